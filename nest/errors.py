@@ -1,0 +1,60 @@
+"""The exceptions of the project; every text says where, what, and what to do.
+
+All of them mean *bad input* (exit code 2 on the command line), except
+:class:`SolverError`, which wraps whatever a solver engine raised. Infeasible
+problems and exhausted time limits are results, never exceptions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class NestError(Exception):
+    """Base class of everything the project raises on purpose."""
+
+
+class InvalidProblemError(NestError, ValueError):
+    """The problem cannot be read, is inconsistent, or is out of range."""
+
+
+class InvalidPlanError(NestError, ValueError):
+    """The plan cannot be read or does not belong to the problem."""
+
+
+class UnknownNameError(NestError, LookupError):
+    """A name (solver, preset, built-in problem) is not registered."""
+
+    def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
+        from difflib import get_close_matches
+
+        names = sorted(known)
+        close = get_close_matches(name, names, n=1, cutoff=0.5)
+        hint = f"did you mean {close[0]!r}?" if close else "choose one of them"
+        super().__init__(
+            f"{what}: expected one of {', '.join(names)}; "
+            f"got {name!r}; {hint}"
+        )
+
+
+class UnknownSolverError(UnknownNameError):
+    """The solver keyword is not registered."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        super().__init__("solver", name, known)
+
+
+class SolverNotInstalledError(NestError, ImportError):
+    """The solver is known, but the package of its engine is missing."""
+
+
+class UnsupportedProblemError(NestError, ValueError):
+    """The solver cannot search this problem; the text names the reason."""
+
+
+class InvalidOptionError(NestError, ValueError):
+    """A solver option is unknown or out of range."""
+
+
+class SolverError(NestError, RuntimeError):
+    """An engine failed; the original exception is chained."""

@@ -1,0 +1,50 @@
+"""The problem IR: frozen records, versioned files, a canonical hash."""
+
+from nest.ir.cluster import Cluster, Device, Hierarchy, Level
+from nest.ir.graph import (
+    Activations,
+    CollectiveCall,
+    Edge,
+    Graph,
+    Layer,
+    LayerCost,
+    LayerKind,
+)
+from nest.ir.io import (
+    decode_problem,
+    encode,
+    problem_hash,
+    read_plan,
+    read_problem,
+    write,
+)
+from nest.ir.job import Job, Optimizer
+from nest.ir.plan import RECOMPUTE, Plan, Stage, Strategy
+from nest.ir.problem import Problem
+
+__all__ = [
+    "RECOMPUTE",
+    "Activations",
+    "Cluster",
+    "CollectiveCall",
+    "Device",
+    "Edge",
+    "Graph",
+    "Hierarchy",
+    "Job",
+    "Layer",
+    "LayerCost",
+    "LayerKind",
+    "Level",
+    "Optimizer",
+    "Plan",
+    "Problem",
+    "Stage",
+    "Strategy",
+    "decode_problem",
+    "encode",
+    "problem_hash",
+    "read_plan",
+    "read_problem",
+    "write",
+]

@@ -1,0 +1,255 @@
+"""Graphs: a DAG of layers, each of a kind, each kind with its cost table."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from nest.ir.base import (
+    LayerId,
+    Struct,
+    check_distinct,
+    check_integer,
+    check_real,
+)
+from nest.ir.plan import Recompute
+
+CollectiveKind = Literal[
+    "all-reduce", "all-gather", "reduce-scatter", "all-to-all"
+]
+
+
+class CollectiveCall(Struct, kw_only=True):
+    """A collective that a layer issues in one pass.
+
+    Attributes
+    ----------
+    kind
+        What it does.
+    axis
+        The parallel axis whose groups run it.
+    phase
+        Pass that issues it.
+    size_bytes
+        The full buffer: what every rank holds before an all-reduce, a
+        reduce-scatter or an all-to-all, and after an all-gather.
+    count
+        How many times per micro-batch.
+    """
+
+    kind: CollectiveKind
+    axis: Literal["dp", "tp", "cp", "ep"]
+    phase: Literal["forward", "backward"]
+    size_bytes: int
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        check_integer("size_bytes", self.size_bytes, 0)
+        check_integer("count", self.count, 1)
+
+
+class Activations(Struct, kw_only=True):
+    """What one recompute choice keeps, and what it costs.
+
+    Attributes
+    ----------
+    recompute
+        The choice.
+    kept_bytes
+        Bytes per device kept from forward to backward of a micro-batch.
+    extra_ns
+        Time that the backward pass adds. ``full`` takes none: it repeats the
+        forward pass and its collectives.
+    """
+
+    recompute: Recompute = "none"
+    kept_bytes: int
+    extra_ns: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_integer("kept_bytes", self.kept_bytes, 0)
+        check_real("extra_ns", self.extra_ns)
+        if self.recompute != "selective" and self.extra_ns:
+            raise ValueError(
+                f"extra_ns: expected 0 for recompute {self.recompute!r}, "
+                f"got {self.extra_ns}; only 'selective' takes it"
+            )
+
+
+class LayerCost(Struct, kw_only=True):
+    """Cost of one layer under one way of splitting it.
+
+    Attributes
+    ----------
+    tp, cp, ep, samples
+        The key: degrees, and samples per data-parallel rank.
+    forward_ns, backward_ns
+        Computation of one micro-batch, collectives not included.
+    weight_bytes, expert_weight_bytes
+        Weights per device: dense ones and experts apart.
+    working_bytes
+        Memory the layer needs while it runs, beyond what it keeps.
+    activations
+        One entry per recompute choice that is available.
+    collectives
+        Collectives issued per micro-batch.
+    """
+
+    tp: int = 1
+    cp: int = 1
+    ep: int = 1
+    samples: int = 1
+    forward_ns: float
+    backward_ns: float
+    weight_bytes: int = 0
+    expert_weight_bytes: int = 0
+    working_bytes: int = 0
+    activations: tuple[Activations, ...]
+    collectives: tuple[CollectiveCall, ...] = ()
+
+    def __post_init__(self) -> None:
+        for field in ("tp", "cp", "ep", "samples"):
+            check_integer(field, getattr(self, field), 1)
+        check_real("forward_ns", self.forward_ns)
+        check_real("backward_ns", self.backward_ns)
+        for field in ("weight_bytes", "expert_weight_bytes", "working_bytes"):
+            check_integer(field, getattr(self, field), 0)
+        check_distinct(
+            "activations", tuple(a.recompute for a in self.activations)
+        )
+
+    @property
+    def key(self) -> tuple[int, int, int, int]:
+        """The key ``(tp, cp, ep, samples)``."""
+        return (self.tp, self.cp, self.ep, self.samples)
+
+
+class LayerKind(Struct, kw_only=True):
+    """A kind of layer and its cost table."""
+
+    name: str
+    costs: tuple[LayerCost, ...]
+
+    def __post_init__(self) -> None:
+        check_distinct("costs", tuple(cost.key for cost in self.costs))
+
+
+class Layer(Struct, kw_only=True):
+    """A node of the graph."""
+
+    id: LayerId
+    kind: str
+
+
+class Edge(Struct, kw_only=True):
+    """A tensor that one layer hands to another.
+
+    Attributes
+    ----------
+    source, target
+        Ids of the layers.
+    bytes_per_sample
+        The whole tensor of one sample, not sharded.
+    bytes_per_sample_by_tp
+        Other sizes for some tensor parallel degrees (padding may depend on
+        the degree); only for presets where all stages share one strategy.
+    """
+
+    source: LayerId
+    target: LayerId
+    bytes_per_sample: int
+    bytes_per_sample_by_tp: dict[int, int] = {}
+
+    def __post_init__(self) -> None:
+        check_integer("bytes_per_sample", self.bytes_per_sample, 0)
+        for tp, size_bytes in self.bytes_per_sample_by_tp.items():
+            check_integer("bytes_per_sample_by_tp", tp, 1)
+            check_integer(f"bytes_per_sample_by_tp.{tp}", size_bytes, 0)
+
+
+class Graph(Struct, kw_only=True):
+    """A DAG of layers.
+
+    Raises ``ValueError`` if a layer id occurs twice, an edge or a kind points
+    nowhere, an edge occurs twice, or the graph has a cycle.
+    """
+
+    kinds: tuple[LayerKind, ...]
+    layers: tuple[Layer, ...]
+    edges: tuple[Edge, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_distinct("kinds", tuple(kind.name for kind in self.kinds))
+        check_distinct("layers", tuple(str(x.id) for x in self.layers))
+        names = {kind.name for kind in self.kinds}
+        for layer in self.layers:
+            if layer.kind not in names:
+                raise ValueError(
+                    f"layers: expected kind of layer {layer.id!r} to be one "
+                    f"of {', '.join(sorted(names))}, got {layer.kind!r}"
+                )
+        index = self.index
+        seen = set()
+        for edge in self.edges:
+            for end in (edge.source, edge.target):
+                if str(end) not in index:
+                    raise ValueError(
+                        f"edges: expected ids of layers, got {end!r}"
+                    )
+            pair = (str(edge.source), str(edge.target))
+            if pair in seen:
+                raise ValueError(
+                    f"edges: expected one edge from {edge.source!r} to "
+                    f"{edge.target!r}, got two; merge them"
+                )
+            seen.add(pair)
+        self.topological_order()
+
+    @property
+    def index(self) -> dict[str, int]:
+        """Position of every layer, by the text of its id."""
+        return {str(layer.id): i for i, layer in enumerate(self.layers)}
+
+    def index_edges(self) -> list[tuple[int, int, int]]:
+        """Return the edges as (source, target, bytes per sample)."""
+        index = self.index
+        return [
+            (index[str(e.source)], index[str(e.target)], e.bytes_per_sample)
+            for e in self.edges
+        ]
+
+    def topological_order(self) -> list[int]:
+        """Return layer positions, sources first; ties keep file order.
+
+        Raises
+        ------
+        ValueError
+            If the graph has a cycle; the text names its layers.
+        """
+        import heapq
+
+        edges = self.index_edges()
+        missing = [0] * len(self.layers)
+        successors: list[list[int]] = [[] for _ in self.layers]
+        for source, target, _ in edges:
+            missing[target] += 1
+            successors[source].append(target)
+        ready = [i for i, count in enumerate(missing) if count == 0]
+        order = []
+        while ready:
+            node = heapq.heappop(ready)
+            order.append(node)
+            for target in successors[node]:
+                missing[target] -= 1
+                if missing[target] == 0:
+                    heapq.heappush(ready, target)
+        if len(order) < len(self.layers):
+            stuck = [
+                repr(self.layers[i].id)
+                for i, count in enumerate(missing)
+                if count > 0
+            ]
+            raise ValueError(
+                f"edges: expected no cycle, got one among or before layers "
+                f"{', '.join(stuck[:8])}; remove an edge of it"
+            )
+        return order

@@ -1,0 +1,146 @@
+"""Read and write problems and plans: JSON both ways, YAML in.
+
+Every message names the file, the place in it, what was expected and what
+came. Reading never alters a value; unknown keys are refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from nest.errors import InvalidPlanError, InvalidProblemError, NestError
+from nest.ir.plan import Plan
+from nest.ir.problem import Problem
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def read_problem(path: str | Path) -> Problem:
+    """Read a problem file (.json, .yaml or .yml)."""
+    return decode_problem(_read(path, InvalidProblemError), str(path))
+
+
+def read_plan(path: str | Path) -> Plan:
+    """Read a plan file (.json, .yaml or .yml)."""
+    return _decode(_read(path, InvalidPlanError), str(path), Plan)
+
+
+def decode_problem(data: bytes, where: str = "problem") -> Problem:
+    """Decode a problem; ``where`` names the source in messages."""
+    return _decode(data, where, Problem)
+
+
+def encode(record: Problem | Plan) -> bytes:
+    """Return the record as indented JSON with a final newline."""
+    return msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
+
+
+def write(path: str | Path, record: Problem | Plan) -> None:
+    """Write the record to a file, whole or not at all."""
+    write_atomically(Path(path), encode(record))
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace a file in one step, so that no reader sees half of it.
+
+    Raises
+    ------
+    NestError
+        If the file cannot be written; an existing one is left as it was.
+    """
+    try:
+        if not path.parent.is_dir():
+            raise FileNotFoundError(f"no directory {path.parent}")
+        if path.is_dir():
+            raise IsADirectoryError("it is a directory")
+        if path.exists() and not path.is_file():
+            path.write_bytes(data)  # a device or a pipe, e.g. /dev/stdout
+            return
+        descriptor, temporary = tempfile.mkstemp(
+            dir=path.parent, prefix=f".{path.name}."
+        )
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(temporary, 0o666 & ~umask)
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise NestError(
+            f"{path}: expected a writable file, got {error}; "
+            f"choose another path"
+        ) from error
+
+
+def problem_hash(problem: Problem) -> str:
+    """Return the SHA-256 of the canonical JSON (sorted keys, no blanks)."""
+    # Reading back turns every number into the type of its field, so that a
+    # problem built in Python and its file have one hash.
+    same = msgspec.json.decode(msgspec.json.encode(problem), type=Problem)
+    canonical = msgspec.json.encode(same, order="sorted")
+    return hashlib.sha256(canonical).hexdigest()
+
+
+def _read(path: str | Path, error_type: type[NestError]) -> bytes:
+    path = Path(path)
+    try:
+        if path.is_dir():
+            raise error_type(
+                f"{path}: expected a file, got a directory; "
+                f"name a file in it"
+            )
+        return path.read_bytes()
+    except OSError as error:
+        raise error_type(
+            f"{path}: expected a readable file, got "
+            f"{error.strerror or error}; check the path"
+        ) from error
+
+
+def _decode(data: bytes, where: str, record_type: type[T]) -> T:
+    is_plan = issubclass(record_type, Plan)
+    error_type = InvalidPlanError if is_plan else InvalidProblemError
+    what = "plan" if is_plan else "problem"
+    is_yaml = where.endswith((".yaml", ".yml"))
+    try:
+        if is_yaml:
+            return msgspec.yaml.decode(data, type=record_type)
+        return msgspec.json.decode(data, type=record_type)
+    except msgspec.ValidationError as error:
+        raise error_type(describe(where, error)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        text = " ".join(str(error).split())
+        raise error_type(
+            f"{where}: expected a {what} in "
+            f"{'YAML' if is_yaml else 'JSON'}, got malformed text ({text}); "
+            f"check that the file is complete"
+        ) from error
+
+
+def describe(where: str, error: msgspec.ValidationError) -> str:
+    """Turn a validation error into 'where: place: expected, got'."""
+    text, _, place = str(error).rpartition(" - at ")
+    if not text:
+        text, place = str(error), "`$`"
+    text = " ".join(text.split())
+    if text.startswith("Object contains unknown field"):
+        field = text.split("`")[1]
+        text = f"expected a known key, got {field!r}; remove or correct it"
+    elif text.startswith("Object missing required field"):
+        field = text.split("`")[1]
+        text = f"expected key {field!r}, got none; add it"
+    elif text.startswith("Expected"):
+        text = f"e{text[1:]}; correct the value"
+    elif "out of range" in text:
+        text = f"expected a number within 64 bits, got more ({text})"
+    return f"{where}: {place.strip('`')}: {text}"

@@ -1,0 +1,147 @@
+"""Plans: replicas, micro-batch and stages with their strategies."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from nest.ir.base import LayerId, Struct, check_distinct, check_integer
+
+Recompute = Literal["none", "selective", "full"]
+RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
+
+
+class Strategy(Struct, kw_only=True, order=True, omit_defaults=False):
+    """How one layer is spread over the devices of its stage.
+
+    Attributes
+    ----------
+    dp, tp, cp
+        Data, tensor and context parallel degree; a layer uses
+        ``dp * tp * cp`` devices.
+    ep
+        Expert parallel degree; divides ``dp * cp`` and adds no devices.
+    zero
+        ZeRO stage 0..3; shards over the ``dp * cp`` ranks.
+    recompute
+        Which activations the backward pass computes again.
+    """
+
+    dp: int = 1
+    tp: int = 1
+    cp: int = 1
+    ep: int = 1
+    zero: int = 0
+    recompute: Recompute = "none"
+
+    def __post_init__(self) -> None:
+        for field in ("dp", "tp", "cp", "ep"):
+            check_integer(field, getattr(self, field), 1)
+        if not 0 <= self.zero <= 3:
+            raise ValueError(f"zero: expected 0, 1, 2 or 3, got {self.zero}")
+        if (self.dp * self.cp) % self.ep:
+            raise ValueError(
+                f"ep: expected a divisor of dp * cp = {self.dp * self.cp}, "
+                f"got {self.ep}"
+            )
+
+    @property
+    def devices(self) -> int:
+        """Number of devices, ``dp * tp * cp``."""
+        return self.dp * self.tp * self.cp
+
+    @property
+    def data_ranks(self) -> int:
+        """Size of the group that shares weights, ``dp * cp``."""
+        return self.dp * self.cp
+
+    def shards(self, sequence_parallel: bool) -> int:
+        """Return over how many ranks a boundary activation is split."""
+        return self.data_ranks * (self.tp if sequence_parallel else 1)
+
+    def __str__(self) -> str:
+        parts = [
+            f"{name}{value}"
+            for name in ("dp", "tp", "cp", "ep")
+            if (value := getattr(self, name)) > 1
+        ]
+        if self.zero:
+            parts.append(f"zero{self.zero}")
+        if self.recompute != "none":
+            parts.append(f"recompute-{self.recompute}")
+        return "·".join(parts) or "single"
+
+
+class Stage(Struct, kw_only=True):
+    """A pipeline stage: its layers, its devices, its strategy.
+
+    Exactly one of ``strategy`` (for all layers) and ``strategies`` (one per
+    layer, in the order of ``layers``) is given.
+    """
+
+    layers: tuple[LayerId, ...]
+    devices: int
+    strategy: Strategy | None = None
+    strategies: tuple[Strategy, ...] | None = None
+
+    def __post_init__(self) -> None:
+        check_distinct("layers", self.layers)
+        check_integer("devices", self.devices, 1)
+        if (self.strategy is None) == (self.strategies is None):
+            raise ValueError(
+                "strategy: expected either strategy or strategies, got "
+                + ("neither" if self.strategy is None else "both")
+            )
+        if self.strategies is not None and len(self.strategies) != len(
+            self.layers
+        ):
+            raise ValueError(
+                f"strategies: expected one per layer "
+                f"({len(self.layers)}), got {len(self.strategies)}"
+            )
+        for strategy in self.layer_strategies:
+            if strategy.devices != self.devices:
+                raise ValueError(
+                    f"devices: expected dp * tp * cp = {strategy.devices} "
+                    f"of strategy {strategy}, got {self.devices}"
+                )
+
+    @property
+    def layer_strategies(self) -> tuple[Strategy, ...]:
+        """One strategy per layer, in the order of ``layers``."""
+        if self.strategies is not None:
+            return self.strategies
+        assert self.strategy is not None
+        return (self.strategy,) * len(self.layers)
+
+
+class Plan(Struct, kw_only=True, tag_field="schema", tag="nest-plan/1"):
+    """A complete answer: how one training step runs.
+
+    Attributes
+    ----------
+    replicas
+        Number ``R`` of pipeline replicas.
+    micro_batch
+        Samples ``B`` that one pipeline step of one replica carries.
+    stages
+        The stages in pipeline order.
+    problem_hash, solver
+        Where the plan comes from; informative.
+    """
+
+    replicas: int
+    micro_batch: int
+    stages: tuple[Stage, ...]
+    problem_hash: str | None = None
+    solver: str | None = None
+
+    def __post_init__(self) -> None:
+        check_integer("replicas", self.replicas, 1)
+        check_integer("micro_batch", self.micro_batch, 1)
+        if not self.stages:
+            raise ValueError("stages: expected at least one stage, got none")
+
+    @property
+    def devices_used(self) -> int:
+        """Devices that one replica uses."""
+        return sum(stage.devices for stage in self.stages)

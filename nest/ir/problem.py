@@ -1,0 +1,38 @@
+"""Problems: a graph, a cluster, a job, and the cost preset that judges them."""
+
+from __future__ import annotations
+
+from nest.ir.base import Struct, check_integer
+from nest.ir.cluster import Cluster
+from nest.ir.graph import Graph
+from nest.ir.job import Job
+
+
+class Problem(
+    Struct, kw_only=True, tag_field="schema", tag="nest-problem/1"
+):
+    """Everything that determines which plans exist and what they cost.
+
+    Attributes
+    ----------
+    name, source
+        For people: what it is, where its figures come from.
+    preset
+        Name of the cost preset, see :mod:`nest.cost.presets`.
+    quantum_ps
+        Size in ps of the integer time unit; 1000 is 1 ns.
+    time_unit
+        What one second of this problem is called where it came from.
+    """
+
+    name: str = "problem"
+    source: str = ""
+    graph: Graph
+    cluster: Cluster
+    job: Job
+    preset: str = "standard"
+    quantum_ps: int = 1000
+    time_unit: str = "s"
+
+    def __post_init__(self) -> None:
+        check_integer("quantum_ps", self.quantum_ps, 1)

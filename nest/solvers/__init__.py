@@ -1,0 +1,1 @@
+"""Solvers: protocol, options, results, registry and the runner."""

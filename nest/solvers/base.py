@@ -1,0 +1,168 @@
+"""The protocol a solver fulfils, its options and what it hands back.
+
+A solver is pure: it prints nothing, writes no files, leaves the problem as
+it is, and is deterministic for a given seed and worker count. What it claims
+is re-checked and re-scored by :mod:`nest.solvers.run`.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+from nest.ir.plan import Plan
+from nest.ir.problem import Problem
+
+
+class Status(enum.StrEnum):
+    """What is proven about the answer."""
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    NO_SOLUTION = "no-solution"
+
+
+class Limit(enum.StrEnum):
+    """Why the search stopped before it was done."""
+
+    TIME = "time"
+    MEMORY = "memory"
+    SIZE = "size"
+    INTERRUPT = "interrupt"
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a solver promises.
+
+    Attributes
+    ----------
+    exact
+        It optimises the shared objective over the whole plan space; only
+        then may it claim OPTIMAL, INFEASIBLE or a lower bound.
+    anytime
+        It reports plans while it searches.
+    warm_start
+        It makes use of :attr:`SolveOptions.warm_start`.
+    method
+        One line for ``nest solvers``.
+    requires
+        Packages that must be importable.
+    extra
+        Name of the optional dependency set that installs them.
+    options
+        Names and meanings of the keys of :attr:`SolveOptions.extra`.
+    """
+
+    exact: bool
+    method: str
+    anytime: bool = False
+    warm_start: bool = False
+    requires: tuple[str, ...] = ()
+    extra: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A report from a running solver: a plan, a bound, or a message.
+
+    Bounds and objectives are in quanta.
+    """
+
+    plan: Plan | None = None
+    claimed_quanta: int | None = None
+    lower_bound_quanta: int | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class SolveOptions:
+    """Options with the same meaning for every solver.
+
+    Attributes
+    ----------
+    time_limit_s
+        Wall-clock limit for the whole solve; ``None`` is no limit.
+    num_workers
+        Threads an engine may use.
+    seed
+        Seed of every random choice.
+    warm_start
+        A plan to start from; a plan that does not fit is an error.
+    extra
+        Options of one solver; unknown keys are refused.
+    """
+
+    time_limit_s: float | None = None
+    num_workers: int = 1
+    seed: int = 0
+    warm_start: Plan | None = None
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SolverOutput:
+    """A claim: what a solver says it found and proved (times in quanta)."""
+
+    status: Status
+    plan: Plan | None = None
+    claimed_quanta: int | None = None
+    lower_bound_quanta: int | None = None
+    limit: Limit | None = None
+    detail: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+Report = Callable[[Progress], None]
+
+
+def ignore_progress(progress: Progress) -> None:
+    """Drop the report; the default of :meth:`Solver.solve`."""
+
+
+class Solver(Protocol):
+    """What the registry expects of a solver class (no arguments to build)."""
+
+    name: ClassVar[str]
+    capabilities: ClassVar[Capabilities]
+
+    def unsupported(self, problem: Problem) -> str | None:
+        """Return why this problem cannot be searched, or ``None``."""
+
+    def solve(
+        self,
+        problem: Problem,
+        options: SolveOptions,
+        report: Report = ignore_progress,
+    ) -> SolverOutput:
+        """Search for the best plan."""
+
+
+class Deadline:
+    """The one clock of a solve: when it started and when it must end."""
+
+    def __init__(self, limit_s: float | None) -> None:
+        self.start = time.monotonic()
+        self.limit_s = limit_s
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the clock was made."""
+        return time.monotonic() - self.start
+
+    @property
+    def remaining_s(self) -> float | None:
+        """Seconds left, at least 0; ``None`` if there is no limit."""
+        if self.limit_s is None:
+            return None
+        return max(0.0, self.limit_s - self.elapsed_s)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the limit is used up."""
+        return self.limit_s is not None and self.elapsed_s >= self.limit_s

@@ -1,0 +1,69 @@
+"""Units: integer time quanta and bytes, and the one rounding rule.
+
+Inside the project every time is an integer number of *quanta* and every size
+an integer number of *bytes*. A quantum is ``problem.quantum_ps`` picoseconds
+(1 ns by default). Real-valued times are in ns until :func:`quantise` turns
+them into quanta, exactly once, when a cost term is built.
+"""
+
+from __future__ import annotations
+
+import math
+
+GB = 10**9
+GIB = 2**30
+
+#: Largest time or size accepted for one cost term. Sums and products of terms
+#: are Python integers or are range-checked before they enter an engine.
+MAX_TERM = 2**53
+
+#: Largest step time an engine working on 64-bit integers is given.
+MAX_TOTAL = 2**61
+
+
+def quantise(time_ns: float, quantum_ps: int) -> int:
+    """Round a time to quanta: the only rounding rule of the project.
+
+    Rounds half up, that is ``floor(x + 1/2)``, so that a longer time never
+    becomes a shorter one.
+
+    Parameters
+    ----------
+    time_ns
+        A finite time in ns, at least 0.
+    quantum_ps
+        Size of the quantum in ps.
+
+    Returns
+    -------
+    int
+        The time in quanta.
+
+    Raises
+    ------
+    OverflowError
+        If the result exceeds :data:`MAX_TERM`.
+    """
+    quanta = time_ns * 1000.0 / quantum_ps
+    if not quanta <= MAX_TERM:
+        raise OverflowError(
+            f"a time of {time_ns:g} ns is more than 2**53 quanta of "
+            f"{quantum_ps} ps"
+        )
+    return math.floor(quanta + 0.5)
+
+
+def quanta_to_ns(quanta: int, quantum_ps: int) -> int | float:
+    """Return a time in ns: an integer if it is whole, else a float."""
+    whole, rest = divmod(quanta * quantum_ps, 1000)
+    return whole if rest == 0 else quanta * quantum_ps / 1000
+
+
+def ceil_div(numerator: int, denominator: int) -> int:
+    """Return ``numerator / denominator`` rounded up; shards round up."""
+    return -(-numerator // denominator)
+
+
+def format_bytes(size_bytes: int) -> str:
+    """Return a size for people, in GiB with two decimals."""
+    return f"{size_bytes / GIB:.2f} GiB"
