@@ -32,8 +32,7 @@ class UnknownNameError(NestError, LookupError):
         close = get_close_matches(name, names, n=1, cutoff=0.5)
         hint = f"did you mean {close[0]!r}?" if close else "choose one of them"
         super().__init__(
-            f"{what}: expected one of {', '.join(names)}; "
-            f"got {name!r}; {hint}"
+            f"{what}: expected one of {', '.join(names)}; got {name!r}; {hint}"
         )
 
 

@@ -1,0 +1,1 @@
+"""The shared cost model: presets, terms, the plan space, and the score."""

@@ -16,7 +16,6 @@ LayerId = int | str
 class Struct(
     msgspec.Struct,
     frozen=True,
-
     forbid_unknown_fields=True,
     omit_defaults=True,
 ):
@@ -37,7 +36,9 @@ def check_real(field: str, value: float, *, positive: bool = False) -> None:
     """Raise ``ValueError`` unless the value is finite and in range."""
     sign = "> 0" if positive else ">= 0"
     if not math.isfinite(value) or value < 0 or (positive and value == 0):
-        raise ValueError(f"{field}: expected a finite number {sign}, got {value}")
+        raise ValueError(
+            f"{field}: expected a finite number {sign}, got {value}"
+        )
     if value > 1e21:
         raise ValueError(
             f"{field}: expected <= 1e21, got {value:g}; check its unit"

@@ -7,7 +7,7 @@ import math
 from nest.ir.base import Struct, check_integer, check_real
 
 
-class Device(Struct, kw_only=True):
+class Device(Struct, frozen=True, kw_only=True):
     """One accelerator.
 
     Attributes
@@ -34,7 +34,7 @@ class Device(Struct, kw_only=True):
             check_real(f"peak_flops.{dtype}", flops, positive=True)
 
 
-class Level(Struct, kw_only=True):
+class Level(Struct, frozen=True, kw_only=True):
     """One level of the network, seen from below.
 
     Attributes
@@ -61,7 +61,9 @@ class Level(Struct, kw_only=True):
         check_real("latency_ns", self.latency_ns)
 
 
-class Hierarchy(Struct, kw_only=True, tag_field="kind", tag="hierarchy"):
+class Hierarchy(
+    Struct, frozen=True, kw_only=True, tag_field="kind", tag="hierarchy"
+):
     """A tree network: levels from the device up."""
 
     levels: tuple[Level, ...]
@@ -74,10 +76,12 @@ class Hierarchy(Struct, kw_only=True, tag_field="kind", tag="hierarchy"):
     def capacities(self) -> tuple[int, ...]:
         """Devices below one switch of each level."""
         fan_outs = [level.fan_out for level in self.levels]
-        return tuple(math.prod(fan_outs[: i + 1]) for i in range(len(fan_outs)))
+        return tuple(
+            math.prod(fan_outs[: i + 1]) for i in range(len(fan_outs))
+        )
 
 
-class Cluster(Struct, kw_only=True):
+class Cluster(Struct, frozen=True, kw_only=True):
     """``num_devices`` equal devices in a fixed order, and their network."""
 
     name: str = "cluster"

@@ -18,7 +18,7 @@ CollectiveKind = Literal[
 ]
 
 
-class CollectiveCall(Struct, kw_only=True):
+class CollectiveCall(Struct, frozen=True, kw_only=True):
     """A collective that a layer issues in one pass.
 
     Attributes
@@ -47,7 +47,7 @@ class CollectiveCall(Struct, kw_only=True):
         check_integer("count", self.count, 1)
 
 
-class Activations(Struct, kw_only=True):
+class Activations(Struct, frozen=True, kw_only=True):
     """What one recompute choice keeps, and what it costs.
 
     Attributes
@@ -75,7 +75,7 @@ class Activations(Struct, kw_only=True):
             )
 
 
-class LayerCost(Struct, kw_only=True):
+class LayerCost(Struct, frozen=True, kw_only=True):
     """Cost of one layer under one way of splitting it.
 
     Attributes
@@ -123,7 +123,7 @@ class LayerCost(Struct, kw_only=True):
         return (self.tp, self.cp, self.ep, self.samples)
 
 
-class LayerKind(Struct, kw_only=True):
+class LayerKind(Struct, frozen=True, kw_only=True):
     """A kind of layer and its cost table."""
 
     name: str
@@ -133,14 +133,14 @@ class LayerKind(Struct, kw_only=True):
         check_distinct("costs", tuple(cost.key for cost in self.costs))
 
 
-class Layer(Struct, kw_only=True):
+class Layer(Struct, frozen=True, kw_only=True):
     """A node of the graph."""
 
     id: LayerId
     kind: str
 
 
-class Edge(Struct, kw_only=True):
+class Edge(Struct, frozen=True, kw_only=True):
     """A tensor that one layer hands to another.
 
     Attributes
@@ -166,7 +166,7 @@ class Edge(Struct, kw_only=True):
             check_integer(f"bytes_per_sample_by_tp.{tp}", size_bytes, 0)
 
 
-class Graph(Struct, kw_only=True):
+class Graph(Struct, frozen=True, kw_only=True):
     """A DAG of layers.
 
     Raises ``ValueError`` if a layer id occurs twice, an edge or a kind points

@@ -96,8 +96,7 @@ def _read(path: str | Path, error_type: type[NestError]) -> bytes:
     try:
         if path.is_dir():
             raise error_type(
-                f"{path}: expected a file, got a directory; "
-                f"name a file in it"
+                f"{path}: expected a file, got a directory; name a file in it"
             )
         return path.read_bytes()
     except OSError as error:

@@ -8,7 +8,7 @@ from nest.ir.base import Struct, check_distinct, check_integer, check_real
 from nest.ir.plan import Recompute
 
 
-class Optimizer(Struct, kw_only=True):
+class Optimizer(Struct, frozen=True, kw_only=True):
     """Bytes that training keeps per weight.
 
     Attributes
@@ -32,7 +32,7 @@ class Optimizer(Struct, kw_only=True):
         check_integer("state_bytes", self.state_bytes, 0)
 
 
-class Job(Struct, kw_only=True):
+class Job(Struct, frozen=True, kw_only=True):
     """One training job and the choices that a plan for it has.
 
     Attributes

@@ -10,7 +10,9 @@ Recompute = Literal["none", "selective", "full"]
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 
 
-class Strategy(Struct, kw_only=True, order=True, omit_defaults=False):
+class Strategy(
+    Struct, frozen=True, kw_only=True, order=True, omit_defaults=False
+):
     """How one layer is spread over the devices of its stage.
 
     Attributes
@@ -71,7 +73,7 @@ class Strategy(Struct, kw_only=True, order=True, omit_defaults=False):
         return "·".join(parts) or "single"
 
 
-class Stage(Struct, kw_only=True):
+class Stage(Struct, frozen=True, kw_only=True):
     """A pipeline stage: its layers, its devices, its strategy.
 
     Exactly one of ``strategy`` (for all layers) and ``strategies`` (one per
@@ -114,7 +116,9 @@ class Stage(Struct, kw_only=True):
         return (self.strategy,) * len(self.layers)
 
 
-class Plan(Struct, kw_only=True, tag_field="schema", tag="nest-plan/1"):
+class Plan(
+    Struct, frozen=True, kw_only=True, tag_field="schema", tag="nest-plan/1"
+):
     """A complete answer: how one training step runs.
 
     Attributes

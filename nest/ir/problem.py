@@ -1,4 +1,4 @@
-"""Problems: a graph, a cluster, a job, and the cost preset that judges them."""
+"""Problems: a graph, a cluster, a job, and the preset that prices plans."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nest.ir.job import Job
 
 
 class Problem(
-    Struct, kw_only=True, tag_field="schema", tag="nest-problem/1"
+    Struct, frozen=True, kw_only=True, tag_field="schema", tag="nest-problem/1"
 ):
     """Everything that determines which plans exist and what they cost.
 

@@ -1,0 +1,594 @@
+"""The cost terms: everything that is ever added up, as integers.
+
+:class:`CostModel` answers four questions about one problem, each answer
+rounded once: the terms of a layer on a block of devices, the receive of a
+tensor, the constant part of a gradient sync, and which network levels a
+block's boundary crosses. ``score``, the tables of the dynamic program and the
+formulations all read these and compute no cost of their own.
+
+Symbols follow DESIGN §1-2: ``R`` replicas at pitch ``P``, a stage's block
+``[k, k+n)`` of every replica, ``M`` micro-batches of ``B`` samples.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from nest.cost.presets import get_preset
+from nest.cost.space import why_not_strategy
+from nest.errors import InvalidProblemError
+from nest.ir.graph import Activations, CollectiveCall, LayerCost
+from nest.ir.plan import Strategy
+from nest.ir.problem import Problem
+from nest.topology.alphabeta import NS_PER_S
+from nest.topology.hierarchy import GroupShape, HierarchyNetwork
+from nest.units import ceil_div, quantise
+
+Shapes = frozenset[GroupShape]
+
+
+class Block(NamedTuple):
+    """A stage's devices: ``[rP + k, rP + k + n)`` of each replica ``r``."""
+
+    replicas: int
+    pitch: int
+    offset: int
+    devices: int
+
+
+class LayerTerms(NamedTuple):
+    """What one layer adds to its stage.
+
+    Attributes
+    ----------
+    forward, backward
+        Quanta per micro-batch; collectives, recomputation and per
+        micro-batch ZeRO traffic included.
+    recomputed
+        The part of ``backward`` that is the recomputed forward pass.
+    sync
+        Quanta per step: its share of gradient sync and optimiser update.
+    weight_bytes, gradient_bytes, state_bytes
+        Kept all the time, per device, after sharding.
+    kept_bytes
+        Kept per in-flight micro-batch, per device.
+    working_bytes
+        Needed while the layer runs.
+    """
+
+    forward: int
+    backward: int
+    recomputed: int
+    sync: int
+    weight_bytes: int
+    gradient_bytes: int
+    state_bytes: int
+    kept_bytes: int
+    working_bytes: int
+
+    @property
+    def static_bytes(self) -> int:
+        """Weights, gradients and optimiser state."""
+        return self.weight_bytes + self.gradient_bytes + self.state_bytes
+
+
+class Tensor(NamedTuple):
+    """What one layer hands on: its consumers with their sizes per sample."""
+
+    producer: int
+    consumers: tuple[tuple[int, int], ...]
+
+
+class CostModel:
+    """Cost terms of one problem; remembers what it computed.
+
+    Parameters
+    ----------
+    problem
+        A validated problem.
+
+    Raises
+    ------
+    UnknownNameError
+        If the problem's preset does not exist.
+    InvalidProblemError
+        If the preset cannot express the problem.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.preset = get_preset(problem.preset)
+        self.network = HierarchyNetwork(problem.cluster.topology)
+        self._check_preset()
+        graph = problem.graph
+        costs = {
+            kind.name: {cost.key: cost for cost in kind.costs}
+            for kind in graph.kinds
+        }
+        self._costs = [costs[layer.kind] for layer in graph.layers]
+        self._kinds = [layer.kind for layer in graph.layers]
+        self._terms: dict[object, LayerTerms | None] = {}
+        self._shapes: dict[object, Shapes] = {}
+        self._levels: dict[object, frozenset[int]] = {}
+        self.edges = graph.index_edges()
+        consumers: dict[int, list[tuple[int, int]]] = {}
+        for source, target, size_bytes in self.edges:
+            consumers.setdefault(source, []).append((target, size_bytes))
+        self.tensors = tuple(
+            Tensor(producer, tuple(sorted(consumers[producer])))
+            for producer in sorted(consumers)
+        )
+
+    def _check_preset(self) -> None:
+        if self.preset.uniform:
+            return
+        for edge in self.problem.graph.edges:
+            if edge.bytes_per_sample_by_tp:
+                raise InvalidProblemError(
+                    f"$.graph.edges: expected no bytes_per_sample_by_tp under "
+                    f"preset {self.preset.name!r}, got it on the edge from "
+                    f"{edge.source!r} to {edge.target!r}; give one size"
+                )
+
+    # Layers
+
+    def available(
+        self, layer: int, strategy: Strategy, micro_batch: int
+    ) -> str | None:
+        """Return why a layer cannot run under a strategy, or ``None``.
+
+        A missing cost means "not available", never zero.
+        """
+        reason = why_not_strategy(self.problem, strategy, micro_batch)
+        if reason is not None:
+            return reason
+        samples = micro_batch // strategy.dp
+        key = (strategy.tp, strategy.cp, strategy.ep, samples)
+        cost = self._costs[layer].get(key)
+        name = self.problem.graph.layers[layer].id
+        if cost is None:
+            return (
+                f"layer {name!r}: expected a cost for tp={strategy.tp}, "
+                f"cp={strategy.cp}, ep={strategy.ep}, samples={samples}, got "
+                f"none in kind {self._kinds[layer]!r}; choose another "
+                f"strategy or add the cost"
+            )
+        if _activations(cost, strategy) is None:
+            return (
+                f"layer {name!r}: expected activations for recompute "
+                f"{strategy.recompute!r}, got none in kind "
+                f"{self._kinds[layer]!r}; choose another recompute"
+            )
+        return None
+
+    def layer_terms(
+        self, layer: int, strategy: Strategy, micro_batch: int, block: Block
+    ) -> LayerTerms | None:
+        """Return the terms of a layer, or ``None`` if it is not available."""
+        key = (
+            self._kinds[layer],
+            strategy,
+            micro_batch,
+            self.placement(strategy, block),
+        )
+        if key not in self._terms:
+            self._terms[key] = (
+                None
+                if self.available(layer, strategy, micro_batch)
+                else self._layer_terms(layer, strategy, micro_batch, block)
+            )
+        return self._terms[key]
+
+    def _layer_terms(
+        self, layer: int, strategy: Strategy, micro_batch: int, block: Block
+    ) -> LayerTerms:
+        samples = micro_batch // strategy.dp
+        key = (strategy.tp, strategy.cp, strategy.ep, samples)
+        cost = self._costs[layer][key]
+        activations = _activations(cost, strategy)
+        assert activations is not None
+        where = f"kind {self._kinds[layer]!r}"
+
+        calls = [
+            (call, self.groups(call.axis, strategy, block))
+            for call in cost.collectives
+        ]
+        forward = self.quanta(
+            cost.forward_ns + self._calls_ns(calls, "forward"), where
+        )
+        backward = self.quanta(
+            cost.backward_ns + self._calls_ns(calls, "backward"), where
+        )
+        recomputed = 0
+        if strategy.recompute == "selective":
+            recomputed = self.quanta(activations.extra_ns, where)
+        elif strategy.recompute == "full":
+            recomputed = (
+                backward if self.preset.recompute_costs_backward else forward
+            )
+
+        sizes = self._weight_sizes(cost, strategy)
+        gather_ns = scatter_ns = 0.0
+        for size, groups in (
+            (sizes.dense, self.groups("data", strategy, block)),
+            (sizes.expert, self.groups("expert-data", strategy, block)),
+        ):
+            gather_ns += self.network.collective_ns(
+                "all-gather", groups, size.weight_bytes
+            )
+            scatter_ns += self.network.collective_ns(
+                "reduce-scatter", groups, size.gradient_bytes
+            )
+        if strategy.zero == 3:
+            gather = self.quanta(gather_ns, where)
+            forward += gather
+            backward += gather
+        if strategy.zero >= 2:
+            backward += self.quanta(scatter_ns, where)
+
+        return LayerTerms(
+            forward=forward,
+            backward=backward + recomputed,
+            recomputed=recomputed,
+            sync=self._sync(sizes, strategy, block, where),
+            weight_bytes=sizes.kept(strategy.zero >= 3, "weight_bytes"),
+            gradient_bytes=sizes.kept(strategy.zero >= 2, "gradient_bytes"),
+            state_bytes=sizes.kept(strategy.zero >= 1, "state_bytes"),
+            kept_bytes=activations.kept_bytes,
+            working_bytes=cost.working_bytes
+            + sizes.gathered(strategy.zero >= 3, "weight_bytes")
+            + sizes.gathered(strategy.zero >= 2, "gradient_bytes"),
+        )
+
+    def _calls_ns(
+        self, calls: list[tuple[CollectiveCall, Shapes]], phase: str
+    ) -> float:
+        return sum(
+            call.count
+            * self.network.collective_ns(call.kind, groups, call.size_bytes)
+            for call, groups in calls
+            if call.phase == phase
+        )
+
+    def _weight_sizes(
+        self, cost: LayerCost, strategy: Strategy
+    ) -> _WeightSizes:
+        optimizer = self.problem.job.optimizer
+        unit = optimizer.weight_bytes
+
+        def sizes(weight_bytes: int, ranks: int) -> _Sizes:
+            return _Sizes(
+                weight_bytes,
+                ceil_div(weight_bytes * optimizer.gradient_bytes, unit),
+                ceil_div(weight_bytes * optimizer.state_bytes, unit),
+                ranks,
+            )
+
+        return _WeightSizes(
+            sizes(cost.weight_bytes, strategy.data_ranks),
+            sizes(
+                cost.expert_weight_bytes, strategy.data_ranks // strategy.ep
+            ),
+        )
+
+    def _sync(
+        self,
+        sizes: _WeightSizes,
+        strategy: Strategy,
+        block: Block,
+        where: str,
+    ) -> int:
+        """Gradient sync and optimiser update of one layer, in quanta.
+
+        ZeRO 0: all-reduce of the gradients over replicas and data ranks.
+        ZeRO 1: reduce-scatter and all-gather over the data ranks,
+        all-reduce of the shard over the replicas. ZeRO 2 has paid its
+        reduce-scatter, ZeRO 3 also its all-gather, per micro-batch.
+        """
+        if self.preset.switch_tree_sync:
+            factor_ns, _ = self._switch_tree(block)
+            weight_bytes = sizes.dense.weight_bytes + sizes.expert.weight_bytes
+            return self.quanta(factor_ns * weight_bytes, where)
+        collective_ns = self.network.collective_ns
+        sync_ns = 0.0
+        for size, axis in ((sizes.dense, ""), (sizes.expert, "expert-")):
+            if strategy.zero == 0:
+                groups = self.groups(axis + "sync", strategy, block)
+                sync_ns += collective_ns(
+                    "all-reduce", groups, size.gradient_bytes
+                )
+                continue
+            groups = self.groups(axis + "data", strategy, block)
+            if strategy.zero == 1:
+                sync_ns += collective_ns(
+                    "reduce-scatter", groups, size.gradient_bytes
+                )
+            if strategy.zero <= 2:
+                sync_ns += collective_ns(
+                    "all-gather", groups, size.weight_bytes
+                )
+            sync_ns += collective_ns(
+                "all-reduce",
+                self.groups("replicas", strategy, block),
+                ceil_div(size.gradient_bytes, size.ranks),
+            )
+        sync_ns *= 1.0 - self.problem.job.gradient_sync_overlap
+        return self.quanta(sync_ns + self._update_ns(sizes, strategy), where)
+
+    def _update_ns(self, sizes: _WeightSizes, strategy: Strategy) -> float:
+        """Optimiser update: memory traffic only.
+
+        Gradients are read, weights and state are read and written, at HBM
+        bandwidth; from ZeRO 1 on each rank updates its shard.
+        """
+        hbm = self.problem.cluster.device.hbm_bytes_per_s
+        if hbm is None or not self.preset.optimizer_update:
+            return 0.0
+        sharded = strategy.zero >= 1
+        traffic = (
+            sizes.kept(sharded, "gradient_bytes")
+            + 2 * sizes.kept(sharded, "weight_bytes")
+            + 2 * sizes.kept(sharded, "state_bytes")
+        )
+        return traffic / hbm * NS_PER_S
+
+    # Groups of devices
+
+    def placement(self, strategy: Strategy, block: Block) -> object:
+        """Return a key: layers cost the same on blocks with equal keys."""
+        if self.preset.switch_tree_sync:
+            return (block.replicas, block.pitch)
+        return tuple(
+            self.groups(axis, strategy, block)
+            for axis in (
+                "tp", "cp", "dp", "ep", "data", "expert-data",
+                "sync", "expert-sync", "replicas",
+            )
+        )  # fmt: skip
+
+    def groups(self, axis: str, strategy: Strategy, block: Block) -> Shapes:
+        """Return the shapes of the parallel groups of an axis.
+
+        Ranks run tp fastest, then cp, then dp inside a block; experts are
+        spread over ``ep`` consecutive data ranks.
+
+        Parameters
+        ----------
+        axis
+            ``tp``, ``cp``, ``dp``, ``ep``; ``data`` (the ``dp * cp`` ranks
+            that share dense weights), ``expert-data`` (those that share
+            experts); ``sync`` and ``expert-sync`` (the same over all
+            replicas); ``replicas`` (one rank of every replica).
+        strategy, block
+            The strategy, and where the stage sits.
+        """
+        dp, tp, cp, ep = strategy.dp, strategy.tp, strategy.cp, strategy.ep
+        data = dp * cp
+        # (size, stride) of one group inside the block
+        size, stride = {
+            "tp": (tp, 1),
+            "cp": (cp, tp),
+            "dp": (dp, tp * cp),
+            "ep": (ep, tp),
+            "data": (data, tp),
+            "expert-data": (data // ep, tp * ep),
+            "sync": (data, tp),
+            "expert-sync": (data // ep, tp * ep),
+            "replicas": (1, 1),
+        }[axis]
+        across = axis in ("sync", "expert-sync", "replicas")
+        if across and block.replicas > 1:
+            key: tuple[object, ...] = (size, stride, block)
+            if key not in self._shapes:
+                self._shapes[key] = frozenset(
+                    self.network.shape(
+                        [
+                            replica * block.pitch + device
+                            for replica in range(block.replicas)
+                            for device in group
+                        ]
+                    )
+                    for group in _groups(block, size, stride)
+                )
+            return self._shapes[key]
+        if size == 1:
+            return frozenset()
+        return frozenset().union(
+            *(
+                self._block_shapes(start, block.devices, size, stride)
+                for start in self._starts(block)
+            )
+        )
+
+    def _starts(self, block: Block) -> frozenset[int]:
+        """Return the block's first device in each replica, up to symmetry.
+
+        Shifting a block by whole subtrees of the level that holds it changes
+        nothing; only replica 0 counts where the preset says so.
+        """
+        key = ("starts", block)
+        if key not in self._levels:
+            replicas = 1 if self.preset.pitch_is_used else block.replicas
+            starts = set()
+            for replica in range(replicas):
+                start = replica * block.pitch + block.offset
+                level = self.network.level(start, start + block.devices - 1)
+                starts.add(start % self.network.capacities[level])
+            self._levels[key] = frozenset(starts)
+        return self._levels[key]
+
+    def _block_shapes(
+        self, start: int, devices: int, size: int, stride: int
+    ) -> Shapes:
+        key = (start, devices, size, stride)
+        if key not in self._shapes:
+            block = Block(1, 0, start, devices)
+            self._shapes[key] = frozenset(
+                self.network.shape(group)
+                for group in _groups(block, size, stride)
+            )
+        return self._shapes[key]
+
+    # Boundaries
+
+    def boundary_levels(
+        self, block: Block, *, forward: bool, neighbour: int = 0
+    ) -> frozenset[int]:
+        """Return the network levels at which a stage receives.
+
+        The lowest level whose subtree holds the block and its neighbour
+        device (``k-1`` forward, ``k+n`` backward), over all replicas.
+
+        Parameters
+        ----------
+        block
+            The receiving stage's block.
+        forward
+            Receive of activations (else of gradients).
+        neighbour
+            First device of the sending stage; used only by presets that put
+            the last stage first, where the two blocks' first devices meet.
+        """
+        if self.preset.last_stage_first:
+            first, second = sorted((block.offset, neighbour))
+            return frozenset((self.network.level(first, second),))
+        key = (block, forward)
+        if key not in self._levels:
+            levels = set()
+            for replica in range(block.replicas):
+                first = replica * block.pitch + block.offset
+                last = first + block.devices - 1
+                levels.add(
+                    self.network.level(first - 1, last)
+                    if forward
+                    else self.network.level(first, last + 1)
+                )
+            self._levels[key] = frozenset(levels)
+        return self._levels[key]
+
+    def message(self, level: int) -> int:
+        """Quanta that a boundary message costs whatever its size."""
+        return self.quanta(self._p2p_ns(level, 0), f"level {level}")
+
+    def tensor(
+        self, level: int, size_bytes: int, samples: int, shards: int
+    ) -> int:
+        """Quanta that one tensor adds to a boundary message.
+
+        ``X / (shards β)`` with ``X = size_bytes * samples``.
+        """
+        size = size_bytes * samples / shards
+        return self.quanta(
+            self._p2p_ns(level, size) - self._p2p_ns(level, 0), "an edge"
+        )
+
+    def edge(self, level: int, size_bytes: int, samples: int) -> int:
+        """Quanta of one edge sent as a message of its own."""
+        return self.quanta(
+            self._p2p_ns(level, size_bytes * samples), "an edge"
+        )
+
+    def _p2p_ns(self, level: int, size_bytes: float) -> float:
+        trips = 2 if self.preset.round_trip and level > 0 else 1
+        return trips * self.network.transfer_ns(level, size_bytes)
+
+    def edge_bytes(self, tp: int) -> list[tuple[int, int, int]]:
+        """Return (source, target, bytes per sample) at a tensor width."""
+        return [
+            (source, target, edge.bytes_per_sample_by_tp.get(tp, size_bytes))
+            for (source, target, size_bytes), edge in zip(
+                self.edges, self.problem.graph.edges, strict=True
+            )
+        ]
+
+    # The rest
+
+    def sync_constant(self, block: Block) -> int:
+        """Quanta of a stage's gradient sync that no layer accounts for."""
+        if not self.preset.switch_tree_sync:
+            return 0
+        _, constant_ns = self._switch_tree(block)
+        return self.quanta(constant_ns, "gradient sync")
+
+    def _switch_tree(self, block: Block) -> tuple[float, float]:
+        """Return (ns per byte, ns) of NEST's gradient sync as coded.
+
+        Reference: reference/nest-artifact.md §2. Ranks 0, P, 2P, … meet at
+        level ``L``. Level 0 is charged ``⌊lg R⌋`` rounds
+        ``lat_0 + X/2^i/bw_0``; every level above
+        ``2(lat + X/bw)`` and once more the totals reached at the levels
+        between.
+        """
+        rounds = block.replicas.bit_length() - 1
+        latencies = self.network.latencies_ns
+        factors = [NS_PER_S / bw for bw in self.network.raw_bandwidths]
+        per_byte = sum(factors[0] / 2**i for i in range(rounds))
+        constant = rounds * latencies[0]
+        top = self.network.level(0, (block.replicas - 1) * block.pitch)
+        before_per_byte = before = 0.0
+        for level in range(1, top + 1):
+            per_byte += 2 * factors[level] + before_per_byte
+            constant += 2 * latencies[level] + before
+            before_per_byte += per_byte
+            before += constant
+        return per_byte, constant
+
+    def quanta(self, time_ns: float, where: str) -> int:
+        """Round a time once; report one that is too long."""
+        try:
+            return quantise(time_ns, self.problem.quantum_ps)
+        except OverflowError as error:
+            raise InvalidProblemError(
+                f"$.quantum_ps: expected a quantum that keeps every time "
+                f"below 2**53 quanta, got {self.problem.quantum_ps} with "
+                f"{error} ({where}); correct the cost or raise quantum_ps"
+            ) from error
+
+
+class _Sizes(NamedTuple):
+    """Bytes per device before sharding, and over how many ranks to shard."""
+
+    weight_bytes: int
+    gradient_bytes: int
+    state_bytes: int
+    ranks: int
+
+
+class _WeightSizes(NamedTuple):
+    dense: _Sizes
+    expert: _Sizes
+
+    def kept(self, sharded: bool, field: str) -> int:
+        return sum(
+            ceil_div(getattr(size, field), size.ranks if sharded else 1)
+            for size in self
+        )
+
+    def gathered(self, sharded: bool, field: str) -> int:
+        """Bytes of the whole tensors while the layer runs, if sharded."""
+        if not sharded:
+            return 0
+        return sum(
+            getattr(size, field) if size.ranks > 1 else 0 for size in self
+        )
+
+
+def _activations(cost: LayerCost, strategy: Strategy) -> Activations | None:
+    for activations in cost.activations:
+        if activations.recompute == strategy.recompute:
+            return activations
+    return None
+
+
+def _groups(block: Block, size: int, stride: int) -> list[list[int]]:
+    """Split replica 0's block into groups of ``size`` ranks ``stride`` apart.
+
+    Groups tile the block: ``stride`` interleaved groups fill
+    ``size * stride`` consecutive devices.
+    """
+    end = block.offset + block.devices
+    return [
+        [start + shift + stride * i for i in range(size)]
+        for start in range(block.offset, end, size * stride)
+        for shift in range(stride)
+    ]

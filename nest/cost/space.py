@@ -1,0 +1,157 @@
+"""The plan space: which replicas, micro-batches and strategies exist.
+
+These are counting rules only (DESIGN §1); whether a plan fits memory is
+decided by the cost terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from nest.cost.presets import get_preset
+from nest.ir.plan import RECOMPUTE, Strategy
+from nest.ir.problem import Problem
+from nest.units import ceil_div
+
+
+class Case(NamedTuple):
+    """One choice of replicas and micro-batch.
+
+    Attributes
+    ----------
+    replicas, micro_batch
+        ``R`` and ``B``.
+    num_micro_batches
+        ``M``, per replica.
+    devices
+        Devices one replica may use, ``P = ⌊N/R⌋``.
+    """
+
+    replicas: int
+    micro_batch: int
+    num_micro_batches: int
+    devices: int
+
+
+def why_not_case(
+    problem: Problem, replicas: int, micro_batch: int
+) -> str | None:
+    """Return which counting rule forbids ``(R, B)``, or ``None``."""
+    job, num_devices = problem.job, problem.cluster.num_devices
+    if micro_batch not in job.micro_batches:
+        return (
+            f"micro_batch: expected one of {list(job.micro_batches)}, "
+            f"got {micro_batch}"
+        )
+    if job.replicas is not None and replicas not in job.replicas:
+        return (
+            f"replicas: expected one of {list(job.replicas)}, got {replicas}"
+        )
+    if replicas > num_devices:
+        return (
+            f"replicas: expected at most one per device ({num_devices}), "
+            f"got {replicas}"
+        )
+    if not job.uneven_batches and job.global_batch % (replicas * micro_batch):
+        return (
+            f"replicas: expected replicas * micro_batch to divide the global "
+            f"batch {job.global_batch}, got {replicas} * {micro_batch}"
+        )
+    return None
+
+
+def make_case(problem: Problem, replicas: int, micro_batch: int) -> Case:
+    """Return the case of a legal ``(R, B)``."""
+    return Case(
+        replicas,
+        micro_batch,
+        ceil_div(problem.job.global_batch, replicas * micro_batch),
+        problem.cluster.num_devices // replicas,
+    )
+
+
+def cases(problem: Problem) -> list[Case]:
+    """Return every legal ``(R, B)``, ordered by ``R`` and then ``B``."""
+    return [
+        make_case(problem, replicas, micro_batch)
+        for replicas in range(1, problem.cluster.num_devices + 1)
+        for micro_batch in sorted(problem.job.micro_batches)
+        if why_not_case(problem, replicas, micro_batch) is None
+    ]
+
+
+def why_not_strategy(
+    problem: Problem, strategy: Strategy, micro_batch: int
+) -> str | None:
+    """Return which counting rule forbids a strategy, or ``None``."""
+    job = problem.job
+    if micro_batch % strategy.dp:
+        return (
+            f"dp: expected a divisor of micro_batch {micro_batch}, "
+            f"got {strategy.dp}"
+        )
+    for field, value, allowed in (
+        ("dp", strategy.dp, job.data_parallel),
+        ("zero", strategy.zero, job.zero),
+        ("recompute", strategy.recompute, job.recompute),
+    ):
+        if allowed is not None and value not in allowed:
+            return f"{field}: expected one of {list(allowed)}, got {value!r}"
+    return None
+
+
+def strategies(problem: Problem, micro_batch: int) -> list[Strategy]:
+    """Return the distinct strategies that a stage may use, in a fixed order.
+
+    A strategy is listed if at least one layer kind has a cost for it. On a
+    single data rank all ZeRO stages are the same plan; only the lowest
+    allowed one is listed.
+    """
+    keys = {
+        cost.key: None
+        for kind in problem.graph.kinds
+        for cost in kind.costs
+        if cost.samples <= micro_batch
+    }
+    found = [
+        strategy
+        for tp, cp, ep, samples in sorted(keys)
+        for strategy in _expand(problem, micro_batch, tp, cp, ep, samples)
+    ]
+    return sorted(found, key=lambda s: (s.devices, s))
+
+
+def _expand(
+    problem: Problem,
+    micro_batch: int,
+    tp: int,
+    cp: int,
+    ep: int,
+    samples: int,
+) -> Iterator[Strategy]:
+    dp, rest = divmod(micro_batch, samples)
+    if rest or (dp * cp) % ep:
+        return
+    if dp * tp * cp > problem.cluster.num_devices:
+        return
+    zero_stages = sorted(problem.job.zero)
+    if dp * cp == 1:
+        zero_stages = zero_stages[:1]
+    for zero in zero_stages:
+        for recompute in RECOMPUTE:
+            strategy = Strategy(
+                dp=dp, tp=tp, cp=cp, ep=ep, zero=zero, recompute=recompute
+            )
+            if why_not_strategy(problem, strategy, micro_batch) is None:
+                yield strategy
+
+
+def max_stages(problem: Problem, case: Case) -> int:
+    """Return the most stages a plan can have: one layer and device each."""
+    return min(len(problem.graph.layers), case.devices)
+
+
+def is_uniform(problem: Problem) -> bool:
+    """Whether all stages of a plan must share one strategy."""
+    return get_preset(problem.preset).uniform
