@@ -338,13 +338,17 @@ class CostModel:
         """Return a key: layers cost the same on blocks with equal keys."""
         if self.preset.switch_tree_sync:
             return (block.replicas, block.pitch)
-        return tuple(
-            self.groups(axis, strategy, block)
-            for axis in (
-                "tp", "cp", "dp", "ep", "data", "expert-data",
-                "sync", "expert-sync", "replicas",
-            )
-        )  # fmt: skip
+        return self.aligned(block)
+
+    def aligned(self, block: Block) -> Block:
+        """Return the first block whose groups have the same shapes.
+
+        Shifting all replicas by whole subtrees just below the top level
+        changes no group's shape.
+        """
+        capacities = self.network.capacities
+        period = capacities[-2] if len(capacities) > 1 else 1
+        return block._replace(offset=block.offset % period)
 
     def groups(self, axis: str, strategy: Strategy, block: Block) -> Shapes:
         """Return the shapes of the parallel groups of an axis.
@@ -376,6 +380,7 @@ class CostModel:
             "expert-sync": (data // ep, tp * ep),
             "replicas": (1, 1),
         }[axis]
+        block = self.aligned(block)
         across = axis in ("sync", "expert-sync", "replicas")
         if across and block.replicas > 1:
             key: tuple[object, ...] = (size, stride, block)
@@ -478,9 +483,8 @@ class CostModel:
         ``X / (shards β)`` with ``X = size_bytes * samples``.
         """
         size = size_bytes * samples / shards
-        return self.quanta(
-            self._p2p_ns(level, size) - self._p2p_ns(level, 0), "an edge"
-        )
+        time_ns = size / self.network.bandwidths[level] * NS_PER_S
+        return self.quanta(self._trips(level) * time_ns, "an edge")
 
     def edge(self, level: int, size_bytes: int, samples: int) -> int:
         """Quanta of one edge sent as a message of its own."""
@@ -489,8 +493,10 @@ class CostModel:
         )
 
     def _p2p_ns(self, level: int, size_bytes: float) -> float:
-        trips = 2 if self.preset.round_trip and level > 0 else 1
-        return trips * self.network.transfer_ns(level, size_bytes)
+        return self._trips(level) * self.network.transfer_ns(level, size_bytes)
+
+    def _trips(self, level: int) -> int:
+        return 2 if self.preset.round_trip and level > 0 else 1
 
     def edge_bytes(self, tp: int) -> list[tuple[int, int, int]]:
         """Return (source, target, bytes per sample) at a tensor width."""

@@ -1,0 +1,1 @@
+"""The structured dynamic program over (closed set, offset, stages left)."""

@@ -1,0 +1,451 @@
+"""Stage candidates: what a stage may be at a place, and what it costs.
+
+For one ``(R, B)`` and one place (offset ``k``, ``n`` devices) a candidate is
+a pair of closed sets ``a ⊂ b`` and a strategy. Its load, its sync and the
+largest in-flight count at which it fits memory are sums over ``b - a``, hence
+differences of sums over ``b`` and ``a``; only the working set is a maximum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nest.cost.model import Block, CostModel, LayerTerms
+from nest.cost.space import Case, strategies
+from nest.dp.closed_sets import ClosedSets
+from nest.errors import InvalidProblemError
+from nest.ir.plan import Strategy
+from nest.units import MAX_TOTAL
+
+Ints = NDArray[np.int64]
+
+#: Larger than every time and count that occurs.
+INFINITE = np.int64(2**62)
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Stages that may sit at one kind of place, as parallel arrays.
+
+    Attributes
+    ----------
+    source, target
+        Closed sets ``a`` and ``b``; the arrays are ordered by ``target``.
+    strategy
+        Position in :attr:`StageTables.strategies`.
+    load, sync
+        ``τ`` and ``Y`` in quanta.
+    max_inflight
+        Largest in-flight count that fits memory, at least 1.
+    """
+
+    source: Ints
+    target: Ints
+    strategy: Ints
+    load: Ints
+    sync: Ints
+    max_inflight: Ints
+
+    def __len__(self) -> int:
+        return len(self.load)
+
+    def take(self, chosen: NDArray[np.bool_] | Ints) -> Candidates:
+        """Return the chosen candidates."""
+        return Candidates(
+            self.source[chosen],
+            self.target[chosen],
+            self.strategy[chosen],
+            self.load[chosen],
+            self.sync[chosen],
+            self.max_inflight[chosen],
+        )
+
+
+class StageTables:
+    """Stage candidates of one ``(R, B)``; built on demand per place.
+
+    Parameters
+    ----------
+    model, sets
+        Cost terms, and the closed sets of the graph.
+    case
+        Replicas, micro-batch, micro-batches and devices per replica.
+    """
+
+    def __init__(self, model: CostModel, sets: ClosedSets, case: Case) -> None:
+        self.model, self.sets, self.case = model, sets, case
+        problem = model.problem
+        self.strategies = [
+            strategy
+            for strategy in strategies(problem, case.micro_batch)
+            if strategy.devices <= case.devices
+        ]
+        self.sizes = sorted({s.devices for s in self.strategies})
+        self._by_size = {
+            n: [i for i, s in enumerate(self.strategies) if s.devices == n]
+            for n in self.sizes
+        }
+        self._capacity = problem.cluster.device.memory_bytes
+        self._gpipe = problem.job.schedule == "gpipe"
+        # One representative per kind: layers of a kind cost the same.
+        kinds: dict[str, int] = {}
+        for position, layer in enumerate(problem.graph.layers):
+            kinds.setdefault(layer.kind, position)
+        self._representatives = list(kinds.values())
+        order = {kind: i for i, kind in enumerate(kinds)}
+        kind_of = [order[layer.kind] for layer in problem.graph.layers]
+        one_hot = np.zeros((len(kind_of), len(kinds)), dtype=np.int64)
+        one_hot[np.arange(len(kind_of)), kind_of] = 1
+        #: Layers of each kind in every closed set, ``(sets, kinds)``.
+        self.kind_counts: Ints = sets.member.astype(np.int64) @ one_hot
+        self._crossing = [self._crossing_sizes(i) for i in range(sets.count)]
+        self._receives: dict[object, Ints] = {}
+        self._terms: dict[object, _KindTerms] = {}
+        self._candidates: dict[object, Candidates] = {}
+        #: Loads at or above this are of no use; the search lowers it.
+        self.max_load = int(INFINITE)
+
+    def _crossing_sizes(self, position: int) -> tuple[int, ...]:
+        """Sizes per sample of the tensors that cross a cut, sorted."""
+        member = self.sets.member[position]
+        sizes = []
+        for tensor in self.model.tensors:
+            if member[tensor.producer]:
+                beyond = [
+                    s for node, s in tensor.consumers if not member[node]
+                ]
+                if beyond:
+                    sizes.append(max(beyond))
+        return tuple(sorted(sizes))
+
+    def need(self, stages_left: int) -> int:
+        """Return the in-flight count of a stage with so many stages left."""
+        if self._gpipe:
+            return self.case.num_micro_batches
+        return min(self.case.num_micro_batches, stages_left)
+
+    def minimum_terms(self, field: Callable[[LayerTerms, int], int]) -> Ints:
+        """Return per kind the least value of a field over every choice.
+
+        Parameters
+        ----------
+        field
+            Called with the terms and the device count of a strategy.
+
+        Returns
+        -------
+        array of shape (kinds,)
+            :data:`INFINITE` where no strategy is available.
+        """
+        best = np.full(len(self._representatives), INFINITE)
+        places = self.alignments()
+        for n in self.sizes:
+            for offset in places:
+                if offset + n > self.case.devices:
+                    continue
+                terms = self._kind_terms(n, offset)
+                for row in terms.rows:
+                    for kind, value in enumerate(row):
+                        if value is not None:
+                            best[kind] = min(best[kind], field(value, n))
+        return best
+
+    def alignments(self) -> list[int]:
+        """Return the offsets that stand for all others."""
+        case = self.case
+        return sorted(
+            {
+                self.model.aligned(
+                    Block(case.replicas, case.devices, offset, 1)
+                ).offset
+                for offset in range(case.devices)
+            }
+        )
+
+    def at(self, offset: int, size: int) -> Candidates:
+        """Return the candidates on devices ``[offset, offset + size)``."""
+        case = self.case
+        block = Block(case.replicas, case.devices, offset, size)
+        end = offset + size
+        before = (
+            self.model.boundary_levels(block, forward=True)
+            if offset
+            else frozenset()
+        )
+        after = (
+            self.model.boundary_levels(block, forward=False)
+            if end < case.devices
+            else frozenset()
+        )
+        key = (
+            size,
+            self.model.aligned(block).offset,
+            before,
+            after,
+            offset == 0,
+            end == case.devices,
+        )
+        if key not in self._candidates:
+            self._candidates[key] = self._build(
+                size, offset, before, after, end == case.devices
+            )
+        return self._candidates[key]
+
+    def forget_beyond(self, max_load: int) -> None:
+        """Drop candidates whose load is at least ``max_load``."""
+        if max_load >= self.max_load:
+            return
+        self.max_load = max_load
+        for key, found in self._candidates.items():
+            self._candidates[key] = found.take(found.load < max_load)
+
+    def _kind_terms(self, size: int, offset: int) -> _KindTerms:
+        case = self.case
+        block = self.model.aligned(
+            Block(case.replicas, case.devices, offset, size)
+        )
+        if block not in self._terms:
+            self._terms[block] = _KindTerms(
+                self.model,
+                case,
+                block,
+                self._by_size[size],
+                self.strategies,
+                self._representatives,
+            )
+            self._check_range(self._terms[block])
+        return self._terms[block]
+
+    def _check_range(self, terms: _KindTerms) -> None:
+        """Refuse times whose sums could leave 64 bits, in Python integers."""
+        layers = [int(count) for count in self.kind_counts[-1]]
+        slots = self.case.num_micro_batches + len(layers) + sum(layers)
+
+        def total(table: Ints) -> int:
+            if not len(table):
+                return 0
+            worst = [int(value) for value in table.max(axis=0)]
+            return sum(
+                count * value
+                for count, value in zip(layers, worst, strict=True)
+            )
+
+        check_range(
+            slots * total(terms.load) + total(terms.sync),
+            self.model.problem.quantum_ps,
+        )
+
+    def _build(
+        self,
+        size: int,
+        offset: int,
+        before: frozenset[int],
+        after: frozenset[int],
+        ends: bool,
+    ) -> Candidates:
+        """Price every stage at a place and keep those worth keeping."""
+        sets = self.sets
+        source, target = sets.pair_source, sets.pair_target
+        chosen = source == 0 if offset == 0 else source > 0
+        last = sets.count - 1
+        if ends:
+            chosen &= target == last
+        source, target = source[chosen], target[chosen]
+        terms = self._kind_terms(size, offset)
+        counts = self.kind_counts
+        parts = []
+        for row, index in enumerate(terms.strategies):
+            shards = self.strategies[index].shards(
+                self.model.problem.job.sequence_parallel
+            )
+            load_of = counts @ terms.load[row]
+            load = load_of[target] - load_of[source]
+            if offset:
+                load += self._receive(before, shards)[source]
+            if not ends:
+                load += self._receive(after, shards)[target]
+            missing_of = counts @ terms.missing[row]
+            useful = (missing_of[target] == missing_of[source]) & (
+                load < self.max_load
+            )
+            where = np.flatnonzero(useful)
+            a, b, load = source[where], target[where], load[where]
+            fit = self._max_inflight(terms, row, a, b)
+            fits = fit > 0
+            sync_of = counts @ terms.sync[row]
+            parts.append(
+                Candidates(
+                    a[fits],
+                    b[fits],
+                    np.full(int(fits.sum()), index, dtype=np.int64),
+                    load[fits],
+                    (sync_of[b] - sync_of[a])[fits],
+                    fit[fits],
+                )
+            )
+        return _without_dominated(_concatenate(parts))
+
+    def _max_inflight(
+        self, terms: _KindTerms, row: int, source: Ints, target: Ints
+    ) -> Ints:
+        counts = self.kind_counts
+        static_of = counts @ terms.static_bytes[row]
+        kept_of = counts @ terms.kept_bytes[row]
+        free = self._capacity - (static_of[target] - static_of[source])
+        kept = kept_of[target] - kept_of[source]
+        working = np.zeros(len(source), dtype=np.int64)
+        for kind in np.argsort(terms.working_bytes[row], kind="stable"):
+            has = counts[target, kind] > counts[source, kind]
+            working[has] = terms.working_bytes[row, kind]
+        free -= working
+        most = self.need(self.sets.count)
+        fit = np.where(kept > 0, free // np.maximum(kept, 1), most)
+        fit[free < 0] = 0
+        return np.minimum(fit, most)
+
+    def _receive(self, levels: frozenset[int], shards: int) -> Ints:
+        """Receive times in quanta across every closed set's cut."""
+        key = (levels, shards)
+        if key not in self._receives:
+            times: dict[tuple[int, ...], int] = {(): 0}
+            for sizes in set(self._crossing) - {()}:
+                times[sizes] = max(
+                    (
+                        self.model.message(level)
+                        + sum(
+                            self.model.tensor(
+                                level, size, self.case.micro_batch, shards
+                            )
+                            for size in sizes
+                        )
+                        for level in levels
+                    ),
+                    default=0,
+                )
+            slots = self.case.num_micro_batches + self.sets.count
+            check_range(
+                2 * slots * max(times.values()), self.model.problem.quantum_ps
+            )
+            receive = np.array(
+                [times[sizes] for sizes in self._crossing], dtype=np.int64
+            )
+            self._receives[key] = receive
+        return self._receives[key]
+
+
+class _KindTerms:
+    """Layer terms at one alignment, per strategy and kind, as arrays."""
+
+    def __init__(
+        self,
+        model: CostModel,
+        case: Case,
+        block: Block,
+        indices: list[int],
+        all_strategies: list[Strategy],
+        representatives: list[int],
+    ) -> None:
+        rows = []
+        kept: list[int] = []
+        for index in indices:
+            row = [
+                model.layer_terms(
+                    layer, all_strategies[index], case.micro_batch, block
+                )
+                for layer in representatives
+            ]
+            if any(term is not None for term in row):
+                rows.append(row)
+                kept.append(index)
+        self.rows = rows
+        self.strategies = kept
+
+        # A layer that does not fit alone never fits; clipping its size keeps
+        # the sums of a stage within 64 bits.
+        too_much = model.problem.cluster.device.memory_bytes + 1
+
+        def table(field: Callable[[LayerTerms], int]) -> Ints:
+            values = [
+                [0 if term is None else field(term) for term in row]
+                for row in rows
+            ]
+            shape = (len(rows), len(representatives))
+            return np.array(values, dtype=np.int64).reshape(shape)
+
+        self.load = table(lambda t: t.forward + t.backward)
+        self.sync = table(lambda t: t.sync)
+        self.static_bytes = table(lambda t: min(t.static_bytes, too_much))
+        self.kept_bytes = table(lambda t: min(t.kept_bytes, too_much))
+        self.working_bytes = table(lambda t: min(t.working_bytes, too_much))
+        self.missing = np.array(
+            [[int(term is None) for term in row] for row in rows],
+            dtype=np.int64,
+        ).reshape(len(rows), len(representatives))
+
+
+def check_range(worst: int, quantum_ps: int) -> None:
+    """Refuse a problem whose step time could overflow 64-bit integers."""
+    if worst > MAX_TOTAL:
+        raise InvalidProblemError(
+            f"$.quantum_ps: expected a quantum that keeps every step time "
+            f"below 2**61 quanta, got {quantum_ps} with a step time of up to "
+            f"{float(worst):.3g} quanta; correct the costs or raise quantum_ps"
+        )
+
+
+def _concatenate(parts: list[Candidates]) -> Candidates:
+    if not parts:
+        empty = np.zeros(0, dtype=np.int64)
+        return Candidates(empty, empty, empty, empty, empty, empty)
+    return Candidates(
+        *(
+            np.concatenate([getattr(part, field) for part in parts])
+            for field in (
+                "source",
+                "target",
+                "strategy",
+                "load",
+                "sync",
+                "max_inflight",
+            )
+        )
+    )
+
+
+def _without_dominated(found: Candidates) -> Candidates:
+    """Drop most candidates that another one of the same pair beats.
+
+    A candidate is beaten if another is no slower, no longer to sync and fits
+    at least as many micro-batches. Comparing neighbours in sorted order finds
+    enough of them; what is left costs time, not exactness.
+    """
+    order = np.lexsort(
+        (
+            -found.max_inflight,
+            found.sync,
+            found.load,
+            found.source,
+            found.target,
+        )
+    )
+    found = found.take(order)
+    for _ in range(3):
+        beaten = np.zeros(len(found), dtype=np.bool_)
+        for shift in (1, 2, 3):
+            if len(found) <= shift:
+                break
+            earlier, later = slice(None, -shift), slice(shift, None)
+            beaten[later] |= (
+                (found.source[earlier] == found.source[later])
+                & (found.target[earlier] == found.target[later])
+                & (found.sync[earlier] <= found.sync[later])
+                & (found.max_inflight[earlier] >= found.max_inflight[later])
+            )
+        if not beaten.any():
+            break
+        found = found.take(~beaten)
+    return found
