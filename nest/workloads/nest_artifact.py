@@ -1,0 +1,451 @@
+"""Import the ``dp_input`` files of the NEST artifact (MLSys 2026).
+
+Source: the artifact of NEST at commit 3e163ad, whose planner reads one JSON
+file per model and cluster. The preset ``nest-artifact`` scores the imported
+problem as that planner does.
+
+A file counts time in one unit throughout, whatever that unit is (the shipped
+files mix ms and s); here it is taken as one second. Sizes are bytes and
+bandwidths bytes per unit. A node is a layer at one tensor parallel width; a
+micro-batch is one sample per expert parallel rank.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from pathlib import Path
+
+from nest.errors import InvalidProblemError
+from nest.ir.base import Struct
+from nest.ir.cluster import Cluster, Device, Hierarchy, Level
+from nest.ir.graph import (
+    Activations,
+    Edge,
+    Graph,
+    Layer,
+    LayerCost,
+    LayerKind,
+)
+from nest.ir.io import _decode, _read
+from nest.ir.job import Job, Optimizer
+from nest.ir.plan import Recompute
+from nest.ir.problem import Problem
+from nest.units import MAX_TERM
+
+NS_PER_UNIT = 1e9
+PS_PER_UNIT = 10**12
+
+#: Quanta that the longest step may take: so many if that is fine enough, and
+#: never more than the second figure.
+PREFERRED_QUANTA = 2**53
+LARGEST_QUANTA = 2**60
+
+#: Relative loss to rounding aimed at.
+TARGET_LOSS = 1e-9
+
+#: Largest time and bandwidth of a file that the IR takes.
+MAX_TIME = 1e12
+MAX_RATE = 1e21
+
+_OPTIMIZERS = {
+    "SGD": Optimizer(
+        name="sgd", weight_bytes=2, gradient_bytes=2, state_bytes=0
+    ),
+    "Adam": Optimizer(
+        name="adam", weight_bytes=2, gradient_bytes=2, state_bytes=12
+    ),
+}
+
+
+class _Node(Struct, frozen=True, kw_only=True):
+    """A layer at one width; the last two fields are not used."""
+
+    id: int
+    parameterSize: int
+    activationSize: int
+    optimalLatencyFw: float
+    optimalLatencyBw: float
+    energy: object = None
+    isTensorParallelized: object = None
+
+    def __post_init__(self) -> None:
+        for field in ("parameterSize", "activationSize"):
+            where = f"{field} of layer {self.id}"
+            _check_range(where, getattr(self, field), 0, MAX_TERM)
+        for field in ("optimalLatencyFw", "optimalLatencyBw"):
+            where = f"{field} of layer {self.id}"
+            _check_range(where, getattr(self, field), 0, MAX_TIME)
+
+
+class _Edge(Struct, frozen=True, kw_only=True):
+    """A tensor between two layers at one width."""
+
+    sourceId: int
+    destId: int
+    communicationCost: int
+
+    def __post_init__(self) -> None:
+        where = f"communicationCost of edge {self.sourceId} to {self.destId}"
+        _check_range(where, self.communicationCost, 0, MAX_TERM)
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """Ids of source and target."""
+        return (self.sourceId, self.destId)
+
+
+class _File(Struct, frozen=True, kw_only=True):
+    """The whole file; the last four fields are not used."""
+
+    nodes: dict[int, list[_Node]]
+    edges: dict[int, list[_Edge]]
+    maxDevices: int
+    maxMemoryPerDevice: float
+    bws: list[float]
+    latency_per_level: list[float]
+    devices_per_level: list[int]
+    mbsInBatch: float
+    ep_degree: int
+    cp_degree: int
+    activationRecomputation: bool
+    optimizerAlgorithm: str
+    bandwidth: object = None
+    frequency: object = None
+    sp_enabled: object = None
+    baselines: object = None
+
+    def __post_init__(self) -> None:
+        for field in ("maxDevices", "ep_degree", "cp_degree", "mbsInBatch"):
+            _check_range(field, getattr(self, field), 1, MAX_TERM)
+        _check_range(
+            "maxMemoryPerDevice", self.maxMemoryPerDevice, 0, MAX_TERM
+        )
+        _check_network(self)
+        if self.optimizerAlgorithm not in _OPTIMIZERS:
+            raise ValueError(
+                f"optimizerAlgorithm: expected one of "
+                f"{', '.join(_OPTIMIZERS)}, got {self.optimizerAlgorithm!r}; "
+                f"correct it"
+            )
+        if not self.nodes:
+            raise ValueError(
+                "nodes: expected at least one tensor width, got none; add "
+                "the layers of one"
+            )
+        if self.edges.keys() != self.nodes.keys():
+            raise ValueError(
+                f"edges: expected the tensor widths of nodes "
+                f"({_listed(self.nodes)}), got {_listed(self.edges)}; give "
+                f"both the same keys"
+            )
+        for width, nodes in self.nodes.items():
+            _check_graph(width, nodes, self.edges[width])
+        _check_edges(self)
+
+    @property
+    def recompute(self) -> Recompute:
+        """The one recompute choice of the file."""
+        return "full" if self.activationRecomputation else "none"
+
+
+def import_nest_artifact(path: str | Path) -> Problem:
+    """Read a ``dp_input`` file of the NEST artifact.
+
+    Every node becomes a layer under its own id, in topological order (ties
+    in file order), and every tensor width a key of its cost table; equal
+    tables become one kind. A layer that a width leaves out has no such key.
+    Per micro-batch there are ``ep`` samples, one for each of the ``dp = ep``
+    ranks that share the experts. Collectives are part of the latencies.
+    Energy, frequency, bandwidth, sp_enabled, isTensorParallelized and
+    baselines are ignored.
+
+    Parameters
+    ----------
+    path
+        A JSON file.
+
+    Returns
+    -------
+    Problem
+        A problem with preset ``nest-artifact``. Its quantum is chosen by
+        :func:`choose_quantum_ps`.
+
+    Raises
+    ------
+    InvalidProblemError
+        If the file cannot be read or is not such a file; the text names the
+        file, the place in it, what was expected and what came.
+    """
+    path = Path(path)
+    file = _decode(_read(path, InvalidProblemError), str(path), _File)
+    try:
+        return _problem(file, path.stem)
+    except ValueError as error:
+        raise InvalidProblemError(f"{path}: $: {error}") from error
+
+
+def choose_quantum_ps(
+    longest_s: float, shortest_pass_s: float, num_layers: int, num_edges: int
+) -> int:
+    """Choose the quantum of an imported problem: a power of ten in ps.
+
+    A step time is ``(M + S - 1) · max τ`` plus a sum of a few terms, and a
+    load ``τ`` of a stage is a sum of at most ``3n + e`` terms that each lose
+    half a quantum. Some stage holds at least ``1/n`` of the computation of
+    all ``n`` layers, so the relative loss is at most
+    ``(3n + e) · q/2 / (shortest / n)``.
+
+    The quantum is the smallest for which the longest step stays below 2**53
+    quanta, where floats are exact too. If that loses more than 1e-9, finer
+    ones are taken as long as the longest step stays below 2**60 quanta. It
+    is never below 1 ps; that floor, not the bound, may then decide the loss.
+
+    Parameters
+    ----------
+    longest_s
+        Upper bound of a step time in s, synchronisation left out; the room
+        up to 2**61 quanta is for that.
+    shortest_pass_s
+        Forward and backward time of all layers in s, at the fastest width.
+    num_layers, num_edges
+        Layers ``n`` and edges ``e`` of the graph.
+
+    Returns
+    -------
+    int
+        The quantum in ps.
+    """
+    quantum_ps = 1
+    while longest_s * PS_PER_UNIT / quantum_ps >= PREFERRED_QUANTA:
+        quantum_ps *= 10
+    terms = 3 * num_layers + num_edges
+    fine_s = TARGET_LOSS * shortest_pass_s / num_layers / (terms / 2)
+    while (
+        quantum_ps > max(1.0, fine_s * PS_PER_UNIT)
+        and longest_s * PS_PER_UNIT / (quantum_ps // 10) < LARGEST_QUANTA
+    ):
+        quantum_ps //= 10
+    return quantum_ps
+
+
+def _problem(file: _File, name: str) -> Problem:
+    graph = _graph(file)
+    longest_s, shortest_s = _extremes(file)
+    return Problem(
+        name=name,
+        source=(
+            "imported dp_input file of the NEST artifact (MLSys 2026, commit "
+            "3e163ad); one time unit of the file is taken as 1 s"
+        ),
+        graph=graph,
+        cluster=Cluster(
+            num_devices=file.maxDevices,
+            device=Device(memory_bytes=int(file.maxMemoryPerDevice)),
+            topology=Hierarchy(
+                levels=tuple(
+                    Level(
+                        fan_out=fan_out,
+                        bandwidth_bytes_per_s=bandwidth,
+                        latency_ns=latency * NS_PER_UNIT,
+                    )
+                    for fan_out, bandwidth, latency in zip(
+                        file.devices_per_level,
+                        file.bws,
+                        file.latency_per_level,
+                        strict=True,
+                    )
+                )
+            ),
+        ),
+        job=Job(
+            global_batch=int(file.mbsInBatch) * file.ep_degree,
+            micro_batches=(file.ep_degree,),
+            data_parallel=(file.ep_degree,),
+            uneven_batches=True,
+            zero=(0,),
+            recompute=(file.recompute,),
+            optimizer=_OPTIMIZERS[file.optimizerAlgorithm],
+            schedule="1f1b",
+        ),
+        preset="nest-artifact",
+        quantum_ps=choose_quantum_ps(
+            longest_s, shortest_s, len(graph.layers), len(graph.edges)
+        ),
+        time_unit="instance unit",
+    )
+
+
+def _graph(file: _File) -> Graph:
+    costs: dict[int, tuple[LayerCost, ...]] = {}
+    for width in sorted(file.nodes):
+        for node in file.nodes[width]:
+            table = costs.get(node.id, ())
+            costs[node.id] = (*table, _cost(file, width, node))
+    kinds: dict[tuple[LayerCost, ...], str] = {}
+    layers = tuple(
+        Layer(id=node, kind=kinds.setdefault(table, f"layer-{node}"))
+        for node, table in costs.items()
+    )
+    sizes: dict[tuple[int, int], dict[int, int]] = {}
+    for width in sorted(file.edges):
+        for edge in file.edges[width]:
+            by_width = sizes.setdefault(edge.ends, {})
+            by_width[width] = edge.communicationCost
+    graph = Graph(
+        kinds=tuple(
+            LayerKind(name=kind, costs=table) for table, kind in kinds.items()
+        ),
+        layers=layers,
+        edges=tuple(_edge(ends, by_tp) for ends, by_tp in sizes.items()),
+    )
+    order = graph.topological_order()
+    if all(before < after for before, after in pairwise(order)):
+        return graph
+    return Graph(
+        kinds=graph.kinds,
+        layers=tuple(graph.layers[i] for i in order),
+        edges=graph.edges,
+    )
+
+
+def _cost(file: _File, width: int, node: _Node) -> LayerCost:
+    return LayerCost(
+        tp=width,
+        cp=file.cp_degree,
+        ep=file.ep_degree,
+        samples=1,
+        forward_ns=node.optimalLatencyFw * NS_PER_UNIT,
+        backward_ns=node.optimalLatencyBw * NS_PER_UNIT,
+        weight_bytes=node.parameterSize,
+        activations=(
+            Activations(
+                recompute=file.recompute,
+                kept_bytes=node.activationSize,
+            ),
+        ),
+    )
+
+
+def _edge(ends: tuple[int, int], by_width: dict[int, int]) -> Edge:
+    size_bytes = by_width[min(by_width)]
+    return Edge(
+        source=ends[0],
+        target=ends[1],
+        bytes_per_sample=size_bytes,
+        bytes_per_sample_by_tp={
+            width: other
+            for width, other in by_width.items()
+            if other != size_bytes
+        },
+    )
+
+
+def _extremes(file: _File) -> tuple[float, float]:
+    """Return the longest step and the shortest pass over all layers, in s.
+
+    The longest step runs all micro-batches and one more per layer through
+    all layers, forward and twice backward (recomputation is charged with the
+    backward latency), and every edge twice up and down the slowest link.
+    """
+    latency = max(file.latency_per_level)
+    longest = 0.0
+    shortest = math.inf
+    for width, nodes in file.nodes.items():
+        forward = math.fsum(node.optimalLatencyFw for node in nodes)
+        backward = math.fsum(node.optimalLatencyBw for node in nodes)
+        transfers = math.fsum(
+            4 * (edge.communicationCost / min(file.bws) + latency)
+            for edge in file.edges[width]
+        )
+        rounds = int(file.mbsInBatch) + len(nodes)
+        longest = max(longest, rounds * (forward + 2 * backward + transfers))
+        shortest = min(shortest, forward + backward)
+    return longest, shortest
+
+
+def _check_range(
+    field: str, value: float, minimum: float, maximum: float
+) -> None:
+    if not minimum <= value <= maximum:
+        raise ValueError(
+            f"{field}: expected a number from {minimum:g} to {maximum:g}, "
+            f"got {value}; correct the value"
+        )
+
+
+def _check_network(file: _File) -> None:
+    levels = len(file.devices_per_level)
+    for field in ("bws", "latency_per_level"):
+        given = len(getattr(file, field))
+        if given != levels:
+            raise ValueError(
+                f"{field}: expected one value for each of the {levels} "
+                f"levels of devices_per_level, got {given}; give all three "
+                f"the same length"
+            )
+    for i in range(levels):
+        fan_out, latency = file.devices_per_level[i], file.latency_per_level[i]
+        _check_range(f"devices_per_level[{i}]", fan_out, 1, MAX_TERM)
+        _check_range(f"latency_per_level[{i}]", latency, 0, MAX_TIME)
+        _check_range(f"bws[{i}]", file.bws[i], 1, MAX_RATE)
+    if math.prod(file.devices_per_level) != file.maxDevices or not levels:
+        raise ValueError(
+            f"devices_per_level: expected factors of maxDevices = "
+            f"{file.maxDevices}, got {file.devices_per_level}; correct one "
+            f"of them"
+        )
+
+
+def _check_graph(width: int, nodes: list[_Node], edges: list[_Edge]) -> None:
+    _check_range("nodes: tensor width", width, 1, MAX_TERM)
+    if not nodes:
+        raise ValueError(
+            f"nodes.{width}: expected at least one layer, got none; remove "
+            f"the key or add its layers"
+        )
+    known: set[int] = set()
+    for node in nodes:
+        if node.id in known:
+            raise ValueError(
+                f"nodes.{width}: expected distinct ids, got {node.id} twice; "
+                f"remove one"
+            )
+        known.add(node.id)
+    seen: set[tuple[int, int]] = set()
+    for edge in edges:
+        for end in edge.ends:
+            if end not in known:
+                raise ValueError(
+                    f"edges.{width}: expected ids of nodes.{width}, got "
+                    f"{end}; add the layer or remove the edge"
+                )
+        if edge.ends in seen:
+            raise ValueError(
+                f"edges.{width}: expected one edge from {edge.sourceId} to "
+                f"{edge.destId}, got two; merge them"
+            )
+        seen.add(edge.ends)
+
+
+def _check_edges(file: _File) -> None:
+    """Refuse an edge that a width lacks although it has both its ends."""
+    layers = {
+        width: {node.id for node in nodes}
+        for width, nodes in file.nodes.items()
+    }
+    edges = {
+        width: {edge.ends for edge in edges}
+        for width, edges in file.edges.items()
+    }
+    for ends in sorted(set().union(*edges.values())):
+        for width in sorted(edges):
+            if layers[width].issuperset(ends) and ends not in edges[width]:
+                raise ValueError(
+                    f"edges.{width}: expected the edge from {ends[0]} to "
+                    f"{ends[1]} as at other widths, got none; add it"
+                )
+
+
+def _listed(widths: dict[int, list[_Node]] | dict[int, list[_Edge]]) -> str:
+    return ", ".join(map(str, sorted(widths))) or "none"

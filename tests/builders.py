@@ -1,0 +1,135 @@
+"""Small problems for hand-derived tests.
+
+The default link moves one byte per nanosecond (1e9 bytes/s), so that sizes
+in bytes read as times in ns.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nest.ir import (
+    Activations,
+    Cluster,
+    CollectiveCall,
+    Device,
+    Edge,
+    Graph,
+    Hierarchy,
+    Job,
+    Layer,
+    LayerCost,
+    LayerKind,
+    Level,
+    Plan,
+    Problem,
+    Stage,
+    Strategy,
+)
+
+#: One switch: 10 ns per message, 1 ns per byte.
+FLAT = (10.0, 1e9)
+
+
+def make_levels(*levels: tuple[int, float, float]) -> Hierarchy:
+    """Build a tree from (fan-out, latency in ns, bytes/s), lowest first."""
+    return Hierarchy(
+        levels=tuple(
+            Level(
+                fan_out=fan_out,
+                latency_ns=latency_ns,
+                bandwidth_bytes_per_s=bandwidth,
+            )
+            for fan_out, latency_ns, bandwidth in levels
+        )
+    )
+
+
+#: Pairs at 10 ns + 1 ns/byte; pairs of pairs at 100 ns + 10 ns/byte.
+PAIRS = make_levels((2, 10.0, 1e9), (2, 100.0, 1e8))
+
+
+def make_cost(
+    forward_ns: float = 0, backward_ns: float = 0, **fields: Any
+) -> LayerCost:
+    """Build a cost entry that keeps ``kept_bytes`` (0) without recompute."""
+    kept_bytes = fields.pop("kept_bytes", 0)
+    fields.setdefault("activations", (Activations(kept_bytes=kept_bytes),))
+    return LayerCost(forward_ns=forward_ns, backward_ns=backward_ns, **fields)
+
+
+def call(
+    kind: Any, axis: Any, phase: Any, size_bytes: int, count: int = 1
+) -> CollectiveCall:
+    """Build a collective call."""
+    return CollectiveCall(
+        kind=kind, axis=axis, phase=phase, size_bytes=size_bytes, count=count
+    )
+
+
+def make_problem(
+    costs: dict[str, LayerCost | tuple[LayerCost, ...]],
+    *,
+    edges: tuple[tuple[str, str, int], ...] = (),
+    devices: int = 4,
+    topology: Hierarchy | None = None,
+    memory_bytes: int = 10**9,
+    hbm: float | None = None,
+    peak_flops: dict[str, float] | None = None,
+    preset: str = "standard",
+    quantum_ps: int = 1000,
+    **job: Any,
+) -> Problem:
+    """Build a problem with one layer per key, each of a kind of its own."""
+    job.setdefault("global_batch", 1)
+    return Problem(
+        graph=Graph(
+            kinds=tuple(
+                LayerKind(
+                    name=name,
+                    costs=cost if isinstance(cost, tuple) else (cost,),
+                )
+                for name, cost in costs.items()
+            ),
+            layers=tuple(Layer(id=name, kind=name) for name in costs),
+            edges=tuple(
+                Edge(source=source, target=target, bytes_per_sample=size)
+                for source, target, size in edges
+            ),
+        ),
+        cluster=Cluster(
+            num_devices=devices,
+            device=Device(
+                memory_bytes=memory_bytes,
+                hbm_bytes_per_s=hbm,
+                peak_flops=peak_flops or {},
+            ),
+            topology=topology or make_levels((devices, *FLAT)),
+        ),
+        job=Job(**job),
+        preset=preset,
+        quantum_ps=quantum_ps,
+    )
+
+
+def make_plan(
+    *stages: tuple[str, Strategy],
+    replicas: int = 1,
+    micro_batch: int = 1,
+) -> Plan:
+    """Build a plan from (layer names in one string, strategy) per stage."""
+    return Plan(
+        replicas=replicas,
+        micro_batch=micro_batch,
+        stages=tuple(
+            Stage(
+                layers=tuple(layers.split()),
+                devices=strategy.devices,
+                strategy=strategy,
+            )
+            for layers, strategy in stages
+        ),
+    )
+
+
+SINGLE = Strategy()

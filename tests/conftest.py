@@ -1,0 +1,24 @@
+"""Fixtures for all tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Folder of published instances and figures, beside the project.
+
+    It is not part of the repository. Tests that need it are skipped without
+    it, and fail in CI, where it must be there.
+    """
+    path = Path(__file__).resolve().parents[1] / ".." / "shared" / "data"
+    if not path.is_dir():
+        reason = f"the shared data are not at {path}"
+        if os.environ.get("CI"):
+            pytest.fail(f"{reason}; CI must provide them")
+        pytest.skip(reason)
+    return path.resolve()

@@ -1,0 +1,636 @@
+"""Operator counts by hand, published figures, and the built-in problems."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+
+import msgspec
+import pytest
+
+from nest.errors import UnknownNameError
+from nest.ir import CollectiveCall, Problem, decode_problem, encode
+from nest.workloads import builtin
+from nest.workloads.architectures import (
+    ARCHITECTURES,
+    Architecture,
+    architecture,
+)
+from nest.workloads.hardware import MACHINES, RESERVE_BYTES, machine
+from nest.workloads.operators import (
+    Node,
+    Operator,
+    Split,
+    decoder_layer,
+    embedding,
+    head,
+    layer_cost,
+    operator_ns,
+)
+
+GPT3 = architecture("gpt3-175b")
+LLAMA2 = architecture("llama2-7b")
+MIXTRAL = architecture("mixtral-8x7b")
+A100 = machine("dgx-a100")
+
+
+def operators(node: Node) -> dict[str, Operator]:
+    return {operator.name: operator for operator in node.operators}
+
+
+def calls(node: Node, axis: str, phase: str) -> dict[str, tuple[int, int]]:
+    """Size and count of the collectives, by kind."""
+    found = {
+        call.kind: (call.size_bytes, call.count)
+        for call in node.collectives
+        if (call.axis, call.phase) == (axis, phase)
+    }
+    chosen = [
+        c for c in node.collectives if (c.axis, c.phase) == (axis, phase)
+    ]
+    assert len(found) == len(chosen)
+    return found
+
+
+# Architectures
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [
+        ("llama2-7b", 6.738e9),
+        ("llama2-70b", 68.98e9),
+        ("gpt3-175b", 174.6e9),
+        ("mixtral-8x7b", 46.70e9),
+    ],
+)
+def test_parameters(name: str, published: float) -> None:
+    """GPT-3: 96 (12 h² + 13 h) + (50257 + 2048) h + 2 h = 174.6e9."""
+    assert architecture(name).parameters == pytest.approx(published, rel=5e-4)
+
+
+@pytest.mark.parametrize("model", ARCHITECTURES, ids=lambda model: model.name)
+def test_nodes_hold_all_parameters(model: Architecture) -> None:
+    """On one device the nodes hold the model, padding and tied copy added.
+
+    GPT-3's 50257 tokens become 50304 rows, in the embedding and again in the
+    head.
+    """
+    split = Split(sequence_length=2048)
+    layer = decoder_layer(model, split)
+    held = model.layers * (layer.weights + layer.expert_weights)
+    held += embedding(model, split).weights + head(model, split).weights
+    extra = 0
+    if model is GPT3:
+        extra = (2 * 50304 - 50257) * 12288
+    assert held == model.parameters + extra
+
+
+def test_biased_experts_are_counted() -> None:
+    """Four experts of 8 h² + 5 h each, and a router of 4 h."""
+    model = msgspec.structs.replace(GPT3, experts=4, experts_per_token=1)
+    layer = decoder_layer(model, Split(sequence_length=2048))
+    h = 12288
+    assert layer.expert_weights == 4 * (8 * h * h + 5 * h)
+    assert layer.weights + layer.expert_weights == model.layer_weights
+    dense = 12 * h * h + 13 * h
+    assert model.layer_weights == dense + 3 * (8 * h * h + 5 * h) + 4 * h
+
+
+def test_model_flops_of_gpt3() -> None:
+    """Appendix A of Korthikanti et al.: 72 L s h² (1 + s/6h + V/12hL)."""
+    layers, s, h, v = 96, 2048, 12288, 50257
+    published = (
+        72 * layers * s * h**2 * (1 + s / (6 * h) + v / (12 * h * layers))
+    )
+    assert GPT3.model_flops(s) == pytest.approx(published, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "active"),
+    [
+        ("llama2-7b", 6.74e9),
+        ("llama2-70b", 68.98e9),
+        ("gpt3-175b", 174.6e9),
+        ("mixtral-8x7b", 12.88e9),
+    ],
+)
+def test_flops_per_token_are_six_per_weight(name: str, active: float) -> None:
+    """FLOPs per token are 6 N, and attention.
+
+    A weight takes one multiplication and one addition forward and twice that
+    backward. At 2048 tokens the attention core adds 12 s a d L: 8 % for
+    Llama-2-7B, 3 % for GPT-3; look-ups and norms, counted in N, take none.
+    ``active`` are the weights a token visits (Mixtral: 12.9e9 of 46.7e9).
+    """
+    model = architecture(name)
+    core = 12 * 2048 * model.heads * model.head_size * model.layers
+    per_token = model.model_flops(2048) / 2048
+    assert per_token - core == pytest.approx(6 * active, rel=0.025)
+    assert per_token == pytest.approx(6 * active, rel=0.09)
+
+
+@pytest.mark.parametrize("model", ARCHITECTURES, ids=lambda model: model.name)
+@pytest.mark.parametrize("tp", [1, 4, 8])
+def test_nodes_execute_model_flops(model: Architecture, tp: int) -> None:
+    """The nodes execute the model FLOPs, less what the causal mask saves.
+
+    Of the attention core ``c`` (forward, full) the nodes execute half,
+    forward and 2.5 times that backward: 1.75 c where the model counts 3 c.
+    The padded vocabulary adds less than 2 % of the head.
+    """
+    s = 2048
+    split = Split(tp=tp, sequence_length=s)
+    layer = sum(decoder_layer(model, split).flops())
+    executed = tp * (model.layers * layer + sum(head(model, split).flops()))
+    core = 4 * s * s * model.heads * model.head_size * model.layers
+    model_flops = model.model_flops(s)
+    assert executed == pytest.approx(model_flops - 1.25 * core, rel=1e-3)
+
+
+def test_splits() -> None:
+    assert LLAMA2.splits(8, 2, 1, 4096)
+    assert not LLAMA2.splits(3, 1, 1, 4096)
+    assert not LLAMA2.splits(1, 1, 2, 4096)
+    assert not LLAMA2.splits(1, 3, 1, 4096)
+    assert not LLAMA2.splits(1, 2, 1, 4098)
+    assert MIXTRAL.splits(16, 1, 8, 4096)
+    assert not MIXTRAL.splits(1, 1, 16, 4096)
+
+
+def test_unknown_architecture() -> None:
+    with pytest.raises(
+        UnknownNameError, match=r"architecture: expected one of .*'gpt3-175b'"
+    ):
+        architecture("gpt3")
+
+
+# One GPT-3 layer on 8 devices, micro-batch 1: h = 12288, s = 2048, a = 96,
+# so that a sequence of activations has s h = 25,165,824 values.
+
+
+@pytest.fixture
+def gpt3_layer() -> Node:
+    return decoder_layer(GPT3, Split(tp=8, sequence_length=2048))
+
+
+def test_gpt3_layer_flops(gpt3_layer: Node) -> None:
+    """Products 24 s h²/8 forward, twice that backward; core 2 s² h/8.
+
+    24 s h² = 7.4217e12 (QKV 6, output 2, MLP 16 s h²), and the causal half
+    of 4 s² h = 2.0616e11. Backward the core takes 2.5 times as much.
+    """
+    forward, backward = gpt3_layer.flops()
+    assert forward == 7_421_703_487_488 // 8 + 103_079_215_104 // 8
+    assert backward == 2 * 7_421_703_487_488 // 8 + 2.5 * 103_079_215_104 / 8
+    per_operator = operators(gpt3_layer)
+    assert per_operator["mlp up"].forward_flops == 2 * 2048 * 12288 * 6144
+
+
+def test_gpt3_layer_bytes(gpt3_layer: Node) -> None:
+    """QKV reads 2048 x 12288 and 12288 x 4608, writes 2048 x 4608, in bf16.
+
+    The norms run on 1/8 of the tokens: 3,145,728 values, read and written.
+    Dropout adds a mask byte per value to the residual additions. The core
+    reads Q, K, V and writes O: four times 2048 x 1536 values.
+    """
+    per_operator = operators(gpt3_layer)
+    qkv = 2 * (2048 * 12288 + 12288 * 4608 + 2048 * 4608)
+    assert per_operator["qkv"].forward_bytes == qkv == 182_452_224
+    assert per_operator["qkv"].backward_bytes == 2 * qkv
+    assert per_operator["mlp norm"].forward_bytes == 4 * 3_145_728
+    assert per_operator["mlp residual"].backward_bytes == 7 * 3_145_728
+    core = per_operator["attention core"]
+    assert core.forward_bytes == 2 * 4 * 2048 * 1536
+    assert core.backward_bytes == 2 * 8 * 2048 * 1536
+    assert "rotary" not in per_operator
+
+
+def test_gpt3_layer_weights(gpt3_layer: Node) -> None:
+    """(12 h² + biases 7 h of split columns)/8, and 6 h on every device.
+
+    Whole on every device are two norms (4 h) and the biases of the two
+    outputs (2 h).
+    """
+    h = 12288
+    assert gpt3_layer.weights == (12 * h * h + 7 * h) // 8 + 6 * h
+    assert gpt3_layer.expert_weights == 0
+
+
+def test_gpt3_layer_collectives(gpt3_layer: Node) -> None:
+    """Two regions: each gathers and scatters 2 s h = 50,331,648 bytes."""
+    twice = {"all-gather": (50_331_648, 2), "reduce-scatter": (50_331_648, 2)}
+    assert calls(gpt3_layer, "tp", "forward") == twice
+    assert calls(gpt3_layer, "tp", "backward") == twice
+    assert len(gpt3_layer.collectives) == 4
+
+
+def test_gpt3_layer_collectives_without_sequence_parallelism() -> None:
+    split = Split(tp=8, sequence_length=2048, sequence_parallel=False)
+    layer = decoder_layer(GPT3, split)
+    assert layer.collectives == tuple(
+        CollectiveCall(
+            kind="all-reduce",
+            axis="tp",
+            phase=phase,
+            size_bytes=50_331_648,
+            count=2,
+        )
+        for phase in ("forward", "backward")
+    )
+
+
+def test_gpt3_layer_activations(gpt3_layer: Node) -> None:
+    """34, 20 and 2 s b h/t bytes, and 4 bytes of row sum per head and token.
+
+    Korthikanti et al. §4.2.2 without the 5 a s/h that fused attention
+    removes. Selective drops both norm outputs (4), the attention output (2)
+    and the GeLU output (8).
+    """
+    part = 2048 * 12288 // 8
+    row_sums = 4 * 2048 * 96 // 8
+    assert gpt3_layer.kept_bytes == {
+        "none": 34 * part + row_sums,
+        "selective": 20 * part,
+        "full": 2 * part,
+    }
+
+
+def test_gpt3_activations_without_sequence_parallelism() -> None:
+    """(10 + 24/t) s b h: what surrounds the regions is whole everywhere."""
+    split = Split(tp=8, sequence_length=2048, sequence_parallel=False)
+    whole = 2048 * 12288
+    row_sums = 4 * 2048 * 96 // 8
+    kept = decoder_layer(GPT3, split).kept_bytes
+    assert kept["none"] == (10 + 24 // 8) * whole + row_sums
+    assert kept["full"] == 2 * whole
+
+
+def test_activations_published_for_gpt3(gpt3_layer: Node) -> None:
+    """12.3515625 GiB: Korthikanti et al. figure 1, first of 8 stages.
+
+    Their selective recomputation keeps what fused attention keeps, but for
+    the row sums; three interleaved chunks hold (1 + 7/24) micro-batches of
+    all 96 layers.
+    """
+    kept = gpt3_layer.kept_bytes["none"] - 4 * 2048 * 96 // 8
+    assert kept * 96 * (1 + 7 / 24) / 2**30 == 12.3515625
+
+
+def test_gpt3_layer_working_bytes(gpt3_layer: Node) -> None:
+    """Kept but for the input, the gathered input, two MLP gradients."""
+    whole = 2048 * 12288
+    kept = gpt3_layer.kept_bytes
+    gradients = 2 * 2 * 2048 * 49152 // 8
+    assert gpt3_layer.working_bytes == (
+        kept["none"] - kept["full"] + 2 * whole + gradients
+    )
+
+
+def test_gpt3_layer_time(gpt3_layer: Node) -> None:
+    """Products at 0.7 · 312e12, core at half peak, the rest at 0.8 HBM.
+
+    Bytes per value of the rest, forward: two norms 4, two residuals 7, GeLU
+    4 on 4 h/8 columns of all tokens; that is 22 + 16 on s h/8 values.
+    """
+    split = Split(tp=8, sequence_length=2048)
+    cost = layer_cost(gpt3_layer, split, A100)
+    part = 2048 * 12288 / 8
+    products = 24 * part * 12288 / (0.7 * 312e12)
+    core = 2 * part * 2048 / (0.5 * 312e12)
+    rest = 38 * part / (0.8 * 2.039e12)
+    assert cost.forward_ns == pytest.approx(1e9 * (products + core + rest))
+    repeated = (8 + 16) * part / (0.8 * 2.039e12)
+    extra_ns = [kept.extra_ns for kept in cost.activations]
+    assert extra_ns == [0, pytest.approx(1e9 * (repeated + core)), 0]
+    assert cost.weight_bytes == 2 * gpt3_layer.weights
+
+
+# Operators of other models and splits
+
+
+def test_roofline() -> None:
+    """At 218.4 FLOPs and 1.6312 bytes per ps; the slower one decides."""
+    matmul = Operator("x", "matmul", 218.4e6, 1, 2, 1631.2e3)
+    assert operator_ns(matmul, A100) == pytest.approx((1000, 1000))
+    core = Operator("x", "attention", 156e6, 0, 312e6, 0)
+    assert operator_ns(core, A100) == pytest.approx((1000, 2000))
+
+
+def test_llama2_layer_activations() -> None:
+    """Per token: 16 h + 6 f bytes and 4 a of row sums.
+
+    Norm inputs and outputs 8 h, Q, K, V 6 h, attention output 2 h; gate, up
+    and product 6 f. Selective drops the norm outputs (4 h), the attention
+    output (2 h) and the product (2 f).
+    """
+    kept = decoder_layer(LLAMA2, Split(sequence_length=4096)).kept_bytes
+    h, f = 4096, 11008
+    assert kept["none"] == 4096 * (16 * h + 6 * f + 4 * 32)
+    assert kept["selective"] == 4096 * (10 * h + 4 * f)
+
+
+def test_grouped_query_heads_are_replicated_beyond_their_number() -> None:
+    """Llama-2-70B has 8 KV heads of 128: 16-way, each device holds one."""
+    model = architecture("llama2-70b")
+    for tp in (8, 16):
+        split = Split(tp=tp, sequence_length=4096)
+        qkv = operators(decoder_layer(model, split))["qkv"]
+        columns = 8192 // tp + 2 * 128
+        assert qkv.forward_flops == 2 * 4096 * 8192 * columns
+
+
+def test_context_parallelism() -> None:
+    """Two ranks halve tokens and core; each gathers all K and V.
+
+    K and V of 4096 tokens, 32/2 heads of 128, bf16: 33,554,432 bytes each
+    over both.
+    """
+    one = decoder_layer(LLAMA2, Split(tp=2, sequence_length=4096))
+    two = decoder_layer(LLAMA2, Split(tp=2, cp=2, sequence_length=4096))
+    assert [2 * flops for flops in two.flops()] == list(one.flops())
+    size_bytes = 2 * 2 * 4096 * 16 * 128
+    assert calls(two, "cp", "forward") == {"all-gather": (size_bytes, 1)}
+    assert calls(two, "cp", "backward") == {
+        "all-gather": (size_bytes, 1),
+        "reduce-scatter": (size_bytes, 1),
+    }
+    assert two.weights == one.weights
+    assert 2 * two.kept_bytes["none"] == one.kept_bytes["none"]
+    assert not calls(one, "cp", "forward")
+
+
+def test_expert_parallelism() -> None:
+    """A rank of 4 holds 2 of 8 experts and still computes 2 visits a token.
+
+    Dispatch and return each move 2 T k h = 67,108,864 bytes of 4096 tokens.
+    """
+    one = decoder_layer(MIXTRAL, Split(sequence_length=4096))
+    four = decoder_layer(MIXTRAL, Split(ep=4, sequence_length=4096))
+    assert one.expert_weights == 8 * 3 * 4096 * 14336
+    assert four.expert_weights * 4 == one.expert_weights
+    assert four.weights == one.weights
+    assert four.flops() == one.flops()
+    assert four.kept_bytes == one.kept_bytes
+    assert one.collectives == ()
+    for phase in ("forward", "backward"):
+        assert calls(four, "ep", phase) == {"all-to-all": (67_108_864, 2)}
+    saved = 6 * 2 * 3 * 4096 * 14336
+    for name, share in (("mlp up", 2 / 3), ("mlp down", 1 / 3)):
+        before = operators(one)[name].forward_bytes
+        after = operators(four)[name].forward_bytes
+        assert before - after == pytest.approx(share * saved)
+
+
+@pytest.mark.parametrize("sequence_parallel", [True, False])
+def test_experts_under_tensor_parallelism(sequence_parallel: bool) -> None:
+    """Sequence parallel tokens are dispatched first, then gathered.
+
+    Then an all-to-all carries half of the routed tokens, and the expert
+    region gathers both visits of every token. Without it every rank
+    dispatches all tokens, and what is summed is the combined output.
+    """
+    split = Split(
+        tp=2,
+        ep=2,
+        sequence_length=4096,
+        sequence_parallel=sequence_parallel,
+    )
+    layer = decoder_layer(MIXTRAL, split)
+    values = 4096 * 4096
+    routed = 2 * 2 * values // (2 if sequence_parallel else 1)
+    assert calls(layer, "ep", "forward") == {"all-to-all": (routed, 2)}
+    found = sorted(
+        (call.kind, call.size_bytes, call.count)
+        for call in layer.collectives
+        if (call.axis, call.phase) == ("tp", "backward")
+    )
+    if sequence_parallel:
+        assert found == [
+            ("all-gather", 2 * values, 1),
+            ("all-gather", 4 * values, 1),
+            ("reduce-scatter", 2 * values, 1),
+            ("reduce-scatter", 4 * values, 1),
+        ]
+    else:
+        assert found == [("all-reduce", 2 * values, 2)]
+
+
+def test_mixtral_layer_activations() -> None:
+    """Per token, k = 2: 4 k h of tokens in and out, 6 k f inside, 4 E gates.
+
+    Attention with 8 of 32 heads for K and V keeps 2 (1 + 2/4) h + 2 h, the
+    norms 8 h.
+    """
+    h, f = 4096, 14336
+    kept = decoder_layer(MIXTRAL, Split(sequence_length=4096)).kept_bytes
+    attention = 8 * h + 3 * h + 2 * h + 4 * 32
+    assert kept["none"] == 4096 * (attention + 8 * h + 12 * f + 4 * 8)
+    assert kept["full"] == 4096 * 2 * h
+
+
+def test_embedding() -> None:
+    """GPT-3, 8-way: 51200/8 rows, positions whole; kept: ids and a mask."""
+    node = embedding(GPT3, Split(tp=8, sequence_length=2048))
+    assert node.weights == (6400 + 2048) * 12288
+    assert node.kept_bytes["none"] == 8 * 2048 + 2048 * 12288 // 8
+    assert node.kept_bytes["full"] == 8 * 2048
+    size = 2 * 2048 * 12288
+    assert calls(node, "tp", "forward") == {"reduce-scatter": (size, 1)}
+    assert calls(node, "tp", "backward") == {"all-gather": (size, 1)}
+    plain = Split(tp=8, sequence_length=2048, sequence_parallel=False)
+    node = embedding(GPT3, plain)
+    assert calls(node, "tp", "forward") == {"all-reduce": (size, 1)}
+    assert calls(node, "tp", "backward") == {}
+
+
+def test_head() -> None:
+    """Llama-2-7B, 4-way: 8000 rows become 8064; fp32 logits are kept."""
+    split = Split(tp=4, sequence_length=4096)
+    node = head(LLAMA2, split)
+    rows, tokens, h = 8064, 4096, 4096
+    assert node.weights == rows * h + h
+    assert operators(node)["lm head"].forward_flops == 2 * tokens * h * rows
+    outer = tokens * h // 4
+    assert node.kept_bytes == {
+        "none": 4 * outer + 4 * tokens * rows,
+        "selective": 2 * outer + 4 * tokens * rows,
+        "full": 2 * outer,
+    }
+    size = 2 * tokens * h
+    assert calls(node, "tp", "forward") == {
+        "all-gather": (size, 1),
+        "all-reduce": (4 * tokens, 3),
+    }
+    assert calls(node, "tp", "backward") == {"reduce-scatter": (size, 1)}
+    assert head(LLAMA2, Split(sequence_length=4096)).collectives == ()
+
+
+def test_repeat_scales_all_but_working_bytes() -> None:
+    split = Split(tp=2, samples=2, sequence_length=4096)
+    node = decoder_layer(LLAMA2, split)
+    one = layer_cost(node, split, A100)
+    four = layer_cost(node, split, A100, repeat=4)
+    assert four.key == one.key == (2, 1, 1, 2)
+    assert four.forward_ns == pytest.approx(4 * one.forward_ns)
+    assert four.backward_ns == pytest.approx(4 * one.backward_ns)
+    assert four.weight_bytes == 4 * one.weight_bytes
+    assert four.working_bytes == one.working_bytes
+    for a, b in zip(one.activations, four.activations, strict=True):
+        assert b.kept_bytes == 4 * a.kept_bytes
+        assert b.extra_ns == pytest.approx(4 * a.extra_ns)
+    for x, y in zip(one.collectives, four.collectives, strict=True):
+        assert (y.kind, y.size_bytes) == (x.kind, x.size_bytes)
+        assert y.count == 4 * x.count
+
+
+# Machines
+
+
+def test_cluster() -> None:
+    cluster = machine("dgx-a100").cluster(20)
+    assert cluster.num_devices == 20
+    assert cluster.topology.capacities == (8, 24)
+    assert cluster.device.memory_bytes == 80 * 10**9 - RESERVE_BYTES
+    bandwidths = [
+        level.bandwidth_bytes_per_s for level in cluster.topology.levels
+    ]
+    assert bandwidths == [300e9, 25e9]
+
+
+def test_names_are_distinct() -> None:
+    for records in (ARCHITECTURES, MACHINES, builtin.RECIPES):
+        names = [record.name for record in records]
+        assert len(set(names)) == len(names)
+
+
+def test_unknown_machine() -> None:
+    with pytest.raises(
+        UnknownNameError, match=r"machine: expected one of .*; got 'abacus'"
+    ):
+        machine("abacus")
+
+
+# Built-in problems
+
+
+@pytest.fixture(scope="module", params=builtin.names())
+def problem(request: pytest.FixtureRequest) -> Problem:
+    return builtin.load(request.param)
+
+
+def test_default_is_listed() -> None:
+    assert builtin.DEFAULT in builtin.names()
+    assert builtin.names() == tuple(r.name for r in builtin.RECIPES)
+
+
+def test_describe() -> None:
+    assert builtin.describe("mixtral-8x7b-32") == (
+        "mixtral-8x7b, 1024 × 4096 tokens per step, on 32 H100-80GB-SXM "
+        "(4 nodes of 8)"
+    )
+    assert "blocks of" in builtin.describe(builtin.DEFAULT)
+
+
+def test_unknown_problem() -> None:
+    with pytest.raises(
+        UnknownNameError,
+        match=r"built-in problem: expected one of .*did you mean 'llama2",
+    ):
+        builtin.load("llama2-7b-9")
+    with pytest.raises(UnknownNameError, match=r"got 'nothing'"):
+        builtin.describe("nothing")
+
+
+def test_blocks_must_divide_the_model() -> None:
+    recipe = msgspec.structs.replace(builtin.RECIPES[0], layers_per_node=5)
+    with pytest.raises(
+        ValueError,
+        match=r"layers_per_node: expected a divisor of the 32 layers of "
+        r"llama2-7b, got 5",
+    ):
+        builtin.build(recipe)
+
+
+def test_problem_survives_its_file(problem: Problem) -> None:
+    assert decode_problem(encode(problem)) == problem
+
+
+def test_problem_is_a_chain(problem: Problem) -> None:
+    graph = problem.graph
+    ids = [layer.id for layer in graph.layers]
+    assert (ids[0], ids[-1]) == ("embedding", "head")
+    assert [(edge.source, edge.target) for edge in graph.edges] == list(
+        pairwise(ids)
+    )
+
+
+def test_problem_has_a_cost_for_every_share(problem: Problem) -> None:
+    """Every b = B/dp of every candidate B, under every split."""
+    shares = {
+        micro_batch // dp
+        for micro_batch in problem.job.micro_batches
+        for dp in range(1, micro_batch + 1)
+        if micro_batch % dp == 0
+    }
+    tables = [
+        {cost.key for cost in kind.costs} for kind in problem.graph.kinds
+    ]
+    assert tables[0] == tables[1] == tables[2]
+    splits = {key[:3] for key in tables[0]}
+    assert tables[0] == {(*split, b) for split in splits for b in shares}
+
+
+def test_problem_batches_divide(problem: Problem) -> None:
+    job = problem.job
+    assert not job.uneven_batches
+    assert all(job.global_batch % size == 0 for size in job.micro_batches)
+
+
+def test_problem_states_what_mfu_needs(problem: Problem) -> None:
+    assert problem.preset == "standard"
+    assert problem.job.dtype in problem.cluster.device.peak_flops
+    assert problem.job.model_flops_per_sample is not None
+    assert problem.job.sequence_parallel
+    optimizer = problem.job.optimizer
+    assert (
+        optimizer.weight_bytes,
+        optimizer.gradient_bytes,
+        optimizer.state_bytes,
+    ) == (2, 2, 12)
+
+
+def test_problem_has_two_network_levels(problem: Problem) -> None:
+    node, network = problem.cluster.topology.levels
+    assert node.bandwidth_bytes_per_s > network.bandwidth_bytes_per_s
+    assert problem.cluster.topology.capacities[-1] == (
+        problem.cluster.num_devices
+    )
+
+
+def test_blocks_hold_the_same_model() -> None:
+    recipe = builtin.RECIPES[0]
+    fine = builtin.build(msgspec.structs.replace(recipe, layers_per_node=1))
+    coarse = builtin.build(msgspec.structs.replace(recipe, layers_per_node=8))
+
+    def weight_bytes(problem: Problem) -> int:
+        costs = {kind.name: kind.costs[0] for kind in problem.graph.kinds}
+        return sum(costs[x.kind].weight_bytes for x in problem.graph.layers)
+
+    assert weight_bytes(fine) == weight_bytes(coarse)
+    assert weight_bytes(fine) == 2 * LLAMA2.parameters
+    assert [layer.id for layer in coarse.graph.layers[:3]] == [
+        "embedding",
+        "layers-0-7",
+        "layers-8-15",
+    ]
+    assert fine.graph.layers[-2].id == "layer-31"
+
+
+def test_largest_problem_loads_quickly() -> None:
+    walls_s = []
+    for _ in range(3):
+        start = time.perf_counter()
+        builtin.load("gpt3-175b-256")
+        walls_s.append(time.perf_counter() - start)
+    assert min(walls_s) < 0.3
