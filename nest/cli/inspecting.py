@@ -1,0 +1,304 @@
+"""Commands that look and do not solve."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from nest.cli.inputs import (
+    check_distinct_files,
+    check_output,
+    load_plan,
+    load_problem,
+    people,
+    write_json,
+    write_record,
+)
+from nest.errors import InvalidOptionError
+
+if TYPE_CHECKING:
+    from nest.ir.plan import Plan
+    from nest.ir.problem import Problem
+
+
+@click.command("score")
+@click.argument("problem_text", metavar="PROBLEM")
+@click.argument("plan_path", metavar="PLAN")
+@click.option(
+    "--json",
+    "json_path",
+    metavar="FILE",
+    help="Also write the score as JSON; '-' is standard output.",
+)
+def score_command(
+    problem_text: str, plan_path: str, json_path: str | None
+) -> int:
+    """Score a plan with the shared cost model.
+
+    Exits with 1 if the plan is infeasible and with 2 if it is no plan for
+    this problem.
+    """
+    from nest.cost.score import score
+    from nest.report.table import score_block, show
+
+    check_distinct_files(
+        **{"PROBLEM": problem_text, "PLAN": plan_path, "--json": json_path}
+    )
+    check_output(json_path, "--json")
+    problem, plan = load_problem(problem_text), load_plan(plan_path)
+    _warn_if_foreign(problem, plan)
+    document = score(problem, plan).to_json()
+    show(people(json_path), *score_block(problem, plan, document))
+    if json_path is not None:
+        write_json(json_path, document)
+    return 0 if document["feasible"] else 1
+
+
+@click.command("check")
+@click.argument("problem_text", metavar="PROBLEM")
+@click.argument("plan_path", metavar="[PLAN]", required=False)
+def check_command(problem_text: str, plan_path: str | None) -> int:
+    """Say what a problem is, and whether a plan is one for it.
+
+    Exits with 1 if the plan is infeasible and with 2 if the problem or the
+    plan is invalid.
+    """
+    from nest.cost.score import score
+    from nest.report.table import key_lines, show
+
+    problem = load_problem(problem_text)
+    rows = _describe(problem)
+    code = 0
+    if plan_path is not None:
+        plan = load_plan(plan_path)
+        _warn_if_foreign(problem, plan)
+        violations = score(problem, plan).violations
+        rows.append(("plan", "infeasible" if violations else "feasible"))
+        rows += [("violation", text) for text in violations]
+        code = int(bool(violations))
+    show(sys.stdout, key_lines(rows))
+    return code
+
+
+@click.command("solvers")
+@click.option(
+    "--json",
+    "json_path",
+    metavar="FILE",
+    help="Write the list as JSON instead; '-' is standard output.",
+)
+def solvers_command(json_path: str | None) -> int:
+    """List the solvers and say which can run here."""
+    from nest.report.table import show, simple_table
+    from nest.solvers.registry import ignored_plugins
+
+    check_output(json_path, "--json")
+    entries = _solver_entries()
+    if json_path is not None:
+        write_json(json_path, {"schema": "nest-solvers/1", "solvers": entries})
+        return 0
+    show(
+        sys.stdout,
+        simple_table(
+            ("solver", "exact", "installed", "method"),
+            [
+                (
+                    entry["solver"],
+                    {True: "yes", False: "no", None: "?"}[entry["exact"]],
+                    "yes" if entry["reason"] is None else "no",
+                    entry["reason"] or entry["method"],
+                )
+                for entry in entries
+            ],
+        ),
+    )
+    for entry in entries:
+        for key, meaning in entry["options"].items():
+            click.echo(f"--option {entry['solver']}.{key}=VALUE  {meaning}")
+    for plugin, reason in ignored_plugins().items():
+        click.echo(f"ignored: {plugin}: {reason}", err=True)
+    return 0
+
+
+@click.command("problems")
+@click.argument("name", metavar="[NAME]", required=False)
+@click.option("--show", "shown", metavar="NAME", help="Print one as JSON.")
+@click.option(
+    "-o", "--output", metavar="FILE", help="Write problem NAME to a file."
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the list as JSON."
+)
+def problems_command(
+    name: str | None, shown: str | None, output: str | None, as_json: bool
+) -> int:
+    """List the built-in problems, or write one to a file."""
+    from nest.errors import UnknownNameError
+    from nest.report.table import show, simple_table
+    from nest.workloads import builtin
+
+    if name is not None and shown is not None:
+        raise InvalidOptionError(
+            f"--show: expected one problem, got {name!r} and {shown!r}; "
+            f"remove one"
+        )
+    name = name or shown
+    if name is not None:
+        check_output(output, "-o")
+        if name not in builtin.names():
+            raise UnknownNameError("built-in problem", name, builtin.names())
+        write_record(output or "-", builtin.load(name))
+        return 0
+    if output is not None:
+        raise InvalidOptionError(
+            f"-o {output}: expected the NAME of a problem to write, got "
+            f"none; see 'nest problems'"
+        )
+    entries = [
+        {
+            "name": entry,
+            "description": builtin.describe(entry),
+            "default": entry == builtin.DEFAULT,
+        }
+        for entry in builtin.names()
+    ]
+    if as_json:
+        write_json("-", {"schema": "nest-problems/1", "problems": entries})
+        return 0
+    show(
+        sys.stdout,
+        simple_table(
+            ("problem", "description"),
+            [
+                (
+                    str(entry["name"]),
+                    str(entry["description"])
+                    + (" (default)" if entry["default"] else ""),
+                )
+                for entry in entries
+            ],
+        ),
+    )
+    return 0
+
+
+@click.command("versions")
+def versions_command() -> None:
+    """Print what a bug report should contain."""
+    from nest.versions import machine, versions
+
+    rows: dict[str, object] = {
+        name: version or "not installed"
+        for name, version in versions().items()
+    }
+    rows |= machine()
+    width = max(map(len, rows)) + 2
+    for key, value in rows.items():
+        click.echo(f"{key:<{width}}{value}")
+
+
+def _warn_if_foreign(problem: Problem, plan: Plan) -> None:
+    """Say on standard error that a plan was made for something else."""
+    from nest.ir.io import problem_hash
+
+    if plan.problem_hash is None:
+        return
+    own = problem_hash(problem)
+    if plan.problem_hash != own:
+        click.echo(
+            f"nest: warning: the plan was made for problem "
+            f"{plan.problem_hash[:12]}, this is {own[:12]}",
+            err=True,
+        )
+
+
+def _describe(problem: Problem) -> list[tuple[str, str]]:
+    from nest.cost.model import CostModel
+    from nest.cost.space import cases, strategies
+    from nest.ir.io import problem_hash
+    from nest.units import format_bytes
+
+    CostModel(problem)  # refuses a problem whose preset does not fit
+    graph, cluster, job = problem.graph, problem.cluster, problem.job
+    found = cases(problem)
+    fan_outs = " × ".join(str(x.fan_out) for x in cluster.topology.levels)
+    rows = [
+        ("problem", problem.name),
+        ("hash", problem_hash(problem)),
+        ("preset", problem.preset),
+        (
+            "graph",
+            f"{len(graph.layers)} layers of {len(graph.kinds)} kinds, "
+            f"{len(graph.edges)} edges",
+        ),
+        (
+            "cluster",
+            f"{cluster.num_devices} × {cluster.device.name} "
+            f"({format_bytes(cluster.device.memory_bytes)}), "
+            f"levels {fan_outs}",
+        ),
+        (
+            "job",
+            f"global batch {job.global_batch}, schedule {job.schedule}, "
+            f"zero {_join(job.zero)}, recompute {_join(job.recompute)}",
+        ),
+        (
+            "replicas R",
+            _join(sorted({case.replicas for case in found})) or "none fits",
+        ),
+        (
+            "micro-batch B",
+            _join(sorted({case.micro_batch for case in found})) or "none fits",
+        ),
+        (
+            "strategies",
+            ", ".join(
+                f"{len(strategies(problem, size))} for B = {size}"
+                for size in sorted(job.micro_batches)
+            ),
+        ),
+    ]
+    if problem.source:
+        rows.insert(1, ("source", " ".join(problem.source.split())))
+    return rows
+
+
+def _join(values: Sequence[object]) -> str:
+    return ", ".join(map(str, values))
+
+
+def _solver_entries() -> list[dict[str, Any]]:
+    from nest.errors import SolverNotInstalledError
+    from nest.solvers.registry import (
+        availability,
+        solver_class,
+        solver_names,
+        solver_version,
+    )
+
+    entries: list[dict[str, Any]] = []
+    for name in solver_names():
+        entry: dict[str, Any] = {
+            "solver": name,
+            "exact": None,
+            "method": "",
+            "version": None,
+            "options": {},
+            "reason": availability(name),
+        }
+        try:
+            capabilities = solver_class(name).capabilities
+        except SolverNotInstalledError:
+            entries.append(entry)
+            continue
+        entry |= {
+            "exact": capabilities.exact,
+            "method": capabilities.method,
+            "version": solver_version(name),
+            "options": dict(capabilities.options),
+        }
+        entries.append(entry)
+    return entries

@@ -1,0 +1,213 @@
+"""The ``nest`` command: its sub-commands, and what happens when one fails.
+
+Exit codes: 0 fine, infeasible and out-of-time answers included; 1 a solver
+failed or a plan is infeasible; 2 bad input; 130 and 143 interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import NoReturn
+
+import click
+
+from nest.cli.importing import import_group
+from nest.cli.inputs import Group
+from nest.cli.inspecting import (
+    check_command,
+    problems_command,
+    score_command,
+    solvers_command,
+    versions_command,
+)
+from nest.cli.solving import compare_command, solve_command
+from nest.errors import NestError
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM or SIGHUP arrived."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@click.group(
+    cls=Group,
+    invoke_without_command=True,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 79,
+    },
+)
+@click.option("--version", is_flag=True, help="Print the version and exit.")
+@click.pass_context
+def cli(context: click.Context, version: bool) -> None:
+    """Compare planners for large training runs.
+
+    A problem is a model graph, a cluster and a job; a plan says how to train.
+    Solvers make plans, one shared cost model scores them all. PROBLEM is a
+    file (JSON or YAML) or the name of a built-in problem.
+    """
+    if version:
+        from nest.versions import nest_version
+
+        click.echo(f"nest {nest_version()}")
+        context.exit()
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+for _command in (
+    compare_command,
+    solve_command,
+    score_command,
+    check_command,
+    solvers_command,
+    problems_command,
+    import_group,
+    versions_command,
+):
+    cli.add_command(_command)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit; never shows a traceback.
+
+    With ``NEST_DEBUG=1`` in the environment every exception is shown.
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+    with _stop_signals():
+        code = _guarded(arguments)
+    sys.exit(code)
+
+
+@contextlib.contextmanager
+def _stop_signals() -> Iterator[None]:
+    """Turn SIGTERM and SIGHUP into exceptions, as Ctrl-C is one."""
+    previous = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            # A signal that is ignored (nohup) stays ignored.
+            if signal.getsignal(number) is signal.SIG_DFL:
+                previous[number] = signal.signal(number, _terminate)
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    raise Terminated(number)
+
+
+def _guarded(arguments: Sequence[str] | None) -> int:
+    """Run the command line; every exception becomes one line and a code."""
+    debug = os.environ.get("NEST_DEBUG", "") not in ("", "0")
+    if arguments is None:
+        arguments = sys.argv[1:]
+    try:
+        # Not cli.main(): it has ways of its own to report interrupts and
+        # broken pipes.
+        with cli.make_context("nest", list(arguments)) as context:
+            code = cli.invoke(context)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except click.exceptions.Exit as exit_:
+        return exit_.exit_code
+    except BrokenPipeError:
+        # As cat would end.
+        _drop_output()
+        return 128 + signal.SIGPIPE
+    except OSError as error:
+        if debug:
+            raise
+        _drop_output()
+        _say(
+            f"nest: error: {error.filename or 'output'}: expected a file "
+            f"that works, got {error.strerror or error}; check it"
+        )
+        return 2
+    except KeyboardInterrupt as error:
+        # A signal during a solve is the context of what the runner raises.
+        cause = error if isinstance(error, Terminated) else error.__context__
+        if isinstance(cause, Terminated):
+            _say(f"nest: stopped by {signal.Signals(cause.number).name}")
+            return 128 + cause.number
+        _say("nest: interrupted")
+        return 128 + signal.SIGINT
+    except click.ClickException as error:
+        if debug:
+            raise
+        _say(f"nest: error: {_describe_usage(error)}")
+        return 2
+    except NestError as error:
+        if debug:
+            raise
+        _say(f"nest: error: {error}")
+        return 2
+    except Exception as error:
+        if debug:
+            raise
+        _say(
+            f"nest: internal error: {type(error).__name__}: {error}; "
+            f"run with NEST_DEBUG=1 for the traceback"
+        )
+        return 1
+
+
+def _describe_usage(error: click.ClickException) -> str:
+    """Return ``where: expected …, got …; remedy`` for an error of click."""
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "nest"
+    see = f"see '{path} --help'"
+    match error:
+        case click.MissingParameter(param=click.Parameter() as parameter):
+            return f"{path}: expected {_name(parameter)}, got none; {see}"
+        case click.BadParameter(param=click.Parameter() as parameter):
+            return f"{_name(parameter)}: {error.message}"
+        case click.NoSuchOption():
+            close = error.possibilities
+            hint = f"did you mean {close[0]!r}?" if close else see
+            return (
+                f"{path}: expected a known option, got "
+                f"{error.option_name!r}; {hint}"
+            )
+        case click.BadOptionUsage():
+            return f"{error.option_name}: expected a value, got none; {see}"
+    text = error.format_message().rstrip(".")
+    return (
+        f"{path}: expected a valid call, {text[:1].lower()}{text[1:]}; {see}"
+    )
+
+
+def _name(parameter: click.Parameter) -> str:
+    if isinstance(parameter, click.Option):
+        return parameter.opts[-1]
+    return (parameter.metavar or parameter.name or "argument").strip("[]")
+
+
+def _say(text: str) -> None:
+    """Write one line to standard error, if anybody still reads it."""
+    try:
+        sys.stderr.write(" ".join(text.split()) + "\n")
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        pass
+
+
+def _drop_output() -> None:
+    """Forget what is buffered: it would fail again when Python ends."""
+    with contextlib.suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)

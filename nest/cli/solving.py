@@ -1,0 +1,280 @@
+"""``nest compare`` and ``nest solve``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING
+
+import click
+
+from nest.cli.inputs import (
+    check_distinct_files,
+    check_output,
+    load_plan,
+    load_problem,
+    parse_extra,
+    people,
+    solve_options,
+    write_json,
+    write_record,
+)
+from nest.errors import InvalidOptionError, UnknownSolverError
+
+if TYPE_CHECKING:
+    from nest.ir.problem import Problem
+    from nest.solvers.base import SolveOptions
+    from nest.solvers.result import SolveResult
+
+DEFAULT_SOLVERS = "dp,milp,cpsat"
+
+
+@click.command("compare")
+@click.argument("problem_text", metavar="[PROBLEM]", required=False)
+@click.option(
+    "--solvers",
+    "solvers_text",
+    default=DEFAULT_SOLVERS,
+    metavar="A,B,…",
+    help=f"Solvers to compare.  [default: {DEFAULT_SOLVERS}]",
+)
+@solve_options
+def compare_command(
+    problem_text: str | None,
+    solvers_text: str,
+    time_limit: float | None,
+    workers: int,
+    seed: int,
+    warm_start: str | None,
+    extra: tuple[str, ...],
+    json_path: str | None,
+) -> int:
+    """Run solvers on one problem and show them side by side.
+
+    Every plan is checked and scored by the shared cost model. Without
+    PROBLEM a built-in one is used.
+    """
+    if problem_text is None:
+        from nest.workloads import builtin
+
+        problem_text = builtin.DEFAULT
+    session = _Session.start(
+        problem_text,
+        _split(solvers_text),
+        time_limit,
+        workers,
+        seed,
+        warm_start,
+        extra,
+        json_path,
+    )
+    file = people(json_path)
+    try:
+        session.run()
+    finally:
+        # Finished cells are shown even if the run is interrupted.
+        if session.results:
+            session.show_table(file)
+        session.write_to_stdout()
+    return session.exit_code
+
+
+@click.command("solve")
+@click.argument("problem_text", metavar="PROBLEM")
+@click.option(
+    "--solver", required=True, metavar="NAME", help="See 'nest solvers'."
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    help="Write the plan to a file; '-' is standard output.",
+)
+@solve_options
+def solve_command(
+    problem_text: str,
+    solver: str,
+    output: str | None,
+    time_limit: float | None,
+    workers: int,
+    seed: int,
+    warm_start: str | None,
+    extra: tuple[str, ...],
+    json_path: str | None,
+) -> int:
+    """Run one solver on one problem and show its plan."""
+    check_distinct_files(
+        **{"PROBLEM": problem_text, "--json": json_path, "-o": output}
+    )
+    check_output(output, "-o")
+    session = _Session.start(
+        problem_text,
+        [solver],
+        time_limit,
+        workers,
+        seed,
+        warm_start,
+        extra,
+        json_path,
+    )
+    file = people(json_path, output)
+    try:
+        session.run()
+    finally:
+        for result in session.results:
+            session.show_answer(file, result)
+            if output is not None and result.plan is not None:
+                write_record(output, result.plan)
+            elif output is not None:
+                click.echo(f"nest: {output} not written: no plan", err=True)
+        session.write_to_stdout()
+    return session.exit_code
+
+
+@dataclass
+class _Session:
+    """One comparison from the command line."""
+
+    problem: Problem
+    solvers: list[str]
+    options: SolveOptions
+    extra: dict[str, dict[str, str]]
+    json_path: str | None
+    results: Sequence[SolveResult] = field(default_factory=list)
+
+    @classmethod
+    def start(
+        cls,
+        problem_text: str,
+        solvers: list[str],
+        time_limit: float | None,
+        workers: int,
+        seed: int,
+        warm_start: str | None,
+        extra: tuple[str, ...],
+        json_path: str | None,
+    ) -> _Session:
+        """Check everything that can be checked before a solver runs."""
+        from nest.solvers.base import SolveOptions
+        from nest.solvers.registry import get_solver, solver_names
+
+        for name in solvers:
+            if name not in solver_names():
+                raise UnknownSolverError(name, solver_names())
+        for name in solvers:
+            get_solver(name)
+        options_by_solver = parse_extra(extra, solvers)
+        check_distinct_files(
+            **{
+                "PROBLEM": problem_text,
+                "--warm-start": warm_start,
+                "--json": json_path,
+            }
+        )
+        check_output(json_path, "--json")
+        problem = load_problem(problem_text)
+        options = SolveOptions(
+            time_limit_s=time_limit,
+            num_workers=workers,
+            seed=seed,
+            warm_start=load_plan(warm_start) if warm_start else None,
+        )
+        return cls(problem, solvers, options, options_by_solver, json_path)
+
+    @property
+    def exit_code(self) -> int:
+        """1 if a solver broke its promises, else 0."""
+        return int(any(result.outcome.failed for result in self.results))
+
+    def run(self) -> None:
+        """Run all solvers; finished cells go to the JSON file at once."""
+        from nest.cli.progress import ProgressLine
+        from nest.compare import compare
+
+        progress = ProgressLine(self.problem.time_unit)
+
+        def on_cell(results: Sequence[SolveResult]) -> None:
+            progress.clear()
+            self.results = results
+            if self.json_path is not None and self.json_path != "-":
+                self._write(self.json_path)
+
+        try:
+            compare(
+                self.problem,
+                self.solvers,
+                self.options,
+                solver_options=self.extra,
+                on_cell=on_cell,
+                on_progress=progress,
+            )
+        finally:
+            progress.clear()
+
+    def write_to_stdout(self) -> None:
+        """Write the document, if it goes to standard output."""
+        if self.json_path == "-" and self.results:
+            self._write("-")
+
+    def show_table(self, file: IO[str]) -> None:
+        """Print the comparison."""
+        from nest.report.table import compare_footer, compare_table, show
+
+        notes = []
+        cold = self._ignoring_warm_start()
+        if cold:
+            notes.append(f"warm start not used by {', '.join(cold)}")
+        show(
+            file,
+            compare_table(self.problem, self.results),
+            compare_footer(
+                self.problem,
+                self.results[0].problem_hash,
+                self.options,
+                notes,
+            ),
+        )
+
+    def show_answer(self, file: IO[str], result: SolveResult) -> None:
+        """Print one result."""
+        from nest.report.table import show, solve_block
+
+        show(file, *solve_block(self.problem, result))
+
+    def _ignoring_warm_start(self) -> list[str]:
+        from nest.solvers.registry import solver_class
+
+        if self.options.warm_start is None:
+            return []
+        return [
+            result.solver
+            for result in self.results
+            if not solver_class(result.solver).capabilities.warm_start
+        ]
+
+    def _write(self, path: str) -> None:
+        from nest.compare import to_document
+
+        write_json(
+            path,
+            to_document(
+                self.problem, self.options, self.solvers, self.results
+            ),
+        )
+
+
+def _split(text: str) -> list[str]:
+    """Return the keywords of ``--solvers``."""
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise InvalidOptionError(
+            f"--solvers: expected keywords separated by commas, got "
+            f"{text!r}; see 'nest solvers'"
+        )
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidOptionError(
+                f"--solvers: expected every solver once, got {name!r} "
+                f"again; remove one"
+            )
+    return names

@@ -1,0 +1,161 @@
+"""Compare solvers: the same problem and limits for each, one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from nest.ir.io import problem_hash
+from nest.ir.problem import Problem
+from nest.solvers.base import SolveOptions, Status
+from nest.solvers.result import Outcome, SolveResult
+from nest.solvers.run import (
+    CellInterrupted,
+    OnProgress,
+    check_request,
+    run_solver,
+)
+from nest.versions import machine, versions
+
+#: Called with all results so far whenever a cell is finished.
+OnCell = Callable[[Sequence[SolveResult]], None]
+
+
+def compare(
+    problem: Problem,
+    solvers: Iterable[str],
+    options: SolveOptions | None = None,
+    *,
+    solver_options: Mapping[str, Mapping[str, str]] | None = None,
+    on_cell: OnCell | None = None,
+    on_progress: OnProgress | None = None,
+) -> list[SolveResult]:
+    """Run solvers on one problem, each alone on the machine.
+
+    The results are held against each other: a proof that another solver's
+    plan refutes turns into a mismatch.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    solvers
+        Keywords; the order of the results.
+    options
+        The same for all.
+    solver_options
+        Options of single solvers by keyword.
+    on_cell, on_progress
+        Called with the results so far after every cell, and while a cell
+        runs.
+
+    Returns
+    -------
+    list of SolveResult
+        One per solver.
+
+    Raises
+    ------
+    NestError
+        If the request makes no sense, before anything runs.
+    CellInterrupted
+        On Ctrl-C, after ``on_cell`` got the interrupted cell.
+    """
+    options = options or SolveOptions()
+    cells = {
+        name: replace(
+            options,
+            extra={**options.extra, **(solver_options or {}).get(name, {})},
+        )
+        for name in solvers
+    }
+    for name, cell_options in cells.items():
+        check_request(problem, name, cell_options)
+
+    results: list[SolveResult] = []
+
+    def finish(result: SolveResult) -> None:
+        results[:] = cross_check([*results, result])
+        if on_cell is not None:
+            on_cell(tuple(results))
+
+    for name, cell_options in cells.items():
+        try:
+            finish(run_solver(problem, name, cell_options, on_progress))
+        except CellInterrupted as interrupt:
+            finish(interrupt.result)
+            raise
+    return results
+
+
+def cross_check(results: Sequence[SolveResult]) -> list[SolveResult]:
+    """Turn every proof that another result's plan refutes into a mismatch.
+
+    Plans carry scores of the shared cost model, so a plan that beats a lower
+    bound proves the bound wrong, whoever found it.
+    """
+    scored = [
+        (result.step_quanta, result.solver)
+        for result in results
+        if result.step_quanta is not None
+    ]
+    if not scored:
+        return list(results)
+    best_quanta, best_solver = min(scored)
+    return [_refute(result, best_quanta, best_solver) for result in results]
+
+
+def _refute(
+    result: SolveResult, best_quanta: int, best_solver: str
+) -> SolveResult:
+    bound = result.lower_bound_quanta
+    if result.status is Status.INFEASIBLE:
+        claim = "claims infeasible"
+    elif bound is not None and bound > best_quanta:
+        claim = f"claims a lower bound of {bound} quanta"
+    else:
+        return result
+    return replace(
+        result,
+        outcome=Outcome.MISMATCH,
+        status=Status.FEASIBLE if result.plan else Status.NO_SOLUTION,
+        lower_bound_quanta=None,
+        detail=f"{claim}, but the plan of {best_solver} takes {best_quanta}",
+        extra={
+            **result.extra,
+            "claim": {
+                "status": str(result.status),
+                "lower_bound_quanta": bound,
+                "detail": result.detail,
+            },
+        },
+    )
+
+
+def to_document(
+    problem: Problem,
+    options: SolveOptions,
+    solvers: Iterable[str],
+    results: Iterable[SolveResult],
+) -> dict[str, Any]:
+    """Return the ``nest-compare/1`` document of a comparison.
+
+    ``solvers`` are the keywords asked for; there are fewer cells if it is
+    written before the end.
+    """
+    return {
+        "schema": "nest-compare/1",
+        "problem": problem.name,
+        "problem_hash": problem_hash(problem),
+        "preset": problem.preset,
+        "quantum_ps": problem.quantum_ps,
+        "time_unit": problem.time_unit,
+        "time_limit_s": options.time_limit_s,
+        "workers": options.num_workers,
+        "seed": options.seed,
+        "solvers": list(solvers),
+        "versions": versions(),
+        "machine": machine(),
+        "cells": [result.to_json() for result in results],
+    }

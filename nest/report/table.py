@@ -1,0 +1,375 @@
+"""Tables for people: on a terminal, in a pipe, and without Unicode."""
+
+from __future__ import annotations
+
+import io
+import math
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import IO, Any
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from nest.ir.plan import Plan, Stage
+from nest.ir.problem import Problem
+from nest.solvers.base import Limit, SolveOptions, Status
+from nest.solvers.result import Outcome, SolveResult
+from nest.units import format_bytes
+
+#: In a pipe a table is as wide as it needs to be, so that a row is a line.
+_PIPE_WIDTH = 100_000
+_RULE_WIDTH = 100
+
+_ASCII = str.maketrans(
+    {
+        "µ": "u",
+        "·": ",",
+        "×": "x",
+        "–": "-",
+        "…": ".",
+        "─": "-",
+        "━": "-",
+        "τ": "tau",
+    }
+)
+
+_LIMITS = {
+    Limit.TIME: "time limit",
+    Limit.MEMORY: "memory limit",
+    Limit.SIZE: "size limit",
+    Limit.INTERRUPT: "interrupted",
+}
+
+_STYLES = {
+    "optimal": "green",
+    "feasible": "",
+    "infeasible": "yellow",
+    "no solution": "yellow",
+    "skipped": "dim",
+    "not installed": "dim",
+    "interrupted": "yellow",
+}
+
+
+def show(file: IO[str], *parts: RenderableType) -> None:
+    """Print to a terminal, or plainly to anything else."""
+    is_terminal = file.isatty()
+    buffer = io.StringIO()
+    console = Console(
+        file=buffer,
+        force_terminal=is_terminal,
+        width=shutil.get_terminal_size().columns
+        if is_terminal
+        else _PIPE_WIDTH,
+        highlight=False,
+        legacy_windows=False,
+    )
+    for part in parts:
+        console.print(part, soft_wrap=isinstance(part, (str, Text)))
+    lines = [line.rstrip() for line in buffer.getvalue().splitlines()]
+    if not is_terminal:
+        # A long note must not draw a long rule.
+        lines = [
+            line[:_RULE_WIDTH] if not line.strip(" ─") else line
+            for line in lines
+        ]
+    text = "".join(f"{line}\n" for line in lines)
+    encoding = getattr(file, "encoding", None) or "utf-8"
+    if not encoding.lower().replace("-", "").startswith("utf"):
+        text = text.translate(_ASCII)
+        text = text.encode(encoding, "replace").decode(encoding)
+    file.write(text)
+    file.flush()
+
+
+@dataclass(frozen=True)
+class TimeScale:
+    """Shows times of one table in one unit, with six digits."""
+
+    unit: str
+    unit_ns: float
+    decimals: int
+
+    @classmethod
+    def fitting(
+        cls, reference_ns: float | None, time_unit: str = "s"
+    ) -> TimeScale:
+        """Return the scale for times about as long as the reference.
+
+        ``time_unit`` other than ``"s"`` is the problem's own, for which no
+        smaller units are known.
+        """
+        units = [("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0)]
+        if time_unit != "s":
+            units = [(time_unit, 1e9)]
+        reference_ns = reference_ns or 1e9
+        name, size = next(
+            (unit for unit in units if reference_ns >= unit[1]), units[-1]
+        )
+        digits = math.floor(math.log10(reference_ns / size))
+        return cls(name, size, min(9, max(0, 5 - digits)))
+
+    def __call__(self, time_ns: float | None) -> str:
+        """Return the time with its unit."""
+        if time_ns is None:
+            return ""
+        return f"{time_ns / self.unit_ns:.{self.decimals}f} {self.unit}"
+
+
+def compare_table(
+    problem: Problem, results: Sequence[SolveResult]
+) -> RenderableType:
+    """Return the table of a comparison, one row per solver."""
+    costs = [r.step_quanta for r in results if r.step_quanta is not None]
+    best = min(costs, default=None)
+    scale = _scale(problem, results)
+    table = _table(
+        "solver", "status", "step time", "vs best %", "gap %", "wall s", "note"
+    )
+    for column in table.columns[2:6]:
+        column.justify = "right"
+    table.columns[-1].overflow = "fold"
+    table.columns[-1].no_wrap = False
+    for result in results:
+        status = status_text(result)
+        table.add_row(
+            Text(result.solver),
+            Text(status, style=_STYLES.get(status, "bold red")),
+            Text(scale(result.step_time_ns)),
+            Text(_versus(result.step_quanta, best)),
+            Text(percent(result.gap)),
+            Text(f"{result.wall_s:.2f}"),
+            Text(note(result)),
+        )
+    return table
+
+
+def compare_footer(
+    problem: Problem,
+    problem_hash: str,
+    options: SolveOptions,
+    notes: Sequence[str] = (),
+) -> RenderableType:
+    """Return what a reader must know to repeat the table."""
+    limit_s = options.time_limit_s
+    lines = [
+        f"problem {problem.name} · preset {problem.preset} · "
+        f"hash {problem_hash[:12]}",
+        f"time limit {'none' if limit_s is None else f'{limit_s:g} s'} · "
+        f"workers {options.num_workers} · seed {options.seed}",
+        *notes,
+    ]
+    return Padding(Text("\n".join(lines), style="dim"), (1, 0, 0, 0))
+
+
+def solve_block(problem: Problem, result: SolveResult) -> list[RenderableType]:
+    """Return the answer of one solver: a few lines, and its stages."""
+    scale = _scale(problem, [result])
+    limit = note(result)
+    rows = [
+        ("problem", f"{problem.name} (preset {problem.preset})"),
+        ("solver", _join(result.solver, result.version)),
+        ("status", status_text(result) + (f" ({limit})" if limit else "")),
+    ]
+    parts: list[RenderableType] = []
+    if result.score is not None and result.plan is not None:
+        document = result.score.to_json()
+        rows += _score_rows(problem, result.plan, document, scale)
+        parts = [stage_table(problem, result.plan, document)]
+    if result.lower_bound_ns is not None:
+        rows.append(("lower bound", scale(result.lower_bound_ns)))
+    if result.gap is not None:
+        rows.append(("gap", f"{percent(result.gap)} %"))
+    rows.append(("wall", f"{result.wall_s:.2f} s"))
+    if result.cpu_s is not None and result.peak_rss_bytes is not None:
+        peak = format_bytes(result.peak_rss_bytes)
+        rows.append(("used", f"{result.cpu_s:.2f} s of CPU, {peak}"))
+    return [key_lines(rows), *(Padding(part, (1, 0, 0, 0)) for part in parts)]
+
+
+def score_block(
+    problem: Problem, plan: Plan, document: dict[str, Any]
+) -> list[RenderableType]:
+    """Return the score of a plan: its step time, violations and stages."""
+    scale = TimeScale.fitting(document["step_time_ns"], problem.time_unit)
+    rows = [
+        ("problem", f"{problem.name} (preset {problem.preset})"),
+        ("feasible", "yes" if document["feasible"] else "no"),
+        *(("violation", text) for text in document["violations"]),
+        *_score_rows(problem, plan, document, scale),
+    ]
+    stages = stage_table(problem, plan, document)
+    return [key_lines(rows), Padding(stages, (1, 0, 0, 0))]
+
+
+def stage_table(
+    problem: Problem, plan: Plan, document: dict[str, Any]
+) -> RenderableType:
+    """Return the stages of a plan with their times and memory.
+
+    ``document`` is the JSON of the plan's score.
+    """
+    stages = document["stages"]
+    scale = TimeScale.fitting(
+        max(s["forward_ns"] + s["backward_ns"] for s in stages),
+        problem.time_unit,
+    )
+    table = _table(
+        "stage",
+        "layers",
+        "devices",
+        "strategy",
+        "forward",
+        "backward",
+        "sync",
+        "memory",
+    )
+    for i in (0, 2, 4, 5, 6, 7):
+        table.columns[i].justify = "right"
+    for number, (stage, terms) in enumerate(
+        zip(plan.stages, stages, strict=True), 1
+    ):
+        table.add_row(
+            str(number),
+            Text(_layers(stage)),
+            str(stage.devices),
+            Text(_strategy(stage)),
+            scale(terms["forward_ns"]),
+            scale(terms["backward_ns"]),
+            scale(terms["sync_ns"]),
+            format_bytes(terms["memory_bytes"]),
+        )
+    return table
+
+
+def simple_table(
+    headers: Sequence[str], rows: Sequence[Sequence[str]]
+) -> RenderableType:
+    """Return a table of texts; the last column may wrap on a terminal."""
+    table = _table(*headers)
+    table.columns[-1].no_wrap = False
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table
+
+
+def key_lines(rows: Sequence[tuple[str, str]]) -> RenderableType:
+    """Return labelled lines, the texts one below the other."""
+    width = max(len(label) for label, _ in rows) + 2
+    return Text("\n".join(f"{label:<{width}}{text}" for label, text in rows))
+
+
+def status_text(result: SolveResult) -> str:
+    """Return the word for the status column; failures are in capitals."""
+    if result.outcome.failed:
+        return str(result.outcome).replace("-", " ").upper()
+    if result.outcome is not Outcome.SOLVED:
+        return str(result.outcome).replace("-", " ")
+    if result.status is Status.NO_SOLUTION:
+        return "no solution"
+    return str(result.status)
+
+
+def note(result: SolveResult) -> str:
+    """Return the limit and the detail, on one line."""
+    parts = []
+    if result.limit is not None and result.outcome is not Outcome.INTERRUPTED:
+        parts.append(_LIMITS[result.limit])
+    if result.detail:
+        parts.append(" ".join(result.detail.split()))
+    return ": ".join(parts)
+
+
+def percent(fraction: Fraction | None) -> str:
+    """Return a fraction in per cent; only an exact zero is shown as 0."""
+    if fraction is None:
+        return ""
+    if fraction == 0:
+        return "0"
+    value = float(100 * fraction)
+    return f"{value:.2f}" if value >= 0.005 else "<0.01"
+
+
+def _versus(cost: int | None, best: int | None) -> str:
+    if cost is None or best is None:
+        return ""
+    if cost == best:
+        return "best"
+    return f"+{percent(Fraction(cost - best, best))}" if best else "+inf"
+
+
+def _scale(problem: Problem, results: Sequence[SolveResult]) -> TimeScale:
+    times = [
+        time_ns
+        for result in results
+        for time_ns in (result.step_time_ns, result.lower_bound_ns)
+        if time_ns
+    ]
+    return TimeScale.fitting(min(times, default=None), problem.time_unit)
+
+
+def _score_rows(
+    problem: Problem, plan: Plan, document: dict[str, Any], scale: TimeScale
+) -> list[tuple[str, str]]:
+    rows = [("step time", scale(document["step_time_ns"]))]
+    throughput = document["throughput_samples_per_s"]
+    if throughput is not None:
+        rows.append(
+            ("throughput", f"{throughput:.6g} samples/{problem.time_unit}")
+        )
+    if document.get("mfu") is not None:
+        rows.append(("MFU", f"{100 * document['mfu']:.1f} %"))
+    used = plan.replicas * plan.devices_used
+    rows.append(
+        (
+            "plan",
+            f"{_count(plan.replicas, 'replica')} × "
+            f"{_count(len(plan.stages), 'stage')}, "
+            f"micro-batch {plan.micro_batch}, "
+            f"{_count(document['num_micro_batches'], 'micro-batch')} "
+            f"per replica, {used} of {problem.cluster.num_devices} devices",
+        )
+    )
+    return rows
+
+
+def _count(number: int, noun: str) -> str:
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {noun}{'es' if noun.endswith('ch') else 's'}"
+
+
+def _layers(stage: Stage) -> str:
+    first, last = stage.layers[0], stage.layers[-1]
+    if len(stage.layers) == 1:
+        return f"{first}"
+    return f"{first} – {last} ({len(stage.layers)})"
+
+
+def _strategy(stage: Stage) -> str:
+    distinct = list(dict.fromkeys(stage.layer_strategies))
+    if len(distinct) <= 2:
+        return " | ".join(str(strategy) for strategy in distinct)
+    return f"{distinct[0]} | {len(distinct) - 1} others"
+
+
+def _join(name: str, version: str | None) -> str:
+    return f"{name} ({version})" if version else name
+
+
+def _table(*headers: str) -> Table:
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        header_style="bold",
+        pad_edge=False,
+        show_edge=False,
+    )
+    for header in headers:
+        table.add_column(header, no_wrap=True)
+    return table

@@ -1,0 +1,174 @@
+"""Turn a claim into what is known: re-check, re-score, compare.
+
+A solver never scores itself. The plan it hands back is checked and priced by
+the shared cost model, and every other claim must agree with that price
+exactly, for every solver alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from nest.errors import InvalidPlanError
+from nest.ir.plan import Plan
+from nest.ir.problem import Problem
+from nest.solvers.base import Limit, SolverOutput, Status
+from nest.solvers.result import Outcome, plan_to_json
+
+if TYPE_CHECKING:
+    from nest.cost.score import Score
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What remains of a claim; fields as in ``SolveResult``."""
+
+    outcome: Outcome
+    status: Status | None
+    limit: Limit | None = None
+    plan: Plan | None = None
+    score: Score | None = None
+    lower_bound_quanta: int | None = None
+    detail: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+def judge(
+    problem: Problem,
+    claim: SolverOutput,
+    *,
+    exact: bool,
+    others: Iterable[Plan] = (),
+) -> Verdict:
+    """Check a claim against the shared cost model.
+
+    Parameters
+    ----------
+    problem, claim
+        The problem, and what a solver says about it.
+    exact
+        Whether the solver may claim proofs.
+    others
+        Other plans for the problem (reported earlier, a warm start); those
+        that are feasible must not contradict the claimed proof.
+
+    Returns
+    -------
+    Verdict
+        Outcome SOLVED, INVALID_PLAN or MISMATCH. A claim that was refuted
+        is kept in ``extra["claim"]``, the plan that is no plan in
+        ``extra["rejected_plan"]``.
+    """
+    from nest.cost.score import score
+
+    found: Score | None = None
+    if claim.plan is not None:
+        try:
+            found = score(problem, claim.plan)
+        except InvalidPlanError as error:
+            return _reject(claim, str(error))
+        if not found.feasible:
+            return _reject(claim, "; ".join(found.violations))
+
+    known = [found.step_quanta] if found else []
+    for plan in others:
+        try:
+            other = score(problem, plan)
+        except InvalidPlanError:
+            continue
+        if other.feasible:
+            known.append(other.step_quanta)
+    reason = _contradiction(claim, found, min(known, default=None), exact)
+    if reason is not None:
+        return Verdict(
+            outcome=Outcome.MISMATCH,
+            status=Status.FEASIBLE if found else Status.NO_SOLUTION,
+            limit=claim.limit,
+            plan=claim.plan if found else None,
+            score=found,
+            detail=reason,
+            extra={**claim.extra, "claim": claim_to_json(claim)},
+        )
+    bound = claim.lower_bound_quanta
+    if claim.status is Status.OPTIMAL and found is not None:
+        bound = found.step_quanta
+    return Verdict(
+        outcome=Outcome.SOLVED,
+        status=claim.status,
+        limit=claim.limit,
+        plan=claim.plan,
+        score=found,
+        lower_bound_quanta=bound,
+        detail=claim.detail,
+        extra=claim.extra,
+    )
+
+
+def claim_to_json(claim: SolverOutput) -> dict[str, Any]:
+    """Return the numbers of a claim for the report of a failure."""
+    return {
+        "status": str(claim.status),
+        "limit": None if claim.limit is None else str(claim.limit),
+        "claimed_quanta": claim.claimed_quanta,
+        "lower_bound_quanta": claim.lower_bound_quanta,
+        "detail": claim.detail,
+    }
+
+
+def _reject(claim: SolverOutput, reason: str) -> Verdict:
+    return Verdict(
+        outcome=Outcome.INVALID_PLAN,
+        status=Status.NO_SOLUTION,
+        limit=claim.limit,
+        detail=reason,
+        extra={
+            **claim.extra,
+            "claim": claim_to_json(claim),
+            "rejected_plan": plan_to_json(claim.plan),
+        },
+    )
+
+
+def _contradiction(
+    claim: SolverOutput, found: Score | None, best: int | None, exact: bool
+) -> str | None:
+    """Return what is wrong with a claim, or ``None``.
+
+    ``best`` is the least step time of any plan at hand.
+    """
+    status, bound = claim.status, claim.lower_bound_quanta
+    proven = status in (Status.OPTIMAL, Status.INFEASIBLE)
+    if (found is not None) != (status in (Status.OPTIMAL, Status.FEASIBLE)):
+        got = "a plan" if found else "none"
+        return f"expected a plan iff optimal or feasible, got {got}: {status}"
+    if not exact and (proven or bound is not None):
+        got = f"status {status}" if proven else f"a bound of {bound}"
+        return f"expected no proof from a solver that is not exact, got {got}"
+    if proven and claim.limit is not None:
+        return f"expected no limit with {status}, got {claim.limit}"
+    if status is Status.NO_SOLUTION and not (claim.limit or claim.detail):
+        return "expected a limit or a detail with no solution, got neither"
+    if found is not None and claim.claimed_quanta is not None:
+        if claim.claimed_quanta != found.step_quanta:
+            return (
+                f"claims {claim.claimed_quanta} quanta for a plan that takes "
+                f"{found.step_quanta} by the shared cost model"
+            )
+    elif claim.claimed_quanta is not None:
+        return f"claims {claim.claimed_quanta} quanta without a plan"
+    if status is Status.OPTIMAL and found is not None:
+        if bound is not None and bound < found.step_quanta:
+            return (
+                f"claims an optimum of {found.step_quanta} quanta with a "
+                f"lower bound of only {bound}"
+            )
+        bound = max(bound or 0, found.step_quanta)
+    if best is not None and status is Status.INFEASIBLE:
+        return f"claims infeasible, but a plan takes {best} quanta"
+    if best is not None and bound is not None and bound > best:
+        return (
+            f"claims a lower bound of {bound} quanta, but a plan takes {best}"
+        )
+    return None

@@ -1,0 +1,198 @@
+"""A solver's process, seen from the runner: start, listen, stop.
+
+The process is a fresh interpreter, not a fork: engines that cannot live
+together never meet, and a script that calls the runner needs no ``__main__``
+guard. POSIX only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from typing import IO, cast
+
+_BOOTSTRAP = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); "
+    "from nest.solvers.worker import main; main(sys.argv.pop())"
+)
+#: How much of what the engines printed is kept for an error report.
+_LOG_BYTES = 4000
+
+
+@dataclass(frozen=True)
+class Usage:
+    """How a process ended and what it used.
+
+    Attributes
+    ----------
+    exit_code
+        As :mod:`subprocess` has it: minus the signal that ended it.
+    cpu_s, peak_rss_bytes
+        Of the process and of all the processes it waited for. On Linux the
+        peak is at least the size of the parent when it started the process.
+    log
+        The end of what it printed.
+    """
+
+    exit_code: int
+    cpu_s: float
+    peak_rss_bytes: int
+    log: str
+
+
+class Worker:
+    """One solver process in a process group of its own.
+
+    Everything it leaves behind, processes and temporary files, is gone after
+    :meth:`stop`. If this process dies first, the worker notices and kills
+    its group.
+    """
+
+    def __init__(self, request: bytes, num_threads: int) -> None:
+        self._directory = tempfile.mkdtemp(prefix="nest-")
+        self._usage: Usage | None = None
+        self._unsent = memoryview(request)
+        self._unread = bytearray()
+        self._ended = False
+        self._selector = selectors.DefaultSelector()
+        self._log = open(  # noqa: SIM115
+            os.path.join(self._directory, "log"), "w+b"
+        )
+        try:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-c", _BOOTSTRAP),
+                    *(self._directory, json.dumps(sys.path)),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                bufsize=0,
+                env=_environment(self._directory, num_threads),
+                start_new_session=True,
+            )
+        except BaseException:
+            self._selector.close()
+            self._log.close()
+            shutil.rmtree(self._directory, ignore_errors=True)
+            raise
+        self._requests = cast("IO[bytes]", self._process.stdin)
+        self._messages = cast("IO[bytes]", self._process.stdout)
+        for file, event in (
+            (self._requests, selectors.EVENT_WRITE),
+            (self._messages, selectors.EVENT_READ),
+        ):
+            os.set_blocking(file.fileno(), False)
+            self._selector.register(file, event)
+
+    @property
+    def pid(self) -> int:
+        """Its process id, which is also the id of its group."""
+        return self._process.pid
+
+    @property
+    def ended(self) -> bool:
+        """Whether it closed its end: no message will come any more."""
+        return self._ended
+
+    def poll(self, timeout_s: float) -> list[bytes]:
+        """Wait for messages, at most so long, and return them."""
+        for key, _ in self._selector.select(max(0.0, timeout_s)):
+            if key.fileobj is self._requests:
+                self._send()
+            else:
+                self._receive()
+        *lines, rest = self._unread.split(b"\n")
+        self._unread = rest
+        return [bytes(line) for line in lines]
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until it ended, at most so long; drop its messages."""
+        deadline = time.monotonic() + timeout_s
+        while not self._ended:
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
+                return
+            self.poll(remaining_s)
+
+    def stop(self) -> Usage:
+        """Kill what is left of its group and return what it used.
+
+        May be called more than once.
+        """
+        if self._usage is not None:
+            return self._usage
+        # Until it is waited for, even a dead leader reserves the id of its
+        # group, so the signal cannot hit anybody else.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        _, status, used = os.wait4(self.pid, 0)
+        exit_code = os.waitstatus_to_exitcode(status)
+        self._process.returncode = exit_code
+        self._selector.close()
+        self._requests.close()
+        self._messages.close()
+        size = self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, size - _LOG_BYTES))
+        log = self._log.read().decode(errors="replace").strip()
+        self._log.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
+        self._usage = Usage(
+            exit_code=exit_code,
+            cpu_s=used.ru_utime + used.ru_stime,
+            peak_rss_bytes=used.ru_maxrss
+            * (1 if sys.platform == "darwin" else 1024),
+            log=log,
+        )
+        return self._usage
+
+    def _send(self) -> None:
+        try:
+            sent = os.write(self._requests.fileno(), self._unsent)
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            sent = len(self._unsent)  # it died; reading will tell
+        self._unsent = self._unsent[sent:]
+        if not self._unsent:
+            self._selector.unregister(self._requests)
+
+    def _receive(self) -> None:
+        try:
+            chunk = os.read(self._messages.fileno(), 1 << 20)
+        except BlockingIOError:
+            return
+        if chunk:
+            self._unread += chunk
+        else:
+            self._ended = True
+            self._selector.unregister(self._messages)
+
+
+def _environment(directory: str, num_threads: int) -> dict[str, str]:
+    """Return an environment that makes runs comparable and repeatable."""
+    threads = dict.fromkeys(
+        (
+            "MKL_NUM_THREADS",
+            "NUMEXPR_NUM_THREADS",
+            "OMP_NUM_THREADS",
+            "OPENBLAS_NUM_THREADS",
+        ),
+        str(num_threads),
+    )
+    # Engines that are killed leave files; they leave them in here.
+    return {
+        **os.environ,
+        **threads,
+        "PYTHONHASHSEED": "0",
+        "TMPDIR": directory,
+    }

@@ -1,0 +1,255 @@
+"""The one list of solvers: keywords and where their classes are.
+
+A solver is named by a lazy ``"module:Class"`` string, so that listing the
+solvers imports no engine. Other packages add theirs through the entry-point
+group ``nest.solvers``::
+
+    [project.entry-points."nest.solvers"]
+    mine = "my_package.planner:MySolver"
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from importlib import import_module, util
+from typing import NamedTuple, cast
+
+from nest.errors import (
+    InvalidOptionError,
+    SolverNotInstalledError,
+    UnknownSolverError,
+)
+from nest.solvers.base import Capabilities, Solver
+from nest.versions import DISTRIBUTION, nest_version, package_version
+
+#: Entry-point group for solvers of other packages.
+GROUP = "nest.solvers"
+
+_BUILT_IN = {
+    "brute": "formulations.brute:BruteSolver",
+    "dp": "nest.dp.solver:DpSolver",
+    "cpsat": "formulations.cpsat.solver:CpSatSolver",
+    "milp": "formulations.milp.solver:MilpSolver",
+}
+_registered: dict[str, str] = {}
+
+_KEYWORD = re.compile(r"[a-z][a-z0-9_-]*")
+
+
+def solver_names() -> list[str]:
+    """Return all keywords: built-in ones first, each group in its order."""
+    return [*_BUILT_IN, *_plugins().targets, *_registered]
+
+
+def ignored_plugins() -> dict[str, str]:
+    """Return the entry points that are not used, and why not."""
+    return dict(_plugins().ignored)
+
+
+def register_solver(name: str, target: str) -> None:
+    """Add a solver for the life of this process; a second call replaces it.
+
+    Parameters
+    ----------
+    name
+        One lower-case token.
+    target
+        ``"module:Class"``, importable by a new Python process that has the
+        ``sys.path`` of this one.
+
+    Raises
+    ------
+    InvalidOptionError
+        If the name is taken by a built-in solver or an entry point, or
+        either argument is malformed.
+    """
+    if name in _BUILT_IN or name in _plugins().targets:
+        raise InvalidOptionError(
+            f"solver {name!r}: expected a new name, got that of an existing "
+            f"solver; choose another one"
+        )
+    reason = _malformed(name, target)
+    if reason is not None:
+        raise InvalidOptionError(f"solver {name!r}: {reason}")
+    _registered[name] = target
+
+
+def unregister_solver(name: str) -> None:
+    """Forget what :func:`register_solver` added; unknown names are fine."""
+    _registered.pop(name, None)
+
+
+def solver_target(name: str) -> str:
+    """Return the ``"module:Class"`` string of a solver.
+
+    Raises
+    ------
+    UnknownSolverError
+        If there is no such solver.
+    """
+    target = _BUILT_IN.get(name) or _registered.get(name)
+    if target is None:
+        target = _plugins().targets.get(name)
+    if target is None:
+        raise UnknownSolverError(name, solver_names())
+    return target
+
+
+def load_target(target: str) -> type[Solver]:
+    """Import a ``"module:Class"`` string.
+
+    Raises
+    ------
+    TypeError
+        If what it names is not a solver class.
+    """
+    module_name, _, class_name = target.partition(":")
+    found = getattr(import_module(module_name), class_name)
+    capabilities = getattr(found, "capabilities", None)
+    if not isinstance(found, type) or not (
+        isinstance(capabilities, Capabilities) and hasattr(found, "solve")
+    ):
+        raise TypeError(
+            f"{target}: expected a class with 'capabilities' and 'solve', "
+            f"got {found!r}"
+        )
+    return cast("type[Solver]", found)
+
+
+def solver_class(name: str) -> type[Solver]:
+    """Return the class of a solver, whether or not its engine is there.
+
+    Raises
+    ------
+    UnknownSolverError
+        If there is no such solver.
+    SolverNotInstalledError
+        If its module cannot be imported.
+    """
+    target = solver_target(name)
+    try:
+        return load_target(target)
+    except Exception as error:  # a broken plug-in may raise anything
+        raise SolverNotInstalledError(
+            f"solver {name!r}: expected a solver class at {target!r}, got "
+            f"{type(error).__name__}: {error}; reinstall the package that "
+            f"provides it"
+        ) from error
+
+
+def get_solver(name: str) -> type[Solver]:
+    """Return the class of a solver that can run here.
+
+    Raises
+    ------
+    UnknownSolverError
+        If there is no such solver.
+    SolverNotInstalledError
+        If its module cannot be imported or the package of its engine is
+        missing; the text says what to install.
+    """
+    solver = solver_class(name)
+    requires = solver.capabilities.requires
+    missing = [package for package in requires if not _is_there(package)]
+    if missing:
+        raise SolverNotInstalledError(
+            f"solver {name!r}: expected package {missing[0]!r}, got none; "
+            f"install it with: {_pip_line(name, solver, missing)}"
+        )
+    return solver
+
+
+def availability(name: str) -> str | None:
+    """Return why a solver cannot run here, or ``None`` if it can.
+
+    Raises
+    ------
+    UnknownSolverError
+        If there is no such solver.
+    """
+    try:
+        get_solver(name)
+    except SolverNotInstalledError as error:
+        return str(error).removeprefix(f"solver {name!r}: ")
+    return None
+
+
+def solver_version(name: str) -> str | None:
+    """Return the version of a solver's package and of its engines.
+
+    For example ``"nest 0.1.0, ortools 9.15.6755"``; ``None`` if unknown.
+    """
+    parts = []
+    if name in _BUILT_IN:
+        parts.append(f"nest {nest_version()}")
+    elif name not in _registered:
+        parts.append(_plugins().versions[name])
+    for package in solver_class(name).capabilities.requires:
+        version = package_version(package)
+        if version is not None:
+            parts.append(f"{package} {version}")
+    return ", ".join(parts) or None
+
+
+class _Plugins(NamedTuple):
+    """Entry points: targets, why others are ignored, whose they are."""
+
+    targets: dict[str, str]
+    ignored: dict[str, str]
+    versions: dict[str, str]
+
+
+@functools.cache
+def _plugins() -> _Plugins:
+    from importlib import metadata
+
+    found = _Plugins({}, {}, {})
+    points = sorted(
+        metadata.entry_points(group=GROUP),
+        key=lambda point: (point.name, point.value),
+    )
+    for point in points:
+        name, target = point.name, point.value
+        origin, version = "unknown package", ""
+        if point.dist is not None:
+            origin, version = point.dist.name, point.dist.version
+        reason = _malformed(name, target)
+        if name in _BUILT_IN:
+            reason = "a built-in solver has this name"
+        elif found.targets.get(name, target) != target:
+            reason = f"{found.targets[name]!r} has this name too"
+        if reason is not None:
+            found.ignored[f"{name} of {origin}"] = reason
+        else:
+            found.targets[name] = target
+            found.versions[name] = f"{origin} {version}".strip()
+    return found
+
+
+def _malformed(name: str, target: str) -> str | None:
+    if not _KEYWORD.fullmatch(name):
+        return (
+            "expected a name of lower-case letters, digits, '-' and '_'; "
+            "rename it"
+        )
+    module_name, _, class_name = target.partition(":")
+    if not (
+        all(part.isidentifier() for part in module_name.split("."))
+        and class_name.isidentifier()
+    ):
+        return f"expected a target 'module:Class', got {target!r}; correct it"
+    return None
+
+
+def _is_there(package: str) -> bool:
+    # Only the top-level name: find_spec imports the parents of a dotted one.
+    return util.find_spec(package.partition(".")[0]) is not None
+
+
+def _pip_line(name: str, solver: type[Solver], missing: list[str]) -> str:
+    extra = solver.capabilities.extra
+    if name not in _BUILT_IN:
+        return f"pip install {' '.join(missing)}"
+    suffix = f"[{extra}]" if extra else ""
+    return f"pip install '{DISTRIBUTION}{suffix}'"

@@ -1,0 +1,219 @@
+"""What is known after a solver ran: one frozen, consistent record."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from nest.ir.plan import Plan
+from nest.solvers.base import Limit, SolveOptions, Status
+from nest.units import quanta_to_ns
+
+if TYPE_CHECKING:
+    from nest.cost.score import Score
+
+
+class Outcome(enum.StrEnum):
+    """What became of the cell; time-outs and infeasibility are results."""
+
+    SOLVED = "solved"
+    SKIPPED = "skipped"
+    NOT_INSTALLED = "not-installed"
+    INVALID_PLAN = "invalid-plan"
+    MISMATCH = "mismatch"
+    ERROR = "error"
+    INTERRUPTED = "interrupted"
+
+    @property
+    def failed(self) -> bool:
+        """Whether the solver broke its promises."""
+        return self in (Outcome.INVALID_PLAN, Outcome.MISMATCH, Outcome.ERROR)
+
+    @property
+    def ran(self) -> bool:
+        """Whether the solver got to search."""
+        return self not in (Outcome.SKIPPED, Outcome.NOT_INSTALLED)
+
+
+@dataclass(frozen=True)
+class SolveResult:
+    """The checked answer of one solver to one problem.
+
+    Times of plans are in quanta. Nothing here is the solver's word alone:
+    the plan was checked and scored by the shared cost model, and a claim
+    that contradicts it is not repeated here but under ``extra["claim"]``.
+
+    Attributes
+    ----------
+    solver
+        Its keyword.
+    exact
+        Whether it promises proofs, see :class:`Capabilities`.
+    outcome
+        What became of the cell.
+    status
+        What is proven; ``None`` if the solver did not run.
+    problem_hash, quantum_ps
+        The problem, and its time unit.
+    limit
+        Why the search stopped early.
+    plan, score
+        The plan and its shared score; both or neither.
+    claimed_quanta
+        Step time that the solver claimed for the plan.
+    lower_bound_quanta
+        Proven lower bound on every plan's step time.
+    wall_s
+        From the call of the runner to its return, all included.
+    cpu_s, peak_rss_bytes
+        Of the solver's process and the processes it waited for.
+    version
+        Of the solver and its engines.
+    options
+        What it was asked.
+    detail
+        One line for people: the reason of what is above.
+    extra
+        Anything else that fits into JSON.
+
+    Raises
+    ------
+    ValueError
+        If the fields contradict each other.
+    """
+
+    solver: str
+    exact: bool
+    outcome: Outcome
+    status: Status | None
+    problem_hash: str
+    quantum_ps: int
+    limit: Limit | None = None
+    plan: Plan | None = None
+    score: Score | None = None
+    claimed_quanta: int | None = None
+    lower_bound_quanta: int | None = None
+    wall_s: float = 0.0
+    cpu_s: float | None = None
+    peak_rss_bytes: int | None = None
+    version: str | None = None
+    options: SolveOptions = field(default_factory=SolveOptions)
+    detail: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        problem = self._contradiction()
+        if problem is not None:
+            raise ValueError(f"result of solver {self.solver!r}: {problem}")
+
+    def _contradiction(self) -> str | None:
+        status = self.status
+        proven = status in (Status.OPTIMAL, Status.INFEASIBLE)
+        has_plan = status in (Status.OPTIMAL, Status.FEASIBLE)
+        if self.outcome.ran != (status is not None):
+            return (
+                f"expected a status if and only if the solver ran, got "
+                f"outcome {self.outcome} with status {status}"
+            )
+        if (self.plan is not None) != has_plan:
+            return f"expected a plan iff optimal or feasible, got {status}"
+        if (self.plan is None) != (self.score is None):
+            return "expected a score if and only if there is a plan"
+        if self.outcome is not Outcome.SOLVED and not self.detail:
+            return f"expected a detail with outcome {self.outcome}"
+        if self.outcome is not Outcome.SOLVED and proven:
+            return f"expected no proof with outcome {self.outcome}"
+        if not self.exact and proven:
+            return f"expected {status} from exact solvers only"
+        if not self.exact and self.lower_bound_quanta is not None:
+            return "expected a lower bound from exact solvers only"
+        if proven and self.limit is not None:
+            return f"expected no limit with {status}, got {self.limit}"
+        if (
+            status is Status.NO_SOLUTION
+            and self.limit is None
+            and not self.detail
+        ):
+            return "expected a limit or a detail with no solution"
+        cost, bound = self.step_quanta, self.lower_bound_quanta
+        if status is Status.OPTIMAL and bound != cost:
+            return (
+                f"expected the lower bound of an optimum to be its step "
+                f"time {cost}, got {bound}"
+            )
+        if cost is not None and bound is not None and bound > cost:
+            return f"expected a lower bound <= {cost}, got {bound}"
+        return None
+
+    @property
+    def step_quanta(self) -> int | None:
+        """Step time of the plan by the shared cost model."""
+        return None if self.score is None else self.score.step_quanta
+
+    @property
+    def step_time_ns(self) -> int | float | None:
+        """The same in ns."""
+        return self._in_ns(self.step_quanta)
+
+    @property
+    def lower_bound_ns(self) -> int | float | None:
+        """The proven lower bound in ns."""
+        return self._in_ns(self.lower_bound_quanta)
+
+    @property
+    def gap(self) -> Fraction | None:
+        """Return ``(cost - bound) / cost``, exactly; ``None`` if unknown."""
+        cost, bound = self.step_quanta, self.lower_bound_quanta
+        if cost is None or bound is None:
+            return None
+        return Fraction(cost - bound, cost) if cost else Fraction(0)
+
+    def _in_ns(self, quanta: int | None) -> int | float | None:
+        return (
+            None if quanta is None else quanta_to_ns(quanta, self.quantum_ps)
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the cell of a ``nest-compare/1`` document."""
+        gap = self.gap
+        options = self.options
+        return {
+            "solver": self.solver,
+            "version": self.version,
+            "exact": self.exact,
+            "outcome": str(self.outcome),
+            "status": None if self.status is None else str(self.status),
+            "limit": None if self.limit is None else str(self.limit),
+            "detail": self.detail,
+            "step_time_ns": self.step_time_ns,
+            "step_time_quanta": self.step_quanta,
+            "claimed_quanta": self.claimed_quanta,
+            "lower_bound_ns": self.lower_bound_ns,
+            "lower_bound_quanta": self.lower_bound_quanta,
+            "gap": None if gap is None else float(gap),
+            "wall_s": round(self.wall_s, 6),
+            "cpu_s": None if self.cpu_s is None else round(self.cpu_s, 6),
+            "peak_rss_bytes": self.peak_rss_bytes,
+            "options": {
+                "time_limit_s": options.time_limit_s,
+                "num_workers": options.num_workers,
+                "seed": options.seed,
+                "warm_start": options.warm_start is not None,
+                "extra": dict(options.extra),
+            },
+            "plan": plan_to_json(self.plan),
+            "score": None if self.score is None else self.score.to_json(),
+            "extra": dict(self.extra),
+        }
+
+
+def plan_to_json(plan: Plan | None) -> Any:
+    """Return the object that :func:`nest.ir.encode` would write."""
+    if plan is None:
+        return None
+    return msgspec.json.decode(msgspec.json.encode(plan))

@@ -1,0 +1,215 @@
+"""The process in which one solver works on one problem.
+
+Started by :mod:`nest.solvers.process` as the leader of a process group of
+its own. It reads one :class:`Request` from standard input, which then stays
+open: its end means that the parent is gone, and the group is killed. It
+writes messages to what was standard output; whatever an engine prints goes
+to standard error, which the parent keeps in a file.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+import traceback
+from typing import Literal
+
+import msgspec
+
+from nest.errors import (
+    InvalidOptionError,
+    InvalidPlanError,
+    InvalidProblemError,
+    NestError,
+    SolverError,
+    SolverNotInstalledError,
+    UnknownNameError,
+)
+from nest.solvers.base import (
+    Limit,
+    Progress,
+    SolveOptions,
+    SolverOutput,
+    Status,
+)
+from nest.solvers.messages import Answer, Failure, Message, Report, Request
+from nest.solvers.registry import load_target
+
+
+def main(directory: str) -> None:
+    """Serve one request and return.
+
+    ``directory`` holds the temporary files of this process. The parent
+    removes it; if the parent is gone, it is removed here.
+    """
+    faulthandler.enable()
+    requests, channel = os.dup(0), _Channel(os.dup(1))
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(2, 1)
+    line = _read_line(requests)
+    if line is None:
+        shutil.rmtree(directory, ignore_errors=True)
+        return
+    threading.Thread(
+        target=_guard, args=(requests, directory), daemon=True
+    ).start()
+    try:
+        request = msgspec.json.decode(line, type=Request)
+        answer = _answer(_solve(request, channel))
+        channel.send(answer)
+    except BaseException as error:  # whatever it is, the parent must know
+        channel.send(_failure(error))
+
+
+class _Channel:
+    """The pipe to the parent; engines report from threads of their own."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._lock = threading.Lock()
+
+    def send(self, message: Message) -> None:
+        # Encode before writing: what fails to encode leaves no half line.
+        data = memoryview(msgspec.json.encode(message) + b"\n")
+        with self._lock:
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+
+
+def _read_line(descriptor: int) -> bytes | None:
+    """Return the request, or ``None`` if the parent died before it came."""
+    chunks = []
+    while chunk := os.read(descriptor, 1 << 20):
+        chunks.append(chunk)
+        if chunk.endswith(b"\n"):
+            return b"".join(chunks)
+    return None
+
+
+def _guard(descriptor: int, directory: str) -> None:
+    """Kill the group when the parent is gone."""
+    try:
+        while os.read(descriptor, 1):
+            pass
+        shutil.rmtree(directory, ignore_errors=True)
+    finally:
+        os.killpg(0, signal.SIGKILL)
+
+
+def _solve(request: Request, channel: _Channel) -> SolverOutput:
+    solver = load_target(request.target)()
+    reason = solver.unsupported(request.problem)
+    if reason is not None:
+        raise _Unsupported(reason)
+    remaining_s = None
+    if request.deadline is not None:
+        remaining_s = request.deadline - time.monotonic()
+        if remaining_s <= 0:
+            return SolverOutput(
+                status=Status.NO_SOLUTION,
+                limit=Limit.TIME,
+                detail="the limit passed before the search began",
+            )
+
+    def report(progress: Progress) -> None:
+        channel.send(
+            Report(
+                plan=progress.plan,
+                claimed_quanta=progress.claimed_quanta,
+                lower_bound_quanta=progress.lower_bound_quanta,
+                message=progress.message,
+            )
+        )
+
+    options = SolveOptions(
+        time_limit_s=remaining_s,
+        num_workers=request.num_workers,
+        seed=request.seed,
+        warm_start=request.warm_start,
+        extra=request.extra,
+    )
+    output: object = solver.solve(request.problem, options, report)
+    if not isinstance(output, SolverOutput):
+        raise TypeError(
+            f"expected a SolverOutput from {request.target}, "
+            f"got {type(output).__name__}"
+        )
+    return output
+
+
+class _Unsupported(Exception):
+    """The solver said why it cannot search this problem."""
+
+
+def _answer(output: SolverOutput) -> Answer:
+    return Answer(
+        status=output.status,
+        plan=output.plan,
+        claimed_quanta=output.claimed_quanta,
+        lower_bound_quanta=output.lower_bound_quanta,
+        limit=output.limit,
+        detail=output.detail,
+        extra=dict(output.extra),
+        peak_rss_bytes=_peak_rss_bytes(),
+    )
+
+
+def _failure(error: BaseException) -> Failure:
+    kind, bad_input = _kind(error)
+    text = " ".join(str(error).split())
+    if kind == "error":
+        text = f"{type(error).__name__}: {text}" if text else repr(error)
+    return Failure(
+        kind=kind,
+        bad_input=bad_input,
+        text=text,
+        traceback="".join(traceback.format_exception(error)),
+        peak_rss_bytes=_peak_rss_bytes(),
+    )
+
+
+_Kind = Literal["unsupported", "not-installed", "memory", "bad-input", "error"]
+_BadInput = Literal["problem", "option", "name"]
+
+
+def _kind(error: BaseException) -> tuple[_Kind, _BadInput | None]:
+    match error:
+        case InvalidProblemError():
+            return "bad-input", "problem"
+        case InvalidOptionError():
+            return "bad-input", "option"
+        case UnknownNameError():
+            return "bad-input", "name"
+        case SolverNotInstalledError():
+            return "not-installed", None
+        case SolverError() | InvalidPlanError():
+            return "error", None
+        case _Unsupported() | NestError():
+            return "unsupported", None
+        case MemoryError():
+            return "memory", None
+    return "error", None
+
+
+def _peak_rss_bytes() -> int:
+    """Return the peak of this process or of a child it waited for."""
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit
+    try:
+        # On Linux ru_maxrss starts from the size of the parent; this does not.
+        with open("/proc/self/status", encoding="ascii") as file:
+            for line in file:
+                if line.startswith("VmHWM:"):
+                    own = int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return max(own, children)

@@ -1,0 +1,591 @@
+"""The command line, in this process: texts, files and exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from nest.cli.main import main
+from nest.ir import (
+    Plan,
+    Problem,
+    encode,
+    problem_hash,
+    read_plan,
+    read_problem,
+    write,
+)
+from nest.solvers import registry
+from nest.versions import num_cpus
+from nest.workloads import builtin
+from tests.loopback import (
+    BASELINE,
+    TARGET,
+    big_plan,
+    foreign_plan,
+    good_plan,
+    tiny_problem,
+)
+
+
+@pytest.fixture(autouse=True)
+def _solvers() -> Iterator[None]:
+    registry.register_solver("loopback", TARGET)
+    registry.register_solver("baseline", BASELINE)
+    registry.register_solver("engine", "tests.loopback:NeedsEngine")
+    yield
+    for name in ("loopback", "baseline", "engine"):
+        registry.unregister_solver(name)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, str]:
+    """Return paths of a problem and of plans that fit it more or less."""
+    records: dict[str, Problem | Plan] = {
+        "problem": tiny_problem(),
+        "plan": good_plan(),
+        "big": big_plan(),
+        "foreign": foreign_plan(),
+    }
+    paths = {name: str(tmp_path / f"{name}.json") for name in records}
+    for name, record in records.items():
+        write(paths[name], record)
+    return paths
+
+
+class Cli:
+    """Runs ``nest`` and keeps what it said."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+        self.out = self.err = ""
+
+    def __call__(self, *arguments: str) -> int:
+        with pytest.raises(SystemExit) as caught:
+            main(arguments)
+        self.out, self.err = self._capsys.readouterr()
+        assert isinstance(caught.value.code, int)
+        return caught.value.code
+
+    def refuses(self, *arguments: str) -> str:
+        """Run it; it must exit with 2 and say why on one line."""
+        assert self(*arguments) == 2
+        assert self.out == ""
+        assert self.err.count("\n") == 1
+        assert self.err.startswith("nest: error: ")
+        return self.err.removeprefix("nest: error: ").rstrip()
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(capsys)
+
+
+def solve(problem: str, act: str, *more: str) -> tuple[str, ...]:
+    option = f"loopback.act={act}"
+    return (
+        *("solve", problem, "--solver", "loopback"),
+        *("--option", option, *more),
+    )
+
+
+# Help
+
+
+def test_help(cli: Cli) -> None:
+    assert cli() == 0
+    assert "compare" in cli.out
+    assert cli("--help") == 0
+    assert cli("compare", "-h") == 0
+    assert "--time-limit" in cli.out
+    assert cli("--version") == 0
+    assert re.fullmatch(r"nest \S+\n", cli.out)
+
+
+def test_versions(cli: Cli) -> None:
+    assert cli("versions") == 0
+    assert re.search(r"^ortools +\S", cli.out, re.MULTILINE)
+    assert re.search(r"^python +3\.", cli.out, re.MULTILINE)
+
+
+# solve
+
+
+def test_solve_prints_and_writes(
+    cli: Cli, files: dict[str, str], tmp_path: Path
+) -> None:
+    plan, document = str(tmp_path / "out.json"), str(tmp_path / "doc.json")
+    problem = files["problem"]
+    assert cli(*solve(problem, "optimal", "-o", plan, "--json", document)) == 0
+    assert cli.err == ""
+    for line in (
+        r"problem +tiny \(preset standard\)",
+        r"solver +loopback",
+        r"status +optimal",
+        r"step time +90\.0000 ns",
+        r"throughput +2\.22222e\+07 samples/s",
+        r"plan +1 replica × 2 stages, micro-batch 1, 2 micro-batches per "
+        r"replica, 2 of 2 devices",
+        r"lower bound +90\.0000 ns",
+        r"gap +0 %",
+        r"wall +\d+\.\d\d s",
+        r"    1 +0 +1 +single +10\.0000 ns +20\.0000 ns +.*GiB",
+    ):
+        assert re.search(f"^{line}", cli.out, re.MULTILINE), line
+    written = read_plan(plan)
+    assert written.solver == "loopback"
+    assert written.problem_hash == problem_hash(tiny_problem())
+    assert written.stages == good_plan().stages
+    cells = json.loads(Path(document).read_text())["cells"]
+    assert [cell["solver"] for cell in cells] == ["loopback"]
+    assert msgspec.convert(cells[0]["plan"], type(written)) == written
+
+
+def test_solve_without_a_plan(
+    cli: Cli, files: dict[str, str], tmp_path: Path
+) -> None:
+    plan = tmp_path / "out.json"
+    assert cli(*solve(files["problem"], "infeasible", "-o", str(plan))) == 0
+    assert re.search(r"^status +infeasible \(no room\)$", cli.out, re.M)
+    assert cli.err == f"nest: {plan} not written: no plan\n"
+    assert not plan.exists()
+
+
+def test_solve_to_standard_output(cli: Cli, files: dict[str, str]) -> None:
+    assert cli(*solve(files["problem"], "optimal", "-o", "-")) == 0
+    assert json.loads(cli.out)["schema"] == "nest-plan/1"
+    assert "step time" in cli.err
+    assert cli(*solve(files["problem"], "optimal", "--json", "-")) == 0
+    assert json.loads(cli.out)["schema"] == "nest-compare/1"
+    assert "step time" in cli.err
+
+
+@pytest.mark.parametrize(
+    ("act", "code", "text"),
+    [
+        ("feasible", 0, r"feasible \(time limit\)"),
+        ("no-solution", 0, r"no solution \(time limit\)"),
+        ("raise-unsupported", 0, r"skipped \(too many layers\)"),
+        ("raise", 1, r"ERROR \(ZeroDivisionError: two lines\)"),
+        ("wrong-claim", 1, r"MISMATCH \(claims 89 quanta"),
+        ("big-plan", 1, r"INVALID PLAN \(.*60\.0 % too much"),
+    ],
+)
+def test_solve_status_and_exit_code(
+    cli: Cli, files: dict[str, str], act: str, code: int, text: str
+) -> None:
+    assert cli(*solve(files["problem"], act)) == code
+    assert re.search(rf"^status +{text}", cli.out, re.MULTILINE)
+    assert "Traceback" not in cli.out + cli.err
+
+
+def test_traceback_is_in_the_document_only(
+    cli: Cli, files: dict[str, str]
+) -> None:
+    assert cli(*solve(files["problem"], "raise", "--json", "-")) == 1
+    cell = json.loads(cli.out)["cells"][0]
+    assert "Traceback" in cell["extra"]["traceback"]
+    assert "Traceback" not in cli.err
+
+
+# compare
+
+
+def test_compare_table(cli: Cli, files: dict[str, str]) -> None:
+    code = cli(
+        *("compare", files["problem"], "--solvers", "baseline,loopback"),
+        *("--option", "baseline.act=heuristic", "--time-limit", "60"),
+        *("--option", "loopback.act=feasible", "--seed", "3"),
+    )
+    assert code == 0
+    assert cli.err == ""
+    lines = cli.out.splitlines()
+    assert re.split(r" {2,}", lines[0]) == [
+        *("solver", "status", "step time", "vs best %", "gap %", "wall s"),
+        "note",
+    ]
+    assert set(lines[1]) == {"─"}
+    assert re.fullmatch(
+        r"baseline +feasible +90\.0000 ns +best +\d+\.\d\d +"
+        r"optimal in own space",
+        lines[2],
+    )
+    assert re.fullmatch(
+        r"loopback +feasible +90\.0000 ns +best +33\.33 +\d+\.\d\d +"
+        r"time limit",
+        lines[3],
+    )
+    digest = problem_hash(tiny_problem())[:12]
+    assert lines[4:] == [
+        "",
+        f"problem tiny · preset standard · hash {digest}",
+        "time limit 60 s · workers 1 · seed 3",
+    ]
+
+
+def test_compare_document(
+    cli: Cli, files: dict[str, str], tmp_path: Path
+) -> None:
+    path = tmp_path / "doc.json"
+    code = cli(
+        *("compare", files["problem"], "--solvers", "loopback,baseline"),
+        *("--option", "loopback.act=optimal", "--json", str(path)),
+        *("--option", "baseline.act=wrong-claim", "--workers", "1"),
+    )
+    assert code == 1
+    assert "MISMATCH" in cli.out
+    document = json.loads(path.read_text())
+    assert document["solvers"] == ["loopback", "baseline"]
+    assert document["problem_hash"] == problem_hash(tiny_problem())
+    good, bad = document["cells"]
+    assert good["outcome"] == "solved"
+    assert good["score"]["step_time_ns"] == 90
+    assert bad["outcome"] == "mismatch"
+    assert [p.name for p in tmp_path.iterdir() if "doc" in p.name] == [
+        "doc.json"
+    ]
+
+
+def test_compare_to_standard_output(cli: Cli, files: dict[str, str]) -> None:
+    arguments = ("compare", files["problem"], "--solvers", "loopback")
+    assert cli(*arguments, "--json", "-") == 0
+    assert len(json.loads(cli.out)["cells"]) == 1
+    assert "vs best %" in cli.err
+
+
+def test_compare_warm_start(cli: Cli, files: dict[str, str]) -> None:
+    code = cli(
+        *("compare", files["problem"], "--solvers", "loopback"),
+        *("--option", "loopback.act=say-options", "--json", "-"),
+        *("--warm-start", files["plan"]),
+    )
+    assert code == 0
+    cell = json.loads(cli.out)["cells"][0]
+    assert cell["extra"]["warm_start"] is True
+    assert cell["options"]["warm_start"] is True
+    assert "warm start not used by loopback" in cli.err
+
+
+def test_compare_has_a_default_problem(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def load(name: str) -> Any:
+        asked.append(name)
+        return tiny_problem()
+
+    monkeypatch.setattr(builtin, "load", load)
+    assert cli("compare", "--solvers", "loopback") == 0
+    assert asked == [builtin.DEFAULT]
+
+
+# score and check
+
+
+def test_score(cli: Cli, files: dict[str, str]) -> None:
+    assert cli("score", files["problem"], files["plan"]) == 0
+    assert re.search(r"^feasible +yes$", cli.out, re.MULTILINE)
+    assert re.search(r"^step time +90\.0000 ns$", cli.out, re.MULTILINE)
+    assert cli("score", files["problem"], files["plan"], "--json", "-") == 0
+    document = json.loads(cli.out)
+    assert document["step_time_ns"] == 90
+    assert document["feasible"] is True
+    assert document["violations"] == []
+    assert [s["forward_ns"] for s in document["stages"]] == [10, 10]
+
+
+def test_score_of_an_infeasible_plan(cli: Cli, files: dict[str, str]) -> None:
+    assert cli("score", files["problem"], files["big"]) == 1
+    assert re.search(r"^violation +stage 1: expected at most", cli.out, re.M)
+    assert cli("check", files["problem"], files["big"]) == 1
+    assert re.search(r"^plan +infeasible$", cli.out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", ["score", "check"])
+def test_plan_of_another_problem(
+    cli: Cli, files: dict[str, str], command: str
+) -> None:
+    error = cli.refuses(command, files["problem"], files["foreign"])
+    assert "expected layers of the problem, got 7" in error
+
+
+@pytest.mark.parametrize("command", ["score", "check"])
+def test_plan_made_for_another_problem_that_fits(
+    cli: Cli, files: dict[str, str], command: str
+) -> None:
+    write(
+        files["plan"],
+        msgspec.structs.replace(good_plan(), problem_hash="f" * 64),
+    )
+    assert cli(command, files["problem"], files["plan"]) == 0
+    assert cli.err.startswith(
+        "nest: warning: the plan was made for problem ffffffffffff, this is"
+    )
+
+
+def test_check(cli: Cli, files: dict[str, str]) -> None:
+    assert cli("check", files["problem"], files["plan"]) == 0
+    for line in (
+        r"problem +tiny",
+        r"graph +2 layers of 1 kinds, 1 edges",
+        r"cluster +2 × device",
+        r"replicas R +1, 2",
+        r"micro-batch B +1",
+        r"strategies +1 for B = 1",
+        r"plan +feasible",
+    ):
+        assert re.search(f"^{line}", cli.out, re.MULTILINE), line
+
+
+def test_check_refuses_an_unknown_preset(
+    cli: Cli, files: dict[str, str]
+) -> None:
+    strange = msgspec.structs.replace(tiny_problem(), preset="standrad")
+    write(files["problem"], strange)
+    for command in (
+        ("check", files["problem"]),
+        ("compare", files["problem"], "--solvers", "loopback"),
+    ):
+        error = cli.refuses(*command)
+        assert "got 'standrad'; did you mean 'standard'?" in error
+
+
+# Lists
+
+
+def test_solvers(cli: Cli) -> None:
+    assert cli("solvers") == 0
+    assert re.search(r"^loopback +yes +yes +says what", cli.out, re.MULTILINE)
+    assert re.search(r"^baseline +no +yes +says what", cli.out, re.MULTILINE)
+    assert re.search(r"^engine .* no .*pip install no_such", cli.out, re.M)
+    assert "--option loopback.act=VALUE  what to do" in cli.out
+
+
+def test_solvers_as_json(cli: Cli, tmp_path: Path) -> None:
+    assert cli("solvers", "--json", "-") == 0
+    entries = {e["solver"]: e for e in json.loads(cli.out)["solvers"]}
+    assert {"brute", "dp", "cpsat", "milp"} <= set(entries)
+    assert entries["loopback"]["exact"] is True
+    assert entries["loopback"]["reason"] is None
+    assert "no_such_engine" in entries["engine"]["reason"]
+
+
+def test_problems(cli: Cli, tmp_path: Path) -> None:
+    assert cli("problems") == 0
+    for name in builtin.names():
+        assert name in cli.out
+    assert cli("problems", "--json") == 0
+    entries = json.loads(cli.out)["problems"]
+    assert [e["name"] for e in entries] == list(builtin.names())
+    assert [e["name"] for e in entries if e["default"]] == [builtin.DEFAULT]
+
+    path = tmp_path / "one.json"
+    name = builtin.DEFAULT
+    assert cli("problems", name, "-o", str(path)) == 0
+    assert read_problem(path) == builtin.load(name)
+    assert cli("problems", "--show", name) == 0
+    assert cli.out.encode() == encode(builtin.load(name))
+
+
+def test_file_wins_over_a_built_in_problem(
+    cli: Cli,
+    files: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(builtin.DEFAULT, tiny_problem("from a file"))
+    assert cli("check", builtin.DEFAULT) == 0
+    assert "from a file" in cli.out
+
+
+def test_ignored_plugins_are_named(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        registry, "ignored_plugins", lambda: {"dp of theirs": "taken"}
+    )
+    assert cli("solvers") == 0
+    assert cli.err == "ignored: dp of theirs: taken\n"
+
+
+def test_import(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def importer(path: str) -> Problem:
+        asked.append(path)
+        return tiny_problem("imported")
+
+    monkeypatch.setattr(
+        "nest.workloads.nest_artifact.import_nest_artifact", importer
+    )
+    path = str(tmp_path / "problem.json")
+    assert cli("import", "nest-artifact", "model.xml", "-o", path) == 0
+    assert asked == ["model.xml"]
+    assert read_problem(path).name == "imported"
+    error = cli.refuses("import", "nest-artifact", path, "-o", path)
+    assert "-o: expected another file than for FILE" in error
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("solv",), "nest COMMAND: expected one of check, .*mean 'solve'"),
+        (("import", "x"), "nest import COMMAND: expected one of nest-art"),
+        (("solve",), "nest solve: expected PROBLEM, got none; see"),
+        (("solve", "P"), "nest solve: expected --solver, got none; see"),
+        (
+            ("compare", "--sede", "1"),
+            "nest compare: expected a known option, got '--sede'; did you",
+        ),
+        (("compare", "--seed"), "--seed: expected a value, got none; see"),
+        (
+            ("check", "P", "Q", "extra"),
+            r"nest check: expected a valid call, got unexpected extra arg",
+        ),
+        (
+            ("compare", "--solvers", "dp,dpp"),
+            "solver: expected one of .*; got 'dpp'; did you mean 'dp'",
+        ),
+        (
+            ("compare", "--solvers", "loopback,"),
+            "--solvers: expected keywords separated by commas",
+        ),
+        (
+            ("compare", "--solvers", "loopback,loopback"),
+            "--solvers: expected every solver once, got 'loopback' again",
+        ),
+        (
+            ("compare", "--solvers", "loopback,engine"),
+            r"solver 'engine': expected package .* pip install no_such",
+        ),
+        (
+            ("solve", "P", "--solver", "engine"),
+            r"solver 'engine': expected package .* pip install no_such",
+        ),
+        (
+            ("compare", "--time-limit", "0"),
+            "--time-limit: expected a finite number of seconds > 0, got '0'",
+        ),
+        (("compare", "--time-limit", "inf"), "--time-limit: expected a fin"),
+        (("compare", "--time-limit", "soon"), "--time-limit: expected a fin"),
+        (
+            ("compare", "--workers", str(num_cpus() + 1)),
+            "--workers: expected an integer from 1 to",
+        ),
+        (("compare", "--workers", "two"), "--workers: expected an integer"),
+        (("compare", "--seed", "-1"), "--seed: expected an integer from 0"),
+        (
+            ("compare", "--solvers", "loopback", "--option", "act=raise"),
+            "--option: expected SOLVER.KEY=VALUE, got 'act=raise'",
+        ),
+        (
+            ("compare", "--solvers", "loopback", "--option", "dp.x=1"),
+            r"--option dp.x=1: expected one of the solvers that run \(loop",
+        ),
+        (
+            ("check", "no-such"),
+            "no-such: expected a file or a built-in problem .* no such file",
+        ),
+        (
+            ("check", builtin.DEFAULT[:-1]),
+            "got no such file and no such name; did you mean",
+        ),
+        (("check", "no.json"), "no.json: expected a readable file, got No"),
+        (
+            ("problems", "no-such"),
+            "built-in problem: expected one of .*; got 'no-such'",
+        ),
+        (("problems", "a", "--show", "b"), "--show: expected one problem"),
+        (("problems", "-o", "x.json"), "-o x.json: expected the NAME of a"),
+        (("problems", "a", "-o", "/"), "-o /: expected a writable file, got"),
+    ],
+)
+def test_bad_arguments(
+    cli: Cli, arguments: tuple[str, ...], text: str
+) -> None:
+    assert re.match(f"(?s).*{text}", cli.refuses(*arguments)), cli.err
+
+
+def test_bad_requests_about_files(
+    cli: Cli, files: dict[str, str], tmp_path: Path
+) -> None:
+    problem = files["problem"]
+    error = cli.refuses(*solve(problem, "optimal", "-o", problem))
+    assert "-o: expected another file than for PROBLEM" in error
+    error = cli.refuses(*solve(problem, "optimal", "-o", "-", "--json", "-"))
+    assert "-o: expected another file than for --json" in error
+    error = cli.refuses(*solve(problem, "optimal", "--json", "/no/x.json"))
+    assert "--json /no/x.json: expected a writable file, got no dir" in error
+    error = cli.refuses(*solve(problem, "optimal", "-o", str(tmp_path)))
+    assert "expected a writable file, got a directory" in error
+    error = cli.refuses(*solve(problem, "x", "--warm-start", files["big"]))
+    assert error.startswith("warm start: expected a feasible plan, got one")
+    more = ("--option", "loopback.act=optimal")
+    error = cli.refuses(*solve(problem, "optimal", *more))
+    assert "expected loopback.act once, got it twice; remove one" in error
+    error = cli.refuses(*solve(problem, "x", "--option", "loopback.y=1"))
+    assert "option loopback.y: expected one of the options of" in error
+    error = cli.refuses(*solve(problem, "raise-option"))
+    assert "solver 'loopback': option pids: expected none" in error
+
+
+def test_places_without_permission(
+    cli: Cli,
+    files: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    for path, text in (
+        (files["big"], "got a file that may not be written; choose"),
+        (str(tmp_path / "new"), "got a directory .* that may not be written"),
+    ):
+        error = cli.refuses(*solve(files["problem"], "optimal", "-o", path))
+        assert re.search(text, error)
+
+
+def test_files_with_rubbish(
+    cli: Cli, files: dict[str, str], tmp_path: Path
+) -> None:
+    path = tmp_path / "rubbish.json"
+    path.write_bytes(b"\x80\x81 not JSON")
+    assert "expected a problem in JSON" in cli.refuses("check", str(path))
+    error = cli.refuses("score", files["problem"], str(path))
+    assert "expected a plan in JSON" in error
+    document = json.loads(Path(files["problem"]).read_text())
+    document["graph"]["layers"][1]["kind"] = "tower"
+    path.write_text(json.dumps(document))
+    error = cli.refuses("check", str(path))
+    assert f"{path}: $.graph: layers: expected kind of layer 1 to be" in error
+
+
+def test_internal_errors(
+    cli: Cli, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def explode(problem: object, plan: object) -> None:
+        raise ZeroDivisionError("boom")
+
+    monkeypatch.setattr("nest.cost.score.score", explode)
+    arguments = ("score", files["problem"], files["plan"])
+    assert cli(*arguments) == 1
+    assert cli.err == (
+        "nest: internal error: ZeroDivisionError: boom; "
+        "run with NEST_DEBUG=1 for the traceback\n"
+    )
+    monkeypatch.setenv("NEST_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError, match="boom"):
+        main(arguments)

@@ -1,0 +1,236 @@
+"""The command line as a process: signals, pipes, terminals, encodings."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from nest.cli.progress import ProgressLine
+from nest.ir import write
+from nest.solvers.run import Running
+from tests.loopback import tiny_problem
+
+ROOT = Path(__file__).parents[2]
+NEST = (
+    "from nest.solvers.registry import register_solver as register\n"
+    "from nest.cli.main import main\n"
+    "register('loopback', 'tests.loopback:Loopback')\n"
+    "register('baseline', 'tests.loopback:LoopbackBaseline')\n"
+    "main()\n"
+)
+
+
+@pytest.fixture
+def problem(tmp_path: Path) -> str:
+    path = tmp_path / "problem.json"
+    write(path, tiny_problem())
+    return str(path)
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-c", NEST, *arguments]
+
+
+def compare(problem: str, *arguments: str) -> list[str]:
+    return command(
+        *("compare", problem, "--solvers", "baseline,loopback"),
+        *("--option", "baseline.act=heuristic", *arguments),
+    )
+
+
+def run(*arguments: str, **environment: str) -> tuple[int, bytes, bytes]:
+    done = subprocess.run(
+        command(*arguments),
+        cwd=ROOT,
+        capture_output=True,
+        env={**os.environ, **environment},
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_python_m_nest() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "nest", "--version"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("nest ")
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "text"),
+    [
+        (signal.SIGINT, 130, "nest: interrupted\n"),
+        (signal.SIGTERM, 143, "nest: stopped by SIGTERM\n"),
+    ],
+)
+def test_interrupt(
+    problem: str,
+    tmp_path: Path,
+    number: signal.Signals,
+    code: int,
+    text: str,
+) -> None:
+    document, pids = tmp_path / "doc.json", tmp_path / "pids"
+    process = subprocess.Popen(
+        compare(
+            problem,
+            *("--json", str(document), "--option", "loopback.act=hang"),
+            *("--option", "loopback.report=good"),
+            *("--option", f"loopback.pids={pids}"),
+        ),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    end = time.monotonic() + 30
+    while not (pids.exists() and pids.read_text()):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    # The finished cell is on disk before the second one ends.
+    cells = json.loads(document.read_text())["cells"]
+    assert [cell["outcome"] for cell in cells] == ["solved"]
+    time.sleep(0.3)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert err == text
+    assert "baseline" in out
+    assert "interrupted by the user" in out
+    cells = json.loads(document.read_text())["cells"]
+    assert [cell["outcome"] for cell in cells] == ["solved", "interrupted"]
+    assert cells[1]["limit"] == "interrupt"
+    assert cells[1]["step_time_ns"] == 90
+    assert not Path(f"/proc/{pids.read_text()}").exists()
+
+
+def test_broken_pipe_is_silent() -> None:
+    process = subprocess.Popen(
+        command("problems", "--json"),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == 128 + signal.SIGPIPE
+
+
+def test_full_disk_is_one_line() -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            command("problems"),
+            cwd=ROOT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert done.returncode == 2
+    assert done.stderr == (
+        "nest: error: output: expected a file that works, "
+        "got No space left on device; check it\n"
+    )
+
+
+def test_closed_output_is_fine(problem: str) -> None:
+    shell = ["sh", "-c", 'exec "$@" >&- 2>&- <&-', "sh"]
+    arguments = command("solve", problem, "--solver", "loopback")
+    done = subprocess.run([*shell, *arguments], cwd=ROOT)
+    assert done.returncode == 0
+
+
+def test_tables_without_unicode(problem: str) -> None:
+    code, out, err = run(
+        *("solve", problem, "--solver", "loopback"),
+        PYTHONIOENCODING="ascii",
+    )
+    assert (code, err) == (0, b"")
+    text = out.decode("ascii")
+    assert "1 replica x 2 stages" in text
+    assert "-----" in text
+    assert "?" not in text
+
+
+def test_piped_tables_do_not_wrap(problem: str) -> None:
+    code, out, err = run(
+        *("compare", problem, "--solvers", "loopback"),
+        *("--option", "loopback.act=big-plan"),
+        COLUMNS="40",
+    )
+    assert (code, err) == (1, b"")
+    row = out.decode().splitlines()[2]
+    assert row.startswith("loopback  ")
+    assert row.endswith("60.0 % too much)")
+    assert b"\x1b" not in out
+
+
+def test_terminal(problem: str) -> None:
+    controller, terminal = pty.openpty()
+    process = subprocess.Popen(
+        command(
+            *("solve", problem, "--solver", "loopback", "--time-limit", "2"),
+            *("--option", "loopback.act=wait"),
+            *("--option", "loopback.report=good"),
+        ),
+        cwd=ROOT,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        env={**os.environ, "TERM": "xterm"},
+    )
+    os.close(terminal)
+    chunks = []
+    try:
+        while chunk := os.read(controller, 4096):
+            chunks.append(chunk)
+    except OSError:  # how Linux says that the other side closed
+        pass
+    os.close(controller)
+    assert process.wait() == 0
+    text = b"".join(chunks).decode()
+    assert "\r\x1b[2Kloopback: 1 s, best so far 9e-08 s, bound 6e-08 s" in text
+    assert "found one" in text
+    assert "step time" in text
+
+
+def running(elapsed_s: float, solver: str = "dp") -> Running:
+    return Running(
+        solver=solver,
+        elapsed_s=elapsed_s,
+        best_quanta=None,
+        lower_bound_quanta=None,
+        has_plan=True,
+        message="",
+        quantum_ps=1000,
+    )
+
+
+def test_progress_in_a_pipe_is_a_line_now_and_then() -> None:
+    file = io.StringIO()
+    progress = ProgressLine("s", file)
+    for tenths in range(130):
+        progress(running(tenths / 10))
+    progress(running(0.5, "milp"))
+    progress(running(1.5, "milp"))
+    progress.clear()
+    assert file.getvalue().splitlines() == [
+        "dp: 1 s, has a plan",
+        "dp: 6 s, has a plan",
+        "dp: 11 s, has a plan",
+        "milp: 2 s, has a plan",
+    ]

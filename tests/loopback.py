@@ -1,0 +1,270 @@
+"""Solvers that say what they are told to, truth or lie, and a tiny problem.
+
+The option ``act`` chooses what they do. The problem has two layers of 80
+bytes (weights, gradients, optimiser state) and two devices of 100 bytes, so
+a plan with one stage is too big and ``good_plan`` is the only feasible one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+from nest.errors import (
+    InvalidOptionError,
+    InvalidProblemError,
+    SolverError,
+    SolverNotInstalledError,
+    UnsupportedProblemError,
+)
+from nest.ir import (
+    Activations,
+    Cluster,
+    Device,
+    Edge,
+    Graph,
+    Hierarchy,
+    Job,
+    Layer,
+    LayerCost,
+    LayerKind,
+    Level,
+    Plan,
+    Problem,
+    Stage,
+    Strategy,
+)
+from nest.solvers.base import (
+    Capabilities,
+    Limit,
+    Progress,
+    Report,
+    SolveOptions,
+    SolverOutput,
+    Status,
+    ignore_progress,
+)
+
+TARGET = "tests.loopback:Loopback"
+BASELINE = "tests.loopback:LoopbackBaseline"
+
+#: Step time of ``good_plan``: two micro-batches, two stages of 30 ns, and no
+#: time on the wire: 30 + 30 + (2 - 1) * 30.
+GOOD_NS = 90
+
+
+def tiny_problem(name: str = "tiny", memory_bytes: int = 100) -> Problem:
+    cost = LayerCost(
+        forward_ns=10,
+        backward_ns=20,
+        weight_bytes=10,
+        activations=(Activations(kept_bytes=0),),
+    )
+    return Problem(
+        name=name,
+        graph=Graph(
+            kinds=(LayerKind(name="block", costs=(cost,)),),
+            layers=(Layer(id=0, kind="block"), Layer(id=1, kind="block")),
+            edges=(Edge(source=0, target=1, bytes_per_sample=0),),
+        ),
+        cluster=Cluster(
+            num_devices=2,
+            device=Device(memory_bytes=memory_bytes),
+            topology=Hierarchy(
+                levels=(Level(fan_out=2, bandwidth_bytes_per_s=1e9),)
+            ),
+        ),
+        job=Job(global_batch=2),
+    )
+
+
+def good_plan() -> Plan:
+    return make_plan((0,), (1,))
+
+
+def big_plan() -> Plan:
+    return make_plan((0, 1))
+
+
+def foreign_plan() -> Plan:
+    return make_plan((0,), (7,))
+
+
+def make_plan(*stages: tuple[int, ...]) -> Plan:
+    return Plan(
+        replicas=1,
+        micro_batch=1,
+        stages=tuple(
+            Stage(layers=layers, devices=1, strategy=Strategy())
+            for layers in stages
+        ),
+    )
+
+
+def good_output(**changes: Any) -> SolverOutput:
+    fields: dict[str, Any] = {
+        "status": Status.OPTIMAL,
+        "plan": good_plan(),
+        "claimed_quanta": GOOD_NS,
+        "lower_bound_quanta": GOOD_NS,
+    }
+    return SolverOutput(**(fields | changes))
+
+
+FEASIBLE: dict[str, Any] = {
+    "status": Status.FEASIBLE,
+    "limit": Limit.TIME,
+}
+
+CLAIMS: dict[str, SolverOutput] = {
+    "optimal": good_output(),
+    "optimal-without-claims": good_output(
+        claimed_quanta=None, lower_bound_quanta=None
+    ),
+    "feasible": good_output(**FEASIBLE, lower_bound_quanta=60),
+    "heuristic": good_output(
+        status=Status.FEASIBLE,
+        lower_bound_quanta=None,
+        detail="optimal in own space",
+    ),
+    "infeasible": SolverOutput(status=Status.INFEASIBLE, detail="no room"),
+    "no-solution": SolverOutput(
+        status=Status.NO_SOLUTION, limit=Limit.TIME, lower_bound_quanta=60
+    ),
+    "wrong-claim": good_output(claimed_quanta=89),
+    "high-bound": good_output(**FEASIBLE, lower_bound_quanta=91),
+    "low-optimum": good_output(lower_bound_quanta=89),
+    "optimal-with-limit": good_output(limit=Limit.TIME),
+    "optimal-without-plan": SolverOutput(status=Status.OPTIMAL),
+    "infeasible-with-plan": good_output(status=Status.INFEASIBLE),
+    "claim-without-plan": SolverOutput(
+        status=Status.INFEASIBLE, claimed_quanta=90
+    ),
+    "nothing": SolverOutput(status=Status.NO_SOLUTION),
+    "foreign-plan": good_output(plan=foreign_plan()),
+    "big-plan": good_output(plan=big_plan(), claimed_quanta=None),
+    "unjsonable": good_output(extra={"engine": object()}),
+}
+
+ERRORS: dict[str, Callable[[], BaseException]] = {
+    "raise": lambda: ZeroDivisionError("two\nlines"),
+    "raise-engine": lambda: SolverError("the engine failed"),
+    "raise-unsupported": lambda: UnsupportedProblemError("too many layers"),
+    "raise-not-installed": lambda: SolverNotInstalledError("no engine"),
+    "raise-option": lambda: InvalidOptionError("option pids: expected none"),
+    "raise-problem": lambda: InvalidProblemError("layer 1: expected a cost"),
+    "raise-memory": MemoryError,
+    "exit": lambda: SystemExit(3),
+}
+
+
+class Loopback:
+    """Does what option ``act`` says."""
+
+    name: ClassVar[str] = "loopback"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        exact=True,
+        anytime=True,
+        method="says what it is told to",
+        options={
+            "act": "what to do (default optimal)",
+            "pids": "file that takes the ids of all processes",
+            "report": "report the good plan and a bound first",
+        },
+    )
+
+    def unsupported(self, problem: Problem) -> str | None:
+        return "it is unsupported" if problem.name == "unsupported" else None
+
+    def solve(
+        self,
+        problem: Problem,
+        options: SolveOptions,
+        report: Report = ignore_progress,
+    ) -> SolverOutput:
+        act = options.extra.get("act", "optimal")
+        pids = [os.getpid()]
+        if act.endswith("-grandchild"):
+            pids.append(subprocess.Popen(["sleep", "60"]).pid)
+            act = act.removesuffix("-grandchild")
+        if "pids" in options.extra:
+            text = " ".join(map(str, pids))
+            Path(options.extra["pids"]).write_text(text)
+        if options.extra.get("report") == "good":
+            report(Progress(good_plan(), GOOD_NS, 60, "found one"))
+        elif options.extra.get("report") == "lie":
+            report(Progress(good_plan(), GOOD_NS - 1, 60))
+        elif options.extra.get("report") == "infeasible":
+            report(Progress(big_plan()))
+        elif options.extra.get("report") == "foreign":
+            report(Progress(foreign_plan()))
+        if act in CLAIMS:
+            return CLAIMS[act]
+        if act in ERRORS:
+            error = ERRORS[act]()
+            raise error
+        return self._misbehave(act, options)
+
+    def _misbehave(self, act: str, options: SolveOptions) -> SolverOutput:
+        if act == "hang":
+            while True:
+                time.sleep(60)
+        if act == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if act == "abort":
+            os.abort()
+        if act == "leave":
+            os._exit(5)
+        if act == "print":
+            print("noise on stdout")
+            print("noise on stderr", file=sys.stderr)
+            return good_output()
+        if act == "wait":
+            assert options.time_limit_s is not None
+            time.sleep(options.time_limit_s)
+            return CLAIMS["feasible"]
+        if act == "wrong-type":
+            return None  # type: ignore[return-value]
+        if act == "say-options":
+            return good_output(
+                extra={
+                    "time_limit_s": options.time_limit_s,
+                    "num_workers": options.num_workers,
+                    "seed": options.seed,
+                    "warm_start": options.warm_start == good_plan(),
+                    "hash_seed": os.environ["PYTHONHASHSEED"],
+                    "threads": os.environ["OMP_NUM_THREADS"],
+                }
+            )
+        raise AssertionError(f"unknown act {act!r}")
+
+
+class LoopbackBaseline(Loopback):
+    """The same, but it promises no proofs."""
+
+    name: ClassVar[str] = "baseline"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        exact=False,
+        method="says what it is told to",
+        options=Loopback.capabilities.options,
+    )
+
+
+class NeedsEngine(Loopback):
+    """Its engine does not exist."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        exact=True,
+        method="none",
+        requires=("no_such_engine.api",),
+        extra="engine",
+    )
+
+
+NOT_A_SOLVER = object()

@@ -1,0 +1,88 @@
+"""The package as a whole: what it imports, and what it offers."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import nest
+
+ROOT = Path(nest.__file__).parent
+HEAVY = {"ortools", "pulp", "highspy", "numpy", "networkx", "pandas", "rich"}
+
+
+def loaded_by(code: str) -> set[str]:
+    """Return the top-level modules that a new Python has after the code."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys\nprint(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    last = done.stdout.splitlines()[-1]
+    return {name.partition(".")[0] for name in last.split()}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import nest",
+        "import nest; nest.solve, nest.read_problem, nest.SolveResult",
+        "import nest; nest.compare_solvers, nest.solver_names()",
+        "import nest.cli.main",
+        "import nest.solvers.worker",
+    ],
+)
+def test_imports_are_light(code: str) -> None:
+    loaded = loaded_by(code)
+    assert not loaded & HEAVY
+    assert not loaded & {"formulations", "baselines"}
+
+
+def test_import_nest_alone_loads_none_of_its_modules() -> None:
+    assert "msgspec" not in loaded_by("import nest")
+
+
+def test_public_names_exist() -> None:
+    for name in nest.__all__:
+        if name != "load_problem":
+            assert getattr(nest, name) is not None
+    assert set(nest.__all__) <= set(dir(nest))
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        nest.nonsense  # noqa: B018
+
+
+def imports_of(path: Path) -> set[str]:
+    """Return the top-level packages that a module names in its imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            found.add((node.module or "").partition(".")[0])
+    return found
+
+
+def test_dependencies_flow_one_way() -> None:
+    modules = sorted(ROOT.rglob("*.py"))
+    assert len(modules) > 20
+    for path in modules:
+        forbidden = imports_of(path) & {"formulations", "baselines", "tests"}
+        assert not forbidden, path
+        engines = imports_of(path) & {"ortools", "pulp", "highspy"}
+        assert not engines, path
+
+
+def test_the_ir_depends_on_nothing_above_it() -> None:
+    for path in sorted((ROOT / "ir").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                module = node.module
+                if module.startswith("nest."):
+                    assert module.startswith(
+                        ("nest.ir", "nest.errors", "nest.units")
+                    ), (path, module)

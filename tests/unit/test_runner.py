@@ -1,0 +1,612 @@
+"""The runner survives every solver and believes none."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from nest.compare import compare, cross_check, to_document
+from nest.errors import (
+    InvalidOptionError,
+    InvalidPlanError,
+    InvalidProblemError,
+    SolverNotInstalledError,
+    UnknownSolverError,
+)
+from nest.ir import problem_hash
+from nest.solvers import registry, run
+from nest.solvers.base import Limit, SolveOptions, Status
+from nest.solvers.result import Outcome, SolveResult
+from nest.solvers.run import CellInterrupted, Running, grace_s, run_solver
+from nest.versions import num_cpus
+from tests.loopback import (
+    BASELINE,
+    GOOD_NS,
+    TARGET,
+    big_plan,
+    foreign_plan,
+    good_plan,
+    tiny_problem,
+)
+
+
+@pytest.fixture(autouse=True)
+def _solvers() -> Iterator[None]:
+    registry.register_solver("loopback", TARGET)
+    registry.register_solver("baseline", BASELINE)
+    yield
+    for name in ("loopback", "baseline", "engine"):
+        registry.unregister_solver(name)
+
+
+@pytest.fixture
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "grace_s", lambda limit_s: 0.3)
+
+
+def solve(
+    act: str,
+    *,
+    solver: str = "loopback",
+    time_limit_s: float | None = None,
+    **extra: str,
+) -> SolveResult:
+    options = SolveOptions(
+        time_limit_s=time_limit_s, extra={"act": act, **extra}
+    )
+    return run_solver(tiny_problem(), solver, options)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; an unburied one does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def assert_gone(pids_file: Path) -> None:
+    pids = [int(pid) for pid in pids_file.read_text().split()]
+    assert pids
+    end = time.monotonic() + 5
+    while any(map(is_alive, pids)) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert [pid for pid in pids if is_alive(pid)] == []
+
+
+# Honest solvers
+
+
+def test_optimum() -> None:
+    result = solve("optimal")
+    assert result.outcome is Outcome.SOLVED
+    assert result.status is Status.OPTIMAL
+    assert result.step_time_ns == GOOD_NS == result.lower_bound_ns
+    assert result.claimed_quanta == GOOD_NS
+    assert result.gap == 0
+    assert result.problem_hash == problem_hash(tiny_problem())
+    assert 0 < result.wall_s < 30
+    assert result.cpu_s is not None
+    assert 0 < result.cpu_s < 30
+    assert result.peak_rss_bytes is not None
+    assert 2**22 < result.peak_rss_bytes < 2**30
+
+
+def test_plan_is_stamped() -> None:
+    plan = solve("optimal").plan
+    assert plan == msgspec.structs.replace(
+        good_plan(),
+        problem_hash=problem_hash(tiny_problem()),
+        solver="loopback",
+    )
+
+
+def test_optimum_needs_no_claims() -> None:
+    result = solve("optimal-without-claims")
+    assert result.outcome is Outcome.SOLVED
+    assert result.lower_bound_quanta == GOOD_NS
+
+
+def test_feasible_with_a_gap() -> None:
+    result = solve("feasible")
+    assert result.status is Status.FEASIBLE
+    assert result.limit is Limit.TIME
+    assert result.gap is not None
+    assert 3 * result.gap == 1
+
+
+def test_infeasible_and_no_solution_are_results() -> None:
+    result = solve("infeasible")
+    assert (result.outcome, result.status) == ("solved", "infeasible")
+    assert result.detail == "no room"
+    result = solve("no-solution")
+    assert (result.outcome, result.status) == ("solved", "no-solution")
+    assert result.lower_bound_quanta == 60
+
+
+def test_heuristic() -> None:
+    result = solve("heuristic", solver="baseline")
+    assert (result.outcome, result.status) == ("solved", "feasible")
+    assert result.lower_bound_quanta is None
+    assert result.detail == "optimal in own space"
+
+
+def test_options_reach_the_solver() -> None:
+    options = SolveOptions(
+        time_limit_s=30,
+        num_workers=1,
+        seed=5,
+        warm_start=good_plan(),
+        extra={"act": "say-options"},
+    )
+    result = run_solver(tiny_problem(), "loopback", options)
+    said = dict(result.extra)
+    assert 25 < said.pop("time_limit_s") < 30
+    assert said == {
+        "num_workers": 1,
+        "seed": 5,
+        "warm_start": True,
+        "hash_seed": "0",
+        "threads": "1",
+    }
+
+
+def test_noise_of_engines_is_kept_out(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert solve("print").outcome is Outcome.SOLVED
+    assert capfd.readouterr() == ("", "")
+
+
+def test_problem_larger_than_a_pipe() -> None:
+    problem = msgspec.structs.replace(tiny_problem(), source="x" * 10**6)
+    assert run_solver(problem, "loopback").outcome is Outcome.SOLVED
+    assert run_solver(
+        problem, "loopback", SolveOptions(extra={"act": "kill"})
+    ).detail.startswith("the process was killed")
+
+
+def test_bad_reports_do_not_spoil_a_good_answer() -> None:
+    for report in ("foreign", "infeasible"):
+        assert solve("optimal", report=report).outcome is Outcome.SOLVED
+
+
+# Liars
+
+
+@pytest.mark.parametrize(
+    ("act", "text"),
+    [
+        ("wrong-claim", "claims 89 quanta for a plan that takes 90"),
+        ("high-bound", "claims a lower bound of 91 quanta, but a plan takes"),
+        ("low-optimum", "claims an optimum of 90 quanta with a lower bound"),
+        ("optimal-with-limit", "expected no limit with optimal, got time"),
+        ("optimal-without-plan", "iff optimal or feasible, got none: optimal"),
+        ("infeasible-with-plan", "got a plan: infeasible"),
+        ("claim-without-plan", "claims 90 quanta without a plan"),
+        ("nothing", "expected a limit or a detail with no solution"),
+    ],
+)
+def test_mismatch(act: str, text: str) -> None:
+    result = solve(act)
+    assert result.outcome is Outcome.MISMATCH
+    assert text in result.detail
+    assert result.lower_bound_quanta is None
+    assert result.status in (Status.FEASIBLE, Status.NO_SOLUTION)
+    assert "status" in result.extra["claim"]
+
+
+@pytest.mark.parametrize(
+    ("act", "text"),
+    [
+        ("optimal", "got status optimal"),
+        ("infeasible", "got status infeasible"),
+        ("feasible", "got a bound of 60"),
+    ],
+)
+def test_baselines_prove_nothing(act: str, text: str) -> None:
+    result = solve(act, solver="baseline")
+    assert result.outcome is Outcome.MISMATCH
+    assert "expected no proof from a solver that is not exact" in result.detail
+    assert text in result.detail
+
+
+@pytest.mark.parametrize("solver", ["loopback", "baseline"])
+def test_plan_that_does_not_fit(solver: str) -> None:
+    result = solve("big-plan", solver=solver)
+    assert result.outcome is Outcome.INVALID_PLAN
+    assert result.plan is None
+    assert "expected at most 100 bytes per device" in result.detail
+    assert "got 160" in result.detail
+    assert "60.0 % too much" in result.detail
+    assert len(result.extra["rejected_plan"]["stages"]) == 1
+
+
+def test_plan_of_another_problem() -> None:
+    result = solve("foreign-plan")
+    assert result.outcome is Outcome.INVALID_PLAN
+    assert "expected layers of the problem, got 7" in result.detail
+
+
+def test_infeasible_is_refuted_by_an_earlier_report() -> None:
+    result = solve("infeasible", report="good")
+    assert result.outcome is Outcome.MISMATCH
+    assert result.detail == "claims infeasible, but a plan takes 90 quanta"
+
+
+def test_infeasible_is_refuted_by_the_warm_start() -> None:
+    options = SolveOptions(warm_start=good_plan(), extra={"act": "infeasible"})
+    result = run_solver(tiny_problem(), "loopback", options)
+    assert result.outcome is Outcome.MISMATCH
+
+
+# Exceptions
+
+
+def test_exception_is_one_line_and_a_traceback() -> None:
+    result = solve("raise")
+    assert result.outcome is Outcome.ERROR
+    assert result.detail == "ZeroDivisionError: two lines"
+    assert "Traceback" in result.extra["traceback"]
+    assert result.status is Status.NO_SOLUTION
+
+
+@pytest.mark.parametrize(
+    ("act", "text"),
+    [
+        ("raise-engine", "SolverError: the engine failed"),
+        ("exit", "SystemExit: 3"),
+        ("wrong-type", "TypeError: expected a SolverOutput"),
+        ("unjsonable", "TypeError: Encoding objects of type object"),
+    ],
+)
+def test_other_errors(act: str, text: str) -> None:
+    result = solve(act)
+    assert result.outcome is Outcome.ERROR
+    assert result.detail.startswith(text)
+
+
+def test_error_after_a_report_keeps_the_plan() -> None:
+    result = solve("raise", report="good")
+    assert result.outcome is Outcome.ERROR
+    assert result.status is Status.FEASIBLE
+    assert result.step_time_ns == GOOD_NS
+    assert result.lower_bound_quanta == 60
+
+
+def test_unsupported_is_skipped() -> None:
+    result = solve("raise-unsupported")
+    assert (result.outcome, result.status) == (Outcome.SKIPPED, None)
+    assert result.detail == "too many layers"
+    result = run_solver(tiny_problem("unsupported"), "loopback")
+    assert (result.outcome, result.status) == (Outcome.SKIPPED, None)
+    assert result.detail == "it is unsupported"
+
+
+def test_engine_missing_at_the_last_moment() -> None:
+    result = solve("raise-not-installed")
+    assert result.outcome is Outcome.NOT_INSTALLED
+    assert result.detail == "no engine"
+
+
+def test_out_of_memory_is_a_limit() -> None:
+    result = solve("raise-memory", report="good")
+    assert result.outcome is Outcome.SOLVED
+    assert result.status is Status.FEASIBLE
+    assert result.limit is Limit.MEMORY
+
+
+def test_bad_input_found_by_the_solver_is_raised() -> None:
+    with pytest.raises(
+        InvalidOptionError, match="'loopback': option pids: expected none"
+    ):
+        solve("raise-option")
+    with pytest.raises(InvalidProblemError, match="layer 1: expected a cost"):
+        solve("raise-problem")
+
+
+# Requests that make no sense
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (SolveOptions(time_limit_s=0), "time_limit_s: expected a finite"),
+        (SolveOptions(time_limit_s=float("nan")), "time_limit_s: expected"),
+        (SolveOptions(num_workers=0), r"num_workers: expected 1 to \d+"),
+        (SolveOptions(num_workers=num_cpus() + 1), "num_workers: expected 1"),
+        (SolveOptions(seed=-1), "seed: expected 0 to"),
+        (
+            SolveOptions(extra={"acts": "x"}),
+            r"option loopback\.acts: expected one of .*\(act, pids, report\)",
+        ),
+    ],
+)
+def test_bad_options(options: SolveOptions, text: str) -> None:
+    with pytest.raises(InvalidOptionError, match=text):
+        run_solver(tiny_problem(), "loopback", options)
+
+
+def test_bad_warm_start() -> None:
+    with pytest.raises(InvalidPlanError, match=r"^warm start: stage 2: "):
+        run_solver(
+            tiny_problem(),
+            "loopback",
+            SolveOptions(warm_start=foreign_plan()),
+        )
+    with pytest.raises(
+        InvalidPlanError, match=r"^warm start: expected a feasible plan"
+    ):
+        run_solver(
+            tiny_problem(), "loopback", SolveOptions(warm_start=big_plan())
+        )
+
+
+def test_unknown_and_missing_solvers() -> None:
+    with pytest.raises(UnknownSolverError, match="did you mean 'loopback'"):
+        run_solver(tiny_problem(), "lopback")
+    registry.register_solver("engine", "tests.loopback:NeedsEngine")
+    result = run_solver(tiny_problem(), "engine")
+    assert result.outcome is Outcome.NOT_INSTALLED
+    assert "pip install no_such_engine" in result.detail
+    with pytest.raises(SolverNotInstalledError, match="pip install"):
+        compare(tiny_problem(), ["loopback", "engine"])
+
+
+# Solvers that hang or die
+
+
+def test_grace() -> None:
+    assert grace_s(1) == 2
+    assert grace_s(100) == 10
+
+
+def test_solver_that_keeps_its_limit() -> None:
+    result = solve("wait", time_limit_s=1.0)
+    assert result.status is Status.FEASIBLE
+    assert result.limit is Limit.TIME
+    assert result.detail == ""
+    assert 1.0 <= result.wall_s < 2.5
+
+
+@pytest.mark.usefixtures("_impatient")
+@pytest.mark.parametrize("report", ["none", "good"])
+def test_solver_that_ignores_its_limit(tmp_path: Path, report: str) -> None:
+    pids = tmp_path / "pids"
+    result = solve(
+        "hang-grandchild", time_limit_s=0.7, pids=str(pids), report=report
+    )
+    assert 1.0 <= result.wall_s < 5
+    assert result.outcome is Outcome.SOLVED
+    assert result.limit is Limit.TIME
+    assert "did not stop at its limit; killed after" in result.detail
+    if report == "good":
+        assert result.status is Status.FEASIBLE
+        assert result.step_time_ns == GOOD_NS
+        assert result.lower_bound_quanta == 60
+    else:
+        assert result.status is Status.NO_SOLUTION
+    assert result.cpu_s is not None
+    assert result.peak_rss_bytes
+    assert_gone(pids)
+
+
+@pytest.mark.usefixtures("_impatient")
+@pytest.mark.parametrize(
+    ("report", "outcome"),
+    [("lie", "mismatch"), ("infeasible", "invalid-plan")],
+)
+def test_reports_are_checked_too(report: str, outcome: str) -> None:
+    result = solve("hang", time_limit_s=0.7, report=report)
+    assert result.outcome == outcome
+    assert "did not stop at its limit" in result.detail
+
+
+def test_limit_shorter_than_the_start(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    result = solve("hang", time_limit_s=0.01, pids=str(pids))
+    assert (result.status, result.limit) == ("no-solution", "time")
+    assert result.detail == "the limit passed before the search began"
+    assert not pids.exists()
+
+
+@pytest.mark.parametrize(
+    ("act", "text"),
+    [
+        ("kill", r"killed by SIGKILL (out of memory?)"),
+        ("abort", "killed by SIGABRT: Fatal Python error: Aborted"),
+        ("leave", "ended with code 5, no answer"),
+    ],
+)
+def test_death_is_an_error(act: str, text: str, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    result = solve(f"{act}-grandchild", pids=str(pids))
+    assert result.outcome is Outcome.ERROR
+    assert text in result.detail
+    assert_gone(pids)
+
+
+def test_death_after_a_report_keeps_the_plan() -> None:
+    result = solve("kill", report="good")
+    assert result.outcome is Outcome.ERROR
+    assert result.status is Status.FEASIBLE
+    assert result.step_time_ns == GOOD_NS
+    result = solve("kill", report="lie")
+    assert result.outcome is Outcome.ERROR
+    assert "killed by SIGKILL" in result.detail
+    assert "claims 89 quanta" in result.detail
+
+
+def test_grandchild_dies_with_a_good_answer(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    result = solve("optimal-grandchild", pids=str(pids))
+    assert result.outcome is Outcome.SOLVED
+    assert result.wall_s < 10
+    assert_gone(pids)
+
+
+def test_temporary_files_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    solve("kill")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_process_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    result = solve("optimal")
+    assert result.outcome is Outcome.ERROR
+    assert result.detail.startswith("cannot start a process: ")
+
+
+# Interrupts
+
+
+def test_interrupt_keeps_the_best_plan(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+
+    def interrupt(running: Running) -> None:
+        if running.has_plan:
+            assert running.best_quanta == GOOD_NS
+            assert running.lower_bound_quanta == 60
+            assert running.message == "found one"
+            os.kill(os.getpid(), signal.SIGINT)
+
+    options = SolveOptions(
+        extra={"act": "hang-grandchild", "report": "good", "pids": str(pids)}
+    )
+    seen: list[SolveResult] = []
+    with pytest.raises(CellInterrupted, match="was interrupted") as caught:
+        compare(
+            tiny_problem(),
+            ["loopback", "baseline"],
+            options,
+            on_cell=lambda results: seen.extend(results),
+            on_progress=interrupt,
+        )
+    result = caught.value.result
+    assert seen == [result]
+    assert result.outcome is Outcome.INTERRUPTED
+    assert result.limit is Limit.INTERRUPT
+    assert result.step_time_ns == GOOD_NS
+    assert isinstance(caught.value, KeyboardInterrupt)
+    assert_gone(pids)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_no_process_survives_its_parent(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    pids = tmp_path / "pids"
+    code = (
+        "from nest.solvers.registry import register_solver\n"
+        "from nest.solvers.base import SolveOptions\n"
+        "from nest.solvers.run import run_solver\n"
+        "from tests.loopback import TARGET, tiny_problem\n"
+        "register_solver('loopback', TARGET)\n"
+        "options = SolveOptions(extra={'act': 'hang-grandchild', "
+        f"'pids': {str(pids)!r}}})\n"
+        "run_solver(tiny_problem(), 'loopback', options)\n"
+    )
+    root = Path(__file__).parents[2]
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=root,
+        env={**os.environ, "TMPDIR": str(temporary)},
+    )
+    try:
+        end = time.monotonic() + 20
+        while not (pids.exists() and pids.read_text()):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+    finally:
+        parent.send_signal(number)
+        parent.wait()
+    assert_gone(pids)
+    assert list(temporary.iterdir()) == []
+
+
+def test_runner_works_in_a_thread() -> None:
+    results: list[SolveResult] = []
+    thread = threading.Thread(target=lambda: results.append(solve("optimal")))
+    thread.start()
+    thread.join()
+    assert results[0].outcome is Outcome.SOLVED
+
+
+# Comparisons
+
+
+def acts(**names: str) -> Mapping[str, Mapping[str, str]]:
+    return {name: {"act": act} for name, act in names.items()}
+
+
+def test_compare_runs_in_order_and_reports_cells() -> None:
+    counts: list[int] = []
+    results = compare(
+        tiny_problem(),
+        ["baseline", "loopback"],
+        solver_options=acts(baseline="heuristic", loopback="optimal"),
+        on_cell=lambda results: counts.append(len(results)),
+    )
+    assert [result.solver for result in results] == ["baseline", "loopback"]
+    assert counts == [1, 2]
+    assert [result.outcome for result in results] == ["solved", "solved"]
+
+
+def test_compare_holds_proofs_against_plans() -> None:
+    results = compare(
+        tiny_problem(),
+        ["loopback", "baseline"],
+        solver_options=acts(loopback="infeasible", baseline="heuristic"),
+    )
+    assert results[0].outcome is Outcome.MISMATCH
+    assert results[0].status is Status.NO_SOLUTION
+    assert results[0].detail == (
+        "claims infeasible, but the plan of baseline takes 90"
+    )
+    assert results[1].outcome is Outcome.SOLVED
+
+
+def test_cross_check_of_bounds() -> None:
+    good = solve("optimal")
+    assert cross_check([good, good]) == [good, good]
+    bound = replace(
+        solve("no-solution"), solver="other", lower_bound_quanta=91
+    )
+    checked = cross_check([bound, good])
+    assert checked[0].outcome is Outcome.MISMATCH
+    assert "claims a lower bound of 91 quanta" in checked[0].detail
+    assert checked[0].lower_bound_quanta is None
+    assert checked[0].extra["claim"]["lower_bound_quanta"] == 91
+    assert cross_check([bound]) == [bound]
+
+
+def test_document() -> None:
+    problem = tiny_problem()
+    document = to_document(problem, SolveOptions(seed=1), ["dp"], [])
+    assert document["schema"] == "nest-compare/1"
+    assert document["problem"] == "tiny"
+    assert document["problem_hash"] == problem_hash(problem)
+    assert document["preset"] == "standard"
+    assert document["quantum_ps"] == 1000
+    assert document["time_limit_s"] is None
+    assert (document["workers"], document["seed"]) == (1, 1)
+    assert document["versions"]["python"]
+    assert document["machine"]["cpus"] == num_cpus()
+    assert document["solvers"] == ["dp"]
+    assert document["cells"] == []

@@ -1,0 +1,143 @@
+"""Tables: units, exact zeros, and texts that fit."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from fractions import Fraction
+
+import msgspec
+import pytest
+
+from nest.cost.score import score
+from nest.ir import Plan, Stage, Strategy
+from nest.report.table import (
+    TimeScale,
+    compare_table,
+    percent,
+    score_block,
+    show,
+    simple_table,
+)
+from nest.solvers.base import Limit, Status
+from nest.solvers.result import Outcome, SolveResult
+from tests.loopback import good_plan, tiny_problem
+
+
+def text_of(*parts: object) -> list[str]:
+    file = io.StringIO()
+    show(file, *parts)  # type: ignore[arg-type]
+    return file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("reference_ns", "time_ns", "text"),
+    [
+        (41_237_000_000, 41_237_000_000, "41.2370 s"),
+        (1_000_000_000, 1_234_567_890, "1.23457 s"),
+        (412_370_000, 1_412_370_000, "1412.370 ms"),
+        (1_500, 1_500, "1.50000 µs"),
+        (90, 90, "90.0000 ns"),
+        (0.5, 0.5, "0.500000 ns"),
+        (1e15, 1e15, "1000000 s"),
+        (None, 0, "0.00000 s"),
+    ],
+)
+def test_time_scale(
+    reference_ns: float | None, time_ns: float, text: str
+) -> None:
+    assert TimeScale.fitting(reference_ns)(time_ns) == text
+
+
+def test_time_scale_of_a_foreign_unit() -> None:
+    scale = TimeScale.fitting(5_000_000, "cycles")
+    assert scale(5_000_000) == "0.00500000 cycles"
+    assert scale(None) == ""
+
+
+def test_only_zero_is_zero_per_cent() -> None:
+    assert percent(None) == ""
+    assert percent(Fraction(0)) == "0"
+    assert percent(Fraction(1, 10**9)) == "<0.01"
+    assert percent(Fraction(1, 3)) == "33.33"
+
+
+def make_results() -> list[SolveResult]:
+    problem, plan = tiny_problem(), good_plan()
+    best = SolveResult(
+        solver="dp",
+        exact=True,
+        outcome=Outcome.SOLVED,
+        status=Status.OPTIMAL,
+        problem_hash="0" * 64,
+        quantum_ps=1000,
+        plan=plan,
+        score=score(problem, plan),
+        lower_bound_quanta=90,
+        wall_s=1.234,
+    )
+    slow = replace(
+        best,
+        solver="slow",
+        status=Status.FEASIBLE,
+        limit=Limit.TIME,
+        score=replace(score(problem, plan), step_quanta=120),
+        lower_bound_quanta=60,
+    )
+    failed = replace(
+        slow,
+        solver="liar",
+        outcome=Outcome.MISMATCH,
+        lower_bound_quanta=None,
+        limit=None,
+        detail="claims 1 quanta\nfor nothing " + "x" * 300,
+    )
+    skipped = replace(
+        failed,
+        solver="small",
+        outcome=Outcome.SKIPPED,
+        status=None,
+        plan=None,
+        score=None,
+        detail="too [bold]big[/bold]",
+    )
+    return [best, slow, failed, skipped]
+
+
+def test_compare_table_in_a_pipe() -> None:
+    lines = text_of(compare_table(tiny_problem(), make_results()))
+    header, rule, *rows = [" ".join(line.split()) for line in lines]
+    assert header == "solver status step time vs best % gap % wall s note"
+    assert rule == "─" * 100
+    assert rows[0] == "dp optimal 90.0000 ns best 0 1.23"
+    assert rows[1] == "slow feasible 120.0000 ns +33.33 50.00 1.23 time limit"
+    assert "MISMATCH" in rows[2]
+    assert rows[2].endswith("claims 1 quanta for nothing " + "x" * 300)
+    assert rows[3] == "small skipped 1.23 too [bold]big[/bold]"
+
+
+def test_encoding_without_unicode() -> None:
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding="latin-1")
+    show(file, simple_table(("µs", "name"), [("1", "dp2·tp4 – 层")]))
+    file.flush()
+    lines = raw.getvalue().decode("latin-1").splitlines()
+    assert lines[0] == "us   name"
+    assert set(lines[1]) == {"-"}
+    assert lines[2] == "1    dp2,tp4 - ?"
+
+
+def test_strategies_of_a_mixed_stage() -> None:
+    problem = tiny_problem(memory_bytes=1000)
+    strategies = (Strategy(), Strategy(zero=1))
+    plan = Plan(
+        replicas=1,
+        micro_batch=1,
+        stages=(Stage(layers=(0, 1), devices=1, strategies=strategies),),
+    )
+    job = msgspec.structs.replace(problem.job, zero=(0, 1))
+    problem = msgspec.structs.replace(problem, job=job)
+    document = score(problem, plan).to_json()
+    row = text_of(*score_block(problem, plan, document))[-1]
+    assert "0 – 1 (2)" in row
+    assert "single | zero1" in row
