@@ -17,7 +17,7 @@ from typing import NamedTuple
 from nest.cost.presets import get_preset
 from nest.cost.space import why_not_strategy
 from nest.errors import InvalidProblemError
-from nest.ir.graph import Activations, CollectiveCall, LayerCost
+from nest.ir.graph import Activations, CollectiveKind, LayerCost
 from nest.ir.plan import Strategy
 from nest.ir.problem import Problem
 from nest.topology.alphabeta import NS_PER_S
@@ -25,6 +25,15 @@ from nest.topology.hierarchy import GroupShape, HierarchyNetwork
 from nest.units import ceil_div, quantise
 
 Shapes = frozenset[GroupShape]
+_Groups = dict[str, Shapes]
+
+#: Ranks that share dense weights, and those that share experts.
+_DATA_AXES = ("data", "expert-data")
+_AXES = (
+    *("tp", "cp", "dp", "ep"),
+    *_DATA_AXES,
+    *("sync", "expert-sync", "replicas"),
+)
 
 
 class Block(NamedTuple):
@@ -109,6 +118,9 @@ class CostModel:
         self._kinds = [layer.kind for layer in graph.layers]
         self._terms: dict[object, LayerTerms | None] = {}
         self._shapes: dict[object, Shapes] = {}
+        self._tables: dict[object, _Groups] = {}
+        self._collectives: dict[object, float] = {}
+        self._known_passes: dict[object, tuple[int, int]] = {}
         self._levels: dict[object, frozenset[int]] = {}
         self.edges = graph.index_edges()
         consumers: dict[int, list[tuple[int, int]]] = {}
@@ -162,14 +174,22 @@ class CostModel:
         return None
 
     def layer_terms(
-        self, layer: int, strategy: Strategy, micro_batch: int, block: Block
+        self,
+        layer: int,
+        strategy: Strategy,
+        micro_batch: int,
+        block: Block | None,
     ) -> LayerTerms | None:
-        """Return the terms of a layer, or ``None`` if it is not available."""
+        """Return the terms of a layer, or ``None`` if it is not available.
+
+        Without a block they are the terms without any communication: no
+        block has smaller ones.
+        """
         key = (
             self._kinds[layer],
             strategy,
             micro_batch,
-            self.placement(strategy, block),
+            None if block is None else self.placement(block),
         )
         if key not in self._terms:
             self._terms[key] = (
@@ -180,7 +200,11 @@ class CostModel:
         return self._terms[key]
 
     def _layer_terms(
-        self, layer: int, strategy: Strategy, micro_batch: int, block: Block
+        self,
+        layer: int,
+        strategy: Strategy,
+        micro_batch: int,
+        block: Block | None,
     ) -> LayerTerms:
         samples = micro_batch // strategy.dp
         key = (strategy.tp, strategy.cp, strategy.ep, samples)
@@ -188,17 +212,9 @@ class CostModel:
         activations = _activations(cost, strategy)
         assert activations is not None
         where = f"kind {self._kinds[layer]!r}"
+        groups = self._group_table(strategy, block)
 
-        calls = [
-            (call, self.groups(call.axis, strategy, block))
-            for call in cost.collectives
-        ]
-        forward = self.quanta(
-            cost.forward_ns + self._calls_ns(calls, "forward"), where
-        )
-        backward = self.quanta(
-            cost.backward_ns + self._calls_ns(calls, "backward"), where
-        )
+        forward, backward = self._passes(cost, groups, where)
         recomputed = 0
         if strategy.recompute == "selective":
             recomputed = self.quanta(activations.extra_ns, where)
@@ -208,47 +224,79 @@ class CostModel:
             )
 
         sizes = self._weight_sizes(cost, strategy)
-        gather_ns = scatter_ns = 0.0
-        for size, groups in (
-            (sizes.dense, self.groups("data", strategy, block)),
-            (sizes.expert, self.groups("expert-data", strategy, block)),
-        ):
-            gather_ns += self.network.collective_ns(
-                "all-gather", groups, size.weight_bytes
-            )
-            scatter_ns += self.network.collective_ns(
-                "reduce-scatter", groups, size.gradient_bytes
-            )
         if strategy.zero == 3:
-            gather = self.quanta(gather_ns, where)
+            gather = self.quanta(self._gather_ns(sizes, groups), where)
             forward += gather
             backward += gather
         if strategy.zero >= 2:
-            backward += self.quanta(scatter_ns, where)
+            backward += self.quanta(self._scatter_ns(sizes, groups), where)
 
         return LayerTerms(
             forward=forward,
             backward=backward + recomputed,
             recomputed=recomputed,
-            sync=self._sync(sizes, strategy, block, where),
+            sync=self._sync(sizes, strategy, groups, block, where),
             weight_bytes=sizes.kept(strategy.zero >= 3, "weight_bytes"),
             gradient_bytes=sizes.kept(strategy.zero >= 2, "gradient_bytes"),
             state_bytes=sizes.kept(strategy.zero >= 1, "state_bytes"),
             kept_bytes=activations.kept_bytes,
             working_bytes=cost.working_bytes
+            + activations.working_bytes
             + sizes.gathered(strategy.zero >= 3, "weight_bytes")
             + sizes.gathered(strategy.zero >= 2, "gradient_bytes"),
         )
 
-    def _calls_ns(
-        self, calls: list[tuple[CollectiveCall, Shapes]], phase: str
-    ) -> float:
+    def _passes(
+        self,
+        cost: LayerCost,
+        groups: _Groups,
+        where: str,
+    ) -> tuple[int, int]:
+        """Return forward and backward pass with their collectives."""
+        used = tuple(groups[call.axis] for call in cost.collectives)
+        key = (where, cost.key, used)
+        passes = self._known_passes.get(key)
+        if passes is None:
+            times_ns = {
+                "forward": cost.forward_ns,
+                "backward": cost.backward_ns,
+            }
+            for call, shapes in zip(cost.collectives, used, strict=True):
+                times_ns[call.phase] += call.count * self._collective_ns(
+                    call.kind, shapes, call.size_bytes
+                )
+            passes = (
+                self.quanta(times_ns["forward"], where),
+                self.quanta(times_ns["backward"], where),
+            )
+            self._known_passes[key] = passes
+        return passes
+
+    def _gather_ns(self, sizes: _WeightSizes, groups: _Groups) -> float:
+        """All-gather of the weights over the ranks that share them."""
         return sum(
-            call.count
-            * self.network.collective_ns(call.kind, groups, call.size_bytes)
-            for call, groups in calls
-            if call.phase == phase
+            self._collective_ns("all-gather", groups[axis], size.weight_bytes)
+            for size, axis in zip(sizes, _DATA_AXES, strict=True)
         )
+
+    def _scatter_ns(self, sizes: _WeightSizes, groups: _Groups) -> float:
+        """Reduce-scatter of the gradients over the same ranks."""
+        return sum(
+            self._collective_ns(
+                "reduce-scatter", groups[axis], size.gradient_bytes
+            )
+            for size, axis in zip(sizes, _DATA_AXES, strict=True)
+        )
+
+    def _collective_ns(
+        self, kind: CollectiveKind, shapes: Shapes, size_bytes: int
+    ) -> float:
+        key = (kind, shapes, size_bytes)
+        time_ns = self._collectives.get(key)
+        if time_ns is None:
+            time_ns = self.network.collective_ns(kind, shapes, size_bytes)
+            self._collectives[key] = time_ns
+        return time_ns
 
     def _weight_sizes(
         self, cost: LayerCost, strategy: Strategy
@@ -275,7 +323,8 @@ class CostModel:
         self,
         sizes: _WeightSizes,
         strategy: Strategy,
-        block: Block,
+        groups: _Groups,
+        block: Block | None,
         where: str,
     ) -> int:
         """Gradient sync and optimiser update of one layer, in quanta.
@@ -286,32 +335,28 @@ class CostModel:
         reduce-scatter, ZeRO 3 also its all-gather, per micro-batch.
         """
         if self.preset.switch_tree_sync:
+            if block is None:
+                return 0
             factor_ns, _ = self._switch_tree(block)
             weight_bytes = sizes.dense.weight_bytes + sizes.expert.weight_bytes
             return self.quanta(factor_ns * weight_bytes, where)
-        collective_ns = self.network.collective_ns
         sync_ns = 0.0
-        for size, axis in ((sizes.dense, ""), (sizes.expert, "expert-")):
-            if strategy.zero == 0:
-                groups = self.groups(axis + "sync", strategy, block)
-                sync_ns += collective_ns(
-                    "all-reduce", groups, size.gradient_bytes
+        if strategy.zero == 0:
+            for size, axis in zip(sizes, ("sync", "expert-sync"), strict=True):
+                sync_ns += self._collective_ns(
+                    "all-reduce", groups[axis], size.gradient_bytes
                 )
-                continue
-            groups = self.groups(axis + "data", strategy, block)
+        else:
             if strategy.zero == 1:
-                sync_ns += collective_ns(
-                    "reduce-scatter", groups, size.gradient_bytes
-                )
+                sync_ns += self._scatter_ns(sizes, groups)
             if strategy.zero <= 2:
-                sync_ns += collective_ns(
-                    "all-gather", groups, size.weight_bytes
+                sync_ns += self._gather_ns(sizes, groups)
+            for size in sizes:
+                sync_ns += self._collective_ns(
+                    "all-reduce",
+                    groups["replicas"],
+                    ceil_div(size.gradient_bytes, size.ranks),
                 )
-            sync_ns += collective_ns(
-                "all-reduce",
-                self.groups("replicas", strategy, block),
-                ceil_div(size.gradient_bytes, size.ranks),
-            )
         sync_ns *= 1.0 - self.problem.job.gradient_sync_overlap
         return self.quanta(sync_ns + self._update_ns(sizes, strategy), where)
 
@@ -334,7 +379,7 @@ class CostModel:
 
     # Groups of devices
 
-    def placement(self, strategy: Strategy, block: Block) -> object:
+    def placement(self, block: Block) -> object:
         """Return a key: layers cost the same on blocks with equal keys."""
         if self.preset.switch_tree_sync:
             return (block.replicas, block.pitch)
@@ -349,6 +394,19 @@ class CostModel:
         capacities = self.network.capacities
         period = capacities[-2] if len(capacities) > 1 else 1
         return block._replace(offset=block.offset % period)
+
+    def _group_table(self, strategy: Strategy, block: Block | None) -> _Groups:
+        """Return the groups of every axis; empty ones without a block."""
+        if block is None:
+            return dict.fromkeys(_AXES, frozenset())
+        block = self.aligned(block)
+        dp, tp, cp, ep = strategy.dp, strategy.tp, strategy.cp, strategy.ep
+        key = (dp, tp, cp, ep, block)
+        if key not in self._tables:
+            self._tables[key] = {
+                axis: self.groups(axis, strategy, block) for axis in _AXES
+            }
+        return self._tables[key]
 
     def groups(self, axis: str, strategy: Strategy, block: Block) -> Shapes:
         """Return the shapes of the parallel groups of an axis.

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from nest.cost.model import CostModel
 from nest.cost.space import Case, cases
 from nest.dp.closed_sets import ClosedSets
@@ -27,13 +25,14 @@ from nest.solvers.base import (
 from nest.units import ceil_div
 
 
-@dataclass
+@dataclass(eq=False)
 class _Open:
     """A case that is not settled yet, and its lower bound."""
 
     case: Case
     tables: StageTables
     bound: int
+    least_total: int
 
 
 def search(
@@ -56,70 +55,65 @@ def search(
         Step time in quanta and plan of a warm start, or ``None``.
     """
     best = int(INFINITE) if upper is None else upper
-    waiting: list[_Open] = []
-    settled_bound = int(INFINITE)
-    out_of_time = False
-    all_cases = cases(model.problem)
+    unsettled: list[_Open] = []
 
-    for case in all_cases:
-        if deadline.passed:
-            out_of_time = True
-            break
-        tables = StageTables(model, sets, case)
-        bound = work_bound(tables)
-        if bound < INFINITE:
-            waiting.append(_Open(case, tables, bound))
-    if out_of_time:
-        # Cases that were not even bounded leave only the trivial bound.
+    def proven() -> int:
+        return min([best] + [item.bound for item in unsettled])
+
+    try:
+        unsettled = _bounded_cases(model, sets, deadline)
+    except OutOfTimeError:
         return _output(best, plan, 0, Limit.TIME, "while bounding cases")
-    waiting.sort(key=lambda item: item.bound)
-
-    # A first sweep keeps few labels per state: plans early, bounds later.
-    for position, max_labels in ((0, 1), (1, None)):
-        remaining: list[_Open] = []
-        for done, item in enumerate(waiting):
-            if item.bound >= best:
-                continue
-            if deadline.passed:
-                out_of_time = True
-                remaining += waiting[done:]
-                break
-            floor = min(
-                [best, item.bound]
-                + [x.bound for x in remaining]
-                + [x.bound for x in waiting[done:]]
+    try:
+        # A first sweep keeps one label per state: plans early, proof later.
+        for sweep, max_labels in enumerate((1, None), 1):
+            # Small cases first in it: their plans rule out much of the rest.
+            todo = sorted(
+                unsettled,
+                key=lambda item: (
+                    len(item.tables.strategies) if max_labels else 0,
+                    item.bound,
+                ),
             )
-            report(
-                Progress(
-                    lower_bound_quanta=floor,
-                    message=(
-                        f"sweep {position + 1}, case {done + 1} of "
-                        f"{len(waiting)}: R={item.case.replicas}, "
-                        f"B={item.case.micro_batch}"
-                    ),
-                )
-            )
-            try:
-                found = _search_case(item, best, max_labels, deadline)
-            except OutOfTimeError:
-                out_of_time = True
-                remaining += waiting[done:]
-                break
-            if found is not None:
-                best = found.step_quanta
-                plan = make_plan(model, item.tables, found)
-                report(Progress(plan=plan, claimed_quanta=best))
-            if max_labels is not None and item.bound < best:
-                remaining.append(item)
-        waiting = sorted(remaining, key=lambda item: item.bound)
-        if out_of_time:
-            break
-    if out_of_time:
-        bound = min([best, settled_bound] + [x.bound for x in waiting])
-        return _output(
-            best, plan, bound, Limit.TIME, f"{len(waiting)} cases not settled"
-        )
+            for number, item in enumerate(todo, 1):
+                if item.bound < best:
+                    report(
+                        Progress(
+                            lower_bound_quanta=proven(),
+                            message=(
+                                f"sweep {sweep}, case {number} of "
+                                f"{len(todo)}: R={item.case.replicas}, "
+                                f"B={item.case.micro_batch}"
+                            ),
+                        )
+                    )
+                    found = _search_case(item, best, max_labels, deadline)
+                    if found is not None:
+                        best = found.step_quanta
+                        plan = make_plan(model, item.tables, found)
+                        report(Progress(plan=plan, claimed_quanta=best))
+                if max_labels is None or item.bound >= best:
+                    unsettled.remove(item)
+                    item.tables.forget_beyond(0)
+    except OutOfTimeError:
+        detail = f"{len(unsettled)} choices of (R, B) not settled"
+        return _output(best, plan, proven(), Limit.TIME, detail)
     return _output(best, plan, best, None, "")
+
+
+def _bounded_cases(
+    model: CostModel, sets: ClosedSets, deadline: Deadline
+) -> list[_Open]:
+    """Return the cases that are not infeasible at first sight."""
+    found = []
+    for case in cases(model.problem):
+        if deadline.passed:
+            raise OutOfTimeError
+        tables = StageTables(model, sets, case)
+        bound, least_total = work_bound(tables)
+        if bound < INFINITE:
+            found.append(_Open(case, tables, bound, least_total))
+    return found
 
 
 def _search_case(
@@ -128,8 +122,14 @@ def _search_case(
     tables = item.tables
     extra = item.case.num_micro_batches - 1
     if extra and best < INFINITE:
-        # T >= (M-1) τ + τ, so a longer stage is part of no better plan.
-        tables.forget_beyond(ceil_div(best, extra + 1))
+        # T >= (M-1) τ + max(τ, least Σ τ): a longer stage is part of no
+        # better plan.
+        tables.forget_beyond(
+            min(
+                ceil_div(best, extra + 1),
+                ceil_div(best - item.least_total, extra),
+            )
+        )
     pipeline = PipelineSearch(tables, deadline)
     item.bound = max(item.bound, pipeline.bound(best))
     if item.bound >= best:
@@ -137,8 +137,8 @@ def _search_case(
     return pipeline.solve(best, max_labels)
 
 
-def work_bound(tables: StageTables) -> int:
-    """Return a lower bound on ``T`` from the layers alone.
+def work_bound(tables: StageTables) -> tuple[int, int]:
+    """Return lower bounds on ``T`` and on ``Σ τ`` from the layers alone.
 
     With ``w`` the least ``n τ`` and ``t`` the least ``τ`` of a layer:
     ``Σ_s n_s τ_s <= P max τ``, so ``max τ >= Σ w / P``; also ``max τ >= max
@@ -146,30 +146,31 @@ def work_bound(tables: StageTables) -> int:
     least, so ``Σ m > P · capacity`` proves the case infeasible.
     """
     case = tables.case
-    counts = tables.kind_counts[-1]
-    present = counts > 0
-    device_time = tables.minimum_terms(
-        lambda t, n: n * (t.forward + t.backward)
+    counts = [int(count) for count in tables.kind_counts[-1]]
+    times, device_times, spaces = tables.least(
+        (
+            lambda t, n: t.forward + t.backward,
+            lambda t, n: n * (t.forward + t.backward),
+            lambda t, n: n * (t.static_bytes + t.kept_bytes),
+        )
     )
-    time = tables.minimum_terms(lambda t, n: t.forward + t.backward)
-    space = tables.minimum_terms(
-        lambda t, n: n * (t.static_bytes + t.kept_bytes)
-    )
-    if (time[present] >= INFINITE).any():
-        return int(INFINITE)
+    if max(times) >= INFINITE:
+        return int(INFINITE), int(INFINITE)
     capacity = tables.model.problem.cluster.device.memory_bytes
 
-    def total(values: np.ndarray[tuple[int], np.dtype[np.int64]]) -> int:
+    def total(values: list[int]) -> int:
         return sum(
-            int(count) * int(value)
-            for count, value in zip(counts, values, strict=True)
-            if count
+            count * value for count, value in zip(counts, values, strict=True)
         )
 
-    if total(space) > case.devices * capacity:
-        return int(INFINITE)
-    worst = max(ceil_div(total(device_time), case.devices), max(time[present]))
-    return int(max(total(time), worst) + (case.num_micro_batches - 1) * worst)
+    if total(spaces) > case.devices * capacity:
+        return int(INFINITE), int(INFINITE)
+    worst = max(ceil_div(total(device_times), case.devices), *times)
+    least_total = max(total(times), worst)
+    return (
+        least_total + (case.num_micro_batches - 1) * worst,
+        least_total,
+    )
 
 
 def make_plan(model: CostModel, tables: StageTables, chosen: Chosen) -> Plan:

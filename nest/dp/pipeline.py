@@ -107,12 +107,12 @@ class PipelineSearch:
         OutOfTimeError
             If the deadline passed.
         """
-        self._alive = {
-            (offset, size): self.tables.at(offset, size)
-            for offset in range(self.num_devices)
-            for size in self.tables.sizes
-            if offset + size <= self.num_devices
-        }
+        self._alive = {}
+        for offset in range(self.num_devices):
+            for size in self.tables.sizes:
+                if offset + size <= self.num_devices:
+                    self._check_time()
+                    self._alive[offset, size] = self.tables.at(offset, size)
         bound = 0
         for _ in range(3):
             before = self._alive_count()
@@ -286,9 +286,9 @@ class PipelineSearch:
             ]
             if parts:
                 levels[offset] = self._sorted(_join(parts), offset, max_labels)
-        if 0 not in levels:
+        root = levels.get(0)
+        if root is None or not len(root.total):
             return None
-        root = levels[0]
         times = root.total + self.extra_slots * root.worst + root.sync
         best = int(np.argmin(times))
         if int(times[best]) >= upper:

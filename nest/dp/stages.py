@@ -8,7 +8,7 @@ differences of sums over ``b`` and ``a``; only the working set is a maximum.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,7 @@ from nest.ir.plan import Strategy
 from nest.units import MAX_TOTAL
 
 Ints = NDArray[np.int64]
+Field = Callable[[LayerTerms, int], int]
 
 #: Larger than every time and count that occurs.
 INFINITE = np.int64(2**62)
@@ -128,43 +129,31 @@ class StageTables:
             return self.case.num_micro_batches
         return min(self.case.num_micro_batches, stages_left)
 
-    def minimum_terms(self, field: Callable[[LayerTerms, int], int]) -> Ints:
-        """Return per kind the least value of a field over every choice.
+    def least(self, fields: Sequence[Field]) -> list[list[int]]:
+        """Return per kind the least value of fields, communication free.
 
         Parameters
         ----------
-        field
-            Called with the terms and the device count of a strategy.
+        fields
+            Each is called with the terms and the device count of a strategy.
 
         Returns
         -------
-        array of shape (kinds,)
+        list of one list per field with one value per kind
             :data:`INFINITE` where no strategy is available.
         """
-        best = np.full(len(self._representatives), INFINITE)
-        places = self.alignments()
-        for n in self.sizes:
-            for offset in places:
-                if offset + n > self.case.devices:
+        best = [[int(INFINITE)] * len(self._representatives) for _ in fields]
+        for strategy in self.strategies:
+            for kind, layer in enumerate(self._representatives):
+                terms = self.model.layer_terms(
+                    layer, strategy, self.case.micro_batch, None
+                )
+                if terms is None:
                     continue
-                terms = self._kind_terms(n, offset)
-                for row in terms.rows:
-                    for kind, value in enumerate(row):
-                        if value is not None:
-                            best[kind] = min(best[kind], field(value, n))
+                for row, field in zip(best, fields, strict=True):
+                    value = field(terms, strategy.devices)
+                    row[kind] = min(row[kind], value)
         return best
-
-    def alignments(self) -> list[int]:
-        """Return the offsets that stand for all others."""
-        case = self.case
-        return sorted(
-            {
-                self.model.aligned(
-                    Block(case.replicas, case.devices, offset, 1)
-                ).offset
-                for offset in range(case.devices)
-            }
-        )
 
     def at(self, offset: int, size: int) -> Candidates:
         """Return the candidates on devices ``[offset, offset + size)``."""
@@ -361,9 +350,7 @@ class _KindTerms:
             if any(term is not None for term in row):
                 rows.append(row)
                 kept.append(index)
-        self.rows = rows
         self.strategies = kept
-
         # A layer that does not fit alone never fits; clipping its size keeps
         # the sums of a stage within 64 bits.
         too_much = model.problem.cluster.device.memory_bytes + 1
@@ -385,6 +372,34 @@ class _KindTerms:
             [[int(term is None) for term in row] for row in rows],
             dtype=np.int64,
         ).reshape(len(rows), len(representatives))
+        self._drop_dominated(
+            [
+                all_strategies[i].shards(model.problem.job.sequence_parallel)
+                for i in kept
+            ]
+        )
+
+    def _drop_dominated(self, shards: list[int]) -> None:
+        """Drop strategies that another one equals or beats in every term.
+
+        More shards make a boundary cheaper. Of equal strategies the first
+        one stays.
+        """
+        split = np.array(shards, dtype=np.int64)
+        tables: tuple[str, ...] = ("load", "sync", "static_bytes")
+        tables += ("kept_bytes", "working_bytes", "missing")
+        # beats[i, j]: i is nowhere worse than j
+        beats = split[:, None] >= split[None, :]
+        for name in tables:
+            table = getattr(self, name)
+            beats &= (table[:, None, :] <= table[None, :, :]).all(axis=2)
+        earlier = np.tri(len(shards), dtype=np.bool_)
+        beats &= ~beats.T | earlier.T
+        np.fill_diagonal(beats, False)
+        chosen = np.flatnonzero(~beats.any(axis=0))
+        self.strategies = [self.strategies[i] for i in chosen]
+        for name in tables:
+            setattr(self, name, getattr(self, name)[chosen])
 
 
 def check_range(worst: int, quantum_ps: int) -> None:

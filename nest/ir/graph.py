@@ -59,14 +59,19 @@ class Activations(Struct, frozen=True, kw_only=True):
     extra_ns
         Time that the backward pass adds. ``full`` takes none: it repeats the
         forward pass and its collectives.
+    working_bytes
+        Memory that this choice needs while the layer runs, on top of
+        :attr:`LayerCost.working_bytes`: what is computed again.
     """
 
     recompute: Recompute = "none"
     kept_bytes: int
     extra_ns: float = 0.0
+    working_bytes: int = 0
 
     def __post_init__(self) -> None:
         check_integer("kept_bytes", self.kept_bytes, 0)
+        check_integer("working_bytes", self.working_bytes, 0)
         check_real("extra_ns", self.extra_ns)
         if self.recompute != "selective" and self.extra_ns:
             raise ValueError(
