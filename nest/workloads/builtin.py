@@ -115,7 +115,7 @@ RECIPES = (
         num_devices=256,
         global_batch=1536,
         sequence_length=2048,
-        micro_batches=(1, 2, 4, 8),
+        micro_batches=(1, 2, 4, 8, 16, 32),
     ),
     Recipe(
         name="mixtral-8x7b-32",

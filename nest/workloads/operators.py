@@ -49,9 +49,9 @@ Activations kept per micro-batch
     Embedding and head follow the same three rules.
 
 Working memory
-    One figure must hold for every recompute choice, so it is an upper bound:
-    what ``full`` brings back of one layer, plus the gathered input, plus the
-    gradients of the MLP intermediates (of the logits in the head).
+    What the recompute choice brings back of one layer, plus the gathered
+    input, plus the gradients of the MLP intermediates (of the logits in the
+    head).
 
 As a check: GPT-3 175B on 64 A100, 8-way tensor and 8-way pipeline parallel,
 batch 64, selective recomputation, scores 12.8 s; Korthikanti et al., table 5,
@@ -210,7 +210,7 @@ def embedding(model: Architecture, split: Split) -> Node:
         ),
         weights=weights,
         kept_bytes={"none": none, "selective": none, "full": kept},
-        working_bytes=none - kept + BF16 * values,
+        working_bytes=BF16 * values,
     )
 
 
@@ -256,10 +256,7 @@ def decoder_layer(model: Architecture, split: Split) -> Node:
             *attention.repeated,
             *mlp.repeated,
         ),
-        working_bytes=none
-        - full
-        + _gathered(split, region)
-        + mlp.working_bytes,
+        working_bytes=_gathered(split, region) + mlp.working_bytes,
     )
 
 
@@ -306,7 +303,7 @@ def head(model: Architecture, split: Split) -> Node:
         weights=rows * hidden + model.norm_weights,
         kept_bytes={"none": none, "selective": selective, "full": full},
         repeated=("final norm",),
-        working_bytes=none - full + _gathered(split, region) + BF16 * logits,
+        working_bytes=_gathered(split, region) + BF16 * logits,
     )
 
 
@@ -372,6 +369,8 @@ def layer_cost(
                 recompute=choice,
                 kept_bytes=repeat * node.kept_bytes[choice],
                 extra_ns=repeat * repeated_ns * (choice == "selective"),
+                working_bytes=node.kept_bytes["none"]
+                - node.kept_bytes[choice],
             )
             for choice in RECOMPUTE
         ),
