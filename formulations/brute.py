@@ -1,0 +1,342 @@
+"""Plain enumeration: every plan is built and scored, the best one wins.
+
+The reference of all exact solvers. It must not be clever: it knows the
+counting rules of :mod:`nest.cost.space` and what a stage is, and leaves
+everything else to ``score``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from nest.cost.model import CostModel
+from nest.cost.score import score
+from nest.cost.space import Case, cases, strategies
+from nest.errors import InvalidOptionError, UnsupportedProblemError
+from nest.ir.plan import Plan, Stage, Strategy
+from nest.ir.problem import Problem
+from nest.solvers.base import (
+    Capabilities,
+    Deadline,
+    Limit,
+    Progress,
+    Report,
+    SolveOptions,
+    SolverOutput,
+    Status,
+    ignore_progress,
+)
+
+#: Plans that are enumerated at most, unless the option says otherwise.
+MAX_PLANS = 200_000
+
+#: Stages that are looked at while counting, at most.
+MAX_COUNT_STEPS = 300_000
+
+
+class BruteSolver:
+    """Enumerate all plans, one strategy per stage, and score each."""
+
+    name: ClassVar[str] = "brute"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        exact=True,
+        anytime=True,
+        warm_start=True,
+        method="plain enumeration of every plan",
+        options={
+            "max_plans": (
+                f"refuse problems with more plans (default {MAX_PLANS})"
+            ),
+        },
+    )
+
+    def unsupported(self, problem: Problem) -> str | None:
+        """Return ``None``: only the number of plans can be too large."""
+        return None
+
+    def solve(
+        self,
+        problem: Problem,
+        options: SolveOptions,
+        report: Report = ignore_progress,
+    ) -> SolverOutput:
+        """Score every plan and return the first of the best.
+
+        Raises
+        ------
+        UnsupportedProblemError
+            If there are more plans than ``max_plans``.
+        InvalidOptionError
+            If an option is unknown or no positive integer.
+        InvalidPlanError
+            If the warm start does not belong to the problem.
+        """
+        deadline = Deadline(options.time_limit_s)
+        max_plans = _max_plans(options)
+        model = CostModel(problem)
+        best: Plan | None = None
+        best_quanta: int | None = None
+        num_plans = num_scored = 0
+        timed_out = False
+
+        if options.warm_start is not None:
+            # It only has to be a plan of the problem: enumeration meets it,
+            # or an equal one, again.
+            score(problem, options.warm_start, model)
+        try:
+            space = PlanSpace(problem, model, deadline)
+            num_plans = space.count(max_plans)
+            for plan in space.plans():
+                if deadline.passed:
+                    timed_out = True
+                    break
+                num_scored += 1
+                verdict = score(problem, plan, model)
+                if verdict.feasible and (
+                    best_quanta is None or verdict.step_quanta < best_quanta
+                ):
+                    best, best_quanta = plan, verdict.step_quanta
+                    report(Progress(plan=best, claimed_quanta=best_quanta))
+        except _OutOfTime:
+            timed_out = True
+
+        extra = {"num_plans": num_plans, "num_scored": num_scored}
+        if timed_out:
+            return SolverOutput(
+                status=Status.NO_SOLUTION if best is None else Status.FEASIBLE,
+                plan=best,
+                claimed_quanta=best_quanta,
+                limit=Limit.TIME,
+                detail=f"scored {num_scored} of {num_plans or 'all'} plans",
+                extra=extra,
+            )
+        if best is None:
+            return SolverOutput(
+                status=Status.INFEASIBLE,
+                detail=f"none of the {num_plans} plans is feasible",
+                extra=extra,
+            )
+        return SolverOutput(
+            status=Status.OPTIMAL,
+            plan=best,
+            claimed_quanta=best_quanta,
+            lower_bound_quanta=best_quanta,
+            extra=extra,
+        )
+
+
+def _max_plans(options: SolveOptions) -> int:
+    for key in options.extra:
+        if key not in BruteSolver.capabilities.options:
+            raise InvalidOptionError(
+                f"brute: expected option max_plans, got {key!r}; remove it"
+            )
+    text = options.extra.get("max_plans", str(MAX_PLANS))
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise InvalidOptionError(
+            f"brute: expected max_plans to be an integer >= 1, got {text!r}"
+        )
+    return value
+
+
+class _OutOfTime(Exception):
+    """The time limit passed between two plans."""
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """``(R, B)`` with the strategies that stages may use."""
+
+    case: Case
+    strategies: tuple[Strategy, ...]
+
+
+class PlanSpace:
+    """All plans of a problem: counted, and listed one by one.
+
+    Sets of layers are bit masks over positions in the graph. A stage is the
+    difference of two predecessor-closed sets.
+
+    Parameters
+    ----------
+    problem, model
+        The problem and its cost model, which knows what is available.
+    deadline
+        Checked while counting.
+    """
+
+    def __init__(
+        self, problem: Problem, model: CostModel, deadline: Deadline
+    ) -> None:
+        self.problem = problem
+        self.model = model
+        self.deadline = deadline
+        layers = problem.graph.layers
+        self.full = (1 << len(layers)) - 1
+        self._predecessors = [0] * len(layers)
+        for source, target, _ in problem.graph.index_edges():
+            self._predecessors[target] |= 1 << source
+        self._next: dict[int, list[int]] = {}
+        self._available: dict[tuple[int, Strategy], int] = {}
+        self._steps = self._ticks = 0
+
+    def choices(self) -> Iterator[_Choice]:
+        """Yield ``(R, B)`` with its strategies.
+
+        Where all stages share one strategy, each strategy is a choice of its
+        own.
+        """
+        for case in cases(self.problem):
+            found = strategies(self.problem, case.micro_batch)
+            if self.model.preset.uniform:
+                for strategy in found:
+                    yield _Choice(case, (strategy,))
+            else:
+                yield _Choice(case, tuple(found))
+
+    def next_sets(self, closed: int) -> list[int]:
+        """Return every closed set that strictly contains ``closed``."""
+        if closed not in self._next:
+            reached = {closed}
+            frontier = [closed]
+            while frontier:
+                current = frontier.pop()
+                for layer, needed in enumerate(self._predecessors):
+                    bit = 1 << layer
+                    larger = current | bit
+                    if needed & ~current or larger in reached:
+                        continue
+                    self._count_step()
+                    reached.add(larger)
+                    frontier.append(larger)
+            reached.remove(closed)
+            self._next[closed] = sorted(reached)
+        return self._next[closed]
+
+    def fits(self, stage: int, strategy: Strategy, micro_batch: int) -> bool:
+        """Whether every layer of a stage is available under a strategy."""
+        key = (micro_batch, strategy)
+        if key not in self._available:
+            self._available[key] = sum(
+                1 << layer
+                for layer in range(len(self.problem.graph.layers))
+                if self.model.available(layer, strategy, micro_batch) is None
+            )
+        return not stage & ~self._available[key]
+
+    def count(self, max_plans: int) -> int:
+        """Return the number of plans.
+
+        Raises
+        ------
+        UnsupportedProblemError
+            If there are more than ``max_plans``.
+        """
+        total = 0
+        try:
+            for choice in self.choices():
+                total += self._count(choice, 0, choice.case.devices, {})
+        except _TooMany:
+            raise UnsupportedProblemError(
+                f"brute: expected at most {max_plans} plans, got so many "
+                f"that counting them was given up after {MAX_COUNT_STEPS} "
+                f"steps; {_REMEDY}"
+            ) from None
+        if total > max_plans:
+            raise UnsupportedProblemError(
+                f"brute: expected at most {max_plans} plans, got {total}; "
+                f"raise the option max_plans, or {_REMEDY}"
+            )
+        return total
+
+    def _count(
+        self,
+        choice: _Choice,
+        closed: int,
+        devices_left: int,
+        known: dict[tuple[int, int], int],
+    ) -> int:
+        if closed == self.full:
+            return 1
+        if devices_left == 0:
+            return 0
+        key = (closed, devices_left)
+        if key not in known:
+            total = 0
+            for following, strategy in self._stages(
+                choice, closed, devices_left
+            ):
+                self._count_step()
+                total += self._count(
+                    choice, following, devices_left - strategy.devices, known
+                )
+            known[key] = total
+        return known[key]
+
+    def _stages(
+        self, choice: _Choice, closed: int, devices_left: int
+    ) -> Iterator[tuple[int, Strategy]]:
+        """Yield every next stage: the set after it, and its strategy."""
+        for following in self.next_sets(closed):
+            for strategy in choice.strategies:
+                self._tick()
+                if strategy.devices <= devices_left and self.fits(
+                    following & ~closed, strategy, choice.case.micro_batch
+                ):
+                    yield following, strategy
+
+    def _count_step(self) -> None:
+        self._tick()
+        self._steps += 1
+        if self._steps > MAX_COUNT_STEPS:
+            raise _TooMany
+
+    def _tick(self) -> None:
+        self._ticks += 1
+        if self._ticks % 1024 == 0 and self.deadline.passed:
+            raise _OutOfTime
+
+    def plans(self) -> Iterator[Plan]:
+        """Yield every plan."""
+        for choice in self.choices():
+            case = choice.case
+            for stages in self._plans(choice, 0, case.devices):
+                yield Plan(
+                    replicas=case.replicas,
+                    micro_batch=case.micro_batch,
+                    stages=stages,
+                    solver=BruteSolver.name,
+                )
+
+    def _plans(
+        self, choice: _Choice, closed: int, devices_left: int
+    ) -> Iterator[tuple[Stage, ...]]:
+        if closed == self.full:
+            yield ()
+            return
+        for following, strategy in self._stages(choice, closed, devices_left):
+            stage = Stage(
+                layers=tuple(
+                    layer.id
+                    for position, layer in enumerate(self.problem.graph.layers)
+                    if (following & ~closed) >> position & 1
+                ),
+                devices=strategy.devices,
+                strategy=strategy,
+            )
+            left = devices_left - strategy.devices
+            for rest in self._plans(choice, following, left):
+                yield (stage, *rest)
+
+
+class _TooMany(Exception):
+    """The count took more steps than :data:`MAX_COUNT_STEPS`."""
+
+
+_REMEDY = "use solver dp, cpsat or milp"

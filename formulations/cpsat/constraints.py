@@ -1,0 +1,320 @@
+"""Constraints of the CP-SAT model.
+
+The functions have the names of their counterparts for MILP; the numbers are
+those of the equations in ``formulations/README.md``.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from formulations.common import check_time
+from formulations.cpsat.variables import Model
+
+if TYPE_CHECKING:
+    from ortools.sat.python.cp_model import LinearExprT
+
+
+def add_constraints(model: Model) -> None:
+    """Add all constraints.
+
+    Raises
+    ------
+    OutOfTime
+        If the deadline passes.
+    """
+    for add in (
+        one_option_per_slot,
+        consecutive_blocks,
+        one_slot_per_layer,
+        nonempty_slots,
+        precedence,
+        linking,
+        crossing,
+        receive,
+        load,
+        bottleneck,
+        work_bound,
+        sync,
+        memory,
+    ):
+        check_time(model.deadline)
+        add(model)
+
+
+def one_option_per_slot(model: Model) -> None:
+    """Every slot takes one option, which says what it costs (1).
+
+    ``Σ_o y[s,o] = 1``; ``w[s,g]`` is the sum over the options with profile
+    ``g``, ``uses[s,r]`` over those with receive ``r``.
+    """
+    engine = model.engine
+    for s, slot in model.slots.items():
+        engine.add_exactly_one(
+            model.y[s, o] for o in range(len(slot.options))
+        ).with_name(f"one_option_per_slot[{s}]")
+        for name, variables, classes in (
+            ("profile", model.w, [o.profile for o in slot.options]),
+            ("forward", model.uses_forward, [o.forward for o in slot.options]),
+            (
+                "backward",
+                model.uses_backward,
+                [o.backward for o in slot.options],
+            ),
+        ):
+            for index in sorted(set(classes) - {-1}):
+                members = [o for o, c in enumerate(classes) if c == index]
+                engine.add(
+                    sum(model.y[s, o] for o in members) == variables[s, index]
+                ).with_name(f"one_option_per_slot[{s},{name},{index}]")
+
+
+def consecutive_blocks(model: Model) -> None:
+    """A slot starts at ``p`` iff the one before it ends at ``p`` (2)."""
+    order = sorted(model.slots, reverse=True)
+    if model.instance.preset.last_stage_first:
+        order.reverse()
+    for before, after in pairwise(order):
+        ends: dict[int, list[int]] = {}
+        starts: dict[int, list[int]] = {}
+        for o, option in enumerate(model.slots[before].options):
+            ends.setdefault(option.offset + option.devices, []).append(o)
+        for o, option in enumerate(model.slots[after].options):
+            starts.setdefault(option.offset, []).append(o)
+        for p in sorted(ends.keys() | starts.keys()):
+            model.engine.add(
+                sum(model.y[before, o] for o in ends.get(p, []))
+                == sum(model.y[after, o] for o in starts.get(p, []))
+            ).with_name(f"consecutive_blocks[{after},{p}]")
+
+
+def one_slot_per_layer(model: Model) -> None:
+    """``Σ_s x[l,s] = 1``; ``late[l,s] = Σ_{r<=s} x[l,r]`` (3)."""
+    for layer in model.layers:
+        before = None
+        for s in sorted(model.slots):
+            late = model.late[layer, s]
+            new = model.x.get((layer, s), 0)
+            model.engine.add(
+                late == new if before is None else late == before + new
+            ).with_name(f"one_slot_per_layer[{layer},{s}]")
+            before = late
+        assert before is not None
+        model.engine.add_bool_and(before)
+
+
+def nonempty_slots(model: Model) -> None:
+    """``Σ_l x[l,s] >= 1`` (4)."""
+    for s in model.slots:
+        model.engine.add_bool_or(
+            model.x[layer, s]
+            for layer in model.layers
+            if (layer, s) in model.x
+        ).with_name(f"nonempty_slots[{s}]")
+
+
+def precedence(model: Model) -> None:
+    """``late[u,s]`` implies ``late[v,s]`` for every edge ``(u,v)`` (5)."""
+    for source, target, _ in model.instance.graph.edges:
+        for s in model.slots:
+            model.engine.add_implication(
+                model.late[source, s], model.late[target, s]
+            ).with_name(f"precedence[{source},{target},{s}]")
+
+
+def linking(model: Model) -> None:
+    """``Σ_g z[l,s,g] = x[l,s]``; ``z[l,s,g]`` implies ``w[s,g]`` (6)."""
+    for (layer, s), x in model.x.items():
+        choices = []
+        for g in range(len(model.slots[s].profiles)):
+            z = model.z.get((layer, s, g))
+            if z is None:
+                model.engine.add_bool_or(~x, ~model.w[s, g])
+            else:
+                model.engine.add_implication(z, model.w[s, g])
+                choices.append(z)
+        model.engine.add(sum(choices) == x).with_name(f"linking[{layer},{s}]")
+
+
+def crossing(model: Model) -> None:
+    """``c[i,s]`` if its producer is before slot ``s``, a consumer not (7).
+
+    ``crossed[s]`` if any increment crosses; in a connected graph one always
+    does.
+    """
+    engine, graph = model.engine, model.instance.graph
+    for s, crossed in model.crossed.items():
+        if graph.connected:
+            engine.add_bool_and(crossed)
+    for (i, s), c in model.c.items():
+        increment = graph.increments[i]
+        before = ~model.late[increment.producer, s]
+        for consumer in increment.consumers:
+            engine.add_bool_or(
+                c, ~before, ~model.late[consumer, s]
+            ).with_name(f"crossing[{i},{s},{consumer}]")
+        if not graph.connected:
+            engine.add_implication(c, model.crossed[s])
+
+
+def receive(model: Model) -> None:
+    """A receive takes as long as at its slowest level (8).
+
+    ``message(level) crossed + Σ_i Δ_i(level) c[i]`` for every level of the
+    receive that the slot uses, where ``Δ_i`` is what increment ``i`` adds.
+    """
+    if model.instance.preset.receive_per_edge:
+        _receive_per_edge(model)
+        return
+    increments = model.instance.graph.increments
+    for s, slot in model.slots.items():
+        for receives, uses, variables, boundary in (
+            (slot.forward, model.uses_forward, model.receive_forward, s),
+            (slot.backward, model.uses_backward, model.receive_backward, s - 1),
+        ):
+            check_time(model.deadline)
+            for r, entry in enumerate(receives):
+                for message, times in entry.rows:
+                    total = message * model.crossed[boundary]
+                    for i, step in enumerate(increments):
+                        below = times[step.lower] if step.lower >= 0 else 0
+                        total += (times[step.upper] - below) * model.c[
+                            i, boundary
+                        ]
+                    model.engine.add(variables[s] >= total).with_name(
+                        f"receive[{s},{boundary},{r}]"
+                    ).only_enforce_if(uses[s, r])
+
+
+def _receive_per_edge(model: Model) -> None:
+    """A receive takes as long as its slowest edge (8')."""
+    engine = model.engine
+    for s, slot in model.slots.items():
+        for receives, variables, forward in (
+            (slot.forward, model.receive_forward, True),
+            (slot.backward, model.receive_backward, False),
+        ):
+            for entry in receives:
+                ((_, times),) = entry.rows
+                for (source, target, _), time in zip(
+                    model.instance.graph.edges, times, strict=True
+                ):
+                    inside, outside = (
+                        (target, source) if forward else (source, target)
+                    )
+                    if (inside, s) not in model.x:
+                        continue
+                    enforced = [model.x[inside, s]]
+                    if (outside, s) in model.x:
+                        enforced.append(~model.x[outside, s])
+                    engine.add(variables[s] >= time).with_name(
+                        f"receive[{s},{source},{target},{forward}]"
+                    ).only_enforce_if(enforced)
+
+
+def load(model: Model) -> None:
+    """``τ_s``: the layers' time and the receives (9).
+
+    Where recomputation hides the receive of the gradients, the larger of
+    the two counts (9').
+    """
+    for s in model.slots:
+        check_time(model.deadline)
+        base = recomputed = 0
+        for layer in model.layers:
+            for g in range(len(model.slots[s].profiles)):
+                terms = model.terms(layer, s, g)
+                if terms is not None and (layer, s) in model.x:
+                    base += terms.base * model.z[layer, s, g]
+                    recomputed += terms.recomputed * model.z[layer, s, g]
+        forward = model.receive_forward.get(s, 0)
+        backward = model.receive_backward.get(s, 0)
+        if s in model.hidden:
+            model.engine.add_max_equality(
+                model.hidden[s], [recomputed, backward]
+            )
+            backward = model.hidden[s]
+        model.engine.add(
+            model.load[s] == base + forward + backward
+        ).with_name(f"load[{s}]")
+
+
+def bottleneck(model: Model) -> None:
+    """``t_max = max_s τ_s`` (10)."""
+    model.engine.add_max_equality(
+        model.slowest, list(model.load.values())
+    ).with_name("bottleneck")
+
+
+def work_bound(model: Model) -> None:
+    """``P t_max >= Σ_{l,s,g} n_g τ_{l,g} z[l,s,g]``, a valid inequality (11).
+
+    Slots use at most ``P`` devices together, each for at most ``t_max``.
+    """
+    work = 0
+    for (layer, s, g), z in model.z.items():
+        terms = model.terms(layer, s, g)
+        assert terms is not None
+        work += model.slots[s].profiles[g].devices * terms.load * z
+    model.engine.add(
+        model.sub_problem.case.devices * model.slowest >= work
+    ).with_name("work_bound")
+
+
+def sync(model: Model) -> None:
+    """``Y >= Σ_{l,g} Y_{l,g} z[l,s,g]`` for the slots that count (12)."""
+    counted = list(model.slots)
+    if model.instance.preset.sync_stages == "first":
+        counted = [max(model.slots)]
+    for s in counted:
+        total = model.slots[s].sync_constant
+        for layer in model.layers:
+            for g in range(len(model.slots[s].profiles)):
+                terms = model.terms(layer, s, g)
+                if terms is not None and (layer, s) in model.x:
+                    total += terms.sync * model.z[layer, s, g]
+        model.engine.add(model.sync >= total).with_name(f"sync[{s}]")
+
+
+def memory(model: Model) -> None:
+    """Resident bytes and the largest working set fit the capacity (13)."""
+    engine, capacity = model.engine, model.instance.capacity
+    for s, slot in model.slots.items():
+        check_time(model.deadline)
+        kept = _entering(model, s)
+        for g, profile in enumerate(slot.profiles):
+            if not profile.tight:
+                continue
+            working = engine.new_int_var(0, capacity, f"working[{s},{g}]")
+            resident = kept
+            for layer in model.layers:
+                terms = model.terms(layer, s, g)
+                if terms is None or (layer, s) not in model.x:
+                    continue
+                x = model.x[layer, s]
+                resident += terms.resident_bytes * x
+                engine.add(working >= terms.working_bytes * x)
+            engine.add(resident + working <= capacity).with_name(
+                f"memory[{s},{g}]"
+            ).only_enforce_if(model.w[s, g])
+
+
+def _entering(model: Model, s: int) -> LinearExprT:
+    """Return the bytes kept of tensors that enter a slot (14)."""
+    total: LinearExprT = 0
+    sizes = model.slots[s].entering_bytes
+    if not sizes:
+        return total
+    for (source, target, _), size_bytes in zip(
+        model.instance.graph.edges, sizes, strict=True
+    ):
+        if (target, s) not in model.x:
+            continue
+        enters = model.engine.new_bool_var(f"enters[{source},{target},{s}]")
+        outside = []
+        if (source, s) in model.x:
+            outside.append(model.x[source, s])
+        model.engine.add_bool_or(enters, ~model.x[target, s], *outside)
+        total += min(size_bytes, model.instance.capacity + 1) * enters
+    return total

@@ -1,0 +1,271 @@
+"""Run an engine through PuLP and find out what it really proved.
+
+PuLP calls a time-out optimal, so its status is never used. CBC is judged by
+the result line of its log, HiGHS by its own model status. Of any other engine
+only an optimum or infeasibility well before the limit is believed, and no
+bound.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import re
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from formulations.common import OutOfTime
+from nest.errors import InvalidOptionError, SolverError
+
+#: The engine that comes with PuLP.
+DEFAULT = "PULP_CBC_CMD"
+
+#: Short names.
+ALIASES = {"cbc": DEFAULT, "highs": "HiGHS"}
+
+#: Absolute; the step time is about 2**10 in the engine's units.
+TOLERANCE = 1e-9
+
+#: Not worth starting an engine for.
+LEAST_TIME_S = 0.01
+
+
+class Verdict(enum.Enum):
+    """What an engine proved."""
+
+    OPTIMAL = "optimal"
+    INFEASIBLE = "infeasible"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an engine says, in its units.
+
+    Attributes
+    ----------
+    verdict
+        What is proven.
+    objective
+        Of the solution that the variables hold; ``None`` if there is none.
+    bound
+        Lower bound on the objective; ``None`` if unknown.
+    """
+
+    verdict: Verdict
+    objective: float | None = None
+    bound: float | None = None
+
+
+def engine_name(text: str) -> str:
+    """Return PuLP's name of an available engine.
+
+    Raises
+    ------
+    InvalidOptionError
+        If it is not available here.
+    """
+    import pulp
+
+    available = pulp.listSolvers(onlyAvailable=True)
+    name = ALIASES.get(text.lower(), text)
+    if name not in available:
+        raise InvalidOptionError(
+            f"milp: expected option engine to be one of "
+            f"{', '.join(available)}, got {text!r}; choose one or install it"
+        )
+    return name
+
+
+def run(
+    problem: Any,
+    name: str,
+    *,
+    remaining_s: float | None,
+    num_workers: int,
+    seed: int,
+) -> Outcome:
+    """Solve a PuLP problem to proven optimality or until time is up.
+
+    Raises
+    ------
+    OutOfTime
+        If there is no time to start the engine.
+    SolverError
+        If the engine fails, or says something that is not known here.
+    """
+    if remaining_s is not None and remaining_s < LEAST_TIME_S:
+        raise OutOfTime
+    runner = {DEFAULT: _run_cbc, "HiGHS": _run_highs}.get(name, _run_other)
+    try:
+        return runner(problem, name, remaining_s, num_workers, seed)
+    except SolverError:
+        raise
+    except Exception as error:  # an engine may raise anything
+        raise SolverError(f"milp: engine {name}: {error}") from error
+
+
+#: Result lines of CBC; the first that matches counts.
+_CBC_RESULTS = (
+    (r"Result - Optimal solution found\s*$", Verdict.OPTIMAL),
+    (r"Result - Problem proven infeasible", Verdict.INFEASIBLE),
+    (r"Result - Linear relaxation infeasible", Verdict.INFEASIBLE),
+    (r"Problem is infeasible - ", Verdict.INFEASIBLE),
+    (r"Pre-processing says infeasible", Verdict.INFEASIBLE),
+    (r"Result - Stopped on time limit", Verdict.STOPPED),
+)
+
+
+def _run_cbc(
+    problem: Any,
+    name: str,
+    remaining_s: float | None,
+    num_workers: int,
+    seed: int,
+) -> Outcome:
+    import pulp
+
+    options = [
+        f"integerTolerance {TOLERANCE}",
+        f"primalTolerance {TOLERANCE}",
+    ]
+    if seed:
+        options.append(f"randomCbcSeed {seed % 2**31}")
+    with tempfile.TemporaryDirectory(prefix="nest-milp-") as folder:
+        log = Path(folder, "cbc.log")
+        solver = pulp.PULP_CBC_CMD(
+            msg=False,
+            gapRel=0,
+            gapAbs=0,
+            timeLimit=remaining_s,
+            threads=num_workers if num_workers > 1 else None,
+            options=options,
+            logPath=str(log),
+        )
+        solver.tmpDir = folder
+        problem.solve(solver)
+        text = log.read_text(encoding="utf-8", errors="replace")
+    return read_cbc_log(text)
+
+
+def read_cbc_log(text: str) -> Outcome:
+    """Return what CBC proved, by its log.
+
+    Raises
+    ------
+    SolverError
+        If the log has no known result.
+    """
+    for pattern, verdict in _CBC_RESULTS:
+        if re.search(pattern, text, re.MULTILINE):
+            break
+    else:
+        lines = [line for line in text.splitlines() if line.strip()]
+        raise SolverError(
+            "milp: engine CBC: expected a known result in its log, got "
+            + " / ".join(lines[-6:])
+        )
+    if verdict is Verdict.INFEASIBLE:
+        return Outcome(verdict)
+    objective = _number(text, "Objective value")
+    if verdict is Verdict.OPTIMAL:
+        if objective is None:
+            raise SolverError(
+                "milp: engine CBC: expected an objective value with an "
+                "optimum, got none"
+            )
+        return Outcome(verdict, objective, objective)
+    bound = _number(text, "Lower bound")
+    if bound is not None:
+        # Printed with three decimals.
+        bound -= 1e-3
+    return Outcome(verdict, objective, bound)
+
+
+def _number(text: str, label: str) -> float | None:
+    found = re.search(rf"^{label}:\s+(\S+)", text, re.MULTILINE)
+    if found is None:
+        return None
+    value = float(found[1])
+    return value if math.isfinite(value) and abs(value) < 1e50 else None
+
+
+def _run_highs(
+    problem: Any,
+    name: str,
+    remaining_s: float | None,
+    num_workers: int,
+    seed: int,
+) -> Outcome:
+    import highspy
+    import pulp
+
+    solver = pulp.HiGHS(
+        msg=False,
+        gapRel=0,
+        gapAbs=0,
+        timeLimit=remaining_s,
+        threads=num_workers,
+        random_seed=seed % 2**31,
+        primal_feasibility_tolerance=TOLERANCE,
+        # mip_feasibility_tolerance keeps its default: at 1e-9 HiGHS 1.13.1
+        # calls solutions optimal that are not.
+    )
+    problem.solve(solver)
+    engine = problem.solverModel
+    status = engine.getModelStatus()
+    verdict = {
+        highspy.HighsModelStatus.kOptimal: Verdict.OPTIMAL,
+        highspy.HighsModelStatus.kInfeasible: Verdict.INFEASIBLE,
+        highspy.HighsModelStatus.kUnboundedOrInfeasible: Verdict.INFEASIBLE,
+        highspy.HighsModelStatus.kTimeLimit: Verdict.STOPPED,
+        highspy.HighsModelStatus.kInterrupt: Verdict.STOPPED,
+    }.get(status)
+    if verdict is None:
+        raise SolverError(
+            f"milp: engine HiGHS: expected a known status, got "
+            f"{engine.modelStatusToString(status)}"
+        )
+    if verdict is Verdict.INFEASIBLE:
+        return Outcome(verdict)
+    info = engine.getInfo()
+    objective = bound = None
+    if info.primal_solution_status == 2:  # feasible
+        objective = float(engine.getObjectiveValue())
+    if math.isfinite(info.mip_dual_bound):
+        bound = float(info.mip_dual_bound)
+    return Outcome(verdict, objective, bound)
+
+
+def _run_other(
+    problem: Any,
+    name: str,
+    remaining_s: float | None,
+    num_workers: int,
+    seed: int,
+) -> Outcome:
+    import pulp
+
+    settings: dict[str, Any] = {"msg": False, "gapRel": 0}
+    if remaining_s is not None:
+        settings["timeLimit"] = remaining_s
+    started = time.monotonic()
+    problem.solve(pulp.getSolver(name, **settings))
+    elapsed_s = time.monotonic() - started
+    stopped = remaining_s is not None and elapsed_s > 0.9 * remaining_s
+    if problem.sol_status == pulp.LpSolutionOptimal:
+        value = float(pulp.value(problem.objective))
+        if stopped:
+            return Outcome(Verdict.STOPPED, value)
+        return Outcome(Verdict.OPTIMAL, value, value)
+    if stopped:
+        return Outcome(Verdict.STOPPED)
+    if problem.sol_status == pulp.LpSolutionInfeasible:
+        return Outcome(Verdict.INFEASIBLE)
+    raise SolverError(
+        f"milp: engine {name}: expected an optimum or infeasibility, got "
+        f"{pulp.LpStatus[problem.status]!r}"
+    )

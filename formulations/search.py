@@ -1,0 +1,293 @@
+"""The search over sub-problems, the same for every engine.
+
+An engine answers one ``(R, B, S)``; what is proven about all of them, and
+what has to be re-checked, is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from formulations.common import Instance, OutOfTime, Slot, SubProblem
+from nest.cost.model import CostModel
+from nest.cost.score import score
+from nest.errors import InvalidPlanError, SolverError
+from nest.ir.plan import Plan, Stage, Strategy
+from nest.ir.problem import Problem
+from nest.solvers.base import (
+    Deadline,
+    Limit,
+    Progress,
+    Report,
+    SolveOptions,
+    SolverOutput,
+    Status,
+)
+
+
+@dataclass(frozen=True)
+class Start:
+    """A known plan in the terms of a sub-problem: what an engine is hinted.
+
+    Attributes
+    ----------
+    slot_of
+        Slot of each layer.
+    places
+        Offset and strategy of each slot.
+    """
+
+    slot_of: tuple[int, ...]
+    places: Mapping[int, tuple[int, Strategy]]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an engine found out about one sub-problem.
+
+    Attributes
+    ----------
+    finished
+        It is proven that no plan beats ``plan``, or the cutoff if there is
+        no plan.
+    plan
+        The best plan found.
+    claimed_quanta
+        Its step time by the model; may be too long if not finished.
+    bound
+        A lower bound on plans that beat the cutoff; ``None`` if unknown.
+    """
+
+    finished: bool
+    plan: Plan | None = None
+    claimed_quanta: float | None = None
+    bound: int | None = None
+
+
+class Engine(Protocol):
+    """Solves sub-problems."""
+
+    tolerance: float
+
+    def solve(
+        self,
+        instance: Instance,
+        sub_problem: SubProblem,
+        slots: dict[int, Slot],
+        cutoff: int | None,
+        start: Start | None,
+        deadline: Deadline,
+    ) -> Answer:
+        """Find the best plan with a step time of at most ``cutoff``.
+
+        Raises
+        ------
+        OutOfTime
+            If the deadline passes before the engine runs.
+        """
+
+
+def search(
+    name: str,
+    problem: Problem,
+    engine: Engine,
+    options: SolveOptions,
+    report: Report,
+) -> SolverOutput:
+    """Solve all sub-problems, most promising first, and combine the proofs.
+
+    Raises
+    ------
+    InvalidPlanError
+        If the warm start does not fit.
+    SolverError
+        If an engine's plan is not what the engine says it is.
+    """
+    deadline = Deadline(options.time_limit_s)
+    model = CostModel(problem)
+    instance = Instance(problem, model)
+    best: Plan | None = None
+    best_quanta: int | None = None
+    if options.warm_start is not None:
+        best = options.warm_start
+        best_quanta = _check_warm_start(problem, best, model)
+        report(Progress(plan=best, claimed_quanta=best_quanta))
+
+    todo: list[SubProblem] = []
+    unfinished: list[int] = []
+    num_solved = 0
+    try:
+        todo = instance.sub_problems(deadline)
+    except OutOfTime:
+        unfinished.append(0)
+    num_sub_problems = len(todo)
+    while todo:
+        sub_problem = todo[0]
+        if best_quanta is not None and sub_problem.bound >= best_quanta:
+            break
+        try:
+            slots = instance.slots(sub_problem, deadline)
+            answer = Answer(finished=True)
+            if slots is not None:
+                answer = engine.solve(
+                    instance,
+                    sub_problem,
+                    slots,
+                    None if best_quanta is None else best_quanta - 1,
+                    _start(problem, options.warm_start, sub_problem),
+                    deadline,
+                )
+                num_solved += 1
+        except OutOfTime:
+            break
+        del todo[0]
+        if not answer.finished:
+            unfinished.append(max(sub_problem.bound, answer.bound or 0))
+        if answer.plan is None:
+            continue
+        quanta = _check_plan(name, sub_problem, answer, problem, model, engine)
+        if best_quanta is None or quanta < best_quanta:
+            best, best_quanta = answer.plan, quanta
+            report(
+                Progress(
+                    plan=best,
+                    claimed_quanta=quanta,
+                    lower_bound_quanta=min(
+                        [quanta, *unfinished, *(p.bound for p in todo[:1])]
+                    ),
+                )
+            )
+
+    unfinished += [sub_problem.bound for sub_problem in todo]
+    # A bound that reaches the incumbent settles its sub-problem.
+    if best_quanta is not None:
+        unfinished = [bound for bound in unfinished if bound < best_quanta]
+    extra = {"num_sub_problems": num_sub_problems, "num_solved": num_solved}
+    if unfinished:
+        return SolverOutput(
+            status=Status.NO_SOLUTION if best is None else Status.FEASIBLE,
+            plan=best,
+            claimed_quanta=best_quanta,
+            lower_bound_quanta=min(unfinished),
+            limit=Limit.TIME,
+            detail=f"{len(unfinished)} sub-problems (R, B, S) are open",
+            extra=extra,
+        )
+    if best is None:
+        return SolverOutput(
+            status=Status.INFEASIBLE,
+            detail="no plan fits the devices' memory and the counting rules",
+            extra=extra,
+        )
+    return SolverOutput(
+        status=Status.OPTIMAL,
+        plan=best,
+        claimed_quanta=best_quanta,
+        lower_bound_quanta=best_quanta,
+        extra=extra,
+    )
+
+
+def make_plan(
+    name: str,
+    instance: Instance,
+    sub_problem: SubProblem,
+    slot_of: Mapping[int, int],
+    strategy_of: Mapping[int, Strategy],
+) -> Plan:
+    """Return the plan given by the slot of each layer and their strategies."""
+    layers = instance.problem.graph.layers
+    return Plan(
+        replicas=sub_problem.case.replicas,
+        micro_batch=sub_problem.case.micro_batch,
+        stages=tuple(
+            Stage(
+                layers=tuple(
+                    layers[layer].id
+                    for layer in instance.graph.order
+                    if slot_of[layer] == number
+                ),
+                devices=strategy_of[number].devices,
+                strategy=strategy_of[number],
+            )
+            for number in range(sub_problem.num_stages, 0, -1)
+        ),
+        solver=name,
+    )
+
+
+def _check_warm_start(problem: Problem, plan: Plan, model: CostModel) -> int:
+    for number, stage in enumerate(plan.stages, 1):
+        if len(set(stage.layer_strategies)) > 1:
+            raise InvalidPlanError(
+                f"stage {number}: expected one strategy for all layers of a "
+                f"stage to start from, got {len(set(stage.layer_strategies))}"
+                f"; give every stage one strategy"
+            )
+    verdict = score(problem, plan, model)
+    if not verdict.feasible:
+        raise InvalidPlanError(
+            f"{verdict.violations[0]}; start from a plan that fits"
+        )
+    return verdict.step_quanta
+
+
+def _check_plan(
+    name: str,
+    sub_problem: SubProblem,
+    answer: Answer,
+    problem: Problem,
+    model: CostModel,
+    engine: Engine,
+) -> int:
+    """Return the shared score of an engine's plan, which it must match."""
+    assert answer.plan is not None
+    try:
+        verdict = score(problem, answer.plan, model)
+    except InvalidPlanError as error:
+        raise SolverError(f"{name}: {sub_problem}: {error}") from error
+    if not verdict.feasible:
+        raise SolverError(f"{name}: {sub_problem}: {verdict.violations[0]}")
+    claimed, quanta = answer.claimed_quanta, verdict.step_quanta
+    slack = engine.tolerance * max(quanta, 1)
+    # Only at an optimum are the terms of the model as small as they can be.
+    if (
+        claimed is None
+        or claimed < quanta - slack
+        or (answer.finished and claimed > quanta + slack)
+    ):
+        raise SolverError(
+            f"{name}: {sub_problem}: expected the model's step time to be "
+            f"that of its plan, {quanta} quanta, got {claimed}"
+        )
+    return quanta
+
+
+def _start(
+    problem: Problem, plan: Plan | None, sub_problem: SubProblem
+) -> Start | None:
+    """Return the warm start, if it belongs to the sub-problem."""
+    if (
+        plan is None
+        or plan.replicas != sub_problem.case.replicas
+        or plan.micro_batch != sub_problem.case.micro_batch
+        or len(plan.stages) != sub_problem.num_stages
+    ):
+        return None
+    index = problem.graph.index
+    slot_of = [0] * len(index)
+    places: dict[int, tuple[int, Strategy]] = {}
+    offset = 0
+    for position, stage in enumerate(plan.stages):
+        number = sub_problem.num_stages - position
+        for layer in stage.layers:
+            slot_of[index[str(layer)]] = number
+        places[number] = (offset, stage.layer_strategies[0])
+        offset += stage.devices
+    if sub_problem.strategy is not None and any(
+        strategy != sub_problem.strategy for _, strategy in places.values()
+    ):
+        return None
+    return Start(tuple(slot_of), places)
