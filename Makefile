@@ -1,0 +1,73 @@
+# Everything a checkout needs, from a machine that has only make and
+# python3 (3.11 or newer, with its venv module).
+#
+#   make demo       compare the three exact solvers on a built-in problem
+#   make test       lint, type check, and the whole test suite
+#   make lint       only the static checks
+#   make test-full  the agreement tests on thousands of random problems
+#   make mutation   break the solvers on purpose; some test must notice
+#   make lock       resolve the dependencies anew
+#   make clean      remove what the other targets made
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed-from-lock
+PYTEST_ARGS ?= -n 2
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint test-full mutation lock clean
+.DELETE_ON_ERROR:
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+# Set-up: once, and again when the lock or the project file changes.
+$(STAMP): requirements.lock pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "set-up: expected\
+	 $(PYTHON) on the PATH, got none; install Python 3.11 or newer, or name\
+	 one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	{ echo "set-up: expected Python 3.11 or newer, got $$($(PYTHON)\
+	 --version 2>&1); name another one: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	{ echo "set-up: expected Python's venv module, got none; install it\
+	 (on Debian: apt install python3-venv)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(STAMP)
+	$(BIN)/nest compare --solvers dp,milp,cpsat
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# pytest comes last, so that its summary is the last line.
+test: lint
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-full: $(STAMP)
+	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest $(PYTEST_ARGS) \
+	  tests/properties
+
+mutation: $(STAMP)
+	$(BIN)/python bench/mutation.py
+
+# uv is needed for this target only; it is not part of the lock.
+lock: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip compile pyproject.toml --group dev --universal --upgrade \
+	  --generate-hashes --no-emit-index-url --no-annotate --quiet \
+	  --custom-compile-command 'make lock' --output-file requirements.lock
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	  .coverage build dist
+	find nest formulations baselines tests bench -name __pycache__ \
+	  -type d -prune -exec rm -rf {} +
