@@ -1,0 +1,103 @@
+"""All exact solvers prove the same: the optimum, or that there is none.
+
+A disagreement writes the problem to ``.hypothesis/disagreements`` and says
+how to store it as a regression instance; instance files, not seeds, are kept.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+
+from nest.cost.score import score
+from nest.ir import Problem, problem_hash, write
+from nest.solvers.base import SolveOptions, SolverOutput, Status
+from nest.solvers.registry import get_solver
+from tests.properties.profiles import examples
+from tests.strategies import problems
+
+#: Relative difference that a solver on floating-point numbers may have.
+TOLERANCE = {"milp": 1e-6}
+
+
+def solve(name: str, problem: Problem) -> SolverOutput:
+    return get_solver(name)().solve(problem, SolveOptions())
+
+
+def why_wrong(name: str, problem: Problem, truth: SolverOutput) -> str | None:
+    """Return what a solver got wrong, or ``None``."""
+    output = solve(name, problem)
+    if output.status is not truth.status:
+        return f"{name}: status {output.status}, expected {truth.status}"
+    if output.limit is not None:
+        return f"{name}: limit {output.limit} without one"
+    optimum = truth.claimed_quanta
+    bound = output.lower_bound_quanta
+    if optimum is None:
+        if output.plan is not None or output.claimed_quanta is not None:
+            return f"{name}: a plan of an infeasible problem"
+        return None
+    if output.plan is None or output.claimed_quanta is None:
+        return f"{name}: optimal without a plan"
+    verdict = score(problem, output.plan)
+    if not verdict.feasible:
+        return f"{name}: infeasible plan, {verdict.violations}"
+    if verdict.step_quanta != output.claimed_quanta:
+        return (
+            f"{name}: claims {output.claimed_quanta}, "
+            f"scored {verdict.step_quanta}"
+        )
+    slack = TOLERANCE.get(name, 0) * optimum
+    if not optimum <= output.claimed_quanta <= optimum + slack:
+        return f"{name}: {output.claimed_quanta}, optimum {optimum}"
+    if bound is None or not optimum - slack <= bound <= optimum:
+        return f"{name}: lower bound {bound}, optimum {optimum}"
+    return None
+
+
+def check(names: tuple[str, ...], problem: Problem) -> None:
+    """Compare solvers with plain enumeration."""
+    truth = solve("brute", problem)
+    assert truth.status in (Status.OPTIMAL, Status.INFEASIBLE)
+    wrong = [
+        text
+        for name in names
+        if (text := why_wrong(name, problem, truth)) is not None
+    ]
+    if wrong:
+        folder = Path(".hypothesis", "disagreements")
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{problem_hash(problem)[:12]}.json"
+        write(path, problem)
+        pytest.fail(
+            f"{'; '.join(wrong)}. Keep it: python -m tests.regression.store "
+            f"{path} NAME WHY"
+        )
+
+
+@examples(250, full=2500)
+@given(problems())
+def test_dp_and_cpsat_prove_the_optimum_of_brute_force(problem):
+    """Equal to the quantum, infeasibility included."""
+    check(("dp", "cpsat"), problem)
+
+
+@examples(60, full=2000)
+@given(problems())
+def test_milp_proves_the_optimum_of_brute_force(problem):
+    """Equal up to 1e-6, infeasibility included."""
+    check(("milp",), problem)
+
+
+@examples(60, full=1000)
+@given(problems(preset="nest-artifact"))
+def test_exact_solvers_agree_under_the_nest_artifact_preset(problem):
+    check(("dp", "cpsat"), problem)
+
+
+@examples(15, full=500)
+@given(problems(preset="nest-artifact"))
+def test_milp_agrees_under_the_nest_artifact_preset(problem):
+    check(("milp",), problem)

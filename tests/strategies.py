@@ -1,0 +1,668 @@
+"""Random problems for Hypothesis, small enough for plain enumeration.
+
+Every drawn problem has at most :data:`MAX_PLANS` plans. Sizes, rates and
+times are of one order, so that computation, network and memory all decide:
+1e9 bytes/s moves one byte per nanosecond, layers take some hundred ns and
+hold some hundred bytes. Memory is drawn around what the plans of the problem
+need, so that it is the binding constraint of a good part of the problems and
+some have no plan at all. ``python -m tests.strategies`` prints the mix.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from nest.cost.model import CostModel
+from nest.cost.score import score
+from nest.cost.space import cases, strategies
+from nest.ir import (
+    Activations,
+    Cluster,
+    CollectiveCall,
+    Device,
+    Edge,
+    Graph,
+    Hierarchy,
+    Job,
+    Layer,
+    LayerCost,
+    LayerKind,
+    Level,
+    Optimizer,
+    Plan,
+    Problem,
+    Stage,
+)
+
+#: Plans of the largest problem.
+MAX_PLANS = 1500
+
+Draw = Callable[[st.SearchStrategy[Any]], Any]
+
+#: (tp, cp, ep) of one device, and others worth a try.
+_WIDTHS = ((2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 1, 2), (3, 1, 1), (1, 2, 2))
+
+
+# Graphs
+
+
+def _draw_edges(draw: Draw, num_layers: int) -> set[tuple[int, int]]:
+    """Draw a chain, a chain with skips, branches, or any DAG."""
+    chain = set(itertools.pairwise(range(num_layers)))
+    pairs = list(itertools.combinations(range(num_layers), 2))
+    shape = draw(
+        st.sampled_from(("chain", "chain", "skips", "branches", "any"))
+    )
+    if shape == "chain":
+        return chain
+    if shape == "skips":
+        extra = draw(st.sets(st.sampled_from(pairs), max_size=2))
+        return chain | extra
+    if shape == "branches":
+        # every layer reads one earlier layer, or starts a part of its own
+        sources = [
+            draw(st.integers(-1 if i > 1 else 0, i - 1))
+            for i in range(1, num_layers)
+        ]
+        return {
+            (source, target)
+            for target, source in enumerate(sources, 1)
+            if source >= 0
+        }
+    return set(draw(st.sets(st.sampled_from(pairs), max_size=num_layers + 1)))
+
+
+def _draw_graph(
+    draw: Draw,
+    num_layers: int,
+    kinds: tuple[LayerKind, ...],
+    by_tp: bool,
+) -> Graph:
+    names = draw(st.permutations([f"l{i}" for i in range(num_layers)]))
+    sizes = st.sampled_from((0, 1, 7, 50, 120, 400))
+    edges = []
+    for source, target in sorted(_draw_edges(draw, num_layers)):
+        table = {}
+        if by_tp and draw(st.booleans()):
+            table = {2: draw(sizes)}
+        edges.append(
+            Edge(
+                source=names[source],
+                target=names[target],
+                bytes_per_sample=draw(sizes),
+                bytes_per_sample_by_tp=table,
+            )
+        )
+    layers = [
+        Layer(id=name, kind=draw(st.sampled_from(kinds)).name)
+        for name in names
+    ]
+    # file order need not be topological
+    if draw(st.booleans()):
+        layers.reverse()
+    return Graph(kinds=kinds, layers=tuple(layers), edges=tuple(edges))
+
+
+# Costs
+
+
+def _draw_collectives(
+    draw: Draw, tp: int, cp: int, ep: int, dp: int
+) -> tuple[CollectiveCall, ...]:
+    axes = [
+        axis
+        for axis, size in (("tp", tp), ("cp", cp), ("ep", ep), ("dp", dp))
+        if size > 1
+    ]
+    if not axes:
+        return ()
+    return tuple(
+        CollectiveCall(
+            kind=draw(
+                st.sampled_from(
+                    (
+                        "all-reduce",
+                        "all-gather",
+                        "reduce-scatter",
+                        "all-to-all",
+                    )
+                )
+            ),
+            axis=draw(st.sampled_from(axes)),
+            phase=draw(st.sampled_from(("forward", "backward"))),
+            size_bytes=draw(st.sampled_from((0, 3, 40, 200))),
+            count=draw(st.integers(1, 2)),
+        )
+        for _ in range(draw(st.integers(0, 2)))
+    )
+
+
+def _draw_activations(
+    draw: Draw, recompute: tuple[str, ...], scale: int
+) -> tuple[Activations, ...]:
+    kept = draw(st.integers(0, 200)) * scale
+    table = {
+        "none": Activations(kept_bytes=kept),
+        "selective": Activations(
+            recompute="selective",
+            kept_bytes=kept // 2,
+            extra_ns=float(draw(st.integers(0, 40))),
+            working_bytes=kept // 4,
+        ),
+        "full": Activations(
+            recompute="full",
+            kept_bytes=kept // 6,
+            working_bytes=draw(st.sampled_from((0, kept))),
+        ),
+    }
+    chosen = [table[name] for name in recompute]
+    # one choice may be missing for this kind
+    if len(chosen) > 1 and draw(st.integers(0, 4)) == 0:
+        chosen.pop()
+    return tuple(chosen)
+
+
+def _draw_kinds(
+    draw: Draw,
+    num_kinds: int,
+    keys: list[tuple[int, int, int, int]],
+    job: Job,
+    expert: bool,
+) -> tuple[LayerKind, ...]:
+    kinds = []
+    for number in range(num_kinds):
+        forward = draw(st.integers(0, 300))
+        backward = draw(st.integers(0, 600))
+        weights = draw(st.sampled_from((0, 20, 90, 333)))
+        experts = draw(st.sampled_from((0, 120))) if expert else 0
+        noise = draw(st.sampled_from((0.0, 0.3, 0.5)))
+        costs = []
+        for tp, cp, ep, samples in keys:
+            if costs and draw(st.integers(0, 7)) == 0:
+                continue  # not available for this kind
+            share = tp * cp
+            dp = max(job.micro_batches) // samples
+            costs.append(
+                LayerCost(
+                    tp=tp,
+                    cp=cp,
+                    ep=ep,
+                    samples=samples,
+                    forward_ns=forward * samples / share + noise,
+                    backward_ns=backward * samples / share + noise,
+                    weight_bytes=weights // tp,
+                    expert_weight_bytes=experts // (tp * ep),
+                    working_bytes=draw(st.sampled_from((0, 0, 30, 80))),
+                    activations=_draw_activations(
+                        draw, job.recompute, samples
+                    ),
+                    collectives=_draw_collectives(draw, tp, cp, ep, dp),
+                )
+            )
+        kinds.append(LayerKind(name=f"k{number}", costs=tuple(costs)))
+    return tuple(kinds)
+
+
+# Clusters
+
+
+def _draw_topology(draw: Draw, num_devices: int) -> Hierarchy:
+    """Draw 1-3 levels with room for the devices, not always filled."""
+    num_levels = draw(st.integers(1, 3))
+    fan_outs = [
+        draw(st.integers(1 if num_levels > 1 else 2, 3))
+        for _ in range(num_levels - 1)
+    ]
+    below = math.prod(fan_outs)
+    fan_outs.append(-(-num_devices // below) + draw(st.integers(0, 1)))
+    return Hierarchy(
+        levels=tuple(
+            Level(
+                fan_out=fan_out,
+                latency_ns=draw(st.sampled_from((0.0, 1.5, 20.0, 100.0))),
+                bandwidth_bytes_per_s=draw(
+                    st.sampled_from((4e9, 1e9, 3e8, 1e8))
+                ),
+            )
+            for fan_out in fan_outs
+        )
+    )
+
+
+# Jobs
+
+
+def _draw_job(draw: Draw, uniform: bool) -> Job:
+    batch = draw(st.sampled_from(((1,), (2,), (2,), (4,), (1, 2), (2, 4))))
+    uneven = draw(st.integers(0, 3)) == 0 or uniform
+    global_batch = max(batch) * draw(st.sampled_from((1, 2, 4, 6)))
+    if uneven:
+        global_batch += draw(st.integers(0, 2))
+    optimizer = draw(
+        st.sampled_from(
+            (
+                Optimizer(),
+                Optimizer(name="sgd", state_bytes=0),
+                Optimizer(weight_bytes=2, gradient_bytes=4, state_bytes=3),
+            )
+        )
+    )
+    if uniform:
+        return Job(
+            global_batch=global_batch,
+            micro_batches=batch[:1],
+            optimizer=optimizer,
+            recompute=(draw(st.sampled_from(("full", "none"))),),
+            uneven_batches=uneven,
+        )
+    return Job(
+        global_batch=global_batch,
+        micro_batches=batch,
+        optimizer=optimizer,
+        schedule=draw(st.sampled_from(("1f1b", "1f1b", "gpipe"))),
+        replicas=draw(st.sampled_from((None, None, None, (1,), (1, 2)))),
+        data_parallel=draw(st.sampled_from((None, None, None, (1,), (1, 2)))),
+        zero=draw(
+            st.sampled_from(
+                ((0,), (0,), (1,), (3,), (0, 1), (2,), (0, 3), (0, 1, 2, 3))
+            )
+        ),
+        recompute=draw(
+            st.sampled_from(
+                (
+                    ("none",),
+                    ("none",),
+                    ("full",),
+                    ("none", "full"),
+                    ("none", "selective"),
+                    ("none", "selective", "full"),
+                )
+            )
+        ),
+        sequence_parallel=draw(st.booleans()),
+        uneven_batches=uneven,
+        gradient_sync_overlap=draw(st.sampled_from((0.0, 0.0, 0.25, 1.0))),
+    )
+
+
+# Problems
+
+
+@st.composite
+def problems(draw: Draw, *, preset: str | None = None) -> Problem:
+    """Draw a problem.
+
+    Parameters
+    ----------
+    preset
+        Its preset; by default mostly ``standard``.
+    """
+    if preset is None:
+        preset = draw(st.sampled_from(("standard",) * 5 + ("nest-artifact",)))
+    uniform = preset != "standard"
+    job = _draw_job(draw, uniform)
+    num_devices = draw(st.sampled_from((4, 6, 3, 2, 5, 8, 4, 7, 1)))
+    num_layers = draw(st.sampled_from((3, 4, 5, 2, 6, 4)))
+    keys = _draw_keys(draw, job, uniform)
+    kinds = _draw_kinds(
+        draw,
+        draw(st.integers(1, min(3, num_layers))),
+        keys,
+        job,
+        expert=draw(st.booleans()) and not uniform,
+    )
+    problem = Problem(
+        graph=_draw_graph(draw, num_layers, kinds, by_tp=uniform),
+        cluster=Cluster(
+            num_devices=num_devices,
+            device=Device(
+                memory_bytes=2**40,
+                hbm_bytes_per_s=(
+                    None if uniform else draw(st.sampled_from((None, 2e9)))
+                ),
+            ),
+            topology=_draw_topology(draw, num_devices),
+        ),
+        job=job,
+        preset=preset,
+    )
+    problem = _shrink_space(problem)
+    return _with_memory(draw, problem)
+
+
+def _draw_keys(
+    draw: Draw, job: Job, uniform: bool
+) -> list[tuple[int, int, int, int]]:
+    """Draw the keys (tp, cp, ep, samples) that have costs."""
+    widths = [(1, 1, 1)]
+    if uniform:
+        widths += draw(
+            st.lists(st.sampled_from(((2, 1, 1), (3, 1, 1))), max_size=1)
+        )
+        return [(*width, job.micro_batches[0]) for width in widths]
+    widths += draw(st.lists(st.sampled_from(_WIDTHS), max_size=3, unique=True))
+    # sometimes no layer fits on one device
+    if len(widths) > 2 and draw(st.integers(0, 5)) == 0:
+        del widths[0]
+    samples = {
+        micro_batch // dp
+        for micro_batch in job.micro_batches
+        for dp in (1, 2, 4)
+        if micro_batch % dp == 0
+    }
+    kept = sorted(samples)
+    if len(kept) > 1 and draw(st.integers(0, 3)) == 0:
+        kept.pop(draw(st.integers(0, len(kept) - 1)))
+    return [(*width, count) for width in widths for count in kept]
+
+
+# How many plans
+
+
+def count_plans(problem: Problem) -> int:
+    """Count stage cuts, strategies and cases; an upper bound.
+
+    It ignores missing costs; predecessor-closed sets are counted exactly.
+    """
+    layers = range(len(problem.graph.layers))
+    needed = [0] * len(layers)
+    for source, target, _ in problem.graph.index_edges():
+        needed[target] |= 1 << source
+    closed = [
+        mask
+        for mask in range(1 << len(layers))
+        if all(not mask >> i & 1 or not needed[i] & ~mask for i in layers)
+    ]
+    # chains of closed sets with 1, 2, … stages
+    ways = {0: 1}
+    chains = []
+    for _ in layers:
+        following: dict[int, int] = {}
+        for mask, count in ways.items():
+            for larger in closed:
+                if mask & ~larger == 0 and larger != mask:
+                    following[larger] = following.get(larger, 0) + count
+        ways = following
+        chains.append(ways.get(closed[-1], 0))
+    uniform = problem.preset != "standard"
+    total = 0
+    for case in cases(problem):
+        widths = [s.devices for s in strategies(problem, case.micro_batch)]
+        fits = {case.devices: 1}
+        for number, cuts in enumerate(chains, 1):
+            if uniform:
+                total += cuts * sum(w * number <= case.devices for w in widths)
+                continue
+            left: dict[int, int] = {}
+            for devices, count in fits.items():
+                for width in widths:
+                    if width <= devices:
+                        rest = devices - width
+                        left[rest] = left.get(rest, 0) + count
+            fits = left
+            total += cuts * sum(fits.values())
+    return total
+
+
+def _shrink_space(problem: Problem) -> Problem:
+    """Take away choices, then devices, until few enough plans are left."""
+    while count_plans(problem) > MAX_PLANS:
+        job = problem.job
+        if len(job.zero) > 2:
+            job = replace(job, zero=job.zero[::2])
+        elif len(job.recompute) > 2:
+            job = replace(job, recompute=job.recompute[::2])
+        elif problem.cluster.num_devices > 4:
+            problem = _with_devices(problem, problem.cluster.num_devices - 1)
+        elif len(job.micro_batches) > 1:
+            job = replace(job, micro_batches=job.micro_batches[1:])
+        elif len(job.zero) > 1:
+            job = replace(job, zero=job.zero[1:])
+        elif len(job.recompute) > 1:
+            # kinds may lack the last choice, never the first
+            job = replace(job, recompute=job.recompute[:1])
+        elif len(problem.graph.layers) > 4:
+            problem = _without_a_sink(problem)
+        elif problem.cluster.num_devices > 1:
+            problem = _with_devices(problem, problem.cluster.num_devices - 1)
+        else:
+            problem = _without_a_sink(problem)
+        problem = replace(problem, job=job)
+    return problem
+
+
+def _with_devices(problem: Problem, num_devices: int) -> Problem:
+    return replace(
+        problem,
+        cluster=replace(problem.cluster, num_devices=num_devices),
+    )
+
+
+def _without_a_sink(problem: Problem) -> Problem:
+    graph = problem.graph
+    gone = graph.layers[graph.topological_order()[-1]].id
+    return replace(
+        problem,
+        graph=replace(
+            graph,
+            layers=tuple(x for x in graph.layers if x.id != gone),
+            edges=tuple(
+                edge
+                for edge in graph.edges
+                if gone not in (edge.source, edge.target)
+            ),
+        ),
+    )
+
+
+# Plans and memory
+
+
+def random_plan(draw: Draw, problem: Problem) -> Plan | None:
+    """Draw a plan that obeys all counting rules, memory not asked.
+
+    Cuts a random topological order into stages; gives each stage a random
+    strategy. ``None`` if the drawn pieces do not go together.
+    """
+    model = CostModel(problem)
+    choices = cases(problem)
+    if not choices:
+        return None
+    case = draw(st.sampled_from(choices))
+    allowed = [
+        s
+        for s in strategies(problem, case.micro_batch)
+        if s.devices <= case.devices
+    ]
+    if not allowed:
+        return None
+    order = _draw_order(draw, problem)
+    num_layers = len(order)
+    shared = draw(st.sampled_from(allowed)) if model.preset.uniform else None
+    stages: list[Stage] = []
+    start, devices_left = 0, case.devices
+    while start < num_layers:
+        end = draw(st.integers(start + 1, num_layers))
+        fitting = [
+            s
+            for s in ((shared,) if shared else allowed)
+            if s.devices <= devices_left
+            and all(
+                model.available(layer, s, case.micro_batch) is None
+                for layer in order[start:end]
+            )
+        ]
+        if not fitting:
+            return None
+        strategy = draw(st.sampled_from(fitting))
+        stages.append(
+            Stage(
+                layers=tuple(
+                    problem.graph.layers[i].id for i in order[start:end]
+                ),
+                devices=strategy.devices,
+                strategy=strategy,
+            )
+        )
+        devices_left -= strategy.devices
+        start = end
+    return Plan(
+        replicas=case.replicas,
+        micro_batch=case.micro_batch,
+        stages=tuple(stages),
+    )
+
+
+def _draw_order(draw: Draw, problem: Problem) -> list[int]:
+    """Draw a topological order."""
+    edges = problem.graph.index_edges()
+    left = set(range(len(problem.graph.layers)))
+    order: list[int] = []
+    while left:
+        ready = sorted(
+            node
+            for node in left
+            if not any(t == node and s in left for s, t, _ in edges)
+        )
+        node = draw(st.sampled_from(ready))
+        order.append(node)
+        left.remove(node)
+    return order
+
+
+def _with_memory(draw: Draw, problem: Problem) -> Problem:
+    """Give the devices room for some of the plans.
+
+    A few plans are drawn; the capacity is plenty, the need of the smallest,
+    that need less one byte, a third of it, or between smallest and largest.
+    """
+    needs = sorted(
+        max(stage.memory_bytes for stage in score(problem, plan).stages)
+        for plan in (random_plan(draw, problem) for _ in range(4))
+        if plan is not None
+    )
+    if not needs:
+        return problem
+    low, high = needs[0], needs[-1]
+    capacity = draw(
+        st.sampled_from(
+            (
+                2**40,
+                2**40,
+                low,
+                low,
+                (low + high) // 2,
+                max(0, low - 1),
+                max(0, low - 1),
+                low // 3,
+            )
+        )
+    )
+    return replace(
+        problem,
+        cluster=replace(
+            problem.cluster,
+            device=replace(problem.cluster.device, memory_bytes=capacity),
+        ),
+    )
+
+
+@st.composite
+def problems_with_plans(draw: Draw) -> tuple[Problem, Plan | None]:
+    """Draw a problem and one of its plans, which may not fit memory."""
+    problem = draw(problems())
+    return problem, random_plan(draw, problem)
+
+
+def _print_mix(num_examples: int) -> None:
+    """Draw problems and print what they are like."""
+    from collections import Counter
+
+    from hypothesis import HealthCheck, given, settings
+
+    from nest.solvers.base import SolveOptions, Status
+    from nest.solvers.registry import get_solver
+
+    mix: Counter[str] = Counter()
+    plans: list[int] = []
+
+    @settings(
+        max_examples=num_examples,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(problems())
+    def look(problem: Problem) -> None:
+        graph, job = problem.graph, problem.job
+        free = replace(
+            problem,
+            cluster=replace(
+                problem.cluster,
+                device=replace(problem.cluster.device, memory_bytes=2**40),
+            ),
+        )
+        brute = get_solver("brute")()
+        output = brute.solve(problem, SolveOptions())
+        unbounded = brute.solve(free, SolveOptions())
+        plans.append(output.extra["num_plans"])
+        mix["all"] += 1
+        mix[f"preset {problem.preset}"] += 1
+        mix[f"status {output.status}"] += 1
+        mix["memory binds"] += (
+            output.status is Status.OPTIMAL
+            and output.claimed_quanta != unbounded.claimed_quanta
+        )
+        mix["no plan at all"] += unbounded.status is Status.INFEASIBLE
+        if output.plan is not None:
+            plan = output.plan
+            used = [s for x in plan.stages for s in x.layer_strategies]
+            mix["optimum: stages > 1"] += len(plan.stages) > 1
+            mix["optimum: replicas > 1"] += plan.replicas > 1
+            mix["optimum: both"] += plan.replicas > 1 and len(plan.stages) > 1
+            for name in ("dp", "tp", "cp", "ep"):
+                mix[f"optimum: {name} > 1"] += any(
+                    getattr(s, name) > 1 for s in used
+                )
+            mix["optimum: zero > 0"] += any(s.zero for s in used)
+            mix["optimum: recompute"] += any(
+                s.recompute != "none" for s in used
+            )
+            mix["optimum: mixed strategies"] += len(set(used)) > 1
+            mix["optimum: idle devices"] += (
+                plan.devices_used * plan.replicas < problem.cluster.num_devices
+            )
+        mix["chain"] += {
+            (str(e.source), str(e.target)) for e in graph.edges
+        } == set(
+            itertools.pairwise(
+                str(graph.layers[i].id) for i in graph.topological_order()
+            )
+        )
+        mix[f"levels {len(problem.cluster.topology.levels)}"] += 1
+        mix["gpipe"] += job.schedule == "gpipe"
+        mix["uneven"] += job.uneven_batches
+        mix[f"layers {len(graph.layers)}"] += 1
+        mix[f"devices {problem.cluster.num_devices}"] += 1
+
+    look()
+    for name, count in sorted(mix.items()):
+        print(f"{name:28} {count:5} {100 * count / mix['all']:5.1f} %")
+    plans.sort()
+    print(
+        f"plans: median {plans[len(plans) // 2]}, largest {plans[-1]}, "
+        f"mean {sum(plans) / len(plans):.0f}"
+    )
+
+
+if __name__ == "__main__":
+    import sys
+
+    _print_mix(int(sys.argv[1]) if len(sys.argv) > 1 else 300)

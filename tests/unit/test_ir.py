@@ -1,0 +1,893 @@
+"""The records, their checks, their files and their hash."""
+
+import itertools
+import json
+import os
+import stat
+
+import msgspec
+import pytest
+import yaml
+from msgspec.structs import replace
+
+from nest.errors import InvalidPlanError, InvalidProblemError, NestError
+from nest.ir import (
+    Activations,
+    Cluster,
+    CollectiveCall,
+    Device,
+    Edge,
+    Graph,
+    Hierarchy,
+    Job,
+    Layer,
+    LayerCost,
+    LayerKind,
+    Level,
+    Optimizer,
+    Plan,
+    Stage,
+    Strategy,
+    decode_problem,
+    encode,
+    problem_hash,
+    read_plan,
+    read_problem,
+    write,
+)
+from tests.builders import (
+    PAIRS,
+    call,
+    make_cost,
+    make_levels,
+    make_problem,
+)
+
+LEVEL = Level(fan_out=2, bandwidth_bytes_per_s=1e9)
+COST = make_cost()
+STRATEGY = Strategy()
+
+
+def full_problem():
+    """Build a problem that sets every field to something of its own."""
+    problem = make_problem(
+        {
+            "a": make_cost(
+                10,
+                20.5,
+                weight_bytes=3,
+                expert_weight_bytes=4,
+                working_bytes=5,
+                activations=(
+                    Activations(kept_bytes=6),
+                    Activations(
+                        recompute="selective", kept_bytes=7, extra_ns=8.0
+                    ),
+                ),
+                collectives=(call("all-reduce", "tp", "forward", 9, 2),),
+            ),
+            "b": make_cost(11, 22, tp=2),
+        },
+        edges=(("a", "b", 12),),
+        topology=PAIRS,
+        hbm=1e12,
+        peak_flops={"bf16": 1e15},
+        quantum_ps=100,
+        global_batch=8,
+        micro_batches=(1, 2),
+        sequence_length=128,
+        optimizer=Optimizer(name="sgd", state_bytes=0),
+        schedule="gpipe",
+        replicas=(1, 2),
+        data_parallel=(1,),
+        zero=(0, 1),
+        recompute=("none", "full"),
+        sequence_parallel=True,
+        uneven_batches=True,
+        gradient_sync_overlap=0.5,
+        model_flops_per_sample=1e9,
+    )
+    return replace(problem, name="full", source="test", time_unit="ms")
+
+
+def example_plan():
+    return Plan(
+        replicas=2,
+        micro_batch=4,
+        stages=(
+            Stage(layers=("a",), devices=2, strategy=Strategy(dp=2, zero=1)),
+            Stage(
+                layers=("b", 3),
+                devices=2,
+                strategies=(Strategy(tp=2), Strategy(cp=2, ep=2)),
+            ),
+        ),
+        solver="dp",
+    )
+
+
+# Checks of single records
+
+REFUSED = [
+    # Numbers
+    (lambda: Device(memory_bytes=-1), "memory_bytes: expected >= 0, got -1"),
+    (
+        lambda: Device(memory_bytes=2**53 + 1),
+        r"memory_bytes: expected <= 2\*\*53, got 9007199254740993; check its",
+    ),
+    (
+        lambda: Device(memory_bytes=0, hbm_bytes_per_s=0.0),
+        "hbm_bytes_per_s: expected a finite number > 0, got 0.0",
+    ),
+    (
+        lambda: Device(memory_bytes=0, peak_flops={"bf16": -1.0}),
+        "peak_flops.bf16: expected a finite number > 0, got -1.0",
+    ),
+    (
+        lambda: Level(fan_out=0, bandwidth_bytes_per_s=1.0),
+        "fan_out: expected >= 1, got 0",
+    ),
+    (
+        lambda: Level(fan_out=1, bandwidth_bytes_per_s=0.0),
+        "bandwidth_bytes_per_s: expected a finite number > 0, got 0.0",
+    ),
+    (
+        lambda: Level(fan_out=1, bandwidth_bytes_per_s=float("inf")),
+        "bandwidth_bytes_per_s: expected a finite number > 0, got inf",
+    ),
+    (
+        lambda: Level(fan_out=1, bandwidth_bytes_per_s=1e22),
+        r"bandwidth_bytes_per_s: expected <= 1e21, got 1e\+22; check its unit",
+    ),
+    (
+        lambda: Level(
+            fan_out=1, bandwidth_bytes_per_s=1.0, latency_ns=float("nan")
+        ),
+        "latency_ns: expected a finite number >= 0, got nan",
+    ),
+    (
+        lambda: Hierarchy(levels=()),
+        "levels: expected at least one level, got none",
+    ),
+    (
+        lambda: Cluster(
+            num_devices=0,
+            device=Device(memory_bytes=0),
+            topology=Hierarchy(levels=(LEVEL,)),
+        ),
+        "num_devices: expected >= 1, got 0",
+    ),
+    (
+        lambda: Cluster(
+            num_devices=5,
+            device=Device(memory_bytes=0),
+            topology=Hierarchy(levels=(LEVEL, LEVEL)),
+        ),
+        r"num_devices: expected <= 4 \(the product of the fan-outs\), got 5; "
+        r"raise a fan_out",
+    ),
+    # Costs
+    (lambda: make_cost(-1), "forward_ns: expected a finite number >= 0"),
+    (
+        lambda: make_cost(0, float("inf")),
+        "backward_ns: expected a finite number >= 0, got inf",
+    ),
+    (lambda: make_cost(tp=0), "tp: expected >= 1, got 0"),
+    (lambda: make_cost(cp=0), "cp: expected >= 1, got 0"),
+    (lambda: make_cost(ep=-2), "ep: expected >= 1, got -2"),
+    (lambda: make_cost(samples=0), "samples: expected >= 1, got 0"),
+    (
+        lambda: make_cost(weight_bytes=-5),
+        "weight_bytes: expected >= 0, got -5",
+    ),
+    (
+        lambda: make_cost(expert_weight_bytes=-5),
+        "expert_weight_bytes: expected >= 0, got -5",
+    ),
+    (
+        lambda: make_cost(working_bytes=-5),
+        "working_bytes: expected >= 0, got -5",
+    ),
+    (
+        lambda: make_cost(activations=()),
+        "activations: expected at least one value, got none",
+    ),
+    (
+        lambda: make_cost(activations=(Activations(kept_bytes=1),) * 2),
+        "activations: expected distinct values, got 'none' twice; remove one",
+    ),
+    (
+        lambda: Activations(kept_bytes=-1),
+        "kept_bytes: expected >= 0, got -1",
+    ),
+    (
+        lambda: Activations(kept_bytes=0, working_bytes=-1),
+        "working_bytes: expected >= 0, got -1",
+    ),
+    (
+        lambda: Activations(recompute="full", kept_bytes=1, extra_ns=2.0),
+        "extra_ns: expected 0 for recompute 'full', got 2.0; only 'selective'",
+    ),
+    (
+        lambda: Activations(
+            recompute="selective", kept_bytes=1, extra_ns=-2.0
+        ),
+        "extra_ns: expected a finite number >= 0, got -2.0",
+    ),
+    (
+        lambda: call("all-reduce", "tp", "forward", -1),
+        "size_bytes: expected >= 0, got -1",
+    ),
+    (
+        lambda: call("all-reduce", "tp", "forward", 1, 0),
+        "count: expected >= 1, got 0",
+    ),
+    (
+        lambda: LayerKind(name="a", costs=()),
+        "costs: expected at least one value, got none",
+    ),
+    (
+        lambda: LayerKind(name="a", costs=(COST, COST)),
+        r"costs: expected distinct values, got \(1, 1, 1, 1\) twice",
+    ),
+    (
+        lambda: Edge(source="a", target="b", bytes_per_sample=-1),
+        "bytes_per_sample: expected >= 0, got -1",
+    ),
+    (
+        lambda: Edge(
+            source="a",
+            target="b",
+            bytes_per_sample=1,
+            bytes_per_sample_by_tp={0: 1},
+        ),
+        "bytes_per_sample_by_tp: expected >= 1, got 0",
+    ),
+    (
+        lambda: Edge(
+            source="a",
+            target="b",
+            bytes_per_sample=1,
+            bytes_per_sample_by_tp={2: -1},
+        ),
+        "bytes_per_sample_by_tp.2: expected >= 0, got -1",
+    ),
+    # Jobs
+    (lambda: Job(global_batch=0), "global_batch: expected >= 1, got 0"),
+    (
+        lambda: Job(global_batch=1, micro_batches=()),
+        "micro_batches: expected at least one value, got none",
+    ),
+    (
+        lambda: Job(global_batch=1, micro_batches=(2, 2)),
+        "micro_batches: expected distinct values, got 2 twice",
+    ),
+    (
+        lambda: Job(global_batch=1, micro_batches=(0,)),
+        "micro_batches: expected >= 1, got 0",
+    ),
+    (
+        lambda: Job(global_batch=1, replicas=(0,)),
+        "replicas: expected >= 1, got 0",
+    ),
+    (
+        lambda: Job(global_batch=1, data_parallel=()),
+        "data_parallel: expected at least one value, got none",
+    ),
+    (
+        lambda: Job(global_batch=1, zero=(4,)),
+        "zero: expected 0, 1, 2 or 3, got 4",
+    ),
+    (
+        lambda: Job(global_batch=1, zero=(1, 1)),
+        "zero: expected distinct values, got 1 twice",
+    ),
+    (
+        lambda: Job(global_batch=1, recompute=()),
+        "recompute: expected at least one value, got none",
+    ),
+    (
+        lambda: Job(global_batch=1, sequence_length=0),
+        "sequence_length: expected >= 1, got 0",
+    ),
+    (
+        lambda: Job(global_batch=1, gradient_sync_overlap=1.5),
+        "gradient_sync_overlap: expected a fraction from 0 to 1, got 1.5",
+    ),
+    (
+        lambda: Job(global_batch=1, gradient_sync_overlap=float("nan")),
+        "gradient_sync_overlap: expected a fraction from 0 to 1, got nan",
+    ),
+    (
+        lambda: Job(global_batch=1, model_flops_per_sample=-1.0),
+        "model_flops_per_sample: expected a finite number >= 0, got -1.0",
+    ),
+    (
+        lambda: Optimizer(weight_bytes=0),
+        "weight_bytes: expected >= 1, got 0",
+    ),
+    (
+        lambda: Optimizer(gradient_bytes=-1),
+        "gradient_bytes: expected >= 0, got -1",
+    ),
+    (
+        lambda: Optimizer(state_bytes=-1),
+        "state_bytes: expected >= 0, got -1",
+    ),
+    (
+        lambda: replace(full_problem(), quantum_ps=0),
+        "quantum_ps: expected >= 1, got 0",
+    ),
+    # Plans
+    (lambda: Strategy(dp=0), "dp: expected >= 1, got 0"),
+    (lambda: Strategy(zero=4), "zero: expected 0, 1, 2 or 3, got 4"),
+    (lambda: Strategy(zero=-1), "zero: expected 0, 1, 2 or 3, got -1"),
+    (
+        lambda: Strategy(dp=2, cp=3, ep=4),
+        r"ep: expected a divisor of dp \* cp = 6, got 4",
+    ),
+    (
+        lambda: Stage(layers=(), devices=1, strategy=STRATEGY),
+        "layers: expected at least one value, got none",
+    ),
+    (
+        lambda: Stage(layers=("a", "a"), devices=1, strategy=STRATEGY),
+        "layers: expected distinct values, got 'a' twice; remove one",
+    ),
+    (
+        lambda: Stage(layers=("a",), devices=0, strategy=STRATEGY),
+        "devices: expected >= 1, got 0",
+    ),
+    (
+        lambda: Stage(layers=("a",), devices=1),
+        "strategy: expected either strategy or strategies, got neither",
+    ),
+    (
+        lambda: Stage(
+            layers=("a",),
+            devices=1,
+            strategy=STRATEGY,
+            strategies=(STRATEGY,),
+        ),
+        "strategy: expected either strategy or strategies, got both",
+    ),
+    (
+        lambda: Stage(layers=("a", "b"), devices=1, strategies=(STRATEGY,)),
+        r"strategies: expected one per layer \(2\), got 1",
+    ),
+    (
+        lambda: Stage(layers=("a",), devices=3, strategy=Strategy(tp=2)),
+        r"devices: expected dp \* tp \* cp = 2 of strategy tp2, got 3",
+    ),
+    (
+        lambda: Plan(replicas=0, micro_batch=1, stages=()),
+        "replicas: expected >= 1, got 0",
+    ),
+    (
+        lambda: Plan(replicas=1, micro_batch=0, stages=()),
+        "micro_batch: expected >= 1, got 0",
+    ),
+    (
+        lambda: Plan(replicas=1, micro_batch=1, stages=()),
+        "stages: expected at least one stage, got none",
+    ),
+]
+
+
+@pytest.mark.parametrize(("build", "reason"), REFUSED)
+def test_a_wrong_value_is_refused_by_name(build, reason):
+    with pytest.raises(ValueError, match=rf"^{reason}"):
+        build()
+
+
+# Graphs
+
+
+def make_graph(ids, edges, kinds=("k",)):
+    return Graph(
+        kinds=tuple(LayerKind(name=name, costs=(COST,)) for name in kinds),
+        layers=tuple(Layer(id=i, kind="k") for i in ids),
+        edges=tuple(
+            Edge(source=s, target=t, bytes_per_sample=1) for s, t in edges
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("ids", "edges", "kinds", "reason"),
+    [
+        ("aba", (), ("k",), "layers: expected distinct values, got 'a' twice"),
+        # 1 and "1" are one name, as a plan may write either
+        ((1, "1"), (), ("k",), "layers: expected distinct .* got '1' twice"),
+        ((), (), ("k",), "layers: expected at least one value, got none"),
+        ("a", (), (), "kinds: expected at least one value, got none"),
+        ("a", (), ("k", "k"), "kinds: expected distinct values, got 'k'"),
+        (
+            "a",
+            (),
+            ("x", "y"),
+            "layers: expected kind of layer 'a' to be one of x, y, got 'k'",
+        ),
+        ("a", ("ab",), ("k",), "edges: expected ids of layers, got 'b'"),
+        ("a", ("ba",), ("k",), "edges: expected ids of layers, got 'b'"),
+        (
+            "ab",
+            ("ab", "ab"),
+            ("k",),
+            "edges: expected one edge from 'a' to 'b', got two; merge them",
+        ),
+        (
+            "a",
+            ("aa",),
+            ("k",),
+            "edges: expected no cycle, got one among or before layers 'a'; "
+            "remove an edge of it",
+        ),
+        (
+            "abcd",
+            ("ab", "bc", "cb", "cd"),
+            ("k",),
+            "edges: expected no cycle, got one among or before layers 'b', "
+            "'c', 'd'; remove",
+        ),
+    ],
+)
+def test_a_wrong_graph_is_refused(ids, edges, kinds, reason):
+    with pytest.raises(ValueError, match=f"^{reason}"):
+        make_graph(ids, edges, kinds)
+
+
+def test_topological_order_keeps_the_file_order_of_ties():
+    """c -> a; b free: positions 1 (b) and 2 (c) are ready, b comes first."""
+    assert make_graph("abc", ("ca",)).topological_order() == [1, 2, 0]
+    assert make_graph("abc", ()).topological_order() == [0, 1, 2]
+
+
+def test_a_graph_may_be_long():
+    """No recursion: a chain of 5,000 operators."""
+    ids = range(5000)
+    graph = make_graph(ids, itertools.pairwise(ids))
+    assert graph.topological_order() == list(ids)
+
+
+# Small things
+
+
+def test_strategy_counts():
+    strategy = Strategy(dp=2, tp=3, cp=5, ep=10)
+    assert strategy.devices == 30
+    assert strategy.data_ranks == 10
+    assert strategy.shards(False) == 10
+    assert strategy.shards(True) == 30
+
+
+@pytest.mark.parametrize(
+    ("strategy", "text"),
+    [
+        (Strategy(), "single"),
+        (Strategy(dp=2, tp=4, ep=2, zero=1), "dp2·tp4·ep2·zero1"),
+        (Strategy(cp=2, recompute="full"), "cp2·recompute-full"),
+    ],
+)
+def test_strategy_text(strategy, text):
+    assert str(strategy) == text
+
+
+def test_plan_counts_its_devices():
+    assert example_plan().devices_used == 4
+
+
+def test_capacities_multiply_up():
+    tree = make_levels((2, 0, 1), (3, 0, 1), (4, 0, 1))
+    assert tree.capacities == (2, 6, 24)
+
+
+def test_records_cannot_be_changed():
+    with pytest.raises(AttributeError, match="immutable"):
+        Strategy().dp = 2  # type: ignore[misc]
+
+
+# Files
+
+
+def document():
+    """Return a problem as the object that its file holds."""
+    return json.loads(encode(full_problem()))
+
+
+def put(where, value):
+    """Return the problem's document with one place changed."""
+    changed = document()
+    *path, last = where
+    place = changed
+    for step in path:
+        place = place[step]
+    if value is DELETE:
+        del place[last]
+    else:
+        place[last] = value
+    return json.dumps(changed).encode()
+
+
+DELETE = object()
+COSTS = ("graph", "kinds", 0, "costs", 0)
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "reason"),
+    [
+        (
+            ("cluster", "memory"),
+            1,
+            r"p\.json: \$\.cluster: expected a known key, got 'memory'; "
+            r"remove or correct it",
+        ),
+        (
+            ("grahp",),
+            1,
+            r"p\.json: \$: expected a known key, got 'grahp'; remove or",
+        ),
+        (
+            ("cluster", "num_devices"),
+            DELETE,
+            r"p\.json: \$\.cluster: expected key 'num_devices', got none; add",
+        ),
+        (
+            (*COSTS, "forward_ns"),
+            DELETE,
+            r"p\.json: \$\.graph\.kinds\[0?.*\]\.costs\[.*\]: expected key "
+            r"'forward_ns', got none; add it",
+        ),
+        (
+            (*COSTS, "weight_bytes"),
+            -3,
+            r"weight_bytes: expected >= 0, got -3",
+        ),
+        (
+            (*COSTS, "forward_ns"),
+            "fast",
+            r"p\.json: \$\.graph\.kinds\[.*\]\.costs\[.*\]\.forward_ns: "
+            r"expected `float`, got `str`; correct the value",
+        ),
+        (
+            ("job", "global_batch"),
+            1.5,
+            r"p\.json: \$\.job\.global_batch: expected `int`, got `float`",
+        ),
+        (
+            ("job", "global_batch"),
+            10**30,
+            r"p\.json: \$\.job: global_batch: expected <= 2\*\*53, got 10+; ",
+        ),
+        (
+            ("cluster", "device", "memory_bytes"),
+            2**60,
+            r"\$\.cluster\.device: memory_bytes: expected <= 2\*\*53, got "
+            r"1152921504606846976; check its unit",
+        ),
+        (
+            ("cluster", "num_devices"),
+            0,
+            r"\$\.cluster: num_devices: expected >= 1, got 0",
+        ),
+        (
+            ("job", "schedule"),
+            "2f2b",
+            r"p\.json: \$\.job\.schedule: ",
+        ),
+        (
+            ("schema",),
+            "nest-problem/9",
+            r"p\.json: \$.*nest-problem/9",
+        ),
+        (
+            ("graph", "edges", 0, "target"),
+            "z",
+            r"\$\.graph: edges: expected ids of layers, got 'z'",
+        ),
+        (
+            ("cluster", "topology", "kind"),
+            "torus",
+            r"\$\.cluster\.topology.*torus",
+        ),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_place(where, value, reason):
+    with pytest.raises(InvalidProblemError, match=reason) as caught:
+        decode_problem(put(where, value), "p.json")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        encode(full_problem())[:200],
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b"not json",
+    ],
+)
+def test_a_damaged_file_is_refused(data):
+    with pytest.raises(
+        InvalidProblemError,
+        match=r"^p\.json: .*; (check that the file is complete|correct the)",
+    ):
+        decode_problem(data, "p.json")
+
+
+@pytest.mark.parametrize("data", [b"null", b"[]", b"3", b'"text"', b"{}"])
+def test_another_document_is_refused(data):
+    with pytest.raises(InvalidProblemError, match=r"^p\.json: \$: expected "):
+        decode_problem(data, "p.json")
+
+
+def test_a_damaged_yaml_file_is_refused():
+    with pytest.raises(
+        InvalidProblemError,
+        match=r"^p\.yaml: expected a problem in YAML, got malformed text",
+    ):
+        decode_problem(b"graph: [", "p.yaml")
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(
+        InvalidProblemError,
+        match=r"none\.json: expected a readable file, got No such file or "
+        r"directory; check the path",
+    ):
+        read_problem(tmp_path / "none.json")
+
+
+def test_a_directory_is_refused(tmp_path):
+    for read, error in (
+        (read_problem, InvalidProblemError),
+        (read_plan, InvalidPlanError),
+    ):
+        with pytest.raises(
+            error, match="expected a file, got a directory; name a file in it"
+        ):
+            read(tmp_path)
+
+
+def test_a_problem_is_not_a_plan(tmp_path):
+    path = tmp_path / "problem.json"
+    write(path, full_problem())
+    with pytest.raises(
+        InvalidPlanError, match=r"problem\.json: \$.*nest-problem/1"
+    ):
+        read_plan(path)
+
+
+def test_a_plan_says_what_is_wrong_with_it(tmp_path):
+    path = tmp_path / "plan.json"
+    plan = json.loads(encode(example_plan()))
+    plan["stages"][0]["devices"] = 3
+    path.write_text(json.dumps(plan))
+    with pytest.raises(
+        InvalidPlanError,
+        match=r"plan\.json: \$\.stages\[.*\]: devices: expected dp \* tp \* "
+        r"cp = 2 of strategy dp2·zero1, got 3",
+    ):
+        read_plan(path)
+
+
+@pytest.mark.parametrize("suffix", ["json", "yaml", "yml"])
+def test_reading_back(tmp_path, suffix):
+    """Both formats give the record that was written."""
+    for record, read in (
+        (full_problem(), read_problem),
+        (example_plan(), read_plan),
+    ):
+        path = tmp_path / f"file.{suffix}"
+        if suffix == "json":
+            write(path, record)
+        else:
+            path.write_text(yaml.safe_dump(json.loads(encode(record))))
+        assert read(path) == record
+
+
+def test_written_text_is_stable(tmp_path):
+    """Indented, one final newline, and the same after reading back."""
+    path = tmp_path / "problem.json"
+    write(path, decode_problem(encode(full_problem())))
+    text = path.read_bytes()
+    assert text.endswith(b"}\n")
+    assert b'\n "graph": {' in text
+    write(path, read_problem(path))
+    assert path.read_bytes() == text
+
+
+def test_writing_replaces_a_file_whole(tmp_path):
+    """Nothing but the file is left, with the usual rights."""
+    path = tmp_path / "plan.json"
+    path.write_text("old")
+    write(path, example_plan())
+    assert os.listdir(tmp_path) == ["plan.json"]
+    umask = os.umask(0)
+    os.umask(umask)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~umask
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("", "expected a writable file, got it is a directory; choose"),
+        ("no/such/plan.json", "expected a writable file, got no directory"),
+    ],
+)
+def test_a_place_that_cannot_be_written(tmp_path, name, reason):
+    with pytest.raises(NestError, match=reason):
+        write(tmp_path / name, example_plan())
+
+
+def test_a_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "plan.json"
+    path.write_text("old")
+
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(NestError, match="disk full"):
+        write(path, example_plan())
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["plan.json"]
+
+
+# The hash
+
+
+def shuffled(value):
+    """Reverse the order of all keys."""
+    if isinstance(value, dict):
+        return {key: shuffled(value[key]) for key in reversed(list(value))}
+    if isinstance(value, list):
+        return [shuffled(item) for item in value]
+    return value
+
+
+def test_the_hash_does_not_depend_on_how_the_file_is_written(tmp_path):
+    problem = full_problem()
+    expected = problem_hash(problem)
+    assert len(expected) == 64
+    other_order = json.dumps(shuffled(document())).encode()
+    assert problem_hash(decode_problem(other_order)) == expected
+    path = tmp_path / "problem.yaml"
+    path.write_text(yaml.safe_dump(document()))
+    assert problem_hash(read_problem(path)) == expected
+
+
+def test_the_hash_does_not_depend_on_the_type_of_a_number():
+    """10 and 10.0 ns; a default spelled out."""
+    whole = put((*COSTS, "forward_ns"), 10)
+    broken = put((*COSTS, "forward_ns"), 10.0)
+    assert whole != broken
+    expected = problem_hash(full_problem())
+    assert problem_hash(decode_problem(whole)) == expected
+    assert problem_hash(decode_problem(broken)) == expected
+    spelled_out = put((*COSTS, "tp"), 1)
+    assert problem_hash(decode_problem(spelled_out)) == expected
+    in_python = make_problem({"a": make_cost(10, 20)})
+    assert problem_hash(in_python) == problem_hash(
+        make_problem({"a": make_cost(10.0, 20.0)})
+    )
+
+
+def leaves(value, path=()):
+    """Yield the path of every number, text and truth value."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from leaves(item, (*path, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from leaves(item, (*path, index))
+    else:
+        yield path, value
+
+
+def changed_value(path, value):
+    """Return another legal value for a leaf."""
+    choices = {
+        "kind": {"all-reduce": "all-gather", "a": "b", "b": "a"},
+        "axis": {"tp": "cp"},
+        "phase": {"forward": "backward"},
+        "schedule": {"gpipe": "1f1b"},
+        "preset": {"standard": "nest-artifact"},
+        "recompute": {"none": "selective"},
+    }
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 0.25 if isinstance(value, float) else value + 1
+    for key, values in choices.items():
+        if key in path and value in values:
+            return values[value]
+    return value + "x"
+
+
+def test_the_hash_changes_with_every_value():
+    """Change each leaf of the file in turn, where the file stays legal."""
+    hashes = {(): problem_hash(full_problem())}
+    refused = set()
+    for path, value in leaves(document()):
+        try:
+            problem = decode_problem(put(path, changed_value(path, value)))
+        except InvalidProblemError:
+            refused.add(path)
+            continue
+        hashes[path] = problem_hash(problem)
+    assert len(set(hashes.values())) == len(hashes)
+    # what cannot be changed on its own: names that others refer to, tags,
+    # and values that have no legal neighbour of this kind
+    assert {path[-1] for path in refused if isinstance(path[-1], str)} <= {
+        "schema",
+        "kind",
+        "name",
+        "id",
+        "source",
+        "target",
+        "recompute",
+        "num_devices",
+        "gradient_sync_overlap",
+    }
+    assert len(hashes) > 40
+
+
+def test_a_table_by_tp_is_hashed_too(tmp_path):
+    """Its keys are numbers in Python and text in the file."""
+    hashes = set()
+    for table in ({}, {2: 3}, {2: 4}, {4: 3}, {2: 3, 4: 3}):
+        changed = document()
+        if table:
+            changed["graph"]["edges"][0]["bytes_per_sample_by_tp"] = table
+        problem = decode_problem(json.dumps(changed).encode())
+        path = tmp_path / "problem.json"
+        write(path, problem)
+        assert read_problem(path) == problem
+        expected = problem_hash(problem)
+        assert problem_hash(read_problem(path)) == expected
+        assert (
+            problem_hash(
+                decode_problem(json.dumps(shuffled(changed)).encode())
+            )
+            == expected
+        )
+        hashes.add(expected)
+    assert len(hashes) == 5
+
+
+def test_the_hash_is_pinned():
+    """The hash of a stored problem must not change by accident."""
+    assert problem_hash(make_problem({"a": make_cost(1, 2)})) == (
+        "21cd3e6b03a71f4ec2b479533af0b52f0c8f589a72f1fd7e95f77252f66f7260"
+    )
+
+
+def test_every_public_field_is_in_the_full_problem():
+    """A field added to a record must be covered by the hash test.
+
+    Only the tables by tp and the presets' own fields are left out.
+    """
+    text = encode(full_problem()).decode()
+    records = (
+        Activations, Cluster, CollectiveCall, Device, Edge, Graph, Hierarchy,
+        Job, Layer, LayerCost, LayerKind, Level, Optimizer,
+    )  # fmt: skip
+    names = set(
+        itertools.chain.from_iterable(
+            record.__struct_fields__ for record in records
+        )
+    )
+    absent = {name for name in names if f'"{name}"' not in text}
+    # absent because the problem gives them their defaults
+    assert absent == {
+        "bytes_per_sample_by_tp",
+        "cp",
+        "dtype",
+        "ep",
+        "gradient_bytes",
+        "samples",
+    }
+    assert msgspec.json.decode(text)["schema"] == "nest-problem/1"

@@ -1,0 +1,179 @@
+"""Times on a tree network, each formula by hand.
+
+One byte takes 1 ns at 1e9 bytes/s and 10 ns at 1e8 bytes/s.
+"""
+
+import pytest
+
+from nest.topology import GroupShape, HierarchyNetwork
+from nest.topology.alphabeta import flat_collective_ns, transfer_ns
+from tests.builders import PAIRS, make_levels
+
+#: Fan-outs 2, 2, 2; the top link is faster than the middle one.
+TREE = make_levels((2, 10.0, 1e9), (2, 100.0, 1e8), (2, 1000.0, 4e8))
+
+
+def test_transfer_is_latency_plus_volume():
+    # 10 + 500 / 1e8 s = 10 + 5000 ns
+    assert transfer_ns(500, 10.0, 1e8) == 5010
+
+
+# (kind, n, X, alpha, expected) at 1 ns per byte
+FLAT_CASES = [
+    # ring (n-1)a + (n-1)/n X = 30 + 600; doubling 2a + 600
+    ("all-gather", 4, 800, 10, 620),
+    # ring 40 + 640; Bruck ceil(lg 5) = 3: 30 + 640
+    ("all-gather", 5, 800, 10, 670),
+    # halving 2a + 3/4 X
+    ("reduce-scatter", 4, 800, 10, 620),
+    # five ranks: pairwise only, 4a + 4/5 X
+    ("reduce-scatter", 5, 800, 10, 680),
+    # ring 6a + 2*3/4 X = 1260; halving-doubling 4a + 1200
+    ("all-reduce", 4, 800, 10, 1240),
+    # ring 10a + 2*5/6 X = 100 + 1000; folded p=4: 6a + 3.5 X = 2160
+    ("all-reduce", 6, 600, 10, 1100),
+    # latency bound: ring 10000 + 10; folded 6000 + 3.5*6
+    ("all-reduce", 6, 6, 1000, 6021),
+    # pairwise 3a + 3/4 X = 630; Bruck 2a + 2/2 X = 820
+    ("all-to-all", 4, 800, 10, 630),
+    # pairwise 30 + 6 = 36; Bruck 20 + 8
+    ("all-to-all", 4, 8, 10, 28),
+    # eight ranks, small: pairwise 70 + 7; Bruck 3a + 3/2 X = 30 + 12
+    ("all-to-all", 8, 8, 10, 42),
+    # three ranks: pairwise only, 2a + 2/3 X
+    ("all-to-all", 3, 3, 10, 22),
+    # two ranks
+    ("all-reduce", 2, 100, 10, 120),
+    ("all-gather", 2, 100, 10, 60),
+    ("all-to-all", 2, 100, 10, 60),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "n", "size", "alpha", "expected"), FLAT_CASES
+)
+def test_flat_collective(kind, n, size, alpha, expected):
+    assert flat_collective_ns(kind, n, size, alpha, 1e9) == pytest.approx(
+        expected, rel=1e-12
+    )
+
+
+@pytest.mark.parametrize(
+    "kind", ["all-gather", "reduce-scatter", "all-reduce", "all-to-all"]
+)
+def test_one_rank_or_no_bytes_cost_nothing(kind):
+    assert flat_collective_ns(kind, 1, 800, 10, 1e9) == 0
+    assert flat_collective_ns(kind, 4, 0, 10, 1e9) == 0
+
+
+def test_level_is_the_lowest_common_subtree():
+    network = HierarchyNetwork(TREE)
+    pairs = {(0, 0): 0, (0, 1): 0, (1, 2): 1, (0, 3): 1, (3, 4): 2, (0, 7): 2}
+    assert {pair: network.level(*pair) for pair in pairs} == pairs
+
+
+def test_level_refuses_devices_outside_the_cluster():
+    with pytest.raises(
+        ValueError, match="devices 7 and 8 are not in the cluster"
+    ):
+        HierarchyNetwork(TREE).level(7, 8)
+
+
+def test_a_path_is_as_fast_as_its_slowest_link():
+    """Level 2 offers 4e8 bytes/s, but its path runs through 1e8 links."""
+    network = HierarchyNetwork(TREE)
+    assert network.bandwidths == (1e9, 1e8, 1e8)
+    assert network.raw_bandwidths == (1e9, 1e8, 4e8)
+    assert [network.transfer_ns(level, 500) for level in range(3)] == [
+        510,
+        5100,
+        6000,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("devices", "shape"),
+    [
+        ((0, 1), (2, 0, (2,))),
+        ((0, 2), (2, 1, (1, 2))),
+        ((1, 2), (2, 1, (1, 2))),  # straddles two pairs
+        ((0, 1, 2), (3, 1, None)),  # 2 + 1
+        ((0, 1, 2, 3), (4, 1, (2, 2))),
+        ((0, 1, 4, 5), (4, 2, (2, 1, 2))),
+        ((0, 1, 2, 3, 4, 5), (6, 2, None)),  # 2 pairs + 1 pair
+        ((0, 4), (2, 2, (1, 1, 2))),
+        ((5,), (1, 0, (1,))),
+    ],
+)
+def test_shape_of_a_group(devices, shape):
+    assert HierarchyNetwork(TREE).shape(devices) == GroupShape(*shape)
+
+
+# Groups of 2 x 2 on PAIRS with X = 1000; flat runs at 100 ns + 10 ns/byte.
+HIERARCHICAL = [
+    # flat 4*100 + 2*3/4*10000 = 15400; hierarchical: below, reduce-scatter
+    # and all-gather of 1000: 2(10 + 500); above, all-reduce of 500: 2*100 +
+    # 5000
+    ("all-reduce", 6220),
+    # flat 200 + 7500; hierarchical 10 + 500, then 500: 100 + 2500
+    ("all-gather", 3110),
+    ("reduce-scatter", 3110),
+    # flat pairwise 300 + 7500; hierarchical 10 + 500, then 100 + 5000
+    ("all-to-all", 5610),
+]
+
+
+@pytest.mark.parametrize(("kind", "expected"), HIERARCHICAL)
+def test_hierarchical_collective(kind, expected):
+    network = HierarchyNetwork(PAIRS)
+    shape = network.shape((0, 1, 2, 3))
+    assert network.collective_ns(kind, [shape], 1000) == pytest.approx(
+        expected, rel=1e-12
+    )
+
+
+def test_flat_wins_where_going_through_the_tree_is_longer():
+    """X = 1: flat 4 messages 4*100 + 15; hierarchical 2*10.5 + 200 + 5.
+
+    With latencies swapped (100 below, 10 above) flat is 4*10 + 15 = 55 and
+    hierarchical 2*100.5 + 20 + 5 = 226.
+    """
+    swapped = HierarchyNetwork(make_levels((2, 100.0, 1e9), (2, 10.0, 1e8)))
+    shape = swapped.shape((0, 1, 2, 3))
+    assert swapped.collective_ns("all-reduce", [shape], 1) == pytest.approx(55)
+    network = HierarchyNetwork(PAIRS)
+    assert network.collective_ns("all-reduce", [shape], 1) == pytest.approx(
+        226
+    )
+
+
+def test_three_levels():
+    """Eight devices, all-reduce of 800 bytes.
+
+    Level 0: 2(10 + 400) = 820; level 1 on 400: 2(100 + 2000) = 4200; top on
+    200 at the path's 10 ns/byte: 2*1000 + 2000 = 4000. Total 9020. Flat:
+    2*3*1000 + 2*7/8*8000 = 20000.
+    """
+    network = HierarchyNetwork(TREE)
+    shape = network.shape(range(8))
+    assert network.collective_ns("all-reduce", [shape], 800) == pytest.approx(
+        9020
+    )
+
+
+def test_uneven_group_is_flat():
+    """Devices 0, 1, 2: ring 2*2*100 + 2*2/3*3000 = 4400 for 300 bytes."""
+    network = HierarchyNetwork(PAIRS)
+    shape = network.shape((0, 1, 2))
+    assert network.collective_ns("all-reduce", [shape], 300) == pytest.approx(
+        4400
+    )
+
+
+def test_worst_group_counts():
+    """Group (0, 1): 10 + 50; group (1, 2): 100 + 500."""
+    network = HierarchyNetwork(PAIRS)
+    shapes = [network.shape((0, 1)), network.shape((1, 2))]
+    assert network.collective_ns("all-gather", shapes, 100) == 600
+    assert network.collective_ns("all-gather", shapes[:1], 100) == 60
+    assert network.collective_ns("all-gather", [], 100) == 0
