@@ -189,7 +189,7 @@ class CostModel:
             self._kinds[layer],
             strategy,
             micro_batch,
-            None if block is None else self.placement(block),
+            None if block is None else self.aligned(block),
         )
         if key not in self._terms:
             self._terms[key] = (
@@ -379,14 +379,8 @@ class CostModel:
 
     # Groups of devices
 
-    def placement(self, block: Block) -> object:
-        """Return a key: layers cost the same on blocks with equal keys."""
-        if self.preset.switch_tree_sync:
-            return (block.replicas, block.pitch)
-        return self.aligned(block)
-
     def aligned(self, block: Block) -> Block:
-        """Return the first block whose groups have the same shapes.
+        """Return the first block on which every layer costs the same.
 
         Shifting all replicas by whole subtrees just below the top level
         changes no group's shape.

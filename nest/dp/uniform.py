@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,6 +82,20 @@ def search(
     )
 
 
+@dataclass(frozen=True)
+class _Place:
+    """Sums over ``b - a`` at one place, each of shape (sets, sets).
+
+    ``memory`` holds one micro-batch; each further one adds ``stash``.
+    """
+
+    forward: Ints
+    backward: Ints
+    recomputed: Ints
+    memory: Ints
+    stash: Ints
+
+
 class UniformProgram:
     """The program for one strategy and micro-batch."""
 
@@ -100,19 +115,26 @@ class UniformProgram:
         #: ``pair[a, b]``: is a ⊂ b and every layer of b - a available?
         self.pair = np.zeros((sets.count, sets.count), dtype=np.bool_)
         self.pair[sets.pair_source, sets.pair_target] = True
-        block = Block(1, strategy.devices, 0, strategy.devices)
-        self._terms = self._layer_terms(block)
-        missing = self._sum([int(t is None) for t in self._terms])
-        self.pair &= missing == 0
+        #: Whether every layer can run; each is part of every plan.
+        self.possible = all(
+            model.available(i, strategy, micro_batch) is None
+            for i in self._layers
+        )
         self._edges()
         #: ``values[s][a]``: least max τ of s stages over the rest of a.
         self.values: list[Ints] = []
         self.loads: list[Ints] = []
 
-    def _layer_terms(self, block: Block) -> list[LayerTerms | None]:
+    def _layer_terms(self, block: Block) -> list[LayerTerms]:
         return [
-            self.model.layer_terms(i, self.strategy, self.micro_batch, block)
+            terms
             for i in self._layers
+            if (
+                terms := self.model.layer_terms(
+                    i, self.strategy, self.micro_batch, block
+                )
+            )
+            is not None
         ]
 
     def _sum(self, values: Sequence[int]) -> Ints:
@@ -162,19 +184,10 @@ class UniformProgram:
         bool
             False if the deadline passed first.
         """
-        present = [t for t in self._terms if t is not None]
-        if len(present) < len(self._terms):
+        if not self.possible:
             return True
         n = self.strategy.devices
-        forward = self._sum([t.forward for t in present])
-        backward = self._sum([t.backward - t.recomputed for t in present])
-        recomputed = self._sum([t.recomputed for t in present])
-        static = self._sum([t.static_bytes for t in present])
-        kept = self._sum([t.kept_bytes for t in present])
-        working = self._working([t.working_bytes for t in present])
-        stash = kept
-        if self.model.preset.stash_boundary_only and self._full_recompute:
-            stash = self.entering_sum
+        places: dict[Block, _Place] = {}
         capacity = self.model.problem.cluster.device.memory_bytes
         transfers: dict[int, tuple[Ints, Ints]] = {}
         # Neither the level nor the receive matters for an end of the
@@ -183,7 +196,11 @@ class UniformProgram:
             if deadline.passed:
                 return False
             offset = (stages_left - 1) * n
-            fits = static + kept + (stages_left - 1) * stash + working
+            block = self.model.aligned(Block(1, 0, offset, n))
+            if block not in places:
+                places[block] = self._place(block)
+            place = places[block]
+            fits = place.memory + (stages_left - 1) * place.stash
             load = np.full(self.pair.shape, INFINITE)
             usable = self.pair & (fits <= capacity)
             level_in = self._level(offset, offset + n)
@@ -196,17 +213,17 @@ class UniformProgram:
                     )
             receive_in = transfers[level_in][0]
             receive_out = transfers[level_out][1]
-            again = recomputed
+            again = place.recomputed
             if (
                 stages_left == 1
                 and not self.model.preset.last_stage_recomputes
             ):
-                again = np.zeros_like(recomputed)
+                again = np.zeros_like(again)
             if self.model.preset.recompute_hides_receive:
-                back = backward + np.maximum(again, receive_out)
+                back = place.backward + np.maximum(again, receive_out)
             else:
-                back = backward + again + receive_out
-            load[usable] = (forward + receive_in + back)[usable]
+                back = place.backward + again + receive_out
+            load[usable] = (place.forward + receive_in + back)[usable]
             self.loads.append(load)
             if stages_left == 1:
                 self.values.append(load[:, -1].copy())
@@ -217,6 +234,23 @@ class UniformProgram:
             if (self.values[-1] >= INFINITE).all():
                 break
         return True
+
+    def _place(self, block: Block) -> _Place:
+        """Sum the terms of every stage at one place."""
+        terms = self._layer_terms(block)
+        kept = self._sum([t.kept_bytes for t in terms])
+        stash = kept
+        if self.model.preset.stash_boundary_only and self._full_recompute:
+            stash = self.entering_sum
+        return _Place(
+            forward=self._sum([t.forward for t in terms]),
+            backward=self._sum([t.backward - t.recomputed for t in terms]),
+            recomputed=self._sum([t.recomputed for t in terms]),
+            memory=self._sum([t.static_bytes for t in terms])
+            + kept
+            + self._working([t.working_bytes for t in terms]),
+            stash=stash,
+        )
 
     def _level(self, first: int, second: int) -> int:
         """Level at which two neighbouring stages' first devices meet."""

@@ -7,6 +7,7 @@ came. Reading never alters a value; unknown keys are refused.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import tempfile
 from pathlib import Path
@@ -87,8 +88,12 @@ def problem_hash(problem: Problem) -> str:
     # Reading back turns every number into the type of its field, so that a
     # problem built in Python and its file have one hash.
     same = msgspec.json.decode(msgspec.json.encode(problem), type=Problem)
-    canonical = msgspec.json.encode(same, order="sorted")
-    return hashlib.sha256(canonical).hexdigest()
+    canonical = json.dumps(
+        msgspec.to_builtins(same, str_keys=True),
+        sort_keys=True,
+        separators=(",", ":"),
+    )
+    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def _read(path: str | Path, error_type: type[NestError]) -> bytes:

@@ -1,0 +1,1 @@
+"""Where problems come from: built-in ones and importers."""
