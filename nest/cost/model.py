@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from nest.cost.magnitude import check_magnitude
 from nest.cost.presets import get_preset
 from nest.cost.space import why_not_strategy
 from nest.errors import InvalidProblemError
@@ -101,7 +102,8 @@ class CostModel:
     UnknownNameError
         If the problem's preset does not exist.
     InvalidProblemError
-        If the preset cannot express the problem.
+        If the preset cannot express the problem, or a step could take more
+        than 2**61 quanta.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -109,6 +111,7 @@ class CostModel:
         self.preset = get_preset(problem.preset)
         self.network = HierarchyNetwork(problem.cluster.topology)
         self._check_preset()
+        check_magnitude(problem)
         graph = problem.graph
         costs = {
             kind.name: {cost.key: cost for cost in kind.costs}
@@ -598,7 +601,7 @@ class CostModel:
         except OverflowError as error:
             raise InvalidProblemError(
                 f"$.quantum_ps: expected a quantum that keeps every time "
-                f"below 2**53 quanta, got {self.problem.quantum_ps} with "
+                f"below 2**53 quanta, got {self.problem.quantum_ps} ps, and "
                 f"{error} ({where}); correct the cost or raise quantum_ps"
             ) from error
 

@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 from nest.cost.model import Block, CostModel, LayerTerms
 from nest.cost.space import Case, strategies
 from nest.dp.closed_sets import ClosedSets
-from nest.errors import InvalidProblemError
 from nest.ir.plan import Strategy
-from nest.units import MAX_TOTAL
 
 Ints = NDArray[np.int64]
 Field = Callable[[LayerTerms, int], int]
@@ -206,27 +204,7 @@ class StageTables:
                 self.strategies,
                 self._representatives,
             )
-            self._check_range(self._terms[block])
         return self._terms[block]
-
-    def _check_range(self, terms: _KindTerms) -> None:
-        """Refuse times whose sums could leave 64 bits, in Python integers."""
-        layers = [int(count) for count in self.kind_counts[-1]]
-        slots = self.case.num_micro_batches + len(layers) + sum(layers)
-
-        def total(table: Ints) -> int:
-            if not len(table):
-                return 0
-            worst = [int(value) for value in table.max(axis=0)]
-            return sum(
-                count * value
-                for count, value in zip(layers, worst, strict=True)
-            )
-
-        check_range(
-            slots * total(terms.load) + total(terms.sync),
-            self.model.problem.quantum_ps,
-        )
 
     def _build(
         self,
@@ -315,10 +293,6 @@ class StageTables:
                     ),
                     default=0,
                 )
-            slots = self.case.num_micro_batches + self.sets.count
-            check_range(
-                2 * slots * max(times.values()), self.model.problem.quantum_ps
-            )
             receive = np.array(
                 [times[sizes] for sizes in self._crossing], dtype=np.int64
             )
@@ -400,16 +374,6 @@ class _KindTerms:
         self.strategies = [self.strategies[i] for i in chosen]
         for name in tables:
             setattr(self, name, getattr(self, name)[chosen])
-
-
-def check_range(worst: int, quantum_ps: int) -> None:
-    """Refuse a problem whose step time could overflow 64-bit integers."""
-    if worst > MAX_TOTAL:
-        raise InvalidProblemError(
-            f"$.quantum_ps: expected a quantum that keeps every step time "
-            f"below 2**61 quanta, got {quantum_ps} with a step time of up to "
-            f"{float(worst):.3g} quanta; correct the costs or raise quantum_ps"
-        )
 
 
 def _concatenate(parts: list[Candidates]) -> Candidates:

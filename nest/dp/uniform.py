@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from nest.cost.model import Block, CostModel, LayerTerms
 from nest.cost.space import Case, cases, strategies
 from nest.dp.closed_sets import ClosedSets
-from nest.dp.stages import INFINITE, Ints, check_range
+from nest.dp.stages import INFINITE, Ints
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.solvers.base import (
     Deadline,
@@ -286,10 +286,6 @@ class UniformProgram:
                 if case.replicas * stages * n <= self._num_devices:
                     slots = case.num_micro_batches + stages - 1
                     choices.append((slots * worst, stages, case))
-        check_range(
-            2 * max((bound for bound, _, _ in choices), default=0),
-            self.model.problem.quantum_ps,
-        )
         answer: tuple[int, int, int, Case] | None = None
         for bound, stages, case in sorted(choices, key=lambda c: c[:2]):
             if bound >= upper:

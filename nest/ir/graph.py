@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from nest.ir.base import (
     LayerId,
@@ -16,6 +16,11 @@ from nest.ir.plan import Recompute
 CollectiveKind = Literal[
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all"
 ]
+Axis = Literal["dp", "tp", "cp", "ep"]
+Phase = Literal["forward", "backward"]
+COLLECTIVES: tuple[str, ...] = get_args(CollectiveKind)
+AXES: tuple[str, ...] = get_args(Axis)
+PHASES: tuple[str, ...] = get_args(Phase)
 
 
 class CollectiveCall(Struct, frozen=True, kw_only=True):
@@ -37,8 +42,8 @@ class CollectiveCall(Struct, frozen=True, kw_only=True):
     """
 
     kind: CollectiveKind
-    axis: Literal["dp", "tp", "cp", "ep"]
-    phase: Literal["forward", "backward"]
+    axis: Axis
+    phase: Phase
     size_bytes: int
     count: int = 1
 
@@ -248,13 +253,16 @@ class Graph(Struct, frozen=True, kw_only=True):
                 if missing[target] == 0:
                     heapq.heappush(ready, target)
         if len(order) < len(self.layers):
-            stuck = [
-                repr(self.layers[i].id)
-                for i, count in enumerate(missing)
-                if count > 0
-            ]
             raise ValueError(
-                f"edges: expected no cycle, got one among or before layers "
-                f"{', '.join(stuck[:8])}; remove an edge of it"
+                f"edges: expected no cycle, got {self._cycle()}; remove one "
+                f"of its edges"
             )
         return order
+
+    def _cycle(self) -> str:
+        """Return the layers of a cycle, for the message that refuses it."""
+        import networkx
+
+        graph = networkx.DiGraph((s, t) for s, t, _ in self.index_edges())
+        nodes = [source for source, _ in networkx.find_cycle(graph)]
+        return " -> ".join(repr(self.layers[i].id) for i in [*nodes, nodes[0]])

@@ -16,10 +16,21 @@ from typing import TypeVar
 import msgspec
 
 from nest.errors import InvalidPlanError, InvalidProblemError, NestError
-from nest.ir.plan import Plan
+from nest.ir.graph import AXES, COLLECTIVES, PHASES
+from nest.ir.job import SCHEDULES
+from nest.ir.plan import RECOMPUTE, Plan
 from nest.ir.problem import Problem
 
 T = TypeVar("T", bound=msgspec.Struct)
+
+#: Fields that take one of a few names.
+_NAMES = {
+    "schedule": SCHEDULES,
+    "recompute": RECOMPUTE,
+    "axis": AXES,
+    "phase": PHASES,
+    "kind": COLLECTIVES,
+}
 
 
 def read_problem(path: str | Path) -> Problem:
@@ -121,7 +132,7 @@ def _decode(data: bytes, where: str, record_type: type[T]) -> T:
             return msgspec.yaml.decode(data, type=record_type)
         return msgspec.json.decode(data, type=record_type)
     except msgspec.ValidationError as error:
-        raise error_type(describe(where, error)) from error
+        raise error_type(describe(where, error, record_type)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         text = " ".join(str(error).split())
         raise error_type(
@@ -131,7 +142,11 @@ def _decode(data: bytes, where: str, record_type: type[T]) -> T:
         ) from error
 
 
-def describe(where: str, error: msgspec.ValidationError) -> str:
+def describe(
+    where: str,
+    error: msgspec.ValidationError,
+    record_type: type[msgspec.Struct],
+) -> str:
     """Turn a validation error into 'where: place: expected, got'."""
     text, _, place = str(error).rpartition(" - at ")
     if not text:
@@ -144,7 +159,26 @@ def describe(where: str, error: msgspec.ValidationError) -> str:
         field = text.split("`")[1]
         text = f"expected key {field!r}, got none; add it"
     elif text.startswith("Expected"):
-        text = f"e{text[1:]}; correct the value"
+        text = f"e{text[1:]}"
+    elif text.startswith("Invalid"):
+        text = _expected_name(text, place.strip("`"), record_type)
     elif "out of range" in text:
         text = f"expected a number within 64 bits, got more ({text})"
+    if "; " not in text:
+        text += "; correct the value"
     return f"{where}: {place.strip('`')}: {text}"
+
+
+def _expected_name(
+    text: str, place: str, record_type: type[msgspec.Struct]
+) -> str:
+    """Say which names a field takes that got another one."""
+    field = place.rpartition(".")[2]
+    if field == record_type.__struct_config__.tag_field:
+        names: tuple[str, ...] = (str(record_type.__struct_config__.tag),)
+    else:
+        names = _NAMES.get(field, ())
+    got = text.rpartition(" ")[2]
+    if not names:
+        return f"expected a known name, got {got}"
+    return f"expected {' or '.join(map(repr, names))}, got {got}"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from nest.ir.base import Struct, check_distinct, check_integer, check_real
 from nest.ir.plan import Recompute
+
+Schedule = Literal["1f1b", "gpipe"]
+SCHEDULES: tuple[str, ...] = get_args(Schedule)
 
 
 class Optimizer(Struct, frozen=True, kw_only=True):
@@ -68,7 +71,7 @@ class Job(Struct, frozen=True, kw_only=True):
     sequence_length: int | None = None
     dtype: str = "bf16"
     optimizer: Optimizer = Optimizer()
-    schedule: Literal["1f1b", "gpipe"] = "1f1b"
+    schedule: Schedule = "1f1b"
     replicas: tuple[int, ...] | None = None
     data_parallel: tuple[int, ...] | None = None
     zero: tuple[int, ...] = (0,)

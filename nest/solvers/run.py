@@ -109,9 +109,14 @@ def check_request(
         If an option is unknown or out of range.
     InvalidPlanError
         If the warm start is no feasible plan of this problem.
+    InvalidProblemError, UnknownNameError
+        If the cost model cannot price the problem.
     """
     solver = get_solver(name)
     _check_options(name, solver, options)
+    from nest.cost.model import CostModel
+
+    CostModel(problem)
     if options.warm_start is not None:
         _check_warm_start(problem, options.warm_start)
     return solver

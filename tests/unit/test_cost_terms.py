@@ -895,18 +895,41 @@ def test_edge_sizes_by_tp_need_a_uniform_preset():
 
 
 def test_a_time_beyond_the_range_is_refused():
-    """1e9 bytes at 1 byte/s are 1e18 ns, more than 2**53."""
+    """2e7 bytes at 1 byte/s are 2e16 ns, more than 2**53 = 9e15."""
     problem = make_problem(
         {"a": make_cost(), "b": make_cost()},
-        edges=(("a", "b", 10**9),),
+        edges=(("a", "b", 2 * 10**7),),
         topology=make_levels((4, 0.0, 1.0)),
     )
     with pytest.raises(
         InvalidProblemError,
         match=r"\$\.quantum_ps: expected a quantum that keeps every time "
-        r"below 2\*\*53 quanta, got 1000 with .*an edge.*raise quantum_ps",
+        r"below 2\*\*53 quanta, got 1000 ps, .*an edge.*raise quantum_ps",
     ):
         score(problem, make_plan(("a", SINGLE), ("b", SINGLE)))
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        make_problem({"a": make_cost(forward_ns=1e19)}),
+        make_problem(
+            {"a": make_cost(), "b": make_cost()},
+            edges=(("a", "b", 10**9),),
+            topology=make_levels((4, 0.0, 1.0)),
+        ),
+    ],
+    ids=["compute", "transfer"],
+)
+def test_a_step_that_may_overflow_is_refused(problem):
+    """Either way a step may take 1e18 ns and more, 2**61 is 2.3e18."""
+    with pytest.raises(
+        InvalidProblemError,
+        match=r"\$\.quantum_ps: expected a quantum that keeps every step "
+        r"time below 2\*\*61 quanta, got 1000 ps with steps of up to .*; "
+        r"correct the costs or raise quantum_ps",
+    ):
+        CostModel(problem)
 
 
 def test_a_coarser_quantum_counts_in_its_own_units():
