@@ -1,0 +1,1 @@
+"""Re-implementations of published planners, one module each."""

@@ -163,7 +163,8 @@ def main() -> None:
                 | solve(problem, folder / "answer.json", options.repeat)
             )
     print(
-        f"{'problem':40} {'status':10} {'wall s':>7} {'cpu s':>7} {'MB':>5}  error"
+        f"{'problem':40} {'status':10} {'wall s':>7} {'cpu s':>7} "
+        f"{'MB':>5}  relative error"
     )
     for row in rows:
         error = row.get("relative_error", "")

@@ -8,6 +8,7 @@ is re-checked and re-scored by :mod:`nest.solvers.run`.
 from __future__ import annotations
 
 import enum
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -48,6 +49,8 @@ class Capabilities:
         It reports plans while it searches.
     warm_start
         It makes use of :attr:`SolveOptions.warm_start`.
+    precision
+        Relative precision of its proofs; 0 where arithmetic is exact.
     method
         One line for ``nest solvers``.
     requires
@@ -60,11 +63,16 @@ class Capabilities:
 
     exact: bool
     method: str
+    precision: float = 0.0
     anytime: bool = False
     warm_start: bool = False
     requires: tuple[str, ...] = ()
     extra: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
+
+    def proves(self, step_quanta: int) -> int:
+        """Return the lower bound that an optimum of this solver implies."""
+        return step_quanta - math.floor(step_quanta * self.precision)
 
 
 @dataclass(frozen=True)

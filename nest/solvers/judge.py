@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from nest.errors import InvalidPlanError
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
-from nest.solvers.base import Limit, SolverOutput, Status
+from nest.solvers.base import Capabilities, Limit, SolverOutput, Status
 from nest.solvers.result import Outcome, plan_to_json
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def judge(
     problem: Problem,
     claim: SolverOutput,
     *,
-    exact: bool,
+    capabilities: Capabilities,
     others: Iterable[Plan] = (),
 ) -> Verdict:
     """Check a claim against the shared cost model.
@@ -48,8 +48,8 @@ def judge(
     ----------
     problem, claim
         The problem, and what a solver says about it.
-    exact
-        Whether the solver may claim proofs.
+    capabilities
+        Whether the solver may claim proofs, and how precise they are.
     others
         Other plans for the problem (reported earlier, a warm start); those
         that are feasible must not contradict the claimed proof.
@@ -80,7 +80,9 @@ def judge(
             continue
         if other.feasible:
             known.append(other.step_quanta)
-    reason = _contradiction(claim, found, min(known, default=None), exact)
+    reason = _contradiction(
+        claim, found, min(known, default=None), capabilities
+    )
     if reason is not None:
         return Verdict(
             outcome=Outcome.MISMATCH,
@@ -93,7 +95,7 @@ def judge(
         )
     bound = claim.lower_bound_quanta
     if claim.status is Status.OPTIMAL and found is not None:
-        bound = found.step_quanta
+        bound = max(bound or 0, capabilities.proves(found.step_quanta))
     return Verdict(
         outcome=Outcome.SOLVED,
         status=claim.status,
@@ -132,7 +134,10 @@ def _reject(claim: SolverOutput, reason: str) -> Verdict:
 
 
 def _contradiction(
-    claim: SolverOutput, found: Score | None, best: int | None, exact: bool
+    claim: SolverOutput,
+    found: Score | None,
+    best: int | None,
+    capabilities: Capabilities,
 ) -> str | None:
     """Return what is wrong with a claim, or ``None``.
 
@@ -143,7 +148,7 @@ def _contradiction(
     if (found is not None) != (status in (Status.OPTIMAL, Status.FEASIBLE)):
         got = "a plan" if found else "none"
         return f"expected a plan iff optimal or feasible, got {got}: {status}"
-    if not exact and (proven or bound is not None):
+    if not capabilities.exact and (proven or bound is not None):
         got = f"status {status}" if proven else f"a bound of {bound}"
         return f"expected no proof from a solver that is not exact, got {got}"
     if proven and claim.limit is not None:
@@ -159,12 +164,13 @@ def _contradiction(
     elif claim.claimed_quanta is not None:
         return f"claims {claim.claimed_quanta} quanta without a plan"
     if status is Status.OPTIMAL and found is not None:
-        if bound is not None and bound < found.step_quanta:
+        proves = capabilities.proves(found.step_quanta)
+        if bound is not None and bound < proves:
             return (
                 f"claims an optimum of {found.step_quanta} quanta with a "
                 f"lower bound of only {bound}"
             )
-        bound = max(bound or 0, found.step_quanta)
+        bound = max(bound or 0, proves)
     if best is not None and status is Status.INFEASIBLE:
         return f"claims infeasible, but a plan takes {best} quanta"
     if best is not None and bound is not None and bound > best:

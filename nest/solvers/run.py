@@ -179,7 +179,7 @@ class _Cell:
     ) -> None:
         self.problem = problem
         self.name = name
-        self.exact = solver.capabilities.exact
+        self.capabilities = solver.capabilities
         self.options = options
         self.on_progress = on_progress
         self.start = start
@@ -377,7 +377,7 @@ class _Cell:
         return judge(
             self.problem,
             claim,
-            exact=self.exact,
+            capabilities=self.capabilities,
             others=[plan for plan in others if plan is not None],
         )
 
@@ -395,7 +395,8 @@ class _Cell:
             claimed = self.last.claimed_quanta
         return SolveResult(
             solver=self.name,
-            exact=self.exact,
+            exact=self.capabilities.exact,
+            precision=self.capabilities.precision,
             outcome=verdict.outcome,
             status=verdict.status,
             problem_hash=self.hash,
