@@ -14,6 +14,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-from-lock
 PYTEST_ARGS ?= -n 2
+SEED ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint test-full mutation lock clean
@@ -52,9 +53,10 @@ lint: $(STAMP)
 test: lint
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+# make test-full SEED=n repeats a run.
 test-full: $(STAMP)
 	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest $(PYTEST_ARGS) \
-	  tests/properties
+	  --hypothesis-seed=$(SEED) tests/properties
 
 mutation: $(STAMP)
 	$(BIN)/python bench/mutation.py

@@ -1,0 +1,1 @@
+"""Brute force and the layer-level formulations; see README.md."""

@@ -323,9 +323,7 @@ class Instance:
                         found.append(
                             SubProblem(case, num_stages, shared, bound)
                         )
-        return sorted(
-            found, key=lambda p: (p.bound, p.num_stages, p.case)
-        )
+        return sorted(found, key=lambda p: (p.bound, p.num_stages, p.case))
 
     def _usable_strategies(self, micro_batch: int) -> list[Strategy]:
         if micro_batch not in self._strategies:
@@ -468,7 +466,7 @@ class Instance:
         for candidate in self._slot_candidates(
             case, num_stages, number, group
         ):
-            offset, strategy, shards, profile = candidate
+            offset, strategy, _, profile = candidate
             devices = strategy.devices
             if (
                 offset < before * smallest
@@ -543,7 +541,7 @@ class Instance:
 
         inflight = self._inflight(case, number)
         if (case, inflight) not in self._candidates:
-            found = []
+            found: list[_Candidate] = []
             by_devices: dict[int, list[Strategy]] = {}
             for strategy in group:
                 by_devices.setdefault(strategy.devices, []).append(strategy)
@@ -574,9 +572,7 @@ class Instance:
         return number
 
     def _stashes(self, strategy: Strategy) -> bool:
-        return (
-            self.preset.stash_boundary_only and strategy.recompute == "full"
-        )
+        return self.preset.stash_boundary_only and strategy.recompute == "full"
 
     def _entering_bytes(
         self, case: Case, number: int, strategy: Strategy
@@ -711,10 +707,10 @@ def _undominated(candidates: list[_Candidate | None]) -> list[int]:
     for index, candidate in enumerate(candidates):
         if candidate is None:
             continue
-        vector: list[float] = [-candidate.shards]
+        values: list[float] = [-candidate.shards]
         for terms in candidate.profile.terms:
-            vector.extend(terms or (math.inf,) * len(KindTerms._fields))
-        vectors[index] = tuple(vector)
+            values.extend(terms or (math.inf,) * len(KindTerms._fields))
+        vectors[index] = tuple(values)
     kept: list[int] = []
     for index, vector in vectors.items():
         if any(_dominates(vectors[other], vector) for other in kept):

@@ -6,6 +6,7 @@ what has to be re-checked, is decided here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -175,7 +176,7 @@ def search(
             detail=f"{len(unfinished)} sub-problems (R, B, S) are open",
             extra=extra,
         )
-    if best is None:
+    if best is None or best_quanta is None:
         return SolverOutput(
             status=Status.INFEASIBLE,
             detail="no plan fits the devices' memory and the counting rules",
@@ -185,7 +186,8 @@ def search(
         status=Status.OPTIMAL,
         plan=best,
         claimed_quanta=best_quanta,
-        lower_bound_quanta=best_quanta,
+        lower_bound_quanta=best_quanta
+        - math.floor(best_quanta * engine.tolerance),
         extra=extra,
     )
 

@@ -13,7 +13,7 @@ from formulations.common import check_time
 from formulations.cpsat.variables import Model
 
 if TYPE_CHECKING:
-    from ortools.sat.python.cp_model import LinearExprT
+    from ortools.sat.python.cp_model import IntVar, LinearExpr, LiteralT
 
 
 def add_constraints(model: Model) -> None:
@@ -71,7 +71,7 @@ def one_option_per_slot(model: Model) -> None:
 
 
 def consecutive_blocks(model: Model) -> None:
-    """A slot starts at ``p`` iff the one before it ends at ``p`` (2)."""
+    """Start a slot at ``p`` iff the one before it ends at ``p`` (2)."""
     order = sorted(model.slots, reverse=True)
     if model.instance.preset.last_stage_first:
         order.reverse()
@@ -126,7 +126,7 @@ def precedence(model: Model) -> None:
 def linking(model: Model) -> None:
     """``Σ_g z[l,s,g] = x[l,s]``; ``z[l,s,g]`` implies ``w[s,g]`` (6)."""
     for (layer, s), x in model.x.items():
-        choices = []
+        choices: list[IntVar] = []
         for g in range(len(model.slots[s].profiles)):
             z = model.z.get((layer, s, g))
             if z is None:
@@ -144,22 +144,21 @@ def crossing(model: Model) -> None:
     does.
     """
     engine, graph = model.engine, model.instance.graph
-    for s, crossed in model.crossed.items():
-        if graph.connected:
-            engine.add_bool_and(crossed)
+    if graph.connected:
+        engine.add_bool_and(model.crossed.values())
     for (i, s), c in model.c.items():
         increment = graph.increments[i]
         before = ~model.late[increment.producer, s]
         for consumer in increment.consumers:
-            engine.add_bool_or(
-                c, ~before, ~model.late[consumer, s]
-            ).with_name(f"crossing[{i},{s},{consumer}]")
+            engine.add_bool_or(c, ~before, ~model.late[consumer, s]).with_name(
+                f"crossing[{i},{s},{consumer}]"
+            )
         if not graph.connected:
             engine.add_implication(c, model.crossed[s])
 
 
 def receive(model: Model) -> None:
-    """A receive takes as long as at its slowest level (8).
+    """Make a receive as long as at its slowest level (8).
 
     ``message(level) crossed + Σ_i Δ_i(level) c[i]`` for every level of the
     receive that the slot uses, where ``Δ_i`` is what increment ``i`` adds.
@@ -171,12 +170,17 @@ def receive(model: Model) -> None:
     for s, slot in model.slots.items():
         for receives, uses, variables, boundary in (
             (slot.forward, model.uses_forward, model.receive_forward, s),
-            (slot.backward, model.uses_backward, model.receive_backward, s - 1),
+            (
+                slot.backward,
+                model.uses_backward,
+                model.receive_backward,
+                s - 1,
+            ),
         ):
             check_time(model.deadline)
             for r, entry in enumerate(receives):
                 for message, times in entry.rows:
-                    total = message * model.crossed[boundary]
+                    total: LinearExpr | int = message * model.crossed[boundary]
                     for i, step in enumerate(increments):
                         below = times[step.lower] if step.lower >= 0 else 0
                         total += (times[step.upper] - below) * model.c[
@@ -188,7 +192,7 @@ def receive(model: Model) -> None:
 
 
 def _receive_per_edge(model: Model) -> None:
-    """A receive takes as long as its slowest edge (8')."""
+    """Make a receive as long as its slowest edge (8')."""
     engine = model.engine
     for s, slot in model.slots.items():
         for receives, variables, forward in (
@@ -205,7 +209,7 @@ def _receive_per_edge(model: Model) -> None:
                     )
                     if (inside, s) not in model.x:
                         continue
-                    enforced = [model.x[inside, s]]
+                    enforced: list[LiteralT] = [model.x[inside, s]]
                     if (outside, s) in model.x:
                         enforced.append(~model.x[outside, s])
                     engine.add(variables[s] >= time).with_name(
@@ -221,7 +225,8 @@ def load(model: Model) -> None:
     """
     for s in model.slots:
         check_time(model.deadline)
-        base = recomputed = 0
+        base: LinearExpr | int = 0
+        recomputed: LinearExpr | int = 0
         for layer in model.layers:
             for g in range(len(model.slots[s].profiles)):
                 terms = model.terms(layer, s, g)
@@ -235,9 +240,9 @@ def load(model: Model) -> None:
                 model.hidden[s], [recomputed, backward]
             )
             backward = model.hidden[s]
-        model.engine.add(
-            model.load[s] == base + forward + backward
-        ).with_name(f"load[{s}]")
+        model.engine.add(model.load[s] == base + forward + backward).with_name(
+            f"load[{s}]"
+        )
 
 
 def bottleneck(model: Model) -> None:
@@ -252,7 +257,7 @@ def work_bound(model: Model) -> None:
 
     Slots use at most ``P`` devices together, each for at most ``t_max``.
     """
-    work = 0
+    work: LinearExpr | int = 0
     for (layer, s, g), z in model.z.items():
         terms = model.terms(layer, s, g)
         assert terms is not None
@@ -268,7 +273,7 @@ def sync(model: Model) -> None:
     if model.instance.preset.sync_stages == "first":
         counted = [max(model.slots)]
     for s in counted:
-        total = model.slots[s].sync_constant
+        total: LinearExpr | int = model.slots[s].sync_constant
         for layer in model.layers:
             for g in range(len(model.slots[s].profiles)):
                 terms = model.terms(layer, s, g)
@@ -287,7 +292,7 @@ def memory(model: Model) -> None:
             if not profile.tight:
                 continue
             working = engine.new_int_var(0, capacity, f"working[{s},{g}]")
-            resident = kept
+            resident: LinearExpr | int = kept
             for layer in model.layers:
                 terms = model.terms(layer, s, g)
                 if terms is None or (layer, s) not in model.x:
@@ -300,9 +305,9 @@ def memory(model: Model) -> None:
             ).only_enforce_if(model.w[s, g])
 
 
-def _entering(model: Model, s: int) -> LinearExprT:
+def _entering(model: Model, s: int) -> LinearExpr | int:
     """Return the bytes kept of tensors that enter a slot (14)."""
-    total: LinearExprT = 0
+    total: LinearExpr | int = 0
     sizes = model.slots[s].entering_bytes
     if not sizes:
         return total
@@ -312,7 +317,7 @@ def _entering(model: Model, s: int) -> LinearExprT:
         if (target, s) not in model.x:
             continue
         enters = model.engine.new_bool_var(f"enters[{source},{target},{s}]")
-        outside = []
+        outside: list[IntVar] = []
         if (source, s) in model.x:
             outside.append(model.x[source, s])
         model.engine.add_bool_or(enters, ~model.x[target, s], *outside)

@@ -1,0 +1,1 @@
+"""The MILP formulation, through PuLP."""

@@ -69,7 +69,7 @@ def one_option_per_slot(model: Model) -> None:
 
 
 def consecutive_blocks(model: Model) -> None:
-    """A slot starts at ``p`` iff the one before it ends at ``p`` (2)."""
+    """Start a slot at ``p`` iff the one before it ends at ``p`` (2)."""
     order = sorted(model.slots, reverse=True)
     if model.instance.preset.last_stage_first:
         order.reverse()
@@ -79,9 +79,7 @@ def consecutive_blocks(model: Model) -> None:
             end = option.offset + option.devices
             terms.setdefault(end, []).append((model.y[before, o], 1))
         for o, option in enumerate(model.slots[after].options):
-            terms.setdefault(option.offset, []).append(
-                (model.y[after, o], -1)
-            )
+            terms.setdefault(option.offset, []).append((model.y[after, o], -1))
         for p in sorted(terms):
             model.add(f"consecutive_blocks_{after}_{p}", terms[p], EQUAL)
 
@@ -148,9 +146,7 @@ def linking(model: Model) -> None:
                 g for g in range(len(slot.profiles)) if (kind, s, g) in model.q
             ]
             inside = [
-                model.x[layer, s]
-                for layer in members
-                if (layer, s) in model.x
+                model.x[layer, s] for layer in members if (layer, s) in model.x
             ]
             name = f"linking_{kind}_{s}"
             model.add(
@@ -201,7 +197,7 @@ def crossing(model: Model) -> None:
 
 
 def receive(model: Model) -> None:
-    """A receive takes as long as at its slowest level (8), or edge (8')."""
+    """Make a receive as long as at its slowest level (8), or edge (8')."""
     for s, slot in model.slots.items():
         check_time(model.deadline)
         for name, receives, variables, boundary, used in (
@@ -252,9 +248,9 @@ def _receive(
     counted: list[tuple[tuple[int, int] | None, Terms, int]] = [
         (None, [(model.crossed[boundary], 1)], 1)
     ]
-    for steps, members in classes.items():
+    for sizes, members in classes.items():
         crossing = [(model.c[i, boundary], 1.0) for i in members]
-        counted.append((steps, crossing, len(members)))
+        counted.append((sizes, crossing, len(members)))
 
     num_rows = max(len(entry.rows) for entry in receives)
     rows: list[Terms] = [[(variable, 1)] for _ in range(num_rows)]

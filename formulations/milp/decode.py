@@ -28,14 +28,12 @@ def decode(name: str, model: Model) -> Decoded:
     slot_of = {}
     for layer in model.layers:
         _, slot_of[layer] = max(
-            (x.varValue, s) for (l, s), x in model.x.items() if l == layer
+            (x.varValue, s) for (i, s), x in model.x.items() if i == layer
         )
         layers[slot_of[layer]].append(layer)
     options = {}
     for s in model.slots:
-        _, o = max(
-            (y.varValue, o) for (r, o), y in model.y.items() if r == s
-        )
+        _, o = max((y.varValue, o) for (r, o), y in model.y.items() if r == s)
         options[s] = model.slots[s].options[o]
     plan = make_plan(
         name,

@@ -113,7 +113,7 @@ _CBC_RESULTS = (
     (r"Result - Optimal solution found\s*$", Verdict.OPTIMAL),
     (r"Result - Problem proven infeasible", Verdict.INFEASIBLE),
     (r"Result - Linear relaxation infeasible", Verdict.INFEASIBLE),
-    (r"Problem is infeasible - ", Verdict.INFEASIBLE),
+    (r"^Problem is infeasible( - |!)", Verdict.INFEASIBLE),
     (r"Pre-processing says infeasible", Verdict.INFEASIBLE),
     (r"Result - Stopped on time limit", Verdict.STOPPED),
 )
@@ -159,10 +159,15 @@ def read_cbc_log(text: str) -> Outcome:
     SolverError
         If the log has no known result.
     """
-    for pattern, verdict in _CBC_RESULTS:
-        if re.search(pattern, text, re.MULTILINE):
-            break
-    else:
+    verdict = next(
+        (
+            verdict
+            for pattern, verdict in _CBC_RESULTS
+            if re.search(pattern, text, re.MULTILINE)
+        ),
+        None,
+    )
+    if verdict is None:
         lines = [line for line in text.splitlines() if line.strip()]
         raise SolverError(
             "milp: engine CBC: expected a known result in its log, got "
@@ -210,9 +215,8 @@ def _run_highs(
         timeLimit=remaining_s,
         threads=num_workers,
         random_seed=seed % 2**31,
-        primal_feasibility_tolerance=TOLERANCE,
-        # mip_feasibility_tolerance keeps its default: at 1e-9 HiGHS 1.13.1
-        # calls solutions optimal that are not.
+        # With it HiGHS 1.11 to 1.14 call solutions optimal that are not.
+        presolve="off",
     )
     problem.solve(solver)
     engine = problem.solverModel

@@ -30,7 +30,8 @@ from nest.solvers.base import (
     ignore_progress,
 )
 
-#: Relative difference from the shared score that is put down to floats.
+#: Relative difference that is put down to floats: of the engine's objective
+#: from the shared score, and of a proven optimum from the true one.
 TOLERANCE = 1e-6
 
 
@@ -40,6 +41,7 @@ class MilpSolver:
     name: ClassVar[str] = "milp"
     capabilities: ClassVar[Capabilities] = Capabilities(
         exact=True,
+        precision=TOLERANCE,
         anytime=True,
         warm_start=True,
         method="layer-level MILP, CBC or another engine through PuLP",

@@ -163,9 +163,7 @@ def create(
                 for i in range(len(graph.increments)):
                     model.c[i, s] = model.variable(f"c_{i}_{s}", 1)
         if slot.backward:
-            model.receive_backward[s] = model.variable(
-                f"receive_backward_{s}"
-            )
+            model.receive_backward[s] = model.variable(f"receive_backward_{s}")
         if instance.preset.recompute_hides_receive:
             model.hidden[s] = model.variable(f"hidden_{s}")
         model.load[s] = model.variable(f"load_{s}")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 
 from nest.cost.score import score
-from nest.ir import Problem, problem_hash, write
+from nest.ir import Problem, write
 from nest.solvers.base import SolveOptions, SolverOutput, Status
 from nest.solvers.registry import get_solver
 from tests.properties.profiles import examples
@@ -69,7 +69,8 @@ def check(names: tuple[str, ...], problem: Problem) -> None:
     if wrong:
         folder = Path(".hypothesis", "disagreements")
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{problem_hash(problem)[:12]}.json"
+        # one file per comparison: the smallest example is written last
+        path = folder / f"{'-'.join(names)}-{problem.preset}.json"
         write(path, problem)
         pytest.fail(
             f"{'; '.join(wrong)}. Keep it: python -m tests.regression.store "
@@ -77,27 +78,27 @@ def check(names: tuple[str, ...], problem: Problem) -> None:
         )
 
 
-@examples(250, full=2500)
+@examples(500, full=3000)
 @given(problems())
 def test_dp_and_cpsat_prove_the_optimum_of_brute_force(problem):
     """Equal to the quantum, infeasibility included."""
     check(("dp", "cpsat"), problem)
 
 
-@examples(60, full=2000)
+@examples(150, full=2000)
 @given(problems())
 def test_milp_proves_the_optimum_of_brute_force(problem):
     """Equal up to 1e-6, infeasibility included."""
     check(("milp",), problem)
 
 
-@examples(60, full=1000)
+@examples(100, full=1000)
 @given(problems(preset="nest-artifact"))
 def test_exact_solvers_agree_under_the_nest_artifact_preset(problem):
     check(("dp", "cpsat"), problem)
 
 
-@examples(15, full=500)
+@examples(40, full=500)
 @given(problems(preset="nest-artifact"))
 def test_milp_agrees_under_the_nest_artifact_preset(problem):
     check(("milp",), problem)

@@ -1,0 +1,149 @@
+"""Parallel groups against their definition, rank by rank.
+
+All solvers price blocks through the same cost model, so that comparing them
+cannot find a wrong group; a literal reading of DESIGN §1 can.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from nest.cost.model import Block, CostModel
+from nest.ir import Hierarchy, Level, Strategy
+from nest.topology import HierarchyNetwork
+from tests.builders import make_cost, make_problem
+from tests.properties.profiles import examples
+
+AXES = (
+    "tp", "cp", "dp", "ep", "data", "expert-data",
+    "sync", "expert-sync", "replicas",
+)  # fmt: skip
+
+
+def groups_by_definition(
+    axis: str, strategy: Strategy, block: Block
+) -> set[tuple[int, ...]]:
+    """Return the groups of more than one rank.
+
+    A rank is (replica, dp, cp, tp) and sits at tp + cp * TP + dp * TP * CP
+    in its block. Its data rank is cp + dp * CP; experts are spread over the
+    data ranks modulo ep. Ranks of one group differ in the axis only.
+    """
+    members: dict[object, list[int]] = {}
+    for r, d, c, t in itertools.product(
+        range(block.replicas),
+        range(strategy.dp),
+        range(strategy.cp),
+        range(strategy.tp),
+    ):
+        device = r * block.pitch + block.offset
+        device += t + c * strategy.tp + d * strategy.tp * strategy.cp
+        data = c + d * strategy.cp
+        expert, copy = data % strategy.ep, data // strategy.ep
+        same = {
+            "tp": (r, d, c),
+            "cp": (r, d, t),
+            "dp": (r, c, t),
+            "ep": (r, copy, t),
+            "data": (r, t),
+            "expert-data": (r, expert, t),
+            "sync": (t,),
+            "expert-sync": (expert, t),
+            "replicas": (d, c, t),
+        }[axis]
+        members.setdefault(same, []).append(device)
+    return {tuple(sorted(m)) for m in members.values() if len(m) > 1}
+
+
+@st.composite
+def places(draw):
+    """Draw a tree, a strategy and a block that fits, all replicas."""
+    tree = Hierarchy(
+        levels=tuple(
+            Level(fan_out=draw(st.integers(1, 4)), bandwidth_bytes_per_s=1e9)
+            for _ in range(draw(st.integers(1, 4)))
+        )
+    )
+    num_devices = draw(st.integers(1, tree.capacities[-1]))
+    size = st.sampled_from((1, 1, 2, 2, 3, 4))
+    dp, tp, cp = draw(size), draw(size), draw(size)
+    divisors = [e for e in range(1, dp * cp + 1) if dp * cp % e == 0]
+    strategy = Strategy(
+        dp=dp, tp=tp, cp=cp, ep=draw(st.sampled_from(divisors))
+    )
+    assume(strategy.devices <= num_devices)
+    replicas = draw(st.integers(1, num_devices // strategy.devices))
+    pitch = num_devices // replicas
+    offset = draw(st.integers(0, pitch - strategy.devices))
+    return tree, strategy, Block(replicas, pitch, offset, strategy.devices)
+
+
+def model_of(tree: Hierarchy) -> CostModel:
+    return CostModel(
+        make_problem(
+            {"a": make_cost()}, devices=tree.capacities[-1], topology=tree
+        )
+    )
+
+
+@examples(300, full=5000)
+@given(places())
+def test_groups_are_what_the_design_says(place):
+    tree, strategy, block = place
+    model, network = model_of(tree), HierarchyNetwork(tree)
+    for axis in AXES:
+        expected = {
+            network.shape(group)
+            for group in groups_by_definition(axis, strategy, block)
+        }
+        assert model.groups(axis, strategy, block) == expected, axis
+
+
+@examples(300, full=5000)
+@given(places())
+def test_aligning_a_block_changes_no_group(place):
+    tree, strategy, block = place
+    model, network = model_of(tree), HierarchyNetwork(tree)
+    aligned = model.aligned(block)
+    for axis in AXES:
+        here, there = (
+            {
+                network.shape(group)
+                for group in groups_by_definition(axis, strategy, b)
+            }
+            for b in (block, aligned)
+        )
+        assert here == there, axis
+
+
+@examples(100)
+@given(places())
+def test_boundary_levels_hold_block_and_neighbour(place):
+    """The lowest level whose units hold the devices, over all replicas."""
+    tree, _, block = place
+    model = model_of(tree)
+    end = block.offset + block.devices
+    for forward in (True, False):
+        if (block.offset == 0) if forward else (end == block.pitch):
+            continue
+        first, last = (
+            (block.offset - 1, end - 1) if forward else (block.offset, end)
+        )
+        expected = {
+            min(
+                level
+                for level, capacity in enumerate(tree.capacities)
+                if len(
+                    {
+                        (r * block.pitch + device) // capacity
+                        for device in range(first, last + 1)
+                    }
+                )
+                == 1
+            )
+            for r in range(block.replicas)
+        }
+        assert model.boundary_levels(block, forward=forward) == expected
