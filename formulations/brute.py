@@ -7,6 +7,7 @@ everything else to ``score``.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -221,6 +222,9 @@ class PlanSpace:
 
     def fits(self, stage: int, strategy: Strategy, micro_batch: int) -> bool:
         """Whether every layer of a stage is available under a strategy."""
+        return not stage & ~self._available_mask(strategy, micro_batch)
+
+    def _available_mask(self, strategy: Strategy, micro_batch: int) -> int:
         key = (micro_batch, strategy)
         if key not in self._available:
             self._available[key] = sum(
@@ -228,7 +232,7 @@ class PlanSpace:
                 for layer in range(len(self.problem.graph.layers))
                 if self.model.available(layer, strategy, micro_batch) is None
             )
-        return not stage & ~self._available[key]
+        return self._available[key]
 
     def count(self, max_plans: int) -> int:
         """Return the number of plans.
@@ -240,13 +244,16 @@ class PlanSpace:
         """
         total = 0
         try:
-            for choice in self.choices():
+            # Few devices per replica are quick to count.
+            for choice in sorted(
+                self.choices(), key=lambda choice: choice.case.devices
+            ):
                 total += self._count(choice, 0, choice.case.devices, {})
         except _TooMany:
             raise UnsupportedProblemError(
-                f"brute: expected at most {max_plans} plans, got so many "
-                f"that counting them was given up after {MAX_COUNT_STEPS} "
-                f"steps; {_REMEDY}"
+                f"brute: expected at most {max_plans} plans, got more than "
+                f"{total} (counting was given up after {MAX_COUNT_STEPS} "
+                f"steps); {_REMEDY}"
             ) from None
         if total > max_plans:
             raise UnsupportedProblemError(
@@ -269,15 +276,27 @@ class PlanSpace:
         key = (closed, devices_left)
         if key not in known:
             total = 0
-            for following, strategy in self._stages(
-                choice, closed, devices_left
-            ):
-                self._count_step()
-                total += self._count(
-                    choice, following, devices_left - strategy.devices, known
-                )
+            alike = self._alike(choice)
+            for following in self.next_sets(closed):
+                stage = following & ~closed
+                for (devices, available), number in alike.items():
+                    if devices <= devices_left and not stage & ~available:
+                        self._count_step()
+                        total += number * self._count(
+                            choice, following, devices_left - devices, known
+                        )
             known[key] = total
         return known[key]
+
+    def _alike(self, choice: _Choice) -> Counter[tuple[int, int]]:
+        """Count strategies by their devices and the layers that have them."""
+        return Counter(
+            (
+                strategy.devices,
+                self._available_mask(strategy, choice.case.micro_batch),
+            )
+            for strategy in choice.strategies
+        )
 
     def _stages(
         self, choice: _Choice, closed: int, devices_left: int
