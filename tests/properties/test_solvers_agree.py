@@ -18,7 +18,8 @@ from nest.solvers.registry import get_solver
 from tests.properties.profiles import examples
 from tests.strategies import problems
 
-#: Relative difference that a solver on floating-point numbers may have.
+#: Relative difference that solvers may have at most (DESIGN §4); those not
+#: listed have none.
 TOLERANCE = {"milp": 1e-6}
 
 
@@ -76,6 +77,13 @@ def check(names: tuple[str, ...], problem: Problem) -> None:
             f"{'; '.join(wrong)}. Keep it: python -m tests.regression.store "
             f"{path} NAME WHY"
         )
+
+
+def test_no_solver_promises_less_than_it_must():
+    """The bar is set here, not by the solver's own word."""
+    for name in ("brute", "dp", "cpsat", "milp"):
+        precision = get_solver(name).capabilities.precision
+        assert precision <= TOLERANCE.get(name, 0)
 
 
 @examples(500, full=3000)

@@ -84,7 +84,7 @@ def test_consistent_results_exist() -> None:
         ),
         (
             {"lower_bound_quanta": None},
-            "expected the lower bound of an optimum of 90 to be at least 90, got",
+            "expected the lower bound of an optimum of 90 to be at least 90",
         ),
         (
             {"lower_bound_quanta": 91, "status": Status.FEASIBLE},
