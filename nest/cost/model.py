@@ -6,8 +6,8 @@ tensor, the constant part of a gradient sync, and which network levels a
 block's boundary crosses. ``score``, the tables of the dynamic program and the
 formulations all read these and compute no cost of their own.
 
-Symbols follow DESIGN §1-2: ``R`` replicas at pitch ``P``, a stage's block
-``[k, k+n)`` of every replica, ``M`` micro-batches of ``B`` samples.
+Symbols follow docs/cost-model.md: ``R`` replicas at pitch ``P``, a stage's
+block ``[k, k+n)`` of every replica, ``M`` micro-batches of ``B`` samples.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """``score(problem, plan)``: the judge of every plan.
 
 Plain, slow, obviously right: it adds up the terms of
-:class:`~nest.cost.model.CostModel` stage by stage as DESIGN §2 writes them,
-and never calls a solver or reads a table that one uses.
+:class:`~nest.cost.model.CostModel` stage by stage, as docs/cost-model.md has
+it, and never calls a solver or reads a table that one uses.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Score:
         return quanta_to_ns(self.step_quanta, self.quantum_ps)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the document of ``nest score --json`` (DESIGN §6)."""
+        """Return the document of ``nest score --json``."""
 
         def ns(quanta: int) -> int | float:
             return quanta_to_ns(quanta, self.quantum_ps)

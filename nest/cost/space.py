@@ -1,6 +1,6 @@
 """The plan space: which replicas, micro-batches and strategies exist.
 
-These are counting rules only (DESIGN §1); whether a plan fits memory is
+These are counting rules only; whether a plan fits memory is
 decided by the cost terms.
 """
 

@@ -1,4 +1,4 @@
-"""Every term of DESIGN §2 under preset ``standard``, by hand.
+"""Every term of the cost model under preset ``standard``, by hand.
 
 Unless a test says otherwise the link below takes 10 ns + 1 ns per byte and,
 on ``PAIRS``, the link between pairs 100 ns + 10 ns per byte. With two ranks
