@@ -35,9 +35,9 @@ $(STAMP): requirements.lock pyproject.toml
 	{ echo "set-up: expected Python's venv module, got none; install it\
 	 (on Debian: apt install python3-venv)" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	$(BIN)/python -m pip install -qq --disable-pip-version-check \
 	  --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	$(BIN)/python -m pip install -qq --disable-pip-version-check \
 	  --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -63,7 +63,7 @@ mutation: $(STAMP)
 
 # uv is needed for this target only; it is not part of the lock.
 lock: $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/python -m pip install -qq --disable-pip-version-check uv
 	$(BIN)/uv pip compile pyproject.toml --group dev --universal --upgrade \
 	  --generate-hashes --no-emit-index-url --no-annotate --quiet \
 	  --custom-compile-command 'make lock' --output-file requirements.lock

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from formulations.search import check_warm_start
 from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.cost.space import Case, cases, strategies
@@ -72,7 +73,7 @@ class BruteSolver:
         InvalidOptionError
             If an option is unknown or no positive integer.
         InvalidPlanError
-            If the warm start does not belong to the problem.
+            If the warm start does not fit.
         """
         deadline = Deadline(options.time_limit_s)
         max_plans = _max_plans(options)
@@ -83,9 +84,9 @@ class BruteSolver:
         timed_out = False
 
         if options.warm_start is not None:
-            # It only has to be a plan of the problem: enumeration meets it,
-            # or an equal one, again.
-            score(problem, options.warm_start, model)
+            best = options.warm_start
+            best_quanta = check_warm_start(problem, best, model)
+            report(Progress(plan=best, claimed_quanta=best_quanta))
         try:
             space = PlanSpace(problem, model, deadline)
             num_plans = space.count(max_plans)

@@ -113,7 +113,7 @@ def search(
     best_quanta: int | None = None
     if options.warm_start is not None:
         best = options.warm_start
-        best_quanta = _check_warm_start(problem, best, model)
+        best_quanta = check_warm_start(problem, best, model)
         report(Progress(plan=best, claimed_quanta=best_quanta))
 
     todo: list[SubProblem] = []
@@ -173,7 +173,12 @@ def search(
             claimed_quanta=best_quanta,
             lower_bound_quanta=min(unfinished),
             limit=Limit.TIME,
-            detail=f"{len(unfinished)} sub-problems (R, B, S) are open",
+            detail=(
+                f"{len(unfinished)} of {num_sub_problems} sub-problems "
+                f"(R, B, S) are open"
+                if num_sub_problems
+                else "the sub-problems (R, B, S) could not be listed in time"
+            ),
             extra=extra,
         )
     if best is None or best_quanta is None:
@@ -220,7 +225,15 @@ def make_plan(
     )
 
 
-def _check_warm_start(problem: Problem, plan: Plan, model: CostModel) -> int:
+def check_warm_start(problem: Problem, plan: Plan, model: CostModel) -> int:
+    """Return the step time of a plan to start from, in quanta.
+
+    Raises
+    ------
+    InvalidPlanError
+        If it does not belong to the problem, is outside the space that is
+        searched, or exceeds the memory.
+    """
     for number, stage in enumerate(plan.stages, 1):
         if len(set(stage.layer_strategies)) > 1:
             raise InvalidPlanError(

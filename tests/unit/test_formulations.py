@@ -1,132 +1,545 @@
-"""Refusals, limits and warm starts of brute force and the formulations."""
+"""The two formulations: options, limits, proofs, and random agreement."""
 
 from __future__ import annotations
 
+import random
+import time
+
 import pytest
 
-from formulations.milp.engines import Outcome, Verdict, read_cbc_log
+from formulations.brute import BruteSolver, PlanSpace
+from formulations.common import Instance
+from formulations.cpsat.solver import CpSatSolver
+from formulations.milp import engines
+from formulations.milp.engines import Verdict, read_cbc_log
+from formulations.milp.solver import MilpSolver
+from nest.cost.model import CostModel
+from nest.cost.score import score
+from nest.dp.solver import DpSolver
 from nest.errors import (
     InvalidOptionError,
     InvalidPlanError,
+    InvalidProblemError,
     SolverError,
-    UnsupportedProblemError,
 )
-from nest.ir import Strategy
-from nest.solvers.base import Limit, SolveOptions, Status
-from nest.solvers.registry import get_solver
+from nest.ir import (
+    Activations,
+    Cluster,
+    Device,
+    Edge,
+    Graph,
+    Job,
+    Layer,
+    LayerCost,
+    LayerKind,
+    Optimizer,
+    Problem,
+    Strategy,
+    decode_problem,
+)
+from nest.solvers.base import Deadline, Limit, SolveOptions, Status
 from nest.workloads import builtin
-from tests.builders import SINGLE, make_cost, make_plan, make_problem
+from tests.builders import (
+    SINGLE,
+    make_cost,
+    make_levels,
+    make_plan,
+    make_problem,
+)
+
+FREE = make_levels((4, 0.0, 1e18))
+#: name -> (solver, options)
+SOLVERS = {
+    "cpsat": (CpSatSolver, {}),
+    "cbc": (MilpSolver, {"engine": "cbc"}),
+    "highs": (MilpSolver, {"engine": "highs"}),
+}
+solvers = pytest.mark.parametrize("name", SOLVERS)
 
 
-def pair(**fields):
-    """Two layers of 30 ns on two devices, one or two stages."""
-    costs = {name: make_cost(10, 20) for name in "ab"}
+def solve(name, problem, report=None, **options):
+    solver, extra = SOLVERS[name]
+    if name == "highs":
+        pytest.importorskip("highspy")
+    arguments = (problem, SolveOptions(extra=extra, **options))
+    if report is not None:
+        arguments = (*arguments, report)
+    return solver().solve(*arguments)
+
+
+def brute(problem):
+    return BruteSolver().solve(problem, SolveOptions())
+
+
+def chain(**fields):
+    """Two layers of 30 ns; a boundary costs 11 ns each way."""
+    fields = {"devices": 2, "global_batch": 4, "replicas": (1,), **fields}
     return make_problem(
-        costs, edges=(("a", "b", 0),), devices=2, replicas=(1,), **fields
+        {"a": make_cost(10, 20), "b": make_cost(10, 20)},
+        edges=(("a", "b", 1),),
+        **fields,
     )
 
 
-def solve(name, problem, **options):
-    return get_solver(name)().solve(problem, SolveOptions(**options))
+#: ``T`` of ``a | b``: two slots of 30 + 11, and three more micro-batches.
+CHAIN_OPTIMUM = 82 + 3 * 41
 
 
-def test_brute_counts_plans_before_it_refuses():
-    """Both layers in one stage, or each in its own."""
-    assert solve("brute", pair()).extra["num_plans"] == 2
-    with pytest.raises(
-        UnsupportedProblemError,
-        match="brute: expected at most 1 plans, got 2; raise the option "
-        "max_plans",
-    ):
-        solve("brute", pair(), extra={"max_plans": "1"})
-
-
-def test_brute_says_how_far_it_counted():
-    with pytest.raises(
-        UnsupportedProblemError,
-        match=r"brute: expected at most 200000 plans, got more than \d{7,} ",
-    ):
-        solve("brute", builtin.load("gpt3-175b-64"))
-
-
-@pytest.mark.parametrize("name", ["brute", "cpsat", "milp"])
-def test_an_unknown_option_is_refused(name):
-    with pytest.raises(InvalidOptionError, match=f"{name}.*got 'speed'"):
-        solve(name, pair(), extra={"speed": "1"})
-
-
-def test_an_unknown_engine_is_refused():
-    with pytest.raises(
-        InvalidOptionError,
-        match=r"milp: expected option engine to be one of .*PULP_CBC_CMD.*, "
-        "got 'abacus'; choose one or install it",
-    ):
-        solve("milp", pair(), extra={"engine": "abacus"})
-
-
-@pytest.mark.parametrize("name", ["dp", "cpsat", "milp"])
-def test_time_that_is_up_is_a_result(name):
-    output = solve(name, builtin.load("gpt3-175b-256"), time_limit_s=0.05)
-    assert output.status is Status.NO_SOLUTION
-    assert output.limit is Limit.TIME
-
-
-@pytest.mark.parametrize("name", ["dp", "cpsat", "milp"])
-def test_a_warm_start_survives_the_limit(name):
-    """All 98 layers on 64 devices, tp 8, cp 2, fully recomputed."""
-    problem = builtin.load("gpt3-175b-256")
-    layers = " ".join(str(layer.id) for layer in problem.graph.layers)
-    strategy = Strategy(dp=4, tp=8, cp=2, zero=3, recompute="full")
-    plan = make_plan((layers, strategy), replicas=4, micro_batch=4)
-    output = solve(name, problem, time_limit_s=0.3, warm_start=plan)
-    assert output.limit is Limit.TIME
-    assert output.status is Status.FEASIBLE
-    assert output.claimed_quanta is not None
-    bound = output.lower_bound_quanta
-    assert bound is None or bound <= output.claimed_quanta
-
-
-@pytest.mark.parametrize("name", ["brute", "dp", "cpsat", "milp"])
-def test_a_warm_start_does_not_change_the_optimum(name):
-    """Two stages with receives of 10 ns: 2 * 40 + 3 * 40; one takes 240."""
-    plan = make_plan(("a b", SINGLE))
-    problem = pair(global_batch=4)
-    output = solve(name, problem, warm_start=plan)
+def assert_optimal(name, output, optimum):
+    """Check a proof; the bound of floats is 1e-6 below, see Capabilities."""
     assert output.status is Status.OPTIMAL
-    assert output.claimed_quanta == 200
+    assert output.limit is None
+    assert output.claimed_quanta == optimum
+    solver, _ = SOLVERS[name]
+    bound = solver.capabilities.proves(optimum)
+    assert output.lower_bound_quanta == bound
 
 
-@pytest.mark.parametrize("name", ["brute", "dp", "cpsat", "milp"])
-def test_a_warm_start_for_another_problem_is_refused(name):
-    with pytest.raises(InvalidPlanError, match="every layer in a stage"):
-        solve(name, pair(), warm_start=make_plan(("a", SINGLE)))
+# What a result says
+
+
+@solvers
+def test_optimum(name):
+    output = solve(name, chain())
+    assert_optimal(name, output, CHAIN_OPTIMUM)
+    assert output.plan.stages == make_plan(("a", SINGLE), ("b", SINGLE)).stages
+
+
+@solvers
+def test_infeasible(name):
+    problem = make_problem(
+        {"a": make_cost(1, working_bytes=9)}, memory_bytes=8
+    )
+    output = solve(name, problem)
+    assert output.status is Status.INFEASIBLE
+    assert output.plan is None
+    assert output.lower_bound_quanta is None
+
+
+@solvers
+def test_infeasible_only_together(name):
+    """Each layer fits, but not both, and there is one device."""
+    problem = make_problem(
+        {"a": make_cost(1, kept_bytes=5), "b": make_cost(1, kept_bytes=5)},
+        devices=1,
+        memory_bytes=9,
+    )
+    assert solve(name, problem).status is Status.INFEASIBLE
+
+
+@solvers
+def test_nothing_takes_time(name):
+    problem = make_problem({"a": make_cost(), "b": make_cost()}, devices=2)
+    assert_optimal(name, solve(name, problem), 0)
+
+
+@solvers
+def test_memory_that_floats_cannot_tell_apart(name):
+    """Both layers in one stage miss the capacity by one byte in 1e12.
+
+    One stage would take 60, two take 60 and two receives of 11.
+    """
+    half = 500_000_000_001
+    costs = {x: make_cost(10, 20, kept_bytes=half) for x in "ab"}
+    fields = {
+        "edges": (("a", "b", 1),),
+        "devices": 2,
+        "replicas": (1,),
+    }
+    tight = make_problem(costs, memory_bytes=2 * half - 1, **fields)
+    assert_optimal(name, solve(name, tight), 82)
+    enough = make_problem(costs, memory_bytes=2 * half, **fields)
+    assert_optimal(name, solve(name, enough), 60)
+    alone = {**fields, "devices": 1}
+    tight = make_problem(costs, memory_bytes=2 * half - 1, **alone)
+    assert solve(name, tight).status is Status.INFEASIBLE
+
+
+@solvers
+def test_proves_the_built_in_problem_step_by_step(name):
+    """Each report is a better plan with a valid bound."""
+    problem = builtin.load(builtin.DEFAULT)
+    optimum = DpSolver().solve(problem, SolveOptions()).claimed_quanta
+    seen = []
+    output = solve(name, problem, seen.append)
+    assert_optimal(name, output, optimum)
+    claims = [progress.claimed_quanta for progress in seen]
+    assert claims == sorted(set(claims), reverse=True)
+    assert claims[-1] == output.claimed_quanta
+    for progress in seen:
+        verdict = score(problem, progress.plan)
+        assert verdict.feasible
+        assert verdict.step_quanta == progress.claimed_quanta
+        assert progress.lower_bound_quanta <= output.claimed_quanta
+
+
+@pytest.fixture(scope="module")
+def large():
+    """A problem too large for the formulations, and its optimum by dp."""
+    problem = builtin.load("llama2-70b-64")
+    output = DpSolver().solve(problem, SolveOptions())
+    assert output.status is Status.OPTIMAL
+    return problem, output.claimed_quanta
+
+
+@solvers
+@pytest.mark.parametrize("limit_s", [0.0, 0.05, 0.3, 1.0])
+def test_time_limit_is_kept_and_bounds_are_valid(name, limit_s, large):
+    problem, optimum = large
+    start = time.monotonic()
+    output = solve(name, problem, time_limit_s=limit_s)
+    assert time.monotonic() - start < limit_s + 3.0
+    assert output.limit is Limit.TIME
+    assert output.status in (Status.FEASIBLE, Status.NO_SOLUTION)
+    assert 0 <= output.lower_bound_quanta <= optimum
+    if output.plan is not None:
+        verdict = score(problem, output.plan)
+        assert verdict.feasible
+        assert verdict.step_quanta == output.claimed_quanta
+
+
+# Options and warm starts
+
+
+@pytest.mark.parametrize("solver", [CpSatSolver, MilpSolver])
+def test_unknown_option(solver):
+    with pytest.raises(InvalidOptionError, match=r"got 'fast'; remove it"):
+        solver().solve(chain(), SolveOptions(extra={"fast": "1"}))
+
+
+def test_unknown_engine_names_the_available_ones():
+    with pytest.raises(
+        InvalidOptionError, match=r"one of .*PULP_CBC_CMD.*, got 'cplexx'"
+    ):
+        MilpSolver().solve(chain(), SolveOptions(extra={"engine": "cplexx"}))
+
+
+@solvers
+def test_optimal_warm_start_is_proven(name):
+    start = make_plan(("a", SINGLE), ("b", SINGLE))
+    output = solve(name, chain(), warm_start=start)
+    assert_optimal(name, output, CHAIN_OPTIMUM)
+    assert output.plan == start
+
+
+@solvers
+def test_worse_warm_start_is_improved(name):
+    start = make_plan(("a b", SINGLE))
+    seen = []
+    output = solve(name, chain(), seen.append, warm_start=start)
+    assert_optimal(name, output, CHAIN_OPTIMUM)
+    assert seen[0].plan == start
+    assert seen[0].claimed_quanta == 60 * 4
+
+
+@solvers
+def test_warm_start_survives_a_time_out(name):
+    start = make_plan(("a b", SINGLE))
+    output = solve(name, chain(), warm_start=start, time_limit_s=0.0)
+    assert output.status is Status.FEASIBLE
+    assert output.limit is Limit.TIME
+    assert output.plan == start
+    assert output.lower_bound_quanta <= CHAIN_OPTIMUM
+
+
+@solvers
+def test_warm_start_must_belong_to_the_problem(name):
+    with pytest.raises(InvalidPlanError, match="got none for 'b'"):
+        solve(name, chain(), warm_start=make_plan(("a", SINGLE)))
+
+
+@solvers
+def test_warm_start_must_fit_memory(name):
+    problem = make_problem(
+        {"a": make_cost(1, working_bytes=9)}, memory_bytes=8
+    )
+    with pytest.raises(InvalidPlanError, match="start from a plan that fits"):
+        solve(name, problem, warm_start=make_plan(("a", SINGLE)))
+
+
+def test_times_beyond_64_bits_are_refused():
+    problem = make_problem(
+        {"a": make_cost(2.0**52, 2.0**52)}, global_batch=2**20
+    )
+    with pytest.raises(InvalidProblemError, match=r"\$\.quantum_ps"):
+        CpSatSolver().solve(problem, SolveOptions())
+
+
+# What engines say
+
+
+RESULTS = {
+    "Result - Optimal solution found\n\nObjective value:     2.5\n": (
+        Verdict.OPTIMAL,
+        2.5,
+        2.5,
+    ),
+    "Result - Problem proven infeasible\n": (Verdict.INFEASIBLE, None, None),
+    "Problem is infeasible - 0.00 seconds\n": (
+        Verdict.INFEASIBLE,
+        None,
+        None,
+    ),
+    "1 infeasibilities\nProblem is infeasible!\n": (
+        Verdict.INFEASIBLE,
+        None,
+        None,
+    ),
+    "Result - Stopped on time limit\n\nObjective value:       9.0\n"
+    "Lower bound:         4.251\n": (Verdict.STOPPED, 9.0, 4.25),
+    "Result - Stopped on time limit\n\nNo feasible solution found\n"
+    "Lower bound:         4.251\n": (Verdict.STOPPED, None, 4.25),
+    "Result - Stopped on time limit\n\nNo feasible solution found\n"
+    "Lower bound:         -1.79769e+308\n": (Verdict.STOPPED, None, None),
+}
+
+
+@pytest.mark.parametrize("text", RESULTS)
+def test_cbc_is_judged_by_its_log(text):
+    verdict, objective, bound = RESULTS[text]
+    outcome = read_cbc_log("Welcome to the CBC MILP Solver\n" + text)
+    assert outcome.verdict is verdict
+    assert outcome.objective == objective
+    assert outcome.bound == pytest.approx(bound)
 
 
 @pytest.mark.parametrize(
-    ("log", "outcome"),
+    "text",
     [
-        (
-            "Result - Optimal solution found\n\nObjective value:      12.5\n",
-            Outcome(Verdict.OPTIMAL, 12.5, 12.5),
-        ),
-        (
-            "Result - Problem proven infeasible\n",
-            Outcome(Verdict.INFEASIBLE),
-        ),
-        (
-            "Result - Stopped on time limit\n\nObjective value:      14\n"
-            "Lower bound:                  11.5\n",
-            Outcome(Verdict.STOPPED, 14.0, 11.5 - 1e-3),
-        ),
+        "",
+        "Result - Stopped on iterations\n",
+        "Result - Optimal solution found (within gap tolerance)\n",
+        "Result - Optimal solution found\n",
     ],
 )
-def test_cbc_is_judged_by_its_log(log, outcome):
-    """The bound of a stopped run is printed with three decimals."""
-    assert read_cbc_log(log) == outcome
+def test_unknown_results_of_cbc_are_errors(text):
+    with pytest.raises(SolverError, match="engine CBC: expected"):
+        read_cbc_log(text)
 
 
-def test_an_unknown_result_of_cbc_is_loud():
-    with pytest.raises(
-        SolverError, match="milp: engine CBC: expected a known result"
-    ):
-        read_cbc_log("Result - Struck by lightning\n")
+def test_broken_engine_is_a_solver_error(monkeypatch):
+    import pulp
+
+    def crash(*args, **kwargs):
+        raise pulp.PulpSolverError("no licence")
+
+    monkeypatch.setattr(pulp.PULP_CBC_CMD, "actualSolve", crash)
+    with pytest.raises(SolverError, match="PULP_CBC_CMD: no licence"):
+        solve("cbc", chain())
+
+
+def test_plan_that_is_not_what_the_engine_says_is_an_error(monkeypatch):
+    from formulations.milp import solver
+
+    def wrong(*args, **kwargs):
+        outcome = engines.run(*args, **kwargs)
+        objective = outcome.objective
+        return engines.Outcome(
+            outcome.verdict, objective and objective * 1.001, outcome.bound
+        )
+
+    monkeypatch.setattr(solver, "run", wrong)
+    with pytest.raises(SolverError, match=r"R=1 B=1 S=2: expected the model"):
+        solve("cbc", chain())
+
+
+def test_highs_presolve_loses_the_optimum_of_this_problem():
+    """HiGHS 1.13.1 with presolve proves a worse plan; it must be off."""
+    problem = decode_problem(
+        b"""{"schema": "nest-problem/1", "quantum_ps": 100, "graph":
+{"kinds": [{"name": "k1", "costs": [
+{"tp": 2, "forward_ns": 60, "backward_ns": 60,
+ "activations": [{"kept_bytes": 0}]},
+{"forward_ns": 10, "backward_ns": 20, "activations": [{"kept_bytes": 3}]}]},
+{"name": "k2", "costs": [{"forward_ns": 50, "backward_ns": 50,
+ "activations": [{"kept_bytes": 10}]},
+{"tp": 2, "forward_ns": 5, "backward_ns": 5,
+ "activations": [{"kept_bytes": 10}], "collectives": [{"kind":
+ "reduce-scatter", "axis": "tp", "phase": "forward", "size_bytes": 10,
+ "count": 2}]}]}],
+"layers": [{"id": "l0", "kind": "k1"}, {"id": "l1", "kind": "k2"},
+{"id": "l2", "kind": "k2"}],
+"edges": [{"source": "l0", "target": "l2", "bytes_per_sample": 5},
+{"source": "l1", "target": "l0", "bytes_per_sample": 1}]},
+"cluster": {"num_devices": 4, "device": {"memory_bytes": 1793},
+"topology": {"kind": "hierarchy", "levels": [{"fan_out": 4,
+"bandwidth_bytes_per_s": 2e9}]}},
+"job": {"global_batch": 1, "sequence_parallel": true}}"""
+    )
+    expected = brute(problem).claimed_quanta
+    assert solve("highs", problem).claimed_quanta == expected
+
+
+# Constants
+
+
+def test_slots_of_a_layer_leave_enough_for_the_others():
+    """a feeds b, c and d; S = 3.
+
+    a is in the first stage: it has no other ancestors to fill one before it.
+    Each of the others can be last or in the middle, or in the first stage
+    with a, if the two other ones fill the rest.
+    """
+    problem = make_problem(
+        {name: make_cost() for name in "abcd"},
+        edges=(("a", "b", 1), ("a", "c", 1), ("a", "d", 1)),
+    )
+    graph = Instance(problem, CostModel(problem)).graph
+    assert list(graph.slots_of(0, 3)) == [3]
+    assert list(graph.slots_of(1, 3)) == [1, 2, 3]
+    assert list(graph.slots_of(0, 1)) == [1]
+
+
+def test_increments_are_steps_of_distinct_sizes():
+    """a goes to b and c at 4 bytes, to d at 7; sizes are 4, 7 and 9."""
+    problem = make_problem(
+        {name: make_cost() for name in "abcd"},
+        edges=(("a", "b", 4), ("a", "d", 7), ("a", "c", 4), ("b", "d", 9)),
+    )
+    graph = Instance(problem, CostModel(problem)).graph
+    assert graph.sizes == (4, 7, 9)
+    assert graph.increments == (
+        (0, (1, 2, 3), -1, 0),
+        (0, (3,), 0, 1),
+        (1, (3,), -1, 2),
+    )
+    assert graph.connected
+
+
+def test_dominated_options_are_left_out():
+    """tp=2 costs more than cp=2 in everything: only the latter stays."""
+    costs = (
+        make_cost(10, 20, tp=2, weight_bytes=8),
+        make_cost(9, 20, cp=2, weight_bytes=8),
+        make_cost(20, 40),
+    )
+    problem = make_problem(
+        {"a": costs}, devices=2, topology=FREE, replicas=(1,)
+    )
+    instance = Instance(problem, CostModel(problem))
+    sub_problem = instance.sub_problems(Deadline(None))[0]
+    slots = instance.slots(sub_problem, Deadline(None))
+    used = {option.strategy for option in slots[1].options}
+    assert Strategy(cp=2) in used
+    assert Strategy(tp=2) not in used
+
+
+# Random problems
+
+SEEDS = range(40)
+
+
+def random_problem(rng):
+    """Small problems with every choice that changes a term."""
+    artifact = rng.random() < 0.3
+    num_devices = rng.choice([2, 3, 4, 4, 5, 6])
+    micro_batches = tuple(sorted(rng.sample([1, 2, 3, 4], rng.randint(1, 2))))
+    while True:
+        levels = [
+            (
+                rng.randint(1, 4),
+                rng.choice([0, 10, 30]),
+                rng.choice([1e8, 1e9]),
+            )
+            for _ in range(rng.randint(1, 3))
+        ]
+        topology = make_levels(*levels)
+        if topology.capacities[-1] >= num_devices:
+            break
+    kinds = tuple(
+        LayerKind(name=f"k{i}", costs=random_costs(rng, micro_batches))
+        for i in range(rng.randint(1, 2))
+    )
+    names = [f"l{i}" for i in range(rng.randint(2, 4))]
+    layers = tuple(
+        Layer(id=name, kind=rng.choice(kinds).name) for name in names
+    )
+    density = rng.choice([0.5, 0.8])
+    edges = tuple(
+        Edge(source=a, target=b, bytes_per_sample=rng.choice([0, 5, 30, 100]))
+        for i, a in enumerate(names)
+        for b in names[i + 1 :]
+        if rng.random() < density
+    )
+    return Problem(
+        graph=Graph(kinds=kinds, layers=layers, edges=edges),
+        cluster=Cluster(
+            num_devices=num_devices,
+            device=Device(
+                memory_bytes=rng.choice([10**9, 10**9, 2000, 500, 150]),
+                hbm_bytes_per_s=rng.choice([None, 1e9]),
+            ),
+            topology=topology,
+        ),
+        job=Job(
+            global_batch=rng.choice([2, 4, 6, 12]),
+            micro_batches=micro_batches,
+            schedule=rng.choice(["1f1b", "gpipe"]),
+            zero=tuple(rng.sample([0, 1, 2, 3], rng.randint(1, 2))),
+            recompute=tuple(
+                rng.sample(["none", "selective", "full"], rng.randint(1, 2))
+            ),
+            optimizer=Optimizer(state_bytes=rng.choice([0, 12])),
+            sequence_parallel=rng.random() < 0.5,
+            uneven_batches=rng.random() < 0.5,
+            gradient_sync_overlap=rng.choice([0.0, 0.5]),
+        ),
+        preset="nest-artifact" if artifact else "standard",
+    )
+
+
+def random_costs(rng, micro_batches):
+    keys = [(tp, 1, 1, b) for tp in (1, 2) for b in micro_batches]
+    keys += [(1, 2, rng.choice([1, 2]), b) for b in micro_batches]
+    keys.append((rng.choice([1, 2, 3]), 1, 1, 1))
+    return tuple(
+        LayerCost(
+            tp=tp,
+            cp=cp,
+            ep=ep,
+            samples=samples,
+            forward_ns=rng.choice([0, 10, 50, 120]) * samples / (tp * cp),
+            backward_ns=rng.choice([0, 10, 50, 120]) * samples / (tp * cp),
+            weight_bytes=rng.choice([0, 5, 30]),
+            expert_weight_bytes=rng.choice([0, 8]),
+            working_bytes=rng.choice([0, 40]),
+            activations=tuple(
+                Activations(recompute=choice, kept_bytes=rng.choice([0, 20]))
+                for choice in ("none", "selective", "full")
+                if choice == "none" or rng.random() < 0.8
+            ),
+        )
+        for tp, cp, ep, samples in dict.fromkeys(keys)
+    )
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_agree_with_brute_force(seed):
+    problem = random_problem(random.Random(seed))
+    expected = brute(problem)
+    for name in SOLVERS:
+        output = solve(name, problem)
+        assert output.status is expected.status, name
+        if expected.claimed_quanta is not None:
+            assert_optimal(name, output, expected.claimed_quanta)
+            verdict = score(problem, output.plan)
+            assert verdict.feasible
+            assert verdict.step_quanta == expected.claimed_quanta
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_bounds_of_sub_problems_hold_for_their_plans(seed):
+    """No plan is better than (17), nor feasible where there is no model."""
+    problem = random_problem(random.Random(1000 + seed))
+    model = CostModel(problem)
+    bounds = {
+        (p.case.replicas, p.case.micro_batch, p.num_stages, p.strategy): p
+        for p in Instance(problem, model).sub_problems(Deadline(None))
+    }
+    for plan in PlanSpace(problem, model, Deadline(None)).plans():
+        verdict = score(problem, plan, model)
+        if not verdict.feasible:
+            continue
+        shared = plan.stages[0].strategy if model.preset.uniform else None
+        key = (plan.replicas, plan.micro_batch, len(plan.stages), shared)
+        assert bounds[key].bound <= verdict.step_quanta
