@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from formulations.search import check_warm_start
 from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.cost.space import Case, cases, strategies
@@ -30,6 +29,7 @@ from nest.solvers.base import (
     Status,
     ignore_progress,
 )
+from nest.solvers.warm_start import check_warm_start
 
 #: Plans that are enumerated at most, unless the option says otherwise.
 MAX_PLANS = 200_000

@@ -26,6 +26,7 @@ from nest.solvers.base import (
     SolverOutput,
     Status,
 )
+from nest.solvers.warm_start import check_warm_start
 
 
 @dataclass(frozen=True)
@@ -223,30 +224,6 @@ def make_plan(
         ),
         solver=name,
     )
-
-
-def check_warm_start(problem: Problem, plan: Plan, model: CostModel) -> int:
-    """Return the step time of a plan to start from, in quanta.
-
-    Raises
-    ------
-    InvalidPlanError
-        If it does not belong to the problem, is outside the space that is
-        searched, or exceeds the memory.
-    """
-    for number, stage in enumerate(plan.stages, 1):
-        if len(set(stage.layer_strategies)) > 1:
-            raise InvalidPlanError(
-                f"stage {number}: expected one strategy for all layers of a "
-                f"stage to start from, got {len(set(stage.layer_strategies))}"
-                f"; give every stage one strategy"
-            )
-    verdict = score(problem, plan, model)
-    if not verdict.feasible:
-        raise InvalidPlanError(
-            f"{verdict.violations[0]}; start from a plan that fits"
-        )
-    return verdict.step_quanta
 
 
 def _check_plan(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from nest.errors import InvalidOptionError
-from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.solvers.base import (
     Capabilities,
@@ -15,9 +14,6 @@ from nest.solvers.base import (
     SolverOutput,
     ignore_progress,
 )
-
-if TYPE_CHECKING:
-    from nest.cost.model import CostModel
 
 
 class DpSolver:
@@ -53,15 +49,19 @@ class DpSolver:
         UnsupportedProblemError
             If the graph has too many closed sets.
         InvalidPlanError
-            If the warm start does not fit the problem.
+            If the warm start does not fit the problem, or memory, or uses
+            several strategies in a stage.
         """
         deadline = Deadline(options.time_limit_s)
         from nest.cost.model import CostModel
         from nest.dp.closed_sets import MAX_CLOSED_SETS, closed_sets
+        from nest.solvers.warm_start import check_warm_start
 
         limit = _read_limit(options, MAX_CLOSED_SETS)
         model = CostModel(problem)
-        upper, plan = _warm_start(problem, options.warm_start, model)
+        plan, upper = options.warm_start, None
+        if plan is not None:
+            upper = check_warm_start(problem, plan, model)
         sets = closed_sets(problem.graph, limit)
         if model.preset.uniform:
             from nest.dp.uniform import search
@@ -83,15 +83,3 @@ def _read_limit(options: SolveOptions, default: int) -> int:
             f"dp.max_closed_sets: expected a whole number >= 1, got {text!r}"
         )
     return int(text)
-
-
-def _warm_start(
-    problem: Problem, plan: Plan | None, model: CostModel
-) -> tuple[int | None, Plan | None]:
-    """Return step time and plan of a feasible warm start, else nothing."""
-    if plan is None:
-        return None, None
-    from nest.cost.score import score
-
-    result = score(problem, plan, model)
-    return (result.step_quanta, plan) if result.feasible else (None, None)
