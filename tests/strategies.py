@@ -256,9 +256,20 @@ def _draw_job(draw: Draw, uniform: bool) -> Job:
     if uniform:
         return Job(
             global_batch=global_batch,
-            micro_batches=batch[:1],
+            micro_batches=batch,
             optimizer=optimizer,
-            recompute=(draw(st.sampled_from(("full", "none"))),),
+            schedule=draw(st.sampled_from(("1f1b", "1f1b", "gpipe"))),
+            zero=draw(st.sampled_from(((0,), (0,), (0, 1), (2, 3)))),
+            recompute=draw(
+                st.sampled_from(
+                    (
+                        ("full",),
+                        ("none",),
+                        ("none", "full"),
+                        ("none", "selective"),
+                    )
+                )
+            ),
             uneven_batches=uneven,
         )
     return Job(

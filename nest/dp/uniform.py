@@ -51,12 +51,16 @@ def search(
         Step time in quanta and plan of a warm start, or ``None``.
     """
     best = int(INFINITE) if upper is None else upper
-    by_batch: dict[int, list[Case]] = {}
+    # Cases with the same memory share one program.
+    alike: dict[tuple[int, int | None], list[Case]] = {}
     for case in cases(model.problem):
-        by_batch.setdefault(case.micro_batch, []).append(case)
-    for micro_batch, group in by_batch.items():
+        key = (case.micro_batch, _most_inflight(model, case))
+        alike.setdefault(key, []).append(case)
+    for (micro_batch, inflight), group in alike.items():
         for strategy in strategies(model.problem, micro_batch):
-            program = UniformProgram(model, sets, strategy, micro_batch)
+            program = UniformProgram(
+                model, sets, strategy, micro_batch, inflight
+            )
             if deadline.passed or not program.fill(
                 max(case.devices for case in group), deadline
             ):
@@ -82,6 +86,14 @@ def search(
     )
 
 
+def _most_inflight(model: CostModel, case: Case) -> int | None:
+    """Return ``M`` if the in-flight counts depend on it, else ``None``."""
+    gpipe = model.problem.job.schedule == "gpipe"
+    if gpipe or model.preset.inflight_capped:
+        return case.num_micro_batches
+    return None
+
+
 @dataclass(frozen=True)
 class _Place:
     """Sums over ``b - a`` at one place, each of shape (sets, sets).
@@ -97,7 +109,17 @@ class _Place:
 
 
 class UniformProgram:
-    """The program for one strategy and micro-batch."""
+    """The program for one strategy, micro-batch and in-flight limit.
+
+    Parameters
+    ----------
+    model, sets
+        Cost terms and closed sets.
+    strategy, micro_batch
+        What all stages share.
+    most_inflight
+        ``M`` where in-flight counts depend on it, else ``None``.
+    """
 
     def __init__(
         self,
@@ -105,8 +127,10 @@ class UniformProgram:
         sets: ClosedSets,
         strategy: Strategy,
         micro_batch: int,
+        most_inflight: int | None,
     ) -> None:
         self.model, self.sets = model, sets
+        self._most_inflight = most_inflight
         self.strategy, self.micro_batch = strategy, micro_batch
         problem = model.problem
         self._num_devices = problem.cluster.num_devices
@@ -200,7 +224,8 @@ class UniformProgram:
             if block not in places:
                 places[block] = self._place(block)
             place = places[block]
-            fits = place.memory + (stages_left - 1) * place.stash
+            further = self._inflight(stages_left) - 1
+            fits = place.memory + further * place.stash
             load = np.full(self.pair.shape, INFINITE)
             usable = self.pair & (fits <= capacity)
             level_in = self._level(offset, offset + n)
@@ -234,6 +259,13 @@ class UniformProgram:
             if (self.values[-1] >= INFINITE).all():
                 break
         return True
+
+    def _inflight(self, stages_left: int) -> int:
+        if self._most_inflight is None:
+            return stages_left
+        if self.model.problem.job.schedule == "gpipe":
+            return self._most_inflight
+        return min(self._most_inflight, stages_left)
 
     def _place(self, block: Block) -> _Place:
         """Sum the terms of every stage at one place."""
