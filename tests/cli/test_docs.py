@@ -1,0 +1,58 @@
+"""What the documentation shows is what the program takes and prints."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from nest.cli.main import cli
+from nest.cost.score import score
+from nest.ir import read_plan, read_problem
+from nest.solvers.registry import solver_names
+
+ROOT = Path(__file__).parents[2]
+
+
+def blocks(page: str, language: str) -> list[str]:
+    text = (ROOT / page).read_text()
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+def test_the_example_files_belong_together(tmp_path):
+    """The plan of docs/files.md fits its problem and its memory."""
+    (problem_text,) = blocks("docs/files.md", "yaml")
+    (plan_text,) = blocks("docs/files.md", "json")
+    problem, plan = tmp_path / "tiny.yaml", tmp_path / "plan.json"
+    problem.write_text(problem_text)
+    plan.write_text(plan_text)
+    assert score(read_problem(problem), read_plan(plan)).feasible
+
+
+def readme_commands() -> list[str]:
+    lines = "\n".join(blocks("README.md", "")).splitlines()
+    return [
+        line.partition("#")[0].strip()
+        for line in lines
+        if line.startswith("nest ")
+    ]
+
+
+@pytest.mark.parametrize("command", readme_commands())
+def test_commands_of_the_readme_exist(command):
+    """Their options are in the help of the command."""
+    words = shlex.split(command)[1:]
+    result = CliRunner().invoke(cli, [words[0], "--help"])
+    assert result.exit_code == 0
+    for option in (word for word in words if word.startswith("--")):
+        assert option in result.output
+
+
+def test_the_readme_lists_every_solver():
+    listed = re.findall(
+        r"^\| `(\w+)` \|", (ROOT / "README.md").read_text(), re.M
+    )
+    assert sorted(listed) == sorted(solver_names())
