@@ -19,7 +19,7 @@ from nest.ir.graph import Graph
 Ints = NDArray[np.int64]
 
 #: Above this many closed sets the pairs take too much time and memory.
-MAX_CLOSED_SETS = 3000
+MAX_CLOSED_SETS = 1000
 
 #: How far the sets are counted for the message that refuses a graph.
 MAX_COUNTED = 100_000

@@ -28,7 +28,7 @@ class DpSolver:
         requires=("numpy",),
         options={
             "max_closed_sets": "refuse graphs with more closed sets "
-            "(default 3000)"
+            "(default 1000)"
         },
     )
 
