@@ -64,8 +64,8 @@ mutation: $(STAMP)
 # uv is needed for this target only; it is not part of the lock.
 lock: $(STAMP)
 	$(BIN)/python -m pip install -qq --disable-pip-version-check uv
-	$(BIN)/uv pip compile pyproject.toml --group dev --universal --upgrade \
-	  --generate-hashes --no-emit-index-url --no-annotate --quiet \
+	$(BIN)/uv pip compile pyproject.toml --extra highs --group dev \
+	  --universal --upgrade --generate-hashes --no-emit-index-url --no-annotate --quiet \
 	  --custom-compile-command 'make lock' --output-file requirements.lock
 
 clean:
