@@ -153,7 +153,7 @@ MUTATIONS = (
     Mutation(
         "dp: nest-artifact forgets the stash",
         UNIFORM,
-        "(stages_left - 1) * place.stash",
+        "further * place.stash",
         "0 * place.stash",
         (
             "tests/properties/test_solvers_agree.py"
