@@ -68,9 +68,6 @@ MILP = "formulations/milp/constraints.py"
 SCORE = "nest/cost/score.py"
 MODEL = "nest/cost/model.py"
 
-# One comparison of labels in nest/dp/pipeline.py cannot be tested: labels are
-# ordered by Σ τ + (M-1) max τ + Y, hence an earlier label with no larger Σ τ
-# and Y never loses to a later one by its max τ. The test is redundant.
 MUTATIONS = (
     # The dynamic program
     Mutation(
@@ -120,6 +117,13 @@ MUTATIONS = (
         STAGES,
         "(missing_of[target] == missing_of[source])",
         "(missing_of[target] >= missing_of[source])",
+        agree("dp"),
+    ),
+    Mutation(
+        "dp: dominance forgets max τ",
+        PIPELINE,
+        "& (worst[rest] >= worst[head])",
+        "",
         agree("dp"),
     ),
     Mutation(
