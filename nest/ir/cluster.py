@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Literal, get_args
 
 from nest.ir.base import Struct, check_integer, check_real
+
+#: Which collective algorithms a network offers.
+Algorithms = Literal["best", "nccl"]
+ALGORITHMS: tuple[str, ...] = get_args(Algorithms)
 
 
 class Device(Struct, frozen=True, kw_only=True):
@@ -13,21 +18,31 @@ class Device(Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     memory_bytes
-        Capacity that a plan may use.
+        Capacity.
     hbm_bytes_per_s
         Memory bandwidth; prices the optimiser update. ``None`` means the
         update costs no time.
     peak_flops
         Peak FLOP/s per data type name; used for MFU only.
+    reserve_bytes
+        The part of the capacity that no plan can use: framework, driver and
+        communication library.
     """
 
     name: str = "device"
     memory_bytes: int
     hbm_bytes_per_s: float | None = None
     peak_flops: dict[str, float] = {}
+    reserve_bytes: int = 0
 
     def __post_init__(self) -> None:
         check_integer("memory_bytes", self.memory_bytes, 0)
+        check_integer("reserve_bytes", self.reserve_bytes, 0)
+        if self.reserve_bytes > self.memory_bytes:
+            raise ValueError(
+                f"reserve_bytes: expected at most memory_bytes = "
+                f"{self.memory_bytes}, got {self.reserve_bytes}"
+            )
         if self.hbm_bytes_per_s is not None:
             check_real("hbm_bytes_per_s", self.hbm_bytes_per_s, positive=True)
         for dtype, flops in self.peak_flops.items():
@@ -45,13 +60,23 @@ class Level(Struct, frozen=True, kw_only=True):
         Per device, in one direction, when all devices talk across this
         level at once (oversubscription included).
     latency_ns
-        One message between two devices that meet at this level.
+        One message between two devices that meet at this level; one step of
+        a collective.
+    launch_ns
+        What a message or a collective costs once, whatever its size and
+        group.
+    peer_bandwidth_bytes_per_s
+        What of the bandwidth reaches one peer where pairs are joined by
+        links of their own: ``n`` members of a group reach ``n-1`` times as
+        much. ``None`` behind a switch: all of it.
     """
 
     name: str = ""
     fan_out: int
     bandwidth_bytes_per_s: float
     latency_ns: float = 0.0
+    launch_ns: float = 0.0
+    peer_bandwidth_bytes_per_s: float | None = None
 
     def __post_init__(self) -> None:
         check_integer("fan_out", self.fan_out, 1)
@@ -59,14 +84,32 @@ class Level(Struct, frozen=True, kw_only=True):
             "bandwidth_bytes_per_s", self.bandwidth_bytes_per_s, positive=True
         )
         check_real("latency_ns", self.latency_ns)
+        check_real("launch_ns", self.launch_ns)
+        if self.peer_bandwidth_bytes_per_s is not None:
+            check_real(
+                "peer_bandwidth_bytes_per_s",
+                self.peer_bandwidth_bytes_per_s,
+                positive=True,
+            )
 
 
 class Hierarchy(
     Struct, frozen=True, kw_only=True, tag_field="kind", tag="hierarchy"
 ):
-    """A tree network: levels from the device up."""
+    """A tree network: levels from the device up.
+
+    Attributes
+    ----------
+    levels
+        From the device up.
+    algorithms
+        Collectives on offer: ``best`` is the best of the algorithms in
+        :mod:`nest.topology.alphabeta` on one port per device; ``nccl`` those
+        of that library, rings over all ports of a node at once.
+    """
 
     levels: tuple[Level, ...]
+    algorithms: Algorithms = "best"
 
     def __post_init__(self) -> None:
         if not self.levels:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from nest.ir.cluster import Hierarchy
 from nest.ir.graph import CollectiveKind
-from nest.topology.alphabeta import flat_collective_ns, transfer_ns
+from nest.topology.alphabeta import (
+    NS_PER_S,
+    flat_collective_ns,
+    transfer_ns,
+)
 
 
 class GroupShape(NamedTuple):
@@ -36,19 +41,29 @@ class HierarchyNetwork:
     """Times on a :class:`~nest.ir.cluster.Hierarchy`.
 
     A path that climbs to level ``L`` is as fast as its slowest link, hence
-    its bandwidth is the minimum over levels ``0..L``; its latency is the one
-    given for ``L``.
+    its bandwidth is the minimum over levels ``0..L`` (at ``L`` itself what
+    reaches one peer); its latency and launch cost are those of ``L``.
     """
 
     def __init__(self, topology: Hierarchy) -> None:
         levels = topology.levels
         self.fan_outs = tuple(level.fan_out for level in levels)
         self.capacities = topology.capacities
+        self.algorithms = topology.algorithms
         self.latencies_ns = tuple(level.latency_ns for level in levels)
+        self.launches_ns = tuple(level.launch_ns for level in levels)
         self.raw_bandwidths = tuple(
             level.bandwidth_bytes_per_s for level in levels
         )
-        self.bandwidths = tuple(itertools.accumulate(self.raw_bandwidths, min))
+        self.peer_bandwidths = tuple(
+            level.peer_bandwidth_bytes_per_s for level in levels
+        )
+        self.path_bandwidths = tuple(
+            itertools.accumulate(self.raw_bandwidths, min)
+        )
+        self.bandwidths = tuple(
+            self._through(level, 2) for level in range(len(levels))
+        )
 
     def level(self, first: int, last: int) -> int:
         """Return the lowest level whose subtree holds ``first..last``."""
@@ -59,7 +74,7 @@ class HierarchyNetwork:
 
     def transfer_ns(self, level: int, size_bytes: float) -> float:
         """Time of one message between devices that meet at ``level``."""
-        return transfer_ns(
+        return self.launches_ns[level] + transfer_ns(
             size_bytes, self.latencies_ns[level], self.bandwidths[level]
         )
 
@@ -84,43 +99,133 @@ class HierarchyNetwork:
     ) -> float:
         """Return the time of parallel groups: the worst of them.
 
-        Each group uses the best of the flat algorithms of
+        With ``best`` algorithms each group uses the best of the flat ones of
         :func:`~nest.topology.alphabeta.flat_collective_ns` at its level and
         the hierarchical one: with ``g_l`` members at level ``l`` and
         ``X_0 = X``, ``X_{l+1} = X_l / g_l``, an all-reduce is a
         reduce-scatter of ``X_l`` going up, an all-reduce at the top, and an
         all-gather of ``X_l`` coming down (the two-level case is Jia et al.,
         *Highly Scalable Deep Learning Training System with Mixed-Precision*,
-        2018); an all-to-all moves ``X`` once per level.
+        2018); an all-to-all moves ``X`` once per level. Each phase is
+        launched on its level.
+
+        With ``nccl`` algorithms see :meth:`_nccl_ns`.
         """
+        time_ns = self._nccl_ns if self.algorithms == "nccl" else self._best_ns
         return max(
-            (self._group_ns(kind, shape, size_bytes) for shape in shapes),
+            (time_ns(kind, shape, size_bytes) for shape in shapes),
             default=0.0,
         )
 
-    def _group_ns(
+    def _reach(self, level: int, members: int) -> float:
+        """Bandwidth of one of ``members`` that meet at ``level``."""
+        full, peer = self.raw_bandwidths[level], self.peer_bandwidths[level]
+        if peer is None or members < 2:
+            return full
+        return min(full, (members - 1) * peer)
+
+    def _through(self, level: int, members: int) -> float:
+        """Bandwidth of ``members`` at ``level`` on the path up to it."""
+        reach = self._reach(level, members)
+        if level == 0:
+            return reach
+        return min(self.path_bandwidths[level - 1], reach)
+
+    def _best_ns(
         self, kind: CollectiveKind, shape: GroupShape, size_bytes: float
     ) -> float:
         top = shape.level
-        flat = flat_collective_ns(
-            kind,
-            shape.size,
-            size_bytes,
-            self.latencies_ns[top],
-            self.bandwidths[top],
+        counts = shape.counts
+        if shape.size == 1 or size_bytes == 0:
+            return 0.0
+        beta = (
+            self.path_bandwidths[top]
+            if counts is None
+            else min(self._reach(i, count) for i, count in enumerate(counts))
         )
-        if shape.counts is None or top == 0:
+        flat = self.launches_ns[top] + flat_collective_ns(
+            kind, shape.size, size_bytes, self.latencies_ns[top], beta
+        )
+        if counts is None or top == 0:
             return flat
         total = 0.0
         piece = float(size_bytes)
-        for level, count in enumerate(shape.counts):
-            link = (self.latencies_ns[level], self.bandwidths[level])
+        for level, count in enumerate(counts):
+            if count == 1:
+                continue
+            link = (self.latencies_ns[level], self._through(level, count))
+            launch_ns = self.launches_ns[level]
             if kind == "all-reduce" and level < top:
-                total += flat_collective_ns(
-                    "reduce-scatter", count, piece, *link
-                ) + flat_collective_ns("all-gather", count, piece, *link)
+                total += (
+                    2 * launch_ns
+                    + flat_collective_ns("reduce-scatter", count, piece, *link)
+                    + flat_collective_ns("all-gather", count, piece, *link)
+                )
             else:
-                total += flat_collective_ns(kind, count, piece, *link)
+                total += launch_ns + flat_collective_ns(
+                    kind, count, piece, *link
+                )
             if kind != "all-to-all":
                 piece /= count
         return min(flat, total)
+
+    def _nccl_ns(
+        self, kind: CollectiveKind, shape: GroupShape, size_bytes: float
+    ) -> float:
+        """Price a collective as NCCL runs it.
+
+        Rings visit all members of a unit before they leave it; there are as
+        many as a unit has members, each leaving through a port of its own.
+        With ``g_l`` members at level ``l``, ``n = Π g_l``, ``p_l = Π_{j<l}
+        g_j`` members per unit and ``b_l`` the bandwidth of a member::
+
+            β = min_l p_l b_l                       over levels with g_l > 1
+            A = Σ_l (n/p_l - n/p_{l+1}) α_l         hops of one round
+
+            all-gather, reduce-scatter   launch + A + (n-1)/n X/β
+            all-reduce, ring             launch + 2A + 2(n-1)/n X/β
+            all-reduce, tree             launch + 2D + 2 X/β
+            all-to-all                   launch + A + max_l s_l X/b_l
+
+        with ``D = (g_0-1) α_0 + Σ_{l>0} ⌈lg g_l⌉ α_l`` (a chain inside a
+        node, trees above; only where the group leaves its node) and ``s_l =
+        (p_{l+1} - p_l)/n`` the share of the data whose way ends at level
+        ``l``. A group that fills units unevenly has one ring at the least
+        bandwidth and the latency of its level. Sources: Hu et al.,
+        *Demystifying NCCL*, 2025, arXiv 2507.04786, on ring and tree;
+        Jeaugey, *Massively Scale Your Deep Learning Training with NCCL 2.4*,
+        2019, on double binary trees at full bandwidth.
+        """
+        n, top, counts = shape
+        if n == 1 or size_bytes == 0:
+            return 0.0
+        volume_ns = size_bytes * NS_PER_S
+        launch_ns = self.launches_ns[top]
+        if counts is None:
+            rounds = 2 if kind == "all-reduce" else 1
+            return launch_ns + rounds * (
+                (n - 1) * self.latencies_ns[top]
+                + (n - 1) / n * volume_ns / self.path_bandwidths[top]
+            )
+        beta = math.inf
+        hops_ns = depth_ns = slowest_ns = 0.0
+        below = 1
+        for level, count in enumerate(counts):
+            if count > 1:
+                alpha_ns = self.latencies_ns[level]
+                reach = self._reach(level, count)
+                beta = min(beta, below * reach)
+                hops_ns += (n // below - n // (below * count)) * alpha_ns
+                depth = count - 1 if level == 0 else (count - 1).bit_length()
+                depth_ns += depth * alpha_ns
+                share = (count - 1) * below / n
+                slowest_ns = max(slowest_ns, share * volume_ns / reach)
+            below *= count
+        if kind == "all-to-all":
+            return launch_ns + hops_ns + slowest_ns
+        ring_ns = hops_ns + (n - 1) / n * volume_ns / beta
+        if kind != "all-reduce":
+            return launch_ns + ring_ns
+        if top == 0:
+            return launch_ns + 2 * ring_ns
+        return launch_ns + 2 * min(ring_ns, depth_ns + volume_ns / beta)

@@ -3,8 +3,10 @@
 One byte takes 1 ns at 1e9 bytes/s and 10 ns at 1e8 bytes/s.
 """
 
+import msgspec
 import pytest
 
+from nest.ir.cluster import Hierarchy, Level
 from nest.topology import GroupShape, HierarchyNetwork
 from nest.topology.alphabeta import flat_collective_ns, transfer_ns
 from tests.builders import PAIRS, make_levels
@@ -177,3 +179,193 @@ def test_worst_group_counts():
     assert network.collective_ns("all-gather", shapes, 100) == 600
     assert network.collective_ns("all-gather", shapes[:1], 100) == 60
     assert network.collective_ns("all-gather", [], 100) == 0
+
+
+# Launch costs
+
+
+def with_launches(tree, *launches_ns, **fields):
+    return msgspec.structs.replace(
+        tree,
+        levels=tuple(
+            msgspec.structs.replace(level, launch_ns=launch_ns)
+            for level, launch_ns in zip(tree.levels, launches_ns, strict=True)
+        ),
+        **fields,
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        # one launch per phase: two below and one above
+        ("all-reduce", 6220 + 2 * 7 + 70),
+        ("all-gather", 3110 + 7 + 70),
+        ("all-to-all", 5610 + 7 + 70),
+    ],
+)
+def test_every_phase_is_launched_once(kind, expected):
+    network = HierarchyNetwork(with_launches(PAIRS, 7.0, 70.0))
+    shape = network.shape((0, 1, 2, 3))
+    assert network.collective_ns(kind, [shape], 1000) == pytest.approx(
+        expected
+    )
+
+
+def test_flat_collectives_and_messages_are_launched_once():
+    """Pair below: 7 + 10 + 50; message above: 70 + 100 + 1000."""
+    network = HierarchyNetwork(with_launches(PAIRS, 7.0, 70.0))
+    pair = network.shape((0, 1))
+    assert network.collective_ns("all-gather", [pair], 100) == 67
+    assert network.transfer_ns(1, 100) == 1170
+    assert network.transfer_ns(1, 0) == 170
+
+
+@pytest.mark.parametrize("algorithms", ["best", "nccl"])
+def test_nothing_to_do_is_not_launched(algorithms):
+    network = HierarchyNetwork(
+        with_launches(PAIRS, 7.0, 70.0, algorithms=algorithms)
+    )
+    pair = network.shape((0, 1))
+    one = network.shape((3,))
+    assert network.collective_ns("all-reduce", [pair], 0) == 0
+    assert network.collective_ns("all-reduce", [one], 100) == 0
+
+
+# Links to peers: 3e9 bytes/s in all, 1e9 to each of three peers
+
+MESH = Hierarchy(
+    levels=(
+        Level(
+            fan_out=4,
+            bandwidth_bytes_per_s=3e9,
+            peer_bandwidth_bytes_per_s=1e9,
+        ),
+        Level(fan_out=2, bandwidth_bytes_per_s=2e9),
+    )
+)
+
+
+@pytest.mark.parametrize("algorithms", ["best", "nccl"])
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    # 1/2·600 at 1e9, 2/3·600 at 2e9, 3/4·600 at 3e9
+    [(2, 300), (3, 200), (4, 150)],
+)
+def test_a_group_uses_the_links_between_its_members(
+    algorithms, ranks, expected
+):
+    network = HierarchyNetwork(
+        msgspec.structs.replace(MESH, algorithms=algorithms)
+    )
+    shape = network.shape(range(ranks))
+    assert network.collective_ns("all-gather", [shape], 600) == pytest.approx(
+        expected
+    )
+
+
+def test_a_message_uses_one_link_and_none_on_its_way_out():
+    """600 bytes at 1e9 to a peer, at 2e9 to another mesh."""
+    network = HierarchyNetwork(MESH)
+    assert network.transfer_ns(0, 600) == pytest.approx(600)
+    assert network.transfer_ns(1, 600) == pytest.approx(300)
+
+
+def test_a_mesh_inside_a_hierarchical_collective():
+    """Two of each mesh, all-gather of 1200: 1/2·1200 at 1e9, then 1/2·600
+    at 2e9: 750. Flat is 3/4·1200 at 1e9: 900.
+    """
+    network = HierarchyNetwork(MESH)
+    shape = network.shape((0, 1, 4, 5))
+    assert network.collective_ns("all-gather", [shape], 1200) == pytest.approx(
+        750
+    )
+
+
+# NCCL: pairs at 1e9 bytes/s and 10 ns, two pairs at 4e8 and 100 ns
+
+NCCL = with_launches(
+    make_levels((2, 10.0, 1e9), (2, 100.0, 4e8)), 7.0, 70.0, algorithms="nccl"
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "devices", "size", "expected"),
+    [
+        # Four ranks: two rings, so beta = min(1e9, 2·4e8) = 8e8; hops
+        # 2·10 + 100 = 120.
+        ("all-gather", (0, 1, 2, 3), 800, 70 + 120 + 750),
+        ("reduce-scatter", (0, 1, 2, 3), 800, 70 + 120 + 750),
+        # tree: depth 10 + 100, 70 + 220 + 2000
+        ("all-reduce", (0, 1, 2, 3), 800, 70 + 240 + 1500),
+        # ring: 70 + 240 + 15
+        ("all-reduce", (0, 1, 2, 3), 8, 70 + 220 + 20),
+        # 200 bytes to the other of the pair, 400 at 4e8 to the other pair
+        ("all-to-all", (0, 1, 2, 3), 800, 70 + 120 + 1000),
+        # one rank of each pair: one ring at 4e8, one hop
+        ("all-gather", (0, 2), 800, 70 + 100 + 1000),
+        ("all-to-all", (0, 2), 800, 70 + 100 + 1000),
+        # inside a pair: 1e9, never a tree
+        ("all-reduce", (0, 1), 800, 7 + 20 + 800),
+        # uneven: one ring at 4e8, 2 hops of 100 each round
+        ("all-gather", (0, 1, 2), 300, 70 + 200 + 500),
+        ("all-reduce", (0, 1, 2), 300, 70 + 400 + 1000),
+    ],
+)
+def test_nccl_collective(kind, devices, size, expected):
+    network = HierarchyNetwork(NCCL)
+    shape = network.shape(devices)
+    assert network.collective_ns(kind, [shape], size) == pytest.approx(
+        expected
+    )
+
+
+def test_nccl_rings_cross_a_level_once_per_unit():
+    """Eight ranks in three levels: hops 4·10 + 2·100 + 1000 = 1240.
+
+    beta = min(1e9, 2·1e8, 4·4e8) = 2e8; all-gather of 800: 1240 + 7/8·4000.
+    """
+    network = HierarchyNetwork(
+        msgspec.structs.replace(TREE, algorithms="nccl")
+    )
+    shape = network.shape(range(8))
+    assert network.collective_ns("all-gather", [shape], 800) == pytest.approx(
+        1240 + 3500
+    )
+
+
+# Fields
+
+
+def test_defaults_are_not_written():
+    """Stored problems keep their text, and with it their hash."""
+    text = msgspec.json.encode(make_levels((2, 10.0, 1e9)))
+    assert b"launch_ns" not in text
+    assert b"peer" not in text
+    assert b"algorithms" not in text
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"launch_ns": -1.0}, "launch_ns: expected a finite number >= 0"),
+        (
+            {"peer_bandwidth_bytes_per_s": 0.0},
+            "peer_bandwidth_bytes_per_s: expected a finite number > 0, got 0",
+        ),
+    ],
+)
+def test_bad_levels(fields, message):
+    with pytest.raises(ValueError, match=message):
+        Level(fan_out=2, bandwidth_bytes_per_s=1.0, **fields)
+
+
+def test_unknown_algorithms():
+    with pytest.raises(
+        msgspec.ValidationError, match=r"Invalid enum value.*algorithms"
+    ):
+        msgspec.json.decode(
+            '{"kind":"hierarchy","levels":[{"fan_out":2,'
+            '"bandwidth_bytes_per_s":1}],"algorithms":"magic"}',
+            type=Hierarchy,
+        )
