@@ -2,23 +2,25 @@
 
 The reference of all exact solvers. It must not be clever: it knows the
 counting rules of :mod:`nest.cost.space` and what a stage is, and leaves
-everything else to ``score``.
+everything else to ``score``. Whatever else a job allows (interleaved
+schedules, overlap, the distributed optimiser) it enumerates too.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from nest.cost.model import CostModel
 from nest.cost.score import score
-from nest.cost.space import Case, cases, strategies
+from nest.cost.space import Case, Runtime, cases, runtimes, strategies
 from nest.errors import InvalidOptionError, UnsupportedProblemError
-from nest.ir.plan import Plan, Stage, Strategy
+from nest.ir.plan import OVERLAP, Plan, Stage, Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import (
+    EXTENSIONS,
     Capabilities,
     Deadline,
     Limit,
@@ -46,6 +48,7 @@ class BruteSolver:
         exact=True,
         anytime=True,
         warm_start=True,
+        searches=frozenset(EXTENSIONS),
         method="plain enumeration of every plan",
         options={
             "max_plans": (
@@ -153,10 +156,16 @@ class _OutOfTime(Exception):
 
 @dataclass(frozen=True)
 class _Choice:
-    """``(R, B)`` with the strategies that stages may use."""
+    """``(R, B)``, strategies that stages may use, and how they run.
+
+    ``num_blocks`` is ``S`` of interleaved plans, and 0 for the others, which
+    have any number of stages.
+    """
 
     case: Case
     strategies: tuple[Strategy, ...]
+    runtime: Runtime
+    num_blocks: int = 0
 
 
 class PlanSpace:
@@ -196,11 +205,33 @@ class PlanSpace:
         """
         for case in cases(self.problem):
             found = strategies(self.problem, case.micro_batch)
-            if self.model.preset.uniform:
-                for strategy in found:
-                    yield _Choice(case, (strategy,))
-            else:
-                yield _Choice(case, tuple(found))
+            for runtime in runtimes(self.problem):
+                for choice in self._runs(case, runtime, found):
+                    if self.model.preset.uniform:
+                        for strategy in found:
+                            yield replace(choice, strategies=(strategy,))
+                    else:
+                        yield choice
+
+    def _runs(
+        self, case: Case, runtime: Runtime, found: list[Strategy]
+    ) -> Iterator[_Choice]:
+        """Yield the choices of one runtime, one per number of blocks."""
+        if runtime.distributed_optimizer:
+            # ZeRO 0 and 1 are the same plan then; the lowest stands for both.
+            zero = min(self.problem.job.zero)
+            found = [s for s in found if s.zero == zero <= 1]
+        if runtime.virtual_stages == 1:
+            yield _Choice(case, tuple(found), runtime)
+            return
+        num_layers = len(self.problem.graph.layers)
+        most = min(
+            num_layers // runtime.virtual_stages,
+            case.devices,
+            case.num_micro_batches,
+        )
+        for num_blocks in range(2, most + 1):
+            yield _Choice(case, tuple(found), runtime, num_blocks)
 
     def next_sets(self, closed: int) -> list[int]:
         """Return every closed set that strictly contains ``closed``."""
@@ -249,7 +280,10 @@ class PlanSpace:
             for choice in sorted(
                 self.choices(), key=lambda choice: choice.case.devices
             ):
-                total += self._count(choice, 0, choice.case.devices, {})
+                if choice.num_blocks:
+                    total += self._count_chunks(choice, 0, (), 0, {})
+                else:
+                    total += self._count(choice, 0, choice.case.devices, {})
         except _TooMany:
             raise UnsupportedProblemError(
                 f"brute: expected at most {max_plans} plans, got more than "
@@ -285,6 +319,36 @@ class PlanSpace:
                         self._count_step()
                         total += number * self._count(
                             choice, following, devices_left - devices, known
+                        )
+            known[key] = total
+        return known[key]
+
+    def _count_chunks(
+        self,
+        choice: _Choice,
+        closed: int,
+        widths: tuple[int, ...],
+        number: int,
+        known: dict[tuple[int, tuple[int, ...], int], int],
+    ) -> int:
+        """Count interleaved plans with ``number`` chunks done.
+
+        ``widths`` are the devices of the blocks met so far.
+        """
+        if number == choice.num_blocks * choice.runtime.virtual_stages:
+            return int(closed == self.full)
+        key = (closed, widths, number)
+        if key not in known:
+            total = 0
+            alike = self._alike(choice)
+            for following in self.next_sets(closed):
+                stage = following & ~closed
+                for (devices, available), alternatives in alike.items():
+                    blocks = _with_chunk(choice, widths, number, devices)
+                    if blocks is not None and not stage & ~available:
+                        self._count_step()
+                        total += alternatives * self._count_chunks(
+                            choice, following, blocks, number + 1, known
                         )
             known[key] = total
         return known[key]
@@ -325,12 +389,20 @@ class PlanSpace:
     def plans(self) -> Iterator[Plan]:
         """Yield every plan."""
         for choice in self.choices():
-            case = choice.case
-            for stages in self._plans(choice, 0, case.devices):
+            case, runtime = choice.case, choice.runtime
+            found = (
+                self._chunks(choice, 0, (), 0)
+                if choice.num_blocks
+                else self._plans(choice, 0, case.devices)
+            )
+            for stages in found:
                 yield Plan(
                     replicas=case.replicas,
                     micro_batch=case.micro_batch,
                     stages=stages,
+                    virtual_stages=runtime.virtual_stages,
+                    overlap=tuple(x for x in OVERLAP if x in runtime.overlap),
+                    distributed_optimizer=runtime.distributed_optimizer,
                     solver=BruteSolver.name,
                 )
 
@@ -341,18 +413,59 @@ class PlanSpace:
             yield ()
             return
         for following, strategy in self._stages(choice, closed, devices_left):
-            stage = Stage(
-                layers=tuple(
-                    layer.id
-                    for position, layer in enumerate(self.problem.graph.layers)
-                    if (following & ~closed) >> position & 1
-                ),
-                devices=strategy.devices,
-                strategy=strategy,
-            )
+            stage = self._stage(following & ~closed, strategy)
             left = devices_left - strategy.devices
             for rest in self._plans(choice, following, left):
                 yield (stage, *rest)
+
+    def _chunks(
+        self,
+        choice: _Choice,
+        closed: int,
+        widths: tuple[int, ...],
+        number: int,
+    ) -> Iterator[tuple[Stage, ...]]:
+        """Yield the remaining chunks of every interleaved plan."""
+        if number == choice.num_blocks * choice.runtime.virtual_stages:
+            if closed == self.full:
+                yield ()
+            return
+        for following, strategy in self._stages(
+            choice, closed, choice.case.devices
+        ):
+            blocks = _with_chunk(choice, widths, number, strategy.devices)
+            if blocks is None:
+                continue
+            stage = self._stage(following & ~closed, strategy)
+            for rest in self._chunks(choice, following, blocks, number + 1):
+                yield (stage, *rest)
+
+    def _stage(self, layers: int, strategy: Strategy) -> Stage:
+        return Stage(
+            layers=tuple(
+                layer.id
+                for position, layer in enumerate(self.problem.graph.layers)
+                if layers >> position & 1
+            ),
+            devices=strategy.devices,
+            strategy=strategy,
+        )
+
+
+def _with_chunk(
+    choice: _Choice, widths: tuple[int, ...], number: int, devices: int
+) -> tuple[int, ...] | None:
+    """Return the blocks' devices with one more chunk; ``None`` if illegal.
+
+    All chunks on a block have as many devices, and the blocks fit into a
+    replica.
+    """
+    if number >= choice.num_blocks:
+        same = widths[number % choice.num_blocks] == devices
+        return widths if same else None
+    if sum(widths) + devices > choice.case.devices:
+        return None
+    return (*widths, devices)
 
 
 class _TooMany(Exception):

@@ -6,6 +6,8 @@ has to be safe. Engines that work on 64-bit integers rely on it.
 
 from __future__ import annotations
 
+import math
+
 from nest.errors import InvalidProblemError
 from nest.ir.graph import LayerCost
 from nest.ir.problem import Problem
@@ -36,12 +38,19 @@ def longest_step_ns(problem: Problem) -> float:
 
     ``T <= (M + V) (Σ τ + receives) + Σ Y`` with every term at its largest:
     ``V`` layers, all of them in every stage's place, each message across
-    the slowest link and as many times as there are devices.
+    the slowest link and as many times as there are devices. The chunks of
+    an interleaved plan receive apart, ``v`` times per block.
     """
     job, graph = problem.job, problem.graph
     levels = problem.cluster.topology.levels
-    alpha_ns = max(level.latency_ns for level in levels)
-    beta = min(level.bandwidth_bytes_per_s for level in levels)
+    alpha_ns = max(level.latency_ns + level.launch_ns for level in levels)
+    beta = min(
+        min(
+            level.bandwidth_bytes_per_s,
+            level.peer_bandwidth_bytes_per_s or math.inf,
+        )
+        for level in levels
+    )
     num_devices = problem.cluster.num_devices
 
     def message_ns(size_bytes: float) -> float:
@@ -79,14 +88,20 @@ def longest_step_ns(problem: Problem) -> float:
     load = sum(worst[layer.kind][0] for layer in graph.layers)
     sync = sum(worst[layer.kind][1] for layer in graph.layers)
     batch = max(job.micro_batches)
-    load += 4 * sum(
-        message_ns(
-            batch
-            * max(
-                edge.bytes_per_sample, *edge.bytes_per_sample_by_tp.values(), 0
+    load += (
+        4
+        * max(job.virtual_stages)
+        * sum(
+            message_ns(
+                batch
+                * max(
+                    edge.bytes_per_sample,
+                    *edge.bytes_per_sample_by_tp.values(),
+                    0,
+                )
             )
+            for edge in graph.edges
         )
-        for edge in graph.edges
     )
     slots = job.global_batch / min(job.micro_batches) + len(graph.layers)
     return float((slots + 1) * load + sync)

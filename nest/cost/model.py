@@ -12,14 +12,15 @@ block ``[k, k+n)`` of every replica, ``M`` micro-batches of ``B`` samples.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from nest.cost.magnitude import check_magnitude
 from nest.cost.presets import get_preset
-from nest.cost.space import why_not_strategy
+from nest.cost.space import PLAIN, Runtime, why_not_strategy
 from nest.errors import InvalidProblemError
 from nest.ir.graph import Activations, CollectiveKind, LayerCost
-from nest.ir.plan import Strategy
+from nest.ir.plan import Overlap, Strategy
 from nest.ir.problem import Problem
 from nest.topology.alphabeta import NS_PER_S
 from nest.topology.hierarchy import GroupShape, HierarchyNetwork
@@ -30,10 +31,13 @@ _Groups = dict[str, Shapes]
 
 #: Ranks that share dense weights, and those that share experts.
 _DATA_AXES = ("data", "expert-data")
+#: The same over all replicas.
+_SYNC_AXES = ("sync", "expert-sync")
 _AXES = (
     *("tp", "cp", "dp", "ep"),
     *_DATA_AXES,
-    *("sync", "expert-sync", "replicas"),
+    *_SYNC_AXES,
+    "replicas",
 )
 
 
@@ -58,28 +62,39 @@ class LayerTerms(NamedTuple):
         The part of ``backward`` that is the recomputed forward pass.
     sync
         Quanta per step: its share of gradient sync and optimiser update.
-    weight_bytes, gradient_bytes, state_bytes
+    hideable_sync
+        The part of ``sync`` that is gradient sync, if the plan overlaps it
+        with the backward pass; else 0.
+    weight_bytes, gradient_bytes, state_bytes, buffer_bytes
         Kept all the time, per device, after sharding.
     kept_bytes
         Kept per in-flight micro-batch, per device.
     working_bytes
-        Needed while the layer runs.
+        Needed while the layer runs, the device's reserve included: so every
+        sum of the parts is the device's memory.
     """
 
     forward: int
     backward: int
     recomputed: int
     sync: int
+    hideable_sync: int
     weight_bytes: int
     gradient_bytes: int
     state_bytes: int
+    buffer_bytes: int
     kept_bytes: int
     working_bytes: int
 
     @property
     def static_bytes(self) -> int:
-        """Weights, gradients and optimiser state."""
-        return self.weight_bytes + self.gradient_bytes + self.state_bytes
+        """Weights, gradients, optimiser state and buffers."""
+        return (
+            self.weight_bytes
+            + self.gradient_bytes
+            + self.state_bytes
+            + self.buffer_bytes
+        )
 
 
 class Tensor(NamedTuple):
@@ -135,6 +150,20 @@ class CostModel:
         )
 
     def _check_preset(self) -> None:
+        if not self.preset.extensions:
+            job = self.problem.job
+            for field, default in (
+                ("virtual_stages", (1,)),
+                ("overlap", {}),
+                ("distributed_optimizer", False),
+            ):
+                value = getattr(job, field)
+                if value != default:
+                    raise InvalidProblemError(
+                        f"$.job.{field}: expected the default under preset "
+                        f"{self.preset.name!r}, got {value}; remove it or "
+                        f"use preset 'standard'"
+                    )
         if self.preset.uniform:
             return
         for edge in self.problem.graph.edges:
@@ -182,23 +211,29 @@ class CostModel:
         strategy: Strategy,
         micro_batch: int,
         block: Block | None,
+        runtime: Runtime = PLAIN,
     ) -> LayerTerms | None:
         """Return the terms of a layer, or ``None`` if it is not available.
 
         Without a block they are the terms without any communication: no
-        block has smaller ones.
+        block has smaller ones, unless the optimiser is sharded over the
+        replicas of a block.
         """
         key = (
             self._kinds[layer],
             strategy,
             micro_batch,
             None if block is None else self.aligned(block),
+            runtime.overlap,
+            runtime.distributed_optimizer,
         )
         if key not in self._terms:
             self._terms[key] = (
                 None
                 if self.available(layer, strategy, micro_batch)
-                else self._layer_terms(layer, strategy, micro_batch, block)
+                else self._layer_terms(
+                    layer, strategy, micro_batch, block, runtime
+                )
             )
         return self._terms[key]
 
@@ -208,6 +243,7 @@ class CostModel:
         strategy: Strategy,
         micro_batch: int,
         block: Block | None,
+        runtime: Runtime,
     ) -> LayerTerms:
         samples = micro_batch // strategy.dp
         key = (strategy.tp, strategy.cp, strategy.ep, samples)
@@ -217,7 +253,8 @@ class CostModel:
         where = f"kind {self._kinds[layer]!r}"
         groups = self._group_table(strategy, block)
 
-        forward, backward = self._passes(cost, groups, where)
+        overlap = runtime.overlap
+        forward, backward = self._passes(cost, groups, where, overlap)
         recomputed = 0
         if strategy.recompute == "selective":
             recomputed = self.quanta(activations.extra_ns, where)
@@ -227,26 +264,44 @@ class CostModel:
             )
 
         sizes = self._weight_sizes(cost, strategy)
+        gather_ns = scatter_ns = 0.0
         if strategy.zero == 3:
-            gather = self.quanta(self._gather_ns(sizes, groups), where)
-            forward += gather
-            backward += gather
+            gather_ns = self._gather_ns(sizes, groups)
         if strategy.zero >= 2:
-            backward += self.quanta(self._scatter_ns(sizes, groups), where)
+            scatter_ns = self._scatter_ns(sizes, groups)
+        if "weights" in overlap:
+            forward, backward = self._passes(
+                cost, groups, where, overlap, gather_ns, scatter_ns
+            )
+        else:
+            gather = self.quanta(gather_ns, where)
+            forward += gather
+            backward += gather + self.quanta(scatter_ns, where)
 
+        sync, hideable = self._sync(
+            sizes, strategy, groups, block, runtime, where
+        )
+        shards = sizes
+        if runtime.distributed_optimizer:
+            assert block is not None
+            shards = sizes.over(block.replicas)
+        sharded = strategy.zero >= 1 or runtime.distributed_optimizer
         return LayerTerms(
             forward=forward,
             backward=backward + recomputed,
             recomputed=recomputed,
-            sync=self._sync(sizes, strategy, groups, block, where),
+            sync=sync,
+            hideable_sync=hideable,
             weight_bytes=sizes.kept(strategy.zero >= 3, "weight_bytes"),
             gradient_bytes=sizes.kept(strategy.zero >= 2, "gradient_bytes"),
-            state_bytes=sizes.kept(strategy.zero >= 1, "state_bytes"),
+            state_bytes=shards.kept(sharded, "state_bytes"),
+            buffer_bytes=sizes.kept(False, "buffer_bytes"),
             kept_bytes=activations.kept_bytes,
             working_bytes=cost.working_bytes
             + activations.working_bytes
             + sizes.gathered(strategy.zero >= 3, "weight_bytes")
-            + sizes.gathered(strategy.zero >= 2, "gradient_bytes"),
+            + sizes.gathered(strategy.zero >= 2, "gradient_bytes")
+            + self.problem.cluster.device.reserve_bytes,
         )
 
     def _passes(
@@ -254,41 +309,89 @@ class CostModel:
         cost: LayerCost,
         groups: _Groups,
         where: str,
+        overlap: frozenset[Overlap],
+        gather_ns: float = 0.0,
+        scatter_ns: float = 0.0,
     ) -> tuple[int, int]:
-        """Return forward and backward pass with their collectives."""
+        """Return forward and backward pass with their collectives.
+
+        ``c + Σ x + g - min(c, Σ f x + f_w g)``: computation ``c``,
+        collectives ``x`` of each axis, and ZeRO traffic ``g``, of which the
+        fractions ``f`` of what overlaps can hide behind the computation.
+
+        Parameters
+        ----------
+        cost, groups, where
+            The layer's cost entry, the groups of every axis, and the name
+            for messages.
+        overlap
+            What overlaps.
+        gather_ns, scatter_ns
+            All-gather of the weights in either pass, and reduce-scatter of
+            the gradients in the backward one, if they overlap.
+        """
         used = tuple(groups[call.axis] for call in cost.collectives)
-        key = (where, cost.key, used)
+        key = (where, cost.key, used, overlap, gather_ns, scatter_ns)
         passes = self._known_passes.get(key)
         if passes is None:
-            times_ns = {
+            fractions = self.problem.job.overlap
+            compute_ns = {
                 "forward": cost.forward_ns,
                 "backward": cost.backward_ns,
             }
+            traffic_ns = {
+                "forward": gather_ns,
+                "backward": gather_ns + scatter_ns,
+            }
+            times_ns = {
+                phase: time_ns + traffic_ns[phase]
+                for phase, time_ns in compute_ns.items()
+            }
+            hideable_ns = {
+                phase: time_ns * fractions.get("weights", 0.0)
+                for phase, time_ns in traffic_ns.items()
+            }
             for call, shapes in zip(cost.collectives, used, strict=True):
-                times_ns[call.phase] += call.count * self._collective_ns(
+                time_ns = call.count * self._collective_ns(
                     call.kind, shapes, call.size_bytes
                 )
-            passes = (
-                self.quanta(times_ns["forward"], where),
-                self.quanta(times_ns["backward"], where),
+                times_ns[call.phase] += time_ns
+                if call.axis != "dp" and call.axis in overlap:
+                    hideable_ns[call.phase] += time_ns * fractions[call.axis]
+            forward, backward = (
+                self.quanta(
+                    time_ns - min(compute_ns[phase], hideable_ns[phase]), where
+                )
+                for phase, time_ns in times_ns.items()
             )
+            passes = forward, backward
             self._known_passes[key] = passes
         return passes
 
-    def _gather_ns(self, sizes: _WeightSizes, groups: _Groups) -> float:
+    def _gather_ns(
+        self,
+        sizes: _WeightSizes,
+        groups: _Groups,
+        axes: tuple[str, str] = _DATA_AXES,
+    ) -> float:
         """All-gather of the weights over the ranks that share them."""
         return sum(
             self._collective_ns("all-gather", groups[axis], size.weight_bytes)
-            for size, axis in zip(sizes, _DATA_AXES, strict=True)
+            for size, axis in zip(sizes, axes, strict=True)
         )
 
-    def _scatter_ns(self, sizes: _WeightSizes, groups: _Groups) -> float:
+    def _scatter_ns(
+        self,
+        sizes: _WeightSizes,
+        groups: _Groups,
+        axes: tuple[str, str] = _DATA_AXES,
+    ) -> float:
         """Reduce-scatter of the gradients over the same ranks."""
         return sum(
             self._collective_ns(
                 "reduce-scatter", groups[axis], size.gradient_bytes
             )
-            for size, axis in zip(sizes, _DATA_AXES, strict=True)
+            for size, axis in zip(sizes, axes, strict=True)
         )
 
     def _collective_ns(
@@ -312,6 +415,7 @@ class CostModel:
                 weight_bytes,
                 ceil_div(weight_bytes * optimizer.gradient_bytes, unit),
                 ceil_div(weight_bytes * optimizer.state_bytes, unit),
+                math.ceil(weight_bytes * optimizer.buffer_bytes / unit),
                 ranks,
             )
 
@@ -328,24 +432,36 @@ class CostModel:
         strategy: Strategy,
         groups: _Groups,
         block: Block | None,
+        runtime: Runtime,
         where: str,
-    ) -> int:
+    ) -> tuple[int, int]:
         """Gradient sync and optimiser update of one layer, in quanta.
+
+        Returned with the part that may hide behind the backward pass: the
+        sync, rounded apart from the update, if the plan overlaps it.
 
         ZeRO 0: all-reduce of the gradients over replicas and data ranks.
         ZeRO 1: reduce-scatter and all-gather over the data ranks,
         all-reduce of the shard over the replicas. ZeRO 2 has paid its
-        reduce-scatter, ZeRO 3 also its all-gather, per micro-batch.
+        reduce-scatter, ZeRO 3 also its all-gather, per micro-batch. The
+        distributed optimiser reduce-scatters and all-gathers over replicas
+        and data ranks together.
         """
         if self.preset.switch_tree_sync:
             if block is None:
-                return 0
+                return 0, 0
             factor_ns, _ = self._switch_tree(block)
             weight_bytes = sizes.dense.weight_bytes + sizes.expert.weight_bytes
-            return self.quanta(factor_ns * weight_bytes, where)
+            return self.quanta(factor_ns * weight_bytes, where), 0
         sync_ns = 0.0
-        if strategy.zero == 0:
-            for size, axis in zip(sizes, ("sync", "expert-sync"), strict=True):
+        sharded = strategy.zero >= 1
+        if runtime.distributed_optimizer:
+            assert block is not None
+            sync_ns += self._scatter_ns(sizes, groups, _SYNC_AXES)
+            sync_ns += self._gather_ns(sizes, groups, _SYNC_AXES)
+            sizes, sharded = sizes.over(block.replicas), True
+        elif strategy.zero == 0:
+            for size, axis in zip(sizes, _SYNC_AXES, strict=True):
                 sync_ns += self._collective_ns(
                     "all-reduce", groups[axis], size.gradient_bytes
                 )
@@ -361,9 +477,13 @@ class CostModel:
                     ceil_div(size.gradient_bytes, size.ranks),
                 )
         sync_ns *= 1.0 - self.problem.job.gradient_sync_overlap
-        return self.quanta(sync_ns + self._update_ns(sizes, strategy), where)
+        update_ns = self._update_ns(sizes, sharded)
+        if "gradients" in runtime.overlap:
+            sync = self.quanta(sync_ns, where)
+            return sync + self.quanta(update_ns, where), sync
+        return self.quanta(sync_ns + update_ns, where), 0
 
-    def _update_ns(self, sizes: _WeightSizes, strategy: Strategy) -> float:
+    def _update_ns(self, sizes: _WeightSizes, sharded: bool) -> float:
         """Optimiser update: memory traffic only.
 
         Gradients are read, weights and state are read and written, at HBM
@@ -372,7 +492,6 @@ class CostModel:
         hbm = self.problem.cluster.device.hbm_bytes_per_s
         if hbm is None or not self.preset.optimizer_update:
             return 0.0
-        sharded = strategy.zero >= 1
         traffic = (
             sizes.kept(sharded, "gradient_bytes")
             + 2 * sizes.kept(sharded, "weight_bytes")
@@ -526,6 +645,20 @@ class CostModel:
             self._levels[key] = frozenset(levels)
         return self._levels[key]
 
+    def wrap_levels(self, first: Block, last: Block) -> frozenset[int]:
+        """Return the levels at which interleaved chunks wrap around.
+
+        The last block of a replica hands on to its first: the lowest level
+        whose subtree holds both, over all replicas.
+        """
+        return frozenset(
+            self.network.level(
+                replica * first.pitch + first.offset,
+                replica * last.pitch + last.offset + last.devices - 1,
+            )
+            for replica in range(first.replicas)
+        )
+
     def message(self, level: int) -> int:
         """Quanta that a boundary message costs whatever its size."""
         return self.quanta(self._p2p_ns(level, 0), f"level {level}")
@@ -612,12 +745,19 @@ class _Sizes(NamedTuple):
     weight_bytes: int
     gradient_bytes: int
     state_bytes: int
+    buffer_bytes: int
     ranks: int
 
 
 class _WeightSizes(NamedTuple):
     dense: _Sizes
     expert: _Sizes
+
+    def over(self, replicas: int) -> _WeightSizes:
+        """Return the same, sharded over replicas too."""
+        return _WeightSizes(
+            *(size._replace(ranks=size.ranks * replicas) for size in self)
+        )
 
     def kept(self, sharded: bool, field: str) -> int:
         return sum(

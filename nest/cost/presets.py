@@ -48,6 +48,9 @@ class Preset:
         tensors that enter the stage; one keeps the activations.
     optimizer_update
         Whether the optimiser update takes time.
+    extensions
+        Whether a job may allow interleaving, overlap and the distributed
+        optimiser; the published models know none of them.
     """
 
     name: str
@@ -66,12 +69,17 @@ class Preset:
     inflight_capped: bool = True
     stash_boundary_only: bool = False
     optimizer_update: bool = True
+    extensions: bool = False
 
 
 PRESETS = {
     preset.name: preset
     for preset in (
-        Preset(name="standard", summary="the project's own model"),
+        Preset(
+            name="standard",
+            summary="the project's own model",
+            extensions=True,
+        ),
         Preset(
             name="nest-artifact",
             summary="NEST (MLSys'26 artifact), objective as coded",

@@ -7,11 +7,19 @@ it, and never calls a solver or reads a table that one uses.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nest.cost.model import Block, CostModel, LayerTerms
-from nest.cost.space import make_case, why_not_case
+from nest.cost.space import (
+    Case,
+    Runtime,
+    make_case,
+    runtime_of,
+    why_not_case,
+    why_not_runtime,
+)
 from nest.errors import InvalidPlanError
 from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
@@ -21,6 +29,9 @@ from nest.units import format_bytes, quanta_to_ns
 @dataclass(frozen=True, kw_only=True)
 class StageScore:
     """The terms of one stage; times in quanta, sizes in bytes per device.
+
+    A stage of an interleaved plan is a chunk: its memory is what it alone
+    would need, and ``sync`` what it adds to its block's before any hides.
 
     Attributes
     ----------
@@ -34,8 +45,14 @@ class StageScore:
         ``Y_s``: gradient sync and optimiser update.
     inflight
         Micro-batches whose activations are kept at the same time.
-    weight_bytes, gradient_bytes, state_bytes, kept_bytes, working_bytes
-        The parts of the memory; ``kept_bytes`` is for all in flight.
+    weight_bytes, gradient_bytes, state_bytes, buffer_bytes
+        Weights, gradients, optimiser state and further buffers.
+    kept_bytes
+        Activations of all micro-batches in flight.
+    working_bytes
+        The largest working set of a layer.
+    reserve_bytes
+        What no plan can use.
     """
 
     forward: int
@@ -48,8 +65,10 @@ class StageScore:
     weight_bytes: int
     gradient_bytes: int
     state_bytes: int
+    buffer_bytes: int
     kept_bytes: int
     working_bytes: int
+    reserve_bytes: int
 
     @property
     def load(self) -> int:
@@ -57,15 +76,69 @@ class StageScore:
         return self.forward + self.backward
 
     @property
+    def memory(self) -> dict[str, int]:
+        """Parts of the memory per device, by name."""
+        return _memory_parts(self)
+
+    @property
     def memory_bytes(self) -> int:
         """Memory per device."""
-        return (
-            self.weight_bytes
-            + self.gradient_bytes
-            + self.state_bytes
-            + self.kept_bytes
-            + self.working_bytes
-        )
+        return sum(self.memory.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockScore:
+    """What one block of devices does and holds: its stage, or its chunks.
+
+    Attributes
+    ----------
+    stages
+        Numbers of its chunks, from 1.
+    load
+        ``τ_b``: the sum of their loads.
+    sync
+        ``Y_b``: gradient sync and optimiser update.
+    inflight
+        Chunk passes whose activations are kept at the same time.
+    weight_bytes, gradient_bytes, state_bytes, buffer_bytes, kept_bytes
+        Sums over the chunks.
+    working_bytes
+        The largest working set of a layer.
+    reserve_bytes
+        What no plan can use.
+    """
+
+    stages: tuple[int, ...]
+    load: int
+    sync: int
+    inflight: int
+    weight_bytes: int
+    gradient_bytes: int
+    state_bytes: int
+    buffer_bytes: int
+    kept_bytes: int
+    working_bytes: int
+    reserve_bytes: int
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Parts of the memory per device, by name."""
+        return _memory_parts(self)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory per device."""
+        return sum(self.memory.values())
+
+
+_MEMORY = (
+    *("weight_bytes", "gradient_bytes", "state_bytes", "buffer_bytes"),
+    *("kept_bytes", "working_bytes", "reserve_bytes"),
+)
+
+
+def _memory_parts(terms: StageScore | BlockScore) -> dict[str, int]:
+    return {name: getattr(terms, name) for name in _MEMORY}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +152,10 @@ class Score:
     num_micro_batches
         ``M`` per replica.
     stages
-        The terms, in pipeline order.
+        The terms, in pipeline order; of every chunk in an interleaved plan.
+    blocks
+        The same for every block of devices: one per stage, or fewer in an
+        interleaved plan.
     violations
         Why the plan is infeasible; empty if it is feasible.
     throughput_samples_per_s
@@ -94,6 +170,7 @@ class Score:
     step_quanta: int
     num_micro_batches: int
     stages: tuple[StageScore, ...]
+    blocks: tuple[BlockScore, ...]
     violations: tuple[str, ...]
     throughput_samples_per_s: float | None
     mfu: float | None
@@ -115,7 +192,7 @@ class Score:
         def ns(quanta: int) -> int | float:
             return quanta_to_ns(quanta, self.quantum_ps)
 
-        return {
+        document: dict[str, Any] = {
             "schema": "nest-score/1",
             "step_time_ns": self.step_time_ns,
             "step_time_quanta": self.step_quanta,
@@ -135,17 +212,24 @@ class Score:
                     "sync_ns": ns(stage.sync),
                     "inflight": stage.inflight,
                     "memory_bytes": stage.memory_bytes,
-                    "memory": {
-                        "weight_bytes": stage.weight_bytes,
-                        "gradient_bytes": stage.gradient_bytes,
-                        "state_bytes": stage.state_bytes,
-                        "kept_bytes": stage.kept_bytes,
-                        "working_bytes": stage.working_bytes,
-                    },
+                    "memory": stage.memory,
                 }
                 for stage in self.stages
             ],
         }
+        if len(self.blocks) < len(self.stages):
+            document["blocks"] = [
+                {
+                    "stages": list(block.stages),
+                    "load_ns": ns(block.load),
+                    "sync_ns": ns(block.sync),
+                    "inflight": block.inflight,
+                    "memory_bytes": block.memory_bytes,
+                    "memory": block.memory,
+                }
+                for block in self.blocks
+            ]
+        return document
 
 
 def score(
@@ -175,45 +259,80 @@ def score(
     """
     model = model or CostModel(problem)
     stages = _locate(problem, plan)
-    _check_counts(problem, plan, model)
+    case = make_case(problem, plan.replicas, plan.micro_batch)
+    _check_counts(problem, plan, model, case)
     _check_costs(problem, plan, stages, model)
 
-    case = make_case(problem, plan.replicas, plan.micro_batch)
     num_micro_batches = case.num_micro_batches
-    blocks = _blocks(plan, case.devices, model)
-    stage_scores = tuple(
-        _score_stage(plan, number, stages, blocks, num_micro_batches, model)
+    where = _blocks(plan, case.devices, model)
+    runtime = runtime_of(plan)
+    scored = [
+        _score_stage(
+            plan, runtime, number, stages, where, num_micro_batches, model
+        )
         for number in range(len(stages))
+    ]
+    stage_scores = tuple(stage for stage, _ in scored)
+    blocks = tuple(
+        _score_block(plan, number, scored, model)
+        for number in range(plan.num_blocks)
     )
+    if plan.virtual_stages == 1 and "gradients" in plan.overlap:
+        stage_scores = tuple(
+            replace(stage, sync=block.sync)
+            for stage, block in zip(stage_scores, blocks, strict=True)
+        )
 
-    loads = [stage.load for stage in stage_scores]
-    syncs = [stage.sync for stage in stage_scores]
+    loads = [block.load for block in blocks]
+    syncs = [block.sync for block in blocks]
     if model.preset.step_time == "sum-max":
-        step = sum(loads) + (num_micro_batches - 1) * max(loads)
+        # Every block passes all micro-batches; what the others add is paid
+        # once, and a chunk at a time if the schedule is interleaved.
+        others = sum(loads) - max(loads)
+        step = num_micro_batches * max(loads) + _round_half_up(
+            others, plan.virtual_stages
+        )
     else:
         step = (num_micro_batches + len(stages) - 1) * max(loads)
     step += max(syncs) if model.preset.sync_stages == "max" else syncs[0]
 
-    capacity = problem.cluster.device.memory_bytes
-    violations = tuple(
-        f"stage {number}: expected at most {capacity} bytes per device "
-        f"({format_bytes(capacity)}), got {stage.memory_bytes} "
-        f"({format_bytes(stage.memory_bytes)}, "
-        f"{_excess(stage.memory_bytes, capacity)} too much)"
-        for number, stage in enumerate(stage_scores, 1)
-        if stage.memory_bytes > capacity
-    )
+    violations = _violations(problem, plan, blocks)
     seconds = step * problem.quantum_ps / 1e12
     return Score(
         step_quanta=step,
         num_micro_batches=num_micro_batches,
         stages=stage_scores,
+        blocks=blocks,
         violations=violations,
         throughput_samples_per_s=(
             problem.job.global_batch / seconds if step else None
         ),
         mfu=_mfu(problem, seconds),
         quantum_ps=problem.quantum_ps,
+    )
+
+
+def _round_half_up(numerator: int, denominator: int) -> int:
+    return (2 * numerator + denominator) // (2 * denominator)
+
+
+def _violations(
+    problem: Problem, plan: Plan, blocks: tuple[BlockScore, ...]
+) -> tuple[str, ...]:
+    device = problem.cluster.device
+    capacity, what = device.memory_bytes, "stage"
+    if plan.virtual_stages > 1:
+        what = "block"
+    reserved = ""
+    if device.reserve_bytes:
+        reserved = f", {format_bytes(device.reserve_bytes)} of it reserved"
+    return tuple(
+        f"{what} {number}: expected at most {capacity} bytes per device "
+        f"({format_bytes(capacity)}), got {block.memory_bytes} "
+        f"({format_bytes(block.memory_bytes)}, "
+        f"{_excess(block.memory_bytes, capacity)} too much{reserved})"
+        for number, block in enumerate(blocks, 1)
+        if block.memory_bytes > capacity
     )
 
 
@@ -288,8 +407,13 @@ def _locate(problem: Problem, plan: Plan) -> list[list[tuple[int, Strategy]]]:
     return members
 
 
-def _check_counts(problem: Problem, plan: Plan, model: CostModel) -> None:
+def _check_counts(
+    problem: Problem, plan: Plan, model: CostModel, case: Case
+) -> None:
     reason = why_not_case(problem, plan.replicas, plan.micro_batch)
+    if reason is not None:
+        raise InvalidPlanError(f"{reason}; choose another value")
+    reason = why_not_runtime(problem, plan, case.num_micro_batches)
     if reason is not None:
         raise InvalidPlanError(f"{reason}; choose another value")
     used = plan.devices_used
@@ -331,7 +455,7 @@ def _check_costs(
 
 def _blocks(plan: Plan, share: int, model: CostModel) -> list[Block]:
     pitch = plan.devices_used if model.preset.pitch_is_used else share
-    order = list(range(len(plan.stages)))
+    order = list(range(plan.num_blocks))
     if model.preset.last_stage_first:
         order.reverse()
     blocks: dict[int, Block] = {}
@@ -340,22 +464,26 @@ def _blocks(plan: Plan, share: int, model: CostModel) -> list[Block]:
         devices = plan.stages[number].devices
         blocks[number] = Block(plan.replicas, pitch, offset, devices)
         offset += devices
-    return [blocks[number] for number in range(len(plan.stages))]
+    return [blocks[i % plan.num_blocks] for i in range(len(plan.stages))]
 
 
 def _score_stage(
     plan: Plan,
+    runtime: Runtime,
     number: int,
     stages: list[list[tuple[int, Strategy]]],
     blocks: list[Block],
     num_micro_batches: int,
     model: CostModel,
-) -> StageScore:
+) -> tuple[StageScore, int]:
+    """Return the terms of a stage, and what of its sync may be hidden."""
     preset, block, members = model.preset, blocks[number], stages[number]
     stages_left = len(stages) - number
     terms = []
     for position, strategy in members:
-        term = model.layer_terms(position, strategy, plan.micro_batch, block)
+        term = model.layer_terms(
+            position, strategy, plan.micro_batch, block, runtime
+        )
         assert term is not None
         terms.append(term)
 
@@ -383,9 +511,10 @@ def _score_stage(
         backward += recomputed + receive_backward
 
     inflight, kept_bytes = _kept(
-        plan, members, stages_left, num_micro_batches, terms, model
+        plan, number, members, num_micro_batches, terms, model
     )
-    return StageScore(
+    reserve_bytes = model.problem.cluster.device.reserve_bytes
+    stage = StageScore(
         forward=forward,
         backward=backward,
         receive_forward=receive_forward,
@@ -396,23 +525,66 @@ def _score_stage(
         weight_bytes=sum(t.weight_bytes for t in terms),
         gradient_bytes=sum(t.gradient_bytes for t in terms),
         state_bytes=sum(t.state_bytes for t in terms),
+        buffer_bytes=sum(t.buffer_bytes for t in terms),
         kept_bytes=kept_bytes,
-        working_bytes=max(t.working_bytes for t in terms),
+        working_bytes=max(t.working_bytes for t in terms) - reserve_bytes,
+        reserve_bytes=reserve_bytes,
+    )
+    return stage, sum(t.hideable_sync for t in terms)
+
+
+def _score_block(
+    plan: Plan,
+    number: int,
+    scored: list[tuple[StageScore, int]],
+    model: CostModel,
+) -> BlockScore:
+    """Add up the chunks of a block.
+
+    The fraction of the gradient sync that can hide does so behind the
+    backward passes of one micro-batch.
+    """
+    chunks = range(number, len(scored), plan.num_blocks)
+    stages = [scored[i][0] for i in chunks]
+    fraction = model.problem.job.overlap.get("gradients", 0.0)
+    hidden = min(
+        math.floor(fraction * sum(scored[i][1] for i in chunks) + 0.5),
+        sum(stage.backward for stage in stages),
+    )
+
+    def total(field: str) -> int:
+        return sum(getattr(stage, field) for stage in stages)
+
+    return BlockScore(
+        stages=tuple(i + 1 for i in chunks),
+        load=total("load"),
+        sync=total("sync") - hidden,
+        inflight=total("inflight"),
+        weight_bytes=total("weight_bytes"),
+        gradient_bytes=total("gradient_bytes"),
+        state_bytes=total("state_bytes"),
+        buffer_bytes=total("buffer_bytes"),
+        kept_bytes=total("kept_bytes"),
+        working_bytes=max(stage.working_bytes for stage in stages),
+        reserve_bytes=stages[0].reserve_bytes,
     )
 
 
 def _kept(
     plan: Plan,
+    number: int,
     members: list[tuple[int, Strategy]],
-    stages_left: int,
     num_micro_batches: int,
     terms: list[LayerTerms],
     model: CostModel,
 ) -> tuple[int, int]:
     """Return (micro-batches in flight, bytes kept for them)."""
+    stages_left = len(plan.stages) - number
     inflight = stages_left
     if model.problem.job.schedule == "gpipe":
         inflight = num_micro_batches
+    elif plan.virtual_stages > 1:
+        inflight = _chunk_passes(plan, number, num_micro_batches)
     elif model.preset.inflight_capped:
         inflight = min(num_micro_batches, stages_left)
     once = sum(t.kept_bytes for t in terms)
@@ -429,6 +601,30 @@ def _kept(
     return inflight, inflight * once
 
 
+def _chunk_passes(plan: Plan, number: int, num_micro_batches: int) -> int:
+    """Return how many passes of a chunk are in flight on its block.
+
+    Block ``r`` (from 0) starts ``n = min(M v, 2(S-r-1) + (v-1)S + 1)``
+    forward passes before its first backward pass: micro-batches in groups
+    of ``S`` (the last one may be smaller), each group through one chunk
+    after the other. Sources: Narayanan et al. 2021 (arXiv 2104.04473), §2.2;
+    Korthikanti et al. 2022 (arXiv 2205.05198), whose ``L (1 + (p-1)/(p v))``
+    layers on the first block this gives.
+    """
+    virtual, size = plan.virtual_stages, plan.num_blocks
+    chunk, block = divmod(number, size)
+    passes = min(
+        num_micro_batches * virtual,
+        2 * (size - block - 1) + (virtual - 1) * size + 1,
+    )
+    count = 0
+    for k in range(passes):
+        group, inside = divmod(k, size * virtual)
+        width = min(size, num_micro_batches - group * size)
+        count += inside // width == chunk
+    return count
+
+
 def _receive(
     plan: Plan,
     number: int,
@@ -439,9 +635,16 @@ def _receive(
     forward: bool,
 ) -> int:
     """Return the receive of activations (or gradients) of a stage."""
-    levels = model.boundary_levels(
-        block, forward=forward, neighbour=sender.offset
-    )
+    block_number = number % plan.num_blocks
+    if plan.virtual_stages > 1 and (
+        block_number == 0 if forward else block_number == plan.num_blocks - 1
+    ):
+        first, last = sorted((block, sender), key=lambda b: b.offset)
+        levels = model.wrap_levels(first, last)
+    else:
+        levels = model.boundary_levels(
+            block, forward=forward, neighbour=sender.offset
+        )
     members = stages[number]
     if model.preset.receive_per_edge:
         inside = {position for position, _ in members}

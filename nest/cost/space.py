@@ -1,4 +1,4 @@
-"""The plan space: which replicas, micro-batches and strategies exist.
+"""The plan space: which replicas, micro-batches, strategies, runtimes exist.
 
 These are counting rules only; whether a plan fits memory is
 decided by the cost terms.
@@ -7,10 +7,11 @@ decided by the cost terms.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import combinations
 from typing import NamedTuple
 
 from nest.cost.presets import get_preset
-from nest.ir.plan import RECOMPUTE, Strategy
+from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap, Plan, Strategy
 from nest.ir.problem import Problem
 from nest.units import ceil_div
 
@@ -32,6 +33,89 @@ class Case(NamedTuple):
     micro_batch: int
     num_micro_batches: int
     devices: int
+
+
+class Runtime(NamedTuple):
+    """How a plan runs its stages; the defaults are what every job allows.
+
+    Attributes
+    ----------
+    virtual_stages
+        Chunks ``v`` per block of devices; above 1 interleaved.
+    overlap
+        Communication that runs behind computation.
+    distributed_optimizer
+        Whether the optimiser is sharded over replicas too.
+    """
+
+    virtual_stages: int = 1
+    overlap: frozenset[Overlap] = frozenset()
+    distributed_optimizer: bool = False
+
+
+#: What every solver searches.
+PLAIN = Runtime()
+
+
+def runtime_of(plan: Plan) -> Runtime:
+    """Return how a plan runs its stages."""
+    return Runtime(
+        plan.virtual_stages,
+        frozenset(plan.overlap),
+        plan.distributed_optimizer,
+    )
+
+
+def runtimes(problem: Problem) -> list[Runtime]:
+    """Return every runtime that the job allows, the plainest first."""
+    job = problem.job
+    names = [name for name in OVERLAP if name in job.overlap]
+    return [
+        Runtime(virtual, frozenset(overlap), distributed)
+        for virtual in sorted(job.virtual_stages)
+        for distributed in sorted({False, job.distributed_optimizer})
+        for size in range(len(names) + 1)
+        for overlap in combinations(names, size)
+    ]
+
+
+def why_not_runtime(
+    problem: Problem, plan: Plan, num_micro_batches: int
+) -> str | None:
+    """Return which counting rule forbids how a plan runs, or ``None``."""
+    job, virtual = problem.job, plan.virtual_stages
+    if virtual not in job.virtual_stages:
+        return (
+            f"virtual_stages: expected one of {list(job.virtual_stages)}, "
+            f"got {virtual}"
+        )
+    if virtual > 1 and num_micro_batches < plan.num_blocks:
+        return (
+            f"virtual_stages: expected at least one micro-batch per block "
+            f"({plan.num_blocks}) of an interleaved plan, got "
+            f"{num_micro_batches}"
+        )
+    for name in plan.overlap:
+        if name not in job.overlap:
+            allowed = [str(x) for x in OVERLAP if x in job.overlap] or "none"
+            return (
+                f"overlap: expected what the job allows ({allowed}), "
+                f"got {name!r}"
+            )
+    if plan.distributed_optimizer:
+        if not job.distributed_optimizer:
+            return (
+                "distributed_optimizer: expected false, as the job does not "
+                "allow it, got true"
+            )
+        for number, stage in enumerate(plan.stages, 1):
+            zero = max(strategy.zero for strategy in stage.layer_strategies)
+            if zero > 1:
+                return (
+                    f"distributed_optimizer: expected zero 0 or 1 in every "
+                    f"strategy, got {zero} in stage {number}"
+                )
+    return None
 
 
 def why_not_case(

@@ -16,9 +16,10 @@ from typing import TypeVar
 import msgspec
 
 from nest.errors import InvalidPlanError, InvalidProblemError, NestError
+from nest.ir.cluster import ALGORITHMS
 from nest.ir.graph import AXES, COLLECTIVES, PHASES
 from nest.ir.job import SCHEDULES
-from nest.ir.plan import RECOMPUTE, Plan
+from nest.ir.plan import OVERLAP, RECOMPUTE, Plan
 from nest.ir.problem import Problem
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -30,6 +31,8 @@ _NAMES = {
     "axis": AXES,
     "phase": PHASES,
     "kind": COLLECTIVES,
+    "overlap": OVERLAP,
+    "algorithms": ALGORITHMS,
 }
 
 
@@ -152,6 +155,7 @@ def describe(
     if not text:
         text, place = str(error), "`$`"
     text = " ".join(text.split())
+    place = place.removeprefix("`key` in ")
     if text.startswith("Object contains unknown field"):
         field = text.split("`")[1]
         text = f"expected a known key, got {field!r}; remove or correct it"
@@ -173,7 +177,7 @@ def _expected_name(
     text: str, place: str, record_type: type[msgspec.Struct]
 ) -> str:
     """Say which names a field takes that got another one."""
-    field = place.rpartition(".")[2]
+    field = place.rpartition(".")[2].partition("[")[0]
     if field == record_type.__struct_config__.tag_field:
         names: tuple[str, ...] = (str(record_type.__struct_config__.tag),)
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 from nest.ir.base import Struct, check_distinct, check_integer, check_real
-from nest.ir.plan import Recompute
+from nest.ir.plan import Overlap, Recompute
 
 Schedule = Literal["1f1b", "gpipe"]
 SCHEDULES: tuple[str, ...] = get_args(Schedule)
@@ -22,17 +22,22 @@ class Optimizer(Struct, frozen=True, kw_only=True):
         Bytes of its gradient.
     state_bytes
         Bytes of its optimiser state, master copy included.
+    buffer_bytes
+        Bytes of further buffers per weight that no ZeRO stage shards, for
+        example the fp32 gradient accumulation of DeepSpeed's BF16Optimizer.
     """
 
     name: str = "adam"
     weight_bytes: int = 2
     gradient_bytes: int = 2
     state_bytes: int = 12
+    buffer_bytes: float = 0
 
     def __post_init__(self) -> None:
         check_integer("weight_bytes", self.weight_bytes, 1)
         check_integer("gradient_bytes", self.gradient_bytes, 0)
         check_integer("state_bytes", self.state_bytes, 0)
+        check_real("buffer_bytes", self.buffer_bytes)
 
 
 class Job(Struct, frozen=True, kw_only=True):
@@ -60,7 +65,16 @@ class Job(Struct, frozen=True, kw_only=True):
         Whether ``R * B`` may fail to divide ``A``; the number of
         micro-batches is then rounded up.
     gradient_sync_overlap
-        Fraction of the gradient synchronisation hidden behind computation.
+        Fraction of the gradient synchronisation hidden behind computation
+        in every plan, however short the computation is.
+    virtual_stages
+        Allowed numbers ``v`` of chunks per block; above 1 a plan is
+        interleaved, which needs the schedule ``1f1b``.
+    overlap
+        Which communication a plan may run behind computation, and the
+        fraction of it that can be hidden there.
+    distributed_optimizer
+        Whether a plan may shard its optimiser over replicas too.
     model_flops_per_sample
         Forward and backward FLOPs of one sample without recomputation;
         used for MFU only.
@@ -79,11 +93,19 @@ class Job(Struct, frozen=True, kw_only=True):
     sequence_parallel: bool = False
     uneven_batches: bool = False
     gradient_sync_overlap: float = 0.0
+    virtual_stages: tuple[int, ...] = (1,)
+    overlap: dict[Overlap, float] = {}
+    distributed_optimizer: bool = False
     model_flops_per_sample: float | None = None
 
     def __post_init__(self) -> None:
         check_integer("global_batch", self.global_batch, 1)
-        for field in ("micro_batches", "replicas", "data_parallel"):
+        for field in (
+            "micro_batches",
+            "replicas",
+            "data_parallel",
+            "virtual_stages",
+        ):
             values = getattr(self, field)
             if values is not None:
                 check_distinct(field, values)
@@ -100,6 +122,18 @@ class Job(Struct, frozen=True, kw_only=True):
             raise ValueError(
                 f"gradient_sync_overlap: expected a fraction from 0 to 1, "
                 f"got {self.gradient_sync_overlap}"
+            )
+        for name, fraction in self.overlap.items():
+            if not 0 <= fraction <= 1:
+                raise ValueError(
+                    f"overlap.{name}: expected a fraction from 0 to 1, "
+                    f"got {fraction}"
+                )
+        if self.schedule != "1f1b" and self.virtual_stages != (1,):
+            raise ValueError(
+                f"virtual_stages: expected [1] with schedule "
+                f"{self.schedule!r}, got {list(self.virtual_stages)}; only "
+                f"'1f1b' can be interleaved"
             )
         if self.model_flops_per_sample is not None:
             check_real("model_flops_per_sample", self.model_flops_per_sample)

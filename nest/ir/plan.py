@@ -9,6 +9,11 @@ from nest.ir.base import LayerId, Struct, check_distinct, check_integer
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 
+#: Communication that can run behind computation: the collectives of an axis
+#: inside a pass, the per micro-batch ZeRO traffic, the gradient sync.
+Overlap = Literal["tp", "cp", "ep", "weights", "gradients"]
+OVERLAP: tuple[Overlap, ...] = ("tp", "cp", "ep", "weights", "gradients")
+
 
 class Strategy(
     Struct, frozen=True, kw_only=True, order=True, omit_defaults=False
@@ -128,7 +133,17 @@ class Plan(
     micro_batch
         Samples ``B`` that one pipeline step of one replica carries.
     stages
-        The stages in pipeline order.
+        The stages in pipeline order. In an interleaved plan they are the
+        ``S v`` chunks in pipeline order: chunk ``i`` (from 0) sits on block
+        ``i mod S``, and a replica uses the devices of the first ``S``.
+    virtual_stages
+        Chunks ``v`` per block; above 1 the schedule is interleaved.
+    overlap
+        Communication that runs behind computation, as far as the job's
+        fractions allow.
+    distributed_optimizer
+        Whether optimiser state and update are sharded over all ranks that
+        share a weight, replicas included.
     problem_hash, solver
         Where the plan comes from; informative.
     """
@@ -136,6 +151,9 @@ class Plan(
     replicas: int
     micro_batch: int
     stages: tuple[Stage, ...]
+    virtual_stages: int = 1
+    overlap: tuple[Overlap, ...] = ()
+    distributed_optimizer: bool = False
     problem_hash: str | None = None
     solver: str | None = None
 
@@ -144,8 +162,34 @@ class Plan(
         check_integer("micro_batch", self.micro_batch, 1)
         if not self.stages:
             raise ValueError("stages: expected at least one stage, got none")
+        if self.overlap:
+            check_distinct("overlap", self.overlap)
+        check_integer("virtual_stages", self.virtual_stages, 1)
+        if self.virtual_stages > 1:
+            self._check_chunks()
+
+    def _check_chunks(self) -> None:
+        count, virtual = len(self.stages), self.virtual_stages
+        if count % virtual or count == virtual:
+            raise ValueError(
+                f"stages: expected a multiple of virtual_stages = {virtual}, "
+                f"at least {2 * virtual} (two blocks), got {count}"
+            )
+        for i, chunk in enumerate(self.stages):
+            first = self.stages[i % self.num_blocks]
+            if chunk.devices != first.devices:
+                raise ValueError(
+                    f"stages: expected {first.devices} devices in stage "
+                    f"{i + 1}, as in stage {i % self.num_blocks + 1} on the "
+                    f"same block, got {chunk.devices}"
+                )
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks ``S`` of devices in a replica; one per stage unless v > 1."""
+        return len(self.stages) // self.virtual_stages
 
     @property
     def devices_used(self) -> int:
         """Devices that one replica uses."""
-        return sum(stage.devices for stage in self.stages)
+        return sum(stage.devices for stage in self.stages[: self.num_blocks])

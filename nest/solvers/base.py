@@ -36,6 +36,10 @@ class Limit(enum.StrEnum):
     INTERRUPT = "interrupt"
 
 
+#: Fields of a job that widen the plan space; none is allowed by default.
+EXTENSIONS = ("virtual_stages", "overlap", "distributed_optimizer")
+
+
 @dataclass(frozen=True)
 class Capabilities:
     """What a solver promises.
@@ -57,6 +61,10 @@ class Capabilities:
         Packages that must be importable.
     extra
         Name of the optional dependency set that installs them.
+    searches
+        Which fields of the job beyond the plain plan space it searches, of
+        :data:`EXTENSIONS`. Where a job allows more, its proofs are about
+        the plans without.
     options
         Names and meanings of the keys of :attr:`SolveOptions.extra`.
     """
@@ -68,7 +76,45 @@ class Capabilities:
     warm_start: bool = False
     requires: tuple[str, ...] = ()
     extra: str | None = None
+    searches: frozenset[str] = frozenset()
     options: Mapping[str, str] = field(default_factory=dict)
+
+    def unsearched(self, problem: Problem) -> tuple[str, ...]:
+        """Return what the job allows and this solver does not search."""
+        job = problem.job
+        allowed = {
+            "virtual_stages": job.virtual_stages != (1,),
+            "overlap": bool(job.overlap),
+            "distributed_optimizer": job.distributed_optimizer,
+        }
+        return tuple(
+            name
+            for name in EXTENSIONS
+            if allowed[name] and name not in self.searches
+        )
+
+    def unable(self, problem: Problem) -> str | None:
+        """Return why no plan of this solver can be legal, or ``None``."""
+        allowed = problem.job.virtual_stages
+        if 1 in allowed or "virtual_stages" in self.searches:
+            return None
+        return (
+            f"$.job.virtual_stages: expected 1 among the allowed values, as "
+            f"this solver does not search interleaved plans, got "
+            f"{list(allowed)}; add 1 or use solver brute"
+        )
+
+    def beyond(self, plan: Plan) -> str | None:
+        """Return what a plan uses that this solver does not search."""
+        used = {
+            "virtual_stages": plan.virtual_stages > 1,
+            "overlap": bool(plan.overlap),
+            "distributed_optimizer": plan.distributed_optimizer,
+        }
+        for name in EXTENSIONS:
+            if used[name] and name not in self.searches:
+                return name
+        return None
 
     def proves(self, step_quanta: int) -> int:
         """Return the lower bound that an optimum of this solver implies."""

@@ -57,7 +57,9 @@ def judge(
     Returns
     -------
     Verdict
-        Outcome SOLVED, INVALID_PLAN or MISMATCH. A claim that was refuted
+        Outcome SOLVED, INVALID_PLAN or MISMATCH. Where the job allows plans
+        that the solver does not search, proofs and bounds are dropped, and
+        the detail says so. A claim that was refuted
         is kept in ``extra["claim"]``, the plan that is no plan in
         ``extra["rejected_plan"]``.
     """
@@ -96,16 +98,36 @@ def judge(
     bound = claim.lower_bound_quanta
     if claim.status is Status.OPTIMAL and found is not None:
         bound = max(bound or 0, capabilities.proves(found.step_quanta))
+    status, detail = claim.status, claim.detail
+    unsearched = capabilities.unsearched(problem)
+    if unsearched:
+        bound = None
+        status, detail = _qualify(claim, unsearched)
     return Verdict(
         outcome=Outcome.SOLVED,
-        status=claim.status,
+        status=status,
         limit=claim.limit,
         plan=claim.plan,
         score=found,
         lower_bound_quanta=bound,
-        detail=claim.detail,
+        detail=detail,
         extra=claim.extra,
     )
+
+
+def _qualify(
+    claim: SolverOutput, unsearched: tuple[str, ...]
+) -> tuple[Status, str]:
+    """Return status and detail of a claim about part of the plan space."""
+    status, detail = claim.status, f"did not search {', '.join(unsearched)}"
+    without = "it" if len(unsearched) == 1 else "them"
+    if status is Status.OPTIMAL:
+        status = Status.FEASIBLE
+        detail += f"; proven optimal without {without}"
+    elif status is Status.INFEASIBLE:
+        status = Status.NO_SOLUTION
+        detail += f"; proven infeasible without {without}"
+    return status, "; ".join(filter(None, (detail, claim.detail)))
 
 
 def claim_to_json(claim: SolverOutput) -> dict[str, Any]:

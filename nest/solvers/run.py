@@ -108,7 +108,8 @@ def check_request(
     InvalidOptionError
         If an option is unknown or out of range.
     InvalidPlanError
-        If the warm start is no feasible plan of this problem.
+        If the warm start is no feasible plan of this problem, or uses what
+        the solver does not search.
     InvalidProblemError, UnknownNameError
         If the cost model cannot price the problem.
     """
@@ -119,6 +120,13 @@ def check_request(
     CostModel(problem)
     if options.warm_start is not None:
         _check_warm_start(problem, options.warm_start)
+        beyond = solver.capabilities.beyond(options.warm_start)
+        if beyond is not None:
+            raise InvalidPlanError(
+                f"warm start: expected a plan without {beyond}, which solver "
+                f"{name!r} does not search, got one with it; start from "
+                f"another plan or use solver brute"
+            )
     return solver
 
 
@@ -162,6 +170,17 @@ def run_solver(
         solver = check_request(problem, name, options)
     except SolverNotInstalledError as error:
         return _not_installed(problem, name, options, str(error), start)
+    reason = solver.capabilities.unable(problem)
+    if reason is not None:
+        return _not_run(
+            problem,
+            name,
+            options,
+            Outcome.SKIPPED,
+            solver.capabilities.exact,
+            reason,
+            start,
+        )
     return _Cell(problem, name, solver, options, on_progress, start).run()
 
 
@@ -470,15 +489,29 @@ def _not_installed(
         exact = solver_class(name).capabilities.exact
     except SolverNotInstalledError:
         exact = False
+    reason = reason.removeprefix(f"solver {name!r}: ")
+    outcome = Outcome.NOT_INSTALLED
+    return _not_run(problem, name, options, outcome, exact, reason, start)
+
+
+def _not_run(
+    problem: Problem,
+    name: str,
+    options: SolveOptions,
+    outcome: Outcome,
+    exact: bool,
+    reason: str,
+    start: float,
+) -> SolveResult:
     return SolveResult(
         solver=name,
         exact=exact,
-        outcome=Outcome.NOT_INSTALLED,
+        outcome=outcome,
         status=None,
         problem_hash=problem_hash(problem),
         quantum_ps=problem.quantum_ps,
         options=options,
-        detail=reason.removeprefix(f"solver {name!r}: "),
+        detail=reason,
         wall_s=time.monotonic() - start,
     )
 

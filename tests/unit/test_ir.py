@@ -76,7 +76,7 @@ def full_problem():
         global_batch=8,
         micro_batches=(1, 2),
         sequence_length=128,
-        optimizer=Optimizer(name="sgd", state_bytes=0),
+        optimizer=Optimizer(name="sgd", state_bytes=0, buffer_bytes=4.0),
         schedule="gpipe",
         replicas=(1, 2),
         data_parallel=(1,),
@@ -85,9 +85,25 @@ def full_problem():
         sequence_parallel=True,
         uneven_batches=True,
         gradient_sync_overlap=0.5,
+        overlap={"tp": 0.5},
+        distributed_optimizer=True,
         model_flops_per_sample=1e9,
     )
-    return replace(problem, name="full", source="test", time_unit="ms")
+    levels = tuple(
+        replace(level, launch_ns=3.5, peer_bandwidth_bytes_per_s=5e8)
+        for level in problem.cluster.topology.levels
+    )
+    return replace(
+        problem,
+        name="full",
+        source="test",
+        time_unit="ms",
+        cluster=replace(
+            problem.cluster,
+            device=replace(problem.cluster.device, reserve_bytes=7),
+            topology=Hierarchy(levels=levels, algorithms="nccl"),
+        ),
+    )
 
 
 def example_plan():
@@ -794,6 +810,7 @@ def changed_value(path, value):
         "schedule": {"gpipe": "1f1b"},
         "preset": {"standard": "nest-artifact"},
         "recompute": {"none": "selective"},
+        "algorithms": {"nccl": "best"},
     }
     if isinstance(value, bool):
         return not value
@@ -887,5 +904,34 @@ def test_every_public_field_is_in_the_full_problem():
         "ep",
         "gradient_bytes",
         "samples",
+        "virtual_stages",
     }
     assert msgspec.json.decode(text)["schema"] == "nest-problem/1"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (
+            ("job", "overlap"),
+            {"pp": 0.5},
+            r"job\.overlap: expected 'tp' or 'cp' or 'ep' or 'weights' or "
+            r"'gradients', got 'pp'; correct the value",
+        ),
+        (
+            ("job", "recompute"),
+            ["all"],
+            r"job\.recompute\[0\]: expected 'none' or 'selective' or 'full', "
+            r"got 'all'; correct the value",
+        ),
+        (
+            ("cluster", "topology", "algorithms"),
+            "mpi",
+            r"topology\.algorithms: expected 'best' or 'nccl', got 'mpi'; "
+            r"correct the value",
+        ),
+    ],
+)
+def test_unknown_names_list_the_known_ones(path, value, message):
+    with pytest.raises(InvalidProblemError, match=message):
+        decode_problem(put(path, value))

@@ -198,9 +198,12 @@ def test_json_document():
         "weight_bytes": 100,
         "gradient_bytes": 100,
         "state_bytes": 600,
+        "buffer_bytes": 0,
         "kept_bytes": 0,
         "working_bytes": 0,
+        "reserve_bytes": 0,
     }
+    assert "blocks" not in document
 
 
 def test_a_model_can_be_shared():

@@ -1,0 +1,1269 @@
+"""Interleaving, overlap, the distributed optimiser, buffers and reserve.
+
+Expected values are derived by hand. Messages cost 10 ns + 1 ns/byte on the
+network of :mod:`tests.builders` unless a test says otherwise; layers without
+an edge between them cost nothing to cut.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from formulations.brute import PlanSpace
+from nest.cli.main import main
+from nest.cost.magnitude import longest_step_ns
+from nest.cost.model import CostModel
+from nest.cost.score import score
+from nest.cost.space import strategies
+from nest.errors import InvalidPlanError, InvalidProblemError
+from nest.ir import (
+    Activations,
+    Device,
+    Job,
+    Optimizer,
+    Plan,
+    Stage,
+    Strategy,
+    decode_problem,
+    encode,
+    problem_hash,
+    write,
+)
+from nest.ir.plan import OVERLAP
+from nest.solvers.base import (
+    Deadline,
+    Limit,
+    SolveOptions,
+    SolverOutput,
+    Status,
+)
+from nest.solvers.judge import judge
+from nest.solvers.registry import get_solver
+from nest.solvers.result import Outcome
+from nest.solvers.run import run_solver
+from tests.builders import (
+    PAIRS,
+    SINGLE,
+    call,
+    make_cost,
+    make_levels,
+    make_plan,
+    make_problem,
+)
+from tests.properties.profiles import examples
+from tests.strategies import problems
+
+SOLVERS = ("brute", "dp", "cpsat", "milp")
+ALL_OVERLAP = dict.fromkeys(OVERLAP, 0.5)
+
+
+def chain(names="abcd", edge=None, **fields):
+    """Layers of 10 + 20 ns in a chain; interleaving allowed."""
+    fields = {
+        "devices": 2,
+        "global_batch": 4,
+        "replicas": (1,),
+        "virtual_stages": (1, 2),
+        **fields,
+    }
+    costs = fields.pop("costs", {})
+    edges = (
+        tuple((a, b, edge) for a, b in itertools.pairwise(names))
+        if edge is not None
+        else ()
+    )
+    return make_problem(
+        {name: costs.get(name, make_cost(10, 20)) for name in names},
+        edges=edges,
+        **fields,
+    )
+
+
+def chunks(names="abcd", virtual=2, strategy=SINGLE, **fields):
+    """One layer per chunk."""
+    plan = make_plan(*((name, strategy) for name in names), **fields)
+    return replace(plan, virtual_stages=virtual)
+
+
+# Interleaved schedule: time
+
+
+def test_two_virtual_stages_halve_the_bubble():
+    """Loads 60 and 60, M = 4: 4 · 60 + 60 = 300 becomes 240 + 60 / 2."""
+    problem = chain()
+    plain = make_plan(("a b", SINGLE), ("c d", SINGLE))
+    assert score(problem, plain).step_quanta == 300
+    result = score(problem, chunks())
+    assert result.step_quanta == 270
+    assert [block.load for block in result.blocks] == [60, 60]
+    assert [block.stages for block in result.blocks] == [(1, 3), (2, 4)]
+
+
+def test_the_rest_of_the_pipeline_is_divided_and_rounded_half_up():
+    """Block 0: a + c = 30 + 31. Block 1: 30 + 32. 4 · 62 + 61 / 2 = 30.5."""
+    problem = chain(costs={"c": make_cost(11, 20), "d": make_cost(12, 20)})
+    assert score(problem, chunks()).step_quanta == 4 * 62 + 31
+
+
+def test_sync_of_a_block_adds_up_its_chunks():
+    """At 1 byte/ns 15 W: a 100 and c 50 on block 0: 2250; b 120: 1800."""
+    problem = chain(
+        hbm=1e9,
+        costs={
+            "a": make_cost(10, 20, weight_bytes=100),
+            "b": make_cost(10, 20, weight_bytes=120),
+            "c": make_cost(10, 20, weight_bytes=50),
+        },
+    )
+    result = score(problem, chunks())
+    assert [block.sync for block in result.blocks] == [2250, 1800]
+    assert result.step_quanta == 270 + 2250
+
+
+def test_every_chunk_receives_and_wraps_around_the_replica():
+    """Blocks on devices 0, 1, 2 of PAIRS; 5 bytes per cut.
+
+    0-1 meet in a pair: 10 + 5. 1-2 and 2-0 across pairs: 100 + 50.
+    """
+    problem = chain("abcdef", edge=5, devices=4, topology=PAIRS)
+    result = score(problem, chunks("abcdef"))
+    assert [s.receive_forward for s in result.stages] == [
+        *(0, 15, 150),
+        *(150, 15, 150),
+    ]
+    assert [s.receive_backward for s in result.stages] == [
+        *(15, 150, 150),
+        *(15, 150, 0),
+    ]
+    # loads 60 and the receives: 165 + 15; 165 + 165; 300 + 150
+    assert [b.load for b in result.blocks] == [240, 390, 510]
+    assert result.step_quanta == 4 * 510 + (240 + 390) // 2
+
+
+def test_wrapping_around_pays_the_level_that_holds_both_blocks():
+    """Blocks of two devices: 0-1 and 2-3. Their ends 0 and 3 are far apart.
+
+    The neighbour 2 of block 0 would be as far; on one switch of four below
+    the top all is 10 + 5.
+    """
+    wide = make_cost(10, 20, tp=2)
+    problem = chain(
+        edge=5,
+        devices=6,
+        topology=make_levels((3, 10.0, 1e9), (2, 100.0, 1e8)),
+        costs=dict.fromkeys("abcd", wide),
+    )
+    result = score(problem, chunks(strategy=Strategy(tp=2)))
+    # block 1 is 2-3: with neighbour 1 it spans 1-3, across the threes
+    assert [s.receive_forward for s in result.stages] == [0, 150, 150, 150]
+    # block 0 receives gradients from 2: 0-2 is one switch of three
+    assert [s.receive_backward for s in result.stages] == [15, 150, 15, 0]
+
+
+def test_wrapping_around_pays_the_worst_replica():
+    """Pitch 3 on threes of PAIRS: devices 0-1 in a pair, 3-4 across."""
+    problem = chain(
+        edge=5,
+        devices=6,
+        topology=make_levels((2, 10.0, 1e9), (3, 100.0, 1e8)),
+        replicas=(2,),
+    )
+    result = score(problem, chunks(replicas=2))
+    assert result.stages[2].receive_forward == 150
+    assert result.stages[1].receive_backward == 150
+
+
+def test_replicas_wrap_around_within_themselves():
+    """Replicas 0-3 and 4-7 below one switch each: 10 + 5 everywhere."""
+    problem = chain(
+        edge=5,
+        devices=8,
+        topology=make_levels((4, 10.0, 1e9), (2, 100.0, 1e8)),
+        replicas=(2,),
+    )
+    result = score(problem, chunks(replicas=2))
+    assert [s.receive_forward for s in result.stages] == [0, 15, 15, 15]
+
+
+# Interleaved schedule: memory
+
+
+@pytest.mark.parametrize(
+    ("blocks", "virtual", "micro_batches", "inflight"),
+    [
+        # n = min(8, 2 + 2 + 1) = 5 passes on block 0: aa cc a;
+        # n = min(8, 0 + 2 + 1) = 3 on block 1: bb d
+        (2, 2, 4, [3, 2, 2, 1]),
+        # M v = 4 passes at most: aa cc; bb d
+        (2, 2, 2, [2, 2, 2, 1]),
+        # block 0: min(9, 2 + 4 + 1) = 7: aa cc ee a; block 1: bb dd f
+        (2, 3, 3, [3, 2, 2, 2, 2, 1]),
+        # the second group has one micro-batch only; block 0: 8 passes
+        # aaa ddd a d; block 1: 2 + 3 + 1 = 6: bbb eee; block 2: ccc f
+        (3, 2, 4, [4, 3, 3, 4, 3, 1]),
+    ],
+)
+def test_chunk_passes_in_flight(blocks, virtual, micro_batches, inflight):
+    names = "abcdef"[: blocks * virtual]
+    problem = chain(
+        names,
+        devices=blocks,
+        global_batch=micro_batches,
+        virtual_stages=(virtual,),
+        costs={name: make_cost(10, 20, kept_bytes=7) for name in names},
+    )
+    result = score(problem, chunks(names, virtual))
+    assert [stage.inflight for stage in result.stages] == inflight
+    assert [stage.kept_bytes for stage in result.stages] == [
+        7 * count for count in inflight
+    ]
+    assert [block.inflight for block in result.blocks] == [
+        sum(inflight[i::blocks]) for i in range(blocks)
+    ]
+
+
+@pytest.mark.parametrize("blocks", [2, 3, 4])
+@pytest.mark.parametrize("virtual", [2, 3])
+def test_first_block_keeps_what_korthikanti_et_al_state(blocks, virtual):
+    """``L (1 + (p-1)/(p v))`` layers: here L = p v, each keeps one byte."""
+    names = [f"l{i}" for i in range(blocks * virtual)]
+    problem = make_problem(
+        {name: make_cost(10, 20, kept_bytes=1) for name in names},
+        devices=blocks,
+        global_batch=2 * blocks,
+        replicas=(1,),
+        virtual_stages=(virtual,),
+    )
+    kept = score(problem, chunks(names, virtual)).blocks[0].kept_bytes
+    assert kept == blocks * virtual + blocks - 1
+
+
+def memory_chain(**fields):
+    """Block 0 is a and c.
+
+    Weights, gradients, state: 8 · 15 bytes. Kept: 3 · 100 + 2 · 10 in
+    flight. Working: the larger of 5 and 30. Together 120 + 320 + 30 = 470.
+    Block 1: 3 · 2 kept by b, twice.
+    """
+    return chain(
+        costs={
+            "a": make_cost(
+                10, 20, weight_bytes=10, kept_bytes=100, working_bytes=5
+            ),
+            "b": make_cost(10, 20, kept_bytes=3),
+            "c": make_cost(
+                10, 20, weight_bytes=5, kept_bytes=10, working_bytes=30
+            ),
+        },
+        **fields,
+    )
+
+
+def test_memory_of_a_block_adds_up_its_chunks():
+    result = score(memory_chain(), chunks())
+    first, second = result.blocks
+    assert first.memory == {
+        "weight_bytes": 15,
+        "gradient_bytes": 15,
+        "state_bytes": 90,
+        "buffer_bytes": 0,
+        "kept_bytes": 320,
+        "working_bytes": 30,
+        "reserve_bytes": 0,
+    }
+    assert first.memory_bytes == 470
+    assert second.memory_bytes == 6
+
+
+def test_capacity_is_checked_per_block():
+    assert score(memory_chain(memory_bytes=470), chunks()).feasible
+    assert score(memory_chain(memory_bytes=469), chunks()).violations == (
+        "block 1: expected at most 469 bytes per device (0.00 GiB), got 470 "
+        "(0.00 GiB, 0.2 % too much)",
+    )
+
+
+def test_the_document_of_an_interleaved_plan_has_blocks():
+    document = score(memory_chain(hbm=1e9), chunks()).to_json()
+    assert len(document["stages"]) == 4
+    first = document["blocks"][0]
+    assert first == {
+        "stages": [1, 3],
+        "load_ns": 60,
+        # 15 bytes per byte of weights, 1 ns each
+        "sync_ns": 225,
+        "inflight": 5,
+        "memory_bytes": 470,
+        "memory": score(memory_chain(), chunks()).blocks[0].memory,
+    }
+    plain = score(chain(), make_plan(("a b c d", SINGLE))).to_json()
+    assert "blocks" not in plain
+
+
+# Overlap within a pass
+
+
+#: All-reduce of 10 bytes on two devices: 2 · 10 ns + 10 ns.
+ALL_REDUCE = 30
+
+
+def tensor_parallel(overlap, recompute="none", forward=100):
+    cost = make_cost(
+        forward,
+        10,
+        tp=2,
+        activations=(
+            Activations(kept_bytes=0),
+            Activations(recompute="full", kept_bytes=0),
+        ),
+        collectives=(
+            call("all-reduce", "tp", "forward", 10),
+            call("all-reduce", "tp", "backward", 10, 2),
+        ),
+    )
+    problem = make_problem(
+        {"a": cost}, devices=2, overlap=overlap, recompute=("none", "full")
+    )
+    plan = make_plan(("a", Strategy(tp=2, recompute=recompute)))
+    plan = replace(plan, overlap=tuple(overlap))
+    (stage,) = score(problem, plan).stages
+    return stage.forward, stage.backward
+
+
+def test_collectives_hide_behind_the_computation_of_their_pass():
+    """Forward 100 + 30 - 15; backward 10 + 60 - min(10, 30)."""
+    assert tensor_parallel({}) == (100 + ALL_REDUCE, 10 + 2 * ALL_REDUCE)
+    assert tensor_parallel({"tp": 0.5}) == (115, 60)
+
+
+def test_a_recomputed_forward_pass_overlaps_too():
+    assert tensor_parallel({"tp": 0.5}, "full") == (115, 60 + 115)
+
+
+def test_other_axes_do_not_hide():
+    assert tensor_parallel({"cp": 1.0, "ep": 1.0}) == (130, 70)
+
+
+def test_overlap_that_a_plan_does_not_use_changes_nothing():
+    problem = make_problem(
+        {
+            "a": make_cost(
+                100,
+                10,
+                tp=2,
+                collectives=(call("all-reduce", "tp", "forward", 10),),
+            )
+        },
+        devices=2,
+        overlap={"tp": 1.0},
+    )
+    (stage,) = score(problem, make_plan(("a", Strategy(tp=2)))).stages
+    assert stage.forward == 130
+
+
+def test_the_axes_share_the_computation_they_hide_behind():
+    """tp 30 · 1.0 and ep 20 · 0.5 (all-to-all of 20 bytes): 40 > 25.
+
+    All-to-all of 20 bytes on two: 10 + 10. Pass: 25 + 30 + 20 - 25.
+    Twice the computation hides all 40 of it: 50 + 50 - 40.
+    """
+    for computation, forward in ((25, 50), (50, 60)):
+        cost = make_cost(
+            computation,
+            0,
+            tp=2,
+            ep=2,
+            collectives=(
+                call("all-reduce", "tp", "forward", 10),
+                call("all-to-all", "ep", "forward", 20),
+            ),
+        )
+        problem = make_problem(
+            {"a": cost}, micro_batches=(2,), overlap={"tp": 1.0, "ep": 0.5},
+            global_batch=2,
+        )  # fmt: skip
+        plan = make_plan(("a", Strategy(dp=2, tp=2, ep=2)), micro_batch=2)
+        plan = replace(plan, overlap=("tp", "ep"))
+        assert score(problem, plan).stages[0].forward == forward
+
+
+def zero_plan(zero, used=(), **fields):
+    """One layer of 100 + 200 ns and 8 bytes on two data ranks.
+
+    All-gather of 8 bytes and reduce-scatter of 8 bytes: 10 + 4 each.
+    """
+    cost = make_cost(
+        fields.pop("forward", 100),
+        200,
+        weight_bytes=8,
+        activations=(
+            Activations(kept_bytes=0),
+            Activations(recompute="full", kept_bytes=0),
+        ),
+    )
+    recompute = fields.pop("recompute", "none")
+    problem = make_problem(
+        {"a": cost},
+        devices=2,
+        global_batch=2,
+        micro_batches=(2,),
+        zero=(0, 1, 2, 3),
+        recompute=("none", "full"),
+        **fields,
+    )
+    strategy = Strategy(dp=2, zero=zero, recompute=recompute)
+    plan = make_plan(("a", strategy), micro_batch=2)
+    (stage,) = score(problem, replace(plan, overlap=used)).stages
+    return stage.forward, stage.backward
+
+
+@pytest.mark.parametrize(
+    ("zero", "fraction", "forward", "backward"),
+    [
+        (1, 0.25, 100, 200),
+        # backward: 200 + 14 - 3.5, half up
+        (2, 0.25, 100, 211),
+        # forward: 100 + 14 - 3.5; backward 200 + 28 - 7
+        (3, 0.25, 111, 221),
+        (3, 1.0, 100, 200),
+    ],
+)
+def test_zero_traffic_overlaps_and_is_rounded_once(
+    zero, fraction, forward, backward
+):
+    overlap = {"weights": fraction}
+    assert zero_plan(zero, ("weights",), overlap=overlap) == (
+        forward,
+        backward,
+    )
+
+
+def test_zero_traffic_hides_behind_no_more_than_the_computation():
+    """Forward of 5 ns: 5 + 14 - 5."""
+    overlap = {"weights": 1.0}
+    found = zero_plan(3, ("weights",), overlap=overlap, forward=5)
+    assert found == (14, 200)
+
+
+def test_a_recomputed_forward_pass_gathers_no_weights():
+    """Backward: 200 + 28 - 14, and 100 again."""
+    found = zero_plan(
+        3, ("weights",), overlap={"weights": 0.5}, recompute="full"
+    )
+    assert found == (107, 214 + 100)
+
+
+# Overlap of the gradient sync
+
+
+def gradient_sync(fraction, backward=1000, hbm=None, **fields):
+    """All-reduce of 60 bytes on two data ranks: 20 + 60."""
+    problem = make_problem(
+        {"a": make_cost(0, backward, weight_bytes=60)},
+        devices=2,
+        hbm=hbm,
+        global_batch=2,
+        micro_batches=(2,),
+        overlap={"gradients": fraction},
+        **fields,
+    )
+    plan = make_plan(("a", Strategy(dp=2)), micro_batch=2)
+    result = score(problem, replace(plan, overlap=("gradients",)))
+    assert result.step_quanta == backward + result.blocks[0].sync
+    assert result.stages[0].sync == result.blocks[0].sync
+    return result.blocks[0].sync
+
+
+def test_gradient_sync_hides_behind_one_backward_pass():
+    assert gradient_sync(0.0) == 80
+    assert gradient_sync(0.5) == 40
+    assert gradient_sync(0.5, backward=30) == 50
+    # 80 - round(0.01875 · 80 = 1.5)
+    assert gradient_sync(0.01875) == 78
+
+
+def test_the_optimizer_update_does_not_hide():
+    """At 1 byte/ns the update of 60 bytes takes 15 · 60."""
+    assert gradient_sync(1.0, hbm=1e9) == 900
+
+
+def test_both_ways_to_hide_the_sync_multiply():
+    """80 · (1 - 0.5), of which half hides."""
+    assert gradient_sync(0.5, gradient_sync_overlap=0.5) == 20
+
+
+def test_gradient_sync_of_a_block_hides_behind_all_its_chunks():
+    """a and c: two syncs of 80; backward 30 + 30 hides 60 of f · 160 = 80."""
+    cost = make_cost(5, 30, weight_bytes=60)
+    problem = chain(
+        costs=dict.fromkeys("abcd", cost),
+        devices=4,
+        global_batch=8,
+        micro_batches=(2,),
+        overlap={"gradients": 0.5},
+    )
+    plan = chunks(strategy=Strategy(dp=2), micro_batch=2)
+    result = score(problem, replace(plan, overlap=("gradients",)))
+    assert [block.sync for block in result.blocks] == [100, 100]
+    assert [stage.sync for stage in result.stages] == [80] * 4
+
+
+# Distributed optimiser
+
+
+def distributed(replicas, strategy, zero=(0, 1), **weights):
+    """Two samples per replica and micro-batch; 1 byte/ns of HBM."""
+    problem = make_problem(
+        {
+            "a": make_cost(
+                10,
+                20,
+                tp=strategy.tp,
+                cp=strategy.cp,
+                ep=strategy.ep,
+                **weights,
+            )
+        },
+        devices=replicas * strategy.devices,
+        hbm=1e9,
+        global_batch=4,
+        micro_batches=(strategy.dp,),
+        zero=zero,
+        distributed_optimizer=True,
+    )
+    plan = make_plan(
+        ("a", strategy), replicas=replicas, micro_batch=strategy.dp
+    )
+    return problem, replace(plan, distributed_optimizer=True)
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+def test_distributed_optimizer_shards_over_replicas_and_data_ranks(zero):
+    """W = G = 80, S = 480 on R dp = 4 ranks.
+
+    State 480 / 4. Reduce-scatter and all-gather of 80 bytes on four: two
+    rounds, 20 + 3/4 · 80 = 80 each. Update of the shard: (20 + 2 · 20 +
+    2 · 120) bytes.
+    """
+    problem, plan = distributed(2, Strategy(dp=2, zero=zero), weight_bytes=80)
+    (stage,) = score(problem, plan).stages
+    assert (stage.weight_bytes, stage.gradient_bytes) == (80, 80)
+    assert stage.state_bytes == 120
+    assert stage.sync == 80 + 80 + 300
+
+
+def test_distributed_optimizer_shards_experts_over_their_copies():
+    """ep = 2 of dp = 2: one copy per replica, two ranks: state 480 / 2.
+
+    Reduce-scatter and all-gather of 80 bytes on two: 10 + 40 each. Update:
+    40 + 2 · 40 + 2 · 240.
+    """
+    problem, plan = distributed(
+        2, Strategy(dp=2, ep=2), expert_weight_bytes=80
+    )
+    (stage,) = score(problem, plan).stages
+    assert stage.state_bytes == 240
+    assert stage.sync == 50 + 50 + 600
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        Strategy(dp=2),
+        Strategy(dp=2, cp=2),
+        Strategy(dp=4, tp=2, ep=2),
+        Strategy(tp=2),
+    ],
+)
+def test_distributed_optimizer_of_one_replica_is_zero_1(strategy):
+    weights = {"weight_bytes": 81, "expert_weight_bytes": 35}
+    problem, plan = distributed(1, strategy, **weights)
+    zero_1 = replace(
+        plan,
+        distributed_optimizer=False,
+        stages=(
+            Stage(
+                layers=("a",),
+                devices=strategy.devices,
+                strategy=replace(strategy, zero=1),
+            ),
+        ),
+    )
+    assert score(problem, plan) == score(problem, zero_1)
+
+
+# Buffers and reserve
+
+
+@pytest.mark.parametrize("zero", [0, 3])
+def test_buffers_are_kept_per_weight_and_never_sharded(zero):
+    """4 bytes per weight of 2 bytes: twice the 8 + 6 bytes of weights."""
+    problem = make_problem(
+        {"a": make_cost(weight_bytes=8, expert_weight_bytes=6)},
+        devices=2,
+        global_batch=2,
+        micro_batches=(2,),
+        zero=(zero,),
+        optimizer=Optimizer(buffer_bytes=4),
+    )
+    plan = make_plan(("a", Strategy(dp=2, zero=zero)), micro_batch=2)
+    (stage,) = score(problem, plan).stages
+    assert stage.buffer_bytes == stage.memory["buffer_bytes"] == 28
+    parts = score(problem, plan).to_json()["stages"][0]["memory"]
+    assert parts["buffer_bytes"] == 28
+    assert stage.memory_bytes == sum(parts.values())
+
+
+def test_half_a_byte_per_weight_rounds_up():
+    """Three bytes are 1.5 weights, 0.75 bytes of buffers."""
+    problem = make_problem(
+        {"a": make_cost(weight_bytes=3)},
+        optimizer=Optimizer(buffer_bytes=0.5),
+    )
+    (stage,) = score(problem, make_plan(("a", SINGLE))).stages
+    assert stage.buffer_bytes == 1
+
+
+def with_reserve(problem, memory_bytes, reserve_bytes):
+    device = replace(
+        problem.cluster.device,
+        memory_bytes=memory_bytes,
+        reserve_bytes=reserve_bytes,
+    )
+    return replace(problem, cluster=replace(problem.cluster, device=device))
+
+
+def test_reserve_counts_once_per_stage_and_is_named():
+    """Two layers of 80 bytes and a working set of 7 each: 167 + 33."""
+    problem = make_problem(
+        {name: make_cost(weight_bytes=10, working_bytes=7) for name in "ab"}
+    )
+    plan = make_plan(("a b", SINGLE))
+    fits = score(with_reserve(problem, 200, 33), plan)
+    assert fits.feasible
+    assert fits.stages[0].memory_bytes == 200
+    assert fits.stages[0].memory["reserve_bytes"] == 33
+    assert fits.stages[0].memory["working_bytes"] == 7
+    assert score(with_reserve(problem, 200, 34), plan).violations == (
+        "stage 1: expected at most 200 bytes per device (0.00 GiB), got 201 "
+        "(0.00 GiB, 0.5 % too much, 0.00 GiB of it reserved)",
+    )
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize(
+    ("reserve_bytes", "buffer_bytes", "step"),
+    [
+        # both layers on one device take 2 · 30; on two 30 + 30
+        (0, 0, 60),
+        (40, 0, 60),
+        # 160 + 41 bytes do not fit 200; a message of 10 ns each way
+        (41, 0, 80),
+        # 4 bytes per weight: 160 + 40
+        (0, 4, 60),
+        (0, 5, 80),
+        (1, 4, 80),
+        (121, 0, None),
+    ],
+)
+def test_every_solver_respects_buffers_and_reserve(
+    solver, reserve_bytes, buffer_bytes, step
+):
+    problem = make_problem(
+        {name: make_cost(10, 20, weight_bytes=10) for name in "ab"},
+        edges=(("a", "b", 0),),
+        devices=2,
+        replicas=(1,),
+        optimizer=Optimizer(buffer_bytes=buffer_bytes),
+    )
+    problem = with_reserve(problem, 200, reserve_bytes)
+    output = get_solver(solver)().solve(problem, SolveOptions())
+    assert output.claimed_quanta == step
+    wanted = Status.INFEASIBLE if step is None else Status.OPTIMAL
+    assert output.status is wanted
+
+
+@examples(15)
+@given(problems(), st.integers(1, 10**6), st.sampled_from((0.5, 4.0)))
+def test_reserve_and_buffers_mean_the_same_to_exact_solvers(
+    problem, reserve_bytes, buffer_bytes
+):
+    memory_bytes = problem.cluster.device.memory_bytes
+    reserved = with_reserve(
+        problem, memory_bytes + reserve_bytes, reserve_bytes
+    )
+    optimizer = replace(problem.job.optimizer, buffer_bytes=buffer_bytes)
+    buffered = replace(problem, job=replace(problem.job, optimizer=optimizer))
+
+    def optimum(problem, solver):
+        output = get_solver(solver)().solve(problem, SolveOptions())
+        return output.status, output.claimed_quanta
+
+    assert optimum(reserved, "dp") == optimum(problem, "dp")
+    assert optimum(reserved, "brute") == optimum(problem, "brute")
+    assert optimum(buffered, "dp") == optimum(buffered, "brute")
+
+
+# What a plan may use
+
+
+PLAIN = make_plan(("a b", SINGLE), ("c d", SINGLE))
+
+
+@pytest.mark.parametrize(
+    ("problem", "plan", "reason"),
+    [
+        (
+            chain(virtual_stages=(1, 3)),
+            chunks(),
+            r"virtual_stages: expected one of \[1, 3\], got 2; choose",
+        ),
+        (
+            chain(virtual_stages=(2,)),
+            PLAIN,
+            r"virtual_stages: expected one of \[2\], got 1; choose another",
+        ),
+        (
+            chain(global_batch=1),
+            chunks(),
+            r"virtual_stages: expected at least one micro-batch per block "
+            r"\(2\) of an interleaved plan, got 1; choose another value",
+        ),
+        (
+            chain(overlap={"cp": 1.0, "tp": 0.5}),
+            replace(PLAIN, overlap=("tp", "ep")),
+            r"overlap: expected what the job allows \(\['tp', 'cp'\]\), got "
+            r"'ep'; choose another value",
+        ),
+        (
+            chain(),
+            replace(PLAIN, overlap=("weights",)),
+            r"overlap: expected what the job allows \(none\), got 'weights'",
+        ),
+        (
+            chain(),
+            replace(PLAIN, distributed_optimizer=True),
+            "distributed_optimizer: expected false, as the job does not "
+            "allow it, got true; choose another value",
+        ),
+        (
+            chain(
+                zero=(2,), micro_batches=(2,), distributed_optimizer=True
+            ),
+            replace(
+                make_plan(("a b c d", Strategy(dp=2, zero=2)), micro_batch=2),
+                distributed_optimizer=True,
+            ),
+            "distributed_optimizer: expected zero 0 or 1 in every strategy, "
+            "got 2 in stage 1; choose another value",
+        ),
+    ],
+)  # fmt: skip
+def test_a_plan_may_use_only_what_the_job_allows(problem, plan, reason):
+    with pytest.raises(InvalidPlanError, match=f"^{reason}"):
+        score(problem, plan)
+
+
+def make_stages(*devices):
+    return tuple(
+        Stage(layers=(i,), devices=n, strategy=Strategy(tp=n))
+        for i, n in enumerate(devices)
+    )
+
+
+@pytest.mark.parametrize(
+    ("build", "reason"),
+    [
+        (
+            lambda: replace(PLAIN, virtual_stages=0),
+            "virtual_stages: expected >= 1, got 0",
+        ),
+        (
+            lambda: replace(
+                PLAIN, stages=make_stages(1, 1, 1), virtual_stages=2
+            ),
+            r"stages: expected a multiple of virtual_stages = 2, at least 4 "
+            r"\(two blocks\), got 3",
+        ),
+        (
+            lambda: replace(PLAIN, virtual_stages=2),
+            r"stages: expected a multiple of virtual_stages = 2, at least 4 "
+            r"\(two blocks\), got 2",
+        ),
+        (
+            lambda: replace(
+                PLAIN, stages=make_stages(1, 2, 1, 1), virtual_stages=2
+            ),
+            "stages: expected 2 devices in stage 4, as in stage 2 on the "
+            "same block, got 1",
+        ),
+        (
+            lambda: replace(PLAIN, overlap=("tp", "tp")),
+            "overlap: expected distinct values, got 'tp' twice; remove one",
+        ),
+        (
+            lambda: Job(global_batch=1, virtual_stages=()),
+            "virtual_stages: expected at least one value, got none",
+        ),
+        (
+            lambda: Job(global_batch=1, virtual_stages=(0,)),
+            "virtual_stages: expected >= 1, got 0",
+        ),
+        (
+            lambda: Job(
+                global_batch=1, virtual_stages=(1, 2), schedule="gpipe"
+            ),
+            r"virtual_stages: expected \[1\] with schedule 'gpipe', got "
+            r"\[1, 2\]; only '1f1b' can be interleaved",
+        ),
+        (
+            lambda: Job(global_batch=1, overlap={"tp": 1.5}),
+            "overlap.tp: expected a fraction from 0 to 1, got 1.5",
+        ),
+        (
+            lambda: Optimizer(buffer_bytes=-1),
+            "buffer_bytes: expected a finite number >= 0, got -1",
+        ),
+        (
+            lambda: Device(memory_bytes=1, reserve_bytes=-1),
+            "reserve_bytes: expected >= 0, got -1",
+        ),
+        (
+            lambda: Device(memory_bytes=1, reserve_bytes=2),
+            "reserve_bytes: expected at most memory_bytes = 1, got 2",
+        ),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(build, reason):
+    with pytest.raises(ValueError, match=f"^{reason}$"):
+        build()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "text"),
+    [
+        ("virtual_stages", (1, 2), r"\(1, 2\)"),
+        ("overlap", {"tp": 0.5}, r"\{'tp': 0.5\}"),
+        ("distributed_optimizer", True, "True"),
+    ],
+)
+def test_published_presets_know_no_extension(field, value, text):
+    problem = make_problem(
+        {"a": make_cost()}, preset="nest-artifact", **{field: value}
+    )
+    with pytest.raises(
+        InvalidProblemError,
+        match=rf"^\$.job.{field}: expected the default under preset "
+        rf"'nest-artifact', got {text}; remove it or use preset 'standard'$",
+    ):
+        CostModel(problem)
+
+
+def test_an_interleaved_step_stays_below_the_upper_bound():
+    """A tensor from the first layer to the last passes every chunk.
+
+    Each of the 16 chunks of a block but the outermost receives it twice.
+    """
+    names = [f"l{i}" for i in range(32)]
+    problem = make_problem(
+        {name: make_cost(10, 20) for name in names},
+        edges=((names[0], names[-1], 10**6),),
+        devices=2,
+        global_batch=100,
+        replicas=(1,),
+        virtual_stages=(16,),
+    )
+    result = score(problem, chunks(names, 16))
+    assert result.step_time_ns > 100 * 31 * 10**6
+    assert result.step_time_ns <= longest_step_ns(problem)
+
+
+@pytest.mark.parametrize(
+    "slow", [{"launch_ns": 1e9}, {"peer_bandwidth_bytes_per_s": 1.0}]
+)
+def test_launches_and_slow_peers_count_in_the_upper_bound(slow):
+    """A message and an all-reduce of a second each, or of 100 s."""
+    cost = make_cost(
+        10, 20, tp=2, collectives=(call("all-reduce", "tp", "forward", 100),)
+    )
+    problem = chain("ab", edge=100, devices=4, costs={"a": cost, "b": cost})
+    (level,) = problem.cluster.topology.levels
+    topology = replace(
+        problem.cluster.topology, levels=(replace(level, **slow),)
+    )
+    problem = replace(
+        problem, cluster=replace(problem.cluster, topology=topology)
+    )
+    plan = make_plan(("a", Strategy(tp=2)), ("b", Strategy(tp=2)))
+    step_ns = score(problem, plan).step_time_ns
+    assert 4 * 10**9 <= step_ns <= longest_step_ns(problem)
+
+
+# Files
+
+
+def test_defaults_are_not_written():
+    problem = make_problem({"a": make_cost(1, 2)})
+    text = encode(problem).decode() + encode(PLAIN).decode()
+    for name in (
+        *("virtual_stages", 'overlap"', "distributed_optimizer"),
+        *("buffer_bytes", "reserve_bytes"),
+    ):  # fmt: skip
+        assert name not in text
+
+
+def test_what_a_job_allows_is_written_read_and_hashed():
+    def replaced(**fields):
+        return replace(base, job=replace(base.job, **fields))
+
+    base = make_problem({"a": make_cost(1, 2)})
+    variants = [
+        base,
+        replaced(virtual_stages=(1, 2)),
+        replaced(virtual_stages=(2,)),
+        replaced(overlap={"tp": 0.5}),
+        replaced(overlap={"tp": 0.25}),
+        replaced(overlap={"weights": 0.5}),
+        replaced(distributed_optimizer=True),
+        replaced(optimizer=Optimizer(buffer_bytes=4)),
+        with_reserve(base, 10**9, 1),
+    ]
+    assert len({problem_hash(problem) for problem in variants}) == 9
+    for problem in variants:
+        again = decode_problem(encode(problem))
+        assert again == problem
+        assert problem_hash(again) == problem_hash(problem)
+
+
+def test_an_unknown_overlap_is_refused():
+    document = json.loads(encode(make_problem({"a": make_cost(1, 2)})))
+    document["job"]["overlap"] = {"pp": 0.5}
+    with pytest.raises(
+        InvalidProblemError,
+        match=r"^problem: .*\$\.job\.overlap: expected .* got 'pp'; correct",
+    ):
+        decode_problem(json.dumps(document).encode())
+
+
+# The command line
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Write an interleaved plan and its problem; return their paths."""
+    problem = with_reserve(
+        chain(overlap={"tp": 0.5}, distributed_optimizer=True), 2**30, 2**28
+    )
+    paths = [str(tmp_path / "problem.json"), str(tmp_path / "plan.json")]
+    write(paths[0], problem)
+    write(paths[1], chunks())
+    return paths
+
+
+def shown(capsys, *arguments):
+    """Run a command; return what it prints."""
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_score_shows_the_blocks(files, capsys):
+    out = shown(capsys, "score", *files)
+    lines = [line.split() for line in out.splitlines()]
+    start = next(i for i, line in enumerate(lines) if line[:1] == ["block"])
+    rows = [line for line in lines[start + 1 :] if line and line[0].isdigit()]
+    # two chunks of 30 ns each; five and three passes; the reserve alone
+    assert [" ".join(row) for row in rows] == [
+        "1 1, 3 60.0000 ns 0.0000 ns 5 0.25 GiB",
+        "2 2, 4 60.0000 ns 0.0000 ns 3 0.25 GiB",
+    ]
+
+
+def test_check_says_what_else_is_allowed(files, capsys):
+    out = shown(capsys, "check", *files)
+    rows = dict(line.split("  ", 1) for line in out.splitlines())
+    assert rows["also allowed"].strip() == (
+        "virtual stages 2, overlap of tp (0.5), distributed optimizer"
+    )
+    assert rows["cluster"].endswith("levels 2, 0.25 GiB of each reserved")
+
+
+def test_the_list_of_solvers_says_what_they_search(capsys):
+    entries = json.loads(shown(capsys, "solvers", "--json", "-"))["solvers"]
+    searches = {entry["solver"]: entry["searches"] for entry in entries}
+    assert searches["brute"] == [
+        "distributed_optimizer",
+        "overlap",
+        "virtual_stages",
+    ]
+    assert searches["dp"] == []
+
+
+# Solvers
+
+
+def everything(**fields):
+    """A problem on which a plan may use whatever there is.
+
+    Two devices; each layer has a cost on one and, with an all-reduce, on
+    two of them.
+    """
+    costs = tuple(
+        cost
+        for samples in (1, 2)
+        for cost in (
+            make_cost(
+                10 * samples,
+                20 * samples,
+                samples=samples,
+                weight_bytes=6,
+                kept_bytes=4,
+            ),
+            make_cost(
+                6 * samples,
+                12 * samples,
+                tp=2,
+                samples=samples,
+                weight_bytes=3,
+                kept_bytes=2,
+                collectives=(call("all-reduce", "tp", "forward", 4),),
+            ),
+        )
+    )
+    return make_problem(
+        dict.fromkeys("abcd", costs),
+        edges=(("a", "b", 1), ("b", "c", 1), ("c", "d", 1)),
+        **{
+            "devices": 2,
+            "global_batch": 8,
+            "micro_batches": (1, 2),
+            "topology": make_levels((2, 1.0, 1e9)),
+            "hbm": 1e9,
+            "zero": (0, 1),
+            "virtual_stages": (1, 2),
+            "overlap": {"tp": 0.5, "gradients": 0.75},
+            "distributed_optimizer": True,
+            **fields,
+        },
+    )
+
+
+def every_plan(problem):
+    """Yield every plan of a chain in all ways that ``score`` accepts."""
+    names = [layer.id for layer in problem.graph.layers]
+    widths = range(1, problem.cluster.num_devices + 1)
+    for replicas, micro_batch, num_stages, virtual in itertools.product(
+        widths, problem.job.micro_batches, range(1, len(names) + 1), (1, 2)
+    ):
+        choices = strategies(problem, micro_batch)
+        inner = itertools.combinations(range(1, len(names)), num_stages - 1)
+        for cuts, used, overlap, sharded in itertools.product(
+            inner,
+            list(itertools.product(choices, repeat=num_stages)),
+            ((), ("tp",), ("gradients",), ("tp", "gradients")),
+            (False, True),
+        ):
+            ends = (0, *cuts, len(names))
+            try:
+                plan = Plan(
+                    replicas=replicas,
+                    micro_batch=micro_batch,
+                    stages=tuple(
+                        Stage(
+                            layers=tuple(names[start:end]),
+                            devices=strategy.devices,
+                            strategy=strategy,
+                        )
+                        for start, end, strategy in zip(
+                            ends, ends[1:], used, strict=False
+                        )
+                    ),
+                    virtual_stages=virtual,
+                    overlap=overlap,
+                    distributed_optimizer=sharded,
+                )
+                yield plan, score(problem, plan)
+            except ValueError:
+                continue
+
+
+def without_extensions(problem):
+    job = replace(
+        problem.job,
+        virtual_stages=(1,),
+        overlap={},
+        distributed_optimizer=False,
+    )
+    return replace(problem, job=job)
+
+
+@pytest.mark.parametrize("memory_bytes", [10**9, 150, 100, 10])
+def test_brute_force_searches_whatever_is_allowed(memory_bytes):
+    problem = everything(memory_bytes=memory_bytes)
+    times = {
+        encode(plan): result.step_quanta
+        for plan, result in every_plan(problem)
+        if result.feasible
+    }
+    result = run_solver(problem, "brute")
+    assert result.outcome is Outcome.SOLVED
+    if times:
+        assert result.status is Status.OPTIMAL
+        assert result.step_quanta == min(times.values())
+    else:
+        assert result.status is Status.INFEASIBLE
+
+
+def test_brute_force_counts_what_it_lists():
+    problem = everything()
+    space = PlanSpace(problem, CostModel(problem), Deadline(None))
+    plans = list(space.plans())
+    assert space.count(10**9) == len(plans) == len(set(map(encode, plans)))
+    # ZeRO 0 and 1 are one plan under the distributed optimiser
+    wanted = {
+        encode(replace(plan, solver="brute"))
+        for plan, _ in every_plan(problem)
+        if not plan.distributed_optimizer
+        or all(stage.strategy.zero == 0 for stage in plan.stages)
+    }
+    assert set(map(encode, plans)) == wanted
+    assert {plan.virtual_stages for plan in plans} == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("extension", "plain", "best"),
+    [
+        # loads 60 and 60: 4 · 60 + 60, or 240 + 60 / 2
+        ({"virtual_stages": (1, 2)}, 300, 270),
+        ({}, 300, 300),
+    ],
+)
+def test_brute_force_interleaves_where_that_is_best(extension, plain, best):
+    fields = {
+        "names": "abcd",
+        "virtual_stages": (1,),
+        "topology": make_levels((2, 0.0, 1e18)),
+        "edge": 0,
+    }
+    problem = chain(**{**fields, **extension})
+    base = run_solver(without_extensions(problem), "brute")
+    result = run_solver(problem, "brute")
+    assert (base.step_quanta, result.step_quanta) == (plain, best)
+    assert result.status is Status.OPTIMAL
+    assert result.plan.virtual_stages == (1 if plain == best else 2)
+
+
+@pytest.mark.parametrize("solver", ["dp", "cpsat", "milp"])
+def test_other_solvers_say_what_they_did_not_search(solver):
+    problem = everything()
+    result = run_solver(problem, solver)
+    plain = run_solver(without_extensions(problem), solver)
+    assert plain.status is Status.OPTIMAL
+    assert result.step_quanta == plain.step_quanta
+    assert result.outcome is Outcome.SOLVED
+    assert result.status is Status.FEASIBLE
+    assert result.lower_bound_quanta is None
+    assert result.detail.startswith(
+        "did not search virtual_stages, overlap, distributed_optimizer; "
+        "proven optimal without them"
+    )
+    best = run_solver(problem, "brute")
+    assert best.step_quanta < result.step_quanta
+
+
+def test_infeasible_without_what_was_not_searched_is_no_solution():
+    problem = everything(memory_bytes=1)
+    result = run_solver(problem, "dp")
+    assert result.outcome is Outcome.SOLVED
+    assert result.status is Status.NO_SOLUTION
+    assert result.detail.startswith(
+        "did not search virtual_stages, overlap, distributed_optimizer; "
+        "proven infeasible without them"
+    )
+
+
+def test_a_limit_keeps_its_detail():
+    problem = replace(
+        without_extensions(everything()),
+        job=replace(everything().job, virtual_stages=(1,), overlap={}),
+    )
+    claim = SolverOutput(
+        status=Status.NO_SOLUTION,
+        limit=Limit.TIME,
+        lower_bound_quanta=5,
+        detail="no time",
+    )
+    verdict = judge(problem, claim, capabilities=get_solver("dp").capabilities)
+    assert verdict.status is Status.NO_SOLUTION
+    assert verdict.lower_bound_quanta is None
+    assert verdict.detail == "did not search distributed_optimizer; no time"
+    searched = judge(
+        problem, claim, capabilities=get_solver("brute").capabilities
+    )
+    assert (searched.lower_bound_quanta, searched.detail) == (5, "no time")
+
+
+def test_a_single_extension_is_called_it():
+    problem = replace(
+        without_extensions(everything()),
+        job=replace(
+            everything().job, virtual_stages=(1,), distributed_optimizer=False
+        ),
+    )
+    assert run_solver(problem, "dp").detail.startswith(
+        "did not search overlap; proven optimal without it"
+    )
+
+
+def test_a_solver_that_can_find_no_legal_plan_is_skipped():
+    problem = everything(virtual_stages=(2,))
+    result = run_solver(problem, "dp")
+    assert result.outcome is Outcome.SKIPPED
+    assert result.detail == (
+        "$.job.virtual_stages: expected 1 among the allowed values, as this "
+        "solver does not search interleaved plans, got [2]; add 1 or use "
+        "solver brute"
+    )
+    assert run_solver(problem, "brute").plan.virtual_stages == 2
+
+
+def test_a_warm_start_beyond_the_search_is_refused():
+    problem = everything()
+    plan = replace(make_plan(("a b c d", SINGLE)), overlap=("tp",))
+    with pytest.raises(
+        InvalidPlanError,
+        match=r"^warm start: expected a plan without overlap, which solver "
+        "'dp' does not search, got one with it; start from another plan or "
+        "use solver brute$",
+    ):
+        run_solver(problem, "dp", SolveOptions(warm_start=plan))
+    options = SolveOptions(warm_start=plan)
+    assert run_solver(problem, "brute", options).status is Status.OPTIMAL
+
+
+@examples(10)
+@given(problems(preset="standard"))
+def test_more_choices_never_hurt(problem):
+    job = replace(
+        problem.job,
+        schedule="1f1b",
+        overlap={"weights": 0.25, "gradients": 1.0},
+        virtual_stages=(1, 2),
+        distributed_optimizer=True,
+    )
+    wide = replace(problem, job=job)
+
+    def optimum(problem):
+        options = SolveOptions(extra={"max_plans": "1000000"})
+        found = get_solver("brute")().solve(problem, options)
+        return math.inf if found.plan is None else found.claimed_quanta
+
+    assert optimum(wide) <= optimum(without_extensions(wide))
