@@ -1,0 +1,165 @@
+"""From the words of a report to a machine.
+
+Reports name their hardware in free text: "8x200 Gb/s per node", "IB NDR 400
+Gb/s per GPU", "4 Omni-Path 100 links per node". What a text leaves open is
+taken from the device's default machine.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from nest.hardware.devices import device_spec
+from nest.hardware.links import link_spec
+from nest.hardware.machines import Machine, build_machine, machine_specs
+from nest.ir.cluster import Level
+
+#: Words of a text, and the link family they name; the first match wins.
+FAMILIES = (
+    (r"omni-?path", "Omni-Path 100"),
+    (r"slingshot", "Slingshot"),
+    (r"tcpxo", "GCP TCPXO"),
+    (r"tcpx", "GCP TCPX"),
+    (r"efa v1|p4de?\b", "AWS EFA v1"),
+    (r"efa v3|p5en", "AWS EFA v3"),
+    (r"efa v4|p6-", "AWS EFA v4"),
+    (r"efa", "AWS EFA v2"),
+    (r"\bxdr\b|connectx-8|\bcx-?8", "InfiniBand XDR"),
+    (r"\bndr\b|quantum-2", "InfiniBand NDR"),
+    (r"\bhdr\b", "InfiniBand HDR"),
+    (r"\bedr\b", "InfiniBand EDR"),
+    (r"\broce|\brdma\b", "RoCE"),
+    (r"dgx[ -]?a100", "InfiniBand HDR"),
+    (r"\bdcn\b", "TPU DCN"),
+)
+
+#: One link of NVLink 2 and 3 (2 and 3 have 6 and 12 per device), in one
+#: direction.
+NVLINK_BYTES_PER_S = 25e9
+
+#: Bits, not bytes: the b must be a small letter.
+_RATE = r"(\d+(?:\.\d+)?)\s*([GT])(?:b/(?:s|[Ss]ec)|bps|bit/s)"
+_UNIT = {"G": 1e9 / 8, "T": 1e12 / 8}
+
+
+def machine_for(
+    hardware: str,
+    interconnect: str | None = None,
+    devices_per_node: int | None = None,
+) -> Machine:
+    """Return the machine that a report describes.
+
+    Parameters
+    ----------
+    hardware
+        Name of the device, see :func:`~nest.hardware.devices.device_spec`.
+    interconnect
+        Free text; see :func:`network_bytes_per_s` for what is read, and
+        "NVLink 4 inter-gpu connects" for a node with fewer links.
+    devices_per_node
+        Size of a node. Not used where the device's own links join more
+        devices than one box holds (NVL72, TPU pods).
+
+    Raises
+    ------
+    UnknownNameError
+        If the device is unknown.
+    """
+    device = device_spec(hardware)
+    default = next(
+        spec for spec in machine_specs() if spec.device == device.name
+    )
+    base = build_machine(default, device)
+    text = interconnect or ""
+    size = base.node.fan_out
+    if devices_per_node and not default.even:
+        size = devices_per_node
+    rate = network_bytes_per_s(text, devices_per_node or size)
+    stored = base.network.bandwidth_bytes_per_s
+    family = _family(text, rate or stored) or base.network.name
+    if rate is None:
+        rate = stored
+        if family != base.network.name:
+            rate = link_spec(family).bytes_per_s
+    node_rate = base.node.bandwidth_bytes_per_s
+    links = re.search(r"\bNVLink (\d+) inter-gpu connects", text)
+    if links is not None:
+        node_rate = min(node_rate, int(links.group(1)) * NVLINK_BYTES_PER_S)
+    return msgspec.structs.replace(
+        base,
+        node=msgspec.structs.replace(
+            base.node, fan_out=size, bandwidth_bytes_per_s=node_rate
+        ),
+        network=Level(
+            name=family,
+            fan_out=1,
+            bandwidth_bytes_per_s=rate,
+            latency_ns=link_spec(family).latency_ns,
+        ),
+    )
+
+
+def network_bytes_per_s(text: str, node_size: int) -> float | None:
+    """Read the bandwidth between nodes, per device, from a text.
+
+    Read are, in this order: so much "per GPU"; ``n`` ports of so much; so
+    much "per node" or "inter-node"; ``n`` Omni-Path 100 links. Ports for
+    storage and management are left out.
+
+    Returns
+    -------
+    Bytes/s in one direction, or ``None`` if the text does not say it.
+    """
+    text = re.sub(
+        r"(?i)(?:storage|management)[^:]*:[^:]*?(?=compute|,|$)", "", text
+    )
+    found = re.search(
+        _RATE + r"[^,;+()]{0,20}?\bper (?i:gpu|device|chip|accelerator)\b",
+        text,
+    )
+    if found is not None:
+        return _rate(found.group(1), found.group(2))
+    ports = [
+        int(count) * _rate(rate, unit)
+        for count, rate, unit in re.findall(
+            r"\b(\d+)\s*[x×]\s*(?:(?!GPU|[ABHLV]\d)[^,;:+]){0,40}?" + _RATE,
+            text,
+        )
+    ]
+    if ports:
+        return max(ports) / node_size
+    found = re.search(
+        _RATE + r"[^,;+()]{0,20}?\b(?i:per node|inter-?node|between nodes)\b",
+        text,
+    )
+    if found is not None:
+        return _rate(found.group(1), found.group(2)) / node_size
+    found = re.search(r"\b(\d+) omni-?path 100", text, re.IGNORECASE)
+    if found is not None:
+        return (
+            int(found.group(1))
+            * link_spec("Omni-Path 100").bytes_per_s
+            / (node_size)
+        )
+    return None
+
+
+def _rate(number: str, unit: str) -> float:
+    return float(number) * _UNIT[unit]
+
+
+def _family(text: str, bytes_per_s: float) -> str | None:
+    """Return the link family that a text names, by rate where it has many."""
+    for pattern, family in FAMILIES:
+        if re.search(pattern, text, re.IGNORECASE):
+            if family != "RoCE":
+                return family
+            return next(
+                name
+                for name in ("RoCE 400", "RoCE 200", "RoCE 100")
+                if bytes_per_s >= link_spec(name).bytes_per_s
+                or name == "RoCE 100"
+            )
+    return None

@@ -1,0 +1,164 @@
+"""Accelerators: data-sheet rates and memory, each figure with its source."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from nest.errors import UnknownNameError
+from nest.hardware._data import read_data
+from nest.ir.base import Struct, check_integer, check_real
+from nest.ir.cluster import Device
+
+
+class Reserve(Struct, frozen=True, kw_only=True):
+    """Memory that framework, driver and communication library take.
+
+    Attributes
+    ----------
+    reserve_bytes
+        On each device, kept out of the plan's reach.
+    source
+        Where the figure comes from.
+    """
+
+    reserve_bytes: int
+    source: str
+
+    def __post_init__(self) -> None:
+        check_integer("reserve_bytes", self.reserve_bytes, 0)
+
+
+class DeviceSpec(Struct, frozen=True, kw_only=True):
+    """One accelerator as its data sheet describes it.
+
+    Attributes
+    ----------
+    name, aliases
+        Names it goes by; matched without regard to case.
+    family
+        Key of its calibration, see :mod:`nest.hardware.calibration`.
+    peak_flops, peak_source
+        Dense peak FLOP/s per data type (no sparsity).
+    memory_bytes, memory_source
+        Capacity. For GPUs what the driver reports, which is a little under
+        the marketed number in GiB.
+    hbm_bytes_per_s, hbm_source
+        Memory bandwidth.
+    link, link_bytes_per_s, link_source
+        Network inside a node: a name of ``links.json``, and bytes/s per
+        device in one direction.
+    reserve
+        Name of an entry of the file's ``reserves``.
+    """
+
+    name: str
+    family: str
+    aliases: tuple[str, ...] = ()
+    peak_flops: dict[str, float]
+    peak_source: str
+    memory_bytes: int
+    memory_source: str
+    hbm_bytes_per_s: float
+    hbm_source: str
+    link: str
+    link_bytes_per_s: float
+    link_source: str
+    reserve: str
+
+    def __post_init__(self) -> None:
+        check_integer("memory_bytes", self.memory_bytes, 1)
+        check_real("hbm_bytes_per_s", self.hbm_bytes_per_s, positive=True)
+        check_real("link_bytes_per_s", self.link_bytes_per_s, positive=True)
+        for dtype, flops in self.peak_flops.items():
+            check_real(f"peak_flops.{dtype}", flops, positive=True)
+
+    @property
+    def reserve_bytes(self) -> int:
+        """Memory per device that no plan can use."""
+        return _file().reserves[self.reserve].reserve_bytes
+
+    @property
+    def device(self) -> Device:
+        """The device as problems describe it."""
+        return Device(
+            name=self.name,
+            memory_bytes=self.memory_bytes,
+            reserve_bytes=self.reserve_bytes,
+            hbm_bytes_per_s=self.hbm_bytes_per_s,
+            peak_flops=self.peak_flops,
+        )
+
+
+class DeviceFile(
+    Struct, frozen=True, kw_only=True, tag_field="schema", tag="nest-devices/1"
+):
+    """The stored devices and memory reserves."""
+
+    reserves: dict[str, Reserve]
+    devices: tuple[DeviceSpec, ...]
+
+    def __post_init__(self) -> None:
+        for spec in self.devices:
+            if spec.reserve not in self.reserves:
+                raise ValueError(
+                    f"devices: {spec.name}: reserve: expected one of "
+                    f"{', '.join(self.reserves)}, got {spec.reserve!r}"
+                )
+
+
+@cache
+def _file() -> DeviceFile:
+    return read_data("devices.json", DeviceFile)
+
+
+def device_specs() -> tuple[DeviceSpec, ...]:
+    """Return all stored devices."""
+    return _file().devices
+
+
+@cache
+def _by_name() -> dict[str, DeviceSpec]:
+    return {
+        name.casefold(): spec
+        for spec in device_specs()
+        for name in (spec.name, *spec.aliases)
+    }
+
+
+def device_spec(name: str) -> DeviceSpec:
+    """Return the device that goes by ``name``.
+
+    Names and aliases match without regard to case; failing that, a longer
+    text matches the device whose family it names as a word, the first one
+    whose memory size it names too ("NVIDIA A100-SXM4-40GB, PCIe").
+
+    Raises
+    ------
+    UnknownNameError
+        If no device matches; the text lists all names.
+    """
+    exact = _by_name().get(name.strip().casefold())
+    if exact is not None:
+        return exact
+    words = _words(name)
+    matching = [
+        spec
+        for spec in device_specs()
+        if f" {_words(spec.family).strip()} " in words
+    ]
+    if not matching:
+        raise UnknownNameError(
+            "hardware", name, [spec.name for spec in device_specs()]
+        )
+    sizes = re.findall(r" (\d+) ?gi?b ", words)
+    for spec in matching:
+        if any(f" {size}gb " in _words(spec.name) for size in sizes):
+            return spec
+    return matching[0]
+
+
+def _words(text: str) -> str:
+    """Return lower-case words, each between two blanks."""
+    words = re.findall(r"[a-z0-9]+", text.casefold())
+    return f" {' '.join(words)} "

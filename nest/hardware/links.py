@@ -1,0 +1,163 @@
+"""Link families: data-sheet bandwidth, latency, and what was fitted."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import msgspec
+
+from nest.errors import UnknownNameError
+from nest.hardware._data import read_data
+from nest.ir.base import Struct, check_real
+from nest.ir.cluster import Level
+
+
+class LinkSpec(Struct, frozen=True, kw_only=True):
+    """One family of links.
+
+    Attributes
+    ----------
+    name
+        Also the name of the network levels that use it.
+    bytes_per_s
+        Data sheet: per device, in one direction.
+    latency_ns
+        One step of a collective, software included.
+    source
+        Where the figures come from.
+    """
+
+    name: str
+    bytes_per_s: float
+    latency_ns: float
+    source: str
+
+    def __post_init__(self) -> None:
+        check_real("bytes_per_s", self.bytes_per_s, positive=True)
+        check_real("latency_ns", self.latency_ns)
+
+
+class LinkFile(
+    Struct, frozen=True, kw_only=True, tag_field="schema", tag="nest-links/1"
+):
+    """The stored link families."""
+
+    links: tuple[LinkSpec, ...]
+
+
+@cache
+def _links() -> dict[str, LinkSpec]:
+    return {
+        link.name: link for link in read_data("links.json", LinkFile).links
+    }
+
+
+def link_specs() -> tuple[LinkSpec, ...]:
+    """Return all stored link families."""
+    return tuple(_links().values())
+
+
+def link_spec(name: str) -> LinkSpec:
+    """Return the link family of that name.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is none; the text lists all names.
+    """
+    links = _links()
+    if name not in links:
+        raise UnknownNameError("link", name, links)
+    return links[name]
+
+
+class LinkCalibration(Struct, frozen=True, kw_only=True):
+    """What a link family was measured to reach.
+
+    Attributes
+    ----------
+    efficiency
+        Of the data-sheet bandwidth that large collectives reach.
+    latency_ns
+        One step of a collective, and one message.
+    launch_ns
+        Once per collective or message, whatever its size.
+    num_points
+        Measurements it was fitted to, by ``bench/calibrate_links.py``.
+    mean_error_before, mean_error, median_error, max_error
+        Relative errors over these: the mean that the fit minimises (sizes
+        and collectives count alike) with the data-sheet bandwidth and 3 µs
+        a step, the same fitted, median and largest fitted.
+    provenance
+        Where the measurements come from.
+    """
+
+    efficiency: float
+    latency_ns: float
+    launch_ns: float
+    num_points: int
+    mean_error_before: float
+    mean_error: float
+    median_error: float
+    max_error: float
+    provenance: str
+
+    def __post_init__(self) -> None:
+        check_real("efficiency", self.efficiency, positive=True)
+        check_real("latency_ns", self.latency_ns)
+        check_real("launch_ns", self.launch_ns)
+
+
+class LinkCalibrationFile(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    tag_field="schema",
+    tag="nest-link-calibration/1",
+):
+    """The stored calibration of links.
+
+    Attributes
+    ----------
+    families
+        Fitted parameters by link family.
+    inherits
+        Families that take another family's efficiency, latency and launch
+        cost.
+    """
+
+    families: dict[str, LinkCalibration]
+    inherits: dict[str, str]
+
+
+@cache
+def stored_link_calibration() -> LinkCalibrationFile:
+    """Return the calibration that comes with the package."""
+    return read_data("link_calibration.json", LinkCalibrationFile)
+
+
+def link_calibration(name: str) -> LinkCalibration | None:
+    """Return the parameters of a link family, ``None`` if it has none."""
+    stored = stored_link_calibration()
+    return stored.families.get(stored.inherits.get(name, name))
+
+
+def calibrated(level: Level) -> Level:
+    """Return a data-sheet level with what its link family reaches.
+
+    ``β = efficiency · data sheet``; latency and launch cost are the
+    family's. A level whose name is no calibrated family stays as it is.
+    """
+    fitted = link_calibration(level.name)
+    if fitted is None:
+        return level
+    peer = level.peer_bandwidth_bytes_per_s
+    return msgspec.structs.replace(
+        level,
+        bandwidth_bytes_per_s=level.bandwidth_bytes_per_s * fitted.efficiency,
+        latency_ns=fitted.latency_ns,
+        launch_ns=fitted.launch_ns,
+        peer_bandwidth_bytes_per_s=(
+            None if peer is None else peer * fitted.efficiency
+        ),
+    )

@@ -1,0 +1,235 @@
+"""Machines: a device, its node, and the network between nodes."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import msgspec
+
+from nest.errors import InvalidOptionError, UnknownNameError
+from nest.hardware._data import read_data
+from nest.hardware.calibration import Calibration, calibration_of
+from nest.hardware.devices import DeviceSpec, device_spec
+from nest.hardware.links import calibrated, link_spec
+from nest.ir.base import Struct, check_integer, check_real
+from nest.ir.cluster import Cluster, Device, Hierarchy, Level
+from nest.units import ceil_div
+
+
+class Machine(Struct, frozen=True, kw_only=True):
+    """A node type with its network.
+
+    Attributes
+    ----------
+    name, source
+        Keyword, and where the figures come from.
+    device
+        The accelerator.
+    node, network
+        The network inside a node (its fan-out is the node's size) and
+        between nodes (its fan-out is replaced by the number of nodes), with
+        data-sheet bandwidths. Their names are link families.
+    calibration_family
+        Device family whose calibration prices operators.
+    even
+        Whether jobs use all nodes alike, each in part if need be (64 of the
+        72 devices of an NVLink domain), instead of cutting the last one.
+    own_calibration
+        Parameters used instead of the family's stored ones.
+    """
+
+    name: str
+    source: str = ""
+    device: Device
+    node: Level
+    network: Level
+    calibration_family: str
+    even: bool = False
+    own_calibration: Calibration | None = None
+
+    @property
+    def calibration(self) -> Calibration:
+        """What operators reach on this device."""
+        if self.own_calibration is not None:
+            return self.own_calibration
+        return calibration_of(self.calibration_family)
+
+    def with_calibration(self, calibration: Calibration) -> Machine:
+        """Return this machine with other operator parameters."""
+        return msgspec.structs.replace(self, own_calibration=calibration)
+
+    def cluster(self, num_devices: int) -> Cluster:
+        """Return a cluster of this machine.
+
+        Levels carry what links reach, see
+        :func:`nest.hardware.links.calibrated`, instead of data-sheet rates.
+        """
+        size = self.node.fan_out
+        nodes = ceil_div(num_devices, size)
+        if self.even and nodes > 1:
+            nodes = next(
+                count
+                for count in range(nodes, num_devices + 1)
+                if num_devices % count == 0
+            )
+            size = num_devices // nodes
+        return Cluster(
+            name=f"{self.name}-{num_devices}",
+            num_devices=num_devices,
+            device=self.device,
+            topology=Hierarchy(
+                levels=(
+                    _with_fan_out(self.node, size),
+                    _with_fan_out(self.network, nodes),
+                ),
+                algorithms="nccl",
+            ),
+        )
+
+
+def _with_fan_out(level: Level, fan_out: int) -> Level:
+    return msgspec.structs.replace(calibrated(level), fan_out=fan_out)
+
+
+class MachineSpec(Struct, frozen=True, kw_only=True):
+    """A machine as stored.
+
+    Attributes
+    ----------
+    name, aliases
+        Keywords.
+    device
+        A name of ``devices.json``, which gives the network inside a node.
+    node_size
+        Devices per node: those joined by the device's own links.
+    network, network_bytes_per_s
+        A name of ``links.json``; bytes/s per device in one direction.
+    peer_fraction
+        What of a device's bandwidth inside the node reaches one peer, where
+        pairs are joined by links of their own; ``None`` behind a switch.
+    even
+        See :class:`Machine`.
+    source
+        Where the figures come from.
+    """
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    device: str
+    node_size: int
+    network: str
+    network_bytes_per_s: float
+    peer_fraction: float | None = None
+    even: bool = False
+    source: str
+
+    def __post_init__(self) -> None:
+        check_integer("node_size", self.node_size, 1)
+        check_real(
+            "network_bytes_per_s", self.network_bytes_per_s, positive=True
+        )
+        if self.peer_fraction is not None:
+            check_real("peer_fraction", self.peer_fraction, positive=True)
+
+
+class MachineFile(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    tag_field="schema",
+    tag="nest-machines/1",
+):
+    """The stored machines."""
+
+    machines: tuple[MachineSpec, ...]
+
+
+@cache
+def machine_specs() -> tuple[MachineSpec, ...]:
+    """Return all machines as stored; the first of a device is its default."""
+    return read_data("machines.json", MachineFile).machines
+
+
+def build_machine(spec: MachineSpec, device: DeviceSpec) -> Machine:
+    """Put a stored machine together with a device."""
+    return Machine(
+        name=spec.name,
+        source=spec.source,
+        device=device.device,
+        node=Level(
+            name=device.link,
+            fan_out=spec.node_size,
+            bandwidth_bytes_per_s=device.link_bytes_per_s,
+            latency_ns=link_spec(device.link).latency_ns,
+            peer_bandwidth_bytes_per_s=(
+                spec.peer_fraction
+                and spec.peer_fraction * device.link_bytes_per_s
+            ),
+        ),
+        network=Level(
+            name=spec.network,
+            fan_out=1,
+            bandwidth_bytes_per_s=spec.network_bytes_per_s,
+            latency_ns=link_spec(spec.network).latency_ns,
+        ),
+        calibration_family=device.family,
+        even=spec.even,
+    )
+
+
+@cache
+def machines() -> tuple[Machine, ...]:
+    """Return all stored machines."""
+    return tuple(
+        build_machine(spec, device_spec(spec.device))
+        for spec in machine_specs()
+    )
+
+
+@cache
+def _by_name() -> dict[str, Machine]:
+    return {
+        name: record
+        for spec, record in zip(machine_specs(), machines(), strict=True)
+        for name in (spec.name, *spec.aliases)
+    }
+
+
+def machine(name: str) -> Machine:
+    """Return the machine that goes by ``name``.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is none; the text lists all names.
+    """
+    known = _by_name()
+    if name.casefold() not in known:
+        raise UnknownNameError("machine", name, known)
+    return known[name.casefold()]
+
+
+def parse_cluster(text: str) -> tuple[Machine, int]:
+    """Read a cluster name, ``<machine>x<devices>``, such as ``h100x64``.
+
+    Raises
+    ------
+    InvalidOptionError
+        If the text has another form or asks for no device.
+    UnknownNameError
+        If the machine is unknown.
+    """
+    found = re.fullmatch(r"(.+)[x×](\d+)", text.strip(), re.IGNORECASE)
+    if found is None:
+        raise InvalidOptionError(
+            f"cluster: expected <machine>x<devices> such as h100x64, got "
+            f"{text!r}"
+        )
+    count = int(found.group(2))
+    if count < 1:
+        raise InvalidOptionError(
+            f"cluster: expected at least 1 device, got {count} in {text!r}; "
+            f"write <machine>x<devices> such as h100x64"
+        )
+    return machine(found.group(1)), count

@@ -1,0 +1,103 @@
+"""The tables of docs/hardware.md, from the stored data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nest.hardware.devices import device_specs
+from nest.hardware.links import link_specs, stored_link_calibration
+from nest.hardware.machines import machine_specs, machines
+from nest.units import GIB
+
+
+def devices_table() -> str:
+    """Return one row per device: peaks, memory, bandwidths."""
+    rows = [
+        (
+            spec.name,
+            spec.family,
+            ", ".join(
+                f"{dtype} {flops / 1e12:g}"
+                for dtype, flops in spec.peak_flops.items()
+            ),
+            f"{spec.memory_bytes / GIB:.2f}",
+            f"{spec.reserve_bytes / 1e9:g}",
+            f"{spec.hbm_bytes_per_s / 1e9:g}",
+            f"{spec.link} {spec.link_bytes_per_s / 1e9:g}",
+        )
+        for spec in device_specs()
+    ]
+    return _table(
+        (
+            "device",
+            "family",
+            "dense peak, TFLOP/s",
+            "memory, GiB",
+            "reserve, GB",
+            "HBM, GB/s",
+            "link in a node, GB/s",
+        ),
+        rows,
+    )
+
+
+def machines_table() -> str:
+    """Return one row per machine: node and network, data-sheet rates."""
+    rows = [
+        (
+            ", ".join((spec.name, *spec.aliases)),
+            spec.device,
+            str(spec.node_size),
+            f"{spec.network} {spec.network_bytes_per_s / 1e9:g}",
+            record.source,
+        )
+        for spec, record in zip(machine_specs(), machines(), strict=True)
+    ]
+    return _table(
+        ("machine", "device", "per node", "network, GB/s per device", "from"),
+        rows,
+    )
+
+
+def links_table() -> str:
+    """Return one row per fitted link family, and who inherits from it."""
+    stored = stored_link_calibration()
+    rows = [
+        (
+            name,
+            f"{fitted.efficiency:g}",
+            f"{fitted.latency_ns / 1e3:g}",
+            f"{fitted.launch_ns / 1e3:g}",
+            str(fitted.num_points),
+            f"{fitted.mean_error_before:.1%}",
+            f"{fitted.mean_error:.1%}",
+            f"{fitted.median_error:.1%}",
+            f"{fitted.max_error:.1%}",
+            ", ".join(
+                spec.name
+                for spec in link_specs()
+                if stored.inherits.get(spec.name) == name
+            ),
+        )
+        for name, fitted in stored.families.items()
+    ]
+    return _table(
+        (
+            "link",
+            "efficiency",
+            "step, µs",
+            "launch, µs",
+            "points",
+            "mean error before",
+            "after",
+            "median",
+            "max",
+            "also used for",
+        ),
+        rows,
+    )
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,0 +1,440 @@
+"""Stored hardware: lookup, free text, cluster names, calibration of links."""
+
+import csv
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from nest.errors import InvalidOptionError, UnknownNameError
+from nest.hardware import (
+    MACHINES,
+    device_spec,
+    device_specs,
+    link_spec,
+    machine,
+    machine_for,
+    parse_cluster,
+)
+from nest.hardware.calibration import calibration_of
+from nest.hardware.describe import network_bytes_per_s
+from nest.hardware.devices import DeviceFile
+from nest.hardware.links import (
+    calibrated,
+    link_calibration,
+    link_specs,
+    stored_link_calibration,
+)
+from nest.hardware.machines import machine_specs
+from nest.hardware.tables import devices_table, links_table, machines_table
+from nest.ir.cluster import Level
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "hardware.md"
+
+
+# Devices
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("A100-80GB-SXM", "A100-80GB-SXM"),
+        ("a100-sxm", "A100-80GB-SXM"),
+        (
+            "A100-80GB-SXM (source says NVIDIA Ampere GPUs)",
+            "A100-80GB-SXM",
+        ),
+        ("H100-96GB-HBM2e (Meta Grand Teton, 500W)", "H100-96GB-HBM2e"),
+        ("TPU v6e Trillium", "TPU v6e"),
+        ("Trainium1 (NeuronCore-v2)", "Trainium1"),
+        # by family, then by memory
+        ("NVIDIA A100-SXM4-40GB", "A100-40GB-SXM"),
+        ("8 x NVIDIA A100 80 GB", "A100-80GB-SXM"),
+        ("Tesla V100 16GB", "V100-16GB-SXM2"),
+        ("Google TPU v5p chips", "TPU v5p"),
+        ("NVIDIA H100 (unknown part)", "H100-80GB-SXM"),
+    ],
+)
+def test_device_goes_by_many_names(text, name):
+    assert device_spec(text).name == name
+
+
+def test_family_matches_whole_words_only():
+    """GB200 is no B200."""
+    assert device_spec("NVIDIA GB200 Superchip").name == "GB200"
+    assert device_spec("HGX B200 8-GPU").name == "B200-180GB"
+
+
+def test_unknown_device():
+    with pytest.raises(
+        UnknownNameError,
+        match=r"hardware: expected one of A100-40GB-SXM, .*; got 'Abacus'",
+    ):
+        device_spec("Abacus")
+
+
+def test_every_device_can_be_built_and_priced():
+    for spec in device_specs():
+        assert 0 < spec.reserve_bytes < spec.memory_bytes / 4
+        assert spec.device.peak_flops == spec.peak_flops
+        assert calibration_of(spec.family).matmul_fraction > 0
+        assert link_spec(spec.link).bytes_per_s > 0
+
+
+def test_figures_of_a_device():
+    """A100-80GB: 312 TFLOP/s, 79.15 GiB, 12 links of 25 GB/s each way."""
+    device = device_spec("A100-80GB-SXM").device
+    assert device.peak_flops["bf16"] == 312e12
+    assert device.memory_bytes == int(79.15 * 2**30)
+    assert device.reserve_bytes == 3 * 10**9
+    assert device_spec("A100-80GB-SXM").link_bytes_per_s == 12 * 25e9
+
+
+def test_device_file_refuses_an_unknown_reserve():
+    text = (
+        '{"schema":"nest-devices/1","reserves":{"a":{"reserve_bytes":1,'
+        '"source":""}},"devices":[{"name":"X","family":"X","peak_flops":{},'
+        '"peak_source":"","memory_bytes":1,"memory_source":"",'
+        '"hbm_bytes_per_s":1,"hbm_source":"","link":"L",'
+        '"link_bytes_per_s":1,"link_source":"","reserve":"b"}]}'
+    )
+    with pytest.raises(
+        msgspec.ValidationError,
+        match="devices: X: reserve: expected one of a, got 'b'",
+    ):
+        msgspec.json.decode(text, type=DeviceFile)
+    ok = msgspec.json.decode(
+        text.replace('"reserve":"b"', '"reserve":"a"'), type=DeviceFile
+    )
+    assert ok.devices[0].name == "X"
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ('"memory_bytes":0', "memory_bytes: expected >= 1, got 0"),
+        ('"hbm_bytes_per_s":0', "hbm_bytes_per_s: expected a finite number"),
+        (
+            '"peak_flops":{"bf16":-1}',
+            "peak_flops.bf16: expected a finite number > 0, got -1",
+        ),
+    ],
+)
+def test_device_file_refuses_bad_figures(field, message):
+    key = field.split(":")[0]
+    device = {
+        '"name"': '"X"',
+        '"family"': '"X"',
+        '"peak_flops"': "{}",
+        '"peak_source"': '""',
+        '"memory_bytes"': "1",
+        '"memory_source"': '""',
+        '"hbm_bytes_per_s"': "1",
+        '"hbm_source"': '""',
+        '"link"': '"L"',
+        '"link_bytes_per_s"': "1",
+        '"link_source"': '""',
+        '"reserve"': '"a"',
+        key: field[len(key) + 1 :],
+    }
+    body = ",".join(f"{name}:{value}" for name, value in device.items())
+    text = (
+        '{"schema":"nest-devices/1","reserves":{"a":{"reserve_bytes":1,'
+        '"source":""}},"devices":[{' + body + "}]}"
+    )
+    with pytest.raises(msgspec.ValidationError, match=re.escape(message)):
+        msgspec.json.decode(text, type=DeviceFile)
+
+
+# Machines and clusters
+
+
+def test_names_are_distinct():
+    names = [
+        name.casefold()
+        for spec in device_specs()
+        for name in {n.casefold() for n in (spec.name, *spec.aliases)}
+    ]
+    assert len(names) == len(set(names))
+    names = [n for s in machine_specs() for n in (s.name, *s.aliases)]
+    assert len(names) == len(set(names))
+    names = [spec.name for spec in link_specs()]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("record", MACHINES, ids=lambda record: record.name)
+def test_every_machine_makes_clusters(record):
+    for count in (1, 8, 100):
+        cluster = record.cluster(count)
+        assert cluster.num_devices == count
+        assert cluster.device == record.device
+
+
+def test_every_device_has_a_default_machine():
+    used = {spec.device for spec in machine_specs()}
+    assert used == {spec.name for spec in device_specs()}
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "count"),
+    [
+        ("h100x64", "dgx-h100", 64),
+        ("A100x512", "dgx-a100", 512),
+        ("gb200x144", "gb200-nvl72", 144),
+        ("gb200-nvl72x72", "gb200-nvl72", 72),
+        ("mi300xx16", "mi300x", 16),
+        ("mi300x16", "mi300x", 16),
+        ("tpu7x×4", "tpu7x", 4),
+        (" l4x1 ", "l4", 1),
+    ],
+)
+def test_cluster_names(text, name, count):
+    record, number = parse_cluster(text)
+    assert (record.name, number) == (name, count)
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        (
+            "abacusx8",
+            UnknownNameError,
+            r"machine: expected one of a100, .*; got 'abacus'",
+        ),
+        (
+            "h100x0",
+            InvalidOptionError,
+            "cluster: expected at least 1 device, got 0 in 'h100x0'; write "
+            "<machine>x<devices> such as h100x64",
+        ),
+        (
+            "h100",
+            InvalidOptionError,
+            "cluster: expected <machine>x<devices> such as h100x64, got "
+            "'h100'",
+        ),
+        (
+            "h100x-8",
+            InvalidOptionError,
+            "cluster: expected <machine>x<devices> such as h100x64, got "
+            "'h100x-8'",
+        ),
+        ("", InvalidOptionError, "cluster: expected <machine>x<devices>"),
+    ],
+)
+def test_bad_cluster_names(text, error, message):
+    with pytest.raises(error, match=message):
+        parse_cluster(text)
+
+
+def test_unknown_machine():
+    with pytest.raises(
+        UnknownNameError, match=r"machine: expected one of a100.*'dgx-z100'"
+    ):
+        machine("dgx-z100")
+
+
+def test_cluster_has_calibrated_levels():
+    """DGX A100, 20 devices: three nodes, rates times their efficiency."""
+    cluster = machine("dgx-a100").cluster(20)
+    node, network = cluster.topology.levels
+    assert (node.fan_out, network.fan_out) == (8, 3)
+    nvlink = link_calibration("NVLink 3")
+    infiniband = link_calibration("InfiniBand HDR")
+    assert nvlink is not None
+    assert infiniband is not None
+    assert node.bandwidth_bytes_per_s == 300e9 * nvlink.efficiency
+    assert network.bandwidth_bytes_per_s == 25e9 * infiniband.efficiency
+    assert node.launch_ns == nvlink.launch_ns > 0
+    assert network.latency_ns == infiniband.latency_ns > node.latency_ns
+    assert cluster.topology.algorithms == "nccl"
+
+
+@pytest.mark.parametrize(
+    ("count", "fan_outs"),
+    [
+        (64, (72, 1)),
+        (144, (72, 2)),
+        # four domains hold 256, 64 each; 1024 need 15, but 16 divide them
+        (256, (64, 4)),
+        (1024, (64, 16)),
+        (73, (1, 73)),
+    ],
+)
+def test_domains_are_used_alike(count, fan_outs):
+    levels = machine("gb200").cluster(count).topology.levels
+    assert tuple(level.fan_out for level in levels) == fan_outs
+
+
+def test_peers_of_a_mesh():
+    """MI300X: seven links, one to each peer; 448/7 = 64 GB/s."""
+    node = machine("mi300x").node
+    assert node.peer_bandwidth_bytes_per_s == pytest.approx(64e9)
+    assert machine("dgx-a100").node.peer_bandwidth_bytes_per_s is None
+    built = machine("mi300x").cluster(8).topology.levels[0]
+    fitted = link_calibration("xGMI 4")
+    assert fitted is not None
+    assert built.peer_bandwidth_bytes_per_s == pytest.approx(
+        64e9 * fitted.efficiency
+    )
+
+
+def test_own_calibration_replaces_the_stored_one():
+    record = machine("h100")
+    assert record.calibration == calibration_of("H100")
+    other = calibration_of("V100")
+    assert other != record.calibration
+    assert record.with_calibration(other).calibration == other
+
+
+# Free text
+
+
+@pytest.mark.parametrize(
+    ("text", "size", "gb_per_s"),
+    [
+        # 8·200/8/8, 4·100/8/8, 1600/8/8, 800/8/8
+        ("Selene HDR InfiniBand 8x200 Gb/s per node", 8, 25),
+        ("Selene: 8x HDR 200 Gb/s InfiniBand per node, NVSwitch", 8, 25),
+        ("NVLink intra-node; 4x100 Gb/s RoCE per node", 8, 6.25),
+        ("NVLink/NVSwitch intra-node; 1600 Gb/s RoCE per node", 8, 25),
+        ("8-GPU nodes, 800 Gb/s inter-node per node (repo)", 8, 12.5),
+        ("800 Gb/s inter-node", 8, 12.5),
+        ("100 Gb/s between nodes", 4, 3.125),
+        ("AWS p5: EFA 3200 Gbps per node", 8, 50),
+        ("3.2 Tb/s per node", 8, 50),
+        ("NVLink, 4 Omni-Path 100 links per node", 8, 6.25),
+        ("8xA100; IB NDR 400 Gb/s per GPU (reference)", 8, 50),
+        ("8xH100 NVLink per host; RDMA 400 Gb/s per GPU", 8, 50),
+        ("400 Gb/s CX-7 per GPU", 4, 50),
+        ("8x ConnectX-7 IB NDR 400Gb/s + 200Gb/s Ethernet NIC", 8, 50),
+        (
+            "1x Ethernet 100Gb/Sec, 8x NVIDIA Quantum-2 CX7 InfiniBand "
+            "(400Gb/s) NVLINK 4.0",
+            8,
+            50,
+        ),
+        (
+            "Storage: 2x BF3 ConnectX-7 400Gb/s, Compute: 8x BF3 ConnectX-7 "
+            "400Gb/s, Manageme NVLINK Gen4 900 GB/s",
+            8,
+            50,
+        ),
+        # bytes are not bits, and NVLink is not the network
+        ("NVLink3 600 GB/s per GPU", 8, None),
+        ("8xA100 400 Gb/s per node", 8, 6.25),
+        ("Storage+Management: 1x DPU 100Gb/s, Compute: 8x NVIDIA", 8, None),
+        ("IB NDR", 8, None),
+        ("", 8, None),
+    ],
+)
+def test_network_of_a_text(text, size, gb_per_s):
+    expected = None if gb_per_s is None else gb_per_s * 1e9
+    assert network_bytes_per_s(text, size) == expected
+
+
+@pytest.mark.parametrize(
+    ("hardware", "text", "size", "family", "gb_per_s", "node"),
+    [
+        ("A100-SXM", "800 Gb/s inter-node", 8, "InfiniBand HDR", 12.5, 8),
+        (
+            "A100-80GB-SXM",
+            "Jean Zay: 4 Omni-Path 100 links per node",
+            8,
+            "Omni-Path 100",
+            6.25,
+            8,
+        ),
+        # one link per device unless said otherwise
+        ("V100-32GB-SXM2", "Omni-Path 100", 4, "Omni-Path 100", 12.5, 4),
+        ("A100-40GB-SXM", "AWS p4d", None, "AWS EFA v1", 6.25, 8),
+        ("A100-40GB-SXM", "DGX A100 NVSwitch", 8, "InfiniBand HDR", 25, 8),
+        ("A100-80GB-SXM", "RoCE", None, "RoCE 200", 25, 8),
+        ("A100-80GB-SXM", "4x100 Gb/s RoCE per node", 8, "RoCE 100", 6.25, 8),
+        ("H100-80GB-SXM", "RoCE", None, "RoCE 400", 50, 8),
+        ("H100-80GB-SXM", "AWS P5 EFA", None, "AWS EFA v2", 50, 8),
+        ("H100-80GB-SXM", None, None, "InfiniBand NDR", 50, 8),
+        ("GB200", "NVL72", 4, "InfiniBand NDR", 50, 72),
+        ("TPU v4", "ICI 3D torus", None, "TPU DCN", 6.25, 4096),
+        ("H100-80GB-SXM", "carrier pigeons", 4, "InfiniBand NDR", 50, 4),
+    ],
+)
+def test_machine_of_a_text(hardware, text, size, family, gb_per_s, node):
+    record = machine_for(hardware, text, size)
+    assert record.network.name == family
+    assert record.network.bandwidth_bytes_per_s == gb_per_s * 1e9
+    assert record.node.fan_out == node
+
+
+def test_every_published_text_resolves(shared_data):
+    """Between nodes, one device reaches 1 to 100 GB/s in all of them."""
+    with (shared_data / "measured" / "measurements.csv").open() as stream:
+        texts = {
+            (
+                row["hardware"],
+                row["interconnect"],
+                int(row["devices_per_node"] or 0) or None,
+            )
+            for row in csv.DictReader(stream)
+        }
+    assert len({text for _, text, _ in texts}) >= 60
+    for hardware, interconnect, size in texts:
+        record = machine_for(hardware, interconnect, size)
+        rate = record.network.bandwidth_bytes_per_s
+        assert 1e9 < rate <= 100e9, (hardware, interconnect)
+        assert record.node.bandwidth_bytes_per_s > rate
+        record.cluster(64)
+
+
+# Calibration of links
+
+
+def test_calibrated_level_keeps_what_is_not_fitted():
+    level = Level(
+        name="NVLink 4",
+        fan_out=5,
+        bandwidth_bytes_per_s=100.0,
+        peer_bandwidth_bytes_per_s=10.0,
+    )
+    fitted = link_calibration("NVLink 4")
+    assert fitted is not None
+    assert calibrated(level) == Level(
+        name="NVLink 4",
+        fan_out=5,
+        bandwidth_bytes_per_s=100 * fitted.efficiency,
+        latency_ns=fitted.latency_ns,
+        launch_ns=fitted.launch_ns,
+        peer_bandwidth_bytes_per_s=10 * fitted.efficiency,
+    )
+    other = Level(name="string", fan_out=5, bandwidth_bytes_per_s=100.0)
+    assert calibrated(other) == other
+
+
+def test_link_families_inherit_from_fitted_ones():
+    stored = stored_link_calibration()
+    known = {spec.name for spec in link_specs()}
+    for child, parent in stored.inherits.items():
+        assert child in known
+        assert parent in stored.families
+        assert child not in stored.families
+        assert link_calibration(child) == stored.families[parent]
+    for fitted in stored.families.values():
+        assert 0.3 < fitted.efficiency <= 1
+        assert fitted.mean_error < fitted.mean_error_before
+    assert link_calibration("TPU ICI v4") is None
+
+
+def test_unknown_link():
+    with pytest.raises(
+        UnknownNameError, match=r"link: expected one of .*; got 'NVLink 9'"
+    ):
+        link_spec("NVLink 9")
+
+
+# Documentation
+
+
+@pytest.mark.parametrize("table", [devices_table, machines_table, links_table])
+def test_the_documentation_shows_the_data(table):
+    assert table() in DOCS.read_text(encoding="utf-8")
