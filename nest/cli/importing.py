@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from nest.cli.inputs import (
     Group,
     check_distinct_files,
     check_output,
+    job_options,
+    model_problem,
     write_record,
 )
 
@@ -33,4 +37,35 @@ def nest_artifact_command(path: str, output: str) -> int:
     check_distinct_files(**{"FILE": path, "-o": output})
     check_output(output, "-o")
     write_record(output, import_nest_artifact(path))
+    return 0
+
+
+@import_group.command("hf")
+@click.argument("path", metavar="FILE")
+@click.option(
+    "--cluster",
+    required=True,
+    metavar="NAME",
+    help="Machine and devices, such as h100x64.",
+)
+@job_options
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    metavar="FILE",
+    help="Where to write the problem; '-' is standard output.",
+)
+def hf_command(path: str, output: str, **job: Any) -> int:
+    """Import a model: the config.json of Hugging Face.
+
+    What the options leave open is chosen as for 'nest compare --model'.
+    """
+    from nest.workloads.hf import read_hf
+
+    check_distinct_files(
+        **{"FILE": path, "--profile": job["profile"], "-o": output}
+    )
+    check_output(output, "-o")
+    write_record(output, model_problem(read_hf(path), job))
     return 0

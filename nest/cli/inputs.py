@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
@@ -21,6 +21,7 @@ from nest.errors import (
 if TYPE_CHECKING:
     from nest.ir.plan import Plan
     from nest.ir.problem import Problem
+    from nest.workloads.architectures import Architecture
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -73,6 +74,48 @@ def integer(
     return read
 
 
+def integers(
+    lowest: int = 1, highest: int = 2**31 - 1
+) -> Callable[[str], tuple[int, ...]]:
+    """Return a reader of distinct integers, separated by commas."""
+
+    def read(text: str) -> tuple[int, ...]:
+        try:
+            values = tuple(int(part) for part in text.split(","))
+        except ValueError:
+            values = ()
+        if (
+            not values
+            or not all(lowest <= value <= highest for value in values)
+            or len(set(values)) < len(values)
+        ):
+            limits = f"from {lowest} to {highest}"
+            if highest == 2**31 - 1:
+                limits = f">= {lowest}"
+            raise click.BadParameter(
+                f"expected distinct integers {limits} separated by commas, "
+                f"got {text!r}; for example 1,2"
+            )
+        return values
+
+    return read
+
+
+def words(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
+    """Return a reader of distinct words out of a few, by commas."""
+
+    def read(text: str) -> tuple[str, ...]:
+        values = tuple(part.strip() for part in text.split(","))
+        if len(set(values)) < len(values) or not set(values) <= set(known):
+            raise click.BadParameter(
+                f"expected some of {','.join(known)}, each once, separated "
+                f"by commas, got {text!r}; for example {known[0]}"
+            )
+        return values
+
+    return read
+
+
 def load_problem(text: str) -> Problem:
     """Return the problem in a file, on standard input (``-``), or built in.
 
@@ -100,6 +143,248 @@ def load_problem(text: str) -> Problem:
         f"({', '.join(builtin.names())}), got no such file and no such "
         f"name; {hint}"
     )
+
+
+def job_options(command: F) -> F:
+    """Add the options that choose the job and the graph of a model.
+
+    They arrive as keyword arguments with the names of
+    :class:`nest.workloads.graphs.Request`, and ``profile``.
+    """
+    from nest.ir.plan import RECOMPUTE
+
+    positive = integer(1, lambda: 2**31 - 1)
+    options = (
+        click.option(
+            "--global-batch",
+            type=positive,
+            metavar="N",
+            help="Samples per step.  [default: about 4 Mi tokens]",
+        ),
+        click.option(
+            "--sequence-length",
+            type=positive,
+            metavar="N",
+            help="Tokens per sample.  [default: the model's longest, at "
+            "most 8192]",
+        ),
+        click.option(
+            "--micro-batches",
+            type=integers(),
+            metavar="N,…",
+            help="Samples of one pipeline step.  [default: 1,2,4,…,64]",
+        ),
+        click.option(
+            "--tp",
+            type=integers(),
+            metavar="N,…",
+            help="Tensor parallel degrees.  [default: powers of two up to "
+            "the node]",
+        ),
+        click.option(
+            "--cp",
+            type=integers(),
+            metavar="N,…",
+            help="Context parallel degrees.  [default: 1, and 2 for long "
+            "sequences]",
+        ),
+        click.option(
+            "--ep",
+            type=integers(),
+            metavar="N,…",
+            help="Expert parallel degrees.  [default: powers of two up to 64]",
+        ),
+        click.option(
+            "--zero",
+            type=integers(0, 3),
+            metavar="N,…",
+            help="ZeRO stages.  [default: 0,1,2,3]",
+        ),
+        click.option(
+            "--recompute",
+            type=words(RECOMPUTE),
+            metavar="A,…",
+            help=f"Recompute choices.  [default: {','.join(RECOMPUTE)}]",
+        ),
+        click.option(
+            "--layers-per-node",
+            type=positive,
+            metavar="N",
+            help="Consecutive layers that plans do not cut apart.  "
+            "[default: 1, more beyond 100 layers]",
+        ),
+        click.option(
+            "--dtype",
+            type=one_of("bf16", "fp16", "fp8"),
+            metavar="bf16|fp16|fp8",
+            help="Of the matrix products.  [default: bf16]",
+        ),
+        click.option(
+            "--profile",
+            metavar="FILE",
+            help="Measured layers to prefer over analytic costs; see 'nest "
+            "profile'.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def model_options(command: F) -> F:
+    """Add ``--model``, ``--cluster`` and the options of the job."""
+    command = job_options(command)
+    for option in (
+        click.option(
+            "--cluster",
+            metavar="NAME",
+            help="Machine and devices for --model, such as h100x64.",
+        ),
+        click.option(
+            "--model",
+            metavar="NAME",
+            help="Model instead of PROBLEM: a name, see 'nest problems "
+            "--models', or a config.json of Hugging Face.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def one_of(*known: str) -> Callable[[str], str]:
+    """Return a reader of one of a few names."""
+
+    def read(text: str) -> str:
+        if text not in known:
+            raise click.BadParameter(
+                f"expected one of {', '.join(known)}; got {text!r}; choose "
+                f"one of them"
+            )
+        return text
+
+    return read
+
+
+def check_problem_choice(
+    command: str, problem_text: str | None, job: Mapping[str, Any]
+) -> None:
+    """Refuse all but either PROBLEM or ``--model`` with ``--cluster``.
+
+    Parameters
+    ----------
+    command
+        Such as ``nest solve``, for messages.
+    problem_text
+        The argument PROBLEM.
+    job
+        Values of :func:`model_options`.
+
+    Raises
+    ------
+    InvalidOptionError
+        If neither or both are given, or an option belongs to neither.
+    """
+    given = [name for name, value in job.items() if value is not None]
+    if problem_text is not None and given:
+        raise InvalidOptionError(
+            f"{_flag(given[0])}: expected either PROBLEM or --model with "
+            f"its options, got {problem_text!r} too; remove one"
+        )
+    if problem_text is None and not given:
+        raise InvalidOptionError(
+            f"{command}: expected PROBLEM, got none; see '{command} --help', "
+            f"or pass --model and --cluster"
+        )
+    if given and job["model"] is None:
+        raise InvalidOptionError(
+            f"{_flag(given[0])}: expected --model too, got none; add it"
+        )
+    if given and job["cluster"] is None:
+        raise InvalidOptionError(
+            "--cluster: expected <machine>x<devices> with --model, got none; "
+            "for example --cluster h100x64"
+        )
+
+
+def find_problem(problem_text: str | None, job: Mapping[str, Any]) -> Problem:
+    """Return the problem of PROBLEM, or of ``--model`` on ``--cluster``.
+
+    The choice was checked by :func:`check_problem_choice`.
+    """
+    if problem_text is not None:
+        return load_problem(problem_text)
+    return model_problem(load_model(job["model"]), job)
+
+
+def model_file(job: Mapping[str, Any]) -> str | None:
+    """Return the file that ``--model`` names, if it names one."""
+    text = job["model"]
+    return text if text is not None and os.path.isfile(text) else None
+
+
+def load_model(text: str) -> Architecture:
+    """Return the architecture of that name, or of a ``config.json``.
+
+    Raises
+    ------
+    NestError
+        If there is no such model or the file is bad.
+    """
+    if text.endswith(".json") or os.path.isfile(text):
+        from nest.workloads.hf import read_hf
+
+        return read_hf(text)
+    from nest.workloads import architectures
+
+    return architectures.architecture(text)
+
+
+def model_problem(model: Architecture, job: Mapping[str, Any]) -> Problem:
+    """Return the problem of a model with the options of the command line.
+
+    Parameters
+    ----------
+    model
+        What is trained.
+    job
+        ``cluster`` and the values of :func:`job_options`.
+
+    Raises
+    ------
+    NestError
+        If an option or the profile is bad; the text names the option.
+    """
+    from nest.hardware import parse_cluster
+    from nest.workloads.graphs import Request, build_problem, choose
+
+    try:
+        site, num_devices = parse_cluster(job["cluster"])
+        choices = choose(
+            model,
+            site,
+            num_devices,
+            Request(**{name: job[name] for name in Request.__struct_fields__}),
+        )
+    except InvalidOptionError as error:
+        field, colon, rest = str(error).partition(":")
+        raise InvalidOptionError(f"{_flag(field)}{colon}{rest}") from None
+    problem = build_problem(model, site, num_devices, choices)
+    if job["profile"] is None:
+        return problem
+    from nest.profiles import apply_profile, load_profile
+
+    profile = load_profile(job["profile"])
+    return apply_profile(
+        problem,
+        profile,
+        model=model.name if model.name in profile.models else None,
+        layers_per_node=choices.layers_per_node,
+        where=job["profile"],
+    )
+
+
+def _flag(field: str) -> str:
+    return "--" + field.replace("_", "-")
 
 
 def load_plan(path: str) -> Plan:

@@ -11,8 +11,12 @@ import click
 from nest.cli.inputs import (
     check_distinct_files,
     check_output,
+    check_problem_choice,
+    find_problem,
     load_plan,
     load_problem,
+    model_file,
+    model_options,
     people,
     write_json,
     write_record,
@@ -20,6 +24,8 @@ from nest.cli.inputs import (
 from nest.errors import InvalidOptionError
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from nest.ir.plan import Plan
     from nest.ir.problem import Problem
 
@@ -41,6 +47,8 @@ def score_command(
     Exits with 1 if the plan is infeasible and with 2 if it is no plan for
     this problem.
     """
+    from rich.padding import Padding
+
     from nest.cost.score import score
     from nest.report.table import score_block, show
 
@@ -51,7 +59,10 @@ def score_command(
     problem, plan = load_problem(problem_text), load_plan(plan_path)
     _warn_if_foreign(problem, plan)
     document = score(problem, plan).to_json()
-    show(people(json_path), *score_block(problem, plan, document))
+    parts = score_block(problem, plan, document)
+    if "blocks" in document:
+        parts.append(Padding(_block_table(problem, document), (1, 0, 0, 0)))
+    show(people(json_path), *parts)
     if json_path is not None:
         write_json(json_path, document)
     return 0 if document["feasible"] else 1
@@ -126,18 +137,31 @@ def solvers_command(json_path: str | None) -> int:
 @click.command("problems")
 @click.argument("name", metavar="[NAME]", required=False)
 @click.option("--show", "shown", metavar="NAME", help="Print one as JSON.")
+@click.option("--models", is_flag=True, help="List the models for --model.")
 @click.option(
-    "-o", "--output", metavar="FILE", help="Write problem NAME to a file."
+    "--clusters", is_flag=True, help="List the machines for --cluster."
+)
+@model_options
+@click.option(
+    "-o", "--output", metavar="FILE", help="Write the problem to a file."
 )
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the list as JSON."
 )
 def problems_command(
-    name: str | None, shown: str | None, output: str | None, as_json: bool
+    name: str | None,
+    shown: str | None,
+    models: bool,
+    clusters: bool,
+    output: str | None,
+    as_json: bool,
+    **job: Any,
 ) -> int:
-    """List the built-in problems, or write one to a file."""
+    """List the built-in problems, or write one to a file.
+
+    With --model and --cluster, write the problem of training that model.
+    """
     from nest.errors import UnknownNameError
-    from nest.report.table import show, simple_table
     from nest.workloads import builtin
 
     if name is not None and shown is not None:
@@ -146,11 +170,35 @@ def problems_command(
             f"remove one"
         )
     name = name or shown
-    if name is not None:
+    modelled = any(value is not None for value in job.values())
+    if models or clusters:
+        flag = "--models" if models else "--clusters"
+        if (models and clusters) or modelled or name or output:
+            raise InvalidOptionError(
+                f"{flag}: expected no other option than --json, got more; "
+                f"remove one"
+            )
+        _list_models(as_json) if models else _list_machines(as_json)
+        return 0
+    if modelled or name is not None:
+        check_distinct_files(
+            **{
+                "--model": model_file(job),
+                "--profile": job["profile"],
+                "-o": output,
+            }
+        )
         check_output(output, "-o")
-        if name not in builtin.names():
-            raise UnknownNameError("built-in problem", name, builtin.names())
-        write_record(output or "-", builtin.load(name))
+        if modelled:
+            check_problem_choice("nest problems", name, job)
+            problem = find_problem(name, job)
+        elif name is None or name not in builtin.names():
+            raise UnknownNameError(
+                "built-in problem", name or "", builtin.names()
+            )
+        else:
+            problem = builtin.load(name)
+        write_record(output or "-", problem)
         return 0
     if output is not None:
         raise InvalidOptionError(
@@ -165,24 +213,100 @@ def problems_command(
         }
         for entry in builtin.names()
     ]
-    if as_json:
-        write_json("-", {"schema": "nest-problems/1", "problems": entries})
-        return 0
-    show(
-        sys.stdout,
-        simple_table(
-            ("problem", "description"),
-            [
-                (
-                    str(entry["name"]),
-                    str(entry["description"])
-                    + (" (default)" if entry["default"] else ""),
-                )
-                for entry in entries
-            ],
-        ),
+    _list(
+        "problem",
+        "description",
+        [
+            (
+                str(entry["name"]),
+                str(entry["description"])
+                + (" (default)" if entry["default"] else ""),
+            )
+            for entry in entries
+        ],
+        {"schema": "nest-problems/1", "problems": entries},
+        as_json,
     )
     return 0
+
+
+def _list(
+    what: str,
+    about: str,
+    rows: list[tuple[str, str]],
+    document: dict[str, Any],
+    as_json: bool,
+) -> None:
+    """Print names with a description each, or the document."""
+    from nest.report.table import show, simple_table
+
+    if as_json:
+        write_json("-", document)
+    else:
+        show(sys.stdout, simple_table((what, about), rows))
+
+
+def _list_models(as_json: bool) -> None:
+    from nest.workloads.zoo import ARCHITECTURES, kind_of
+
+    _list(
+        "model",
+        "description",
+        [
+            (
+                model.name,
+                f"{kind_of(model)}, {model.parameters / 1e9:.3g} B "
+                f"parameters, {model.layers} layers",
+            )
+            for model in ARCHITECTURES
+        ],
+        {
+            "schema": "nest-model-list/1",
+            "models": [
+                {
+                    "name": model.name,
+                    "kind": kind_of(model),
+                    "layers": model.layers,
+                    "parameters": model.parameters,
+                    "active_parameters": model.active_parameters,
+                    "source": model.source,
+                }
+                for model in ARCHITECTURES
+            ],
+        },
+        as_json,
+    )
+
+
+def _list_machines(as_json: bool) -> None:
+    from nest.hardware import machines
+
+    _list(
+        "machine",
+        "description",
+        [
+            (
+                site.name,
+                f"nodes of {site.node.fan_out} {site.device.name}, "
+                f"{site.network.name}",
+            )
+            for site in machines()
+        ],
+        {
+            "schema": "nest-machine-list/1",
+            "machines": [
+                {
+                    "name": site.name,
+                    "device": site.device.name,
+                    "node_size": site.node.fan_out,
+                    "network": site.network.name,
+                    "source": site.source,
+                }
+                for site in machines()
+            ],
+        },
+        as_json,
+    )
 
 
 @click.command("versions")
@@ -198,6 +322,31 @@ def versions_command() -> None:
     width = max(map(len, rows)) + 2
     for key, value in rows.items():
         click.echo(f"{key:<{width}}{value}")
+
+
+def _block_table(problem: Problem, document: dict[str, Any]) -> RenderableType:
+    """Return what the blocks of an interleaved plan do and hold."""
+    from nest.report.table import TimeScale, simple_table
+    from nest.units import format_bytes
+
+    blocks = document["blocks"]
+    scale = TimeScale.fitting(
+        max(block["load_ns"] for block in blocks), problem.time_unit
+    )
+    return simple_table(
+        ("block", "stages", "load", "sync", "in flight", "memory"),
+        [
+            (
+                str(number),
+                _join(block["stages"]),
+                scale(block["load_ns"]),
+                scale(block["sync_ns"]),
+                str(block["inflight"]),
+                format_bytes(block["memory_bytes"]),
+            )
+            for number, block in enumerate(blocks, 1)
+        ],
+    )
 
 
 def _warn_if_foreign(problem: Problem, plan: Plan) -> None:
@@ -238,7 +387,13 @@ def _describe(problem: Problem) -> list[tuple[str, str]]:
             "cluster",
             f"{cluster.num_devices} × {cluster.device.name} "
             f"({format_bytes(cluster.device.memory_bytes)}), "
-            f"levels {fan_outs}",
+            f"levels {fan_outs}"
+            + (
+                f", {format_bytes(cluster.device.reserve_bytes)} of each "
+                f"reserved"
+                if cluster.device.reserve_bytes
+                else ""
+            ),
         ),
         (
             "job",
@@ -261,6 +416,13 @@ def _describe(problem: Problem) -> list[tuple[str, str]]:
             ),
         ),
     ]
+    allowed = [
+        *(f"virtual stages {v}" for v in job.virtual_stages if v > 1),
+        *(f"overlap of {name} ({f:g})" for name, f in job.overlap.items()),
+        *(["distributed optimizer"] if job.distributed_optimizer else []),
+    ]
+    if allowed:
+        rows.append(("also allowed", _join(allowed)))
     if problem.source:
         rows.insert(1, ("source", " ".join(problem.source.split())))
     return rows
@@ -286,6 +448,7 @@ def _solver_entries() -> list[dict[str, Any]]:
             "exact": None,
             "method": "",
             "version": None,
+            "searches": [],
             "options": {},
             "reason": availability(name),
         }
@@ -298,6 +461,7 @@ def _solver_entries() -> list[dict[str, Any]]:
             "exact": capabilities.exact,
             "method": capabilities.method,
             "version": solver_version(name),
+            "searches": sorted(capabilities.searches),
             "options": dict(capabilities.options),
         }
         entries.append(entry)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from nest.cli.inputs import (
     check_distinct_files,
     check_output,
+    check_problem_choice,
+    find_problem,
     load_plan,
-    load_problem,
+    model_file,
+    model_options,
     parse_extra,
     people,
     solve_options,
@@ -28,6 +31,10 @@ if TYPE_CHECKING:
 
 DEFAULT_SOLVERS = "dp,milp,cpsat"
 
+#: Seconds per solver for the problem of a model: the slower ones would run
+#: for days.
+MODEL_TIME_LIMIT_S = 60.0
+
 
 @click.command("compare")
 @click.argument("problem_text", metavar="[PROBLEM]", required=False)
@@ -38,6 +45,7 @@ DEFAULT_SOLVERS = "dp,milp,cpsat"
     metavar="A,B,…",
     help=f"Solvers to compare.  [default: {DEFAULT_SOLVERS}]",
 )
+@model_options
 @solve_options
 def compare_command(
     problem_text: str | None,
@@ -48,18 +56,24 @@ def compare_command(
     warm_start: str | None,
     extra: tuple[str, ...],
     json_path: str | None,
+    **job: Any,
 ) -> int:
     """Run solvers on one problem and show them side by side.
 
-    Every plan is checked and scored by the shared cost model. Without
-    PROBLEM a built-in one is used.
+    Every plan is checked and scored by the shared cost model. The problem is
+    PROBLEM, or --model on --cluster, which gives every solver 60 s unless
+    --time-limit says otherwise; without both a built-in one is used.
     """
-    if problem_text is None:
+    if job["model"] is not None and time_limit is None:
+        time_limit = MODEL_TIME_LIMIT_S
+    if problem_text is None and set(job.values()) == {None}:
         from nest.workloads import builtin
 
         problem_text = builtin.DEFAULT
+    check_problem_choice("nest compare", problem_text, job)
     session = _Session.start(
         problem_text,
+        job,
         _split(solvers_text),
         time_limit,
         workers,
@@ -80,9 +94,9 @@ def compare_command(
 
 
 @click.command("solve")
-@click.argument("problem_text", metavar="PROBLEM")
+@click.argument("problem_text", metavar="[PROBLEM]", required=False)
 @click.option(
-    "--solver", required=True, metavar="NAME", help="See 'nest solvers'."
+    "--solver", metavar="NAME", help="See 'nest solvers'.  [required]"
 )
 @click.option(
     "-o",
@@ -90,10 +104,11 @@ def compare_command(
     metavar="FILE",
     help="Write the plan to a file; '-' is standard output.",
 )
+@model_options
 @solve_options
 def solve_command(
-    problem_text: str,
-    solver: str,
+    problem_text: str | None,
+    solver: str | None,
     output: str | None,
     time_limit: float | None,
     workers: int,
@@ -101,14 +116,30 @@ def solve_command(
     warm_start: str | None,
     extra: tuple[str, ...],
     json_path: str | None,
+    **job: Any,
 ) -> int:
-    """Run one solver on one problem and show its plan."""
+    """Run one solver on one problem and show its plan.
+
+    The problem is PROBLEM, or --model on --cluster.
+    """
+    check_problem_choice("nest solve", problem_text, job)
+    if solver is None:
+        raise InvalidOptionError(
+            "nest solve: expected --solver, got none; see 'nest solve --help'"
+        )
     check_distinct_files(
-        **{"PROBLEM": problem_text, "--json": json_path, "-o": output}
+        **{
+            "PROBLEM": problem_text,
+            "--model": model_file(job),
+            "--profile": job["profile"],
+            "--json": json_path,
+            "-o": output,
+        }
     )
     check_output(output, "-o")
     session = _Session.start(
         problem_text,
+        job,
         [solver],
         time_limit,
         workers,
@@ -145,7 +176,8 @@ class _Session:
     @classmethod
     def start(
         cls,
-        problem_text: str,
+        problem_text: str | None,
+        job: Mapping[str, Any],
         solvers: list[str],
         time_limit: float | None,
         workers: int,
@@ -167,12 +199,14 @@ class _Session:
         check_distinct_files(
             **{
                 "PROBLEM": problem_text,
+                "--model": model_file(job),
+                "--profile": job["profile"],
                 "--warm-start": warm_start,
                 "--json": json_path,
             }
         )
         check_output(json_path, "--json")
-        problem = load_problem(problem_text)
+        problem = find_problem(problem_text, job)
         options = SolveOptions(
             time_limit_s=time_limit,
             num_workers=workers,

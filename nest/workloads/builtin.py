@@ -1,10 +1,9 @@
 """Built-in problems: published models, jobs and machines in one table.
 
 Costs come from :mod:`nest.workloads.operators`, shapes from
-:mod:`nest.workloads.architectures`, rates from
-:mod:`nest.workloads.hardware`. All jobs train in bf16 with mixed-precision
-Adam (2 bytes per weight, 2 per gradient, 12 of state), 1F1B and sequence
-parallelism, under the preset ``standard``.
+:mod:`nest.workloads.zoo`, rates from :mod:`nest.hardware`. All jobs train in
+bf16 with mixed-precision Adam (2 bytes per weight, 2 per gradient, 12 of
+state), 1F1B and sequence parallelism, under the preset ``standard``.
 """
 
 from __future__ import annotations
@@ -12,19 +11,12 @@ from __future__ import annotations
 from itertools import product
 
 from nest.errors import UnknownNameError
+from nest.hardware import machine
 from nest.ir.base import Struct
-from nest.ir.graph import Edge, Graph, Layer
-from nest.ir.job import Job
 from nest.ir.plan import RECOMPUTE, Recompute
 from nest.ir.problem import Problem
-from nest.workloads.architectures import Architecture, architecture
-from nest.workloads.hardware import machine
-from nest.workloads.operators import (
-    BF16,
-    MIXED_PRECISION_ADAM,
-    Split,
-    layer_kinds,
-)
+from nest.workloads.architectures import architecture
+from nest.workloads.graphs import Choices, Degrees, build_problem
 
 
 class Recipe(Struct, frozen=True, kw_only=True):
@@ -178,56 +170,30 @@ def build(recipe: Recipe) -> Problem:
 
     Raises
     ------
-    ValueError
+    InvalidProblemError
         If the blocks of decoder layers do not divide the model.
     """
     model, site = architecture(recipe.model), machine(recipe.machine)
-    grain = recipe.layers_per_node
-    if model.layers % grain:
-        raise ValueError(
-            f"layers_per_node: expected a divisor of the {model.layers} "
-            f"layers of {model.name}, got {grain}"
-        )
-    kinds = layer_kinds(model, site, _splits(recipe, model), grain)
-    decoders = [
-        Layer(id=_block_id(first, grain), kind="decoder")
-        for first in range(0, model.layers, grain)
-    ]
-    layers = (
-        Layer(id="embedding", kind="embedding"),
-        *decoders,
-        Layer(id="head", kind="head"),
-    )
-    size_bytes = BF16 * recipe.sequence_length * model.hidden
-    edges = tuple(
-        Edge(
-            source=layers[i].id,
-            target=layers[i + 1].id,
-            bytes_per_sample=size_bytes,
-        )
-        for i in range(len(layers) - 1)
-    )
-    return Problem(
-        name=recipe.name,
-        source=(
-            f"model: {model.source}; machine: {site.source}; costs: analytic "
-            f"operator count, {grain} decoder layers per graph node"
-        ),
-        graph=Graph(kinds=kinds, layers=layers, edges=edges),
-        cluster=site.cluster(recipe.num_devices),
-        job=Job(
+    samples = [2**i for i in range(max(recipe.micro_batches).bit_length())]
+    length = recipe.sequence_length
+    return build_problem(
+        model,
+        site,
+        recipe.num_devices,
+        Choices(
             global_batch=recipe.global_batch,
+            sequence_length=length,
             micro_batches=recipe.micro_batches,
-            sequence_length=recipe.sequence_length,
-            dtype="bf16",
-            optimizer=MIXED_PRECISION_ADAM,
+            degrees=tuple(
+                Degrees(*key)
+                for key in product(recipe.tp, recipe.cp, recipe.ep, samples)
+                if model.why_not_split(*key[:3], length) is None
+            ),
             zero=recipe.zero,
             recompute=recipe.recompute,
-            sequence_parallel=True,
-            model_flops_per_sample=float(
-                model.model_flops(recipe.sequence_length)
-            ),
+            layers_per_node=recipe.layers_per_node,
         ),
+        name=recipe.name,
     )
 
 
@@ -236,25 +202,3 @@ def _recipe(name: str) -> Recipe:
         if recipe.name == name:
             return recipe
     raise UnknownNameError("built-in problem", name, names())
-
-
-def _block_id(first: int, count: int) -> str:
-    if count == 1:
-        return f"layer-{first}"
-    return f"layers-{first}-{first + count - 1}"
-
-
-def _splits(recipe: Recipe, model: Architecture) -> tuple[Split, ...]:
-    largest = max(recipe.micro_batches)
-    samples = [2**i for i in range(largest.bit_length())]
-    return tuple(
-        Split(
-            tp=tp,
-            cp=cp,
-            ep=ep,
-            samples=b,
-            sequence_length=recipe.sequence_length,
-        )
-        for tp, cp, ep, b in product(recipe.tp, recipe.cp, recipe.ep, samples)
-        if model.splits(tp, cp, ep, recipe.sequence_length)
-    )

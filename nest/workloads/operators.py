@@ -1,19 +1,25 @@
-"""First analytic operator count of a transformer: FLOPs, bytes, time, memory.
+"""Analytic operator model of transformers: FLOPs, bytes, time, memory.
 
-A model is three kinds of nodes: embedding, decoder layer, and final norm with
-LM head and loss. Each is a list of operators on one device under one split;
-the time of an operator is its roofline
+Every graph node (embedding, block, head) is a list of operators on one
+device under one split. An operator takes its roofline time
 
-    max(flops / (peak · e_flops), bytes / (hbm · e_memory))
+    max(flops / (peak · e), bytes / (hbm · e_memory))
 
-with the efficiencies of :class:`nest.workloads.hardware.Efficiency`, and the
-time of a node is the sum over its operators: no overlap, no launch overhead.
+with ``e`` from :class:`nest.hardware.calibration.Calibration`: for a matrix
+product ``m × k`` by ``k × n``
+
+    e = e_matmul · Π_{d in m, k, n} d / (d + d_half)
+
+(small dimensions leave tensor cores idle; a dimension that is no multiple of
+8 values takes ``e_misaligned`` instead), for a fused attention kernel
+``e_attention``. A pass of a node takes its operators' times, but at least
+what the host needs to launch their kernels, ``kernels · launch_ns``.
 
 Symbols, per data-parallel rank: ``b`` samples of ``s`` tokens, ``T = b·s/cp``
 tokens per rank, ``U = T/tp`` under sequence parallelism and ``U = T`` without
 (tokens per rank outside the tensor parallel regions), ``h`` hidden width,
 ``a`` heads of ``d``, ``f`` MLP width, ``V`` vocabulary, ``E`` experts of which
-a token visits ``k``. Values are bf16, 2 bytes, unless stated.
+a token visits ``k``. Values take 2 bytes (fp16 and bf16) unless stated.
 
 Splitting
     Tensor parallelism cuts heads and MLP columns (Shoeybi et al. 2019, arXiv
@@ -31,52 +37,63 @@ Splitting
     ``2Ukh`` bytes in each pass, with perfectly balanced routing. As in
     Megatron-LM's all-to-all dispatcher tokens are dispatched before they are
     gathered over ``tp``, so with sequence parallelism the gather and scatter
-    of an expert MLP move ``2Tkh`` bytes.
+    of an expert MLP move ``2Tkh`` bytes. Shared experts are split over ``tp``
+    like a dense MLP.
 
 Attention
-    A fused causal kernel (Dao 2023, arXiv 2307.08691): half of the ``4Tsad``
-    FLOPs, 2.5 times that backward, no ``s²`` matrix in memory.
+    Fused (Dao 2023, arXiv 2307.08691): half of the ``4Tsad`` FLOPs under a
+    causal mask (less under a window), 2.5 times that backward, no ``s²``
+    matrix in memory. Unfused: two batched products over all positions, a
+    softmax and, in training with dropout, a dropout on ``as²b/tp`` values;
+    both keep ``5as²b/tp`` bytes (Korthikanti et al., §4.1).
+    Latent attention (DeepSeek-AI 2024, arXiv 2405.04434, §2.1) is computed
+    without absorption, as in training: compressed queries and keys are
+    expanded to full heads.
 
 Activations kept per micro-batch
-    ``none``: Korthikanti et al. §4.1 and §4.2 without their ``5as²b`` term,
-    which the fused kernel removes, plus its ``4Ta/tp`` bytes of row sums: for
-    GPT-3 with sequence parallelism ``34sbh/tp``.
-    ``selective``: what takes much memory and few FLOPs is computed again:
-    both norms, the attention core and the activation function. (Their own
-    choice, the attention core alone, would free next to nothing here.)
-    GPT-3: ``20sbh/tp``. Gathered K and V are taken from the backward pass.
+    ``none``: Korthikanti et al. §4.1 and §4.2: ``34sbh + 5as²b`` for GPT-3
+    over ``tp`` with sequence parallelism; a fused attention kernel replaces
+    the second term by its ``4Ta/tp`` bytes of row sums.
+    ``selective``: what takes much memory and few FLOPs is computed again.
+    Unfused, the attention core, as in Korthikanti et al. §5: ``34sbh/tp``.
+    Fused, that would free next to nothing; there both norms, the core and
+    the activation function are computed again: ``20sbh/tp``.
     ``full``: the input of every layer, ``2Uh``.
+    Norms that are not fused keep 6 bytes per value more, a gated activation
+    function that is not 2.
     Embedding and head follow the same three rules.
 
 Working memory
     What the recompute choice brings back of one layer, plus the gathered
     input, plus the gradients of the MLP intermediates (of the logits in the
-    head).
+    head), plus the gradient of the score matrix where attention is unfused.
 
-As a check: GPT-3 175B on 64 A100, 8-way tensor and 8-way pipeline parallel,
-batch 64, selective recomputation, scores 12.8 s; Korthikanti et al., table 5,
-measured 13.75 s (with interleaved stages and unfused attention).
+fp8 (Micikevicius et al. 2022, arXiv 2209.05433): the linear layers of blocks
+multiply at the fp8 peak after casting their inputs; attention, router,
+embedding and head stay in bf16, and so do weights and kept activations.
 """
 
 from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from nest.errors import InvalidProblemError
+from nest.hardware import Machine
+from nest.hardware.calibration import Calibration
 from nest.ir.base import Struct
 from nest.ir.graph import (
     Activations,
     CollectiveCall,
     CollectiveKind,
     LayerCost,
-    LayerKind,
 )
 from nest.ir.job import Optimizer
 from nest.ir.plan import RECOMPUTE, Recompute
 from nest.units import ceil_div
-from nest.workloads.architectures import Architecture
-from nest.workloads.hardware import Machine
+from nest.workloads.blocks import Attention, Block, Head, Mlp, Tower
 
-#: Bytes of a value in bf16, in fp32, and of a token id.
+#: Bytes of a value in fp8, in fp16 or bf16, in fp32, and of a token id.
+FP8 = 1
 BF16 = 2
 FP32 = 4
 TOKEN_ID = 8
@@ -94,6 +111,22 @@ VOCABULARY_MULTIPLE = 128
 #: Backward FLOPs of fused attention per forward FLOP: five products for two.
 ATTENTION_BACKWARD = 2.5
 
+#: Values that a matrix dimension must be a multiple of for tensor cores to
+#: run at full rate: 16 bytes of 2-byte values (NVIDIA, Matrix Multiplication
+#: Background User's Guide, §2.1).
+ALIGNMENT = 8
+
+#: Matrices that one thread block of Megatron-LM's fused softmax takes: a
+#: number of matrices that this does not divide runs unfused.
+SOFTMAX_BATCHES = 4
+
+#: Bytes per value that a norm of single operators keeps besides its input
+#: and output: the input in fp32, and the normalised value in 16 bits.
+LOOSE_NORM_BYTES = FP32 + BF16
+
+Dtype = Literal["bf16", "fp16", "fp8"]
+DTYPES: tuple[Dtype, ...] = ("bf16", "fp16", "fp8")
+
 
 class Split(Struct, frozen=True, kw_only=True):
     """How one node is split, and what one data-parallel rank feeds it.
@@ -105,9 +138,11 @@ class Split(Struct, frozen=True, kw_only=True):
     samples
         Samples ``b`` per data-parallel rank.
     sequence_length
-        Tokens ``s`` of a sample.
+        Tokens ``s`` of a sample, in the node's own tower.
     sequence_parallel
         Whether activations between layers are also split over ``tp``.
+    source_length
+        Tokens per sample of the tower that cross-attention reads.
     """
 
     tp: int = 1
@@ -116,6 +151,7 @@ class Split(Struct, frozen=True, kw_only=True):
     samples: int = 1
     sequence_length: int
     sequence_parallel: bool = True
+    source_length: int = 0
 
     @property
     def tokens(self) -> int:
@@ -128,11 +164,53 @@ class Split(Struct, frozen=True, kw_only=True):
         return self.tokens // (self.tp if self.sequence_parallel else 1)
 
 
+class Execution(Struct, frozen=True, kw_only=True):
+    """How operators are run.
+
+    Attributes
+    ----------
+    dtype
+        Of the matrix products.
+    flash_attention
+        Whether attention is one fused kernel.
+    fused
+        Whether neighbouring elementwise operators (bias with activation
+        function, bias with dropout and residual, the steps of a norm, of
+        rotary embedding and of softmax) are one kernel each.
+    fused_loss
+        Whether softmax and gradient of the loss are one kernel each instead
+        of one for every step, as in Megatron-LM up to 2023.
+    """
+
+    dtype: Dtype = "bf16"
+    flash_attention: bool = True
+    fused: bool = True
+    fused_loss: bool = True
+
+
+#: bf16 with flash attention and fused elementwise operators.
+FUSED = Execution()
+
+
 class Operator(NamedTuple):
     """One operator on one device, forward and backward.
 
-    ``unit`` tells which efficiency applies: ``matmul``, ``attention``, or
-    ``memory`` (an elementwise operator without counted FLOPs).
+    Attributes
+    ----------
+    name
+        For people, and to say which operators are computed again.
+    unit
+        Which efficiency applies: ``matmul``, ``attention``, or ``memory``
+        (elementwise, without counted FLOPs).
+    forward_flops, forward_bytes, backward_flops, backward_bytes
+        Work and memory traffic of the two passes.
+    kernels, backward_kernels
+        Kernels that the host launches.
+    shape
+        ``(m, k, n)`` of one product; products of the backward pass have the
+        same three dimensions in another order.
+    low_precision
+        Whether it may run in fp8.
     """
 
     name: str
@@ -141,6 +219,10 @@ class Operator(NamedTuple):
     forward_bytes: float
     backward_flops: float
     backward_bytes: float
+    kernels: int = 1
+    backward_kernels: int = 2
+    shape: tuple[int, int, int] = (0, 0, 0)
+    low_precision: bool = False
 
 
 class Node(Struct, frozen=True, kw_only=True):
@@ -179,104 +261,192 @@ class Node(Struct, frozen=True, kw_only=True):
         )
 
 
-def embedding(model: Architecture, split: Split) -> Node:
-    """Count the embedding: look-up, learned positions, dropout.
+def embedding_node(
+    tower: Tower, split: Split, execution: Execution = FUSED
+) -> Node:
+    """Count the embedding of a tower: look-up or patches, positions, norm.
 
     The table is cut over ``tp`` by vocabulary, so the partial results are
     all-reduced, or reduce-scattered under sequence parallelism, in which case
-    the backward pass gathers the gradient.
+    the backward pass gathers the gradient. A linear layer embeds patches and
+    is not cut.
     """
-    values = split.tokens * model.hidden
-    outer = split.outer_tokens * model.hidden
-    operators = [
+    hidden = tower.hidden
+    values = split.tokens * hidden
+    outer = split.outer_tokens * hidden
+    block = tower.runs[0].block
+    operators = []
+    weights = 0
+    kept = 0
+    if tower.vocabulary:
         # Read and write a row; add its gradient to the row of the table.
-        Operator("look-up", "memory", 0, 4 * values, 0, 6 * values)
-    ]
-    weights = _vocabulary_rows(model, split) * model.hidden
-    kept = TOKEN_ID * split.tokens
+        operators.append(
+            Operator("look-up", "memory", 0, 4 * values, 0, 6 * values)
+        )
+        if tower.shares_embedding is None:
+            rows = _vocabulary_rows(tower.vocabulary, split.tp)
+            weights += rows * hidden
+        kept += TOKEN_ID * split.tokens
+    if tower.patch_values:
+        operators.append(
+            _matmul("patches", split.outer_tokens, tower.patch_values, hidden)
+        )
+        weights += (tower.patch_values + 1) * hidden
+        kept += BF16 * split.outer_tokens * tower.patch_values
     none = kept
-    if model.learned_positions:
-        weights += model.max_sequence * model.hidden
+    tables = tower.learned_positions + tower.token_types
+    if tables:
+        weights += tables * hidden
         operators.append(_elementwise("positions", outer, 6, 4))
-    if model.dropout:
+    if tower.embedding_norm:
+        weights += _norm_weights(block)
+        operators.append(_norm("embedding norm", outer, execution))
+        none += BF16 * outer
+    if block.dropout:
         operators.append(_elementwise("dropout", outer, 5, 5))
         none += outer
-    gather = 1 if split.sequence_parallel else 0
-    return Node(
-        operators=tuple(operators),
-        collectives=(
+    collectives: tuple[CollectiveCall, ...] = ()
+    if tower.vocabulary:
+        gather = 1 if split.sequence_parallel else 0
+        collectives = (
             *_regions(split, values, "forward", enters=0, leaves=1),
             *_regions(split, values, "backward", enters=gather, leaves=0),
-        ),
+        )
+    return Node(
+        operators=tuple(operators),
+        collectives=collectives,
         weights=weights,
         kept_bytes={"none": none, "selective": none, "full": kept},
         working_bytes=BF16 * values,
     )
 
 
-def decoder_layer(model: Architecture, split: Split) -> Node:
-    """Count one decoder layer: attention and a dense or an expert MLP."""
-    hidden, tokens = model.hidden, split.tokens
+def block_node(
+    block: Block, split: Split, execution: Execution = FUSED
+) -> Node:
+    """Count one block: attention, cross-attention, dense or expert MLP."""
+    hidden, tokens = block.hidden, split.tokens
     outer = split.outer_tokens * hidden
-    attention = _attention(model, split)
-    mlp = (_expert_mlp if model.experts else _dense_mlp)(model, split)
-    mask = 1 if model.dropout else 0
-    around = (
-        _elementwise("attention norm", outer, 4, 6),
-        _elementwise("attention residual", outer, 6 + mask, 6 + mask),
-        _elementwise("mlp norm", outer, 4, 6),
-        _elementwise("mlp residual", outer, 6 + mask, 6 + mask),
-    )
-    weights = attention.weights + mlp.weights + 2 * model.norm_weights
-    # Inputs of both norms and the dropout masks stay, outputs of both norms
-    # are cheap to compute again.
-    none = 2 * (2 * BF16 + mask) * outer
-    selective = 2 * (BF16 + mask) * outer
-    none += attention.kept_bytes["none"] + mlp.kept_bytes["none"]
-    selective += (
-        attention.kept_bytes["selective"] + mlp.kept_bytes["selective"]
-    )
-    full = BF16 * outer
-    region = tokens * hidden * max(model.experts_per_token, 1)
+    parts = [_attention(block, block.attention, split, execution)]
+    if block.cross_attention is not None:
+        parts.append(
+            _attention(block, block.cross_attention, split, execution)
+        )
+    count_mlp = _expert_mlp if block.mlp.experts else _dense_mlp
+    parts.append(count_mlp(block, block.mlp, split, execution))
+
+    mask = 1 if block.dropout else 0
+    operators: list[Operator] = []
+    for number, part in enumerate(parts):
+        operators.append(_norm(f"norm {number + 1}", outer, execution))
+        operators += part.operators
+        operators.append(
+            _elementwise(
+                f"residual {number + 1}",
+                outer,
+                6 + mask,
+                6 + mask,
+                kernels=1 if execution.fused else 2 + mask,
+            )
+        )
+    more_norms = block.norms - len(parts)
+    operators += [
+        _norm(f"output norm {number + 1}", outer, execution)
+        for number in range(more_norms)
+    ]
+    # Inputs of all norms and the dropout masks stay; outputs of the norms
+    # are cheap to compute again. A norm of an output keeps its input only.
+    inputs = len(parts) * (BF16 + mask) * outer + more_norms * BF16 * outer
+    none = inputs + len(parts) * BF16 * outer
+    selective = inputs
+    repeated = [f"norm {number + 1}" for number in range(len(parts))]
+    if not execution.flash_attention:
+        selective, repeated = none, []
+    for part in parts:
+        none += part.kept_bytes["none"]
+        selective += part.kept_bytes["selective"]
+        repeated += part.repeated
+    if not execution.fused:
+        none += block.norms * LOOSE_NORM_BYTES * outer
+        selective += block.norms * LOOSE_NORM_BYTES * outer
+    region = tokens * hidden * max(block.mlp.experts_per_token, 1)
     return Node(
-        operators=(
-            around[0],
-            *attention.operators,
-            *around[1:3],
-            *mlp.operators,
-            around[3],
+        operators=tuple(operators),
+        collectives=_merge(
+            tuple(call for part in parts for call in part.collectives)
         ),
-        collectives=_merge(attention.collectives + mlp.collectives),
-        weights=weights,
-        expert_weights=mlp.expert_weights,
-        kept_bytes={"none": none, "selective": selective, "full": full},
-        repeated=(
-            "attention norm",
-            "mlp norm",
-            *attention.repeated,
-            *mlp.repeated,
-        ),
-        working_bytes=_gathered(split, region) + mlp.working_bytes,
+        weights=sum(part.weights for part in parts)
+        + block.norms * _norm_weights(block),
+        expert_weights=sum(part.expert_weights for part in parts),
+        kept_bytes={
+            "none": none,
+            "selective": selective,
+            "full": BF16 * outer,
+        },
+        repeated=tuple(repeated),
+        working_bytes=_gathered(split, region)
+        + max(part.working_bytes for part in parts),
     )
 
 
-def head(model: Architecture, split: Split) -> Node:
-    """Count final norm, LM head and cross-entropy.
+def head_node(
+    head: Head,
+    hidden: int,
+    split: Split,
+    execution: Execution = FUSED,
+    *,
+    norm_weights: int = 0,
+) -> Node:
+    """Count final norm, output layer and loss.
 
     The logits are cut over ``tp`` by vocabulary and kept in fp32
     (Korthikanti et al. 2022, §4.3); the loss all-reduces three fp32 numbers
     per token. A tied matrix is held here and in the embedding, as in any
-    pipeline that separates them; summing its two gradients is not counted.
+    pipeline that separates them; summing its two gradients is not counted. A
+    pooled head sees one vector per sample and is not cut.
+
+    Parameters
+    ----------
+    head, hidden
+        The head and the width of what enters it.
+    split, execution
+        How it is split and run.
+    norm_weights
+        Weights of the final norm, ``0`` without one.
     """
-    hidden, tokens = model.hidden, split.tokens
-    outer = split.outer_tokens * hidden
-    rows = _vocabulary_rows(model, split)
+    tp = 1 if head.pooled else split.tp
+    tokens = split.samples if head.pooled else split.tokens
+    outer = (split.samples if head.pooled else split.outer_tokens) * hidden
+    rows = head.outputs if head.pooled else _vocabulary_rows(head.outputs, tp)
     logits = tokens * rows
-    gather = 1 if split.sequence_parallel else 0
     region = tokens * hidden
-    loss: tuple[CollectiveCall, ...] = ()
-    if split.tp > 1:
-        loss = (
+    operators = []
+    weights = rows * hidden + norm_weights + (rows if head.bias else 0)
+    none = selective = FP32 * logits
+    if head.transform:
+        rows_in = outer // hidden
+        operators += [
+            _matmul("transform", rows_in, hidden, hidden),
+            _elementwise("transform activation", outer, 4, 6),
+            _norm("transform norm", outer, execution),
+        ]
+        weights += hidden * hidden + 3 * hidden
+        none += 3 * BF16 * outer
+        selective += 2 * BF16 * outer
+    if norm_weights:
+        operators.append(_norm("final norm", outer, execution))
+        none += BF16 * outer
+    none += BF16 * outer
+    selective += BF16 * outer
+    operators += [
+        _matmul("output layer", tokens, hidden, rows),
+        _loss(logits, execution),
+    ]
+    collectives: tuple[CollectiveCall, ...] = ()
+    if tp > 1:
+        gather = 1 if split.sequence_parallel else 0
+        collectives = (
+            *_regions(split, region, "forward", enters=gather, leaves=0),
             CollectiveCall(
                 kind="all-reduce",
                 axis="tp",
@@ -284,54 +454,80 @@ def head(model: Architecture, split: Split) -> Node:
                 size_bytes=FP32 * tokens,
                 count=3,
             ),
-        )
-    selective = BF16 * outer + FP32 * logits
-    none = selective + BF16 * outer
-    full = BF16 * outer
-    return Node(
-        operators=(
-            _elementwise("final norm", outer, 4, 6),
-            _matmul("lm head", tokens, hidden, rows),
-            # Read bf16, write fp32, read and rewrite it in the softmax.
-            _elementwise("loss", logits, 14, 6),
-        ),
-        collectives=(
-            *_regions(split, region, "forward", enters=gather, leaves=0),
-            *loss,
             *_regions(split, region, "backward", enters=0, leaves=1),
-        ),
-        weights=rows * hidden + model.norm_weights,
-        kept_bytes={"none": none, "selective": selective, "full": full},
-        repeated=("final norm",),
-        working_bytes=_gathered(split, region) + BF16 * logits,
+        )
+    gathered = 0 if head.pooled else _gathered(split, region)
+    return Node(
+        operators=tuple(operators),
+        collectives=collectives,
+        weights=weights,
+        kept_bytes={
+            "none": none,
+            "selective": selective,
+            "full": BF16 * outer,
+        },
+        repeated=("final norm",) if norm_weights else (),
+        working_bytes=gathered + BF16 * logits,
     )
 
 
-def operator_ns(operator: Operator, machine: Machine) -> tuple[float, float]:
-    """Return the forward and the backward roofline time in ns."""
-    device, efficiency = machine.device, machine.efficiency
-    assert device.hbm_bytes_per_s is not None
-    fraction = (
-        efficiency.attention
-        if operator.unit == "attention"
-        else efficiency.matmul
-    )
-    flops_per_ns = device.peak_flops["bf16"] * fraction / 1e9
-    bytes_per_ns = device.hbm_bytes_per_s * efficiency.memory / 1e9
+# Time
+
+
+def operator_ns(
+    operator: Operator, machine: Machine, dtype: Dtype = "bf16"
+) -> tuple[float, float]:
+    """Return the forward and the backward roofline time in ns.
+
+    Raises
+    ------
+    InvalidProblemError
+        If the machine's device has no peak rate for the data type.
+    """
+    device, calibration = machine.device, machine.calibration
+    low = dtype == "fp8" and operator.low_precision
+    name = "fp8" if low else ("bf16" if dtype == "fp8" else dtype)
+    peak = device.peak_flops.get(name)
+    if peak is None or device.hbm_bytes_per_s is None:
+        raise InvalidProblemError(
+            f"dtype: expected one of {', '.join(sorted(device.peak_flops))}, "
+            f"which {device.name} multiplies, got {name!r}; choose another"
+        )
+    flops_per_ns = peak * _fraction(operator, calibration) / 1e9
+    bytes_per_ns = device.hbm_bytes_per_s * calibration.memory_fraction / 1e9
+    cast = 3 * operator.forward_bytes / 2 if low else 0
     return (
         max(
             operator.forward_flops / flops_per_ns,
             operator.forward_bytes / bytes_per_ns,
-        ),
+        )
+        + cast / bytes_per_ns,
         max(
             operator.backward_flops / flops_per_ns,
             operator.backward_bytes / bytes_per_ns,
-        ),
+        )
+        + cast / bytes_per_ns,
     )
 
 
+def _fraction(operator: Operator, calibration: Calibration) -> float:
+    if operator.unit == "attention":
+        return calibration.attention_fraction
+    fraction = calibration.matmul_fraction
+    for size in operator.shape:
+        if size:
+            fraction *= size / (size + calibration.matmul_half_size)
+    if any(size % ALIGNMENT for size in operator.shape):
+        fraction = min(fraction, calibration.misaligned_fraction)
+    return fraction
+
+
 def layer_cost(
-    node: Node, split: Split, machine: Machine, repeat: int = 1
+    node: Node,
+    split: Split,
+    machine: Machine,
+    execution: Execution = FUSED,
+    repeat: int = 1,
 ) -> LayerCost:
     """Return the cost of ``repeat`` consecutive equal nodes.
 
@@ -343,17 +539,25 @@ def layer_cost(
     node, split
         The counted node and the split it was counted for.
     machine
-        Supplies rates and efficiencies.
+        Supplies rates and calibration.
+    execution
+        How the node was counted.
     repeat
         How many nodes are taken as one.
     """
-    forward_ns = backward_ns = repeated_ns = 0.0
+    forward = []
+    backward = []
+    repeated = []
     for operator in node.operators:
-        forward, backward = operator_ns(operator, machine)
-        forward_ns += forward
-        backward_ns += backward
+        times = operator_ns(operator, machine, execution.dtype)
+        forward.append((times[0], operator.kernels))
+        backward.append((times[1], operator.backward_kernels))
         if operator.name in node.repeated:
-            repeated_ns += forward
+            repeated.append(forward[-1])
+    calibration = machine.calibration
+    forward_ns = _pass_ns(forward, calibration)
+    backward_ns = _pass_ns(backward, calibration)
+    repeated_ns = _pass_ns(repeated, calibration)
     return LayerCost(
         tp=split.tp,
         cp=split.cp,
@@ -387,162 +591,405 @@ def layer_cost(
     )
 
 
-def layer_kinds(
-    model: Architecture,
-    machine: Machine,
-    splits: tuple[Split, ...],
-    layers_per_node: int = 1,
-) -> tuple[LayerKind, LayerKind, LayerKind]:
-    """Return the kinds ``embedding``, ``decoder`` and ``head``.
+def _pass_ns(
+    operators: list[tuple[float, int]], calibration: Calibration
+) -> float:
+    """Return the time of operators, each its ns on the device and kernels.
 
-    Parameters
-    ----------
-    model, machine
-        What is trained, and on what.
-    splits
-        Keys of the cost tables.
-    layers_per_node
-        How many decoder layers one graph node stands for.
+    A host that runs ahead without limit hides its launches behind what the
+    device still has to do: the larger of both sums. One that never runs
+    ahead waits for each operator: the sum of the larger ones.
     """
-    return (
-        LayerKind(
-            name="embedding",
-            costs=tuple(
-                layer_cost(embedding(model, split), split, machine)
-                for split in splits
-            ),
-        ),
-        LayerKind(
-            name="decoder",
-            costs=tuple(
-                layer_cost(
-                    decoder_layer(model, split),
-                    split,
-                    machine,
-                    layers_per_node,
-                )
-                for split in splits
-            ),
-        ),
-        LayerKind(
-            name="head",
-            costs=tuple(
-                layer_cost(head(model, split), split, machine)
-                for split in splits
-            ),
-        ),
+    launch_ns = calibration.launch_ns
+    ahead = max(
+        sum(time_ns for time_ns, _ in operators),
+        launch_ns * sum(kernels for _, kernels in operators),
     )
+    waiting = sum(
+        max(time_ns, launch_ns * kernels) for time_ns, kernels in operators
+    )
+    return ahead + calibration.waiting_fraction * (waiting - ahead)
 
 
-def _vocabulary_rows(model: Architecture, split: Split) -> int:
-    rows = ceil_div(model.vocabulary, VOCABULARY_MULTIPLE * split.tp)
-    return rows * VOCABULARY_MULTIPLE
+# Parts of a block
 
 
-def _matmul(name: str, m: int, k: int, n: int, groups: int = 1) -> Operator:
+def _vocabulary_rows(vocabulary: int, tp: int) -> int:
+    """Return the rows of one rank of a vocabulary cut over ``tp``."""
+    return ceil_div(vocabulary, VOCABULARY_MULTIPLE * tp) * VOCABULARY_MULTIPLE
+
+
+def _norm_weights(block: Block) -> int:
+    return block.hidden * (2 if block.layer_norm else 1)
+
+
+def _matmul(
+    name: str,
+    m: int,
+    k: int,
+    n: int,
+    groups: int = 1,
+    low_precision: bool = False,
+) -> Operator:
     """Count ``m × k`` times ``k × n``; ``groups`` matrices share the rows.
 
-    Backward are two products of the same size, for both gradients.
+    Backward are two products of the same size, for both gradients. The rows
+    of a group are padded to the alignment.
     """
     flops = 2 * m * k * n
     size = BF16 * (m * k + groups * k * n + m * n)
-    return Operator(name, "matmul", flops, size, 2 * flops, 2 * size)
-
-
-def _elementwise(
-    name: str, values: int, forward_bytes: int, backward_bytes: int
-) -> Operator:
-    """Count an operator bound by memory; the bytes are per value."""
     return Operator(
-        name, "memory", 0, forward_bytes * values, 0, backward_bytes * values
+        name,
+        "matmul",
+        flops,
+        size,
+        2 * flops,
+        2 * size,
+        kernels=groups,
+        backward_kernels=2 * groups,
+        shape=(
+            m if groups == 1 else ALIGNMENT * ceil_div(m, ALIGNMENT * groups),
+            k,
+            n,
+        ),
+        low_precision=low_precision,
     )
 
 
-def _attention(model: Architecture, split: Split) -> Node:
+def _elementwise(
+    name: str,
+    values: int,
+    forward_bytes: int,
+    backward_bytes: int,
+    kernels: int = 1,
+    least: int = 1,
+) -> Operator:
+    """Count an operator bound by memory; the bytes are per value.
+
+    The bytes are for the ``least`` number of kernels; every further one, of
+    an operator that is not fused, reads and writes the values once more.
+    """
+    more = 2 * BF16 * (kernels - least)
+    return Operator(
+        name,
+        "memory",
+        0,
+        (forward_bytes + more) * values,
+        0,
+        (backward_bytes + more) * values,
+        kernels=kernels,
+        backward_kernels=kernels,
+    )
+
+
+def _loss(logits: int, execution: Execution) -> Operator:
+    """Count softmax and cross-entropy; the bytes are per logit.
+
+    Fused: a cast to fp32 (6) and the softmax (8), backward (8) and a cast
+    back (6). Else maximum (4), subtraction, exponential and division (8
+    each) and sum (4) after the cast, and two kernels more backward.
+    """
+    if execution.fused_loss:
+        return _elementwise("loss", logits, 14, 14, kernels=2, least=2)
+    return _elementwise("loss", logits, 38, 22, kernels=6, least=6)
+
+
+def _norm(name: str, values: int, execution: Execution) -> Operator:
+    """Count a norm: one kernel, or five where it is not fused."""
+    return _elementwise(
+        name, values, 4, 6, kernels=1 if execution.fused else 5
+    )
+
+
+def _attention(
+    block: Block, shape: Attention, split: Split, execution: Execution
+) -> Node:
     """Count projections, rotary embedding and core; no norm, no residual."""
-    tokens, hidden = split.tokens, model.hidden
-    query = model.heads // split.tp * model.head_size
-    key = max(model.kv_heads // split.tp, 1) * model.head_size
-    keys = split.samples * split.sequence_length * key
-    core = 2 * tokens * split.sequence_length * query
-    operators = [_matmul("qkv", tokens, hidden, query + 2 * key)]
-    if not model.learned_positions:
-        operators.append(_elementwise("rotary", tokens * (query + key), 4, 4))
-    operators += [
-        Operator(
-            "attention core",
-            "attention",
-            core,
-            # Read Q, K, V, write O; backward reads these and dO, and writes
-            # dQ, dK, dV.
-            BF16 * (2 * tokens * query + 2 * keys),
-            ATTENTION_BACKWARD * core,
-            BF16 * (4 * tokens * query + 4 * keys),
-        ),
-        _matmul("attention output", tokens, query, hidden),
-    ]
-    weights = 2 * hidden * (query + key)
-    if model.biases:
-        weights += query + 2 * key + hidden
-    row_sums = FP32 * tokens * query // model.head_size
-    selective = BF16 * tokens * (query + 2 * key)
+    tokens, hidden = split.tokens, block.hidden
+    heads = shape.heads // split.tp
+    kv_heads = max(shape.kv_heads // split.tp, 1)
+    value_size = shape.value_size or shape.head_size
+    query, key = heads * shape.head_size, kv_heads * shape.head_size
+    value = kv_heads * value_size
+    output = heads * value_size
+    length = split.sequence_length
+    if shape.cross:
+        length = split.source_length
+    # Every rank of a context parallel group sees all keys and values.
+    key_tokens = split.samples * length
+    own_key_tokens = key_tokens // split.cp
+    fp8 = True
+    operators: list[Operator] = []
+    weights = 0
+    latent = 0
+    if shape.key_value_rank:
+        rank, rotary = shape.key_value_rank, shape.rotary_size
+        plain = shape.head_size - rotary
+        if shape.query_rank:
+            operators += [
+                _matmul(
+                    "query down",
+                    tokens,
+                    hidden,
+                    shape.query_rank,
+                    low_precision=fp8,
+                ),
+                _norm("query norm", tokens * shape.query_rank, execution),
+                _matmul(
+                    "query up",
+                    tokens,
+                    shape.query_rank,
+                    query,
+                    low_precision=fp8,
+                ),
+            ]
+            weights += shape.query_rank * (hidden + 1 + query)
+            latent += shape.query_rank
+        else:
+            operators.append(
+                _matmul("query", tokens, hidden, query, low_precision=fp8)
+            )
+            weights += hidden * query
+        operators += [
+            _matmul(
+                "key value down",
+                tokens,
+                hidden,
+                rank + rotary,
+                low_precision=fp8,
+            ),
+            _norm("key value norm", tokens * rank, execution),
+            _matmul(
+                "key value up",
+                tokens,
+                rank,
+                kv_heads * (plain + value_size),
+                low_precision=fp8,
+            ),
+        ]
+        weights += hidden * (rank + rotary) + rank
+        weights += rank * kv_heads * (plain + value_size)
+        latent += rank + rotary
+    elif shape.cross:
+        operators += [
+            _matmul("query", tokens, hidden, query, low_precision=fp8),
+            _matmul(
+                "key value",
+                own_key_tokens,
+                hidden,
+                key + value,
+                low_precision=fp8,
+            ),
+        ]
+        weights += hidden * (query + key + value)
+    else:
+        operators.append(
+            _matmul(
+                "qkv", tokens, hidden, query + key + value, low_precision=fp8
+            )
+        )
+        weights += hidden * (query + key + value)
+    if shape.biases:
+        weights += query + key + value
+    if shape.query_key_norm:
+        operators.append(
+            _norm("query key norm", tokens * (query + key), execution)
+        )
+        weights += 2 * shape.head_size
+    if shape.rotary:
+        operators.append(
+            _elementwise(
+                "rotary",
+                tokens * (query + key),
+                4,
+                4,
+                kernels=1 if execution.fused else 6,
+            )
+        )
+    core = _core(
+        shape,
+        heads,
+        split,
+        length,
+        (query, key, value, output),
+        execution,
+        block.dropout,
+    )
+    operators += core.operators
+    operators.append(
+        _matmul("attention output", tokens, output, hidden, low_precision=fp8)
+    )
+    weights += output * hidden + (hidden if shape.output_bias else 0)
+    inputs = BF16 * (
+        tokens * (query + latent) + own_key_tokens * (key + value)
+    )
+    if shape.query_key_norm:
+        inputs += BF16 * tokens * (query + key)
     return Node(
         operators=tuple(operators),
         collectives=(
             *_both_regions(split, tokens * hidden),
-            *_context_collectives(split, BF16 * 2 * keys),
+            *_context_collectives(split, BF16 * key_tokens * (key + value)),
         ),
         weights=weights,
         kept_bytes={
-            "none": selective + BF16 * tokens * query + row_sums,
-            "selective": selective,
+            "none": inputs + core.kept_bytes["none"],
+            "selective": inputs + core.kept_bytes["selective"],
         },
-        repeated=("attention core",),
-        working_bytes=0,
+        repeated=core.repeated,
+        working_bytes=core.working_bytes,
     )
 
 
-def _dense_mlp(model: Architecture, split: Split) -> Node:
+def _core(
+    shape: Attention,
+    heads: int,
+    split: Split,
+    length: int,
+    widths: tuple[int, int, int, int],
+    execution: Execution,
+    dropout: bool,
+) -> Node:
+    """Count the attention core, fused or not.
+
+    ``length`` are the tokens per sample that it attends to; ``widths`` those
+    of query, key, value and output of one rank.
+    """
+    query, key, value, output = widths
+    tokens = split.tokens
+    key_tokens = split.samples * length
+    value_size = shape.value_size or shape.head_size
+    if execution.flash_attention:
+        seen = float(length)
+        if shape.window and shape.window < length:
+            seen = float(shape.window)
+        elif shape.causal and not shape.cross:
+            seen = length / 2
+        flops = 2 * tokens * seen * (query + output)
+        # Read Q, K, V, write O; backward reads these and dO, and writes dQ,
+        # dK, dV.
+        moved = tokens * (query + output) + key_tokens * (key + value)
+        return Node(
+            operators=(
+                Operator(
+                    "attention core",
+                    "attention",
+                    flops,
+                    BF16 * moved,
+                    ATTENTION_BACKWARD * flops,
+                    BF16 * (2 * moved),
+                    backward_kernels=3,
+                ),
+            ),
+            collectives=(),
+            weights=0,
+            kept_bytes={
+                "none": BF16 * tokens * output + FP32 * tokens * heads,
+                "selective": 0,
+            },
+            repeated=("attention core",),
+            working_bytes=0,
+        )
+    batches = split.samples * heads
+    rows = tokens // split.samples
+    scores = batches * rows * length
+    mask = 1 if dropout else 0
+    one_kernel = execution.fused and batches % SOFTMAX_BATCHES == 0
+
+    def product(name: str, k: int, n: int) -> Operator:
+        flops = 2 * batches * rows * k * n
+        size = BF16 * batches * (rows * k + k * n + rows * n)
+        return Operator(
+            name,
+            "matmul",
+            flops,
+            size,
+            2 * flops,
+            2 * size,
+            shape=(rows, k, n),
+        )
+
+    operators = [
+        product("scores", shape.head_size, length),
+        _elementwise("softmax", scores, 4, 6, kernels=1 if one_kernel else 5),
+    ]
+    if dropout:
+        operators.append(_elementwise("attention dropout", scores, 5, 5))
+    operators.append(product("context", length, value_size))
+    return Node(
+        operators=tuple(operators),
+        collectives=(),
+        weights=0,
+        # Output of the softmax, of the dropout, and its mask; the input of
+        # the output projection stays under selective recomputation too.
+        kept_bytes={
+            "none": BF16 * tokens * output
+            + (BF16 + (BF16 + 1) * mask) * scores,
+            "selective": BF16 * tokens * output,
+        },
+        repeated=tuple(operator.name for operator in operators),
+        working_bytes=2 * BF16 * scores,
+    )
+
+
+def _dense_mlp(
+    block: Block, shape: Mlp, split: Split, execution: Execution
+) -> Node:
     """Count the products and the activation function of a dense MLP."""
-    tokens, hidden = split.tokens, model.hidden
-    width = model.mlp_hidden // split.tp
-    inner = model.mlp_matrices - 1
-    weights = model.mlp_matrices * hidden * width
-    if model.biases:
+    tokens, hidden = split.tokens, block.hidden
+    width = shape.hidden // split.tp
+    matrices = 3 if shape.gated else 2
+    inner = matrices - 1
+    weights = matrices * hidden * width
+    if shape.biases:
         weights += inner * width + hidden
+    none = BF16 * matrices * tokens * width
+    loose = 0
+    if shape.gated and not execution.fused:
+        # The activated gate, before it is multiplied.
+        loose = BF16 * tokens * width
     return Node(
         operators=(
-            _matmul("mlp up", tokens, hidden, inner * width),
-            _activation(model, tokens * width),
-            _matmul("mlp down", tokens, width, hidden),
+            _matmul(
+                "mlp up", tokens, hidden, inner * width, low_precision=True
+            ),
+            _activation(shape, tokens * width, execution),
+            _matmul("mlp down", tokens, width, hidden, low_precision=True),
         ),
         collectives=_both_regions(split, tokens * hidden),
         weights=weights,
         kept_bytes={
-            "none": BF16 * model.mlp_matrices * tokens * width,
-            "selective": BF16 * inner * tokens * width,
+            "none": none + loose,
+            "selective": BF16 * inner * tokens * width
+            if execution.flash_attention
+            else none + loose,
         },
-        repeated=("activation function",),
-        working_bytes=BF16 * model.mlp_matrices * tokens * width,
+        repeated=("activation function",) if execution.flash_attention else (),
+        working_bytes=BF16 * matrices * tokens * width,
     )
 
 
-def _expert_mlp(model: Architecture, split: Split) -> Node:
-    """Count router, dispatch, the experts of this rank, and combination.
+def _expert_mlp(
+    block: Block, shape: Mlp, split: Split, execution: Execution
+) -> Node:
+    """Count router, dispatch, experts of this rank, shared experts, sum.
 
     Kept are the dispatched tokens, the expert intermediates, the expert
     outputs (for the gradient of the gates) and the fp32 gates.
     """
-    hidden, width = model.hidden, model.mlp_hidden // split.tp
-    visits, experts = model.experts_per_token, model.experts // split.ep
-    inner = model.mlp_matrices - 1
+    hidden, width = block.hidden, shape.hidden // split.tp
+    visits, experts = shape.experts_per_token, shape.experts // split.ep
+    matrices = 3 if shape.gated else 2
+    inner = matrices - 1
     outer = split.outer_tokens
     rows = split.tokens * visits
     routed = outer * visits * hidden
+    fused = execution.flash_attention
     selective = (
         BF16 * (2 * routed + inner * rows * width)
-        + FP32 * outer * model.experts
+        + FP32 * outer * shape.experts
     )
+    none = selective + BF16 * rows * width
     exchange: tuple[CollectiveCall, ...] = ()
     if split.ep > 1:
         exchange = tuple(
@@ -556,38 +1003,59 @@ def _expert_mlp(model: Architecture, split: Split) -> Node:
             for phase in ("forward", "backward")
         )
     region = rows if split.sequence_parallel else split.tokens
-    expert_weights = experts * model.mlp_matrices * hidden * width
-    if model.biases:
+    expert_weights = experts * matrices * hidden * width
+    if shape.biases:
         expert_weights += experts * (inner * width + hidden)
-    return Node(
-        operators=(
-            _matmul("router", outer, hidden, model.experts),
-            _elementwise("dispatch", routed, 4, 4),
-            _matmul("mlp up", rows, hidden, inner * width, experts),
-            _activation(model, rows * width),
-            _matmul("mlp down", rows, width, hidden, experts),
-            _elementwise("combine", routed, 4, 6),
+    weights = hidden * shape.experts
+    operators = [
+        _matmul("router", outer, hidden, shape.experts),
+        _elementwise("dispatch", routed, 4, 4, kernels=4, least=4),
+        _matmul(
+            "mlp up", rows, hidden, inner * width, experts, low_precision=True
         ),
+        _activation(shape, rows * width, execution),
+        _matmul("mlp down", rows, width, hidden, experts, low_precision=True),
+        _elementwise("combine", routed, 4, 6, kernels=2, least=2),
+    ]
+    working = BF16 * matrices * rows * width
+    if shape.shared_hidden:
+        shared = Mlp(
+            hidden=shape.shared_hidden, gated=shape.gated, biases=shape.biases
+        )
+        part = _dense_mlp(block, shared, split, execution)
+        operators += [
+            part.operators[0]._replace(name="shared up"),
+            part.operators[1],
+            part.operators[2]._replace(name="shared down"),
+        ]
+        weights += part.weights
+        none += part.kept_bytes["none"]
+        selective += part.kept_bytes["selective"]
+    return Node(
+        operators=tuple(operators),
         collectives=(*_both_regions(split, region * hidden), *exchange),
-        weights=hidden * model.experts,
+        weights=weights,
         expert_weights=expert_weights,
-        kept_bytes={
-            "none": selective + BF16 * rows * width,
-            "selective": selective,
-        },
-        repeated=("activation function",),
-        working_bytes=BF16 * model.mlp_matrices * rows * width,
+        kept_bytes={"none": none, "selective": selective if fused else none},
+        repeated=("activation function",) if fused else (),
+        working_bytes=working,
     )
 
 
-def _activation(model: Architecture, values: int) -> Operator:
+def _activation(shape: Mlp, values: int, execution: Execution) -> Operator:
     """Count the activation function on ``values`` outputs.
 
     With a gate it reads two inputs and writes one output; backward it reads
     the gradient and both inputs and writes two gradients.
     """
-    forward, backward = (6, 10) if model.gated_mlp else (4, 6)
-    return _elementwise("activation function", values, forward, backward)
+    forward, backward = (6, 10) if shape.gated else (4, 6)
+    return _elementwise(
+        "activation function",
+        values,
+        forward,
+        backward,
+        kernels=1 if execution.fused else 2,
+    )
 
 
 def _both_regions(split: Split, values: int) -> tuple[CollectiveCall, ...]:

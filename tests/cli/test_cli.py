@@ -444,7 +444,7 @@ def test_import(
     ("arguments", "text"),
     [
         (("solv",), "nest COMMAND: expected one of check, .*mean 'solve'"),
-        (("import", "x"), "nest import COMMAND: expected one of nest-art"),
+        (("import", "x"), "nest import COMMAND: expected one of hf, nest-art"),
         (("solve",), "nest solve: expected PROBLEM, got none; see"),
         (("solve", "P"), "nest solve: expected --solver, got none; see"),
         (

@@ -1,0 +1,762 @@
+"""From an architecture and a machine to a graph and a problem.
+
+A graph node stands for one embedding, one head, the norm behind an encoder,
+or ``layers_per_node`` consecutive blocks. Towers are chains. An
+encoder-decoder is a DAG: the encoder's output feeds every node of the decoder
+with cross-attention. The towers that nothing reads feed the head.
+
+What the user does not choose is chosen by :func:`choose`; all choices are in
+the problem that :func:`build_problem` returns, so that solvers search the
+same space. A plan is exact with respect to the graph: it cannot cut inside a
+node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import product
+from math import gcd, isqrt
+from typing import NamedTuple
+
+import msgspec
+
+from nest.errors import InvalidOptionError, InvalidProblemError, NestError
+from nest.hardware import Machine
+from nest.ir.base import Struct
+from nest.ir.graph import (
+    Activations,
+    CollectiveCall,
+    Edge,
+    Graph,
+    Layer,
+    LayerCost,
+    LayerKind,
+)
+from nest.ir.job import Job
+from nest.ir.plan import RECOMPUTE, Recompute
+from nest.ir.problem import Problem
+from nest.workloads.architectures import (
+    Architecture,
+    final_norm_weights,
+    head_towers,
+)
+from nest.workloads.blocks import Block, Head, Tower
+from nest.workloads.operators import (
+    BF16,
+    DTYPES,
+    MIXED_PRECISION_ADAM,
+    Dtype,
+    Execution,
+    Node,
+    Operator,
+    Split,
+    block_node,
+    embedding_node,
+    head_node,
+    layer_cost,
+)
+
+#: Tokens per step unless the user says otherwise.
+GLOBAL_TOKENS = 4 * 2**20
+
+#: Devices up to which a sample is shared by default: Llama-3-405B was trained
+#: on 16,384 with 2,048 samples (Grattafiori et al. 2024, arXiv 2407.21783,
+#: table 4).
+DEVICES_PER_SAMPLE = 8
+
+#: Longest sequence unless the user says otherwise.
+SEQUENCE_LENGTH = 8192
+
+#: Sequences from this length on may be split over ``cp`` by default.
+LONG_SEQUENCE = 8192
+
+#: Tokens of the largest share of a micro-batch that one rank is offered.
+TOKENS_PER_RANK = 2**15
+
+#: Largest degrees and micro-batch that are tried by default.
+MAX_TP = 16
+MAX_EP = 64
+MAX_MICRO_BATCH = 64
+
+#: Graph nodes up to which the dynamic program is quick on a chain.
+MAX_NODES = 100
+
+#: Fewer nodes than this leave too little choice of where to cut.
+MIN_NODES = 16
+
+
+class Degrees(NamedTuple):
+    """Key of a cost: degrees, and samples per data-parallel rank."""
+
+    tp: int = 1
+    cp: int = 1
+    ep: int = 1
+    samples: int = 1
+
+
+class Request(Struct, frozen=True, kw_only=True):
+    """What the user chooses; ``None`` leaves it to :func:`choose`.
+
+    Attributes
+    ----------
+    global_batch, sequence_length
+        Samples per step; tokens of the towers without a length of their own.
+    micro_batches, tp, cp, ep, zero, recompute
+        Candidates.
+    layers_per_node
+        Consecutive blocks that one graph node stands for.
+    dtype
+        Of the matrix products.
+    """
+
+    global_batch: int | None = None
+    sequence_length: int | None = None
+    micro_batches: tuple[int, ...] | None = None
+    tp: tuple[int, ...] | None = None
+    cp: tuple[int, ...] | None = None
+    ep: tuple[int, ...] | None = None
+    zero: tuple[int, ...] | None = None
+    recompute: tuple[Recompute, ...] | None = None
+    layers_per_node: int | None = None
+    dtype: Dtype | None = None
+
+
+class Choices(Struct, frozen=True, kw_only=True):
+    """All that a problem needs besides model and cluster.
+
+    Attributes
+    ----------
+    global_batch, sequence_length, micro_batches, zero, recompute
+        As in :class:`~nest.ir.job.Job`.
+    degrees
+        Keys of the cost tables.
+    layers_per_node
+        Consecutive blocks that one graph node stands for.
+    sequence_parallel
+        Whether activations between layers are cut over ``tp`` too.
+    dtype
+        Of the matrix products.
+    """
+
+    global_batch: int
+    sequence_length: int
+    micro_batches: tuple[int, ...]
+    degrees: tuple[Degrees, ...]
+    zero: tuple[int, ...] = (0, 1, 2, 3)
+    recompute: tuple[Recompute, ...] = RECOMPUTE
+    layers_per_node: int = 1
+    sequence_parallel: bool = True
+    dtype: Dtype = "bf16"
+
+
+# Choices
+
+
+def choose(
+    model: Architecture,
+    site: Machine,
+    num_devices: int,
+    request: Request | None = None,
+) -> Choices:
+    """Fill in what the user left open.
+
+    ======================  ==============================================
+    ``sequence_length``     the model's longest, at most 8192
+    ``global_batch``        a power of two of samples, about 4 Mi tokens;
+                            more from 8 devices per sample on
+    ``micro_batches``       powers of two up to 64
+    ``tp``                  powers of two up to the node, at most 16, that
+                            divide heads, matrices and tokens
+    ``cp``                  1, and 2 for sequences from 8192 tokens on
+    ``ep``                  powers of two that divide the experts, up to
+                            64 and no more than the devices
+    ``zero``, ``recompute`` all
+    ``layers_per_node``     the least divisor of the layers that leaves at
+                            most 100 nodes
+    samples per rank        powers of two up to 32 Ki tokens; every
+                            ``B/dp`` of micro-batches that the user names
+    ``dtype``               bf16, on devices without it fp16
+    ======================  ==============================================
+
+    Sequence parallelism is off where a tower's length does not divide by
+    every ``tp`` (the 257 tokens of an image).
+
+    Parameters
+    ----------
+    model, site, num_devices
+        What is trained on what.
+    request
+        What the user chooses; degrees among it must divide the model.
+
+    Raises
+    ------
+    InvalidOptionError
+        If a choice is out of range or does not divide the model; the text
+        begins with the field's name.
+    """
+    request = request or Request()
+    length = _sequence_length(model, request.sequence_length)
+    longest = max(model.lengths(length).values())
+    batch = request.global_batch
+    if batch is None:
+        batch = _power_of_two(
+            max(GLOBAL_TOKENS // longest, num_devices // DEVICES_PER_SAMPLE, 1)
+        )
+    micro_batches = request.micro_batches
+    if micro_batches is None:
+        most = min(MAX_MICRO_BATCH, num_devices * 2, batch)
+        micro_batches = tuple(
+            size for size in _powers(most) if batch % size == 0
+        )
+    elif all(batch % size for size in micro_batches):
+        raise InvalidOptionError(
+            f"micro_batches: expected at least one divisor of global_batch "
+            f"{batch}, got {_listed(micro_batches)}; choose others"
+        )
+    tps, sequence_parallel = _tensor_degrees(
+        model, site, num_devices, length, request.tp
+    )
+    cps = _checked(
+        model,
+        "cp",
+        request.cp or ((1, 2) if longest >= LONG_SEQUENCE else (1,)),
+        num_devices,
+        length,
+        strict=request.cp is not None,
+    )
+    eps = _checked(
+        model,
+        "ep",
+        request.ep or _powers(min(MAX_EP, num_devices)),
+        num_devices,
+        length,
+        strict=request.ep is not None,
+    )
+    if request.micro_batches is None:
+        limit = max(TOKENS_PER_RANK // longest, 1)
+        samples = _powers(min(limit, max(micro_batches)))
+    else:
+        samples = _shares(micro_batches)
+    degrees = tuple(
+        Degrees(*key)
+        for key in product(tps, cps, eps, samples)
+        if model.why_not_split(*key[:3], length, sequence_parallel) is None
+    )
+    if not degrees:
+        raise InvalidOptionError(
+            f"tp: expected degrees that divide {model.name} together with "
+            f"cp and ep, got tp {_listed(tps)}, cp {_listed(cps)} and ep "
+            f"{_listed(eps)}; choose smaller ones"
+        )
+    return Choices(
+        global_batch=batch,
+        sequence_length=length,
+        micro_batches=micro_batches,
+        degrees=degrees,
+        zero=request.zero or (0, 1, 2, 3),
+        recompute=request.recompute or RECOMPUTE,
+        layers_per_node=_layers_per_node(model, request.layers_per_node),
+        sequence_parallel=sequence_parallel,
+        dtype=_dtype(site, request.dtype),
+    )
+
+
+def _sequence_length(model: Architecture, wanted: int | None) -> int:
+    own = [tower.sequence_length for tower in model.towers]
+    if wanted is None:
+        return min(model.max_sequence, SEQUENCE_LENGTH)
+    if None not in own and wanted != model.max_sequence:
+        raise InvalidOptionError(
+            f"sequence_length: expected {model.max_sequence}, which "
+            f"{model.name} fixes, got {wanted}; leave it out"
+        )
+    tables = [
+        tower.learned_positions
+        for tower in model.towers
+        if tower.learned_positions and tower.sequence_length is None
+    ]
+    if tables and wanted > min(tables):
+        raise InvalidOptionError(
+            f"sequence_length: expected at most the {min(tables)} learned "
+            f"positions of {model.name}, got {wanted}; choose less"
+        )
+    return wanted
+
+
+def _tensor_degrees(
+    model: Architecture,
+    site: Machine,
+    num_devices: int,
+    length: int,
+    wanted: tuple[int, ...] | None,
+) -> tuple[tuple[int, ...], bool]:
+    """Return the degrees, and whether all can cut the sequence too."""
+    tps = _checked(
+        model,
+        "tp",
+        wanted or _powers(min(site.node.fan_out, num_devices, MAX_TP)),
+        num_devices,
+        length,
+        strict=wanted is not None,
+    )
+    parallel = all(
+        tokens % tp == 0
+        for tokens in model.lengths(length).values()
+        for tp in tps
+    )
+    return tps, parallel
+
+
+def _checked(
+    model: Architecture,
+    axis: str,
+    values: tuple[int, ...],
+    num_devices: int,
+    length: int,
+    *,
+    strict: bool,
+) -> tuple[int, ...]:
+    """Return the degrees that divide the model; refuse the user's others."""
+    found = []
+    for value in values:
+        if value > num_devices:
+            reason: str | None = (
+                f"{axis}: expected at most the {num_devices} devices, got "
+                f"{value}; choose less"
+            )
+        else:
+            degrees = {"tp": 1, "cp": 1, "ep": 1, axis: value}
+            reason = model.why_not_split(
+                **degrees, sequence_length=length, sequence_parallel=False
+            )
+        if reason is None:
+            found.append(value)
+        elif strict:
+            raise InvalidOptionError(reason)
+    return tuple(found)
+
+
+def _layers_per_node(model: Architecture, wanted: int | None) -> int:
+    """Return the user's number, or one that leaves a graph of useful size."""
+    layers = gcd(*(tower.layers for tower in model.towers))
+    if wanted is not None:
+        if layers % wanted:
+            most = min(wanted, layers)
+            fits = max(n for n in range(1, most + 1) if layers % n == 0)
+            raise InvalidOptionError(
+                f"layers_per_node: expected a divisor of the {layers} "
+                f"layers of {model.name}, got {wanted}; choose {fits}"
+            )
+        return wanted
+    # The closed sets of towers side by side are pairs of positions.
+    readers = head_towers(model)
+    for count in range(1, layers + 1):
+        if layers % count:
+            continue
+        sets = 1
+        for tower in readers:
+            sets *= tower.layers // count + 1
+        if len(readers) == 1:
+            sets = model.layers // count
+        if sets <= MAX_NODES:
+            return count if model.layers // count >= MIN_NODES else 1
+    return 1
+
+
+def _dtype(site: Machine, wanted: Dtype | None) -> Dtype:
+    """Return the user's data type if the device multiplies it."""
+    peaks = site.device.peak_flops
+    known = [name for name in DTYPES if name in peaks]
+    if wanted is None:
+        if not known:
+            raise InvalidOptionError(
+                f"dtype: expected a device that multiplies one of "
+                f"{', '.join(DTYPES)}, got {site.device.name} with "
+                f"{', '.join(sorted(peaks)) or 'none'}; choose another"
+            )
+        return known[0]
+    if wanted not in known:
+        raise InvalidOptionError(
+            f"dtype: expected one of {', '.join(known)}, which "
+            f"{site.device.name} multiplies, got {wanted!r}; choose another"
+        )
+    return wanted
+
+
+def _powers(limit: int) -> tuple[int, ...]:
+    """Return the powers of two up to ``limit``."""
+    return tuple(2**i for i in range(max(limit, 1).bit_length()))
+
+
+def _power_of_two(limit: int) -> int:
+    return 1 << (limit.bit_length() - 1)
+
+
+def _shares(micro_batches: Iterable[int]) -> tuple[int, ...]:
+    """Return every ``B/dp`` of the micro-batches."""
+    found: set[int] = set()
+    for size in micro_batches:
+        small = [n for n in range(1, isqrt(size) + 1) if size % n == 0]
+        found.update(small)
+        found.update(size // n for n in small)
+    return tuple(sorted(found))
+
+
+def _listed(values: Iterable[object]) -> str:
+    return ", ".join(map(str, values))
+
+
+# Problems
+
+
+def build_problem(
+    model: Architecture,
+    site: Machine,
+    num_devices: int,
+    choices: Choices,
+    name: str | None = None,
+) -> Problem:
+    """Return the problem of training a model on a cluster.
+
+    Training is in mixed precision with Adam (2 bytes per weight, 2 per
+    gradient, 12 of state) and 1F1B, under the preset ``standard``.
+
+    Parameters
+    ----------
+    model, site, num_devices
+        What is trained on what.
+    choices
+        See :func:`choose`.
+    name
+        Of the problem; ``None`` makes one of model and cluster.
+
+    Raises
+    ------
+    InvalidProblemError
+        If the model is so large that a figure is out of range.
+    """
+    try:
+        return _problem(model, site, num_devices, choices, name)
+    except ValueError as error:
+        if isinstance(error, NestError):
+            raise
+        raise InvalidProblemError(
+            f"{model.name}: {error}; check the shape of the model"
+        ) from None
+
+
+def _problem(
+    model: Architecture,
+    site: Machine,
+    num_devices: int,
+    choices: Choices,
+    name: str | None,
+) -> Problem:
+    count = choices.layers_per_node
+    grain = "layer" if count == 1 else f"{count} layers"
+    return Problem(
+        name=name or f"{model.name}-{site.name}x{num_devices}",
+        source=(
+            f"model: {model.source}; machine: {site.source}; costs: analytic "
+            f"operator count, one graph node per {grain}"
+        ),
+        graph=build_graph(model, site, choices),
+        cluster=site.cluster(num_devices),
+        job=Job(
+            global_batch=choices.global_batch,
+            micro_batches=choices.micro_batches,
+            sequence_length=choices.sequence_length,
+            dtype=choices.dtype,
+            optimizer=MIXED_PRECISION_ADAM,
+            zero=choices.zero,
+            recompute=choices.recompute,
+            sequence_parallel=choices.sequence_parallel,
+            model_flops_per_sample=float(
+                model.model_flops(choices.sequence_length)
+            ),
+        ),
+    )
+
+
+def build_graph(model: Architecture, site: Machine, choices: Choices) -> Graph:
+    """Return the graph of a model with its cost tables.
+
+    Kinds are named ``embedding``, after the blocks (``decoder``) and
+    ``head``; a node of unequal blocks after all of them (``local+global``).
+    Names begin with that of the tower where the model has several.
+
+    Raises
+    ------
+    InvalidProblemError
+        If ``layers_per_node`` does not divide the layers of a tower.
+    """
+    kinds: dict[str, LayerKind] = {}
+    layers = []
+    edges = []
+    for node in _nodes(model, choices):
+        if node.kind not in kinds:
+            costs = _costs(node.parts, model, site, choices)
+            kinds[node.kind] = LayerKind(name=node.kind, costs=costs)
+        layers.append(Layer(id=node.id, kind=node.kind))
+        edges += [
+            Edge(source=source, target=node.id, bytes_per_sample=size_bytes)
+            for source, size_bytes in node.inputs
+        ]
+    return Graph(
+        kinds=tuple(kinds.values()), layers=tuple(layers), edges=tuple(edges)
+    )
+
+
+class _Part(NamedTuple):
+    """``repeat`` equal parts of a graph node.
+
+    ``shape`` is a tower for its embedding, a block, a head, or ``None`` for
+    the norm behind ``tower``.
+    """
+
+    shape: Tower | Block | Head | None
+    tower: Tower
+    repeat: int = 1
+
+
+class _GraphNode(NamedTuple):
+    """A graph node: what it stands for, and its inputs with their bytes."""
+
+    id: str
+    kind: str
+    parts: tuple[_Part, ...]
+    inputs: tuple[tuple[str, int], ...] = ()
+
+
+def _nodes(model: Architecture, choices: Choices) -> list[_GraphNode]:
+    """Return the graph nodes, towers one after the other, the head last."""
+    lengths = model.lengths(choices.sequence_length)
+    readers = head_towers(model)
+    nodes: list[_GraphNode] = []
+    outputs: dict[str, tuple[str, int]] = {}
+    for tower in model.towers:
+        prefix = f"{tower.name}-" if tower.name else ""
+        size_bytes = BF16 * lengths[tower.name] * tower.hidden
+
+        nodes.append(
+            _GraphNode(
+                f"{prefix}embedding",
+                f"{prefix}embedding",
+                (_Part(tower, tower),),
+            )
+        )
+        members = [run.block for run in tower.runs for _ in range(run.count)]
+        count = choices.layers_per_node
+        if len(members) % count:
+            raise InvalidProblemError(
+                f"layers_per_node: expected a divisor of the {len(members)} "
+                f"layers of {model.name}, got {count}; choose another"
+            )
+        for first in range(0, len(members), count):
+            parts = _parts(members[first : first + count], tower)
+            inputs = [(nodes[-1].id, size_bytes)]
+            if tower.reads is not None and _has_cross_attention(parts):
+                inputs.append(outputs[tower.reads])
+            nodes.append(
+                _GraphNode(
+                    prefix + _block_id(first, count),
+                    _kind_name(model, tower, parts),
+                    parts,
+                    tuple(inputs),
+                )
+            )
+        # The head counts the norms of the towers that it reads.
+        if tower.final_norm and tower not in readers:
+            name = f"{prefix}norm"
+            norm = (_Part(None, tower),)
+            inputs = [(nodes[-1].id, size_bytes)]
+            nodes.append(_GraphNode(name, name, norm, tuple(inputs)))
+        outputs[tower.name] = (nodes[-1].id, size_bytes)
+    # Of a pooled output one vector is sent.
+    inputs = [
+        (
+            outputs[tower.name][0],
+            BF16 * tower.hidden
+            if model.head.pooled
+            else outputs[tower.name][1],
+        )
+        for tower in readers
+    ]
+    parts = tuple(_Part(model.head, tower) for tower in readers)
+    nodes.append(_GraphNode("head", "head", parts, tuple(inputs)))
+    return nodes
+
+
+def _parts(members: Sequence[Block], tower: Tower) -> tuple[_Part, ...]:
+    """Return consecutive blocks as runs of equal ones."""
+    parts: list[_Part] = []
+    for block in members:
+        if parts and parts[-1].shape == block:
+            parts[-1] = parts[-1]._replace(repeat=parts[-1].repeat + 1)
+        else:
+            parts.append(_Part(block, tower))
+    return tuple(parts)
+
+
+def _has_cross_attention(parts: tuple[_Part, ...]) -> bool:
+    return any(
+        isinstance(part.shape, Block)
+        and part.shape.cross_attention is not None
+        for part in parts
+    )
+
+
+def _kind_name(
+    model: Architecture, tower: Tower, parts: tuple[_Part, ...]
+) -> str:
+    """Return ``decoder``, or ``dense+2-sparse`` for unequal blocks.
+
+    The tower's name comes first if another tower has blocks of that name.
+    """
+    names = []
+    for part in parts:
+        assert isinstance(part.shape, Block)
+        count = "" if part.repeat == 1 or len(parts) == 1 else part.repeat
+        names.append(
+            f"{count}-{part.shape.name}" if count else part.shape.name
+        )
+    name = "+".join(names)
+    others = {
+        run.block.name
+        for other in model.towers
+        if other.name != tower.name
+        for run in other.runs
+    }
+    return f"{tower.name}-{name}" if others & set(names) else name
+
+
+def _block_id(first: int, count: int) -> str:
+    if count == 1:
+        return f"layer-{first}"
+    return f"layers-{first}-{first + count - 1}"
+
+
+def _costs(
+    parts: tuple[_Part, ...],
+    model: Architecture,
+    site: Machine,
+    choices: Choices,
+) -> tuple[LayerCost, ...]:
+    """Return the cost table of a graph node."""
+    execution = Execution(dtype=choices.dtype)
+    lengths = model.lengths(choices.sequence_length)
+    costs = []
+    for tp, cp, ep, samples in choices.degrees:
+        found = []
+        for part in parts:
+            reads = part.tower.reads
+            split = Split(
+                tp=tp,
+                cp=cp,
+                ep=ep,
+                samples=samples,
+                sequence_length=lengths[part.tower.name],
+                sequence_parallel=choices.sequence_parallel,
+                source_length=0 if reads is None else lengths[reads],
+            )
+            node = _count(part, split, execution)
+            found.append(layer_cost(node, split, site, execution, part.repeat))
+        costs.append(sum_costs(found))
+    return tuple(costs)
+
+
+def _count(part: _Part, split: Split, execution: Execution) -> Node:
+    """Count the operators of one part."""
+    match part.shape:
+        case Tower() as tower:
+            return embedding_node(tower, split, execution)
+        case Block() as block:
+            return block_node(block, split, execution)
+        case Head() as head:
+            return head_node(
+                head,
+                part.tower.hidden,
+                split,
+                execution,
+                norm_weights=final_norm_weights(part.tower),
+            )
+    return _norm_node(part.tower, split)
+
+
+def _norm_node(tower: Tower, split: Split) -> Node:
+    """Count the norm behind a tower that another reads.
+
+    As every norm, it reads and writes a value (4 bytes) and keeps its input;
+    backward it reads two values and writes one (6 bytes).
+    """
+    values = split.outer_tokens * tower.hidden
+    return Node(
+        operators=(
+            Operator(
+                "final norm",
+                "memory",
+                0,
+                4 * values,
+                0,
+                6 * values,
+                backward_kernels=1,
+            ),
+        ),
+        collectives=(),
+        weights=final_norm_weights(tower),
+        kept_bytes=dict.fromkeys(RECOMPUTE, BF16 * values),
+        working_bytes=0,
+    )
+
+
+def sum_costs(costs: Sequence[LayerCost]) -> LayerCost:
+    """Return the cost of layers that one graph node stands for.
+
+    Times, weights, kept activations and collectives add up; the layers run
+    one after the other, so that working memory is that of the largest.
+
+    Parameters
+    ----------
+    costs
+        At least one; all of one key and with the same recompute choices.
+    """
+    if len(costs) == 1:
+        return costs[0]
+    first = costs[0]
+    calls: dict[CollectiveCall, int] = {}
+    for cost in costs:
+        for call in cost.collectives:
+            once = msgspec.structs.replace(call, count=1)
+            calls[once] = calls.get(once, 0) + call.count
+    activations = []
+    for choice in first.activations:
+        same = [
+            found
+            for cost in costs
+            for found in cost.activations
+            if found.recompute == choice.recompute
+        ]
+        activations.append(
+            Activations(
+                recompute=choice.recompute,
+                kept_bytes=sum(found.kept_bytes for found in same),
+                extra_ns=sum(found.extra_ns for found in same),
+                working_bytes=max(found.working_bytes for found in same),
+            )
+        )
+    return LayerCost(
+        tp=first.tp,
+        cp=first.cp,
+        ep=first.ep,
+        samples=first.samples,
+        forward_ns=sum(cost.forward_ns for cost in costs),
+        backward_ns=sum(cost.backward_ns for cost in costs),
+        weight_bytes=sum(cost.weight_bytes for cost in costs),
+        expert_weight_bytes=sum(cost.expert_weight_bytes for cost in costs),
+        working_bytes=max(cost.working_bytes for cost in costs),
+        activations=tuple(activations),
+        collectives=tuple(
+            msgspec.structs.replace(call, count=count)
+            for call, count in calls.items()
+        ),
+    )

@@ -1,0 +1,670 @@
+"""Configurations of Hugging Face: published models, and bad files.
+
+The values are those of the released configurations; fields that shape
+nothing are left out.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nest.errors import InvalidProblemError, UnknownNameError
+from nest.workloads.architectures import Architecture, architecture
+from nest.workloads.hf import FAMILIES, from_hf, read_hf
+
+LLAMA3 = {
+    "architectures": ["LlamaForCausalLM"],
+    "attention_bias": False,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 8192,
+    "mlp_bias": False,
+    "model_type": "llama",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "tie_word_embeddings": False,
+    "vocab_size": 128256,
+}
+
+CLIP = {
+    "model_type": "clip",
+    "projection_dim": 768,
+    "text_config": {
+        "hidden_size": 768,
+        "intermediate_size": 3072,
+        "max_position_embeddings": 77,
+        "num_attention_heads": 12,
+        "num_hidden_layers": 12,
+        "vocab_size": 49408,
+    },
+    "vision_config": {
+        "hidden_size": 1024,
+        "image_size": 224,
+        "intermediate_size": 4096,
+        "num_attention_heads": 16,
+        "num_hidden_layers": 24,
+        "patch_size": 14,
+    },
+}
+
+DEEPSEEK = {
+    "first_k_dense_replace": 3,
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "kv_lora_rank": 512,
+    "max_position_embeddings": 163840,
+    "model_type": "deepseek_v3",
+    "moe_intermediate_size": 2048,
+    "moe_layer_freq": 1,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_attention_heads": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 61,
+    "num_key_value_heads": 128,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "vocab_size": 129280,
+}
+
+QWEN3_MOE = {
+    "attention_bias": False,
+    "decoder_sparse_step": 1,
+    "head_dim": 128,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "max_position_embeddings": 40960,
+    "mlp_only_layers": [],
+    "model_type": "qwen3_moe",
+    "moe_intermediate_size": 768,
+    "num_attention_heads": 32,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 4,
+    "tie_word_embeddings": False,
+    "vocab_size": 151936,
+}
+
+OPT = {
+    "dropout": 0.1,
+    "ffn_dim": 3072,
+    "hidden_size": 768,
+    "max_position_embeddings": 2048,
+    "model_type": "opt",
+    "num_attention_heads": 12,
+    "num_hidden_layers": 12,
+    "vocab_size": 50272,
+    "word_embed_proj_dim": 768,
+}
+
+VIT = {
+    "hidden_size": 1024,
+    "image_size": 224,
+    "intermediate_size": 4096,
+    "model_type": "vit",
+    "num_attention_heads": 16,
+    "num_hidden_layers": 24,
+    "patch_size": 16,
+}
+
+FALCON = {
+    "bias": False,
+    "hidden_size": 8192,
+    "model_type": "falcon",
+    "new_decoder_architecture": True,
+    "num_attention_heads": 128,
+    "num_hidden_layers": 60,
+    "num_kv_heads": 8,
+    "parallel_attn": True,
+    "vocab_size": 65024,
+}
+
+#: Name, configuration, parameters of the released checkpoint less what
+#: shapes leave out.
+PUBLISHED: list[tuple[str, dict[str, Any], int]] = [
+    (
+        "gpt2",
+        {
+            "model_type": "gpt2",
+            "n_ctx": 1024,
+            "n_embd": 768,
+            "n_head": 12,
+            "n_layer": 12,
+            "n_positions": 1024,
+            "resid_pdrop": 0.1,
+            "vocab_size": 50257,
+        },
+        124_439_808,
+    ),
+    (
+        "gpt-neox-20b",
+        {
+            "hidden_size": 6144,
+            "intermediate_size": 24576,
+            "max_position_embeddings": 2048,
+            "model_type": "gpt_neox",
+            "num_attention_heads": 64,
+            "num_hidden_layers": 44,
+            "tie_word_embeddings": False,
+            "vocab_size": 50432,
+        },
+        20_554_567_680,
+    ),
+    ("llama3-8b", LLAMA3, 8_030_261_248),
+    (
+        "mistral-7b",
+        {
+            "hidden_size": 4096,
+            "intermediate_size": 14336,
+            "max_position_embeddings": 32768,
+            "model_type": "mistral",
+            "num_attention_heads": 32,
+            "num_hidden_layers": 32,
+            "num_key_value_heads": 8,
+            "sliding_window": 4096,
+            "tie_word_embeddings": False,
+            "vocab_size": 32000,
+        },
+        7_241_732_096,
+    ),
+    (
+        "mixtral-8x7b",
+        {
+            "hidden_size": 4096,
+            "intermediate_size": 14336,
+            "max_position_embeddings": 32768,
+            "model_type": "mixtral",
+            "num_attention_heads": 32,
+            "num_experts_per_tok": 2,
+            "num_hidden_layers": 32,
+            "num_key_value_heads": 8,
+            "num_local_experts": 8,
+            "sliding_window": None,
+            "vocab_size": 32000,
+        },
+        46_702_792_704,
+    ),
+    (
+        "qwen2.5-7b",
+        {
+            "hidden_size": 3584,
+            "intermediate_size": 18944,
+            "max_position_embeddings": 131072,
+            "model_type": "qwen2",
+            "num_attention_heads": 28,
+            "num_hidden_layers": 28,
+            "num_key_value_heads": 4,
+            "sliding_window": 131072,
+            "tie_word_embeddings": False,
+            "use_sliding_window": False,
+            "vocab_size": 152064,
+        },
+        7_615_616_512,
+    ),
+    (
+        "qwen3-8b",
+        {
+            "attention_bias": False,
+            "head_dim": 128,
+            "hidden_size": 4096,
+            "intermediate_size": 12288,
+            "max_position_embeddings": 40960,
+            "model_type": "qwen3",
+            "num_attention_heads": 32,
+            "num_hidden_layers": 36,
+            "num_key_value_heads": 8,
+            "tie_word_embeddings": False,
+            "vocab_size": 151936,
+        },
+        8_190_735_360,
+    ),
+    ("qwen3-30b-a3b", QWEN3_MOE, 30_532_122_624),
+    (
+        "gemma-7b",
+        {
+            "head_dim": 256,
+            "hidden_size": 3072,
+            "intermediate_size": 24576,
+            "max_position_embeddings": 8192,
+            "model_type": "gemma",
+            "num_attention_heads": 16,
+            "num_hidden_layers": 28,
+            "num_key_value_heads": 16,
+            "vocab_size": 256000,
+        },
+        8_537_680_896,
+    ),
+    (
+        "gemma2-27b",
+        {
+            "head_dim": 128,
+            "hidden_size": 4608,
+            "intermediate_size": 36864,
+            "max_position_embeddings": 8192,
+            "model_type": "gemma2",
+            "num_attention_heads": 32,
+            "num_hidden_layers": 46,
+            "num_key_value_heads": 16,
+            "sliding_window": 4096,
+            "vocab_size": 256000,
+        },
+        27_227_128_320,
+    ),
+    ("deepseek-v3", DEEPSEEK, 671_026_404_352),
+    (
+        "deepseek-v2-lite",
+        {
+            "first_k_dense_replace": 1,
+            "hidden_size": 2048,
+            "intermediate_size": 10944,
+            "kv_lora_rank": 512,
+            "model_type": "deepseek_v2",
+            "moe_intermediate_size": 1408,
+            "n_routed_experts": 64,
+            "n_shared_experts": 2,
+            "num_attention_heads": 16,
+            "num_experts_per_tok": 6,
+            "num_hidden_layers": 27,
+            "q_lora_rank": None,
+            "qk_nope_head_dim": 128,
+            "qk_rope_head_dim": 64,
+            "v_head_dim": 128,
+            "vocab_size": 102400,
+        },
+        15_706_484_224,
+    ),
+    (
+        "bloom-176b",
+        {
+            "hidden_dropout": 0.0,
+            "hidden_size": 14336,
+            "model_type": "bloom",
+            "n_head": 112,
+            "n_layer": 70,
+            "seq_length": 2048,
+            "vocab_size": 250880,
+        },
+        176_247_271_424,
+    ),
+    ("opt-125m", OPT, 125_239_296),
+    ("falcon-40b", FALCON, 41_303_293_952),
+    (
+        "falcon-7b",
+        {
+            "bias": False,
+            "hidden_size": 4544,
+            "model_type": "falcon",
+            "multi_query": True,
+            "new_decoder_architecture": False,
+            "num_attention_heads": 71,
+            "num_hidden_layers": 32,
+            "parallel_attn": True,
+            "vocab_size": 65024,
+        },
+        6_921_720_704,
+    ),
+    (
+        "bert-large",
+        {
+            "hidden_dropout_prob": 0.1,
+            "hidden_size": 1024,
+            "intermediate_size": 4096,
+            "max_position_embeddings": 512,
+            "model_type": "bert",
+            "num_attention_heads": 16,
+            "num_hidden_layers": 24,
+            "type_vocab_size": 2,
+            "vocab_size": 30522,
+        },
+        335_174_458,
+    ),
+    (
+        "t5-large",
+        {
+            "d_ff": 4096,
+            "d_kv": 64,
+            "d_model": 1024,
+            "dropout_rate": 0.1,
+            "feed_forward_proj": "relu",
+            "model_type": "t5",
+            "n_positions": 512,
+            "num_heads": 16,
+            "num_layers": 24,
+            "relative_attention_num_buckets": 32,
+            "vocab_size": 32128,
+        },
+        737_668_096 - 2 * 32 * 16,
+    ),
+    (
+        "flan-t5-xl",
+        {
+            "d_ff": 5120,
+            "d_kv": 64,
+            "d_model": 2048,
+            "feed_forward_proj": "gated-gelu",
+            "model_type": "t5",
+            "num_decoder_layers": 24,
+            "num_heads": 32,
+            "num_layers": 24,
+            "tie_word_embeddings": False,
+            "vocab_size": 32128,
+        },
+        2_849_757_184 - 2 * 32 * 32,
+    ),
+    (
+        "vit-large",
+        {**VIT, "id2label": {str(i): f"LABEL_{i}" for i in range(1000)}},
+        304_326_632,
+    ),
+    ("clip-vit-l-14", CLIP, 427_616_512),
+]
+
+
+def fields_of(name: str) -> dict[str, Any]:
+    (found,) = (fields for known, fields, _ in PUBLISHED if known == name)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "parameters"),
+    PUBLISHED,
+    ids=[name for name, _, _ in PUBLISHED],
+)
+def test_published_models(
+    name: str, fields: dict[str, Any], parameters: int
+) -> None:
+    assert from_hf(fields, name=name).parameters == parameters
+
+
+def test_every_family_is_tested() -> None:
+    tested = {fields["model_type"] for _, fields, _ in PUBLISHED}
+    assert tested == set(FAMILIES)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        (name, fields)
+        for name, fields, _ in PUBLISHED
+        if name
+        not in ("qwen3-8b", "deepseek-v2-lite", "opt-125m", "falcon-7b")
+        and name != "flan-t5-xl"
+    ],
+)
+def test_the_zoo_has_the_same_shapes(
+    name: str, fields: dict[str, Any]
+) -> None:
+    """Towers and head are those of the zoo, window and dropout included."""
+    model, known = from_hf(fields, name=name), architecture(name)
+    assert (model.towers, model.head) == (known.towers, known.head)
+
+
+def test_what_configurations_say_beyond_weights() -> None:
+    model = from_hf(LLAMA3, name="x")
+    assert (model.name, model.max_sequence) == ("x", 8192)
+    assert model.source == "Hugging Face llama, x"
+    first, second = from_hf(fields_of("t5-large")).towers
+    assert (first.sequence_length, second.sequence_length) == (None, 128)
+    assert from_hf(fields_of("flan-t5-xl")).max_sequence == 512
+    calm = from_hf({**OPT, "dropout": 0})
+    assert not calm.towers[0].runs[0].block.dropout
+
+
+@pytest.mark.parametrize(
+    ("family", "stated", "window"),
+    [
+        ("mistral", {"sliding_window": 1024}, 1024),
+        ("mistral", {"sliding_window": None}, 0),
+        ("mistral", {}, 4096),
+        ("mixtral", {"sliding_window": 1024}, 1024),
+        ("mixtral", {}, 0),
+    ],
+)
+def test_windows(family: str, stated: dict[str, Any], window: int) -> None:
+    """Mistral has one of 4096 tokens unless it says null; Mixtral none."""
+    name = {"mistral": "mistral-7b", "mixtral": "mixtral-8x7b"}[family]
+    fields = without(fields_of(name), "sliding_window") | stated
+    block = from_hf(fields).towers[0].runs[0].block
+    assert block.attention.window == window
+
+
+def test_layers_of_unequal_mixtures() -> None:
+    """Step 2 makes layers 1, 3, … sparse; layer 1 is named as dense."""
+    model = from_hf(
+        {
+            **QWEN3_MOE,
+            "decoder_sparse_step": 2,
+            "mlp_only_layers": [1],
+            "num_hidden_layers": 6,
+        }
+    )
+    found = [(r.block.name, r.count) for r in model.towers[0].runs]
+    assert found == [("dense", 3), ("sparse", 1), ("dense", 1), ("sparse", 1)]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("attention_bias", True), ("mlp_bias", True)]
+)
+def test_biases_of_llama(field: str, value: bool) -> None:
+    """Queries and outputs of 4096, keys and values of 1024; 2 f + h."""
+    more = from_hf({**LLAMA3, field: value}).parameters - 8_030_261_248
+    per_layer = {
+        "attention_bias": 4096 + 2 * 1024 + 4096,
+        "mlp_bias": 2 * 14336 + 4096,
+    }
+    assert more == 32 * per_layer[field]
+
+
+def without(fields: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {k: v for k, v in fields.items() if k not in names}
+
+
+KNOWN = ", ".join(sorted(FAMILIES))
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    (
+        {},
+        f"model_type: expected one of {KNOWN}, got no such field; add the "
+        f"family of the model",
+    ),
+    (
+        {"model_type": 7},
+        f"model_type: expected one of {KNOWN}, got 7; add the family of the "
+        f"model",
+    ),
+    (
+        without(LLAMA3, "hidden_size"),
+        "hidden_size: expected an integer, got no such field; add it or "
+        "check model_type",
+    ),
+    (
+        without(fields_of("gpt2"), "n_layer"),
+        "n_layer or num_hidden_layers: expected an integer, got no such "
+        "field; add it or check model_type",
+    ),
+    (
+        {**LLAMA3, "hidden_size": "4096"},
+        'hidden_size: expected an integer, got "4096"; correct its type',
+    ),
+    (
+        {**LLAMA3, "vocab_size": True},
+        "vocab_size: expected an integer, got true; correct its type",
+    ),
+    (
+        {**LLAMA3, "num_hidden_layers": 0},
+        "num_hidden_layers: expected an integer from 1 to 10000, got 0; "
+        "correct the value",
+    ),
+    (
+        {**LLAMA3, "num_hidden_layers": 10**9},
+        "num_hidden_layers: expected an integer from 1 to 10000, got "
+        "1000000000; correct the value",
+    ),
+    (
+        {**LLAMA3, "vocab_size": 10**12},
+        "vocab_size: expected an integer from 1 to 2147483647, got "
+        "1000000000000; correct the value",
+    ),
+    (
+        {**LLAMA3, "num_attention_heads": 33},
+        "num_attention_heads: expected a divisor of hidden_size = 4096, got "
+        "33; correct one of them",
+    ),
+    (
+        {**LLAMA3, "num_key_value_heads": 5},
+        "num_key_value_heads: expected a divisor of the 32 attention heads, "
+        "got 5; correct one of them",
+    ),
+    (
+        {**LLAMA3, "tie_word_embeddings": "no"},
+        'tie_word_embeddings: expected true or false, got "no"; correct its '
+        "type",
+    ),
+    (
+        {**OPT, "dropout": "some"},
+        'dropout: expected a number, got "some"; correct its type',
+    ),
+    (
+        {**OPT, "dropout": 2},
+        "dropout: expected a rate from 0 to 1, got 2; correct the value",
+    ),
+    (
+        {**OPT, "word_embed_proj_dim": 512},
+        "word_embed_proj_dim: expected hidden_size = 768, got 512; models "
+        "that project their embedding are not supported",
+    ),
+    (
+        {**FALCON, "num_kv_heads": 7},
+        "num_kv_heads: expected a divisor of the 128 attention heads, got 7; "
+        "correct one of them",
+    ),
+    (
+        {**QWEN3_MOE, "num_experts_per_tok": 129},
+        "num_experts_per_tok: expected at most the 128 experts, got 129; "
+        "correct one of them",
+    ),
+    (
+        {**QWEN3_MOE, "mlp_only_layers": "0"},
+        'mlp_only_layers: expected a list of integers, got "0"; correct its '
+        "type",
+    ),
+    (
+        without(DEEPSEEK, "n_routed_experts"),
+        "n_routed_experts: expected an integer, got no such field; add it or "
+        "check model_type",
+    ),
+    (
+        {**DEEPSEEK, "moe_layer_freq": 2},
+        "moe_layer_freq: expected 1, got 2; other patterns are not supported",
+    ),
+    (
+        {**DEEPSEEK, "first_k_dense_replace": "3"},
+        'first_k_dense_replace: expected an integer, got "3"; correct its '
+        "type",
+    ),
+    (
+        {**DEEPSEEK, "first_k_dense_replace": 62},
+        "first_k_dense_replace: expected an integer from 0 to the 61 layers, "
+        "got 62; correct the value",
+    ),
+    (
+        {**fields_of("t5-large"), "feed_forward_proj": 1},
+        "feed_forward_proj: expected a string, got 1; correct its type",
+    ),
+    (
+        {**VIT, "patch_size": 15},
+        "patch_size: expected a divisor of image_size = 224, got 15; correct "
+        "one of them",
+    ),
+    (
+        without(CLIP, "text_config"),
+        "text_config: expected an object, got no such field; add it",
+    ),
+    (
+        {
+            **CLIP,
+            "vision_config": [{"hidden_size": 1024, "layers": [1, 2, 3]}],
+        },
+        'vision_config: expected an object, got [{"hidden_size": 1024, '
+        '"layers": [1, ...; add it',
+    ),
+    (
+        {**CLIP, "text_config": {"hidden_size": 768}},
+        "text_config: num_attention_heads: expected an integer, got no such "
+        "field; add it or check model_type",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "text"), BAD)
+def test_bad_configurations(fields: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidProblemError) as caught:
+        from_hf(fields, where="c.json")
+    assert str(caught.value) == f"c.json: {text}"
+
+
+def test_unknown_families() -> None:
+    with pytest.raises(UnknownNameError) as caught:
+        from_hf({"model_type": "lama"}, where="c.json")
+    assert str(caught.value) == (
+        f"c.json: model_type: expected one of {KNOWN}; got 'lama'; did you "
+        f"mean 'llama'?"
+    )
+
+
+# Files
+
+
+def read(path: Path, document: object) -> Architecture:
+    path.write_text(json.dumps(document))
+    return read_hf(path)
+
+
+def test_names_come_from_the_file_or_its_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "my-model"
+    folder.mkdir()
+    path = folder / "config.json"
+    assert read(path, LLAMA3).name == "my-model"
+    named = {**LLAMA3, "_name_or_path": "meta-llama/Meta-Llama-3-8B"}
+    assert read(path, named).name == "Meta-Llama-3-8B"
+    assert read(path, {**LLAMA3, "_name_or_path": 3}).name == "my-model"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", r": expected JSON, got a syntax error \(.+\); correct the file"),
+        (
+            "[" * 100_000,
+            r": expected JSON, got objects nested too deeply; correct the "
+            r"file",
+        ),
+        (
+            "[1]",
+            r": expected a JSON object, got \[1\]; pass the model's "
+            r"config.json",
+        ),
+    ],
+)
+def test_bad_files(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(InvalidProblemError, match=message):
+        read_hf(path)
+
+
+def test_missing_files(tmp_path: Path) -> None:
+    with pytest.raises(
+        InvalidProblemError,
+        match=r"none.json: expected a config.json of Hugging Face, got No "
+        r"such file or directory; check the path$",
+    ):
+        read_hf(tmp_path / "none.json")

@@ -1,0 +1,491 @@
+"""Operators by hand: what the built-in models alone do not reach.
+
+Numbers are for one device and one micro-batch; ``T`` tokens, ``h`` width.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from nest.errors import InvalidProblemError
+from nest.hardware import Machine, machine
+from nest.hardware.calibration import Calibration
+from nest.workloads.blocks import Attention, Block, Head, Mlp, Run, Tower
+from nest.workloads.operators import (
+    Execution,
+    Node,
+    Operator,
+    Split,
+    block_node,
+    embedding_node,
+    head_node,
+    layer_cost,
+    operator_ns,
+)
+
+ROUND = Calibration(
+    matmul_fraction=0.8,
+    matmul_half_size=128,
+    misaligned_fraction=0.1,
+    attention_fraction=0.5,
+    memory_fraction=0.8,
+    launch_ns=1000,
+)
+
+
+def at(name: str) -> Machine:
+    """Return a machine that reaches round fractions of its rates."""
+    return machine(name).with_calibration(ROUND)
+
+
+def operators(node: Node) -> dict[str, Operator]:
+    return {operator.name: operator for operator in node.operators}
+
+
+def product(m: int, k: int, n: int, low_precision: bool = False) -> Operator:
+    """Return a product whose backward pass is two of the same size."""
+    flops, size = 2 * m * k * n, 2 * (m * k + k * n + m * n)
+    return Operator(
+        "product",
+        "matmul",
+        flops,
+        size,
+        2 * flops,
+        2 * size,
+        shape=(m, k, n),
+        low_precision=low_precision,
+    )
+
+
+# Time
+
+
+def test_waiting_for_the_host() -> None:
+    """Kernels of 5 and 1 µs, launches of 2: 6 hidden, 7 not, 6.25 at 1/4.
+
+    Launch bound: of 1 and 1 µs, 4 either way.
+    """
+    hbm = at("a100").device.hbm_bytes_per_s
+    assert hbm is not None
+    us = int(hbm * 0.8 / 1e6)
+
+    def forward_us(waiting: float, *times: int) -> float:
+        node = Node(
+            operators=tuple(
+                Operator(f"{i}", "memory", 0, time * us, 0, 0)
+                for i, time in enumerate(times)
+            ),
+            collectives=(),
+            weights=0,
+            kept_bytes={"none": 0, "selective": 0, "full": 0},
+            working_bytes=0,
+        )
+        site = at("a100").with_calibration(
+            msgspec.structs.replace(
+                ROUND, launch_ns=2000, waiting_fraction=waiting
+            )
+        )
+        cost = layer_cost(node, Split(sequence_length=1), site)
+        return cost.forward_ns / 1000
+
+    assert forward_us(0, 5, 1) == pytest.approx(6, rel=1e-5)
+    assert forward_us(1, 5, 1) == pytest.approx(7, rel=1e-5)
+    assert forward_us(0.25, 5, 1) == pytest.approx(6.25, rel=1e-5)
+    assert forward_us(0.25, 1, 1) == pytest.approx(4, rel=1e-5)
+
+
+def test_small_dimensions_lower_the_efficiency() -> None:
+    """128 x 128 x 384: 0.8 · 1/2 · 1/2 · 3/4 = 0.15 of 312e12 FLOP/s.
+
+    2 · 128 · 128 · 384 = 12,582,912 FLOPs at 46.8e12: 268.86 ns. The
+    2 (16,384 + 49,152 + 49,152) = 229,376 bytes take 140.62 ns.
+    """
+    forward_ns, backward_ns = operator_ns(product(128, 128, 384), at("a100"))
+    assert forward_ns == pytest.approx(12_582_912 / 46_800)
+    assert backward_ns == pytest.approx(2 * 12_582_912 / 46_800)
+
+
+def test_the_memory_bound_side_of_the_roofline() -> None:
+    """8 x 1024 x 1024: 2 (8192 + 1,048,576 + 8192) bytes at 1631.2 per ns.
+
+    At 0.8 · 8/136 · (8/9)² = 0.0372 of the peak its 16.8 MFLOPs take
+    1446 ns; the 2,129,920 bytes take 1305.7 ns. With 64 times the width of
+    the last dimension, bytes win.
+    """
+    one = product(8, 1024, 1024)
+    assert one.forward_bytes == 2_129_920
+    e = 0.8 * (8 / 136) * (8 / 9) ** 2
+    assert operator_ns(one, at("a100"))[0] == pytest.approx(
+        16_777_216 / (312e3 * e)
+    )
+    wide = product(8, 65_536, 65_536)
+    assert operator_ns(wide, at("a100"))[0] == pytest.approx(
+        wide.forward_bytes / 1631.2
+    )
+
+
+def test_misaligned_dimensions() -> None:
+    """388 is no multiple of 8: 0.1 instead of 0.8 · 1/4 · 388/516 = 0.15."""
+    forward_ns, _ = operator_ns(product(128, 128, 388), at("a100"))
+    assert forward_ns == pytest.approx(2 * 128 * 128 * 388 / 31_200)
+    # Small aligned products may be slower than the misaligned rate.
+    slow = 0.8 * (8 / 136) ** 3
+    forward_ns, _ = operator_ns(product(8, 8, 8), at("a100"))
+    assert forward_ns == pytest.approx(1024 / (312e3 * slow))
+
+
+def test_fp8_multiplies_faster_and_casts() -> None:
+    """Twice the rate on an H100; 3 bytes per value for the cast."""
+    h100 = at("h100")
+    peak = h100.device.peak_flops["fp8"] / 1e9
+    bytes_per_ns = (h100.device.hbm_bytes_per_s or 0) * 0.8 / 1e9
+    large = product(8192, 8192, 8192, low_precision=True)
+    e = 0.8 * (8192 / 8320) ** 3
+    cast_ns = 3 * 3 * 8192**2 / bytes_per_ns
+    forward_ns, backward_ns = operator_ns(large, h100, "fp8")
+    assert forward_ns == pytest.approx(2 * 8192**3 / (peak * e) + cast_ns)
+    assert backward_ns == pytest.approx(4 * 8192**3 / (peak * e) + cast_ns)
+    plain = product(8192, 8192, 8192)
+    assert operator_ns(plain, h100, "fp8") == operator_ns(plain, h100, "bf16")
+
+
+def test_a_data_type_that_the_device_does_not_multiply() -> None:
+    with pytest.raises(
+        InvalidProblemError,
+        match=r"^dtype: expected one of .*fp16.*, which A100.* multiplies, "
+        r"got 'fp8'; choose another$",
+    ):
+        operator_ns(product(8, 8, 8, low_precision=True), at("a100"), "fp8")
+
+
+def test_the_host_launches_kernels() -> None:
+    """A pass takes at least 1 µs per kernel: 1 + 3 forward, 2 + 5 backward.
+
+    ``selective`` repeats the second operator: 3 µs.
+    """
+    node = Node(
+        operators=(
+            Operator("a", "memory", 0, 8, 0, 8),
+            Operator("b", "memory", 0, 8, 0, 8, kernels=3, backward_kernels=5),
+        ),
+        collectives=(),
+        weights=0,
+        kept_bytes={"none": 30, "selective": 20, "full": 10},
+        repeated=("b",),
+        working_bytes=7,
+    )
+    split = Split(sequence_length=1)
+    cost = layer_cost(node, split, at("a100"), repeat=2)
+    assert (cost.forward_ns, cost.backward_ns) == (8000, 14_000)
+    assert [a.extra_ns for a in cost.activations] == [0, 6000, 0]
+    assert [a.kept_bytes for a in cost.activations] == [60, 40, 20]
+    assert [a.working_bytes for a in cost.activations] == [0, 10, 20]
+    assert cost.working_bytes == 7
+
+
+# Attention
+
+GPT = Block(
+    name="decoder",
+    hidden=1024,
+    attention=Attention(
+        heads=16, kv_heads=16, head_size=64, biases=True, output_bias=True
+    ),
+    mlp=Mlp(hidden=4096, biases=True),
+    layer_norm=True,
+    dropout=True,
+)
+
+
+def test_unfused_attention() -> None:
+    """34 sbh/t + 5 as²b/t bytes, all products in full (Korthikanti §4).
+
+    Per product 2 s² h/t FLOPs forward and twice that backward, over all
+    positions. Scores are b a s²/t = 2 · 8 · 512² = 4,194,304 values; softmax
+    reads and writes them (4 bytes), dropout adds a mask (5).
+    """
+    split = Split(tp=2, samples=2, sequence_length=512)
+    node = block_node(GPT, split, Execution(flash_attention=False))
+    part, scores = 2 * 512 * 1024 // 2, 4_194_304
+    assert node.kept_bytes == {
+        "none": 34 * part + 5 * scores,
+        "selective": 34 * part,
+        "full": 2 * part,
+    }
+    named = operators(node)
+    for name in ("scores", "context"):
+        flops = 2 * 2 * 512 * 512 * 512
+        assert named[name].forward_flops == flops
+        assert named[name].backward_flops == 2 * flops
+    assert named["scores"].shape == (512, 64, 512)
+    assert named["context"].shape == (512, 512, 64)
+    assert named["softmax"].forward_bytes == 4 * scores
+    assert named["attention dropout"].forward_bytes == 5 * scores
+    assert node.repeated == (
+        "scores",
+        "softmax",
+        "attention dropout",
+        "context",
+    )
+    # Gathered input, two score gradients.
+    assert node.working_bytes == 2 * 2 * part + 2 * 2 * scores
+
+
+def test_unfused_kernels() -> None:
+    """Five kernels for a norm: four more times 2 bytes in and 2 out."""
+    split = Split(sequence_length=512)
+    fused = operators(block_node(GPT, split))["norm 1"]
+    loose = operators(block_node(GPT, split, Execution(fused=False)))["norm 1"]
+    values = 512 * 1024
+    assert (fused.kernels, loose.kernels) == (1, 5)
+    assert fused.forward_bytes == 4 * values
+    assert loose.forward_bytes == 20 * values
+    assert loose.backward_bytes == 22 * values
+
+
+def test_unfused_norms_and_gates_keep_more() -> None:
+    """Two norms: the input in fp32 and a 16-bit value each, 12 h per token.
+
+    The activated gate, 2 f per token, only where there is a gate.
+    """
+    split = Split(sequence_length=512)
+    gated = msgspec.structs.replace(GPT, mlp=Mlp(hidden=3072, gated=True))
+
+    def more(block: Block, choice: str) -> int:
+        loose = block_node(block, split, Execution(fused=False)).kept_bytes
+        kept = block_node(block, split).kept_bytes
+        return dict(loose)[choice] - dict(kept)[choice]
+
+    assert more(GPT, "none") == more(GPT, "selective") == 512 * 12 * 1024
+    assert more(GPT, "full") == 0
+    assert more(gated, "none") == 512 * (12 * 1024 + 2 * 3072)
+    assert more(gated, "selective") == 512 * 12 * 1024
+
+
+def test_a_causal_mask_halves_and_a_window_bounds() -> None:
+    """Per token 4 h FLOPs for every position that it sees."""
+    split = Split(sequence_length=4096)
+
+    def core(**changes: object) -> float:
+        shape = msgspec.structs.replace(GPT.attention, **changes)
+        block = msgspec.structs.replace(GPT, attention=shape)
+        return operators(block_node(block, split))[
+            "attention core"
+        ].forward_flops
+
+    per_position = 4096 * 4 * 1024
+    assert core(causal=False) == 4096 * per_position
+    assert core() == 2048 * per_position
+    assert core(window=512) == 512 * per_position
+    assert core(window=8192) == 2048 * per_position
+
+
+def test_cross_attention() -> None:
+    """Keys and values of 512 source tokens for 128 target tokens.
+
+    Weights: query, key, value, output: 4 h². The query takes 2 · 128 h², keys
+    and values 4 · 512 h² FLOPs, the core 4 · 128 · 512 h, unmasked. Kept of
+    it: inputs h (query), 2 · 512 h (keys, values), the output and row sums.
+    """
+    cross = Attention(heads=16, kv_heads=16, head_size=64, cross=True)
+    block = msgspec.structs.replace(GPT, cross_attention=cross, norms=3)
+    split = Split(sequence_length=128, source_length=512)
+    node, plain = block_node(block, split), block_node(GPT, split)
+    h = 1024
+    assert node.weights - plain.weights == 4 * h * h + 2 * h
+    extra = node.flops()[0] - plain.flops()[0]
+    products = (2 * 128 + 4 * 512 + 2 * 128) * h * h
+    assert extra == products + 4 * 128 * 512 * h
+    # Norm input and output, dropout mask; Q, K, V; output and row sums.
+    kept = 5 * 128 * h + 2 * (128 + 2 * 512) * h + 2 * 128 * h + 4 * 128 * 16
+    assert node.kept_bytes["none"] - plain.kept_bytes["none"] == kept
+
+
+def test_latent_attention() -> None:
+    """DeepSeek-V3: 187,107,328 weights, 2 FLOPs per weight and token.
+
+    7168 · 1536 + 1536 · 128 · 192 (query), 7168 · 576 + 512 · 128 · 256 (key
+    and value), 128 · 128 · 7168 (output) and two norms of 1536 and 512. The
+    core multiplies heads of 192 and of 128: 2 (192 + 128) · 128 s/2.
+    """
+    shape = Attention(
+        heads=128,
+        kv_heads=128,
+        head_size=192,
+        value_size=128,
+        rotary=True,
+        query_rank=1536,
+        key_value_rank=512,
+        rotary_size=64,
+    )
+    block = Block(
+        name="decoder", hidden=7168, attention=shape, mlp=Mlp(hidden=8)
+    )
+    node = block_node(block, Split(sequence_length=4096))
+    weights = (
+        7168 * 1536
+        + 1536 * 128 * 192
+        + 7168 * 576
+        + 512 * 128 * 256
+        + 128 * 128 * 7168
+    )
+    assert weights + 1536 + 512 == 187_107_328
+    mlp = 2 * 7168 * 8
+    assert node.weights == 187_107_328 + 2 * 7168 + mlp
+    core = 2 * 4096 * 2048 * 128 * (192 + 128)
+    assert node.flops()[0] == 2 * 4096 * (weights + mlp) + core
+
+
+def test_four_norms_keep_their_inputs() -> None:
+    """Norms of the two outputs: 2 h weights and 4 h bytes per token more."""
+    block = msgspec.structs.replace(GPT, norms=4)
+    split = Split(sequence_length=512)
+    node, plain = block_node(block, split), block_node(GPT, split)
+    assert node.weights - plain.weights == 4 * 1024
+    values = 512 * 1024
+    assert node.kept_bytes["none"] - plain.kept_bytes["none"] == 4 * values
+    assert {"output norm 1", "output norm 2"} <= set(operators(node))
+
+
+# Embedding
+
+
+def tower(**changes: object) -> Tower:
+    plain = Tower(runs=(Run(block=GPT, count=2),), vocabulary=1000)
+    return msgspec.structs.replace(plain, **changes)
+
+
+def test_embedding_of_tokens() -> None:
+    """1000 tokens become 1024 rows; on two devices 512 each.
+
+    Positions are whole on every device. Kept: 8 bytes per token, and the
+    dropout mask of half of the tokens.
+    """
+    split = Split(tp=2, sequence_length=256)
+    node = embedding_node(tower(learned_positions=256), split)
+    assert node.weights == (512 + 256) * 1024
+    mask = 128 * 1024
+    assert node.kept_bytes == {
+        "none": 8 * 256 + mask,
+        "selective": 8 * 256 + mask,
+        "full": 8 * 256,
+    }
+    assert [(c.kind, c.phase, c.size_bytes) for c in node.collectives] == [
+        ("reduce-scatter", "forward", 2 * 256 * 1024),
+        ("all-gather", "backward", 2 * 256 * 1024),
+    ]
+    look_up = operators(node)["look-up"]
+    assert look_up.forward_bytes == 4 * 256 * 1024
+    assert look_up.backward_bytes == 6 * 256 * 1024
+
+
+def test_embedding_without_sequence_parallelism_is_summed_once() -> None:
+    split = Split(tp=2, sequence_length=256, sequence_parallel=False)
+    node = embedding_node(tower(), split)
+    assert [(c.kind, c.phase) for c in node.collectives] == [
+        ("all-reduce", "forward")
+    ]
+
+
+def test_embedding_of_patches() -> None:
+    """16 x 16 x 3 values to h: a product, and no table to cut."""
+    split = Split(sequence_length=256)
+    node = embedding_node(tower(vocabulary=0, patch_values=768), split)
+    assert node.weights == 769 * 1024
+    assert operators(node)["patches"].forward_flops == 2 * 256 * 768 * 1024
+    assert node.kept_bytes["full"] == 2 * 256 * 768
+
+
+def test_a_shared_embedding_has_no_weights_of_its_own() -> None:
+    split = Split(sequence_length=256)
+    assert embedding_node(tower(shares_embedding="other"), split).weights == 0
+
+
+def test_embedding_norm() -> None:
+    split = Split(sequence_length=256)
+    node = embedding_node(tower(embedding_norm=True), split)
+    assert node.weights == 1024 * 1024 + 2 * 1024
+    assert operators(node)["embedding norm"].forward_bytes == 4 * 256 * 1024
+
+
+# Head
+
+
+def test_head_of_a_language_model() -> None:
+    """fp32 logits of 512 columns of two devices, and the norm in front.
+
+    Kept: 4 bytes per logit, input and output of the norm; the working set
+    holds the gathered input and the gradient of the logits.
+    """
+    split = Split(tp=2, sequence_length=256)
+    node = head_node(Head(outputs=1000), 1024, split, norm_weights=2048)
+    assert node.weights == 512 * 1024 + 2048
+    logits, outer = 256 * 512, 128 * 1024
+    assert node.kept_bytes == {
+        "none": 4 * logits + 4 * outer,
+        "selective": 4 * logits + 2 * outer,
+        "full": 2 * outer,
+    }
+    assert node.working_bytes == 2 * 256 * 1024 + 2 * logits
+    assert operators(node)["loss"].forward_bytes == 14 * logits
+    assert [(c.kind, c.phase, c.count) for c in node.collectives] == [
+        ("all-gather", "forward", 1),
+        ("all-reduce", "forward", 3),
+        ("reduce-scatter", "backward", 1),
+    ]
+
+
+def test_head_with_transform_and_bias() -> None:
+    """BERT: h² + h and a norm of 2 h in front, a bias per row."""
+    split = Split(sequence_length=256)
+    node = head_node(
+        Head(outputs=1000, transform=True, bias=True), 1024, split
+    )
+    assert node.weights == 1024 * 1024 + 1024 + 1024**2 + 3 * 1024
+    assert operators(node)["transform"].forward_flops == 2 * 256 * 1024**2
+
+
+def test_pooled_head() -> None:
+    """One vector per sample, unpadded, whole on every device."""
+    split = Split(tp=2, samples=4, sequence_length=256)
+    node = head_node(Head(outputs=1000, pooled=True), 1024, split)
+    assert node.weights == 1000 * 1024
+    assert node.collectives == ()
+    assert operators(node)["output layer"].forward_flops == 8 * 1024 * 1000
+    assert node.kept_bytes["none"] == 4 * 4 * 1000 + 2 * 4 * 1024
+
+
+def test_the_loss_is_fused_or_not() -> None:
+    """14 bytes per logit each way; 38 and 22 in single steps."""
+    split = Split(sequence_length=256)
+    logits = 256 * 1024
+    for fused, sizes in ((True, (14, 14)), (False, (38, 22))):
+        node = head_node(
+            Head(outputs=1000), 1024, split, Execution(fused_loss=fused)
+        )
+        loss = operators(node)["loss"]
+        assert loss.forward_bytes == sizes[0] * logits
+        assert loss.backward_bytes == sizes[1] * logits
+
+
+def test_the_fused_softmax_takes_matrices_by_four() -> None:
+    """16 heads over 8 devices: two matrices per sample."""
+    for samples, kernels in ((1, 5), (2, 1), (3, 5), (4, 1)):
+        node = block_node(
+            GPT,
+            Split(tp=8, samples=samples, sequence_length=512),
+            Execution(flash_attention=False),
+        )
+        assert operators(node)["softmax"].kernels == kernels
+
+
+def test_rows_of_experts_are_padded() -> None:
+    """512 tokens x 2 visits over 3 experts: 341.3 rows become 344."""
+    moe = msgspec.structs.replace(
+        GPT, mlp=Mlp(hidden=1024, experts=3, experts_per_token=2)
+    )
+    up = operators(block_node(moe, Split(sequence_length=512)))["mlp up"]
+    assert up.shape == (344, 1024, 1024)
+    assert up.forward_flops == 2 * 1024 * 1024 * 1024
+    assert up.kernels == 3
