@@ -1,0 +1,330 @@
+"""``nest profile`` and ``nest import profile-csv``: measured layers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import click
+
+from nest.cli.importing import import_group
+from nest.cli.inputs import (
+    check_distinct_files,
+    check_output,
+    integer,
+    people,
+)
+from nest.errors import InvalidOptionError, UnknownNameError
+from nest.profiles.format import DTYPE_BYTES
+
+if TYPE_CHECKING:
+    from nest.profiles.format import Entry, Profile
+
+#: Sequence length where neither the user nor a short model says otherwise.
+DEFAULT_SEQUENCE_LENGTH = 4096
+
+DEVICES = ("auto", "cpu", "cuda")
+
+
+def _integers(text: str) -> tuple[int, ...]:
+    """Read distinct integers >= 1, separated by commas."""
+    try:
+        values = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        values = ()
+    if not values or min(values) < 1 or len(set(values)) < len(values):
+        raise click.BadParameter(
+            f"expected distinct integers >= 1 separated by commas, got "
+            f"{text!r}; for example 1,2,4"
+        )
+    return values
+
+
+def _one_of(names: Iterable[str]) -> Callable[[str], str]:
+    """Return a reader of one of a few names."""
+    known = tuple(names)
+
+    def read(text: str) -> str:
+        if text not in known:
+            raise click.BadParameter(
+                f"expected one of {', '.join(known)}; got {text!r}; choose "
+                f"one of them"
+            )
+        return text
+
+    return read
+
+
+@click.command("profile")
+@click.option("--model", required=True, metavar="NAME", help="What to time.")
+@click.option(
+    "--layers",
+    "layers_text",
+    metavar="A,B,…",
+    help="Kinds of layers, such as decoder,head.  [default: all]",
+)
+@click.option(
+    "--tp",
+    "tps",
+    type=_integers,
+    default="1",
+    metavar="N,…",
+    help="Tensor parallel degrees.  [default: 1]",
+)
+@click.option(
+    "--ep",
+    "eps",
+    type=_integers,
+    default="1",
+    metavar="N,…",
+    help="Expert parallel degrees.  [default: 1]",
+)
+@click.option(
+    "--samples",
+    type=_integers,
+    default="1",
+    metavar="N,…",
+    help="Samples per data-parallel rank.  [default: 1]",
+)
+@click.option(
+    "--sequence-length",
+    type=integer(1, lambda: 2**31 - 1),
+    metavar="N",
+    help=f"Tokens per sample.  [default: the model's longest, at most "
+    f"{DEFAULT_SEQUENCE_LENGTH}]",
+)
+@click.option(
+    "--device",
+    type=_one_of(DEVICES),
+    default="auto",
+    metavar="auto|cpu|cuda",
+    help="Where to run.  [default: auto]",
+)
+@click.option(
+    "--device-name",
+    metavar="NAME",
+    help="What clusters call the device.  [default: as far as known]",
+)
+@click.option(
+    "--dtype",
+    type=_one_of(DTYPE_BYTES),
+    default="bf16",
+    metavar="bf16|fp16|fp32",
+    help="Data type.  [default: bf16]",
+)
+@click.option(
+    "--sequence-parallel/--no-sequence-parallel",
+    default=True,
+    help="Whether activations between layers are split over tp.  [default: "
+    "they are]",
+)
+@click.option(
+    "--warm-up",
+    type=integer(0, lambda: 1000),
+    default=2,
+    metavar="N",
+    help="Passes before the measured ones.  [default: 2]",
+)
+@click.option(
+    "--repeats",
+    type=integer(1, lambda: 1000),
+    default=5,
+    metavar="N",
+    help="Measured passes, of which the median counts.  [default: 5]",
+)
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    metavar="FILE",
+    help="Where to write the profile; '-' is standard output.",
+)
+def profile_command(
+    model: str,
+    layers_text: str | None,
+    tps: tuple[int, ...],
+    eps: tuple[int, ...],
+    samples: tuple[int, ...],
+    sequence_length: int | None,
+    device: str,
+    device_name: str | None,
+    dtype: str,
+    sequence_parallel: bool,
+    warm_up: int,
+    repeats: int,
+    output: str,
+) -> int:
+    """Time one layer of each kind with PyTorch and write a profile.
+
+    Forward and backward pass apart, the local shard of one rank, without
+    communication. PyTorch is the extra 'profile'.
+    """
+    from nest.profiles.torch_profiler import (
+        Degrees,
+        layer_shapes,
+        profile_layers,
+        require_torch,
+    )
+    from nest.workloads.architectures import architecture
+
+    check_output(output, "-o")
+    shape = architecture(model)
+    length = sequence_length or min(
+        shape.max_sequence, DEFAULT_SEQUENCE_LENGTH
+    )
+    layers = layer_shapes(shape.towers, shape.head)
+    if layers_text is not None:
+        known = {layer.kind: layer for layer in layers}
+        names = dict.fromkeys(name.strip() for name in layers_text.split(","))
+        for name in names:
+            if name not in known:
+                raise UnknownNameError("--layers", name, known)
+        layers = [known[name] for name in names]
+    for tp in tps:
+        for ep in eps:
+            reason = shape.why_not_split(tp, 1, ep, length)
+            if reason is not None:
+                raise InvalidOptionError(f"--{reason}")
+    require_torch()
+    profile = profile_layers(
+        model,
+        layers,
+        [
+            Degrees(tp=tp, ep=ep, samples=count)
+            for tp in tps
+            for ep in eps
+            for count in samples
+        ],
+        length,
+        device=device,
+        dtype=dtype,
+        sequence_parallel=sequence_parallel,
+        warm_up=warm_up,
+        repeats=repeats,
+        device_name=device_name,
+        say=lambda text: click.echo(text, err=True),
+    )
+    _write(output, profile)
+    return 0
+
+
+@import_group.command("profile-csv")
+@click.argument("paths", metavar="PATH…", nargs=-1, required=True)
+@click.option(
+    "--model", required=True, metavar="NAME", help="Which model was profiled."
+)
+@click.option(
+    "--device", required=True, metavar="NAME", help="On which device."
+)
+@click.option(
+    "--dtype",
+    type=_one_of(("fp16", "bf16")),
+    default="fp16",
+    metavar="fp16|bf16",
+    help="In which data type.  [default: fp16]",
+)
+@click.option(
+    "--algorithm",
+    type=integer(0, lambda: 1000),
+    default=0,
+    metavar="N",
+    help="Which way of cutting matrices to take; 0 is Megatron-LM's.  "
+    "[default: 0]",
+)
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    metavar="FILE",
+    help="Where to write the profile; '-' is standard output.",
+)
+def profile_csv_command(
+    paths: tuple[str, ...],
+    model: str,
+    device: str,
+    dtype: str,
+    algorithm: int,
+    output: str,
+) -> int:
+    """Import per-operator CSV files as Aceso's profiler writes them.
+
+    PATH is a file or a folder of files; their names state micro-batch, tp
+    and way of cutting.
+    """
+    from nest.hardware import device_spec
+    from nest.profiles.aceso import import_aceso
+    from nest.workloads.architectures import architecture
+
+    check_distinct_files(**{path: path for path in paths}, **{"-o": output})
+    check_output(output, "-o")
+    shape = architecture(model)
+    if len(shape.towers) != 1:
+        raise InvalidOptionError(
+            f"--model: expected a decoder-only model, got {model}; choose "
+            f"the model that was profiled"
+        )
+    spec = device_spec(device)
+    profile = import_aceso(
+        paths,
+        model=model,
+        tower=shape.towers[0],
+        head=shape.head,
+        device=spec.name,
+        peak_flops=spec.peak_flops,
+        dtype=dtype,
+        algorithm=algorithm,
+    )
+    _write(output, profile)
+    return 0
+
+
+def _write(output: str, profile: Profile) -> None:
+    """Write the profile and show what is in it."""
+    from nest.profiles.format import encode_profile, write_profile
+    from nest.report.table import show, simple_table
+
+    rows = [
+        (
+            entry.kind,
+            str(entry.tp),
+            str(entry.ep),
+            str(entry.samples),
+            f"{entry.forward_ns / 1e6:.3f}",
+            f"{entry.backward_ns / 1e6:.3f}",
+            _rate(entry),
+            ""
+            if entry.kept_bytes is None
+            else f"{entry.kept_bytes / 2**20:.1f}",
+        )
+        for entry in profile.entries
+    ]
+    show(
+        people(output),
+        simple_table(
+            (
+                "layer",
+                "tp",
+                "ep",
+                "samples",
+                "forward_ms",
+                "backward_ms",
+                "TFLOP/s",
+                "kept_MiB",
+            ),
+            rows,
+        ),
+    )
+    if output == "-":
+        sys.stdout.write(encode_profile(profile).decode())
+        sys.stdout.flush()
+    else:
+        write_profile(output, profile)
+
+
+def _rate(entry: Entry) -> str:
+    """Return the FLOP/s of both passes together, where it is known."""
+    if not entry.forward_flops or not entry.backward_flops:
+        return ""
+    flops = entry.forward_flops + entry.backward_flops
+    return f"{flops / (entry.forward_ns + entry.backward_ns) / 1e3:.2f}"

@@ -1,0 +1,264 @@
+"""The profile file ``nest-profile/1``: what it says, how it is read.
+
+A profile holds measured times of single layers on one device. An entry is
+one layer of a model under one way of splitting it, keyed like
+:class:`nest.ir.graph.LayerCost` and by the sequence length.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from nest.errors import NestError
+from nest.ir.base import Struct, check_distinct, check_integer, check_real
+from nest.ir.io import describe, write_atomically
+
+#: Bytes of a value, by the names that :attr:`Profile.dtype` takes.
+DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
+
+#: How far above a device's peak a layer may seem to run: clocks jitter, and
+#: boost clocks exceed the one that a data sheet's peak is stated for.
+PEAK_TOLERANCE = 1.02
+
+
+class InvalidProfileError(NestError, ValueError):
+    """The profile cannot be read, or cannot be that of the problem."""
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """One layer, measured.
+
+    Attributes
+    ----------
+    model, kind
+        Name of the architecture, and of the kind of graph node that the
+        layer is, such as ``embedding``, ``decoder`` or ``head``.
+    tp, cp, ep, samples
+        Degrees, and samples per data-parallel rank.
+    sequence_length
+        Tokens per sample of the job; a tower with a length of its own is
+        measured at that.
+    forward_ns, backward_ns
+        Time of one pass of one layer on one device.
+    includes_tp_collectives
+        Whether these times contain the layer's tensor parallel collectives.
+    kept_bytes
+        Activation bytes kept from forward to backward, without
+        recomputation; ``None`` if not measured.
+    working_bytes
+        Memory needed beyond that while the layer runs; ``None`` if not
+        measured.
+    weight_bytes
+        Weights per device, experts included, in the data type of the
+        profile; ``None`` if not known.
+    forward_flops, backward_flops
+        FLOPs of the two passes on this device, for the roofline; ``None`` if
+        not known.
+    """
+
+    model: str
+    kind: str
+    tp: int = 1
+    cp: int = 1
+    ep: int = 1
+    samples: int = 1
+    sequence_length: int
+    forward_ns: float
+    backward_ns: float
+    includes_tp_collectives: bool = False
+    kept_bytes: int | None = None
+    working_bytes: int | None = None
+    weight_bytes: int | None = None
+    forward_flops: float | None = None
+    backward_flops: float | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("tp", "cp", "ep", "samples", "sequence_length"):
+            check_integer(field, getattr(self, field), 1)
+        for field in ("forward_ns", "backward_ns"):
+            check_real(field, getattr(self, field), positive=True)
+        for field in ("kept_bytes", "working_bytes", "weight_bytes"):
+            size_bytes = getattr(self, field)
+            if size_bytes is not None:
+                check_integer(field, size_bytes, 0)
+        for field in ("forward_flops", "backward_flops"):
+            flops = getattr(self, field)
+            if flops is not None:
+                check_real(field, flops)
+
+    @property
+    def key(self) -> tuple[int, int, int, int]:
+        """The key ``(tp, cp, ep, samples)`` of a cost table."""
+        return (self.tp, self.cp, self.ep, self.samples)
+
+    @property
+    def name(self) -> str:
+        """The entry for people, such as ``decoder tp=2 samples=1``."""
+        degrees = [f"tp={self.tp}"]
+        degrees += [
+            f"{axis}={getattr(self, axis)}"
+            for axis in ("cp", "ep")
+            if getattr(self, axis) > 1
+        ]
+        return f"{self.kind} {' '.join(degrees)} samples={self.samples}"
+
+
+class Profile(
+    Struct, frozen=True, kw_only=True, tag_field="schema", tag="nest-profile/1"
+):
+    """Measured layers, and how they were measured.
+
+    Attributes
+    ----------
+    source
+        For people: where the figures come from.
+    device
+        Name of the device, as clusters name it.
+    framework, framework_version
+        What ran the layers.
+    dtype
+        Data type of weights and activations: bf16, fp16 or fp32.
+    sequence_parallel
+        Whether activations between layers were also split over ``tp``.
+    warm_up, repeats
+        Passes before the measured ones; measured passes, whose median an
+        entry gives. ``None`` if not known.
+    entries
+        The layers, in no particular order.
+    """
+
+    source: str = ""
+    device: str
+    framework: str = ""
+    framework_version: str = ""
+    dtype: str
+    sequence_parallel: bool = False
+    warm_up: int | None = None
+    repeats: int | None = None
+    entries: tuple[Entry, ...]
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPE_BYTES:
+            raise ValueError(
+                f"dtype: expected one of {', '.join(DTYPE_BYTES)}, got "
+                f"{self.dtype!r}"
+            )
+        if self.warm_up is not None:
+            check_integer("warm_up", self.warm_up, 0)
+        if self.repeats is not None:
+            check_integer("repeats", self.repeats, 1)
+        check_distinct(
+            "entries",
+            tuple(
+                f"{entry.model} {entry.name} sequence_length="
+                f"{entry.sequence_length}"
+                for entry in self.entries
+            ),
+        )
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names of the architectures, each once."""
+        return tuple(dict.fromkeys(entry.model for entry in self.entries))
+
+
+def load_profile(path: str | Path) -> Profile:
+    """Read a profile file.
+
+    Raises
+    ------
+    InvalidProfileError
+        If there is no such file or it is no profile; the text says where
+        and what.
+    """
+    path = Path(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InvalidProfileError(
+            f"{path}: expected a readable profile, got "
+            f"{error.strerror or error}; check the path"
+        ) from error
+    return decode_profile(data, str(path))
+
+
+def decode_profile(data: bytes, where: str = "profile") -> Profile:
+    """Decode a profile; ``where`` names the source in messages.
+
+    Raises
+    ------
+    InvalidProfileError
+        If it is no profile.
+    """
+    try:
+        return msgspec.json.decode(data, type=Profile)
+    except msgspec.ValidationError as error:
+        raise InvalidProfileError(describe(where, error, Profile)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        text = " ".join(str(error).split())
+        raise InvalidProfileError(
+            f"{where}: expected a profile in JSON, got malformed text "
+            f"({text}); check that the file is complete"
+        ) from error
+
+
+def encode_profile(profile: Profile) -> bytes:
+    """Return the profile as indented JSON with a final newline."""
+    return msgspec.json.format(msgspec.json.encode(profile), indent=1) + b"\n"
+
+
+def write_profile(path: str | Path, profile: Profile) -> None:
+    """Write a profile file, whole or not at all."""
+    write_atomically(Path(path), encode_profile(profile))
+
+
+def peak_of(peak_flops: dict[str, float], dtype: str) -> float | None:
+    """Return the peak FLOP/s that bounds a data type.
+
+    The peak of the data type itself, or the highest there is where the
+    device states none for it; ``None`` for a device without any.
+    """
+    if dtype in peak_flops:
+        return peak_flops[dtype]
+    return max(peak_flops.values(), default=None)
+
+
+def check_roofline(
+    entry: Entry, peak: float | None, where: str = "profile"
+) -> None:
+    """Refuse a layer that ran faster than the device's peak FLOP/s.
+
+    A pass of ``f`` FLOPs takes at least ``f / (peak · 1.02)``, see
+    :data:`PEAK_TOLERANCE`. Without a peak or without FLOPs nothing is known.
+
+    Parameters
+    ----------
+    entry
+        The layer.
+    peak
+        Peak FLOP/s of the device.
+    where
+        What to name in the message.
+
+    Raises
+    ------
+    InvalidProfileError
+        If it did; the text names entry, field, both figures and the unit.
+    """
+    if peak is None:
+        return
+    for phase in ("forward", "backward"):
+        flops = getattr(entry, f"{phase}_flops")
+        time_ns = getattr(entry, f"{phase}_ns")
+        if flops is None:
+            continue
+        least_ns = 1e9 * flops / (peak * PEAK_TOLERANCE)
+        if time_ns < least_ns:
+            raise InvalidProfileError(
+                f"{where}: {entry.name}: {phase}_ns: expected >= "
+                f"{least_ns:.0f} ({flops:.4g} FLOP at {peak / 1e12:.4g} "
+                f"TFLOP/s), got {time_ns:.6g}; check the units: {phase}_ns "
+                f"is in ns"
+            )

@@ -1,0 +1,517 @@
+"""Time layers of a model with PyTorch, one at a time, on one device.
+
+A layer is the shard of one rank (heads, MLP columns and vocabulary over
+``tp``, experts over ``ep``) without communication. A pass is timed from the
+moment its first kernel may start to the moment its last one is done: with
+CUDA events on the device's own clock, otherwise with the host's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from importlib import util
+from itertools import product
+from statistics import median
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from nest.errors import InvalidOptionError, NestError
+from nest.profiles.format import (
+    DTYPE_BYTES,
+    Entry,
+    InvalidProfileError,
+    Profile,
+)
+from nest.versions import DISTRIBUTION, machine
+from nest.workloads.blocks import Block, Head, Tower
+from nest.workloads.operators import (
+    Execution,
+    Node,
+    Split,
+    block_node,
+    embedding_node,
+    head_node,
+)
+
+if TYPE_CHECKING:
+    from nest.profiles.torch_layers import Part, Shard
+
+M = TypeVar("M")
+
+#: What PyTorch and the hardware data call the same device.
+DEVICE_NAMES = {
+    "Tesla V100-SXM2-16GB": "V100-16GB-SXM2",
+    "Tesla V100-SXM2-32GB": "V100-32GB-SXM2",
+    "NVIDIA A100-SXM4-40GB": "A100-40GB-SXM",
+    "NVIDIA A100-SXM4-80GB": "A100-80GB-SXM",
+    "NVIDIA A800-SXM4-80GB": "A800-80GB",
+    "NVIDIA H100 80GB HBM3": "H100-80GB-SXM",
+    "NVIDIA H200": "H200-141GB-SXM",
+    "NVIDIA B200": "B200-180GB",
+    "NVIDIA L4": "L4",
+    "NVIDIA A10G": "A10G",
+    "AMD Instinct MI300X": "MI300X",
+}
+
+
+class TorchNotInstalledError(NestError, ImportError):
+    """PyTorch is missing."""
+
+
+class LayerShape(NamedTuple):
+    """One kind of layer of a model.
+
+    Attributes
+    ----------
+    kind
+        Name of the kind of graph node.
+    tower
+        The tower that it is part of; the last one for a head.
+    shape
+        ``tower`` itself for its embedding.
+    source_length
+        Tokens per sample of the tower that it reads, ``0`` without; ``None``
+        is the job's.
+    """
+
+    kind: str
+    tower: Tower
+    shape: Tower | Block | Head
+    source_length: int | None = 0
+
+
+class Degrees(NamedTuple):
+    """One way of splitting a layer: degrees, and samples per rank."""
+
+    tp: int = 1
+    ep: int = 1
+    samples: int = 1
+
+
+class Times(NamedTuple):
+    """Median times of the two passes in ns."""
+
+    forward_ns: float
+    backward_ns: float
+
+
+def require_torch() -> None:
+    """Refuse to go on without PyTorch; imports nothing.
+
+    Raises
+    ------
+    TorchNotInstalledError
+        If it is missing; the text says what to install.
+    """
+    if util.find_spec("torch") is None:
+        raise TorchNotInstalledError(
+            f"nest profile: expected package 'torch', got none; install it "
+            f"with: pip install '{DISTRIBUTION}[profile]'"
+        )
+
+
+def layer_shapes(towers: Sequence[Tower], head: Head) -> list[LayerShape]:
+    """Return every kind of layer once: embeddings, blocks, the head.
+
+    Names are those of graph nodes: an embedding is ``embedding``, behind the
+    name of its tower if that has one; a block has its own name, or that of
+    its tower in front if another tower has the same; the head is ``head``.
+    """
+    lengths = {tower.name: tower.sequence_length for tower in towers}
+    found: dict[str, LayerShape] = {}
+    for tower in towers:
+        kind = f"{tower.name}-embedding" if tower.name else "embedding"
+        found[kind] = LayerShape(kind, tower, tower)
+        source = 0 if tower.reads is None else lengths[tower.reads]
+        for run in tower.runs:
+            name = run.block.name
+            if name in found and found[name].shape != run.block:
+                name = f"{tower.name}-{name}"
+            found.setdefault(name, LayerShape(name, tower, run.block, source))
+    found["head"] = LayerShape("head", towers[-1], head)
+    return list(found.values())
+
+
+def profile_layers(
+    model: str,
+    layers: Iterable[LayerShape],
+    degrees: Iterable[Degrees],
+    sequence_length: int,
+    *,
+    device: str = "auto",
+    dtype: str = "bf16",
+    sequence_parallel: bool = True,
+    warm_up: int = 2,
+    repeats: int = 5,
+    device_name: str | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Profile:
+    """Time every layer under every split.
+
+    Parameters
+    ----------
+    model
+        Name of the model in the profile.
+    layers, degrees
+        What to time; see :func:`layer_shapes`.
+    sequence_length
+        Tokens per sample.
+    device
+        ``cpu``, ``cuda`` (ROCm too) or ``auto``: CUDA where there is one.
+    dtype
+        Of weights and activations.
+    sequence_parallel
+        Whether activations between layers are split over ``tp``.
+    warm_up, repeats
+        Passes before the measured ones, and measured passes.
+    device_name
+        What to call the device; by default what the hardware data call it.
+    say
+        Takes one line about every layer.
+
+    Returns
+    -------
+    Profile
+        With an entry for every layer that fits the device's memory.
+
+    Raises
+    ------
+    TorchNotInstalledError
+        If PyTorch is missing.
+    InvalidOptionError
+        If there is no such device, or it does not take the data type.
+    InvalidProfileError
+        If no layer fits the device's memory.
+    """
+    require_torch()
+    import torch
+
+    target = _device(device)
+    if target.type == "cpu" and dtype == "fp16":
+        # Without half-precision kernels one layer takes minutes.
+        raise InvalidOptionError(
+            "--dtype: expected bf16 or fp32 on a CPU, got 'fp16'; choose one "
+            "of them"
+        )
+    entries: list[Entry] = []
+    skipped: list[str] = []
+    for layer, choice in product(layers, degrees):
+        split = split_layer(layer, choice, sequence_length, sequence_parallel)
+        node = count_layer(layer, split)
+        wanted = f"{layer.kind} tp={choice.tp} samples={choice.samples}"
+        say(wanted)
+        measured = _measure_if_it_fits(
+            layer, split, target, dtype, warm_up, repeats
+        )
+        if measured is None:
+            skipped.append(wanted)
+            say(f"{wanted}: does not fit the device's memory; left out")
+            continue
+        forward_flops, backward_flops = node.flops()
+        entries.append(
+            Entry(
+                model=model,
+                kind=layer.kind,
+                tp=choice.tp,
+                ep=choice.ep,
+                samples=choice.samples,
+                sequence_length=sequence_length,
+                forward_flops=float(forward_flops),
+                backward_flops=float(backward_flops),
+                **measured,
+            )
+        )
+    if not entries:
+        raise InvalidProfileError(
+            f"nest profile: expected a layer that fits the device's memory, "
+            f"got none ({', '.join(skipped)}); choose fewer samples or a "
+            f"shorter sequence"
+        )
+    return Profile(
+        source="nest profile",
+        device=device_name or _device_name(target),
+        framework="PyTorch",
+        framework_version=str(torch.__version__),
+        dtype=dtype,
+        sequence_parallel=sequence_parallel,
+        warm_up=warm_up,
+        repeats=repeats,
+        entries=tuple(entries),
+    )
+
+
+def count_layer(layer: LayerShape, split: Split) -> Node:
+    """Count a layer as the analytic model does, attention fused."""
+    match layer.shape:
+        case Tower():
+            return embedding_node(layer.shape, split, Execution())
+        case Block():
+            return block_node(layer.shape, split, Execution())
+        case Head():
+            tower = layer.tower
+            norm_weights = 0
+            if tower.final_norm:
+                last = tower.runs[-1].block
+                norm_weights = tower.hidden * (2 if last.layer_norm else 1)
+            return head_node(
+                layer.shape,
+                tower.hidden,
+                split,
+                Execution(),
+                norm_weights=norm_weights,
+            )
+
+
+def time_passes(
+    forward: Callable[[], M],
+    backward: Callable[[M], object],
+    mark: Callable[[], Any],
+    elapsed_ns: Callable[[Any, Any], float],
+    *,
+    warm_up: int,
+    repeats: int,
+) -> Times:
+    """Return the median times of a forward and a backward pass.
+
+    Parameters
+    ----------
+    forward, backward
+        Run one pass; backward gets what forward returned.
+    mark
+        Takes a point in time.
+    elapsed_ns
+        Returns the time from one point to a later one, in ns, once both have
+        passed.
+    warm_up, repeats
+        Pairs of passes before the measured ones, and measured pairs.
+    """
+    times = []
+    for number in range(warm_up + repeats):
+        start = mark()
+        result = forward()
+        middle = mark()
+        backward(result)
+        end = mark()
+        if number >= warm_up:
+            times.append((elapsed_ns(start, middle), elapsed_ns(middle, end)))
+    forwards, backwards = zip(*times, strict=True)
+    return Times(median(forwards), median(backwards))
+
+
+def split_layer(
+    layer: LayerShape,
+    choice: Degrees,
+    sequence_length: int,
+    sequence_parallel: bool = True,
+) -> Split:
+    """Return the split of a layer in a job of ``sequence_length`` tokens."""
+    source = layer.source_length
+    return Split(
+        tp=choice.tp,
+        ep=choice.ep,
+        samples=choice.samples,
+        sequence_length=layer.tower.sequence_length or sequence_length,
+        sequence_parallel=sequence_parallel,
+        source_length=sequence_length if source is None else source,
+    )
+
+
+def _measure_if_it_fits(
+    layer: LayerShape,
+    split: Split,
+    device: Any,
+    dtype: str,
+    warm_up: int,
+    repeats: int,
+) -> dict[str, Any] | None:
+    """Return what an entry says of a layer, ``None`` if memory runs out."""
+    import torch
+
+    try:
+        return _measure(layer, split, device, dtype, warm_up, repeats)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+    # Only now nothing refers to the tensors any more.
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return None
+
+
+def _measure(
+    layer: LayerShape,
+    split: Split,
+    device: Any,
+    dtype: str,
+    warm_up: int,
+    repeats: int,
+) -> dict[str, Any]:
+    """Build a layer and return what an entry says of it."""
+    import torch
+
+    from nest.profiles.torch_layers import Shard
+
+    torch.manual_seed(0)
+    types = {
+        "bf16": torch.bfloat16,
+        "fp16": torch.float16,
+        "fp32": torch.float32,
+    }
+    shard = Shard(split, device, types[dtype])
+    part = _build(layer, shard)
+    result = part.forward(*part.inputs)
+    # The gradient of the output is there before the pass, as if received.
+    gradient = torch.ones_like(result)
+    shard.buffers.append(gradient)
+    result.backward(gradient)
+    del result
+
+    def forward() -> Any:
+        for values in part.inputs:
+            values.grad = None
+        return part.forward(*part.inputs)
+
+    def backward(result: Any) -> None:
+        result.backward(gradient)
+
+    mark, elapsed_ns = _clock(device)
+    times = time_passes(
+        forward,
+        backward,
+        mark,
+        elapsed_ns,
+        warm_up=warm_up,
+        repeats=repeats,
+    )
+    kept_bytes, working_bytes = _memory(part, forward, backward)
+    weights = sum(weight.numel() for weight in shard.weights)
+    return {
+        "forward_ns": times.forward_ns,
+        "backward_ns": times.backward_ns,
+        "kept_bytes": kept_bytes,
+        "working_bytes": working_bytes,
+        "weight_bytes": weights * DTYPE_BYTES[dtype],
+    }
+
+
+def _build(layer: LayerShape, shard: Shard) -> Part:
+    from nest.profiles.torch_layers import (
+        block_part,
+        embedding_part,
+        head_part,
+    )
+
+    match layer.shape:
+        case Tower():
+            return embedding_part(shard, layer.shape)
+        case Block():
+            return block_part(shard, layer.shape)
+        case Head():
+            tower = layer.tower
+            return head_part(
+                shard,
+                layer.shape,
+                tower.hidden,
+                tower.final_norm,
+                tower.runs[-1].block.layer_norm,
+            )
+
+
+def _memory(
+    part: Part, forward: Callable[[], Any], backward: Callable[[Any], None]
+) -> tuple[int, int | None]:
+    """Return the kept bytes, and the working bytes where they can be seen.
+
+    Kept are the storages that autograd saves from forward to backward, each
+    once however many tensors are views of it, and neither weights nor
+    buffers. Working memory is the peak of both passes above what was there
+    before and what is kept.
+    """
+    import torch
+
+    known = {
+        tensor.untyped_storage().data_ptr()
+        for tensor in (*part.shard.weights, *part.shard.buffers)
+    }
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Any) -> Any:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in known:
+            kept[storage.data_ptr()] = storage.nbytes()
+        # Not the tensor itself: an output that is saved would hold itself.
+        return tensor.detach()
+
+    on_cuda = part.shard.device.type == "cuda"
+    before = 0
+    for values in part.inputs:
+        values.grad = None
+    if on_cuda:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        result = forward()
+    backward(result)
+    kept_bytes = sum(kept.values())
+    if not on_cuda:
+        return kept_bytes, None
+    torch.cuda.synchronize()
+    # The inputs are kept too, but were there before.
+    inputs = {t.untyped_storage().data_ptr() for t in part.inputs}
+    new = sum(size for key, size in kept.items() if key not in inputs)
+    peak = torch.cuda.max_memory_allocated() - before
+    return kept_bytes, max(peak - new, 0)
+
+
+def _clock(
+    device: Any,
+) -> tuple[Callable[[], Any], Callable[[Any, Any], float]]:
+    """Return ``mark`` and ``elapsed_ns`` of :func:`time_passes`."""
+    import torch
+
+    if device.type != "cuda":
+        return time.perf_counter_ns, lambda start, end: float(end - start)
+
+    def mark() -> Any:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def elapsed_ns(start: Any, end: Any) -> float:
+        end.synchronize()
+        return float(1e6 * start.elapsed_time(end))
+
+    return mark, elapsed_ns
+
+
+def _device(name: str) -> Any:
+    """Return the device of a name."""
+    import torch
+
+    found = torch.cuda.is_available()
+    if name == "cuda" and not found:
+        raise InvalidOptionError(
+            "--device: expected a CUDA device, got none; choose cpu"
+        )
+    if name == "auto":
+        name = "cuda" if found else "cpu"
+    return torch.device(name)
+
+
+def _device_name(device: Any) -> str:
+    import torch
+
+    if device.type != "cuda":
+        return str(machine()["cpu"])
+    name = str(torch.cuda.get_device_name(device))
+    return DEVICE_NAMES.get(name, name)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    import torch
+
+    # PyTorch's allocator of the host raises a plain RuntimeError.
+    return isinstance(
+        error, MemoryError | torch.cuda.OutOfMemoryError
+    ) or "allocate memory" in str(error)
