@@ -26,7 +26,9 @@ from nest.cli.inspecting import (
     solvers_command,
     versions_command,
 )
+from nest.cli.profiling import profile_command
 from nest.cli.solving import compare_command, solve_command
+from nest.cli.validating import validate_command
 from nest.errors import NestError
 
 
@@ -72,6 +74,8 @@ for _command in (
     solvers_command,
     problems_command,
     import_group,
+    profile_command,
+    validate_command,
     versions_command,
 ):
     cli.add_command(_command)

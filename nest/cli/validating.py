@@ -1,0 +1,418 @@
+"""``nest validate``: predictions beside published measurements."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from nest.cli.inputs import (
+    check_distinct_files,
+    check_output,
+    integer,
+    people,
+    write_json,
+)
+from nest.errors import InvalidOptionError
+from nest.versions import num_cpus
+
+if TYPE_CHECKING:
+    from nest.validation.predict import Prediction, Skip
+    from nest.validation.report import Outcome, Selection
+    from nest.validation.rows import Row
+
+#: Where the measurements are if no file is named, from the project's root.
+DEFAULT_FILE = Path("..", "shared", "data", "measured", "measurements.csv")
+
+#: Rows that a process predicts before it reports.
+_CHUNK = 16
+
+#: Seconds until the first sign of life, between two on a terminal, and
+#: between two elsewhere.
+_FIRST_S, _TERMINAL_S, _PIPE_S = 1.0, 0.25, 5.0
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Read names separated by commas."""
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise click.BadParameter(
+            f"expected names separated by commas, got {text!r}; for example "
+            f"A,B"
+        )
+    return names
+
+
+@click.command("validate")
+@click.argument("path", metavar="[FILE]", required=False)
+@click.option(
+    "--tier",
+    "tiers",
+    type=_names,
+    default=None,
+    metavar="A,B,…",
+    help="Only rows of these tiers.",
+)
+@click.option(
+    "--precision",
+    "precisions",
+    type=_names,
+    default=None,
+    metavar="A,B,…",
+    help="Only these precisions, such as bf16,fp16.",
+)
+@click.option(
+    "--source", default="", metavar="TEXT", help="Only sources with TEXT."
+)
+@click.option(
+    "--hardware", default="", metavar="TEXT", help="Only devices with TEXT."
+)
+@click.option(
+    "--min-devices",
+    type=integer(1, lambda: 2**31 - 1),
+    default=None,
+    metavar="N",
+    help="Only rows of N devices or more.",
+)
+@click.option(
+    "--limit",
+    type=integer(1, lambda: 2**31 - 1),
+    default=None,
+    metavar="N",
+    help="Only the first N of these rows.",
+)
+@click.option(
+    "--jobs",
+    type=integer(1, num_cpus),
+    default=1,
+    metavar="N",
+    help="Processes.  [default: 1]",
+)
+@click.option(
+    "--json",
+    "json_path",
+    metavar="FILE",
+    help="Also write a JSON document; '-' is standard output.",
+)
+@click.option(
+    "--details",
+    "details_path",
+    metavar="FILE",
+    help="Also write a CSV line per row; '-' is standard output.",
+)
+def validate_command(
+    path: str | None,
+    tiers: tuple[str, ...] | None,
+    precisions: tuple[str, ...] | None,
+    source: str,
+    hardware: str,
+    min_devices: int | None,
+    limit: int | None,
+    jobs: int,
+    json_path: str | None,
+    details_path: str | None,
+) -> int:
+    """Predict published runs and show how far off the cost model is.
+
+    FILE is a CSV file of measurements, '-' for standard input; its columns
+    are described in docs/validation.md. Rows that cannot be predicted are
+    counted by reason.
+    """
+    from nest.report.table import show
+    from nest.validation.report import (
+        SHOWN,
+        Selection,
+        details_csv,
+        validation_document,
+    )
+    from nest.validation.rows import parse_rows, read_rows
+
+    outputs = {"--json": json_path, "--details": details_path}
+    if path is None:
+        path = _default_file()
+    check_distinct_files(FILE=None if path == "-" else path, **outputs)
+    for option, output in outputs.items():
+        check_output(output, option)
+    if path == "-":
+        rows = parse_rows(sys.stdin.buffer.read(), "standard input")
+    else:
+        rows = read_rows(path)
+    selection = Selection(
+        tiers=tiers or (),
+        precisions=precisions or (),
+        source=source,
+        hardware=hardware,
+        min_devices=min_devices or 0,
+    )
+    selected = _select(rows, selection)[:limit]
+    outcomes = list(_progress(_predict_all(selected, jobs), len(selected)))
+    is_whole = len(selected) == len(rows)
+    document = validation_document(
+        outcomes, selection, SHOWN if is_whole else ()
+    )
+    show(people(json_path, details_path), *_tables(document))
+    if json_path is not None:
+        write_json(json_path, document)
+    if details_path is not None:
+        _write_text(details_path, details_csv(outcomes))
+    return 0
+
+
+def _default_file() -> str:
+    if not DEFAULT_FILE.is_file():
+        raise InvalidOptionError(
+            f"FILE: expected a CSV file of measurements, got none, and there "
+            f"is no {DEFAULT_FILE}; name a file"
+        )
+    return str(DEFAULT_FILE)
+
+
+def _select(rows: Sequence[Row], selection: Selection) -> list[Row]:
+    """Return the rows to predict: for their time or for their memory."""
+    selected = [
+        row
+        for row in rows
+        if selection.takes(row, row.time_tier)
+        or selection.takes(row, row.mem_tier)
+    ]
+    if not selected:
+        raise InvalidOptionError(
+            f"FILE: expected a row that matches '{selection}', got none of "
+            f"{len(rows)}; tiers here: "
+            f"{_known(row.time_tier for row in rows)}; precisions: "
+            f"{_known(row.precision_class for row in rows)}; "
+            f"widen the selection"
+        )
+    return selected
+
+
+def _known(values: Iterator[str | None]) -> str:
+    return ", ".join(sorted({value for value in values if value})) or "none"
+
+
+def load_predictor() -> Callable[[Row], Prediction | Skip]:
+    """Return the function that predicts a row."""
+    from nest.validation.predict import predict
+
+    return predict
+
+
+def _predict_all(rows: Sequence[Row], jobs: int) -> Iterator[Outcome]:
+    """Predict rows, in their order."""
+    if jobs == 1:
+        yield from _predict(rows)
+        return
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    chunks = [rows[i : i + _CHUNK] for i in range(0, len(rows), _CHUNK)]
+    executor = ProcessPoolExecutor(
+        jobs,
+        # A fork would inherit the handlers of signals.
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_start_process,
+    )
+    try:
+        for outcomes in executor.map(_predict_chunk, chunks):
+            yield from outcomes
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+def _start_process() -> None:
+    """Leave Ctrl-C to the parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _predict_chunk(rows: Sequence[Row]) -> list[Outcome]:
+    return list(_predict(rows))
+
+
+def _predict(rows: Sequence[Row]) -> Iterator[Outcome]:
+    from nest.validation.report import assess
+
+    predictor = load_predictor()
+    for row in rows:
+        yield assess(row, predictor)
+
+
+def _progress(outcomes: Iterator[Outcome], total: int) -> Iterator[Outcome]:
+    """Pass on outcomes with signs of life on standard error."""
+    file = sys.stderr
+    is_terminal = file.isatty() and os.environ.get("TERM") != "dumb"
+    period_s = _TERMINAL_S if is_terminal else _PIPE_S
+    start_s = time.monotonic()
+    next_s = _FIRST_S
+    try:
+        for done, outcome in enumerate(outcomes, 1):
+            yield outcome
+            elapsed_s = time.monotonic() - start_s
+            if elapsed_s < next_s:
+                continue
+            next_s = elapsed_s + period_s
+            _say(f"{done} of {total} rows", file, is_terminal)
+    finally:
+        if is_terminal:
+            _say("", file, is_terminal)
+
+
+def _say(text: str, file: IO[str], is_terminal: bool) -> None:
+    if is_terminal:
+        width = shutil.get_terminal_size().columns - 1
+        file.write(f"\r\x1b[2K{text[:width]}")
+    else:
+        file.write(f"{text}\n")
+    file.flush()
+
+
+def _write_text(path: str, text: str) -> None:
+    from nest.ir.io import write_atomically
+
+    if path == "-":
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    else:
+        write_atomically(Path(path), text.encode())
+
+
+# Tables
+
+
+def _tables(document: Mapping[str, Any]) -> list[Any]:
+    """Return what is printed of a document, with errors in per cent."""
+    skipped = document["skipped"]
+    parts: list[Any] = [
+        f"{document['rows']} rows ({document['selection']}): "
+        f"{document['used']} used, {sum(skipped.values())} skipped",
+        "",
+        _errors("step time", _summary(document)),
+    ]
+    for key, title in (
+        ("by_source", "source"),
+        ("by_hardware", "device"),
+        ("by_family", "device family"),
+        ("by_parallelism", "parallelism"),
+        ("by_tier", "tier"),
+        ("by_precision", "precision"),
+    ):
+        if document[key]:
+            parts += ["", _errors(title, document[key])]
+    ranking = document["ranking"]
+    if ranking["groups"]:
+        everything = {"all groups": ranking}
+        parts += ["", _ranking(everything | ranking["by_source"])]
+    parts += ["", *_memory(document["memory"])]
+    if skipped:
+        parts += [
+            "",
+            _numbers(
+                ("rows",),
+                "skipped because",
+                [((str(count),), reason) for reason, count in skipped.items()],
+            ),
+        ]
+    return parts
+
+
+def _summary(document: Mapping[str, Any]) -> dict[str, Any]:
+    return {document["selection"]: document, **document["selected"]}
+
+
+def _errors(title: str, groups: Mapping[str, Mapping[str, Any]]) -> Any:
+    names = sorted(groups, key=lambda name: -groups[name]["used"])
+    return _numbers(
+        ("used", "median %", "mean %", "bias %"),
+        title,
+        [
+            (
+                (
+                    str(groups[name]["used"]),
+                    _percent(groups[name]["median_abs_error"]),
+                    _percent(groups[name]["mean_abs_error"]),
+                    _percent(groups[name]["bias"], sign="+"),
+                ),
+                name,
+            )
+            for name in names
+        ],
+    )
+
+
+def _ranking(groups: Mapping[str, Mapping[str, Any]]) -> Any:
+    return _numbers(
+        (
+            "groups",
+            "best within 5 %",
+            "ranked",
+            "median Spearman",
+            ">= 0.9",
+        ),
+        "ranking",
+        [
+            (
+                (
+                    str(figures["groups"]),
+                    _percent(figures["share_best_within_5_percent"], " %"),
+                    str(figures["spearman_groups"]),
+                    ""
+                    if figures["median_spearman"] is None
+                    else f"{figures['median_spearman']:.3f}",
+                    _percent(figures["share_spearman_at_least_0_9"], " %"),
+                ),
+                name,
+            )
+            for name, figures in groups.items()
+        ],
+    )
+
+
+def _memory(figures: Mapping[str, Any]) -> list[Any]:
+    parts: list[Any] = []
+    if figures["used"]:
+        classes = {"all classes": figures} | figures["by_mem_class"]
+        parts = [_errors("memory", classes), ""]
+    fits, oom = figures["fits"], figures["oom"]
+    share = _percent(fits["share"], " %")
+    return [
+        *parts,
+        f"of {fits['ran']} runs that ran {fits['predicted_to_fit']} are "
+        f"predicted to fit{f' ({share})' if share else ''}; of "
+        f"{oom['rows']} that went out of memory "
+        f"{oom['predicted_not_to_fit']} are predicted not to",
+    ]
+
+
+def _numbers(
+    headers: Sequence[str],
+    title: str,
+    rows: Sequence[tuple[Sequence[str], str]],
+) -> Any:
+    """Return a table of numbers, to the right, and a name that may wrap."""
+    from nest.report.table import simple_table
+
+    widths = [
+        max(len(header), *(len(numbers[i]) for numbers, _ in rows))
+        for i, header in enumerate(headers)
+    ]
+
+    def aligned(cells: Sequence[str], name: str) -> list[str]:
+        pairs = zip(cells, widths, strict=True)
+        return [*(cell.rjust(width) for cell, width in pairs), name]
+
+    return simple_table(
+        aligned(headers, title),
+        [aligned(numbers, name) for numbers, name in rows],
+    )
+
+
+def _percent(fraction: float | None, unit: str = "", sign: str = "") -> str:
+    if fraction is None:
+        return ""
+    return f"{100 * fraction:{sign}.1f}{unit}"

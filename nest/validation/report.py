@@ -1,0 +1,645 @@
+"""Errors of predictions: by source, by device, in ranking, in memory.
+
+The relative error of a prediction is ``e = (predicted - measured) /
+measured``. An *absolute error* is ``|e|``, a *bias* the mean of ``e``; all
+are fractions. docs/validation.md defines every figure.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+import re
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from nest.errors import NestError
+from nest.ir.base import Struct
+from nest.validation.predict import Prediction, Skip
+from nest.validation.rows import (
+    Reason,
+    Row,
+    measured_memory_bytes,
+    measured_step_time_s,
+    ran_out_of_memory,
+    why_unusable,
+)
+from nest.validation.splits import source_of
+
+SCHEMA = "nest-validation/1"
+
+#: Configurations that a group needs: for a rank correlation, and to ask for
+#: the best of them.
+MIN_RANKED = 4
+MIN_CHOICES = 3
+
+#: How much slower than the fastest a choice may be to count as right.
+BEST_TOLERANCE = 0.05
+
+#: Correlation that counts as high.
+HIGH_SPEARMAN = 0.9
+
+_NOT_STATED = "not stated"
+
+
+class Outcome(NamedTuple):
+    """A row, what was measured and what was predicted.
+
+    Attributes
+    ----------
+    row
+        The row.
+    reason
+        Why its step time is not compared; None if it is.
+    measured_s, predicted_s
+        Step time in seconds.
+    measured_bytes, predicted_bytes
+        Memory of a device, in the sense of the row's ``mem_class``.
+    fits
+        Whether the plan is predicted to fit the devices.
+    """
+
+    row: Row
+    reason: Reason | None = None
+    measured_s: float | None = None
+    predicted_s: float | None = None
+    measured_bytes: int | None = None
+    predicted_bytes: int | None = None
+    fits: bool | None = None
+
+    @property
+    def time_error(self) -> float | None:
+        """Relative error of the step time, if it is compared."""
+        if self.reason is not None:
+            return None
+        return _relative(self.predicted_s, self.measured_s)
+
+    @property
+    def memory_error(self) -> float | None:
+        """Relative error of the memory, if it is compared."""
+        return _relative(self.predicted_bytes, self.measured_bytes)
+
+
+class Selection(Struct, frozen=True, kw_only=True):
+    """Which rows to look at; an empty field takes all.
+
+    Attributes
+    ----------
+    tiers
+        Values of ``time_tier``; of ``mem_tier`` where memory is compared.
+    precisions
+        Values of ``precision_class``.
+    source
+        Part of the source's name, upper or lower case.
+    hardware
+        Part of the device's name, upper or lower case.
+    min_devices
+        Least number of devices.
+    """
+
+    tiers: tuple[str, ...] = ()
+    precisions: tuple[str, ...] = ()
+    source: str = ""
+    hardware: str = ""
+    min_devices: int = 0
+
+    def __str__(self) -> str:
+        parts = []
+        if self.tiers:
+            parts.append(f"tier {'/'.join(self.tiers)}")
+        if self.precisions:
+            parts.append("/".join(self.precisions))
+        if self.source:
+            parts.append(f"source {self.source}")
+        if self.hardware:
+            parts.append(f"hardware {self.hardware}")
+        if self.min_devices:
+            parts.append(f">= {self.min_devices} devices")
+        return ", ".join(parts) or "all rows"
+
+    def takes(self, row: Row, tier: str | None) -> bool:
+        """Return whether a row with this tier is looked at."""
+        return (
+            (not self.tiers or tier in self.tiers)
+            and (not self.precisions or row.precision_class in self.precisions)
+            and self.source.lower() in (row.source or "").lower()
+            and self.hardware.lower() in (row.hardware or "").lower()
+            and (row.num_devices or 0) >= self.min_devices
+        )
+
+
+EVERYTHING = Selection()
+
+#: What is shown beside the figures of all rows.
+SHOWN = (
+    Selection(tiers=("A",), precisions=("bf16", "fp16")),
+    Selection(
+        tiers=("A",),
+        precisions=("bf16", "fp16"),
+        source="vTrain",
+        min_devices=64,
+    ),
+)
+
+
+def assess(row: Row, predict: Callable[[Row], Prediction | Skip]) -> Outcome:
+    """Predict a row and put the prediction beside what was measured.
+
+    A row that cannot be predicted has a reason: this does not raise, unless
+    ``NEST_DEBUG`` is set in the environment. Of the reason of a
+    :class:`~nest.validation.predict.Skip` what comes before the first colon
+    is counted, all of it is the detail.
+    """
+    measured_s = measured_step_time_s(row)
+    measured_bytes = measured_memory_bytes(row)
+    outcome = Outcome(
+        row, measured_s=measured_s, measured_bytes=measured_bytes
+    )
+    reason = why_unusable(row)
+    if reason is not None:
+        return outcome._replace(reason=reason)
+    try:
+        answer = predict(row)
+    except LookupError as error:
+        if not isinstance(error, NestError):
+            return outcome._replace(reason=_failure(error))
+        return outcome._replace(
+            reason=Reason("unknown device or link", str(error))
+        )
+    except NestError as error:
+        return outcome._replace(
+            reason=Reason("cannot be expressed", str(error))
+        )
+    except Exception as error:
+        return outcome._replace(reason=_failure(error))
+    if isinstance(answer, Skip):
+        reason = Reason(answer.reason.split(": ")[0], answer.reason)
+        return outcome._replace(reason=reason)
+    return _compare(outcome, answer)
+
+
+def _failure(error: Exception) -> Reason:
+    if os.environ.get("NEST_DEBUG", "") not in ("", "0"):
+        raise error
+    return Reason("the prediction failed", f"{type(error).__name__}: {error}")
+
+
+def _compare(outcome: Outcome, prediction: Prediction) -> Outcome:
+    predicted_s = prediction.step_time_s
+    reason = None
+    if ran_out_of_memory(outcome.row):
+        reason = Reason("the run went out of memory")
+    elif outcome.measured_s is None:
+        reason = Reason("no measured step time")
+    elif predicted_s is None:
+        reason = Reason("no predicted step time")
+    elif not 0 < predicted_s < math.inf:
+        reason = Reason("the prediction failed", f"step_time_s {predicted_s}")
+    return outcome._replace(
+        reason=reason,
+        predicted_s=predicted_s,
+        predicted_bytes=prediction.memory_bytes,
+        fits=prediction.fits,
+    )
+
+
+def _relative(predicted: float | None, measured: float | None) -> float | None:
+    if predicted is None or measured is None:
+        return None
+    return (predicted - measured) / measured
+
+
+# Statistics
+
+
+def error_figures(errors: Sequence[float]) -> dict[str, Any]:
+    """Return number, median and mean absolute error, and bias.
+
+    Parameters
+    ----------
+    errors
+        Relative errors with their signs.
+
+    Returns
+    -------
+    dict
+        ``used``, ``median_abs_error``, ``mean_abs_error``, ``bias``; the
+        last three are None if there is no error.
+    """
+    if not errors:
+        return {
+            "used": 0,
+            "median_abs_error": None,
+            "mean_abs_error": None,
+            "bias": None,
+        }
+    absolute = [abs(error) for error in errors]
+    return {
+        "used": len(errors),
+        "median_abs_error": _round(statistics.median(absolute)),
+        "mean_abs_error": _round(statistics.fmean(absolute)),
+        "bias": _round(statistics.fmean(errors)),
+    }
+
+
+def average_ranks(values: Sequence[float]) -> list[float]:
+    """Return the ranks from 1; equal values share the mean of theirs."""
+    order = sorted(range(len(values)), key=values.__getitem__)
+    ranks = [0.0] * len(values)
+    first = 0
+    while first < len(order):
+        last = first
+        while (
+            last + 1 < len(order)
+            and values[order[last + 1]] == values[order[first]]
+        ):
+            last += 1
+        for i in order[first : last + 1]:
+            ranks[i] = (first + last) / 2 + 1
+        first = last + 1
+    return ranks
+
+
+def spearman(
+    predicted: Sequence[float], measured: Sequence[float]
+) -> float | None:
+    """Return Spearman's rank correlation, ties averaged.
+
+    It is Pearson's correlation of the ranks (C. Spearman, "The proof and
+    measurement of association between two things", 1904). None if all
+    measured values are equal: there is nothing to rank. 0 if only the
+    predicted ones are: they rank nothing.
+    """
+    x, y = average_ranks(predicted), average_ranks(measured)
+    # Both lists of ranks have the mean (n + 1) / 2.
+    mean = (len(x) + 1) / 2
+    xx = math.fsum((a - mean) ** 2 for a in x)
+    yy = math.fsum((b - mean) ** 2 for b in y)
+    if yy == 0:
+        return None
+    if xx == 0:
+        return 0.0
+    xy = math.fsum((a - mean) * (b - mean) for a, b in zip(x, y, strict=True))
+    return xy / math.sqrt(xx * yy)
+
+
+class Group(NamedTuple):
+    """Configurations of one model on one cluster at one batch size.
+
+    Attributes
+    ----------
+    source
+        Their source.
+    title
+        Model, device count and batch, for people.
+    predicted_s, measured_s
+        Step times in seconds, one per configuration.
+    """
+
+    source: str
+    title: str
+    predicted_s: list[float]
+    measured_s: list[float]
+
+    @property
+    def correlation(self) -> float | None:
+        """Spearman's correlation, of :data:`MIN_RANKED` or more."""
+        if len(self.measured_s) < MIN_RANKED:
+            return None
+        return spearman(self.predicted_s, self.measured_s)
+
+    @property
+    def loss(self) -> float:
+        """How much slower the predicted best is than the measured best.
+
+        A fraction of the measured best. Of configurations predicted to be
+        equally fast the slowest counts.
+        """
+        best = min(self.predicted_s)
+        chosen = max(
+            measured
+            for predicted, measured in zip(
+                self.predicted_s, self.measured_s, strict=True
+            )
+            if predicted == best
+        )
+        return chosen / min(self.measured_s) - 1
+
+
+def ranking_groups(outcomes: Iterable[Outcome]) -> list[Group]:
+    """Return the groups of :data:`MIN_CHOICES` or more configurations.
+
+    Rows of a group have the same source, software, precision, model shape,
+    device, number of devices, sequence length and global batch. A
+    configuration measured more than once counts once, with the mean of both
+    times.
+    """
+    found: dict[tuple[object, ...], dict[tuple[object, ...], list[Outcome]]]
+    found = {}
+    for outcome in outcomes:
+        if outcome.time_error is None:
+            continue
+        row = outcome.row
+        group = found.setdefault(tuple(getattr(row, n) for n in _SAME), {})
+        choice = tuple(getattr(row, name) for name in _CHOICES)
+        group.setdefault(choice, []).append(outcome)
+    return [
+        _group(list(choices.values()))
+        for choices in found.values()
+        if len(choices) >= MIN_CHOICES
+    ]
+
+
+#: What the rows of a group have in common, and in what they may differ.
+_SAME = (
+    "source",
+    "framework",
+    "precision_class",
+    "hardware",
+    "num_devices",
+    "layers",
+    "hidden",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "ffn_hidden",
+    "gated_mlp",
+    "experts",
+    "topk",
+    "moe_ffn_hidden",
+    "shared_experts",
+    "vocab",
+    "seq_len",
+    "global_batch",
+)
+_CHOICES = (
+    "tp",
+    "pp",
+    "vpp",
+    "dp",
+    "cp",
+    "ep",
+    "sp",
+    "zero_stage",
+    "shard_mode",
+    "micro_batch",
+    "recompute",
+    "attention_impl",
+    "overlap",
+)
+
+
+def _group(choices: list[list[Outcome]]) -> Group:
+    row = choices[0][0].row
+    return Group(
+        source=source_of(row),
+        title=f"{row.model or 'model'}, {row.num_devices} devices, "
+        f"batch {row.global_batch}",
+        predicted_s=[
+            statistics.fmean(o.predicted_s or 0 for o in same)
+            for same in choices
+        ],
+        measured_s=[
+            statistics.fmean(o.measured_s or 0 for o in same)
+            for same in choices
+        ],
+    )
+
+
+def ranking_figures(groups: Sequence[Group]) -> dict[str, Any]:
+    """Return how well predictions rank configurations, over groups."""
+    correlations = [
+        group.correlation for group in groups if group.correlation is not None
+    ]
+    right = sum(group.loss <= BEST_TOLERANCE for group in groups)
+    high = sum(value >= HIGH_SPEARMAN for value in correlations)
+    return {
+        "groups": len(groups),
+        "spearman_groups": len(correlations),
+        "median_spearman": _median(correlations),
+        "share_spearman_at_least_0_9": _share(high, len(correlations)),
+        "share_best_within_5_percent": _share(right, len(groups)),
+        "median_loss_of_predicted_best": _median([g.loss for g in groups]),
+    }
+
+
+def memory_figures(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Return the errors of memory, and who is predicted to fit."""
+    errors = [(o, e) for o in outcomes if (e := o.memory_error) is not None]
+    judged = [o for o in outcomes if o.fits is not None]
+    oom = [o for o in judged if ran_out_of_memory(o.row)]
+    ran = [o for o in judged if not ran_out_of_memory(o.row)]
+    fit = sum(bool(o.fits) for o in ran)
+    return {
+        **error_figures([error for _, error in errors]),
+        "by_mem_class": _by(errors, lambda row: row.mem_class),
+        "by_source": _by(errors, source_of),
+        "fits": {
+            "ran": len(ran),
+            "predicted_to_fit": fit,
+            "share": _share(fit, len(ran)),
+        },
+        "oom": {
+            "rows": len(oom),
+            "predicted_not_to_fit": sum(not o.fits for o in oom),
+        },
+    }
+
+
+# Classes of rows
+
+
+def device_family(row: Row) -> str:
+    """Return the device without memory size and form, such as ``A100``."""
+    name = (row.hardware or _NOT_STATED).split(" (")[0]
+    if name.startswith(("TPU ", "not ")):
+        return " ".join(name.split()[:2])
+    return re.split(r"[\s-]", name)[0]
+
+
+def parallelism(row: Row) -> str:
+    """Return the class of the row's mesh: the first that applies.
+
+    Expert parallel, context parallel, interleaved pipeline, ZeRO stage 3,
+    tensor and pipeline parallel, one of them, data parallel, one device.
+    """
+    tp, pp = row.tp or 1, row.pp or 1
+    if (row.ep or 1) > 1:
+        return "ep"
+    if (row.cp or 1) > 1:
+        return "cp"
+    if pp > 1 and (row.vpp or 1) > 1:
+        return "interleaved"
+    if row.zero_stage == 3 and (row.dp or 1) > 1:
+        return "zero3"
+    if tp > 1 and pp > 1:
+        return "tp+pp"
+    if tp > 1:
+        return "tp"
+    if pp > 1:
+        return "pp"
+    return "dp only" if (row.dp or 1) > 1 else "one device"
+
+
+#: Breakdowns of the error of the step time: JSON key to class of a row.
+BREAKDOWNS: dict[str, Callable[[Row], str | None]] = {
+    "by_source": source_of,
+    "by_hardware": lambda row: row.hardware,
+    "by_family": device_family,
+    "by_parallelism": parallelism,
+    "by_tier": lambda row: row.time_tier,
+    "by_precision": lambda row: row.precision_class,
+}
+
+
+# Documents
+
+
+def validation_document(
+    outcomes: Sequence[Outcome],
+    selection: Selection = EVERYTHING,
+    shown: Sequence[Selection] = SHOWN,
+) -> dict[str, Any]:
+    """Return the JSON document of a validation.
+
+    Parameters
+    ----------
+    outcomes
+        One per row of the file.
+    selection
+        Rows that the document is about.
+    shown
+        Other selections; the figures of each are under ``selected``.
+
+    Returns
+    -------
+    dict
+        ``rows = used + sum(skipped.values())``; every error is a fraction of
+        the measured figure. See docs/validation.md.
+    """
+    return {
+        "schema": SCHEMA,
+        "selection": str(selection),
+        **_figures(outcomes, selection),
+        "selected": {str(other): _figures(outcomes, other) for other in shown},
+    }
+
+
+def _figures(
+    outcomes: Sequence[Outcome], selection: Selection
+) -> dict[str, Any]:
+    timed = [o for o in outcomes if selection.takes(o.row, o.row.time_tier)]
+    sized = [o for o in outcomes if selection.takes(o.row, o.row.mem_tier)]
+    errors = [(o, e) for o in timed if (e := o.time_error) is not None]
+    skipped = Counter(o.reason.reason for o in timed if o.reason is not None)
+    groups = ranking_groups(timed)
+    by_source: dict[str, list[Group]] = {}
+    for group in groups:
+        by_source.setdefault(group.source, []).append(group)
+    total = error_figures([error for _, error in errors])
+    return {
+        "rows": len(timed),
+        "used": total["used"],
+        "skipped": dict(skipped.most_common()),
+        **{key: total[key] for key in total if key != "used"},
+        **{key: _by(errors, class_of) for key, class_of in BREAKDOWNS.items()},
+        "ranking": {
+            **ranking_figures(groups),
+            "by_source": {
+                source: ranking_figures(by_source[source])
+                for source in sorted(by_source)
+            },
+        },
+        "memory": memory_figures(sized),
+    }
+
+
+def _by(
+    errors: Sequence[tuple[Outcome, float]],
+    class_of: Callable[[Row], str | None],
+) -> dict[str, dict[str, Any]]:
+    found: dict[str, list[float]] = {}
+    for outcome, error in errors:
+        name = class_of(outcome.row) or _NOT_STATED
+        found.setdefault(name, []).append(error)
+    return {name: error_figures(found[name]) for name in sorted(found)}
+
+
+def _round(value: float) -> float:
+    """Return six decimals: a prediction is not worth more."""
+    return round(value, 6)
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return _round(statistics.median(values)) if values else None
+
+
+def _share(part: int, whole: int) -> float | None:
+    return _round(part / whole) if whole else None
+
+
+DETAIL_COLUMNS = (
+    "row_id",
+    "line",
+    "source",
+    "hardware",
+    "model",
+    "num_devices",
+    "parallelism",
+    "time_tier",
+    "precision_class",
+    "measured_step_time_s",
+    "predicted_step_time_s",
+    "step_time_error",
+    "mem_class",
+    "mem_tier",
+    "measured_memory_bytes",
+    "predicted_memory_bytes",
+    "memory_error",
+    "fits",
+    "reason",
+    "detail",
+)
+
+
+def details_csv(outcomes: Iterable[Outcome]) -> str:
+    """Return a CSV file with a line per row; errors are fractions."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(DETAIL_COLUMNS)
+    for outcome in outcomes:
+        row = outcome.row
+        reason = outcome.reason or Reason("")
+        writer.writerow(
+            (
+                row.row_id,
+                row.line,
+                row.source,
+                row.hardware,
+                row.model,
+                row.num_devices,
+                parallelism(row),
+                row.time_tier,
+                row.precision_class,
+                _six(outcome.measured_s),
+                _six(outcome.predicted_s),
+                _six(outcome.time_error),
+                row.mem_class,
+                row.mem_tier,
+                outcome.measured_bytes,
+                outcome.predicted_bytes,
+                _six(outcome.memory_error),
+                "" if outcome.fits is None else int(outcome.fits),
+                reason.reason,
+                " ".join(reason.detail.split()),
+            )
+        )
+    return buffer.getvalue()
+
+
+def _six(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"

@@ -1,0 +1,443 @@
+"""Measurements of training runs, read from a CSV file into typed rows.
+
+One row is one published run: what ran (model shape, mesh, batch, software),
+on what, and what was measured. An attribute of :class:`Row` has the name of
+its column; a cell that is empty is None. A cell that cannot be read does not
+stop anything: the row says so in :attr:`Row.unreadable`, and
+:func:`why_unusable` refuses it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import types
+import typing
+from pathlib import Path
+from typing import NamedTuple
+
+from nest.errors import NestError
+from nest.ir.base import Struct
+from nest.units import GIB, MAX_TERM
+
+
+class InvalidMeasurementsError(NestError, ValueError):
+    """A file of measurements cannot be read."""
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """One published run.
+
+    Attributes
+    ----------
+    line
+        Line of the file on which the row begins, from 1.
+    unreadable
+        Cells that are not what their column holds, as ``column: expected …,
+        got …``.
+    status
+        ``"ok"`` where the file does not say it.
+    kind
+        ``"measured"`` where the file does not say it.
+    micro_batch
+        Samples per model replica and pipeline step.
+    dp
+        Replicas of the model; ``ep`` is nested in it.
+    tflops_per_gpu
+        10**12 FLOP/s per device, in the accounting of ``tflops_kind``.
+    peak_mem_gb
+        Peak memory of a device in ``mem_unit``, in the sense of
+        ``mem_class``; see :func:`measured_memory_bytes`.
+    params_b
+        Parameters, 10**9.
+
+    Notes
+    -----
+    The other attributes are the columns of the same name. Counts and degrees
+    are integers, ``sp``, ``gated_mlp``, ``tied_embeddings`` and ``verified``
+    booleans, ``_s`` is seconds.
+    """
+
+    line: int = 0
+    unreadable: tuple[str, ...] = ()
+
+    row_id: str | None = None
+    source: str | None = None
+    locator: str | None = None
+    kind: str = "measured"
+    hardware: str | None = None
+    device_mem_gb: float | None = None
+    interconnect: str | None = None
+    num_devices: int | None = None
+    devices_per_node: int | None = None
+
+    model: str | None = None
+    params_b: float | None = None
+    layers: int | None = None
+    hidden: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    ffn_hidden: int | None = None
+    gated_mlp: bool | None = None
+    experts: int | None = None
+    topk: int | None = None
+    moe_ffn_hidden: int | None = None
+    shared_experts: int | None = None
+    vocab: int | None = None
+    tied_embeddings: bool | None = None
+
+    seq_len: int | None = None
+    global_batch: int | None = None
+    micro_batch: int | None = None
+    grad_accum: int | None = None
+    tp: int | None = None
+    pp: int | None = None
+    vpp: int | None = None
+    dp: int | None = None
+    cp: int | None = None
+    ep: int | None = None
+    sp: bool | None = None
+    zero_stage: int | None = None
+    shard_mode: str | None = None
+    recompute: str | None = None
+    attention_impl: str | None = None
+    precision: str | None = None
+    framework: str | None = None
+    overlap: str | None = None
+
+    tflops_per_gpu: float | None = None
+    tflops_kind: str | None = None
+    mfu: float | None = None
+    hfu: float | None = None
+    iter_time_s: float | None = None
+    tokens_per_s_per_gpu: float | None = None
+    samples_per_s: float | None = None
+    peak_mem_gb: float | None = None
+    mem_kind: str | None = None
+    status: str = "ok"
+    verified: bool | None = None
+    notes: str | None = None
+    steady_mem_gib: float | None = None
+    mem_class: str | None = None
+    mem_unit: str | None = None
+    precision_class: str | None = None
+    time_tier: str | None = None
+    mem_tier: str | None = None
+    measured_fields: str | None = None
+    derived_fields: str | None = None
+    assumed_fields: str | None = None
+
+
+class Reason(NamedTuple):
+    """Why a row cannot be used.
+
+    Attributes
+    ----------
+    reason
+        One of a few texts, for counting.
+    detail
+        The values of this row that it comes from; may be empty.
+    """
+
+    reason: str
+    detail: str = ""
+
+
+#: Without one of these columns no row can be used.
+REQUIRED_COLUMNS = (
+    "hardware",
+    "num_devices",
+    "layers",
+    "hidden",
+    "heads",
+    "vocab",
+    "seq_len",
+    "global_batch",
+    "micro_batch",
+    "tp",
+    "pp",
+    "dp",
+)
+
+#: At least one of these columns is needed.
+MEASURED_COLUMNS = (
+    "iter_time_s",
+    "tokens_per_s_per_gpu",
+    "samples_per_s",
+    "peak_mem_gb",
+)
+
+_MODEL = ("layers", "hidden", "heads", "vocab")
+_BATCH = ("seq_len", "global_batch", "micro_batch")
+_MESH = ("num_devices", "tp", "pp", "dp")
+
+#: Columns that may hold 0; other counts start at 1.
+_FROM_ZERO = frozenset(
+    {"experts", "topk", "moe_ffn_hidden", "shared_experts", "zero_stage"}
+)
+
+#: How spreadsheets and data-frame libraries write a missing number.
+_MISSING = frozenset({"", "nan", "none", "null", "na", "n/a", "<na>"})
+
+_BOOLEANS = {
+    "0": False,
+    "0.0": False,
+    "false": False,
+    "1": True,
+    "1.0": True,
+    "true": True,
+}
+
+#: Units of ``peak_mem_gb`` in bytes. The tools that print it, nvidia-smi and
+#: PyTorch, count in MiB and GiB, and what is printed as GB is their figure:
+#: see docs/validation.md.
+MEMORY_UNITS_BYTES = {"GiB": GIB, "GB as printed": GIB}
+
+
+def _column_types() -> dict[str, type]:
+    """Return the type of each column: str, int, float or bool."""
+    found = {}
+    for name, hint in typing.get_type_hints(Row).items():
+        if name in ("line", "unreadable"):
+            continue
+        if isinstance(hint, types.UnionType):
+            hint = hint.__args__[0]
+        found[name] = hint
+    return found
+
+
+#: Column to the type of its cells, in the order of the attributes.
+COLUMNS: dict[str, type] = _column_types()
+
+
+def read_rows(path: str | Path) -> list[Row]:
+    """Read a file of measurements.
+
+    Parameters
+    ----------
+    path
+        CSV file in UTF-8 with a line of column names; columns that are not
+        attributes of :class:`Row` are ignored.
+
+    Returns
+    -------
+    list[Row]
+        Every row of the file, in its order, unusable ones included.
+
+    Raises
+    ------
+    InvalidMeasurementsError
+        If the file cannot be read, is not a CSV file, has no row, or lacks
+        one of the columns that every row needs.
+    """
+    path = Path(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InvalidMeasurementsError(
+            f"{path}: expected a readable CSV file, got "
+            f"{error.strerror or error}; check the path"
+        ) from error
+    return parse_rows(data, str(path))
+
+
+def parse_rows(data: bytes, where: str = "measurements") -> list[Row]:
+    """Read the bytes of a file of measurements; see :func:`read_rows`."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidMeasurementsError(
+            f"{where}: expected text in UTF-8, got the byte "
+            f"0x{data[error.start]:02x} at offset {error.start}; convert "
+            f"the file"
+        ) from error
+    if "\0" in text:
+        raise InvalidMeasurementsError(
+            f"{where}: expected a CSV file, got binary data (a NUL at offset "
+            f"{text.index(chr(0))}); name another file"
+        )
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    rows = []
+    try:
+        header = next(filter(None, reader), None)
+        if header is None:
+            raise InvalidMeasurementsError(
+                f"{where}: expected a line of column names, got an empty "
+                f"file; check the path"
+            )
+        names = [name.strip() for name in header]
+        _check_header(names, where)
+        line = reader.line_num + 1
+        for cells in reader:
+            if cells:
+                rows.append(_row(names, cells, line))
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise InvalidMeasurementsError(
+            f"{where}:{reader.line_num}: expected a CSV file, got malformed "
+            f"text ({error}); correct the line"
+        ) from error
+    if not rows:
+        raise InvalidMeasurementsError(
+            f"{where}: expected at least one row, got only the column "
+            f"names; add measurements"
+        )
+    return rows
+
+
+def measured_step_time_s(row: Row) -> float | None:
+    """Return the measured step time in seconds, if there is one.
+
+    The first of these that the row has:
+
+    - ``iter_time_s``
+    - ``global_batch · seq_len / (tokens_per_s_per_gpu · num_devices)``
+    - ``global_batch / samples_per_s``
+    """
+    if row.iter_time_s is not None:
+        return row.iter_time_s
+    batch = row.global_batch
+    if batch is None:
+        return None
+    if row.tokens_per_s_per_gpu and row.seq_len and row.num_devices:
+        tokens_per_s = row.tokens_per_s_per_gpu * row.num_devices
+        return batch * row.seq_len / tokens_per_s
+    if row.samples_per_s:
+        return batch / row.samples_per_s
+    return None
+
+
+def measured_memory_bytes(row: Row) -> int | None:
+    """Return the measured peak memory in bytes, if there is one.
+
+    A row whose unit is not one of :data:`MEMORY_UNITS_BYTES`, or that holds a
+    value of a formula, has none.
+    """
+    unit = MEMORY_UNITS_BYTES.get(row.mem_unit or "")
+    if row.peak_mem_gb is None or unit is None or row.mem_class == "formula":
+        return None
+    return round(row.peak_mem_gb * unit)
+
+
+def ran_out_of_memory(row: Row) -> bool:
+    """Return whether the run failed for lack of memory."""
+    return row.status.lower() in ("oom", "out of memory")
+
+
+def why_unusable(row: Row) -> Reason | None:
+    """Return why a row says nothing about any prediction, or None.
+
+    A run that went out of memory is of use: it should not be predicted to
+    fit. Whether the model, the device or the plan can be expressed is for
+    the prediction to say.
+    """
+    if row.unreadable:
+        column = row.unreadable[0].split(":")[0]
+        return Reason(f"unreadable cell: {column}", "; ".join(row.unreadable))
+    if row.kind != "measured":
+        return Reason("not a measurement of a whole step", row.kind)
+    if row.status.lower() != "ok" and not ran_out_of_memory(row):
+        return Reason("the run failed or contradicts itself", row.status)
+    if (
+        row.status.lower() == "ok"
+        and measured_step_time_s(row) is None
+        and measured_memory_bytes(row) is None
+    ):
+        return Reason("no measured figure")
+    for reason, names in (
+        ("hardware not stated", ("hardware",)),
+        ("model shape not stated", _MODEL),
+        ("mesh not stated", _MESH),
+        ("batch not stated", _BATCH),
+    ):
+        missing = [name for name in names if getattr(row, name) is None]
+        if missing:
+            return Reason(reason, ", ".join(missing))
+    return _contradiction(row)
+
+
+def _contradiction(row: Row) -> Reason | None:
+    """Return in what the numbers of a complete row contradict each other."""
+    degrees = (row.tp or 1, row.cp or 1, row.pp or 1, row.dp or 1)
+    if math.prod(degrees) != row.num_devices:
+        return Reason(
+            "tp·cp·pp·dp is not the number of devices",
+            f"{'·'.join(map(str, degrees))} = {math.prod(degrees)}, "
+            f"num_devices {row.num_devices}",
+        )
+    micro_batch, dp = row.micro_batch or 1, row.dp or 1
+    if (row.global_batch or 1) % (micro_batch * dp):
+        return Reason(
+            "the micro-batches do not divide the global batch",
+            f"micro_batch {micro_batch} · dp {dp}, "
+            f"global_batch {row.global_batch}",
+        )
+    return None
+
+
+def _check_header(names: list[str], where: str) -> None:
+    missing = [name for name in REQUIRED_COLUMNS if name not in names]
+    if missing:
+        found = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+        raise InvalidMeasurementsError(
+            f"{where}: expected the columns {', '.join(missing)}, got only "
+            f"{found[:200]!r}; add them or name another file"
+        )
+    if not any(name in names for name in MEASURED_COLUMNS):
+        raise InvalidMeasurementsError(
+            f"{where}: expected one of the columns "
+            f"{', '.join(MEASURED_COLUMNS)}, got none; add what was measured"
+        )
+    for name in names:
+        if name in COLUMNS and names.count(name) > 1:
+            raise InvalidMeasurementsError(
+                f"{where}: expected distinct columns, got {name!r} twice; "
+                f"remove one"
+            )
+
+
+def _row(names: list[str], cells: list[str], line: int) -> Row:
+    values: dict[str, object] = {}
+    unreadable = []
+    if len(cells) != len(names):
+        unreadable.append(
+            f"number of cells: expected {len(names)}, got {len(cells)}"
+        )
+    for name, cell in zip(names, cells, strict=False):
+        if name not in COLUMNS:
+            continue
+        try:
+            value = _value(name, cell.strip())
+        except ValueError as error:
+            unreadable.append(f"{name}: {error}, got {cell.strip()[:40]!r}")
+            continue
+        if value is not None:
+            values[name] = value
+    return Row(line=line, unreadable=tuple(unreadable), **values)  # type: ignore[arg-type]
+
+
+def _value(name: str, cell: str) -> str | bool | int | float | None:
+    """Return what a cell says; ``ValueError`` says what was expected."""
+    kind = COLUMNS[name]
+    if kind is str:
+        return cell or None
+    if cell.lower() in _MISSING:
+        return None
+    if kind is bool:
+        if cell.lower() not in _BOOLEANS:
+            raise ValueError("expected 0 or 1")
+        return _BOOLEANS[cell.lower()]
+    try:
+        number = float(cell)
+    except ValueError:
+        number = math.nan
+    if kind is float:
+        if not 0 < number < math.inf:
+            raise ValueError("expected a finite number > 0")
+        return number
+    lowest = 0 if name in _FROM_ZERO else 1
+    if not (lowest <= number <= MAX_TERM and number.is_integer()):
+        raise ValueError(f"expected an integer >= {lowest}")
+    return int(number)

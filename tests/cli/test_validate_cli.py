@@ -1,0 +1,276 @@
+"""``nest validate``: texts, files, selections and errors."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nest.cli import validating
+from nest.cli.main import main
+from nest.validation.predict import Prediction
+from nest.validation.rows import Row, measured_step_time_s
+from tests.unit.test_validation import CELLS, MESHES, text_of
+
+ROOT = Path(__file__).parents[2]
+
+
+class Cli:
+    """Runs ``nest`` and keeps what it said."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *arguments: object) -> int:
+        with pytest.raises(SystemExit) as exit_:
+            main([str(argument) for argument in arguments])
+        self.out, self.err = self._capsys.readouterr()
+        assert isinstance(exit_.value.code, int)
+        return exit_.value.code
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(capsys)
+
+
+def longer_by_a_tenth(row: Row) -> Prediction:
+    measured_s = measured_step_time_s(row)
+    return Prediction(
+        None if measured_s is None else 1.1 * measured_s, None, True, {}
+    )
+
+
+@pytest.fixture(autouse=True)
+def _predictor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        validating, "load_predictor", lambda: longer_by_a_tenth
+    )
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Three meshes of one model, an fp8 run, and one without its dp."""
+    path = tmp_path / "runs.csv"
+    path.write_bytes(
+        text_of(
+            *(CELLS | mesh for mesh in MESHES),
+            CELLS
+            | {
+                "source": "vTrain",
+                "precision_class": "fp8",
+                "time_tier": "B",
+            },
+            CELLS | {"dp": "", "hardware": "H100"},
+        )
+    )
+    return path
+
+
+def test_the_tables(cli, table):
+    """Every error is 10 %; the predicted best of the one group is best."""
+    assert cli("validate", table) == 0
+    lines = [line.split() for line in cli.out.splitlines()]
+    assert cli.out.splitlines()[0] == ("5 rows (all rows): 4 used, 1 skipped")
+    for name in ("all rows", "paper", "A100", "A100-80GB-SXM"):
+        assert any(line[4:] == name.split() for line in lines)
+    assert ["3", "10.0", "10.0", "+10.0", "paper"] in lines
+    assert ["1", "100.0", "%", "0", "all", "groups"] in lines
+    assert ["1", "mesh", "not", "stated"] in lines
+    assert (
+        "of 4 runs that ran 4 are predicted to fit (100.0 %); of 0 that went "
+        "out of memory 0 are predicted not to"
+    ) in cli.out
+    assert cli.err == ""
+
+
+def test_json_and_details(cli, table, tmp_path):
+    details = tmp_path / "details.csv"
+    assert cli("validate", table, "--json", "-", "--details", details) == 0
+    document = json.loads(cli.out)
+    assert (document["rows"], document["used"]) == (5, 4)
+    assert document["median_abs_error"] == pytest.approx(0.1)
+    assert document["selected"]["tier A, bf16/fp16"]["used"] == 3
+    assert "5 rows (all rows)" in cli.err
+    lines = list(csv.DictReader(io.StringIO(details.read_text())))
+    assert [line["step_time_error"] for line in lines] == ["0.1"] * 4 + [""]
+    assert lines[4]["reason"] == "mesh not stated"
+
+
+def test_details_on_standard_output(cli, table):
+    assert cli("validate", table, "--details", "-") == 0
+    assert len(cli.out.splitlines()) == 6
+    assert cli.out.startswith("row_id,line,source,")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--tier", "B,C"], "1 rows (tier B/C): 1 used, 0 skipped"),
+        (
+            ["--precision", "fp8"],
+            "1 rows (fp8): 1 used, 0 skipped",
+        ),
+        (["--source", "VTRAIN"], "1 rows (source VTRAIN): 1 used"),
+        (["--hardware", "h100"], "1 rows (hardware h100): 0 used, 1 skip"),
+        (["--min-devices", "8"], "5 rows (>= 8 devices): 4 used"),
+        (["--limit", "2"], "2 rows (all rows): 2 used"),
+        (
+            ["--tier", "A", "--limit", "4"],
+            "4 rows (tier A): 3 used, 1 skipped",
+        ),
+    ],
+)
+def test_selections(cli, table, options, text):
+    assert cli("validate", table, *options) == 0
+    assert cli.out.startswith(text)
+
+
+def test_a_selection_shows_no_other(cli, table):
+    assert cli("validate", table, "--tier", "A", "--json", "-") == 0
+    assert json.loads(cli.out)["selected"] == {}
+
+
+def test_measurements_from_standard_input(cli, table, monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(table.read_bytes()))
+    monkeypatch.setattr(sys, "stdin", stream)
+    assert cli("validate", "-", "--json", "-") == 0
+    assert json.loads(cli.out)["rows"] == 5
+
+
+def test_the_default_file(cli, table, tmp_path, monkeypatch):
+    monkeypatch.setattr(validating, "DEFAULT_FILE", table)
+    assert cli("validate") == 0
+    assert cli.out.startswith("5 rows")
+    monkeypatch.setattr(validating, "DEFAULT_FILE", tmp_path / "none.csv")
+    assert cli("validate") == 2
+    assert cli.err == (
+        f"nest: error: FILE: expected a CSV file of measurements, got none, "
+        f"and there is no {tmp_path / 'none.csv'}; name a file\n"
+    )
+
+
+def test_signs_of_life(cli, table, monkeypatch):
+    monkeypatch.setattr(validating, "_FIRST_S", 0.0)
+    monkeypatch.setattr(validating, "_PIPE_S", 0.0)
+    assert cli("validate", table) == 0
+    assert cli.err.splitlines() == [f"{n} of 5 rows" for n in range(1, 6)]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            ["--tier", "X"],
+            "FILE: expected a row that matches 'tier X', got none of 5; "
+            "tiers here: A, B; precisions: bf16, fp8; widen the selection",
+        ),
+        (
+            ["--tier", "A,,B"],
+            "--tier: expected names separated by commas, got 'A,,B'; for "
+            "example A,B",
+        ),
+        (
+            ["--min-devices", "0"],
+            "--min-devices: expected an integer from 1 to 2147483647, got "
+            "'0'; correct the value",
+        ),
+        (
+            ["--json", "-", "--details", "-"],
+            "--details: expected another file than for --json, got - for "
+            "both; choose another path",
+        ),
+        (
+            ["--json", "/nowhere/x.json"],
+            "--json /nowhere/x.json: expected a writable file, got no "
+            "directory /nowhere; choose another path",
+        ),
+        (
+            ["--details", "/nowhere/x.csv"],
+            "--details /nowhere/x.csv: expected a writable file, got no "
+            "directory /nowhere; choose another path",
+        ),
+    ],
+)
+def test_bad_options(cli, table, options, text):
+    assert cli("validate", table, *options) == 2
+    assert cli.err == f"nest: error: {text}\n"
+    assert cli.out == ""
+
+
+def test_the_measurements_are_not_overwritten(cli, table):
+    before = table.read_bytes()
+    assert cli("validate", table, "--details", table) == 2
+    assert "--details: expected another file than for FILE" in cli.err
+    assert table.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"", "expected a line of column names, got an empty file"),
+        (b"\xff", "expected text in UTF-8, got the byte 0xff"),
+        (b"a,b\n1,2\n", "expected the columns hardware,"),
+    ],
+)
+def test_bad_files(cli, tmp_path, data, text):
+    path = tmp_path / "bad.csv"
+    path.write_bytes(data)
+    assert cli("validate", path) == 2
+    assert cli.err.startswith(f"nest: error: {path}: {text}")
+    assert len(cli.err.splitlines()) == 1
+
+
+def test_a_missing_file(cli, tmp_path):
+    assert cli("validate", tmp_path / "no.csv") == 2
+    assert "expected a readable CSV file, got No such file" in cli.err
+
+
+def test_an_interrupt_is_clean(cli, table, monkeypatch):
+    def interrupted(row: Row) -> Prediction:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(validating, "load_predictor", lambda: interrupted)
+    assert cli("validate", table) == 130
+    assert (cli.out, cli.err) == ("", "nest: interrupted\n")
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two CPUs")
+def test_processes_give_the_same_document(table):
+    """The real predictor: its rows are compared or skipped alike."""
+    texts = [
+        subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "nest",
+                "validate",
+                str(table),
+                "--jobs",
+                jobs,
+                "--json",
+                "-",
+            ],
+            cwd=ROOT,
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+        for jobs in ("1", "2")
+    ]
+    assert json.loads(texts[0])["rows"] == 5
+    assert texts[0] == texts[1]
+
+
+def test_all_published_rows(cli, shared_data):
+    path = shared_data / "measured" / "measurements.csv"
+    assert cli("validate", path, "--json", "-") == 0
+    document = json.loads(cli.out)
+    assert document["rows"] == 1745
+    assert document["used"] + sum(document["skipped"].values()) == 1745
