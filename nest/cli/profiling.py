@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +12,8 @@ from nest.cli.inputs import (
     check_distinct_files,
     check_output,
     integer,
+    integers,
+    one_of,
     people,
 )
 from nest.errors import InvalidOptionError, UnknownNameError
@@ -27,35 +28,6 @@ DEFAULT_SEQUENCE_LENGTH = 4096
 DEVICES = ("auto", "cpu", "cuda")
 
 
-def _integers(text: str) -> tuple[int, ...]:
-    """Read distinct integers >= 1, separated by commas."""
-    try:
-        values = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        values = ()
-    if not values or min(values) < 1 or len(set(values)) < len(values):
-        raise click.BadParameter(
-            f"expected distinct integers >= 1 separated by commas, got "
-            f"{text!r}; for example 1,2,4"
-        )
-    return values
-
-
-def _one_of(names: Iterable[str]) -> Callable[[str], str]:
-    """Return a reader of one of a few names."""
-    known = tuple(names)
-
-    def read(text: str) -> str:
-        if text not in known:
-            raise click.BadParameter(
-                f"expected one of {', '.join(known)}; got {text!r}; choose "
-                f"one of them"
-            )
-        return text
-
-    return read
-
-
 @click.command("profile")
 @click.option("--model", required=True, metavar="NAME", help="What to time.")
 @click.option(
@@ -67,7 +39,7 @@ def _one_of(names: Iterable[str]) -> Callable[[str], str]:
 @click.option(
     "--tp",
     "tps",
-    type=_integers,
+    type=integers(),
     default="1",
     metavar="N,…",
     help="Tensor parallel degrees.  [default: 1]",
@@ -75,14 +47,14 @@ def _one_of(names: Iterable[str]) -> Callable[[str], str]:
 @click.option(
     "--ep",
     "eps",
-    type=_integers,
+    type=integers(),
     default="1",
     metavar="N,…",
     help="Expert parallel degrees.  [default: 1]",
 )
 @click.option(
     "--samples",
-    type=_integers,
+    type=integers(),
     default="1",
     metavar="N,…",
     help="Samples per data-parallel rank.  [default: 1]",
@@ -96,7 +68,7 @@ def _one_of(names: Iterable[str]) -> Callable[[str], str]:
 )
 @click.option(
     "--device",
-    type=_one_of(DEVICES),
+    type=one_of(*DEVICES),
     default="auto",
     metavar="auto|cpu|cuda",
     help="Where to run.  [default: auto]",
@@ -108,7 +80,7 @@ def _one_of(names: Iterable[str]) -> Callable[[str], str]:
 )
 @click.option(
     "--dtype",
-    type=_one_of(DTYPE_BYTES),
+    type=one_of(*DTYPE_BYTES),
     default="bf16",
     metavar="bf16|fp16|fp32",
     help="Data type.  [default: bf16]",
@@ -219,7 +191,7 @@ def profile_command(
 )
 @click.option(
     "--dtype",
-    type=_one_of(("fp16", "bf16")),
+    type=one_of("fp16", "bf16"),
     default="fp16",
     metavar="fp16|bf16",
     help="In which data type.  [default: fp16]",

@@ -25,6 +25,7 @@ from nest.ir import (
 from nest.solvers import registry
 from nest.versions import num_cpus
 from nest.workloads import builtin
+from tests.cli.conftest import Cli
 from tests.loopback import (
     BASELINE,
     TARGET,
@@ -58,34 +59,6 @@ def files(tmp_path: Path) -> dict[str, str]:
     for name, record in records.items():
         write(paths[name], record)
     return paths
-
-
-class Cli:
-    """Runs ``nest`` and keeps what it said."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
-        self.out = self.err = ""
-
-    def __call__(self, *arguments: str) -> int:
-        with pytest.raises(SystemExit) as caught:
-            main(arguments)
-        self.out, self.err = self._capsys.readouterr()
-        assert isinstance(caught.value.code, int)
-        return caught.value.code
-
-    def refuses(self, *arguments: str) -> str:
-        """Run it; it must exit with 2 and say why on one line."""
-        assert self(*arguments) == 2
-        assert self.out == ""
-        assert self.err.count("\n") == 1
-        assert self.err.startswith("nest: error: ")
-        return self.err.removeprefix("nest: error: ").rstrip()
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
-    return Cli(capsys)
 
 
 def solve(problem: str, act: str, *more: str) -> tuple[str, ...]:

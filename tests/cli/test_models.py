@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from nest.cli.main import main
 from nest.hardware import machine
 from nest.ir import encode, read_plan, read_problem
 from nest.workloads.architectures import architecture
 from nest.workloads.graphs import Request, build_problem, choose
 from nest.workloads.hf import from_hf
 from nest.workloads.zoo import names
+from tests.cli.conftest import Cli
 
 #: A model that every solver is done with at once.
 TINY = {
@@ -34,33 +34,6 @@ SMALL = (
 )
 
 
-class Cli:
-    """Runs ``nest`` and keeps what it said."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
-        self.out = self.err = ""
-
-    def __call__(self, *arguments: str) -> int:
-        with pytest.raises(SystemExit) as caught:
-            main(arguments)
-        self.out, self.err = self._capsys.readouterr()
-        assert isinstance(caught.value.code, int)
-        return caught.value.code
-
-    def refuses(self, *arguments: str) -> str:
-        """Run it; it must exit with 2 and say why on one line."""
-        assert self(*arguments) == 2
-        assert self.out == ""
-        (line,) = self.err.splitlines()
-        return line.removeprefix("nest: error: ")
-
-
-@pytest.fixture
-def nest(capsys: pytest.CaptureFixture[str]) -> Cli:
-    return Cli(capsys)
-
-
 @pytest.fixture
 def config(tmp_path: Path) -> str:
     path = tmp_path / "tiny" / "config.json"
@@ -69,17 +42,17 @@ def config(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_compare_a_model_on_a_cluster(nest: Cli, config: str) -> None:
+def test_compare_a_model_on_a_cluster(cli: Cli, config: str) -> None:
     """Three exact solvers agree; 60 s each unless said otherwise."""
     arguments = ("compare", "--model", config, "--cluster", "h100x4", *SMALL)
-    assert nest(*arguments, "--json", "-") == 0
-    document = json.loads(nest.out)
+    assert cli(*arguments, "--json", "-") == 0
+    document = json.loads(cli.out)
     times = {cell["step_time_ns"] for cell in document["cells"]}
     assert [cell["status"] for cell in document["cells"]] == ["optimal"] * 3
     assert max(times) == pytest.approx(min(times), rel=1e-6)
-    assert "time limit 60 s" in nest.err
-    assert nest(*arguments, "--solvers", "dp", "--time-limit", "30") == 0
-    assert "time limit 30 s" in nest.out
+    assert "time limit 60 s" in cli.err
+    assert cli(*arguments, "--solvers", "dp", "--time-limit", "30") == 0
+    assert "time limit 30 s" in cli.out
 
 
 T5 = {
@@ -109,7 +82,7 @@ CLIP = {
 
 @pytest.mark.parametrize(("model", "width"), [(T5, 10), (CLIP, 7)])
 def test_solvers_agree_on_branches(
-    nest: Cli, tmp_path: Path, model: dict[str, Any], width: int
+    cli: Cli, tmp_path: Path, model: dict[str, Any], width: int
 ) -> None:
     """An encoder-decoder, and two towers, cut into pipelines of 4 devices.
 
@@ -121,42 +94,42 @@ def test_solvers_agree_on_branches(
         *("import", "hf", str(path), "--cluster", "h100x4"),
         *("--global-batch", "8", "--micro-batches", "1", "--tp", "1"),
     )
-    assert nest(*arguments, "-o", str(problem)) == 0
+    assert cli(*arguments, "-o", str(problem)) == 0
     document = json.loads(problem.read_text())
     assert len(document["graph"]["layers"]) == width
     document["job"]["replicas"] = [1]
     problem.write_text(json.dumps(document))
     solvers = "dp,cpsat,brute"
     assert (
-        nest("compare", str(problem), "--solvers", solvers, "--json", "-") == 0
+        cli("compare", str(problem), "--solvers", solvers, "--json", "-") == 0
     )
-    cells = json.loads(nest.out)["cells"]
+    cells = json.loads(cli.out)["cells"]
     assert [cell["status"] for cell in cells] == ["optimal"] * 3
     assert len({cell["step_time_ns"] for cell in cells}) == 1
     assert len(cells[0]["plan"]["stages"]) > 1
 
 
-def test_solve_a_model_of_the_zoo(nest: Cli, tmp_path: Path) -> None:
+def test_solve_a_model_of_the_zoo(cli: Cli, tmp_path: Path) -> None:
     """The plan fits the problem that 'nest problems' writes."""
     arguments = ("--model", "gpt2", "--cluster", "a100x2", "--tp", "1")
     plan, problem = str(tmp_path / "plan.json"), str(tmp_path / "p.json")
-    assert nest("problems", *arguments, "-o", problem) == 0
-    assert nest("solve", *arguments, "--solver", "dp", "-o", plan) == 0
+    assert cli("problems", *arguments, "-o", problem) == 0
+    assert cli("solve", *arguments, "--solver", "dp", "-o", plan) == 0
     assert read_plan(plan).micro_batch >= 1
-    assert nest("score", problem, plan) == 0
-    assert "feasible" in nest.out
-    assert nest.err == ""
+    assert cli("score", problem, plan) == 0
+    assert "feasible" in cli.out
+    assert cli.err == ""
 
 
-def test_problems_writes_what_python_builds(nest: Cli) -> None:
+def test_problems_writes_what_python_builds(cli: Cli) -> None:
     model, site = architecture("llama3-70b"), machine("h100")
     built = build_problem(model, site, 64, choose(model, site, 64))
     arguments = ("--model", "llama3-70b", "--cluster", "h100x64")
-    assert nest("problems", *arguments) == 0
-    assert nest.out.encode() == encode(built)
+    assert cli("problems", *arguments) == 0
+    assert cli.out.encode() == encode(built)
 
 
-def test_options_reach_the_problem(nest: Cli, tmp_path: Path) -> None:
+def test_options_reach_the_problem(cli: Cli, tmp_path: Path) -> None:
     path = str(tmp_path / "problem.json")
     arguments = (
         *("--model", "mixtral-8x7b", "--cluster", "h100x16"),
@@ -165,7 +138,7 @@ def test_options_reach_the_problem(nest: Cli, tmp_path: Path) -> None:
         *("--ep", "8", "--zero", "1,3", "--recompute", "selective"),
         *("--layers-per-node", "8", "--dtype", "fp8"),
     )
-    assert nest("problems", *arguments, "-o", path) == 0
+    assert cli("problems", *arguments, "-o", path) == 0
     problem = read_problem(path)
     job = problem.job
     assert (job.global_batch, job.sequence_length) == (48, 2048)
@@ -180,11 +153,11 @@ def test_options_reach_the_problem(nest: Cli, tmp_path: Path) -> None:
     }
 
 
-def test_import_hf(nest: Cli, config: str, tmp_path: Path) -> None:
+def test_import_hf(cli: Cli, config: str, tmp_path: Path) -> None:
     """Named after its folder; as built in Python."""
     path = str(tmp_path / "problem.json")
     arguments = ("import", "hf", config, "--cluster", "h200x8", "-o", path)
-    assert nest(*arguments, "--micro-batches", "1,2,4", "--tp", "1,4") == 0
+    assert cli(*arguments, "--micro-batches", "1,2,4", "--tp", "1,4") == 0
     problem = read_problem(path)
     assert problem.name == "tiny-h200x8"
     model, site = from_hf(TINY, name="tiny"), machine("h200")
@@ -194,19 +167,19 @@ def test_import_hf(nest: Cli, config: str, tmp_path: Path) -> None:
     )
 
 
-def test_lists(nest: Cli) -> None:
-    assert nest("problems", "--models") == 0
+def test_lists(cli: Cli) -> None:
+    assert cli("problems", "--models") == 0
     for name in names():
-        assert f"{name} " in nest.out
-    assert nest("problems", "--models", "--json") == 0
-    models = {m["name"]: m for m in json.loads(nest.out)["models"]}
+        assert f"{name} " in cli.out
+    assert cli("problems", "--models", "--json") == 0
+    models = {m["name"]: m for m in json.loads(cli.out)["models"]}
     assert tuple(models) == names()
     assert models["mixtral-8x7b"]["parameters"] == 46_702_792_704
     assert models["mixtral-8x7b"]["active_parameters"] == 12_879_925_248
-    assert nest("problems", "--clusters") == 0
-    assert "dgx-h100" in nest.out
-    assert nest("problems", "--clusters", "--json") == 0
-    sites = {m["name"]: m for m in json.loads(nest.out)["machines"]}
+    assert cli("problems", "--clusters") == 0
+    assert "dgx-h100" in cli.out
+    assert cli("problems", "--clusters", "--json") == 0
+    sites = {m["name"]: m for m in json.loads(cli.out)["machines"]}
     assert sites["dgx-h100"]["node_size"] == 8
 
 
@@ -242,9 +215,7 @@ def measured(problem: Any, device: str) -> dict[str, Any]:
     }
 
 
-def test_profiles_are_preferred(
-    nest: Cli, config: str, tmp_path: Path
-) -> None:
+def test_profiles_are_preferred(cli: Cli, config: str, tmp_path: Path) -> None:
     """A layer measured at ten times its cost; nodes of two take twice it."""
     model, site = from_hf(TINY, name="tiny"), machine("h100")
     plain = build_problem(model, site, 4, choose(model, site, 4))
@@ -261,14 +232,14 @@ def test_profiles_are_preferred(
         return float(cost.forward_ns)
 
     one = forward_ns(plain)
-    assert nest(*arguments) == 0
+    assert cli(*arguments) == 0
     assert forward_ns(read_problem(path)) == pytest.approx(10 * one)
     assert "layer costs measured" in read_problem(path).source
-    assert nest(*arguments, "--layers-per-node", "2") == 0
+    assert cli(*arguments, "--layers-per-node", "2") == 0
     assert forward_ns(read_problem(path)) == pytest.approx(20 * one)
 
     profile.write_text(json.dumps(measured(plain, "A100-80GB-SXM")))
-    said = nest.refuses(*arguments)
+    said = cli.refuses(*arguments)
     assert said.startswith(f"{profile}: device: expected 'H100-80GB-SXM', as")
 
 
@@ -372,32 +343,32 @@ MODEL = ("--model", "gpt3-13b", "--cluster", "h100x64")
         ),
     ],
 )
-def test_bad_input(nest: Cli, arguments: tuple[str, ...], text: str) -> None:
-    assert nest.refuses(*arguments) == text
+def test_bad_input(cli: Cli, arguments: tuple[str, ...], text: str) -> None:
+    assert cli.refuses(*arguments) == text
 
 
 @pytest.mark.parametrize(
     "more", [["gpt2"], ["-o", "x.json"], ["--clusters"], ["--tp", "2"]]
 )
-def test_lists_take_nothing_else(nest: Cli, more: list[str]) -> None:
-    assert nest.refuses("problems", "--models", *more) == (
+def test_lists_take_nothing_else(cli: Cli, more: list[str]) -> None:
+    assert cli.refuses("problems", "--models", *more) == (
         "--models: expected no other option than --json, got more; remove one"
     )
 
 
-def test_a_configuration_is_not_overwritten(nest: Cli, config: str) -> None:
+def test_a_configuration_is_not_overwritten(cli: Cli, config: str) -> None:
     model = ("--model", config, "--cluster", "h100x4")
     for command, option in (
         (("compare",), "--json"),
         (("solve", "--solver", "dp"), "-o"),
         (("problems",), "-o"),
     ):
-        said = nest.refuses(*command, *model, option, config)
+        said = cli.refuses(*command, *model, option, config)
         assert said == (
             f"{option}: expected another file than for --model, got "
             f"{config} for both; choose another path"
         )
-    said = nest.refuses(
+    said = cli.refuses(
         "import", "hf", config, "--cluster", "h100x4", "-o", config
     )
     assert said.startswith("-o: expected another file than for FILE, got")
@@ -426,15 +397,15 @@ def test_a_configuration_is_not_overwritten(nest: Cli, config: str) -> None:
     ],
 )
 def test_unknown_names(
-    nest: Cli, arguments: tuple[str, ...], start: str
+    cli: Cli, arguments: tuple[str, ...], start: str
 ) -> None:
-    assert nest.refuses(*arguments).startswith(start)
+    assert cli.refuses(*arguments).startswith(start)
 
 
-def test_files_of_other_families(nest: Cli, tmp_path: Path) -> None:
+def test_files_of_other_families(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text('{"model_type": "mamba"}')
-    said = nest.refuses(
+    said = cli.refuses(
         "import", "hf", str(path), "--cluster", "h100x8", "-o", "-"
     )
     assert said.startswith(f"{path}: model_type: expected one of bert, bloom")
