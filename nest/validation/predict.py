@@ -55,7 +55,8 @@ class Software(Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     prefix
-        Beginning of the framework's name in the rows.
+        Beginning of the framework's name in the rows, or of the source's
+        where no framework is named; upper or lower case.
     flash_attention, fused
         Whether attention is one fused kernel, and whether norms and other
         chains of elementwise operators are.
@@ -89,6 +90,9 @@ class Software(Struct, frozen=True, kw_only=True):
     classic: bool = False
 
 
+#: What the first FlashAttention reaches of what the second does.
+FIRST_FLASH = 0.5
+
 _ALL: tuple[Overlap, ...] = ("tp", "cp", "weights", "gradients")
 _STATES: tuple[Overlap, ...] = ("weights", "gradients")
 
@@ -107,10 +111,12 @@ SOFTWARE = (
     Software(prefix="Megatron-LM 1F1B", gradient_bytes=4),
     Software(prefix="Megatron-LM + ", gradient_bytes=4),
     Software(prefix="Megatron-LM", flash_attention=False, classic=True),
-    Software(prefix="Composer", attention_share=0.5, overlap=_STATES),
+    Software(prefix="Composer", attention_share=FIRST_FLASH, overlap=_STATES),
     Software(prefix="InternEvo"),
     Software(prefix="DeepSpeed", flash_attention=False, classic=True),
-    Software(prefix="GPT-NeoX", attention_share=0.5, overlap=_STATES, zero=1),
+    Software(
+        prefix="GPT-NeoX", attention_share=FIRST_FLASH, overlap=_STATES, zero=1
+    ),
     Software(prefix="NeMo", overlap=_ALL, zero=1),
     Software(prefix="Megatron-", overlap=_ALL, zero=1),
     Software(
@@ -119,9 +125,11 @@ SOFTWARE = (
         gradient_bytes=4,
         sequence_parallel=True,
     ),
-    Software(prefix="aleph", fused=False, zero=1, overlap=()),
+    # RMSNorm is a chain of operators unless a kernel is named.
+    Software(prefix="aleph", fused=False, zero=1),
+    Software(prefix="hagemann", fused=False, zero=1),
     Software(prefix="nanotron", gradient_bytes=4),
-    Software(prefix="", overlap=_STATES, gradient_bytes=4),
+    Software(prefix="", overlap=_STATES),
 )
 
 #: Values of ``recompute`` that mean one of the three choices of a plan.
@@ -237,6 +245,12 @@ def predict(row: Row, options: PredictOptions = STORED) -> Prediction | Skip:
     return first
 
 
+def software_of(row: Row) -> Software:
+    """Return what is known of the software of a row."""
+    name = (row.framework or row.source or "").lower()
+    return next(s for s in SOFTWARE if name.startswith(s.prefix.lower()))
+
+
 def _software(options: PredictOptions) -> SoftwareCalibration:
     return options.software or stored_calibration().software
 
@@ -321,18 +335,15 @@ def build(
     family = site.calibration_family
     if family in options.calibration:
         site = site.with_calibration(options.calibration[family])
-    software = next(
-        s for s in SOFTWARE if (row.framework or "").startswith(s.prefix)
-    )
-    if software.attention_share != 1:
-        calibration = site.calibration
-        site = site.with_calibration(
-            replace(
-                calibration,
-                attention_fraction=software.attention_share
-                * calibration.attention_fraction,
-            )
+    software = software_of(row)
+    share = _attention_share(row, software)
+    calibration = site.calibration
+    site = site.with_calibration(
+        replace(
+            calibration,
+            attention_fraction=share * calibration.attention_fraction,
         )
+    )
     zero = software.zero if row.zero_stage is None else row.zero_stage
     group = _sharding_group(row, dp)
     replicas, ranks = dp // group, group
@@ -345,6 +356,7 @@ def build(
         dtype=DTYPES[DTYPES.index(row.precision_class)],
         flash_attention=_flash(row, software),
         fused=_fused(row, software),
+        fused_softmax="torch" not in (row.attention_impl or "").lower(),
         fused_loss=not software.classic,
     )
     sequence_parallel = (
@@ -492,6 +504,16 @@ def _flash(row: Row, software: Software) -> bool:
     if "flash" in stated:
         return True
     return software.flash_attention
+
+
+def _attention_share(row: Row, software: Software) -> float:
+    """Return the share of the rate of attention: stated, or by software."""
+    version = re.search(
+        r"flash[-_ ]?att\w*[-_ ]*v?([123])", (row.attention_impl or "").lower()
+    )
+    if version is None:
+        return software.attention_share
+    return FIRST_FLASH if version.group(1) == "1" else 1.0
 
 
 def _fused(row: Row, software: Software) -> bool:

@@ -176,7 +176,10 @@ class Execution(Struct, frozen=True, kw_only=True):
     fused
         Whether neighbouring elementwise operators (bias with activation
         function, bias with dropout and residual, the steps of a norm, of
-        rotary embedding and of softmax) are one kernel each.
+        rotary embedding) are one kernel each.
+    fused_softmax
+        Whether scale, mask and softmax of an attention that is not fused are
+        one kernel.
     fused_loss
         Whether softmax and gradient of the loss are one kernel each instead
         of one for every step, as in Megatron-LM up to 2023.
@@ -185,6 +188,7 @@ class Execution(Struct, frozen=True, kw_only=True):
     dtype: Dtype = "bf16"
     flash_attention: bool = True
     fused: bool = True
+    fused_softmax: bool = True
     fused_loss: bool = True
 
 
@@ -894,7 +898,7 @@ def _core(
     rows = tokens // split.samples
     scores = batches * rows * length
     mask = 1 if dropout else 0
-    one_kernel = execution.fused and batches % SOFTMAX_BATCHES == 0
+    one_kernel = execution.fused_softmax and batches % SOFTMAX_BATCHES == 0
 
     def product(name: str, k: int, n: int) -> Operator:
         flops = 2 * batches * rows * k * n

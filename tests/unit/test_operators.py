@@ -471,13 +471,16 @@ def test_the_loss_is_fused_or_not() -> None:
 
 def test_the_fused_softmax_takes_matrices_by_four() -> None:
     """16 heads over 8 devices: two matrices per sample."""
+    unfused = Execution(flash_attention=False)
     for samples, kernels in ((1, 5), (2, 1), (3, 5), (4, 1)):
-        node = block_node(
-            GPT,
-            Split(tp=8, samples=samples, sequence_length=512),
-            Execution(flash_attention=False),
-        )
+        split = Split(tp=8, samples=samples, sequence_length=512)
+        node = block_node(GPT, split, unfused)
         assert operators(node)["softmax"].kernels == kernels
+    single = msgspec.structs.replace(unfused, fused_softmax=False)
+    split = Split(samples=4, sequence_length=512)
+    softmax = operators(block_node(GPT, split, single))["softmax"]
+    assert softmax.kernels == 5
+    assert softmax.forward_bytes == (4 + 4 * 4) * 4 * 16 * 512 * 512
 
 
 def test_rows_of_experts_are_padded() -> None:

@@ -21,6 +21,7 @@ from nest.validation.predict import (
     predict,
 )
 from nest.validation.rows import Row
+from nest.workloads.blocks import Attention, Block, Head, Mlp, Run, Tower
 from nest.workloads.operators import (
     Execution,
     Split,
@@ -61,6 +62,35 @@ def case(**changes: Any) -> Case:
     return found
 
 
+#: The model of :func:`row` as Megatron-LM trains it.
+GPT = (
+    Tower(
+        runs=(
+            Run(
+                block=Block(
+                    name="decoder",
+                    hidden=1024,
+                    attention=Attention(
+                        heads=16,
+                        kv_heads=16,
+                        head_size=64,
+                        biases=True,
+                        output_bias=True,
+                    ),
+                    mlp=Mlp(hidden=4096, biases=True),
+                    layer_norm=True,
+                    dropout=True,
+                ),
+                count=2,
+            ),
+        ),
+        vocabulary=51200,
+        learned_positions=1024,
+    ),
+    Head(outputs=51200),
+)
+
+
 def prediction(**changes: Any) -> Prediction:
     found = predict(row(**changes))
     assert isinstance(found, Prediction), found
@@ -76,12 +106,7 @@ def test_step_time_of_one_device() -> None:
         dtype="fp16", flash_attention=False, fused_loss=False
     )
     kinds = {kind.name: kind.costs[0] for kind in found.problem.graph.kinds}
-    from nest.validation.predict import SOFTWARE, _model, _stated
-
-    stated = _stated(row())
-    assert not isinstance(stated, Skip)
-    software = next(s for s in SOFTWARE if s.prefix == "Megatron-LM")
-    tower, head = _model(row(), stated, software)
+    tower, head = GPT
     nodes = {
         "embedding": embedding_node(tower, split, execution),
         "decoder": block_node(tower.runs[0].block, split, execution),
@@ -199,8 +224,9 @@ def test_unstated_recomputation_is_the_least_that_fits() -> None:
         ("Megatron-DeepSpeed", "bf16", (2, 12, 6)),
         ("NeMo 25.04", "bf16", (2, 12, 0)),
         ("Composer/llm-foundry FSDP", "bf16", (2, 12, 0)),
-        ("some other", "bf16", (4, 12, 0)),
-        (None, "bf16", (4, 12, 0)),
+        ("nanotron", "bf16", (4, 12, 0)),
+        ("some other", "bf16", (2, 12, 0)),
+        (None, "bf16", (2, 12, 0)),
     ],
 )
 def test_bytes_per_weight(
@@ -236,6 +262,53 @@ def test_first_flash_attention_is_half_as_fast() -> None:
     first = case(framework="Composer", **both).problem.graph.kinds
     later = case(framework="NeMo", **both).problem.graph.kinds
     assert first[1].costs[0].forward_ns > 1.2 * later[1].costs[0].forward_ns
+
+
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [
+        ("flash_attn2", 1.0),
+        ("FlashAttention-3", 1.0),
+        ("flash attn 1.0.8", 0.5),
+        ("flash_attn v1", 0.5),
+        ("flash", 0.5),
+    ],
+)
+def test_the_version_of_the_attention_kernel(text: str, share: float) -> None:
+    """Stated, or Composer's: at 32 Ki tokens attention is nearly all."""
+    long = {"seq_len": 32768, "micro_batch": 1, "framework": "Composer"}
+
+    def forward_ns(name: str) -> float:
+        kinds = case(**long, attention_impl=name).problem.graph.kinds
+        return kinds[1].costs[0].forward_ns
+
+    rates = stored_calibration().families["A100"]
+    flops = 4 * 32768 * 16384 * 1024
+    core_ns = flops / (312e3 * rates.attention_fraction * share)
+    slower = forward_ns(text) - forward_ns("flash_attn2")
+    fastest = flops / (312e3 * rates.attention_fraction)
+    assert slower == pytest.approx(core_ns - fastest, rel=1e-6, abs=1)
+
+
+def test_unfused_operators_of_a_framework() -> None:
+    """Hagemann et al. name the kernel of RMSNorm where there is one.
+
+    Their torch attention does not fuse the softmax either.
+    """
+    llama = {"gated_mlp": True, "ffn_hidden": 2816, "framework": "aleph"}
+
+    def forward_ns(name: str, **more: Any) -> float:
+        kinds = case(**llama, attention_impl=name, **more).problem.graph.kinds
+        return kinds[1].costs[0].forward_ns
+
+    fused = forward_ns("flash_attn2 + RMSNorm kernel")
+    loose = forward_ns("flash_attn2")
+    assert fused < loose < forward_ns("megatron") < forward_ns("torch")
+    assert forward_ns("flash_attn2", notes="RMS kernel") == fused
+    named = {"framework": None, "source": "Hagemann et al. 2311.05610"}
+    assert build(row(**{**llama, **named}), "none") == build(
+        row(**llama, source="Hagemann et al. 2311.05610"), "none"
+    )
 
 
 def test_overlap_of_software() -> None:
