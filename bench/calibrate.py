@@ -10,7 +10,7 @@ not drown the others. Parameters that no row shows keep their stored values.
     python bench/calibrate.py --leave-one-out     predict every source with
                                                   a fit to all others
 
-Needs scipy, which nothing else of this project does.
+Needs scipy (dependency group ``bench``), which nothing else here does.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from nest.hardware.calibration import (
     Calibration,
     CalibrationFile,
     Software,
+    calibrated_family,
     stored_calibration,
 )
 from nest.validation.predict import (
@@ -60,34 +61,36 @@ MEASUREMENTS = (
 STORED = ROOT / "nest" / "hardware" / "data" / "device_calibration.json"
 RESULTS = ROOT / "bench" / "results" / "calibration.json"
 
-#: What is fitted, as ``family.parameter``; a family of which no row is
-#: selected keeps what is stored. The host is much the same everywhere:
-#: ``every`` family gets one value.
-FITTED = (
-    "A100.matmul_fraction",
-    "A100.matmul_half_size",
-    "A100.misaligned_fraction",
-    "A100.attention_fraction",
-    "A100.launch_ns",
-    "H100.matmul_fraction",
-    "H100.matmul_half_size",
-    "H100.attention_fraction",
-    "V100.matmul_fraction",
-    "every.waiting_fraction",
-    "software.weights",
-    "software.gradients",
-    "software.tp",
-)
+#: What is fitted, as ``family.parameter``, and where the fit begins; a family
+#: of which no row is selected keeps what is stored. The host is much the same
+#: everywhere: ``every`` family gets one value.
+FITTED = {
+    "A100.matmul_fraction": 0.7,
+    "A100.matmul_half_size": 100.0,
+    "A100.misaligned_fraction": 0.03,
+    "A100.attention_fraction": 0.6,
+    "A100.launch_ns": 70e3,
+    "H100.matmul_fraction": 0.7,
+    "H100.matmul_half_size": 400.0,
+    "H100.attention_fraction": 0.4,
+    "V100.matmul_fraction": 0.6,
+    "TPU.matmul_fraction": 0.8,
+    "every.waiting_fraction": 0.5,
+    "software.weights": 0.2,
+    "software.gradients": 0.5,
+    "software.tp": 0.5,
+}
 
 _HALF = ("bf16", "fp16")
 
-#: Rows that are fitted: tier A, and one source of tier B, the only one in 16
-#: bit whose software overlaps tensor parallel communication.
+#: Rows that are fitted: tier A, and of tier B the only source in 16 bit whose
+#: software overlaps tensor parallel communication, and the one on TPUs.
 SELECTIONS = (
     Selection(tiers=("A",), precisions=_HALF),
     Selection(
         tiers=("B",), precisions=_HALF, source="DGX Cloud", hardware="H100"
     ),
+    Selection(tiers=("B",), precisions=_HALF, source="MaxText TPU"),
 )
 
 #: Largest factor between a stored and a fitted value.
@@ -123,7 +126,7 @@ class Problem:
             machine = machine_for(
                 row.hardware or "", row.interconnect, row.devices_per_node
             )
-            self.families.append(machine.calibration_family)
+            self.families.append(calibrated_family(machine.calibration_family))
             time_s = measured_step_time_s(row)
             assert time_s is not None
             self.measured_s.append(time_s)
@@ -214,11 +217,33 @@ def usable(rows: Sequence[Row]) -> list[Row]:
 
 
 def fit(rows: Sequence[Row]) -> Fit:
-    """Fit all parameters that ``rows`` (of :func:`usable`) show."""
+    """Fit all parameters that ``rows`` (of :func:`usable`) show.
+
+    GPUs first; then TPUs with what that found about the software, which
+    their rows, of another compiler and with all configuration assumed, do not
+    change.
+    """
+    values = stored_values()
+    for is_tpu in (False, True):
+        chosen = [row for row in rows if _on_tpu(row) == is_tpu]
+        if chosen:
+            values = _least_squares(chosen, values, is_tpu)
+    return Fit(values, _cached_fraction(rows, values), len(rows))
+
+
+def _on_tpu(row: Row) -> bool:
+    return (row.hardware or "").startswith("TPU")
+
+
+def _least_squares(
+    rows: Sequence[Row], start: dict[str, float], only_device: bool
+) -> dict[str, float]:
     problem = Problem(rows)
-    start = stored_values()
-    shown = {*problem.families, "every", "software"}
+    shown = set(problem.families)
+    if not only_device:
+        shown |= {"every", "software"}
     names = [name for name in FITTED if name.split(".")[0] in shown]
+    start = start | {name: FITTED[name] for name in names}
     shares = np.array([name.startswith("software.") for name in names])
     begin = np.array([start[name] for name in names])
 
@@ -236,20 +261,20 @@ def fit(rows: Sequence[Row]) -> Fit:
         np.zeros(len(names)),
         loss="soft_l1",
         bounds=(
-            np.where(shares, -begin, -math.log(LIMIT)),
-            np.where(shares, 1 - begin, math.log(LIMIT)),
+            np.where(shares, -begin - 1e-9, -math.log(LIMIT)),
+            np.where(shares, 1 - begin + 1e-9, math.log(LIMIT)),
         ),
         diff_step=1e-3,
         xtol=1e-4,
-        ftol=1e-5,
-        max_nfev=30,
+        ftol=1e-7,
+        max_nfev=60,
     )
     values = moved(found.x)
     for name in values:
         if not name.endswith(("_ns", "_size")):
             values[name] = min(max(values[name], 0.0), 1.0)
         values[name] = float(f"{values[name]:.4g}")
-    return Fit(values, _cached_fraction(rows, values), len(rows))
+    return values
 
 
 def _cached_fraction(rows: Sequence[Row], values: dict[str, float]) -> float:

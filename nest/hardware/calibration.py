@@ -104,6 +104,11 @@ def stored_calibration() -> CalibrationFile:
     return msgspec.json.decode(path.read_bytes(), type=CalibrationFile)
 
 
+def calibrated_family(family: str) -> str:
+    """Return the family whose parameters a device family takes."""
+    return stored_calibration().inherits.get(family, family)
+
+
 def calibration_of(family: str) -> Calibration:
     """Return the parameters of a device family.
 
@@ -112,5 +117,4 @@ def calibration_of(family: str) -> Calibration:
     KeyError
         If the family is neither calibrated nor inherits.
     """
-    stored = stored_calibration()
-    return stored.families[stored.inherits.get(family, family)]
+    return stored_calibration().families[calibrated_family(family)]

@@ -20,7 +20,11 @@ from msgspec.structs import replace
 from nest.cost.score import Score, score
 from nest.errors import NestError, UnknownNameError
 from nest.hardware import machine_for
-from nest.hardware.calibration import Calibration, stored_calibration
+from nest.hardware.calibration import (
+    Calibration,
+    calibrated_family,
+    stored_calibration,
+)
 from nest.hardware.calibration import Software as SoftwareCalibration
 from nest.ir.base import Struct
 from nest.ir.graph import Edge, Graph, Layer, LayerKind
@@ -149,7 +153,9 @@ class PredictOptions(Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     calibration
-        Parameter sets by device family instead of the stored ones.
+        Parameter sets instead of the stored ones, by device family (one with
+        parameters of its own, see
+        :func:`~nest.hardware.calibration.calibrated_family`).
     software
         Parameters that do not depend on the device, instead of the stored
         ones.
@@ -332,7 +338,7 @@ def build(
     ):
         if size % degree:
             return Skip(f"{name} does not divide what it splits")
-    family = site.calibration_family
+    family = calibrated_family(site.calibration_family)
     if family in options.calibration:
         site = site.with_calibration(options.calibration[family])
     software = software_of(row)
