@@ -31,6 +31,9 @@ TIMEOUT_S = 300
 UNIT = ("tests/unit/test_cost_terms.py", "tests/unit/test_score.py")
 TOPOLOGY = ("tests/unit/test_topology.py",)
 NEST = ("tests/unit/test_nest_artifact_preset.py",)
+EXTENSIONS = ("tests/semantics/test_extensions.py",)
+COUNTS = ("tests/unit/test_operators.py",)
+ROWS = ("tests/unit/test_predict.py",)
 
 
 def agree(solver: str) -> tuple[str, ...]:
@@ -67,6 +70,9 @@ CPSAT = "formulations/cpsat/constraints.py"
 MILP = "formulations/milp/constraints.py"
 SCORE = "nest/cost/score.py"
 MODEL = "nest/cost/model.py"
+HIERARCHY = "nest/topology/hierarchy.py"
+OPERATORS = "nest/workloads/operators.py"
+PREDICT = "nest/validation/predict.py"
 
 MUTATIONS = (
     # The dynamic program
@@ -366,6 +372,70 @@ MUTATIONS = (
         "per_byte += 2 * factors[level] + before_per_byte",
         "per_byte += 2 * factors[level]",
         NEST,
+    ),
+    # Extensions, operators, predictions
+    Mutation(
+        "score: interleaving does not shorten the bubble",
+        SCORE,
+        "others, plan.virtual_stages",
+        "others, 1",
+        EXTENSIONS,
+    ),
+    Mutation(
+        "score: all of the gradient sync hides",
+        SCORE,
+        "math.floor(fraction * sum(",
+        "math.floor(sum(",
+        EXTENSIONS,
+    ),
+    Mutation(
+        "score: chunks of a block share one working set each",
+        SCORE,
+        "working_bytes=max(stage.working_bytes for stage in stages),",
+        'working_bytes=total("working_bytes"),',
+        EXTENSIONS,
+    ),
+    Mutation(
+        "model: the reserve is free",
+        MODEL,
+        "+ self.problem.cluster.device.reserve_bytes,",
+        "+ 0 * self.problem.cluster.device.reserve_bytes,",
+        EXTENSIONS,
+    ),
+    Mutation(
+        "network: NCCL launches for free",
+        HIERARCHY,
+        "return launch_ns + 2 * ring_ns",
+        "return 2 * ring_ns",
+        TOPOLOGY,
+    ),
+    Mutation(
+        "operators: a causal mask saves nothing",
+        OPERATORS,
+        "seen = length / 2",
+        "seen = length",
+        COUNTS,
+    ),
+    Mutation(
+        "operators: one half-size dimension counts",
+        OPERATORS,
+        "fraction *= size / (size + calibration.matmul_half_size)",
+        "fraction = size / (size + calibration.matmul_half_size)",
+        COUNTS,
+    ),
+    Mutation(
+        "operators: the host always runs ahead",
+        OPERATORS,
+        "return ahead + calibration.waiting_fraction * (waiting - ahead)",
+        "return ahead",
+        COUNTS,
+    ),
+    Mutation(
+        "predict: nvidia-smi sees no cache",
+        PREDICT,
+        '"cached": round(cached)',
+        '"cached": 0',
+        ROWS,
     ),
 )
 
