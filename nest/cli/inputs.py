@@ -207,6 +207,13 @@ def job_options(command: F) -> F:
             help=f"Recompute choices.  [default: {','.join(RECOMPUTE)}]",
         ),
         click.option(
+            "--virtual-stages",
+            type=integers(),
+            metavar="N,…",
+            help="Chunks of layers per pipeline stage; above 1 plans are "
+            "interleaved.  [default: 1]",
+        ),
+        click.option(
             "--layers-per-node",
             type=positive,
             metavar="N",

@@ -107,6 +107,8 @@ class Request(Struct, frozen=True, kw_only=True):
         Consecutive blocks that one graph node stands for.
     dtype
         Of the matrix products.
+    virtual_stages
+        Chunks per block that plans may have; above 1 they are interleaved.
     """
 
     global_batch: int | None = None
@@ -119,6 +121,7 @@ class Request(Struct, frozen=True, kw_only=True):
     recompute: tuple[Recompute, ...] | None = None
     layers_per_node: int | None = None
     dtype: Dtype | None = None
+    virtual_stages: tuple[int, ...] | None = None
 
 
 class Choices(Struct, frozen=True, kw_only=True):
@@ -136,6 +139,8 @@ class Choices(Struct, frozen=True, kw_only=True):
         Whether activations between layers are cut over ``tp`` too.
     dtype
         Of the matrix products.
+    virtual_stages
+        As in :class:`~nest.ir.job.Job`.
     """
 
     global_batch: int
@@ -147,6 +152,7 @@ class Choices(Struct, frozen=True, kw_only=True):
     layers_per_node: int = 1
     sequence_parallel: bool = True
     dtype: Dtype = "bf16"
+    virtual_stages: tuple[int, ...] = (1,)
 
 
 # Choices
@@ -176,6 +182,7 @@ def choose(
     samples per rank        powers of two up to 32 Ki tokens; every
                             ``B/dp`` of micro-batches that the user names
     ``dtype``               bf16, on devices without it fp16
+    ``virtual_stages``      1: no interleaving
     ======================  ==============================================
 
     Sequence parallelism is off where a tower's length does not divide by
@@ -258,6 +265,7 @@ def choose(
         layers_per_node=_layers_per_node(model, request.layers_per_node),
         sequence_parallel=sequence_parallel,
         dtype=_dtype(site, request.dtype),
+        virtual_stages=request.virtual_stages or (1,),
     )
 
 
@@ -471,6 +479,7 @@ def _problem(
             zero=choices.zero,
             recompute=choices.recompute,
             sequence_parallel=choices.sequence_parallel,
+            virtual_stages=choices.virtual_stages,
             model_flops_per_sample=float(
                 model.model_flops(choices.sequence_length)
             ),

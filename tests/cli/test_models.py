@@ -137,6 +137,7 @@ def test_options_reach_the_problem(cli: Cli, tmp_path: Path) -> None:
         *("--micro-batches", "3", "--tp", "2,4", "--cp", "1,2"),
         *("--ep", "8", "--zero", "1,3", "--recompute", "selective"),
         *("--layers-per-node", "8", "--dtype", "fp8"),
+        *("--virtual-stages", "1,2"),
     )
     assert cli("problems", *arguments, "-o", path) == 0
     problem = read_problem(path)
@@ -144,6 +145,7 @@ def test_options_reach_the_problem(cli: Cli, tmp_path: Path) -> None:
     assert (job.global_batch, job.sequence_length) == (48, 2048)
     assert (job.micro_batches, job.zero) == ((3,), (1, 3))
     assert (job.recompute, job.dtype) == (("selective",), "fp8")
+    assert job.virtual_stages == (1, 2)
     assert len(problem.graph.layers) == 4 + 2
     assert {cost.key for cost in problem.graph.kinds[0].costs} == {
         (tp, cp, 8, samples)
