@@ -15,9 +15,17 @@ from nest.solvers.base import (
     ignore_progress,
 )
 
+#: Share of the time limit for the exact search where interleaved plans are
+#: tried after it.
+EXACT_SHARE = 0.9
+
 
 class DpSolver:
-    """Exact over all replicas, micro-batches, stages, strategies, offsets."""
+    """Exact over all replicas, micro-batches, stages, strategies, offsets.
+
+    Where the job allows interleaving, uniform interleaved plans are tried
+    after that; see :mod:`nest.dp.interleaved`.
+    """
 
     name: ClassVar[str] = "dp"
     capabilities: ClassVar[Capabilities] = Capabilities(
@@ -55,6 +63,11 @@ class DpSolver:
         deadline = Deadline(options.time_limit_s)
         from nest.cost.model import CostModel
         from nest.dp.closed_sets import MAX_CLOSED_SETS, closed_sets
+        from nest.dp.interleaved import (
+            interleave,
+            virtual_stages,
+            without_bounds,
+        )
         from nest.solvers.warm_start import check_warm_start
 
         limit = _read_limit(options, MAX_CLOSED_SETS)
@@ -67,7 +80,15 @@ class DpSolver:
             from nest.dp.uniform import search
         else:
             from nest.dp.cases import search
-        return search(model, sets, deadline, report, upper, plan)
+        if not virtual_stages(problem):
+            return search(model, sets, deadline, report, upper, plan)
+        remaining_s = deadline.remaining_s
+        exact = Deadline(
+            None if remaining_s is None else EXACT_SHARE * remaining_s
+        )
+        plain_report = without_bounds(report)
+        plain = search(model, sets, exact, plain_report, upper, plan)
+        return interleave(model, plain, deadline, report)
 
 
 def _read_limit(options: SolveOptions, default: int) -> int:

@@ -1,0 +1,630 @@
+"""Interleaved plans of the dynamic program.
+
+Messages cost nothing on :data:`FREE`; layers take 10 + 20 ns unless a test
+says otherwise.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from nest.cost.model import CostModel
+from nest.cost.score import score
+from nest.cost.space import make_case
+from nest.dp import chunks, interleaved
+from nest.dp.interleaved import TRIED, interleave
+from nest.dp.solver import DpSolver
+from nest.errors import InvalidPlanError
+from nest.ir import Activations, Strategy
+from nest.solvers.base import (
+    Deadline,
+    Limit,
+    SolveOptions,
+    SolverOutput,
+    Status,
+    ignore_progress,
+)
+from nest.solvers.registry import get_solver
+from nest.solvers.result import Outcome
+from nest.solvers.run import run_solver
+from tests.builders import (
+    FLAT,
+    PAIRS,
+    SINGLE,
+    call,
+    make_cost,
+    make_levels,
+    make_plan,
+    make_problem,
+)
+from tests.properties.profiles import examples
+from tests.strategies import problems
+
+FREE = make_levels((4, 0.0, 1e18))
+
+
+def chain(costs, edge=0, skips=(), **fields):
+    """Build a chain of layers ``l0``, ``l1``, … with these costs."""
+    names = [f"l{i}" for i in range(len(costs))]
+    return make_problem(
+        dict(zip(names, costs, strict=True)),
+        edges=(
+            *((a, b, edge) for a, b in itertools.pairwise(names)),
+            *((names[i], names[j], size) for i, j, size in skips),
+        ),
+        **{
+            "devices": 2,
+            "global_batch": 4,
+            "replicas": (1,),
+            "virtual_stages": (1, 2),
+            "topology": FREE,
+            **fields,
+        },
+    )
+
+
+def equal(count, cost=None, **fields):
+    return chain([cost or make_cost(10, 20)] * count, **fields)
+
+
+def solve(problem, **options):
+    return DpSolver().solve(problem, SolveOptions(**options))
+
+
+def plain(problem):
+    return replace(problem, job=replace(problem.job, virtual_stages=(1,)))
+
+
+# What it finds
+
+
+@pytest.mark.parametrize(
+    ("allowed", "step", "virtual"),
+    [
+        # two blocks of 4 · 30: 4 · 120 + 120 / v
+        ((1,), 600, 1),
+        ((1, 2), 540, 2),
+        ((1, 4), 510, 4),
+        ((1, 2, 4), 510, 4),
+        # chunks of 2, 2, 1, 1, 1 and 1 layers
+        ((1, 3), 520, 3),
+        # more chunks than layers
+        ((1, 5), 600, 1),
+    ],
+)
+def test_chunks_divide_the_bubble(allowed, step, virtual):
+    problem = equal(8, virtual_stages=allowed)
+    output = solve(problem)
+    assert output.claimed_quanta == step
+    assert output.plan.virtual_stages == virtual
+    assert score(problem, output.plan).step_quanta == step
+    if virtual == 1:
+        assert output.status is Status.OPTIMAL
+    else:
+        assert output.status is Status.FEASIBLE
+        assert output.lower_bound_quanta is None
+        assert len(output.plan.stages) == 2 * virtual
+
+
+def test_layers_of_a_block_balance_over_all_its_chunks():
+    """Loads 40, 10, 10, 40, 10, 10, 40, 40 in eight chunks: all balanced.
+
+    Chunks of one layer give 40 + 10 + 10 + 40 = 100 to either block; v = 4:
+    4 · 100 + 100 / 4. Without interleaving 100 and 100 need a cut behind the
+    fourth layer: 4 · 100 + 100.
+    """
+    loads = [40, 10, 10, 40, 10, 10, 40, 40]
+    costs = [make_cost(0, load) for load in loads]
+    assert solve(chain(costs, virtual_stages=(1,))).claimed_quanta == 500
+    assert solve(chain(costs, virtual_stages=(1, 4))).claimed_quanta == 425
+
+
+@pytest.mark.parametrize("max_moves", [chunks.MAX_MOVES, 0])
+@pytest.mark.parametrize(
+    ("loads", "sizes"),
+    [
+        # 10 + 30 and 10 + 30; in proportion to the load, and with chunks of
+        # 30 at most, block 0 has 20 + 10
+        ((10, 10, 20, 10, 30), [1, 1, 2, 1]),
+        ((10, 10, 20, 30, 10), [1, 2, 1, 1]),
+        ((10, 20, 10, 10, 30), [2, 1, 1, 1]),
+    ],
+)
+def test_cuts_move_where_that_is_faster(monkeypatch, loads, sizes, max_moves):
+    """Two blocks of 40: 4 · 40 + 40 / 2; without interleaving 40 more."""
+    monkeypatch.setattr(chunks, "MAX_MOVES", max_moves)
+    output = solve(chain([make_cost(0, load) for load in loads]))
+    assert output.claimed_quanta == 180
+    assert [len(stage.layers) for stage in output.plan.stages] == sizes
+
+
+def test_communication_is_paid_per_chunk():
+    """Receives of 10 + 5 ns at every cut, in both directions.
+
+    v = 1: 4 · (120 + 15) + 135 = 675. v = 2 has three cuts and so 240 + 90
+    on two blocks: at least 4 · 165 + 165 / 2, which is more.
+    """
+    problem = equal(8, edge=5, topology=make_levels((2, *FLAT)))
+    output = solve(problem)
+    assert output.claimed_quanta == 675
+    assert output.plan.virtual_stages == 1
+    assert output.status is Status.OPTIMAL
+
+
+def test_more_blocks_than_micro_batches_cannot_interleave():
+    """M = 1 with two devices; one block is no pipeline."""
+    problem = equal(8, global_batch=1)
+    output = solve(problem)
+    assert output == SolverOutput(
+        status=Status.OPTIMAL,
+        plan=solve(plain(problem)).plan,
+        claimed_quanta=240,
+        lower_bound_quanta=240,
+        detail=TRIED,
+    )
+
+
+# Memory
+
+
+def test_memory_limits_the_passes_in_flight():
+    """Four layers that keep 10 bytes each on two devices.
+
+    v = 1 keeps 2 · 20 on the first; v = 2 keeps 3 · 10 + 2 · 10.
+    """
+    cost = make_cost(10, 20, kept_bytes=10)
+    fits = solve(equal(4, cost, memory_bytes=50))
+    assert (fits.claimed_quanta, fits.plan.virtual_stages) == (270, 2)
+    tight = solve(equal(4, cost, memory_bytes=49))
+    assert (tight.claimed_quanta, tight.plan.virtual_stages) == (300, 1)
+
+
+def test_recomputation_makes_room_for_more_passes():
+    """Half the bytes for 1 ns a layer: 4 · 62 + 62 / 2 = 279 < 300."""
+    cost = make_cost(
+        10,
+        20,
+        activations=(
+            Activations(kept_bytes=10),
+            Activations(recompute="selective", kept_bytes=5, extra_ns=1),
+        ),
+    )
+    fields = {"recompute": ("none", "selective"), "memory_bytes": 49}
+    output = solve(equal(4, cost, **fields))
+    assert output.claimed_quanta == 279
+    assert output.plan.virtual_stages == 2
+    assert {s.strategy.recompute for s in output.plan.stages} == {"selective"}
+
+
+def test_one_chunk_may_keep_less_than_another():
+    """Six layers of 30 ns; 80 bytes of weights and state, 7 kept.
+
+    Three layers on either block: 4 · 90 + 90 / 2. The first one has chunks
+    of one and two layers: with 3 and 2 passes in flight they keep 3 + 2 · 2
+    times 7 bytes, the other way round 3 · 2 + 2 times. Plain stages of three
+    keep 2 · 3 times 7 bytes: 4 · 90 + 90.
+    """
+    cost = make_cost(10, 20, weight_bytes=10, kept_bytes=7)
+    needed = 3 * 80 + 7 * (3 + 2 * 2)
+    output = solve(equal(6, cost, memory_bytes=needed))
+    assert output.claimed_quanta == 405
+    assert [len(s.layers) for s in output.plan.stages][::2] == [1, 2]
+    tight = solve(equal(6, cost, memory_bytes=needed - 1))
+    assert (tight.claimed_quanta, tight.plan.virtual_stages) == (450, 1)
+
+
+@pytest.mark.parametrize(
+    ("memory_bytes", "step"), [(160, 270), (100, 270), (79, None)]
+)
+def test_cuts_move_until_the_plan_fits(memory_bytes, step):
+    """Four layers of 30 ns; the last one has 80 bytes, so has one before it.
+
+    That one takes no time. Without room for both it leaves the last chunk;
+    plain stages would take 90 and 30: 4 · 90 + 30.
+    """
+    time, both = make_cost(10, 20), make_cost(10, 20, weight_bytes=10)
+    costs = [time, time, time, make_cost(weight_bytes=10), both]
+    problem = chain(costs, memory_bytes=memory_bytes)
+    assert solve(problem).claimed_quanta == step
+    if memory_bytes == 100:
+        assert solve(plain(problem)).claimed_quanta == 390
+
+
+# Prices
+
+
+@st.composite
+def ways_to_cut(draw):
+    """A chain of layers of all sorts, blocks, and a way to cut it."""
+    blocks, virtual = draw(st.integers(2, 3)), draw(st.integers(2, 3))
+    width, replicas = draw(st.integers(1, 2)), draw(st.integers(1, 2))
+    numbers = st.integers(0, 50)
+    costs = [
+        make_cost(
+            draw(numbers),
+            draw(numbers),
+            tp=width,
+            weight_bytes=draw(numbers),
+            kept_bytes=draw(numbers),
+            working_bytes=draw(numbers),
+            collectives=(
+                call("all-reduce", "tp", "forward", 10 + draw(numbers)),
+            ),
+        )
+        for _ in range(blocks * virtual + draw(st.integers(0, 4)))
+    ]
+    micro_batches = blocks + draw(st.integers(0, 3))
+    last = len(costs) - 1
+    problem = chain(
+        costs,
+        edge=draw(numbers),
+        skips=draw(
+            st.sampled_from(
+                ((), ((0, last, 30),), ((0, 2, 7), (0, last, 3), (1, 3, 90)))
+            )
+        ),
+        devices=blocks * width * replicas,
+        topology=make_levels((2, 1.0, 1e9), (3, 5.0, 5e8), (2, 20.0, 1e8)),
+        hbm=1e9,
+        replicas=(replicas,),
+        sequence_parallel=draw(st.booleans()),
+        global_batch=micro_batches * replicas,
+        virtual_stages=(1, 2, 3),
+        memory_bytes=draw(st.integers(1, 10_000)),
+    )
+    inner = draw(
+        st.sets(
+            st.integers(1, len(costs) - 1),
+            min_size=blocks * virtual - 1,
+            max_size=blocks * virtual - 1,
+        )
+    )
+    uniform = chunks.Uniform(
+        chunks.LayerOrder.of(CostModel(problem)),
+        make_case(problem, replicas, 1),
+        Strategy(tp=width),
+    )
+    shape = chunks.Shape(blocks, virtual)
+    return uniform, shape, [0, *sorted(inner), len(costs)]
+
+
+@examples(100)
+@given(ways_to_cut())
+def test_prices_are_those_of_the_score(way):
+    uniform, shape, cuts = way
+    problem = uniform.layers.model.problem
+    pieces = chunks.make_pieces(uniform, shape)
+    prices = chunks.price(uniform, shape, pieces, np.array([cuts]))
+    plan = chunks.make_plan(uniform, shape, cuts)
+    verdict = score(problem, plan)
+    assert prices.step.tolist() == [verdict.step_quanta]
+    assert prices.load[0].tolist() == [b.load for b in verdict.blocks]
+    assert prices.sync[0].tolist() == [b.sync for b in verdict.blocks]
+    capacity = problem.cluster.device.memory_bytes
+    excess = [max(0, b.memory_bytes - capacity) for b in verdict.blocks]
+    assert [x > 0 for x in prices.excess[0]] == [x > 0 for x in excess]
+    # sizes of layers that do not fit alone are not exact
+    if all(b.memory_bytes <= capacity for b in verdict.stages):
+        assert prices.excess[0].tolist() == excess
+
+
+@examples(100)
+@given(ways_to_cut())
+def test_a_plan_that_fits_is_considered_and_no_faster_than_its_bounds(way):
+    uniform, shape, cuts = way
+    plan = chunks.make_plan(uniform, shape, cuts)
+    verdict = score(uniform.layers.model.problem, plan)
+    if not verdict.feasible:
+        return
+    (bound,) = (
+        item.bound
+        for item in interleaved.uniform_choices(uniform.layers)
+        if item.number == uniform.number
+    )
+    (refined,) = (
+        item.bound
+        for item in interleaved.shapes(uniform)
+        if item.shape == shape
+    )
+    assert bound <= verdict.step_quanta
+    assert refined <= verdict.step_quanta
+
+
+def test_bounds_of_equal_layers_are_exact():
+    """Two blocks of 120: 480 + 120 / v; the first bound takes v = 4."""
+    layers = chunks.LayerOrder.of(
+        CostModel(equal(8, virtual_stages=(1, 2, 4)))
+    )
+    (first,) = interleaved.uniform_choices(layers)
+    assert (first.bound, first.shape) == (510, None)
+    found = {x.shape: x.bound for x in interleaved.shapes(first.uniform)}
+    assert found == {(2, 2): 540, (2, 4): 510}
+
+
+def test_a_way_that_fits_comes_before_a_faster_one():
+    """Bytes too many, then step time, then balance."""
+    zeros = np.zeros((4, 2), dtype=np.int64)
+    prices = chunks.Prices(
+        excess=np.array([[1, 0], [0, 0], [0, 0], [0, 0]]),
+        load=np.array([[5, 5], [5, 6], [9, 1], [5, 5]]),
+        sync=zeros,
+        step=np.array([1, 9, 8, 8]),
+    )
+    assert prices.best() == 3
+    keys = [prices.key(way) for way in range(4)]
+    assert sorted(range(4), key=keys.__getitem__) == [3, 2, 1, 0]
+
+
+@pytest.mark.parametrize("virtual", [2, 3, 4])
+@pytest.mark.parametrize("blocks", [2, 3, 4])
+@pytest.mark.parametrize("further", [0, 1, 2, 3, 9])
+def test_passes_in_flight_are_those_of_the_score(blocks, virtual, further):
+    micro_batches = blocks + further
+    problem = equal(
+        blocks * virtual,
+        make_cost(1, 1, kept_bytes=1),
+        devices=blocks,
+        global_batch=micro_batches,
+        virtual_stages=(virtual,),
+    )
+    names = [layer.id for layer in problem.graph.layers]
+    plan = replace(
+        make_plan(*((name, SINGLE) for name in names)),
+        virtual_stages=virtual,
+    )
+    passes = chunks.passes_in_flight(blocks, virtual, micro_batches)
+    stages = score(problem, plan).stages
+    assert [s.inflight for s in stages] == passes.T.ravel().tolist()
+
+
+def test_passes_in_flight_by_hand():
+    """Two blocks of two chunks, M = 4: aa cc a and bb d.
+
+    Three of two, M = 4, so that the second group has one micro-batch: aaa
+    ddd a d, bbb eee and ccc f.
+    """
+    two = chunks.passes_in_flight(2, 2, 4)
+    assert two.tolist() == [[3, 2], [2, 1]]
+    three = chunks.passes_in_flight(3, 2, 4)
+    assert three.tolist() == [[4, 4], [3, 3], [3, 1]]
+
+
+# Against other searches
+
+
+@examples(25)
+@given(problems(preset="standard"))
+def test_between_the_plain_optimum_and_brute_force(problem):
+    job = replace(problem.job, schedule="1f1b", virtual_stages=(1, 2))
+    problem = replace(problem, job=job)
+
+    def step(output):
+        if output.plan is None:
+            return math.inf
+        assert score(problem, output.plan).feasible
+        return output.claimed_quanta
+
+    options = SolveOptions(extra={"max_plans": "1000000"})
+    found = solve(problem)
+    best = step(get_solver("brute")().solve(problem, options))
+    assert best <= step(found) <= step(solve(plain(problem)))
+    assert found == solve(problem)
+
+
+@st.composite
+def uniform_chains(draw):
+    """Equal layers with costs on one device, or on two."""
+    wide = draw(st.booleans())
+    devices = draw(st.integers(2, 3)) * (2 if wide else 1)
+    cost = make_cost(
+        10 * draw(st.integers(1, 20)),
+        draw(st.integers(1, 300)),
+        tp=2 if wide else 1,
+        weight_bytes=draw(st.integers(0, 3)),
+        kept_bytes=draw(st.integers(0, 5)),
+    )
+    topologies = (FREE, PAIRS, make_levels((6, *FLAT)))
+    return equal(
+        draw(st.integers(2, 7)),
+        cost,
+        edge=draw(st.integers(0, 9)),
+        devices=devices,
+        topology=make_levels((2, 1.0, 1e9), (3, 3.0, 1e9))
+        if devices > 4
+        else draw(st.sampled_from(topologies)),
+        replicas=draw(st.sampled_from((None, (1,)))),
+        global_batch=draw(st.integers(1, 8)),
+        virtual_stages=draw(st.sampled_from(((1, 2), (1, 3), (1, 2, 3)))),
+        memory_bytes=draw(st.sampled_from((10**6, 10**6, 100, 60))),
+    )
+
+
+@examples(100)
+@given(uniform_chains())
+def test_best_where_all_plans_are_uniform(problem):
+    wanted = get_solver("brute")().solve(problem, SolveOptions())
+    assert solve(problem).claimed_quanta == wanted.claimed_quanta
+
+
+def test_branches_are_cut_in_topological_order():
+    """A diamond of 1 + 2 · 3 + 1 layers; every plan is checked by score."""
+    names = ["a", "b0", "b1", "b2", "c0", "c1", "c2", "d"]
+    edges = ("a b0", "b0 b1", "b1 b2", "b2 d", "a c0", "c0 c1", "c1 c2")
+    pairs = [tuple(edge.split()) for edge in (*edges, "c2 d")]
+    problem = make_problem(
+        dict.fromkeys(names, make_cost(10, 20)),
+        edges=tuple((a, b, 0) for a, b in pairs),
+        devices=2,
+        global_batch=4,
+        replicas=(1,),
+        virtual_stages=(1, 2, 4),
+        topology=FREE,
+    )
+    assert solve(problem).claimed_quanta == 510
+
+
+# What it says
+
+
+def test_a_problem_without_interleaving_is_left_alone(monkeypatch):
+    problem = equal(8, virtual_stages=(1,))
+    output = SolverOutput(status=Status.NO_SOLUTION, detail="untouched")
+    model, deadline = CostModel(problem), Deadline(None)
+    assert interleave(model, output, deadline, ignore_progress) is output
+
+    monkeypatch.setattr(interleaved, "interleave", None)
+    reports = []
+    output = DpSolver().solve(problem, SolveOptions(), reports.append)
+    assert (output.status, output.claimed_quanta) == (Status.OPTIMAL, 600)
+    assert (output.lower_bound_quanta, output.detail) == (600, "")
+    assert any(r.lower_bound_quanta is not None for r in reports)
+
+
+def test_no_bound_is_reported_where_a_plan_may_be_better():
+    reports = []
+    DpSolver().solve(equal(8), SolveOptions(), reports.append)
+    assert {r.lower_bound_quanta for r in reports} == {None}
+    steps = [r.claimed_quanta for r in reports if r.plan is not None]
+    assert steps[-2:] == [600, 540]
+
+
+@pytest.mark.parametrize(
+    ("fields", "step", "detail"),
+    [
+        (
+            {},
+            540,
+            "did not search virtual_stages; tried interleaved plans with one "
+            "strategy for all blocks only; without interleaving 600 quanta, "
+            "proven optimal",
+        ),
+        (
+            {"global_batch": 1},
+            240,
+            "did not search virtual_stages; proven optimal without it; tried "
+            "interleaved plans with one strategy for all blocks only",
+        ),
+        (
+            {"memory_bytes": 1},
+            None,
+            "did not search virtual_stages; proven infeasible without it; "
+            "tried interleaved plans with one strategy for all blocks only",
+        ),
+    ],
+)
+def test_the_verdict_claims_no_more_than_was_done(fields, step, detail):
+    cost = make_cost(10, 20, kept_bytes=2)
+    result = run_solver(equal(8, cost, **fields), "dp")
+    assert result.outcome is Outcome.SOLVED
+    wanted = Status.NO_SOLUTION if step is None else Status.FEASIBLE
+    assert (result.status, result.step_quanta) == (wanted, step)
+    assert result.lower_bound_quanta is None
+    assert result.detail == detail
+
+
+def interleaved_plan(problem):
+    names = [layer.id for layer in problem.graph.layers]
+    plan = make_plan(
+        *((" ".join(names[i : i + 2]), SINGLE) for i in range(0, 8, 2))
+    )
+    return replace(plan, virtual_stages=2)
+
+
+def test_an_interleaved_warm_start_is_refused():
+    problem = equal(8)
+    options = SolveOptions(warm_start=interleaved_plan(problem))
+    with pytest.raises(
+        InvalidPlanError,
+        match=r"^warm start: expected a plan without virtual_stages, which "
+        "solver 'dp' does not search",
+    ):
+        run_solver(problem, "dp", options)
+
+
+def test_nothing_is_proven_about_an_interleaved_warm_start():
+    """The solver itself takes it; no plain plan beats its 540 quanta."""
+    problem = equal(8)
+    start = interleaved_plan(problem)
+    output = solve(problem, warm_start=start)
+    assert (output.plan, output.claimed_quanta) == (start, 540)
+    assert output.status is Status.FEASIBLE
+    assert output.lower_bound_quanta is None
+    assert output.detail == TRIED
+
+
+# The clock
+
+
+class Steps(Deadline):
+    """A deadline that passes after so many looks at it."""
+
+    def __init__(self, count):
+        super().__init__(None)
+        self.left = count
+
+    @property
+    def passed(self):
+        self.left -= 1
+        return self.left < 0
+
+
+def test_it_stops_at_the_deadline():
+    problem = equal(8, virtual_stages=(1, 2, 4), devices=4)
+    before = solve(plain(problem))
+    end = solve(problem)
+    assert end.claimed_quanta < before.claimed_quanta
+    model = CostModel(problem)
+    steps = []
+    for count in range(100):
+        clock = Steps(count)
+        output = interleave(model, before, clock, ignore_progress)
+        steps.append(output.claimed_quanta)
+        if output.plan.virtual_stages == 1:
+            # what was proven about plain plans still is
+            assert output.status is Status.OPTIMAL
+            assert output.limit is None
+            assert output.detail == f"{TRIED}, and until the time limit"
+        elif clock.left < 0:
+            assert output.status is Status.FEASIBLE
+            assert output.limit is Limit.TIME
+        else:
+            assert output == end
+            break
+    else:
+        pytest.fail("expected an end of the search")
+    assert steps[0] == before.claimed_quanta
+    assert steps == sorted(steps, reverse=True)
+    assert steps[-1] == end.claimed_quanta
+
+
+def test_no_time_is_no_solution():
+    output = solve(equal(8), time_limit_s=0.0)
+    assert output.status is Status.NO_SOLUTION
+    assert output.limit is Limit.TIME
+    assert output.detail.endswith(", and until the time limit")
+
+
+def test_a_tenth_of_the_time_is_left_for_interleaved_plans(monkeypatch):
+    limits = []
+
+    def search(model, sets, deadline, report, upper, plan):
+        limits.append(deadline.limit_s)
+        return SolverOutput(
+            status=Status.NO_SOLUTION, limit=Limit.TIME, detail="no time"
+        )
+
+    monkeypatch.setattr("nest.dp.cases.search", search)
+    output = solve(equal(8), time_limit_s=1000.0)
+    assert limits[0] == pytest.approx(900.0, rel=0.01)
+    assert output.claimed_quanta == 540
+    assert (output.status, output.limit) == (Status.FEASIBLE, Limit.TIME)
+    assert output.detail == f"no time; {TRIED}"
+    solve(equal(8))
+    assert limits[1] is None
