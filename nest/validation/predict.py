@@ -71,8 +71,6 @@ class Software(Struct, frozen=True, kw_only=True):
         Communication that it overlaps with computation.
     gradient_bytes
         Of the gradient that is kept and communicated, per weight.
-    buffer_bytes
-        Per weight, of buffers that ZeRO does not shard.
     zero
         ZeRO stage.
     sequence_parallel
@@ -88,7 +86,6 @@ class Software(Struct, frozen=True, kw_only=True):
     attention_share: float = 1.0
     overlap: tuple[Overlap, ...] = ()
     gradient_bytes: int = 2
-    buffer_bytes: int = 0
     zero: int = 0
     sequence_parallel: bool = False
     classic: bool = False
@@ -136,14 +133,12 @@ SOFTWARE = (
     Software(prefix="", overlap=_STATES),
 )
 
-#: Values of ``recompute`` that mean one of the three choices of a plan.
+#: Patterns of ``recompute`` that mean one of the three choices of a plan.
 RECOMPUTATION: dict[str, Recompute] = {
-    "none": "none",
-    "selective": "selective",
-    "selective (remat_policy=minimal)": "selective",
-    "minimal": "selective",
-    "minimal_with_context": "selective",
-    "full": "full",
+    r"none": "none",
+    r"selective": "selective",
+    r"(.*\bremat_policy=)?minimal(_with_context)?\)?": "selective",
+    r"full\b.*": "full",
 }
 
 
@@ -225,15 +220,9 @@ def predict(row: Row, options: PredictOptions = STORED) -> Prediction | Skip:
     A row that does not say what is recomputed takes the least that fits, as
     whoever tuned the run did.
     """
-    stated = row.recompute or ""
-    if (row.framework or "").startswith("PyTorch FSDP"):
-        # Its "selective" recomputes some of the layers, in full.
-        stated = stated.replace("selective", "some layers")
-    choices: tuple[Recompute, ...] = RECOMPUTE
-    if stated:
-        if stated not in RECOMPUTATION:
-            return Skip("recomputation that no plan expresses")
-        choices = (RECOMPUTATION[stated],)
+    choices = recomputations(row)
+    if not choices:
+        return Skip("recomputation that no plan expresses")
     first: Prediction | None = None
     for choice in choices:
         case = build(row, choice, options)
@@ -249,6 +238,23 @@ def predict(row: Row, options: PredictOptions = STORED) -> Prediction | Skip:
         first = first or prediction
     assert first is not None
     return first
+
+
+def recomputations(row: Row) -> tuple[Recompute, ...]:
+    """Return what a row may have recomputed: all if it does not say it."""
+    stated = (row.recompute or "").lower()
+    if not stated:
+        return RECOMPUTE
+    if stated.startswith("selective") and (row.framework or "").startswith(
+        "PyTorch FSDP"
+    ):
+        # Some of the layers, in full.
+        return ()
+    return tuple(
+        choice
+        for pattern, choice in RECOMPUTATION.items()
+        if re.fullmatch(pattern, stated)
+    )
 
 
 def software_of(row: Row) -> Software:

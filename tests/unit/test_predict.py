@@ -19,6 +19,7 @@ from nest.validation.predict import (
     Skip,
     build,
     predict,
+    recomputations,
 )
 from nest.validation.rows import Row
 from nest.workloads.blocks import Attention, Block, Head, Mlp, Run, Tower
@@ -199,6 +200,33 @@ def test_only_layers_recompute() -> None:
         "full",
         "none",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "choices"),
+    [
+        (None, ("none", "selective", "full")),
+        ("none", ("none",)),
+        ("selective", ("selective",)),
+        ("selective (remat_policy=minimal)", ("selective",)),
+        ("minimal_with_context", ("selective",)),
+        ("Full", ("full",)),
+        ("full (every layer)", ("full",)),
+        ("selective (every other layer)", ()),
+        ("selective (qkv_proj_offloaded)", ()),
+        ("custom", ()),
+    ],
+)
+def test_stated_recomputation(
+    text: str | None, choices: tuple[str, ...]
+) -> None:
+    assert recomputations(row(recompute=text)) == choices
+
+
+def test_selective_of_fsdp_recomputes_some_layers() -> None:
+    fsdp = {"framework": "PyTorch FSDP + torch.compile"}
+    assert recomputations(row(**fsdp, recompute="selective")) == ()
+    assert recomputations(row(**fsdp, recompute="full")) == ("full",)
 
 
 def test_unstated_recomputation_is_the_least_that_fits() -> None:
