@@ -61,25 +61,36 @@ MEASUREMENTS = (
 STORED = ROOT / "nest" / "hardware" / "data" / "device_calibration.json"
 RESULTS = ROOT / "bench" / "results" / "calibration.json"
 
-#: What is fitted, as ``family.parameter``, and where the fit begins; a family
-#: of which no row is selected keeps what is stored. The host is much the same
+#: What is fitted, as ``family.parameter``, and what is known of it without
+#: these rows; the fit begins there and is held there by a weak prior, so that
+#: a parameter that the rows do not show stays. The host is much the same
 #: everywhere: ``every`` family gets one value.
-FITTED = {
-    "A100.matmul_fraction": 0.7,
-    "A100.matmul_half_size": 100.0,
-    "A100.misaligned_fraction": 0.03,
-    "A100.attention_fraction": 0.6,
-    "A100.launch_ns": 70e3,
+PRIORS = {
+    # Large products of cuBLAS; NVIDIA's tables of matmul rates.
+    "A100.matmul_fraction": 0.75,
     "H100.matmul_fraction": 0.7,
-    "H100.matmul_half_size": 400.0,
-    "H100.attention_fraction": 0.4,
-    "V100.matmul_fraction": 0.6,
-    "TPU.matmul_fraction": 0.8,
+    "V100.matmul_fraction": 0.7,
+    "TPU.matmul_fraction": 0.9,
+    # A tile of 128 values is used fully from there on.
+    "A100.matmul_half_size": 128.0,
+    "H100.matmul_half_size": 256.0,
+    # The fp32 rate of the cores that are not tensor cores: 19.5 / 312.
+    "A100.misaligned_fraction": 0.0625,
+    # Dao 2023, arXiv 2307.08691: 50 to 73 % on A100; Shah et al. 2024, arXiv
+    # 2407.08608: 35 % on H100.
+    "A100.attention_fraction": 0.6,
+    "H100.attention_fraction": 0.35,
+    # An operator of PyTorch, 10 to 20 µs in Python and as much in C++.
+    "A100.launch_ns": 30e3,
+    # Unknown.
     "every.waiting_fraction": 0.5,
-    "software.weights": 0.2,
+    "software.weights": 0.5,
     "software.gradients": 0.5,
     "software.tp": 0.5,
 }
+
+#: Standard deviation of the prior, in the logarithm; of shares as they are.
+PRIOR_SIGMA = 0.5
 
 _HALF = ("bf16", "fp16")
 
@@ -99,7 +110,7 @@ LIMIT = 10.0
 
 @dataclass
 class Fit:
-    """A fit: the values of ``FITTED`` and the cached fraction."""
+    """A fit: the values of ``PRIORS`` and the cached fraction."""
 
     values: dict[str, float]
     cached_fraction: float
@@ -161,7 +172,7 @@ def stored_values() -> dict[str, float]:
     """Return the stored values of what is fitted."""
     stored = stored_calibration()
     values = {}
-    for name in FITTED:
+    for name in PRIORS:
         family, parameter = name.split(".")
         if family == "software":
             overlap: dict[str, float] = {**stored.software.overlap}
@@ -216,18 +227,20 @@ def usable(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-def fit(rows: Sequence[Row]) -> Fit:
+def fit(rows: Sequence[Row], begin: dict[str, float] | None = None) -> Fit:
     """Fit all parameters that ``rows`` (of :func:`usable`) show.
+
+    ``begin`` is where the search begins, ``None`` at the priors.
 
     GPUs first; then TPUs with what that found about the software, which
     their rows, of another compiler and with all configuration assumed, do not
     change.
     """
-    values = stored_values()
+    values = dict(PRIORS)
     for is_tpu in (False, True):
         chosen = [row for row in rows if _on_tpu(row) == is_tpu]
         if chosen:
-            values = _least_squares(chosen, values, is_tpu)
+            values |= _least_squares(chosen, values, is_tpu, begin or PRIORS)
     return Fit(values, _cached_fraction(rows, values), len(rows))
 
 
@@ -236,40 +249,48 @@ def _on_tpu(row: Row) -> bool:
 
 
 def _least_squares(
-    rows: Sequence[Row], start: dict[str, float], only_device: bool
+    rows: Sequence[Row],
+    known: dict[str, float],
+    only_device: bool,
+    begin: dict[str, float],
 ) -> dict[str, float]:
+    """Return the values of the parameters that the rows' families have."""
     problem = Problem(rows)
     shown = set(problem.families)
     if not only_device:
         shown |= {"every", "software"}
-    names = [name for name in FITTED if name.split(".")[0] in shown]
-    start = start | {name: FITTED[name] for name in names}
+    names = [name for name in PRIORS if name.split(".")[0] in shown]
+    prior = np.array([PRIORS[name] for name in names])
+    start = np.array([begin[name] for name in names])
     shares = np.array([name.startswith("software.") for name in names])
-    begin = np.array([start[name] for name in names])
 
-    def moved(steps: Any) -> dict[str, float]:
+    def at(steps: Any) -> Any:
         # Shares of communication may be 0: steps add; all else multiplies.
-        values = np.where(shares, begin + steps, begin * np.exp(steps))
-        return start | dict(zip(names, values.tolist(), strict=True))
+        return np.where(shares, start + steps, start * np.exp(steps))
 
     def residuals(steps: Any) -> Any:
-        return np.array(problem.residuals(moved(steps)))
+        # Errors of 0.1 are where the loss turns from square to linear.
+        values = at(steps)
+        named = dict(zip(names, values.tolist(), strict=True))
+        of_rows = np.array(problem.residuals(known | named)) / 0.1
+        ratio = np.maximum(values, 1e-9) / prior
+        off = np.where(shares, values - prior, np.log(ratio))
+        return np.concatenate([of_rows, off / PRIOR_SIGMA])
 
-    # Residuals of 0.1 are where the loss turns from square to linear.
     found = least_squares(
-        lambda steps: residuals(steps) / 0.1,
+        residuals,
         np.zeros(len(names)),
         loss="soft_l1",
         bounds=(
-            np.where(shares, -begin - 1e-9, -math.log(LIMIT)),
-            np.where(shares, 1 - begin + 1e-9, math.log(LIMIT)),
+            np.where(shares, -start - 1e-9, -math.log(LIMIT)),
+            np.where(shares, 1 - start + 1e-9, math.log(LIMIT)),
         ),
         diff_step=1e-3,
         xtol=1e-4,
         ftol=1e-7,
         max_nfev=60,
     )
-    values = moved(found.x)
+    values = dict(zip(names, at(found.x).tolist(), strict=True))
     for name in values:
         if not name.endswith(("_ns", "_size")):
             values[name] = min(max(values[name], 0.0), 1.0)
@@ -344,7 +365,7 @@ def write(found: Fit, rows: Sequence[Row]) -> None:
         ]
         parameters = [
             fitted.split(".")[1]
-            for fitted in FITTED
+            for fitted in PRIORS
             if fitted.startswith((f"{name}.", "every."))
         ]
         sources = sorted({source_of(row) for row in chosen})
@@ -397,7 +418,7 @@ def main() -> None:
     if arguments.leave_one_out:
         held = leave_one_source_out(
             rows,
-            fit,
+            lambda others: fit(others, found.values),
             lambda row, split: errors(
                 [row], options_of(split.values, split.cached_fraction)
             )[0],
