@@ -27,7 +27,7 @@ from nest.hardware.calibration import (
 )
 from nest.hardware.calibration import Software as SoftwareCalibration
 from nest.ir.base import Struct
-from nest.ir.graph import Edge, Graph, Layer, LayerKind
+from nest.ir.graph import Edge, Graph, Layer, LayerCost, LayerKind
 from nest.ir.job import Job, Optimizer
 from nest.ir.plan import (
     RECOMPUTE,
@@ -397,7 +397,13 @@ def build(
         "head",
     ]
     kinds = ["embedding", *["decoder"] * stated.layers, "head"]
+    costs = {
+        name: layer_cost(node, split, site, execution)
+        for name, node in nodes.items()
+    }
     chunks = _chunks(stated.layers, pp * virtual)
+    if "layer redistribution" in (row.framework or ""):
+        chunks = _balanced_chunks(stated.layers, pp * virtual, costs)
     if chunks is None:
         return Skip("more pipeline stages than layers")
 
@@ -430,9 +436,9 @@ def build(
             kinds=tuple(
                 LayerKind(
                     name=name,
-                    costs=(layer_cost(node, split, site, execution),),
+                    costs=(cost,),
                 )
-                for name, node in nodes.items()
+                for name, cost in costs.items()
             ),
             layers=tuple(
                 Layer(id=name, kind=kind)
@@ -500,6 +506,31 @@ def _chunks(layers: int, count: int) -> list[int] | None:
     sizes = [whole + (1 if i < rest else 0) for i in range(count)]
     sizes[0] += 1
     sizes[-1] += 1
+    return sizes
+
+
+def _balanced_chunks(
+    layers: int, count: int, costs: dict[str, LayerCost]
+) -> list[int]:
+    """Split so that the heaviest chunk is as light as can be.
+
+    One block after the other goes to the chunk that is then lightest, which
+    is best for equal blocks; embedding and head stay where they are.
+    """
+    time_ns = {
+        name: cost.forward_ns + cost.backward_ns
+        for name, cost in costs.items()
+    }
+    loads = [0.0] * count
+    loads[0] += time_ns["embedding"]
+    loads[-1] += time_ns["head"]
+    sizes = [0] * count
+    sizes[0] += 1
+    sizes[-1] += 1
+    for _ in range(layers):
+        lightest = min(range(count), key=loads.__getitem__)
+        loads[lightest] += time_ns["decoder"]
+        sizes[lightest] += 1
     return sizes
 
 

@@ -157,6 +157,22 @@ def test_pipeline_chunks() -> None:
     assert sizes == {8: [3, 2, 2, 3], 7: [3, 2, 2, 2], 6: [2, 2, 2, 2]}
 
 
+def test_redistributed_layers() -> None:
+    """A head that takes three layers' time has none beside it.
+
+    8 layers over 4: embedding and 2 or 3, then 3 and 3, and the head, whose
+    51200 · 1024 weights compare with 12 · 1024² of a layer: 4.2 layers.
+    """
+    found = case(
+        layers=8,
+        pp=4,
+        num_devices=4,
+        framework="Megatron-LM 1F1B Redis (layer redistribution)",
+    )
+    sizes = [len(stage.layers) for stage in found.plan.stages]
+    assert sizes == [3, 3, 3, 1]
+
+
 def test_interleaved_chunks() -> None:
     found = case(layers=8, pp=2, vpp=2, num_devices=2)
     assert found.plan.virtual_stages == 2
