@@ -13,7 +13,9 @@ product ``m × k`` by ``k × n``
 (small dimensions leave tensor cores idle; a dimension that is no multiple of
 8 values takes ``e_misaligned`` instead), for a fused attention kernel
 ``e_attention``. A pass of a node takes its operators' times, but at least
-what the host needs to launch their kernels, ``kernels · launch_ns``.
+what the host needs to launch their kernels, ``kernels · launch_ns``; as the
+host runs ahead of the device only so far, part of the launches adds to the
+times even where these are longer (:func:`_pass_ns`).
 
 Symbols, per data-parallel rank: ``b`` samples of ``s`` tokens, ``T = b·s/cp``
 tokens per rank, ``U = T/tp`` under sequence parallelism and ``U = T`` without
