@@ -264,13 +264,14 @@ def _least_squares(
     start = np.array([begin[name] for name in names])
     shares = np.array([name.startswith("software.") for name in names])
 
-    def at(steps: Any) -> Any:
-        # Shares of communication may be 0: steps add; all else multiplies.
-        return np.where(shares, start + steps, start * np.exp(steps))
+    def at(x: Any) -> Any:
+        # From 1, for steps of differences are relative. Shares may be 0:
+        # there steps add; all else multiplies.
+        return np.where(shares, start + x - 1, start * np.exp(x - 1))
 
-    def residuals(steps: Any) -> Any:
+    def residuals(x: Any) -> Any:
         # Errors of 0.1 are where the loss turns from square to linear.
-        values = at(steps)
+        values = at(x)
         named = dict(zip(names, values.tolist(), strict=True))
         of_rows = np.array(problem.residuals(known | named)) / 0.1
         ratio = np.maximum(values, 1e-9) / prior
@@ -279,16 +280,16 @@ def _least_squares(
 
     found = least_squares(
         residuals,
-        np.zeros(len(names)),
+        np.ones(len(names)),
         loss="soft_l1",
         bounds=(
-            np.where(shares, -start - 1e-9, -math.log(LIMIT)),
-            np.where(shares, 1 - start + 1e-9, math.log(LIMIT)),
+            np.where(shares, 1 - start - 1e-9, 1 - math.log(LIMIT)),
+            np.where(shares, 2 - start + 1e-9, 1 + math.log(LIMIT)),
         ),
-        diff_step=1e-3,
+        diff_step=3e-3,
         xtol=1e-4,
-        ftol=1e-7,
-        max_nfev=60,
+        ftol=1e-6,
+        max_nfev=40,
     )
     values = dict(zip(names, at(found.x).tolist(), strict=True))
     for name in values:
