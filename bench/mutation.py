@@ -226,8 +226,8 @@ MUTATIONS = (
     Mutation(
         "cpsat: gradients cross the wrong boundary",
         CPSAT,
-        "model.receive_backward, s - 1",
-        "model.receive_backward, 1",
+        "model.receive_backward,\n                s - 1,",
+        "model.receive_backward,\n                1,",
         agree("cpsat"),
     ),
     Mutation(
@@ -262,8 +262,8 @@ MUTATIONS = (
     Mutation(
         "milp: gradients cross the wrong boundary",
         MILP,
-        "s - 1, [option.backward",
-        "1, [option.backward",
+        "s - 1,\n                [option.backward",
+        "1,\n                [option.backward",
         agree("milp"),
     ),
     Mutation(
@@ -312,8 +312,8 @@ MUTATIONS = (
     Mutation(
         "cost: one micro-batch too many",
         SCORE,
-        "(num_micro_batches - 1) * max(loads)",
-        "num_micro_batches * max(loads)",
+        "step = num_micro_batches * max(loads) + ",
+        "step = (num_micro_batches + 1) * max(loads) + ",
         UNIT,
     ),
     Mutation(
@@ -333,15 +333,15 @@ MUTATIONS = (
     Mutation(
         "cost: memory may be exceeded by a byte",
         SCORE,
-        "if stage.memory_bytes > capacity",
-        "if stage.memory_bytes > capacity + 1",
+        "if block.memory_bytes > capacity",
+        "if block.memory_bytes > capacity + 1",
         UNIT,
     ),
     Mutation(
         "cost: overlap hides the update too",
         MODEL,
-        "sync_ns + self._update_ns(sizes, strategy)",
-        "sync_ns + self._update_ns(sizes, strategy)"
+        "update_ns = self._update_ns(sizes, sharded)",
+        "update_ns = self._update_ns(sizes, sharded)"
         " * (1.0 - self.problem.job.gradient_sync_overlap)",
         UNIT,
     ),

@@ -93,6 +93,18 @@ def test_a_path_is_as_fast_as_its_slowest_link():
     ]
 
 
+def test_the_slowest_link_may_be_any_level_below():
+    """1e8, 1e9 and 1e9 bytes/s: 500 bytes take 5000 ns on every path."""
+    network = HierarchyNetwork(
+        make_levels((2, 0.0, 1e8), (2, 0.0, 1e9), (2, 0.0, 1e9))
+    )
+    assert [network.transfer_ns(level, 500) for level in range(3)] == [
+        5000
+    ] * 3
+    uneven = GroupShape(3, 2, None)
+    assert network.collective_ns("all-gather", [uneven], 300) == 2000
+
+
 @pytest.mark.parametrize(
     ("devices", "shape"),
     [
