@@ -2,15 +2,17 @@
 
 The reference of all exact solvers. It must not be clever: it knows the
 counting rules of :mod:`nest.cost.space` and what a stage is, and leaves
-everything else to ``score``. Whatever else a job allows (interleaved
-schedules, overlap, the distributed optimiser) it enumerates too.
+everything else to ``score``. Whatever else a job allows (a strategy per
+layer, interleaved schedules, overlap, the distributed optimiser) it enumerates
+too.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
 from typing import ClassVar
 
 from nest.cost.model import CostModel
@@ -41,7 +43,7 @@ MAX_COUNT_STEPS = 300_000
 
 
 class BruteSolver:
-    """Enumerate all plans, one strategy per stage, and score each."""
+    """Enumerate all plans, a strategy per stage or layer, and score each."""
 
     name: ClassVar[str] = "brute"
     capabilities: ClassVar[Capabilities] = Capabilities(
@@ -195,6 +197,8 @@ class PlanSpace:
             self._predecessors[target] |= 1 << source
         self._next: dict[int, list[int]] = {}
         self._available: dict[tuple[int, Strategy], int] = {}
+        self._alternatives: dict[object, dict[int, int]] = {}
+        self._per_layer = problem.job.granularity == "layer"
         self._steps = self._ticks = 0
 
     def choices(self) -> Iterator[_Choice]:
@@ -311,11 +315,10 @@ class PlanSpace:
         key = (closed, devices_left)
         if key not in known:
             total = 0
-            alike = self._alike(choice)
             for following in self.next_sets(closed):
-                stage = following & ~closed
-                for (devices, available), number in alike.items():
-                    if devices <= devices_left and not stage & ~available:
+                found = self.alternatives(choice, following & ~closed)
+                for devices, number in found.items():
+                    if devices <= devices_left:
                         self._count_step()
                         total += number * self._count(
                             choice, following, devices_left - devices, known
@@ -340,12 +343,11 @@ class PlanSpace:
         key = (closed, widths, number)
         if key not in known:
             total = 0
-            alike = self._alike(choice)
             for following in self.next_sets(closed):
-                stage = following & ~closed
-                for (devices, available), alternatives in alike.items():
+                found = self.alternatives(choice, following & ~closed)
+                for devices, alternatives in found.items():
                     blocks = _with_chunk(choice, widths, number, devices)
-                    if blocks is not None and not stage & ~available:
+                    if blocks is not None:
                         self._count_step()
                         total += alternatives * self._count_chunks(
                             choice, following, blocks, number + 1, known
@@ -353,27 +355,67 @@ class PlanSpace:
             known[key] = total
         return known[key]
 
-    def _alike(self, choice: _Choice) -> Counter[tuple[int, int]]:
-        """Count strategies by their devices and the layers that have them."""
-        return Counter(
-            (
-                strategy.devices,
-                self._available_mask(strategy, choice.case.micro_batch),
+    def alternatives(self, choice: _Choice, stage: int) -> dict[int, int]:
+        """Count the ways to run a stage, by its devices."""
+        key = (choice.case.micro_batch, choice.strategies, stage)
+        if key not in self._alternatives:
+            found = {}
+            for devices in {s.devices for s in choice.strategies}:
+                number = self._num_ways(choice, stage, devices)
+                if number:
+                    found[devices] = number
+            self._alternatives[key] = found
+        return self._alternatives[key]
+
+    def _num_ways(self, choice: _Choice, stage: int, devices: int) -> int:
+        if self._per_layer:
+            return prod(
+                len(options)
+                for options in self._options(choice, stage, devices)
             )
+        return sum(
+            strategy.devices == devices
+            and self.fits(stage, strategy, choice.case.micro_batch)
             for strategy in choice.strategies
         )
 
+    def _options(
+        self, choice: _Choice, stage: int, devices: int
+    ) -> list[list[Strategy]]:
+        """Return the strategies of every layer of a stage, in file order."""
+        return [
+            [
+                strategy
+                for strategy in choice.strategies
+                if strategy.devices == devices
+                and self.fits(1 << layer, strategy, choice.case.micro_batch)
+            ]
+            for layer in range(len(self.problem.graph.layers))
+            if stage >> layer & 1
+        ]
+
     def _stages(
         self, choice: _Choice, closed: int, devices_left: int
-    ) -> Iterator[tuple[int, Strategy]]:
-        """Yield every next stage: the set after it, and its strategy."""
+    ) -> Iterator[tuple[int, Stage]]:
+        """Yield every next stage, and the set of layers after it."""
         for following in self.next_sets(closed):
+            layers = following & ~closed
+            if self._per_layer:
+                for devices in sorted({s.devices for s in choice.strategies}):
+                    self._tick()
+                    if devices > devices_left:
+                        continue
+                    options = self._options(choice, layers, devices)
+                    for chosen in product(*options):
+                        self._tick()
+                        yield following, self._stage(layers, chosen)
+                continue
             for strategy in choice.strategies:
                 self._tick()
                 if strategy.devices <= devices_left and self.fits(
-                    following & ~closed, strategy, choice.case.micro_batch
+                    layers, strategy, choice.case.micro_batch
                 ):
-                    yield following, strategy
+                    yield following, self._stage(layers, (strategy,))
 
     def _count_step(self) -> None:
         self._tick()
@@ -412,9 +454,8 @@ class PlanSpace:
         if closed == self.full:
             yield ()
             return
-        for following, strategy in self._stages(choice, closed, devices_left):
-            stage = self._stage(following & ~closed, strategy)
-            left = devices_left - strategy.devices
+        for following, stage in self._stages(choice, closed, devices_left):
+            left = devices_left - stage.devices
             for rest in self._plans(choice, following, left):
                 yield (stage, *rest)
 
@@ -430,25 +471,27 @@ class PlanSpace:
             if closed == self.full:
                 yield ()
             return
-        for following, strategy in self._stages(
+        for following, stage in self._stages(
             choice, closed, choice.case.devices
         ):
-            blocks = _with_chunk(choice, widths, number, strategy.devices)
+            blocks = _with_chunk(choice, widths, number, stage.devices)
             if blocks is None:
                 continue
-            stage = self._stage(following & ~closed, strategy)
             for rest in self._chunks(choice, following, blocks, number + 1):
                 yield (stage, *rest)
 
-    def _stage(self, layers: int, strategy: Strategy) -> Stage:
+    def _stage(self, layers: int, chosen: tuple[Strategy, ...]) -> Stage:
+        """Return a stage; layers that all agree share one strategy."""
+        alike = len(set(chosen)) == 1
         return Stage(
             layers=tuple(
                 layer.id
                 for position, layer in enumerate(self.problem.graph.layers)
                 if layers >> position & 1
             ),
-            devices=strategy.devices,
-            strategy=strategy,
+            devices=chosen[0].devices,
+            strategy=chosen[0] if alike else None,
+            strategies=None if alike else chosen,
         )
 
 

@@ -473,6 +473,7 @@ def people(*outputs: str | None) -> IO[str]:
 
 def solve_options(command: F) -> F:
     """Add the options that ``solve`` and ``compare`` share."""
+    from nest.ir.job import GRANULARITIES
     from nest.versions import num_cpus
 
     options = (
@@ -509,6 +510,13 @@ def solve_options(command: F) -> F:
             help="Option of one solver, see 'nest solvers'; repeatable.",
         ),
         click.option(
+            "--granularity",
+            type=one_of(*GRANULARITIES),
+            metavar="|".join(GRANULARITIES),
+            help="Whether every stage or every layer has a strategy of its "
+            "own.  [default: as the problem says]",
+        ),
+        click.option(
             "--json",
             "json_path",
             metavar="FILE",
@@ -518,6 +526,15 @@ def solve_options(command: F) -> F:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def with_granularity(problem: Problem, granularity: str | None) -> Problem:
+    """Return a problem whose job says so, if anything is said."""
+    if granularity is None:
+        return problem
+    from msgspec.structs import replace
+
+    return replace(problem, job=replace(problem.job, granularity=granularity))
 
 
 def parse_extra(

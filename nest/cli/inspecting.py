@@ -420,6 +420,7 @@ def _describe(problem: Problem) -> list[tuple[str, str]]:
         *(f"virtual stages {v}" for v in job.virtual_stages if v > 1),
         *(f"overlap of {name} ({f:g})" for name, f in job.overlap.items()),
         *(["distributed optimizer"] if job.distributed_optimizer else []),
+        *(["a strategy per layer"] if job.granularity == "layer" else []),
     ]
     if allowed:
         rows.append(("also allowed", _join(allowed)))

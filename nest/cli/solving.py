@@ -19,6 +19,7 @@ from nest.cli.inputs import (
     parse_extra,
     people,
     solve_options,
+    with_granularity,
     write_json,
     write_record,
 )
@@ -55,6 +56,7 @@ def compare_command(
     seed: int,
     warm_start: str | None,
     extra: tuple[str, ...],
+    granularity: str | None,
     json_path: str | None,
     **job: Any,
 ) -> int:
@@ -80,6 +82,7 @@ def compare_command(
         seed,
         warm_start,
         extra,
+        granularity,
         json_path,
     )
     file = people(json_path)
@@ -115,6 +118,7 @@ def solve_command(
     seed: int,
     warm_start: str | None,
     extra: tuple[str, ...],
+    granularity: str | None,
     json_path: str | None,
     **job: Any,
 ) -> int:
@@ -146,6 +150,7 @@ def solve_command(
         seed,
         warm_start,
         extra,
+        granularity,
         json_path,
     )
     file = people(json_path, output)
@@ -184,6 +189,7 @@ class _Session:
         seed: int,
         warm_start: str | None,
         extra: tuple[str, ...],
+        granularity: str | None,
         json_path: str | None,
     ) -> _Session:
         """Check everything that can be checked before a solver runs."""
@@ -206,7 +212,9 @@ class _Session:
             }
         )
         check_output(json_path, "--json")
-        problem = find_problem(problem_text, job)
+        problem = with_granularity(
+            find_problem(problem_text, job), granularity
+        )
         options = SolveOptions(
             time_limit_s=time_limit,
             num_workers=workers,

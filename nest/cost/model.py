@@ -156,6 +156,7 @@ class CostModel:
                 ("virtual_stages", (1,)),
                 ("overlap", {}),
                 ("distributed_optimizer", False),
+                ("granularity", "stage"),
             ):
                 value = getattr(job, field)
                 if value != default:

@@ -10,6 +10,9 @@ from nest.ir.plan import Overlap, Recompute
 Schedule = Literal["1f1b", "gpipe"]
 SCHEDULES: tuple[str, ...] = get_args(Schedule)
 
+Granularity = Literal["stage", "layer"]
+GRANULARITIES: tuple[Granularity, ...] = get_args(Granularity)
+
 
 class Optimizer(Struct, frozen=True, kw_only=True):
     """Bytes that training keeps per weight.
@@ -75,6 +78,9 @@ class Job(Struct, frozen=True, kw_only=True):
         fraction of it that can be hidden there.
     distributed_optimizer
         Whether a plan may shard its optimiser over replicas too.
+    granularity
+        What has a strategy of its own: every stage, or every layer. All
+        layers of a stage use the same number of devices.
     model_flops_per_sample
         Forward and backward FLOPs of one sample without recomputation;
         used for MFU only.
@@ -96,6 +102,7 @@ class Job(Struct, frozen=True, kw_only=True):
     virtual_stages: tuple[int, ...] = (1,)
     overlap: dict[Overlap, float] = {}
     distributed_optimizer: bool = False
+    granularity: Granularity = "stage"
     model_flops_per_sample: float | None = None
 
     def __post_init__(self) -> None:

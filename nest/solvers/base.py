@@ -37,7 +37,10 @@ class Limit(enum.StrEnum):
 
 
 #: Fields of a job that widen the plan space; none is allowed by default.
-EXTENSIONS = ("virtual_stages", "overlap", "distributed_optimizer")
+EXTENSIONS = (
+    *("virtual_stages", "overlap", "distributed_optimizer"),
+    "granularity",
+)
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,7 @@ class Capabilities:
             "virtual_stages": job.virtual_stages != (1,),
             "overlap": bool(job.overlap),
             "distributed_optimizer": job.distributed_optimizer,
+            "granularity": job.granularity != "stage",
         }
         return tuple(
             name
@@ -110,6 +114,9 @@ class Capabilities:
             "virtual_stages": plan.virtual_stages > 1,
             "overlap": bool(plan.overlap),
             "distributed_optimizer": plan.distributed_optimizer,
+            "granularity": any(
+                len(set(stage.layer_strategies)) > 1 for stage in plan.stages
+            ),
         }
         for name in EXTENSIONS:
             if used[name] and name not in self.searches:

@@ -852,6 +852,7 @@ def test_a_wrong_value_is_refused_by_name(build, reason):
         ("virtual_stages", (1, 2), r"\(1, 2\)"),
         ("overlap", {"tp": 0.5}, r"\{'tp': 0.5\}"),
         ("distributed_optimizer", True, "True"),
+        ("granularity", "layer", "layer"),
     ],
 )
 def test_published_presets_know_no_extension(field, value, text):
@@ -1001,10 +1002,12 @@ def test_the_list_of_solvers_says_what_they_search(capsys):
     searches = {entry["solver"]: entry["searches"] for entry in entries}
     assert searches["brute"] == [
         "distributed_optimizer",
+        "granularity",
         "overlap",
         "virtual_stages",
     ]
     assert searches["dp"] == []
+    assert searches["cpsat"] == searches["milp"] == []
 
 
 # Solvers

@@ -87,6 +87,7 @@ def full_problem():
         gradient_sync_overlap=0.5,
         overlap={"tp": 0.5},
         distributed_optimizer=True,
+        granularity="layer",
         model_flops_per_sample=1e9,
     )
     levels = tuple(
@@ -808,6 +809,7 @@ def changed_value(path, value):
         "axis": {"tp": "cp"},
         "phase": {"forward": "backward"},
         "schedule": {"gpipe": "1f1b"},
+        "granularity": {"layer": "stage"},
         "preset": {"standard": "nest-artifact"},
         "recompute": {"none": "selective"},
         "algorithms": {"nccl": "best"},
