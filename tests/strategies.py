@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -39,9 +40,11 @@ from nest.ir import (
     Problem,
     Stage,
 )
+from nest.ir.job import Granularity
 
-#: Plans of the largest problem.
+#: Plans of the largest problem; more if every layer has its own strategy.
 MAX_PLANS = 1500
+MAX_LAYER_PLANS = 4000
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
@@ -306,18 +309,36 @@ def _draw_job(draw: Draw, uniform: bool) -> Job:
 
 
 @st.composite
-def problems(draw: Draw, *, preset: str | None = None) -> Problem:
+def problems(
+    draw: Draw,
+    *,
+    preset: str | None = None,
+    granularity: Granularity = "stage",
+) -> Problem:
     """Draw a problem.
 
     Parameters
     ----------
     preset
         Its preset; by default mostly ``standard``.
+    granularity
+        Of its job; ``layer`` draws smaller problems under ``standard``, as
+        every stage has more plans.
     """
+    if preset is None and granularity == "layer":
+        preset = "standard"
     if preset is None:
         preset = draw(st.sampled_from(("standard",) * 5 + ("nest-artifact",)))
     uniform = preset != "standard"
     job = _draw_job(draw, uniform)
+    if granularity == "layer":
+        # some layers that recompute and some that do not
+        choices = (("none", "full"), ("none", "selective"), job.recompute)
+        job = replace(
+            job,
+            granularity=granularity,
+            recompute=draw(st.sampled_from(choices)),
+        )
     num_devices = draw(st.sampled_from((4, 6, 3, 2, 5, 8, 4, 7, 1)))
     num_layers = draw(st.sampled_from((3, 4, 5, 2, 6, 4)))
     keys = _draw_keys(draw, job, uniform)
@@ -390,6 +411,8 @@ def count_plans(problem: Problem) -> int:
         for mask in range(1 << len(layers))
         if all(not mask >> i & 1 or not needed[i] & ~mask for i in layers)
     ]
+    if problem.job.granularity == "layer":
+        return _count_layer_plans(problem, closed)
     # chains of closed sets with 1, 2, … stages
     ways = {0: 1}
     chains = []
@@ -421,11 +444,46 @@ def count_plans(problem: Problem) -> int:
     return total
 
 
+def _count_layer_plans(problem: Problem, closed: list[int]) -> int:
+    """Count the same where every layer has a strategy of its own."""
+    stages = [
+        (mask, larger, (larger & ~mask).bit_count())
+        for mask in closed
+        for larger in closed
+        if mask & ~larger == 0 and larger != mask
+    ]
+    total = 0
+    for case in cases(problem):
+        widths = Counter(
+            s.devices for s in strategies(problem, case.micro_batch)
+        )
+        ways = Counter({(0, case.devices): 1})
+        # masks come before larger ones
+        for mask, larger, num_layers in stages:
+            for left in range(case.devices + 1):
+                count = ways[mask, left]
+                for width, number in widths.items() if count else ():
+                    if width <= left:
+                        ways[larger, left - width] += (
+                            count * number**num_layers
+                        )
+        total += sum(
+            count for (mask, _), count in ways.items() if mask == closed[-1]
+        )
+    return total
+
+
 def _shrink_space(problem: Problem) -> Problem:
     """Take away choices, then devices, until few enough plans are left."""
-    while count_plans(problem) > MAX_PLANS:
+    layers = problem.job.granularity == "layer"
+    most = MAX_LAYER_PLANS if layers else MAX_PLANS
+    while count_plans(problem) > most:
         job = problem.job
-        if len(job.zero) > 2:
+        if layers and problem.cluster.num_devices > 2:
+            problem = _with_devices(problem, problem.cluster.num_devices - 1)
+        elif layers and len(problem.graph.layers) > 4:
+            problem = _without_a_sink(problem)
+        elif len(job.zero) > 2:
             job = replace(job, zero=job.zero[::2])
         elif len(job.recompute) > 2:
             job = replace(job, recompute=job.recompute[::2])
@@ -512,13 +570,31 @@ def random_plan(draw: Draw, problem: Problem) -> Plan | None:
         if not fitting:
             return None
         strategy = draw(st.sampled_from(fitting))
+        chosen = [strategy] * (end - start)
+        if problem.job.granularity == "layer":
+            chosen = [
+                draw(
+                    st.sampled_from(
+                        [
+                            s
+                            for s in allowed
+                            if s.devices == strategy.devices
+                            and model.available(layer, s, case.micro_batch)
+                            is None
+                        ]
+                    )
+                )
+                for layer in order[start:end]
+            ]
+        alike = len(set(chosen)) == 1
         stages.append(
             Stage(
                 layers=tuple(
                     problem.graph.layers[i].id for i in order[start:end]
                 ),
                 devices=strategy.devices,
-                strategy=strategy,
+                strategy=chosen[0] if alike else None,
+                strategies=None if alike else tuple(chosen),
             )
         )
         devices_left -= strategy.devices
@@ -561,6 +637,13 @@ def _with_memory(draw: Draw, problem: Problem) -> Problem:
     if not needs:
         return problem
     low, high = needs[0], needs[-1]
+    if problem.job.granularity == "layer" and draw(st.booleans()):
+        high = _most_needed(problem)
+        low = min(low, high)
+        return _with_capacity(
+            problem,
+            draw(st.sampled_from((high - 1, (low + 3 * high) // 4, low - 1))),
+        )
     capacity = draw(
         st.sampled_from(
             (
@@ -575,13 +658,31 @@ def _with_memory(draw: Draw, problem: Problem) -> Problem:
             )
         )
     )
+    return _with_capacity(problem, capacity)
+
+
+def _with_capacity(problem: Problem, capacity: int) -> Problem:
     return replace(
         problem,
         cluster=replace(
             problem.cluster,
-            device=replace(problem.cluster.device, memory_bytes=capacity),
+            device=replace(
+                problem.cluster.device, memory_bytes=max(0, capacity)
+            ),
         ),
     )
+
+
+def _most_needed(problem: Problem) -> int:
+    """Return what the best plan would need if memory were plenty."""
+    from nest.solvers.base import SolveOptions
+    from nest.solvers.registry import get_solver
+
+    coarse = replace(problem, job=replace(problem.job, granularity="stage"))
+    plan = get_solver("dp")().solve(coarse, SolveOptions()).plan
+    if plan is None:
+        return problem.cluster.device.memory_bytes
+    return max(stage.memory_bytes for stage in score(problem, plan).stages)
 
 
 @st.composite
@@ -593,8 +694,6 @@ def problems_with_plans(draw: Draw) -> tuple[Problem, Plan | None]:
 
 def _print_mix(num_examples: int) -> None:
     """Draw problems and print what they are like."""
-    from collections import Counter
-
     from hypothesis import HealthCheck, given, settings
 
     from nest.solvers.base import SolveOptions, Status

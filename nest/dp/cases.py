@@ -6,6 +6,7 @@ proven lower bound of it is no better than a plan in hand.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from nest.cost.model import CostModel
@@ -42,6 +43,9 @@ def search(
     report: Report,
     upper: int | None,
     plan: Plan | None,
+    make_tables: Callable[
+        [CostModel, ClosedSets, Case], StageTables
+    ] = StageTables,
 ) -> SolverOutput:
     """Search every ``(R, B)`` of a problem.
 
@@ -53,6 +57,9 @@ def search(
         The clock, and where progress goes.
     upper, plan
         Step time in quanta and plan of a warm start, or ``None``.
+    make_tables
+        Which candidates there are: one strategy for all layers of a stage,
+        or :class:`~nest.dp.layerwise.LayerTables`.
     """
     best = int(INFINITE) if upper is None else upper
     unsettled: list[_Open] = []
@@ -61,7 +68,7 @@ def search(
         return min([best] + [item.bound for item in unsettled])
 
     try:
-        unsettled = _bounded_cases(model, sets, deadline)
+        unsettled = _bounded_cases(model, sets, deadline, make_tables)
     except OutOfTimeError:
         return _output(best, plan, 0, Limit.TIME, "while bounding cases")
     try:
@@ -102,14 +109,17 @@ def search(
 
 
 def _bounded_cases(
-    model: CostModel, sets: ClosedSets, deadline: Deadline
+    model: CostModel,
+    sets: ClosedSets,
+    deadline: Deadline,
+    make_tables: Callable[[CostModel, ClosedSets, Case], StageTables],
 ) -> list[_Open]:
     """Return the cases that are not infeasible at first sight."""
     found = []
     for case in cases(model.problem):
         if deadline.passed:
             raise OutOfTimeError
-        tables = StageTables(model, sets, case)
+        tables = make_tables(model, sets, case)
         bound, least_total = work_bound(tables)
         if bound < INFINITE:
             found.append(_Open(case, tables, bound, least_total))
@@ -134,6 +144,13 @@ def _search_case(
     item.bound = max(item.bound, pipeline.bound(best))
     if item.bound >= best:
         return None
+    exact = tables.refine(pipeline, best, max_labels)
+    if exact is not None:
+        bound = pipeline.bound(best, exact)
+        if max_labels is None:
+            item.bound = max(item.bound, bound)
+        if bound >= best:
+            return None
     return pipeline.solve(best, max_labels)
 
 
@@ -179,15 +196,18 @@ def make_plan(model: CostModel, tables: StageTables, chosen: Chosen) -> Plan:
     order = problem.graph.topological_order()
     member = tables.sets.member
     stages = []
-    for source, target, strategy, devices in chosen.stages:
+    for source, target, candidate, devices in chosen.stages:
         inside = member[target] & ~member[source]
+        strategies = tables.layer_strategies(candidate)
+        alike = len(set(strategies)) == 1
         stages.append(
             Stage(
                 layers=tuple(
                     problem.graph.layers[i].id for i in order if inside[i]
                 ),
                 devices=devices,
-                strategy=tables.strategies[strategy],
+                strategy=strategies[0] if alike else None,
+                strategies=None if alike else strategies,
             )
         )
     return Plan(

@@ -16,6 +16,7 @@ layers of ``a`` on exactly ``k`` devices.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,14 +30,22 @@ from nest.solvers.base import Deadline
 class Relaxation:
     """Lower bounds per state ``(k, a)``: minima of Σ τ, max τ and max Y.
 
-    ``stages`` is the least number of stages. All are
+    ``joint`` is the least ``max ((M-1) τ + Y)``, which ties the maxima
+    together: ``(M-1) max τ + max Y`` is no less. ``stages`` is the least
+    number of stages. All are
     :data:`~nest.dp.stages.INFINITE` where the state cannot be reached.
     """
 
     total: Ints
     worst: Ints
     sync: Ints
+    joint: Ints
     stages: Ints
+
+    @property
+    def fields(self) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+        """All of them."""
+        return self.total, self.worst, self.sync, self.joint, self.stages
 
     @staticmethod
     def empty(num_offsets: int, num_sets: int) -> Relaxation:
@@ -44,7 +53,7 @@ class Relaxation:
         return Relaxation(
             *(
                 np.full((num_offsets, num_sets), INFINITE, dtype=np.int64)
-                for _ in range(4)
+                for _ in range(5)
             )
         )
 
@@ -94,50 +103,63 @@ class PipelineSearch:
         self.num_devices = tables.case.devices
         self.num_sets = tables.sets.count
         self.extra_slots = tables.case.num_micro_batches - 1
-        self._alive: dict[tuple[int, int], Candidates] = {}
+        #: Candidates per (offset, size) that may still be of use.
+        self.alive: dict[tuple[int, int], Candidates] = {}
 
-    def bound(self, upper: int) -> int:
+    def bound(
+        self,
+        upper: int,
+        given: Mapping[tuple[int, int], Candidates] | None = None,
+    ) -> int:
         """Return a lower bound on every step time below ``upper``.
 
         Runs the relaxations and keeps the candidates that may still be part
         of a plan better than ``upper``. :data:`INFINITE` means there is none.
+
+        Parameters
+        ----------
+        upper
+            Only step times below this count.
+        given
+            Candidates per (offset, size), instead of all of the tables.
 
         Raises
         ------
         OutOfTimeError
             If the deadline passed.
         """
-        self._alive = {}
-        for offset in range(self.num_devices):
-            for size in self.tables.sizes:
-                if offset + size <= self.num_devices:
-                    self._check_time()
-                    self._alive[offset, size] = self.tables.at(offset, size)
+        self.alive = {} if given is None else dict(given)
+        if given is None:
+            self._gather()
         bound = 0
         for _ in range(3):
-            before = self._alive_count()
+            before = self._num_alive()
             self.suffix = self._relax_suffix()
             bound = self._root_bound(upper)
             if bound >= upper:
                 return bound
             self.prefix = self._relax_prefix()
             self._filter(upper)
-            if self._alive_count() > 0.7 * before:
+            if self._num_alive() > 0.7 * before:
                 break
         return bound
 
-    def _alive_count(self) -> int:
-        return sum(len(found) for found in self._alive.values())
+    def _gather(self) -> None:
+        for offset in range(self.num_devices):
+            for size in self.tables.sizes:
+                if offset + size <= self.num_devices:
+                    self._check_time()
+                    self.alive[offset, size] = self.tables.at(offset, size)
+
+    def _num_alive(self) -> int:
+        return sum(len(found) for found in self.alive.values())
 
     def _root_bound(self, upper: int) -> int:
         suffix = self.suffix
         if suffix.total[0, 0] >= INFINITE:
             return int(INFINITE)
-        return int(
-            suffix.total[0, 0]
-            + self.extra_slots * suffix.worst[0, 0]
-            + suffix.sync[0, 0]
-        )
+        apart = self.extra_slots * suffix.worst[0, 0] + suffix.sync[0, 0]
+        return int(suffix.total[0, 0] + max(apart, suffix.joint[0, 0]))
 
     def _check_time(self) -> None:
         if self.deadline.passed:
@@ -147,12 +169,12 @@ class PipelineSearch:
         """Bound the layers beyond ``a`` on devices from ``k`` on."""
         last = self.num_sets - 1
         result = Relaxation.empty(self.num_devices + 1, self.num_sets)
-        for field in (result.total, result.worst, result.sync, result.stages):
+        for field in result.fields:
             field[:, last] = 0
         for offset in range(self.num_devices - 1, -1, -1):
             self._check_time()
             for size in self.tables.sizes:
-                found = self._alive.get((offset, size))
+                found = self.alive.get((offset, size))
                 if found is None or not len(found):
                     continue
                 after = offset + size
@@ -171,6 +193,9 @@ class PipelineSearch:
                     np.maximum(result.sync[after, found.target], found.sync)[
                         usable
                     ],
+                    np.maximum(result.joint[after, found.target], found.joint)[
+                        usable
+                    ],
                     stages[usable],
                 )
         return result
@@ -178,13 +203,13 @@ class PipelineSearch:
     def _relax_prefix(self) -> Relaxation:
         """Bound the layers of ``a`` on exactly the first ``k`` devices."""
         result = Relaxation.empty(self.num_devices + 1, self.num_sets)
-        for field in (result.total, result.worst, result.sync, result.stages):
+        for field in result.fields:
             field[0, 0] = 0
         suffix = self.suffix
         for offset in range(self.num_devices):
             self._check_time()
             for size in self.tables.sizes:
-                found = self._alive.get((offset, size))
+                found = self.alive.get((offset, size))
                 if found is None or not len(found):
                     continue
                 after = offset + size
@@ -204,6 +229,9 @@ class PipelineSearch:
                     np.maximum(
                         result.sync[offset, source], found.sync[usable]
                     ),
+                    np.maximum(
+                        result.joint[offset, source], found.joint[usable]
+                    ),
                     result.stages[offset, source] + 1,
                 )
         return result
@@ -221,7 +249,7 @@ class PipelineSearch:
     def _filter(self, upper: int) -> None:
         """Drop candidates that cannot be part of a plan below ``upper``."""
         prefix, suffix = self.prefix, self.suffix
-        for (offset, size), found in self._alive.items():
+        for (offset, size), found in self.alive.items():
             if not len(found):
                 continue
             after = offset + size
@@ -230,24 +258,46 @@ class PipelineSearch:
             )
             found = found.take(reachable)
             source, target = found.source, found.target
+            worst = np.maximum(
+                np.maximum(prefix.worst[offset, source], found.load),
+                suffix.worst[after, target],
+            )
+            sync = np.maximum(
+                np.maximum(prefix.sync[offset, source], found.sync),
+                suffix.sync[after, target],
+            )
+            joint = np.maximum(
+                np.maximum(prefix.joint[offset, source], found.joint),
+                suffix.joint[after, target],
+            )
             bound = (
                 prefix.total[offset, source]
                 + found.load
                 + suffix.total[after, target]
-                + self.extra_slots
-                * np.maximum(
-                    np.maximum(prefix.worst[offset, source], found.load),
-                    suffix.worst[after, target],
-                )
-                + np.maximum(
-                    np.maximum(prefix.sync[offset, source], found.sync),
-                    suffix.sync[after, target],
-                )
+                + np.maximum(self.extra_slots * worst + sync, joint)
             )
             useful = (bound < upper) & self._fits(
                 found, suffix.stages[after, target] + 1
             )
-            self._alive[offset, size] = found.take(useful)
+            self.alive[offset, size] = found.take(useful)
+
+    def most_stages(self) -> Ints:
+        """Return the most stages behind every state ``(k, a)``.
+
+        Only candidates that may still be of use count; -1 where there is no
+        way to the end.
+        """
+        most = np.full((self.num_devices + 1, self.num_sets), -1)
+        most[:, -1] = 0
+        for offset in range(self.num_devices - 1, -1, -1):
+            for size in self.tables.sizes:
+                found = self.alive.get((offset, size))
+                if found is None:
+                    continue
+                behind = most[offset + size, found.target]
+                behind = np.where(behind < 0, -1, behind + 1)
+                np.maximum.at(most[offset], found.source, behind)
+        return most
 
     def solve(
         self,
@@ -278,7 +328,7 @@ class PipelineSearch:
             parts = [
                 part
                 for size in self.tables.sizes
-                if (found := self._alive.get((offset, size))) is not None
+                if (found := self.alive.get((offset, size))) is not None
                 and len(found)
                 for part in self._extend(
                     found, offset, size, levels.get(offset + size), upper
@@ -373,8 +423,10 @@ class PipelineSearch:
         bound = (
             prefix.total[offset, source]
             + total
-            + self.extra_slots * worst
-            + sync
+            + np.maximum(
+                self.extra_slots * worst + sync,
+                prefix.joint[offset, source],
+            )
         )
         keep = (bound < upper) & self._fits(front, stages)
         where = np.flatnonzero(keep)
@@ -418,11 +470,13 @@ def _lower(
     total: Ints,
     worst: Ints,
     sync: Ints,
+    joint: Ints,
     stages: Ints,
 ) -> None:
     np.minimum.at(result.total[offset], where, total)
     np.minimum.at(result.worst[offset], where, worst)
     np.minimum.at(result.sync[offset], where, sync)
+    np.minimum.at(result.joint[offset], where, joint)
     np.minimum.at(result.stages[offset], where, stages)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from nest.errors import InvalidOptionError
 from nest.ir.problem import Problem
@@ -14,6 +14,11 @@ from nest.solvers.base import (
     SolverOutput,
     ignore_progress,
 )
+
+if TYPE_CHECKING:
+    from nest.cost.model import CostModel
+    from nest.dp.closed_sets import ClosedSets
+    from nest.ir.plan import Plan
 
 #: Share of the time limit for the exact search where interleaved plans are
 #: tried after it.
@@ -33,6 +38,7 @@ class DpSolver:
         anytime=True,
         warm_start=True,
         method="dynamic program over (closed set, offset, stages left)",
+        searches=frozenset({"granularity"}),
         requires=("numpy",),
         options={
             "max_closed_sets": "refuse graphs with more closed sets "
@@ -76,19 +82,53 @@ class DpSolver:
         if plan is not None:
             upper = check_warm_start(problem, plan, model)
         sets = closed_sets(problem.graph, limit)
-        if model.preset.uniform:
-            from nest.dp.uniform import search
-        else:
-            from nest.dp.cases import search
         if not virtual_stages(problem):
-            return search(model, sets, deadline, report, upper, plan)
+            return _search(model, sets, deadline, report, upper, plan)
         remaining_s = deadline.remaining_s
         exact = Deadline(
             None if remaining_s is None else EXACT_SHARE * remaining_s
         )
         plain_report = without_bounds(report)
-        plain = search(model, sets, exact, plain_report, upper, plan)
+        plain = _search(model, sets, exact, plain_report, upper, plan)
         return interleave(model, plain, deadline, report)
+
+
+def _search(
+    model: CostModel,
+    sets: ClosedSets,
+    deadline: Deadline,
+    report: Report,
+    upper: int | None,
+    plan: Plan | None,
+) -> SolverOutput:
+    """Search all plans that are not interleaved.
+
+    With a strategy per layer, the best plan with one per stage comes first:
+    it rules out most of the rest.
+    """
+    if model.preset.uniform:
+        from nest.dp import uniform
+
+        return uniform.search(model, sets, deadline, report, upper, plan)
+    from nest.dp import cases
+
+    if model.problem.job.granularity == "stage":
+        return cases.search(model, sets, deadline, report, upper, plan)
+    from nest.dp.interleaved import without_bounds
+    from nest.dp.layerwise import LayerTables
+
+    first = cases.search(
+        model, sets, deadline, without_bounds(report), upper, plan
+    )
+    return cases.search(
+        model,
+        sets,
+        deadline,
+        report,
+        first.claimed_quanta,
+        first.plan,
+        LayerTables,
+    )
 
 
 def _read_limit(options: SolveOptions, default: int) -> int:

@@ -8,8 +8,9 @@ differences of sums over ``b`` and ``a``; only the working set is a maximum.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,9 @@ from nest.cost.model import Block, CostModel, LayerTerms
 from nest.cost.space import Case, strategies
 from nest.dp.closed_sets import ClosedSets
 from nest.ir.plan import Strategy
+
+if TYPE_CHECKING:
+    from nest.dp.pipeline import PipelineSearch
 
 Ints = NDArray[np.int64]
 Field = Callable[[LayerTerms, int], int]
@@ -35,9 +39,11 @@ class Candidates:
     source, target
         Closed sets ``a`` and ``b``; the arrays are ordered by ``target``.
     strategy
-        Position in :attr:`StageTables.strategies`.
+        What :meth:`StageTables.layer_strategies` knows the strategies by.
     load, sync
         ``τ`` and ``Y`` in quanta.
+    joint
+        ``(M-1) τ + Y``.
     max_inflight
         Largest in-flight count that fits memory, at least 1.
     """
@@ -47,6 +53,7 @@ class Candidates:
     strategy: Ints
     load: Ints
     sync: Ints
+    joint: Ints
     max_inflight: Ints
 
     def __len__(self) -> int:
@@ -60,6 +67,7 @@ class Candidates:
             self.strategy[chosen],
             self.load[chosen],
             self.sync[chosen],
+            self.joint[chosen],
             self.max_inflight[chosen],
         )
 
@@ -88,7 +96,7 @@ class StageTables:
             n: [i for i, s in enumerate(self.strategies) if s.devices == n]
             for n in self.sizes
         }
-        self._capacity = problem.cluster.device.memory_bytes
+        self.capacity = problem.cluster.device.memory_bytes
         self._gpipe = problem.job.schedule == "gpipe"
         # One representative per kind: layers of a kind cost the same.
         kinds: dict[str, int] = {}
@@ -182,6 +190,25 @@ class StageTables:
             )
         return self._candidates[key]
 
+    def refine(
+        self,
+        pipeline: PipelineSearch,
+        upper: int,
+        max_labels: int | None,
+    ) -> Mapping[tuple[int, int], Candidates] | None:
+        """Return exact candidates, or ``None`` if they are exact already.
+
+        Parameters
+        ----------
+        pipeline
+            A search that has bounded the candidates of :meth:`at`.
+        upper
+            Only plans below this step time count.
+        max_labels
+            If given, look only for some good candidates.
+        """
+        return None
+
     def forget_beyond(self, max_load: int) -> None:
         """Drop candidates whose load is at least ``max_load``."""
         if max_load >= self.max_load:
@@ -189,6 +216,10 @@ class StageTables:
         self.max_load = max_load
         for key, found in self._candidates.items():
             self._candidates[key] = found.take(found.load < max_load)
+
+    def layer_strategies(self, candidate: int) -> tuple[Strategy, ...]:
+        """Return the strategy of all layers of a chosen candidate."""
+        return (self.strategies[candidate],)
 
     def _kind_terms(self, size: int, offset: int) -> _KindTerms:
         case = self.case
@@ -244,17 +275,20 @@ class StageTables:
             fit = self._max_inflight(terms, row, a, b)
             fits = fit > 0
             sync_of = counts @ terms.sync[row]
+            a, b, load = a[fits], b[fits], load[fits]
+            sync = sync_of[b] - sync_of[a]
             parts.append(
                 Candidates(
-                    a[fits],
-                    b[fits],
-                    np.full(int(fits.sum()), index, dtype=np.int64),
-                    load[fits],
-                    (sync_of[b] - sync_of[a])[fits],
+                    a,
+                    b,
+                    np.full(len(a), index, dtype=np.int64),
+                    load,
+                    sync,
+                    (self.case.num_micro_batches - 1) * load + sync,
                     fit[fits],
                 )
             )
-        return _without_dominated(_concatenate(parts))
+        return _without_dominated(concatenate(parts))
 
     def _max_inflight(
         self, terms: _KindTerms, row: int, source: Ints, target: Ints
@@ -262,7 +296,7 @@ class StageTables:
         counts = self.kind_counts
         static_of = counts @ terms.static_bytes[row]
         kept_of = counts @ terms.kept_bytes[row]
-        free = self._capacity - (static_of[target] - static_of[source])
+        free = self.capacity - (static_of[target] - static_of[source])
         kept = kept_of[target] - kept_of[source]
         working = np.zeros(len(source), dtype=np.int64)
         for kind in np.argsort(terms.working_bytes[row], kind="stable"):
@@ -376,21 +410,15 @@ class _KindTerms:
             setattr(self, name, getattr(self, name)[chosen])
 
 
-def _concatenate(parts: list[Candidates]) -> Candidates:
+def concatenate(parts: list[Candidates]) -> Candidates:
+    """Return the candidates of several parts, one part after the other."""
     if not parts:
         empty = np.zeros(0, dtype=np.int64)
-        return Candidates(empty, empty, empty, empty, empty, empty)
+        return Candidates(*(empty for _ in Candidates.__dataclass_fields__))
     return Candidates(
         *(
             np.concatenate([getattr(part, field) for part in parts])
-            for field in (
-                "source",
-                "target",
-                "strategy",
-                "load",
-                "sync",
-                "max_inflight",
-            )
+            for field in Candidates.__dataclass_fields__
         )
     )
 

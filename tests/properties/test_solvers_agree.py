@@ -10,10 +10,21 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
+from msgspec.structs import replace
 
+from nest.cost.model import CostModel
 from nest.cost.score import score
+from nest.dp.cases import search
+from nest.dp.closed_sets import closed_sets
+from nest.dp.layerwise import LayerTables
 from nest.ir import Problem, write
-from nest.solvers.base import SolveOptions, SolverOutput, Status
+from nest.solvers.base import (
+    Deadline,
+    SolveOptions,
+    SolverOutput,
+    Status,
+    ignore_progress,
+)
 from nest.solvers.registry import get_solver
 from tests.properties.profiles import examples
 from tests.strategies import problems
@@ -110,3 +121,34 @@ def test_exact_solvers_agree_under_the_nest_artifact_preset(problem):
 @given(problems(preset="nest-artifact"))
 def test_milp_agrees_under_the_nest_artifact_preset(problem):
     check(("milp",), problem)
+
+
+@examples(200, full=2000)
+@given(problems(granularity="layer"))
+def test_dp_proves_the_optimum_with_a_strategy_per_layer(problem):
+    """Equal to the quantum, and never worse than one strategy per stage."""
+    check(("dp",), problem)
+    coarse = replace(problem, job=replace(problem.job, granularity="stage"))
+    fine = solve("dp", problem).claimed_quanta
+    best = solve("dp", coarse).claimed_quanta
+    if best is not None:
+        assert fine is not None
+        assert fine <= best
+
+
+@examples(100, full=2000)
+@given(problems(granularity="layer"))
+def test_layers_need_no_plan_to_start_from(problem):
+    """The optimum is the same if the search starts without a bound."""
+    truth = solve("brute", problem)
+    output = search(
+        CostModel(problem),
+        closed_sets(problem.graph),
+        Deadline(None),
+        ignore_progress,
+        None,
+        None,
+        LayerTables,
+    )
+    assert output.status is truth.status
+    assert output.claimed_quanta == truth.claimed_quanta

@@ -1006,7 +1006,7 @@ def test_the_list_of_solvers_says_what_they_search(capsys):
         "overlap",
         "virtual_stages",
     ]
-    assert searches["dp"] == []
+    assert searches["dp"] == ["granularity"]
     assert searches["cpsat"] == searches["milp"] == []
 
 

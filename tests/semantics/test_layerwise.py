@@ -1,0 +1,404 @@
+"""Granularity ``layer``: every layer of a stage has its own strategy.
+
+Optima are derived by hand. Messages cost 10 ns + 1 ns/byte.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from formulations.brute import PlanSpace
+from nest.cli.main import main
+from nest.cost.model import CostModel
+from nest.cost.score import score
+from nest.dp.layerwise import Options, hull_slopes, non_dominated
+from nest.errors import InvalidPlanError
+from nest.ir import Activations, Optimizer, Plan, Stage, Strategy
+from nest.ir.io import problem_hash, read_plan, write
+from nest.solvers.base import Deadline, SolveOptions, Status
+from nest.solvers.registry import get_solver
+from nest.solvers.run import run_solver
+from tests.builders import SINGLE, make_cost, make_plan, make_problem
+
+layerwise = pytest.mark.parametrize("name", ["brute", "dp"])
+
+
+def solve(name, problem, **options):
+    return get_solver(name)().solve(problem, SolveOptions(**options))
+
+
+def coarse(problem):
+    return replace(problem, job=replace(problem.job, granularity="stage"))
+
+
+def chain(costs, size_bytes=0, **fields):
+    fields = {
+        "devices": 1,
+        "global_batch": 2,
+        "replicas": (1,),
+        "granularity": "layer",
+        **fields,
+    }
+    return make_problem(
+        costs,
+        edges=tuple((a, b, size_bytes) for a, b in itertools.pairwise(costs)),
+        **fields,
+    )
+
+
+def recomputing(**fields):
+    """Four layers of 10 + 20 ns that keep 10 bytes, or 4 with 10 ns more."""
+    cost = make_cost(
+        10,
+        20,
+        activations=(
+            Activations(kept_bytes=10),
+            Activations(recompute="full", kept_bytes=4),
+        ),
+    )
+    fields = {"memory_bytes": 34, "recompute": ("none", "full"), **fields}
+    return chain(dict.fromkeys("abcd", cost), **fields)
+
+
+def changing(**fields):
+    """Layer a is fast on two data ranks, layer b if split over two devices.
+
+    The other way round they take 300 ns; 10 bytes pass between them.
+    """
+    fast, slow = (10, 20), (100, 200)
+    return chain(
+        {
+            "a": (make_cost(*fast), make_cost(*slow, tp=2, samples=2)),
+            "b": (make_cost(*slow), make_cost(*fast, tp=2, samples=2)),
+        },
+        size_bytes=5,
+        **{"devices": 2, "micro_batches": (2,), "global_batch": 8, **fields},
+    )
+
+
+# What the optimum is
+
+
+@layerwise
+def test_only_one_of_four_layers_recomputes(name):
+    """40 bytes do not fit into 34, 30 + 4 do: M = 2, τ = 4 * 30 + 10.
+
+    With one strategy per stage all four recompute: 2 * 160.
+    """
+    output = solve(name, recomputing())
+    assert output.status is Status.OPTIMAL
+    assert output.claimed_quanta == 2 * 130
+    (stage,) = output.plan.stages
+    chosen = [s.recompute for s in stage.layer_strategies]
+    assert sorted(chosen) == ["full", "none", "none", "none"]
+    assert solve(name, coarse(recomputing())).claimed_quanta == 2 * 160
+
+
+@layerwise
+@pytest.mark.parametrize(
+    ("memory_bytes", "load"),
+    [(40, 120), (39, 130), (33, 140), (28, 140), (27, 150), (16, 160)],
+)
+def test_as_few_layers_recompute_as_memory_allows(name, memory_bytes, load):
+    """``r`` of four layers that recompute keep 40 - 6 r bytes."""
+    output = solve(name, recomputing(memory_bytes=memory_bytes))
+    assert output.claimed_quanta == 2 * load
+
+
+@layerwise
+def test_nothing_fits(name):
+    output = solve(name, recomputing(memory_bytes=15))
+    assert output.status is Status.INFEASIBLE
+
+
+@layerwise
+def test_changing_the_layout_inside_a_stage_can_pay(name):
+    """M = 4, and τ = 30 + 30 + 20 + 15.
+
+    10 bytes go forward to b in one piece, 10 + 10 ns, and back to a in two,
+    10 + 5 ns. One layout for both takes 30 + 300.
+    """
+    output = solve(name, changing())
+    assert output.claimed_quanta == 4 * 95
+    (stage,) = output.plan.stages
+    assert stage.strategies == (Strategy(dp=2), Strategy(tp=2))
+    (terms,) = score(changing(), output.plan).stages
+    assert terms.redistribution == 35
+    assert solve(name, coarse(changing())).claimed_quanta == 4 * 330
+
+
+@layerwise
+def test_the_layers_at_the_boundaries_receive(name):
+    """Stages ab | cd on two pairs, M = 1, 4 samples of 5 bytes each.
+
+    b and c run as tp = 2 (a, d as dp = 2): c receives 20 bytes whole in 30
+    ns and b gets their gradient in 30. Each stage takes 60 ns and a change:
+    10 + 20 and 10 + 10 ns; so T = 2 (60 + 50 + 30). As one stage, two
+    changes: T = 120 + 2 * 50, if that may be.
+    """
+    on_ranks = (
+        make_cost(10, 20, samples=2),
+        make_cost(900, 900, tp=2, samples=4),
+    )
+    split = (
+        make_cost(900, 900, samples=2),
+        make_cost(10, 20, tp=2, samples=4),
+    )
+    costs = {"a": on_ranks, "b": split, "c": split, "d": on_ranks}
+    fields = {"devices": 4, "micro_batches": (4,), "global_batch": 4}
+    problem = chain(costs, size_bytes=5, **fields)
+    assert solve(name, problem).claimed_quanta == 120 + 100
+    heavy = {
+        key: tuple(replace(cost, working_bytes=0) for cost in value)
+        for key, value in costs.items()
+    }
+    kept = (Activations(kept_bytes=10),)
+    tight = chain(
+        {
+            key: tuple(replace(cost, activations=kept) for cost in value)
+            for key, value in heavy.items()
+        },
+        size_bytes=5,
+        memory_bytes=20,
+        **fields,
+    )
+    output = solve(name, tight)
+    assert output.claimed_quanta == 2 * (60 + 50 + 30)
+    assert [len(stage.layers) for stage in output.plan.stages] == [2, 2]
+
+
+@layerwise
+def test_layers_without_a_common_strategy_share_a_stage(name):
+    """Layer a has a cost for dp = 2 only, b for tp = 2 only: τ = 95."""
+    costs = {
+        "a": make_cost(10, 20),
+        "b": make_cost(10, 20, tp=2, samples=2),
+    }
+    problem = chain(costs, 5, devices=2, micro_batches=(2,), global_batch=8)
+    assert solve(name, problem).claimed_quanta == 4 * 95
+    assert solve(name, coarse(problem)).status is Status.INFEASIBLE
+
+
+@layerwise
+def test_every_layer_has_its_own_zero_stage(name):
+    """Layers b and c must shard their 8 bytes of weights, a need not.
+
+    Weights, gradients and state are as large as each other. On two data
+    ranks layers b and c hold 24 bytes each, or 12 sharded and 16 while they
+    run; a holds 6, or 3. 6 + 12 + 12 + 16 fit, with one of b and c not
+    sharded 6 + 24 + 12 + 16 do not. To shard a costs a message of 10 ns
+    more at least: two gathers and a scatter instead of an all-reduce.
+    """
+    heavy = make_cost(10, 20, weight_bytes=8)
+    problem = chain(
+        {"a": make_cost(10, 20, weight_bytes=2), "b": heavy, "c": heavy},
+        devices=2,
+        micro_batches=(2,),
+        zero=(0, 3),
+        data_parallel=(2,),
+        memory_bytes=46,
+        optimizer=Optimizer(state_bytes=2),
+    )
+    output = solve(name, problem)
+    assert output.status is Status.OPTIMAL
+    (stage,) = output.plan.stages
+    assert [s.zero for s in stage.layer_strategies] == [0, 3, 3]
+    uniform = solve(name, coarse(problem)).claimed_quanta
+    assert output.claimed_quanta + 10 <= uniform
+
+
+# Plans
+
+
+def test_plain_enumeration_lists_every_assignment_once():
+    """On one device 2 * 2 strategies for ab; a | b are 2 * 2 more."""
+    problem = recomputing(devices=2)
+    graph = replace(
+        problem.graph,
+        layers=problem.graph.layers[:2],
+        edges=problem.graph.edges[:1],
+    )
+    space = PlanSpace(
+        replace(problem, graph=graph), CostModel(problem), Deadline(None)
+    )
+    plans = list(space.plans())
+    assert len(plans) == len(set(plans)) == space.count(100) == 8
+    for plan in plans:
+        for stage in plan.stages:
+            alike = len(set(stage.layer_strategies)) == 1
+            assert (stage.strategy is not None) == alike
+
+
+@layerwise
+def test_the_plan_in_a_file_takes_what_was_claimed(name, tmp_path, capsys):
+    path, plan_path = tmp_path / "problem.json", tmp_path / "plan.json"
+    write(path, coarse(changing()))
+    with pytest.raises(SystemExit) as done:
+        main(
+            [
+                *("solve", str(path), "--solver", name),
+                *("--granularity", "layer", "-o", str(plan_path)),
+                *("--json", str(tmp_path / "result.json")),
+            ]
+        )
+    assert done.value.code == 0
+    document = json.loads((tmp_path / "result.json").read_text())
+    (cell,) = document["cells"]
+    assert (cell["status"], cell["step_time_ns"]) == ("optimal", 380)
+    plan = read_plan(plan_path)
+    assert plan.stages[0].strategies is not None
+    assert score(changing(), plan).step_quanta == 380
+    assert "dp2 | tp2" in capsys.readouterr().out
+
+
+def test_the_granularity_of_a_problem_can_be_narrowed(tmp_path, capsys):
+    path = tmp_path / "problem.json"
+    write(path, changing())
+    with pytest.raises(SystemExit) as done:
+        main(
+            [
+                *("compare", str(path), "--solvers", "brute,dp"),
+                *("--granularity", "stage"),
+                *("--json", str(tmp_path / "result.json")),
+            ]
+        )
+    assert done.value.code == 0
+    document = json.loads((tmp_path / "result.json").read_text())
+    assert {cell["step_time_ns"] for cell in document["cells"]} == {4 * 330}
+
+
+def test_an_unknown_granularity_is_refused(capsys):
+    with pytest.raises(SystemExit) as done:
+        main(["solve", "x", "--solver", "dp", "--granularity", "node"])
+    assert done.value.code == 2
+    assert (
+        "expected one of stage, layer; got 'node'" in capsys.readouterr().err
+    )
+
+
+def test_the_default_is_left_out_of_files():
+    """So hashes of problems without it are what they were."""
+    problem = coarse(changing())
+    assert problem_hash(problem) != problem_hash(changing())
+    job = replace(problem.job)
+    assert problem_hash(replace(problem, job=job)) == problem_hash(problem)
+
+
+# Who searches it
+
+
+@pytest.mark.parametrize("name", ["cpsat", "milp"])
+def test_other_solvers_say_that_they_do_not_search_it(name):
+    result = run_solver(changing(), name)
+    assert result.status is Status.FEASIBLE
+    assert result.step_quanta == 4 * 330
+    assert result.lower_bound_quanta is None
+    assert result.detail.startswith(
+        "did not search granularity; proven optimal without it"
+    )
+
+
+@layerwise
+def test_a_proof_holds_for_all_plans(name):
+    result = run_solver(changing(), name)
+    assert result.status is Status.OPTIMAL
+    assert result.lower_bound_quanta == 380
+
+
+MIXED = Plan(
+    replicas=1,
+    micro_batch=2,
+    stages=(
+        Stage(
+            layers=("a", "b"),
+            devices=2,
+            strategies=(Strategy(dp=2), Strategy(tp=2)),
+        ),
+    ),
+)
+
+
+@layerwise
+def test_a_mixed_plan_can_be_the_start(name):
+    output = solve(name, changing(), warm_start=MIXED)
+    assert (output.status, output.claimed_quanta) == (Status.OPTIMAL, 380)
+
+
+@pytest.mark.parametrize("name", ["cpsat", "milp"])
+def test_a_mixed_plan_is_no_start_for_other_solvers(name):
+    with pytest.raises(
+        InvalidPlanError,
+        match=r"^warm start: expected a plan without granularity, which ",
+    ):
+        run_solver(changing(), name, SolveOptions(warm_start=MIXED))
+
+
+def test_out_of_time_keeps_the_plan_and_claims_nothing():
+    start = make_plan(("a b c d", Strategy(recompute="full")))
+    output = solve("dp", recomputing(), time_limit_s=1e-9, warm_start=start)
+    assert output.status is Status.FEASIBLE
+    assert output.claimed_quanta == 320
+    assert output.lower_bound_quanta in (0, None)
+
+
+# The parts of the search
+
+
+def options(*rows):
+    """Build options from (load, memory) pairs, all of one layout."""
+    load, memory = (np.array(column) for column in zip(*rows, strict=True))
+    zero = np.zeros_like(load)
+    return Options(zero, zero, load, zero, memory, zero, zero)
+
+
+def test_slopes_of_the_lower_hull():
+    """(0, 100), (10, 50), (40, 20) are its corners; (20, 45) is above it.
+
+    50/10 ns per byte, then 30/30.
+    """
+    kind = options((100, 0), (45, 20), (50, 10), (20, 40), (20, 50))
+    assert hull_slopes([kind], 1).tolist() == [1.0, 5.0]
+    assert hull_slopes([options((7, 3))], 1).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "kept"),
+    [
+        ([(0, 1, 2), (0, 1, 2)], [0]),
+        ([(0, 2, 2), (0, 1, 2), (1, 3, 3)], [1, 2]),
+        ([(0, 1, 3), (0, 2, 2), (0, 3, 1), (0, 3, 2)], [0, 1, 2]),
+        ([], []),
+    ],
+)
+def test_rows_that_no_other_one_beats(rows, kept):
+    table = np.array(rows, dtype=np.int64).reshape(-1, 3)
+    found = non_dominated(table[:, 0], [table[:, 1], table[:, 2]])
+    assert found.tolist() == kept
+
+
+def test_rows_that_no_other_one_beats_among_many():
+    rng = np.random.default_rng(0)
+    table = rng.integers(0, 6, size=(300, 4))
+    group = rng.integers(0, 3, size=300)
+    found = set(non_dominated(group, [table[:, i] for i in range(4)]).tolist())
+    for row in range(300):
+        beaten = any(
+            group[other] == group[row]
+            and (table[other] <= table[row]).all()
+            and (other < row or (table[other] != table[row]).any())
+            for other in range(300)
+        )
+        assert beaten == (row not in found)
+
+
+def test_single_layers_are_as_before():
+    """A stage of one layer has no change of strategy to make."""
+    problem = chain({"a": make_cost(10, 20)})
+    output = solve("dp", problem)
+    assert output.claimed_quanta == 60
+    assert output.plan.stages[0].strategy == SINGLE
