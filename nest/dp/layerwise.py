@@ -414,57 +414,60 @@ class LayerTables(StageTables):
         """
         block = self.block(size, offset)
         if block not in self._relaxed:
-            options = self.options(size, offset)
-            weighted = _weighted(options, self.extra_slots)
+            # Layouts do not matter here.
+            options = [
+                o.take(non_dominated(np.zeros_like(o.load), list(o[2:])))
+                for o in self.options(size, offset)
+            ]
             least = np.array([_least(o.load) for o in options])
-            some = np.flatnonzero(self._counts @ least < self.max_load)
+            syncs = self._counts @ np.array([_least(o.sync) for o in options])
             shape = (len(self._counts), len(self._first_inflight))
             loads, joints = np.full(shape, INFINITE), np.full(shape, INFINITE)
-            counts = self._counts[some]
+            rows = np.flatnonzero(self._counts @ least < self.max_load)
             for group, inflight in enumerate(self._first_inflight):
-                for result, costs in ((loads, options), (joints, weighted)):
-                    result[some, group] = self._knapsack(
-                        costs, counts, inflight
-                    )
-            syncs = self._counts @ np.array([_least(o.sync) for o in options])
+                found, load, joint = self._knapsack(
+                    options, self._counts[rows], inflight
+                )
+                rows = rows[found]
+                loads[rows, group], joints[rows, group] = load, joint
+                # More in flight is never faster.
+                rows = rows[load < self.max_load]
+                if not len(rows):
+                    break
             self._relaxed[block] = (loads, joints, syncs)
         return self._relaxed[block]
 
     def _knapsack(
         self, options: list[Options], counts: Ints, inflight: int
-    ) -> Ints:
-        """Bound the load of stages by the layers of each kind they have."""
-        fitting = [
+    ) -> tuple[Bools, Ints, Ints]:
+        """Bound stages by the layers of each kind they have.
+
+        Returns
+        -------
+        tuple
+            Which may fit, and the bounds of ``τ`` and ``(M-1) τ + Y`` of
+            those.
+        """
+        options = [
             o.take(o.memory(inflight) + o.working_bytes <= self.capacity)
             for o in options
         ]
         present = counts > 0
-        missing = np.array([not len(o.load) for o in fitting])
-        possible = ~(present & missing).any(axis=1)
-        working = np.array([_least(o.working_bytes) for o in fitting])
+        missing = np.array([not len(o.load) for o in options])
+        working = np.array([_least(o.working_bytes) for o in options])
         free = self.capacity - np.where(present, working, 0).max(
             axis=1, initial=0
         )
         needed = counts @ np.array(
-            [_least(o.memory(inflight)) for o in fitting]
+            [_least(o.memory(inflight)) for o in options]
         )
-        possible &= needed <= free
-        result = np.full(len(counts), INFINITE)
-        where = np.flatnonzero(possible)
-        if not len(where):
-            return result
-        counts, free = counts[where], free[where]
-        best = counts @ np.array([_least(o.load) for o in fitting])
-        slopes = hull_slopes(fitting, inflight)
-        if len(slopes):
-            total = counts @ _priced(fitting, slopes, inflight).T
-            room = free[:, None] * slopes[None, :]
-            bound = total - room - SLACK * (total + np.abs(room))
-            best = np.maximum(
-                best, np.ceil(bound.max(axis=1)).astype(np.int64)
-            )
-        result[where] = best
-        return result
+        possible = ~(present & missing).any(axis=1) & (needed <= free)
+        counts, free = counts[possible], free[possible]
+        load, joint = (
+            _priced_bounds(costs, counts, free, inflight)
+            for costs in (options, _weighted(options, self.extra_slots))
+        )
+        return possible, load, joint
 
     # Exact candidates
 
@@ -597,6 +600,20 @@ def _layout(strategy: Strategy) -> tuple[int, int, int]:
 
 def _least(values: Ints) -> int:
     return int(values.min()) if len(values) else 0
+
+
+def _priced_bounds(
+    options: list[Options], counts: Ints, free: Ints, inflight: int
+) -> Ints:
+    """Return the best Lagrangian bound of every stage's load."""
+    best: Ints = counts @ np.array([_least(o.load) for o in options])
+    slopes = hull_slopes(options, inflight)
+    if len(slopes) and len(counts):
+        total = counts @ _priced(options, slopes, inflight).T
+        room = free[:, None] * slopes[None, :]
+        bound = total - room - SLACK * (total + np.abs(room))
+        best = np.maximum(best, np.ceil(bound.max(axis=1)).astype(np.int64))
+    return best
 
 
 def _priced(
