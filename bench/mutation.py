@@ -79,8 +79,8 @@ MUTATIONS = (
     Mutation(
         "dp: a stage's sync is free",
         STAGES,
-        "(sync_of[b] - sync_of[a])[fits],",
-        "0 * (sync_of[b] - sync_of[a])[fits],",
+        "sync = sync_of[b] - sync_of[a]",
+        "sync = 0 * (sync_of[b] - sync_of[a])",
         agree("dp"),
     ),
     Mutation(
