@@ -94,6 +94,10 @@ class BruteSolver:
             report(Progress(plan=best, claimed_quanta=best_quanta))
         try:
             space = PlanSpace(problem, model, deadline)
+            if model.preset.ranks_take_turns:
+                from formulations.turns import TurnsSpace
+
+                space = TurnsSpace(problem, model, deadline)
             num_plans = space.count(max_plans)
             for plan in space.plans():
                 if deadline.passed:

@@ -34,6 +34,11 @@ def check_time(deadline: Deadline) -> None:
 def why_unsupported(problem: Problem) -> str | None:
     """Return why no formulation covers the problem's preset, or ``None``."""
     preset = CostModel(problem).preset
+    if preset.ranks_take_turns:
+        return (
+            f"preset {preset.name!r}: data ranks that take turns are not "
+            f"formulated here; use solver dp, or brute for small problems"
+        )
     if not preset.uniform and (
         preset.last_stage_first
         or preset.pitch_is_used

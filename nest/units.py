@@ -9,6 +9,11 @@ them into quanta, exactly once, when a cost term is built.
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 GB = 10**9
 GIB = 2**30
@@ -51,6 +56,27 @@ def quantise(time_ns: float, quantum_ps: int) -> int:
             f"{quantum_ps} ps"
         )
     return math.floor(quanta + 0.5)
+
+
+def quantise_all(
+    times_ns: NDArray[np.float64], quantum_ps: int
+) -> NDArray[np.int64]:
+    """Round an array of times, each as :func:`quantise` would.
+
+    Raises
+    ------
+    OverflowError
+        If a result exceeds :data:`MAX_TERM`.
+    """
+    import numpy as np
+
+    quanta = times_ns * 1000.0 / quantum_ps
+    if not (quanta <= MAX_TERM).all():
+        raise OverflowError(
+            f"a time of {times_ns.max():g} ns is more than 2**53 quanta of "
+            f"{quantum_ps} ps"
+        )
+    return np.floor(quanta + 0.5).astype(np.int64)
 
 
 def quanta_to_ns(quanta: int, quantum_ps: int) -> int | float:

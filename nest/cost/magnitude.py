@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+from nest.cost.presets import get_preset
 from nest.errors import InvalidProblemError
 from nest.ir.graph import LayerCost
 from nest.ir.problem import Problem
@@ -35,6 +36,8 @@ def check_magnitude(problem: Problem) -> None:
 
 def longest_step_ns(problem: Problem) -> float:
     """Return an upper bound on the step time of every plan, in ns.
+
+    That is the longest stage where the step time is the largest load.
 
     ``T <= (M + V) (Σ τ + receives) + Σ Y`` with every term at its largest:
     ``V`` layers, all of them in every stage's place, each message across
@@ -99,9 +102,17 @@ def longest_step_ns(problem: Problem) -> float:
                     *edge.bytes_per_sample_by_tp.values(),
                     0,
                 )
+                + batch
+                * max(
+                    *edge.source_extra_bytes_by_tp.values(),
+                    *edge.target_extra_bytes_by_tp.values(),
+                    *(0, 0),
+                )
             )
             for edge in graph.edges
         )
     )
     slots = job.global_batch / min(job.micro_batches) + len(graph.layers)
+    if get_preset(problem.preset).step_time == "max":
+        slots = 0
     return float((slots + 1) * load + sync)

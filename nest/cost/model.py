@@ -13,18 +13,28 @@ block ``[k, k+n)`` of every replica, ``M`` micro-batches of ``B`` samples.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nest.cost.magnitude import check_magnitude
 from nest.cost.presets import get_preset
-from nest.cost.space import PLAIN, Runtime, why_not_strategy
+from nest.cost.space import (
+    PLAIN,
+    Runtime,
+    samples_per_rank,
+    why_not_strategy,
+)
+from nest.cost.turns import check_turns
 from nest.errors import InvalidProblemError
 from nest.ir.graph import Activations, CollectiveKind, LayerCost
 from nest.ir.plan import Overlap, Strategy
 from nest.ir.problem import Problem
 from nest.topology.alphabeta import NS_PER_S
 from nest.topology.hierarchy import GroupShape, HierarchyNetwork
-from nest.units import ceil_div, quantise
+from nest.units import ceil_div, quantise, quantise_all
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Shapes = frozenset[GroupShape]
 _Groups = dict[str, Shapes]
@@ -141,6 +151,10 @@ class CostModel:
         self._known_passes: dict[object, tuple[int, int]] = {}
         self._levels: dict[object, frozenset[int]] = {}
         self.edges = graph.index_edges()
+        self._extras = [
+            (edge.source_extra_bytes_by_tp, edge.target_extra_bytes_by_tp)
+            for edge in graph.edges
+        ]
         consumers: dict[int, list[tuple[int, int]]] = {}
         for source, target, size_bytes in self.edges:
             consumers.setdefault(source, []).append((target, size_bytes))
@@ -165,6 +179,21 @@ class CostModel:
                         f"{self.preset.name!r}, got {value}; remove it or "
                         f"use preset 'standard'"
                     )
+        if self.preset.ranks_take_turns:
+            check_turns(self.problem)
+        if not self.preset.both_ends_pay:
+            for edge in self.problem.graph.edges:
+                for field in (
+                    "source_extra_bytes_by_tp",
+                    "target_extra_bytes_by_tp",
+                ):
+                    if getattr(edge, field):
+                        raise InvalidProblemError(
+                            f"$.graph.edges: expected no {field} under preset "
+                            f"{self.preset.name!r}, got it on the edge from "
+                            f"{edge.source!r} to {edge.target!r}; remove it "
+                            f"or use preset 'piper'"
+                        )
         if self.preset.uniform:
             return
         for edge in self.problem.graph.edges:
@@ -187,7 +216,7 @@ class CostModel:
         reason = why_not_strategy(self.problem, strategy, micro_batch)
         if reason is not None:
             return reason
-        samples = micro_batch // strategy.dp
+        samples = samples_per_rank(self.problem, strategy, micro_batch)
         key = (strategy.tp, strategy.cp, strategy.ep, samples)
         cost = self._costs[layer].get(key)
         name = self.problem.graph.layers[layer].id
@@ -246,7 +275,7 @@ class CostModel:
         block: Block | None,
         runtime: Runtime,
     ) -> LayerTerms:
-        samples = micro_batch // strategy.dp
+        samples = samples_per_rank(self.problem, strategy, micro_batch)
         key = (strategy.tp, strategy.cp, strategy.ep, samples)
         cost = self._costs[layer][key]
         activations = _activations(cost, strategy)
@@ -287,6 +316,8 @@ class CostModel:
             assert block is not None
             shards = sizes.over(block.replicas)
         sharded = strategy.zero >= 1 or runtime.distributed_optimizer
+        if not self.preset.weights_take_memory:
+            sizes = shards = _NOTHING
         return LayerTerms(
             forward=forward,
             backward=backward + recomputed,
@@ -296,7 +327,8 @@ class CostModel:
             weight_bytes=sizes.kept(strategy.zero >= 3, "weight_bytes"),
             gradient_bytes=sizes.kept(strategy.zero >= 2, "gradient_bytes"),
             state_bytes=shards.kept(sharded, "state_bytes"),
-            buffer_bytes=sizes.kept(False, "buffer_bytes"),
+            buffer_bytes=sizes.kept(False, "buffer_bytes")
+            + activations.static_bytes,
             kept_bytes=activations.kept_bytes,
             working_bytes=cost.working_bytes
             + activations.working_bytes
@@ -448,6 +480,8 @@ class CostModel:
         distributed optimiser reduce-scatters and all-gathers over replicas
         and data ranks together.
         """
+        if self.preset.server_sync:
+            return 0, 0  # rounded once per stage
         if self.preset.switch_tree_sync:
             if block is None:
                 return 0, 0
@@ -696,6 +730,71 @@ class CostModel:
             )
         ]
 
+    # Ranks that take turns (reference/piper.md §3)
+
+    def turn(self, quanta: Any, dp: int) -> Any:
+        """Return what work per micro-batch takes of ``dp`` ranks in turn.
+
+        ``quanta / dp`` rounded half up; a number or an array of integers.
+        """
+        return (2 * quanta + dp) // (2 * dp)
+
+    def exchange_ns(self, size_bytes: Any, dp: int) -> Any:
+        """Return the time of a stage's cut edges, ``X / (dp β)``.
+
+        Parameters
+        ----------
+        size_bytes
+            What crosses its boundaries per micro-batch, both ways; a number
+            or an array of floats.
+        dp
+            Ranks that take turns.
+        """
+        return size_bytes / (dp * self.network.bandwidths[0]) * NS_PER_S
+
+    def server_sync_ns(
+        self, weight_bytes: Any, dp: int, num_micro_batches: int
+    ) -> Any:
+        """Return a stage's gradient sync, ``4 (dp-1)/dp W / (M β)``.
+
+        Parameters
+        ----------
+        weight_bytes
+            Weights of the stage per device; a float or an array of floats.
+        dp, num_micro_batches
+            Ranks that share them, and micro-batches per step.
+        """
+        rate = dp * num_micro_batches * self.network.bandwidths[0]
+        return 4 * (dp - 1) * weight_bytes / rate * NS_PER_S
+
+    def weight_bytes(
+        self, layer: int, strategy: Strategy, micro_batch: int
+    ) -> int:
+        """Return the dense weights of a layer per device."""
+        samples = samples_per_rank(self.problem, strategy, micro_batch)
+        key = (strategy.tp, strategy.cp, strategy.ep, samples)
+        return self._costs[layer][key].weight_bytes
+
+    def edge_ends(
+        self, tp: int, micro_batch: int
+    ) -> list[tuple[int, int, int, int]]:
+        """Return (source, target, bytes at the source, bytes at the target).
+
+        Activation and gradient of a micro-batch, ``2 (X + extra)``, for the
+        end whose stage has tensor parallel degree ``tp``.
+        """
+        return [
+            (
+                source,
+                target,
+                2 * micro_batch * (size_bytes + by_source.get(tp, 0)),
+                2 * micro_batch * (size_bytes + by_target.get(tp, 0)),
+            )
+            for (source, target, size_bytes), (by_source, by_target) in zip(
+                self.edges, self._extras, strict=True
+            )
+        ]
+
     # The rest
 
     def sync_constant(self, block: Block) -> int:
@@ -733,11 +832,25 @@ class CostModel:
         try:
             return quantise(time_ns, self.problem.quantum_ps)
         except OverflowError as error:
-            raise InvalidProblemError(
-                f"$.quantum_ps: expected a quantum that keeps every time "
-                f"below 2**53 quanta, got {self.problem.quantum_ps} ps, and "
-                f"{error} ({where}); correct the cost or raise quantum_ps"
-            ) from error
+            raise self._too_long(error, where) from error
+
+    def all_quanta(
+        self, times_ns: NDArray[np.float64], where: str
+    ) -> NDArray[np.int64]:
+        """Round an array of times, as :meth:`quanta` would each."""
+        try:
+            return quantise_all(times_ns, self.problem.quantum_ps)
+        except OverflowError as error:
+            raise self._too_long(error, where) from error
+
+    def _too_long(
+        self, error: OverflowError, where: str
+    ) -> InvalidProblemError:
+        return InvalidProblemError(
+            f"$.quantum_ps: expected a quantum that keeps every time "
+            f"below 2**53 quanta, got {self.problem.quantum_ps} ps, and "
+            f"{error} ({where}); correct the cost or raise quantum_ps"
+        )
 
 
 class _Sizes(NamedTuple):
@@ -773,6 +886,9 @@ class _WeightSizes(NamedTuple):
         return sum(
             getattr(size, field) if size.ranks > 1 else 0 for size in self
         )
+
+
+_NOTHING = _WeightSizes(_Sizes(0, 0, 0, 0, 1), _Sizes(0, 0, 0, 0, 1))
 
 
 def _activations(cost: LayerCost, strategy: Strategy) -> Activations | None:

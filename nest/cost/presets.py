@@ -18,7 +18,8 @@ class Preset:
         Its keyword and one line for people.
     step_time
         ``sum-max``: ``Σ τ + (M-1) max τ + max Y``; ``slots-max``:
-        ``(M+S-1) max τ + Y``.
+        ``(M+S-1) max τ + Y``; ``max``: ``max (τ + Y)``, the time per
+        micro-batch in the steady state, with ``Y`` per micro-batch.
     sync_stages
         Whether ``Y`` is the maximum over the stages or the first stage's.
     uniform
@@ -48,6 +49,23 @@ class Preset:
         tensors that enter the stage; one keeps the activations.
     optimizer_update
         Whether the optimiser update takes time.
+    ranks_take_turns
+        The data parallel ranks of a stage take whole micro-batches in turn,
+        instead of a share of each: ``dp`` divides ``M`` and ``Σ dp <= M``,
+        what a stage does per micro-batch counts ``1/dp``, and ``⌈Σ dp from
+        this stage on / dp⌉`` micro-batches are in flight.
+    both_ends_pay
+        An edge that leaves its stage costs both its stages, wherever they
+        sit, ``2X/β`` of a rank's time: activation and gradient.
+    server_sync
+        Gradient sync with a parameter server spread over the ranks, ``4
+        (dp-1)/dp W/β`` per step, divided by ``M``.
+    recompute_per_layer
+        The layers of a stage share ``dp`` and ``tp``, and each chooses its
+        recomputation.
+    weights_take_memory
+        Whether weights, gradients and optimiser state count; if not, the
+        static bytes of the activations hold them.
     extensions
         Whether a job may allow interleaving, overlap and the distributed
         optimiser; the published models know none of them.
@@ -55,7 +73,7 @@ class Preset:
 
     name: str
     summary: str
-    step_time: Literal["sum-max", "slots-max"] = "sum-max"
+    step_time: Literal["sum-max", "slots-max", "max"] = "sum-max"
     sync_stages: Literal["max", "first"] = "max"
     uniform: bool = False
     last_stage_first: bool = False
@@ -69,6 +87,11 @@ class Preset:
     inflight_capped: bool = True
     stash_boundary_only: bool = False
     optimizer_update: bool = True
+    ranks_take_turns: bool = False
+    both_ends_pay: bool = False
+    server_sync: bool = False
+    recompute_per_layer: bool = False
+    weights_take_memory: bool = True
     extensions: bool = False
 
 
@@ -97,6 +120,17 @@ PRESETS = {
             inflight_capped=False,
             stash_boundary_only=True,
             optimizer_update=False,
+        ),
+        Preset(
+            name="piper",
+            summary="Piper (NeurIPS'21), time per sample as coded",
+            step_time="max",
+            optimizer_update=False,
+            ranks_take_turns=True,
+            both_ends_pay=True,
+            server_sync=True,
+            recompute_per_layer=True,
+            weights_take_memory=False,
         ),
     )
 }

@@ -19,11 +19,12 @@ from nest.cost.space import (
     runtime_of,
     why_not_case,
     why_not_runtime,
+    why_not_stages,
 )
 from nest.errors import InvalidPlanError
 from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
-from nest.units import format_bytes, quanta_to_ns
+from nest.units import ceil_div, format_bytes, quanta_to_ns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +160,8 @@ class Score:
     violations
         Why the plan is infeasible; empty if it is feasible.
     throughput_samples_per_s
-        ``A / T``; ``None`` if the step takes no time.
+        ``A / T``, or ``B / T`` where ``T`` is the time per micro-batch;
+        ``None`` if the step takes no time.
     mfu
         Model FLOPs utilisation, a fraction; ``None`` if the problem does not
         say what it needs.
@@ -283,6 +285,7 @@ def score(
             for stage, block in zip(stage_scores, blocks, strict=True)
         )
 
+    samples = problem.job.global_batch
     loads = [block.load for block in blocks]
     syncs = [block.sync for block in blocks]
     if model.preset.step_time == "sum-max":
@@ -292,9 +295,15 @@ def score(
         step = num_micro_batches * max(loads) + _round_half_up(
             others, plan.virtual_stages
         )
-    else:
+        step += _step_sync(syncs, model)
+    elif model.preset.step_time == "slots-max":
         step = (num_micro_batches + len(stages) - 1) * max(loads)
-    step += max(syncs) if model.preset.sync_stages == "max" else syncs[0]
+        step += _step_sync(syncs, model)
+    else:
+        samples = plan.micro_batch
+        step = max(
+            load + sync for load, sync in zip(loads, syncs, strict=True)
+        )
 
     violations = _violations(problem, plan, blocks)
     seconds = step * problem.quantum_ps / 1e12
@@ -304,12 +313,14 @@ def score(
         stages=stage_scores,
         blocks=blocks,
         violations=violations,
-        throughput_samples_per_s=(
-            problem.job.global_batch / seconds if step else None
-        ),
-        mfu=_mfu(problem, seconds),
+        throughput_samples_per_s=(samples / seconds if step else None),
+        mfu=_mfu(problem, seconds, samples),
         quantum_ps=problem.quantum_ps,
     )
+
+
+def _step_sync(syncs: list[int], model: CostModel) -> int:
+    return max(syncs) if model.preset.sync_stages == "max" else syncs[0]
 
 
 def _round_half_up(numerator: int, denominator: int) -> int:
@@ -342,16 +353,12 @@ def _excess(size_bytes: int, capacity: int) -> str:
     return f"{100 * (size_bytes - capacity) / capacity:.1f} %"
 
 
-def _mfu(problem: Problem, seconds: float) -> float | None:
+def _mfu(problem: Problem, seconds: float, samples: int) -> float | None:
     flops = problem.job.model_flops_per_sample
     peak = problem.cluster.device.peak_flops.get(problem.job.dtype)
     if flops is None or peak is None or not seconds:
         return None
-    return (
-        flops
-        * problem.job.global_batch
-        / (seconds * peak * problem.cluster.num_devices)
-    )
+    return flops * samples / (seconds * peak * problem.cluster.num_devices)
 
 
 # Does the plan belong to the problem?
@@ -424,6 +431,9 @@ def _check_counts(
             f"({problem.cluster.num_devices} for {plan.replicas} replicas), "
             f"got {used}; use fewer devices or replicas"
         )
+    reason = why_not_stages(problem, plan, case.num_micro_batches)
+    if reason is not None:
+        raise InvalidPlanError(f"{reason}; change the strategies")
     if model.preset.uniform:
         used_strategies = {
             strategy
@@ -482,17 +492,24 @@ def _score_stage(
     terms = []
     for position, strategy in members:
         term = model.layer_terms(
-            position, strategy, plan.micro_batch, block, runtime
+            position,
+            strategy,
+            plan.micro_batch,
+            # without a place, where only the edges between stages cost
+            None if preset.both_ends_pay else block,
+            runtime,
         )
         assert term is not None
         terms.append(term)
 
     receive_forward = receive_backward = 0
-    if number > 0:
+    if preset.both_ends_pay:
+        receive_forward, receive_backward = _exchange(plan, members, model)
+    elif number > 0:
         receive_forward = _receive(
             plan, number, stages, block, blocks[number - 1], model, True
         )
-    if stages_left > 1:
+    if stages_left > 1 and not preset.both_ends_pay:
         receive_backward = _receive(
             plan, number, stages, block, blocks[number + 1], model, False
         )
@@ -500,9 +517,15 @@ def _score_stage(
         plan, members, block, model
     )
 
-    forward = sum(t.forward for t in terms) + receive_forward + change_forward
+    forward = sum(t.forward for t in terms) + change_forward
     recomputed = sum(t.recomputed for t in terms)
     backward = sum(t.backward for t in terms) - recomputed + change_backward
+    _, first = members[0]
+    if preset.ranks_take_turns:
+        work = model.turn(forward + backward + recomputed, first.dp)
+        forward = model.turn(forward, first.dp)
+        backward, recomputed = work - forward, 0
+    forward += receive_forward
     if stages_left == 1 and not preset.last_stage_recomputes:
         recomputed = 0
     if preset.recompute_hides_receive:
@@ -520,7 +543,8 @@ def _score_stage(
         receive_forward=receive_forward,
         receive_backward=receive_backward,
         redistribution=change_forward + change_backward,
-        sync=sum(t.sync for t in terms) + model.sync_constant(block),
+        sync=sum(t.sync for t in terms)
+        + _sync_constant(plan, members, block, num_micro_batches, model),
         inflight=inflight,
         weight_bytes=sum(t.weight_bytes for t in terms),
         gradient_bytes=sum(t.gradient_bytes for t in terms),
@@ -581,7 +605,10 @@ def _kept(
     """Return (micro-batches in flight, bytes kept for them)."""
     stages_left = len(plan.stages) - number
     inflight = stages_left
-    if model.problem.job.schedule == "gpipe":
+    if model.preset.ranks_take_turns:
+        ranks = [stage.layer_strategies[0].dp for stage in plan.stages]
+        inflight = ceil_div(sum(ranks[number:]), ranks[number])
+    elif model.problem.job.schedule == "gpipe":
         inflight = num_micro_batches
     elif plan.virtual_stages > 1:
         inflight = _chunk_passes(plan, number, num_micro_batches)
@@ -599,6 +626,52 @@ def _kept(
         )
         return inflight, once + (inflight - 1) * entering
     return inflight, inflight * once
+
+
+def _exchange(
+    plan: Plan, members: list[tuple[int, Strategy]], model: CostModel
+) -> tuple[int, int]:
+    """Return what a stage pays for edges that enter and leave it.
+
+    Every cut edge counts, one for each consumer, activation and gradient;
+    rounded once for the sum.
+    """
+    inside = {position for position, _ in members}
+    _, strategy = members[0]
+    entering = leaving = 0
+    for source, target, at_source, at_target in model.edge_ends(
+        strategy.tp, plan.micro_batch
+    ):
+        if target in inside and source not in inside:
+            entering += at_target
+        if source in inside and target not in inside:
+            leaving += at_source
+    received, both = (
+        model.quanta(model.exchange_ns(size_bytes, strategy.dp), "an edge")
+        for size_bytes in (entering, entering + leaving)
+    )
+    return received, both - received
+
+
+def _sync_constant(
+    plan: Plan,
+    members: list[tuple[int, Strategy]],
+    block: Block,
+    num_micro_batches: int,
+    model: CostModel,
+) -> int:
+    """Return the sync that is rounded once for the stage."""
+    if not model.preset.server_sync:
+        return model.sync_constant(block)
+    _, strategy = members[0]
+    weight_bytes = sum(
+        model.weight_bytes(position, strategy, plan.micro_batch)
+        for position, strategy in members
+    )
+    sync_ns = model.server_sync_ns(
+        float(weight_bytes), strategy.dp, num_micro_batches
+    )
+    return model.quanta(sync_ns, "gradient sync")
 
 
 def _chunk_passes(plan: Plan, number: int, num_micro_batches: int) -> int:

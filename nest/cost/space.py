@@ -165,12 +165,52 @@ def cases(problem: Problem) -> list[Case]:
     ]
 
 
+def samples_per_rank(
+    problem: Problem, strategy: Strategy, micro_batch: int
+) -> int:
+    """Return the samples that one data parallel rank runs at a time."""
+    if get_preset(problem.preset).ranks_take_turns:
+        return micro_batch
+    return micro_batch // strategy.dp
+
+
+def why_not_stages(
+    problem: Problem, plan: Plan, num_micro_batches: int
+) -> str | None:
+    """Return which rule of the preset forbids the stages, or ``None``."""
+    preset = get_preset(problem.preset)
+    if preset.recompute_per_layer:
+        for number, stage in enumerate(plan.stages, 1):
+            degrees = {(s.dp, s.tp) for s in stage.layer_strategies}
+            if len(degrees) > 1:
+                return (
+                    f"stage {number}: expected one dp and one tp for its "
+                    f"layers under preset {preset.name!r}, got (dp, tp) = "
+                    f"{', '.join(map(str, sorted(degrees)))}"
+                )
+    if preset.ranks_take_turns:
+        ranks = sum(stage.layer_strategies[0].dp for stage in plan.stages)
+        if ranks > num_micro_batches:
+            return (
+                f"stages: expected dp to add up to at most one rank per "
+                f"micro-batch ({num_micro_batches}), got {ranks}"
+            )
+    return None
+
+
 def why_not_strategy(
     problem: Problem, strategy: Strategy, micro_batch: int
 ) -> str | None:
     """Return which counting rule forbids a strategy, or ``None``."""
     job = problem.job
-    if micro_batch % strategy.dp:
+    if get_preset(problem.preset).ranks_take_turns:
+        num_micro_batches = job.global_batch // micro_batch
+        if num_micro_batches % strategy.dp:
+            return (
+                f"dp: expected a divisor of the {num_micro_batches} "
+                f"micro-batches, got {strategy.dp}"
+            )
+    elif micro_batch % strategy.dp:
         return (
             f"dp: expected a divisor of micro_batch {micro_batch}, "
             f"got {strategy.dp}"
@@ -214,10 +254,20 @@ def _expand(
     ep: int,
     samples: int,
 ) -> Iterator[Strategy]:
-    dp, rest = divmod(micro_batch, samples)
-    if rest or (dp * cp) % ep:
+    if get_preset(problem.preset).ranks_take_turns:
+        if samples == micro_batch:
+            for dp in range(1, problem.cluster.num_devices // (tp * cp) + 1):
+                yield from _expand_dp(problem, micro_batch, dp, tp, cp, ep)
         return
-    if dp * tp * cp > problem.cluster.num_devices:
+    dp, rest = divmod(micro_batch, samples)
+    if not rest:
+        yield from _expand_dp(problem, micro_batch, dp, tp, cp, ep)
+
+
+def _expand_dp(
+    problem: Problem, micro_batch: int, dp: int, tp: int, cp: int, ep: int
+) -> Iterator[Strategy]:
+    if (dp * cp) % ep or dp * tp * cp > problem.cluster.num_devices:
         return
     zero_stages = sorted(problem.job.zero)
     if dp * cp == 1:

@@ -67,16 +67,21 @@ class Activations(Struct, frozen=True, kw_only=True):
     working_bytes
         Memory that this choice needs while the layer runs, on top of
         :attr:`LayerCost.working_bytes`: what is computed again.
+    static_bytes
+        Memory that this choice holds all the time, whatever is in flight,
+        beyond weights, gradients and optimiser state.
     """
 
     recompute: Recompute = "none"
     kept_bytes: int
     extra_ns: float = 0.0
     working_bytes: int = 0
+    static_bytes: int = 0
 
     def __post_init__(self) -> None:
         check_integer("kept_bytes", self.kept_bytes, 0)
         check_integer("working_bytes", self.working_bytes, 0)
+        check_integer("static_bytes", self.static_bytes, 0)
         check_real("extra_ns", self.extra_ns)
         if self.recompute != "selective" and self.extra_ns:
             raise ValueError(
@@ -162,18 +167,29 @@ class Edge(Struct, frozen=True, kw_only=True):
     bytes_per_sample_by_tp
         Other sizes for some tensor parallel degrees (padding may depend on
         the degree); only for presets where all stages share one strategy.
+    source_extra_bytes_by_tp, target_extra_bytes_by_tp
+        Bytes per sample on top of it that the stage of the source (of the
+        target) moves at some tensor parallel degrees of its own where the
+        edge crosses a boundary; only for presets that charge both stages.
     """
 
     source: LayerId
     target: LayerId
     bytes_per_sample: int
     bytes_per_sample_by_tp: dict[int, int] = {}
+    source_extra_bytes_by_tp: dict[int, int] = {}
+    target_extra_bytes_by_tp: dict[int, int] = {}
 
     def __post_init__(self) -> None:
         check_integer("bytes_per_sample", self.bytes_per_sample, 0)
-        for tp, size_bytes in self.bytes_per_sample_by_tp.items():
-            check_integer("bytes_per_sample_by_tp", tp, 1)
-            check_integer(f"bytes_per_sample_by_tp.{tp}", size_bytes, 0)
+        for field in (
+            "bytes_per_sample_by_tp",
+            "source_extra_bytes_by_tp",
+            "target_extra_bytes_by_tp",
+        ):
+            for tp, size_bytes in getattr(self, field).items():
+                check_integer(field, tp, 1)
+                check_integer(f"{field}.{tp}", size_bytes, 0)
 
 
 class Graph(Struct, frozen=True, kw_only=True):

@@ -19,8 +19,11 @@ def check_warm_start(problem: Problem, plan: Plan, model: CostModel) -> int:
         searched, or exceeds the memory.
     """
     for number, stage in enumerate(plan.stages, 1):
-        if problem.job.granularity == "layer":
-            break
+        if (
+            problem.job.granularity == "layer"
+            or model.preset.recompute_per_layer
+        ):
+            break  # score knows what the layers of a stage must share
         if len(set(stage.layer_strategies)) > 1:
             raise InvalidPlanError(
                 f"stage {number}: expected one strategy for all layers of a "

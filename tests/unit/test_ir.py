@@ -59,7 +59,7 @@ def full_problem():
                 expert_weight_bytes=4,
                 working_bytes=5,
                 activations=(
-                    Activations(kept_bytes=6),
+                    Activations(kept_bytes=6, static_bytes=13),
                     Activations(
                         recompute="selective", kept_bytes=7, extra_ns=8.0
                     ),
@@ -852,13 +852,21 @@ def test_the_hash_changes_with_every_value():
     assert len(hashes) > 40
 
 
-def test_a_table_by_tp_is_hashed_too(tmp_path):
+@pytest.mark.parametrize(
+    "field",
+    [
+        "bytes_per_sample_by_tp",
+        "source_extra_bytes_by_tp",
+        "target_extra_bytes_by_tp",
+    ],
+)
+def test_a_table_by_tp_is_hashed_too(tmp_path, field):
     """Its keys are numbers in Python and text in the file."""
     hashes = set()
     for table in ({}, {2: 3}, {2: 4}, {4: 3}, {2: 3, 4: 3}):
         changed = document()
         if table:
-            changed["graph"]["edges"][0]["bytes_per_sample_by_tp"] = table
+            changed["graph"]["edges"][0][field] = table
         problem = decode_problem(json.dumps(changed).encode())
         path = tmp_path / "problem.json"
         write(path, problem)
@@ -906,6 +914,8 @@ def test_every_public_field_is_in_the_full_problem():
         "ep",
         "gradient_bytes",
         "samples",
+        "source_extra_bytes_by_tp",
+        "target_extra_bytes_by_tp",
         "virtual_stages",
     }
     assert msgspec.json.decode(text)["schema"] == "nest-problem/1"
