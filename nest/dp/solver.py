@@ -110,6 +110,10 @@ def _search(
         from nest.dp import uniform
 
         return uniform.search(model, sets, deadline, report, upper, plan)
+    if model.preset.ranks_take_turns:
+        from nest.dp import piper
+
+        return piper.search(model, sets, deadline, report, upper, plan)
     from nest.dp import cases
 
     if model.problem.job.granularity == "stage":
