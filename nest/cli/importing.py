@@ -40,6 +40,63 @@ def nest_artifact_command(path: str, output: str) -> int:
     return 0
 
 
+@import_group.command("piper")
+@click.argument("path", metavar="FILE")
+@click.option(
+    "--devices",
+    type=int,
+    metavar="K",
+    help="Number of devices.  [default: as the file says]",
+)
+@click.option(
+    "--micro-batches",
+    type=int,
+    metavar="N",
+    help="Micro-batches per step.  [default: as the file says]",
+)
+@click.option(
+    "--memory-bytes",
+    type=int,
+    metavar="M",
+    help="Memory of a device.  [default: as the file says]",
+)
+@click.option(
+    "--bandwidth-bytes-per-s",
+    type=float,
+    metavar="W",
+    help="Bandwidth of the flat network.  [default: as the file says]",
+)
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    metavar="FILE",
+    help="Where to write the problem; '-' is standard output.",
+)
+def piper_command(
+    path: str,
+    devices: int | None,
+    micro_batches: int | None,
+    memory_bytes: int | None,
+    bandwidth_bytes_per_s: float | None,
+    output: str,
+) -> int:
+    """Import a workload of Piper, with its alternatives per layer."""
+    from nest.workloads.piper import import_piper
+
+    check_distinct_files(**{"FILE": path, "-o": output})
+    check_output(output, "-o")
+    problem = import_piper(
+        path,
+        devices=devices,
+        micro_batches=micro_batches,
+        memory_bytes=memory_bytes,
+        bandwidth_bytes_per_s=bandwidth_bytes_per_s,
+    )
+    write_record(output, problem)
+    return 0
+
+
 @import_group.command("hf")
 @click.argument("path", metavar="FILE")
 @click.option(

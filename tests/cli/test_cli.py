@@ -410,6 +410,44 @@ def test_import(
     assert "-o: expected another file than for FILE" in error
 
 
+def test_import_piper(cli: Cli, tmp_path: Path) -> None:
+    node = {
+        "id": 0,
+        "TMPCs": {
+            "1": [
+                {
+                    "id": "vanilla",
+                    "timePerSample": 2,
+                    "parameterSize": 0,
+                    "memoryUsageA": 1,
+                    "memoryUsageB": 1,
+                    "syncTimeFw": {},
+                    "syncTimeBw": {},
+                }
+            ]
+        },
+    }
+    source = tmp_path / "graph.json"
+    source.write_text(json.dumps({"nodes": [node], "edges": []}))
+    path, plan = str(tmp_path / "problem.json"), str(tmp_path / "plan.json")
+    setting = ("--devices", "3", "--micro-batches", "12")
+    network = ("--bandwidth-bytes-per-s", "1e9")
+    command = ("import", "piper", str(source), *setting, *network, "-o", path)
+    error = cli.refuses(*command)
+    assert "maxMemoryPerDevice: expected a value, got none" in error
+    assert cli(*command, "--memory-bytes", "2") == 0
+    job = read_problem(path).job
+    assert (job.global_batch, job.micro_batches) == (12, (1,))
+    # Three devices take turns: 2 units, that is seconds, in 3.
+    assert cli("solve", path, "--solver", "dp", "-o", plan) == 0
+    assert cli("score", path, plan, "--json", "-") == 0
+    found = json.loads(cli.out)
+    assert found["step_time_ns"] == 666666666.667
+    assert found["throughput_samples_per_s"] == pytest.approx(1.5)
+    error = cli.refuses("import", "piper", path, "-o", path)
+    assert "-o: expected another file than for FILE" in error
+
+
 # Bad input
 
 

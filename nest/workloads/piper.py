@@ -1,0 +1,475 @@
+"""Import Piper's workloads: layers with alternatives per tensor degree.
+
+Piper (NeurIPS'21) reads one JSON file with the nodes of a graph, per node and
+tensor parallel degree ``t`` at most two alternatives (``TMPCs[t]``), and the
+bytes of the edges. Formulas: reference/piper.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from decimal import ROUND_CEILING, Decimal
+from pathlib import Path
+
+from nest.errors import InvalidProblemError
+from nest.ir.base import Struct
+from nest.ir.cluster import Cluster, Device, Hierarchy, Level
+from nest.ir.graph import (
+    Activations,
+    Edge,
+    Graph,
+    Layer,
+    LayerCost,
+    LayerKind,
+)
+from nest.ir.io import _decode, _read
+from nest.ir.job import Job
+from nest.ir.plan import Recompute
+from nest.ir.problem import Problem
+from nest.units import MAX_TERM
+
+NS_PER_UNIT = 1e9
+PS_PER_UNIT = 10**12
+
+#: Largest time and bandwidth of a file that the IR takes.
+MAX_TIME = 1e12
+MAX_RATE = 1e21
+
+#: Ids of the alternatives, and what they are here.
+ALTERNATIVES: dict[str, Recompute] = {
+    "vanilla": "none",
+    "activation recomp": "selective",
+}
+
+
+class _Alternative(Struct, frozen=True, kw_only=True):
+    """One way to run a node at one tensor parallel degree.
+
+    ``memoryUsageA * y + memoryUsageB`` bytes with ``y`` micro-batches in
+    flight; ``syncTimeFw`` and ``syncTimeBw`` are bytes too, per neighbour.
+    """
+
+    id: str
+    timePerSample: float
+    parameterSize: float
+    memoryUsageA: float
+    memoryUsageB: float
+    syncTimeFw: dict[int, float]
+    syncTimeBw: dict[int, float]
+
+
+class _Node(Struct, frozen=True, kw_only=True):
+    """A layer; its name is not used."""
+
+    id: int
+    TMPCs: dict[int, list[_Alternative]]
+    name: object = None
+
+
+class _Edge(Struct, frozen=True, kw_only=True):
+    """A tensor between two nodes, in bytes."""
+
+    sourceId: int
+    destId: int
+    communicationCost: float
+
+
+class _File(Struct, frozen=True, kw_only=True):
+    """The whole file; the caller may give the first four fields instead."""
+
+    nodes: list[_Node]
+    edges: list[_Edge]
+    maxDevices: int | None = None
+    mbsInBatch: int | None = None
+    maxMemoryPerDevice: float | None = None
+    bandwidth: float | None = None
+
+
+class _Setting(Struct, frozen=True, kw_only=True):
+    """What a problem adds to the graph; every value is in range."""
+
+    devices: int
+    micro_batches: int
+    memory_bytes: int
+    bandwidth_bytes_per_s: float
+
+
+def import_piper(
+    path: str | Path,
+    *,
+    devices: int | None = None,
+    micro_batches: int | None = None,
+    memory_bytes: int | None = None,
+    bandwidth_bytes_per_s: float | None = None,
+) -> Problem:
+    """Read one of Piper's input files.
+
+    Every node becomes a layer under its own id, and every degree of its
+    alternatives a key of its cost table; equal tables become one kind. The
+    alternative ``vanilla`` is recompute ``none``; ``activation recomp`` is
+    ``selective``, its longer time the extra time. One time unit of the file
+    counts as 1 s. Sizes are rounded up to whole bytes, those of memory so
+    that no number of micro-batches in flight needs less than in the file,
+    and one in flight at most one byte more per layer.
+
+    Parameters
+    ----------
+    path
+        A JSON file.
+    devices, micro_batches, memory_bytes, bandwidth_bytes_per_s
+        Number of devices, micro-batches per step, memory per device, and
+        bandwidth of the flat network; by default what the file says.
+
+    Returns
+    -------
+    Problem
+        A problem with preset ``piper``, whose step time is Piper's TPS. Its
+        quantum is the smallest power of ten in ps that keeps every sum of
+        times below 2**53 quanta.
+
+    Raises
+    ------
+    InvalidProblemError
+        If the file cannot be read or is not such a file; the text names the
+        file, the place in it, what was expected and what came.
+    """
+    path = Path(path)
+    file = _decode(_read(path, InvalidProblemError), str(path), _File)
+    try:
+        setting = _setting(
+            file, devices, micro_batches, memory_bytes, bandwidth_bytes_per_s
+        )
+        _check(file)
+        return _problem(file, setting, path.stem)
+    except ValueError as error:
+        raise InvalidProblemError(f"{path}: $: {error}") from error
+
+
+def _setting(
+    file: _File,
+    devices: int | None,
+    micro_batches: int | None,
+    memory_bytes: int | None,
+    bandwidth_bytes_per_s: float | None,
+) -> _Setting:
+    def choose(
+        name: str, given: float | None, field: str, *limits: float
+    ) -> float:
+        return _choose(name, given, file, field, *limits)
+
+    return _Setting(
+        devices=int(choose("devices", devices, "maxDevices", 1, MAX_TERM)),
+        micro_batches=int(
+            choose("micro_batches", micro_batches, "mbsInBatch", 1, MAX_TERM)
+        ),
+        memory_bytes=int(
+            choose(
+                "memory_bytes", memory_bytes, "maxMemoryPerDevice", 0, MAX_TERM
+            )
+        ),
+        bandwidth_bytes_per_s=choose(
+            *("bandwidth_bytes_per_s", bandwidth_bytes_per_s, "bandwidth"),
+            *(1, MAX_RATE),
+        ),
+    )
+
+
+def _choose(
+    name: str,
+    given: float | None,
+    file: _File,
+    field: str,
+    minimum: float,
+    maximum: float,
+) -> float:
+    """Return what was given, or else what the file says."""
+    if given is not None:
+        _check_range(name, given, minimum, maximum)
+        return given
+    value: float | None = getattr(file, field)
+    if value is None:
+        raise ValueError(
+            f"{field}: expected a value, got none; add it or give {name}"
+        )
+    _check_range(field, value, minimum, maximum)
+    return value
+
+
+# Is it such a file?
+
+
+def _check(file: _File) -> None:
+    if not file.nodes:
+        raise ValueError("nodes: expected at least one, got none; add them")
+    known: set[int] = set()
+    for node in file.nodes:
+        if node.id in known:
+            raise ValueError(
+                f"nodes: expected distinct ids, got {node.id} twice; remove "
+                f"one"
+            )
+        known.add(node.id)
+    sources: dict[int, set[int]] = {node.id: set() for node in file.nodes}
+    targets: dict[int, set[int]] = {node.id: set() for node in file.nodes}
+    for edge in file.edges:
+        where = f"communicationCost of edge {edge.sourceId} to {edge.destId}"
+        _check_range(where, edge.communicationCost, 0, MAX_TERM)
+        for end in (edge.sourceId, edge.destId):
+            if end not in known:
+                raise ValueError(
+                    f"edges: expected ids of nodes, got {end}; add the node "
+                    f"or remove the edge"
+                )
+        if edge.destId in targets[edge.sourceId]:
+            raise ValueError(
+                f"edges: expected one edge from {edge.sourceId} to "
+                f"{edge.destId}, got two; merge them"
+            )
+        targets[edge.sourceId].add(edge.destId)
+        sources[edge.destId].add(edge.sourceId)
+    for node in file.nodes:
+        _check_node(node, sources[node.id], targets[node.id])
+
+
+def _check_node(node: _Node, sources: set[int], targets: set[int]) -> None:
+    if not node.TMPCs:
+        raise ValueError(
+            f"node {node.id}: TMPCs: expected at least one tensor parallel "
+            f"degree, got none; add one"
+        )
+    for degree, alternatives in node.TMPCs.items():
+        _check_range(f"node {node.id}: TMPCs: degree", degree, 1, MAX_TERM)
+        where = f"node {node.id}: TMPCs.{degree}"
+        names = [alternative.id for alternative in alternatives]
+        if not names or len(set(names)) < len(names):
+            raise ValueError(
+                f"{where}: expected one or two different alternatives, got "
+                f"{names or 'none'}; correct them"
+            )
+        for alternative in alternatives:
+            _check_alternative(where, alternative, sources, targets)
+        _check_pair(where, alternatives)
+
+
+def _check_alternative(
+    where: str,
+    alternative: _Alternative,
+    sources: set[int],
+    targets: set[int],
+) -> None:
+    if alternative.id not in ALTERNATIVES:
+        raise ValueError(
+            f"{where}: id: expected 'vanilla' or 'activation recomp', got "
+            f"{alternative.id!r}; correct it"
+        )
+    where = f"{where}, {alternative.id!r}"
+    for field, maximum in (
+        ("timePerSample", MAX_TIME),
+        ("parameterSize", MAX_TERM),
+        ("memoryUsageA", MAX_TERM),
+        ("memoryUsageB", MAX_TERM),
+    ):
+        value = getattr(alternative, field)
+        _check_range(f"{where}: {field}", value, 0, maximum)
+    for field, neighbours, kind in (
+        ("syncTimeFw", sources, "incoming"),
+        ("syncTimeBw", targets, "outgoing"),
+    ):
+        sizes: dict[int, float] = getattr(alternative, field)
+        if sizes.keys() != neighbours:
+            raise ValueError(
+                f"{where}: {field}: expected the other ends of its {kind} "
+                f"edges ({_listed(neighbours)}), got {_listed(sizes.keys())}; "
+                f"list each once"
+            )
+        for neighbour, size in sizes.items():
+            _check_range(f"{where}: {field}.{neighbour}", size, 0, MAX_TERM)
+
+
+def _check_pair(where: str, alternatives: list[_Alternative]) -> None:
+    """Refuse two alternatives that differ in more than time and memory."""
+    by_id = {alternative.id: alternative for alternative in alternatives}
+    if len(by_id) < 2:
+        return
+    plain, recomputing = (by_id[name] for name in ALTERNATIVES)
+    for field in ("parameterSize", "syncTimeFw", "syncTimeBw"):
+        expected, got = getattr(plain, field), getattr(recomputing, field)
+        if got != expected:
+            raise ValueError(
+                f"{where}: {field}: expected {expected} in both alternatives, "
+                f"got {got} in 'activation recomp'; recomputation changes "
+                f"time and memory only"
+            )
+    if recomputing.timePerSample < plain.timePerSample:
+        raise ValueError(
+            f"{where}: timePerSample: expected at least "
+            f"{plain.timePerSample:g} of 'vanilla' for 'activation recomp', "
+            f"got {recomputing.timePerSample:g}; swap or correct them"
+        )
+
+
+def _check_range(
+    field: str, value: float, minimum: float, maximum: float
+) -> None:
+    if not minimum <= value <= maximum:
+        raise ValueError(
+            f"{field}: expected a number from {minimum:g} to {maximum:g}, "
+            f"got {value}; correct the value"
+        )
+
+
+def _listed(ids: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(ids))) or "none"
+
+
+# The problem
+
+
+def _problem(file: _File, setting: _Setting, name: str) -> Problem:
+    return Problem(
+        name=name,
+        source=(
+            "imported input file of Piper (NeurIPS 2021, commit d7fc8cf); "
+            "one time unit of the file is taken as 1 s"
+        ),
+        graph=_graph(file),
+        cluster=Cluster(
+            num_devices=setting.devices,
+            device=Device(memory_bytes=setting.memory_bytes),
+            topology=Hierarchy(
+                levels=(
+                    Level(
+                        fan_out=setting.devices,
+                        bandwidth_bytes_per_s=setting.bandwidth_bytes_per_s,
+                    ),
+                )
+            ),
+        ),
+        job=Job(
+            global_batch=setting.micro_batches,
+            micro_batches=(1,),
+            replicas=(1,),
+            recompute=("none", "selective"),
+        ),
+        preset="piper",
+        quantum_ps=_choose_quantum_ps(file, setting),
+        time_unit="instance unit",
+    )
+
+
+def _graph(file: _File) -> Graph:
+    kinds: dict[tuple[LayerCost, ...], str] = {}
+    layers = []
+    for node in file.nodes:
+        table = tuple(
+            _cost(degree, node.TMPCs[degree]) for degree in sorted(node.TMPCs)
+        )
+        kind = kinds.setdefault(table, f"layer-{node.id}")
+        layers.append(Layer(id=node.id, kind=kind))
+    nodes = {node.id: node for node in file.nodes}
+    graph = Graph(
+        kinds=tuple(
+            LayerKind(name=kind, costs=table) for table, kind in kinds.items()
+        ),
+        layers=tuple(layers),
+        edges=tuple(_edge(edge, nodes) for edge in file.edges),
+    )
+    return Graph(
+        kinds=graph.kinds,
+        layers=tuple(graph.layers[i] for i in graph.topological_order()),
+        edges=graph.edges,
+    )
+
+
+def _cost(degree: int, alternatives: list[_Alternative]) -> LayerCost:
+    first = min(alternatives, key=lambda x: list(ALTERNATIVES).index(x.id))
+    return LayerCost(
+        tp=degree,
+        forward_ns=first.timePerSample * NS_PER_UNIT,
+        backward_ns=0.0,
+        weight_bytes=_whole(_exact(first.parameterSize)),
+        activations=tuple(
+            _activations(alternative, first) for alternative in alternatives
+        ),
+    )
+
+
+def _activations(
+    alternative: _Alternative, first: _Alternative
+) -> Activations:
+    """Return kept and static bytes: ``⌈a⌉`` and ``⌈a + b⌉ - ⌈a⌉``.
+
+    ``⌈a⌉ y + ⌈a + b⌉ - ⌈a⌉ >= a y + b`` for every ``y >= 1``.
+    """
+    kept = _exact(alternative.memoryUsageA)
+    total = kept + _exact(alternative.memoryUsageB)
+    extra = alternative.timePerSample - first.timePerSample
+    return Activations(
+        recompute=ALTERNATIVES[alternative.id],
+        kept_bytes=_whole(kept),
+        static_bytes=_whole(total) - _whole(kept),
+        extra_ns=extra * NS_PER_UNIT,
+    )
+
+
+def _edge(edge: _Edge, nodes: dict[int, _Node]) -> Edge:
+    size = _exact(edge.communicationCost)
+    size_bytes = _whole(size)
+
+    def extra(node: _Node, field: str, neighbour: int) -> dict[int, int]:
+        found = {}
+        for degree in sorted(node.TMPCs):
+            sizes: dict[int, float] = getattr(node.TMPCs[degree][0], field)
+            more = _whole(size + _exact(sizes[neighbour])) - size_bytes
+            if more:
+                found[degree] = more
+        return found
+
+    return Edge(
+        source=edge.sourceId,
+        target=edge.destId,
+        bytes_per_sample=size_bytes,
+        source_extra_bytes_by_tp=extra(
+            nodes[edge.sourceId], "syncTimeBw", edge.destId
+        ),
+        target_extra_bytes_by_tp=extra(
+            nodes[edge.destId], "syncTimeFw", edge.sourceId
+        ),
+    )
+
+
+def _exact(size: float) -> Decimal:
+    """Return the number that the file says, not its binary neighbour."""
+    return Decimal(repr(size))
+
+
+def _whole(size: Decimal) -> int:
+    return int(size.to_integral_value(rounding=ROUND_CEILING))
+
+
+def _choose_quantum_ps(file: _File, setting: _Setting) -> int:
+    """Return the finest power of ten in ps that keeps sums below 2**53."""
+
+    def slowest(node: _Node) -> float:
+        return max(
+            alternative.timePerSample
+            + 4
+            * (
+                alternative.parameterSize / setting.micro_batches
+                + math.fsum(alternative.syncTimeFw.values())
+                + math.fsum(alternative.syncTimeBw.values())
+            )
+            / setting.bandwidth_bytes_per_s
+            for alternatives in node.TMPCs.values()
+            for alternative in alternatives
+        )
+
+    longest = math.fsum(slowest(node) for node in file.nodes) + math.fsum(
+        4 * edge.communicationCost / setting.bandwidth_bytes_per_s
+        for edge in file.edges
+    )
+    quantum_ps = 1
+    while longest * PS_PER_UNIT / quantum_ps >= MAX_TERM:
+        quantum_ps *= 10
+    return quantum_ps
