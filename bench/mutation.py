@@ -34,6 +34,7 @@ NEST = ("tests/unit/test_nest_artifact_preset.py",)
 EXTENSIONS = ("tests/semantics/test_extensions.py",)
 COUNTS = ("tests/unit/test_operators.py",)
 ROWS = ("tests/unit/test_predict.py",)
+TURNS = ("tests/unit/test_piper.py", "tests/properties/test_piper.py")
 
 
 def agree(solver: str) -> tuple[str, ...]:
@@ -73,6 +74,7 @@ MODEL = "nest/cost/model.py"
 HIERARCHY = "nest/topology/hierarchy.py"
 OPERATORS = "nest/workloads/operators.py"
 PREDICT = "nest/validation/predict.py"
+PIPER = "nest/dp/piper.py"
 
 MUTATIONS = (
     # The dynamic program
@@ -372,6 +374,56 @@ MUTATIONS = (
         "per_byte += 2 * factors[level] + before_per_byte",
         "per_byte += 2 * factors[level]",
         NEST,
+    ),
+    # Preset piper
+    Mutation(
+        "piper: ranks may outnumber micro-batches",
+        PIPER,
+        "ranks = min( self.num_micro_batches, dp",
+        "ranks = min( self.num_devices, dp",
+        TURNS,
+    ),
+    Mutation(
+        "piper: memory counts at the most in flight only",
+        PIPER,
+        "alike = bool((low == low[0]).all())",
+        "alike = True",
+        TURNS,
+    ),
+    Mutation(
+        "piper: options are dropped too early",
+        PIPER,
+        "for y in (1, self.most_inflight)",
+        "for y in (1,)",
+        TURNS,
+    ),
+    Mutation(
+        "piper: the knapsacks stop short of the bound",
+        PIPER,
+        "program.refine(min(reached, best))",
+        "program.refine(bound)",
+        TURNS,
+    ),
+    Mutation(
+        "piper: leaving edges are charged to the target's degree",
+        PIPER,
+        "at_source[source, target] = sent",
+        "at_source[source, target] = received",
+        TURNS,
+    ),
+    Mutation(
+        "piper: the sync is divided by dp again",
+        MODEL,
+        "return 4 * (dp - 1) * weight_bytes / rate * NS_PER_S",
+        "return 4 * (dp - 1) / dp * weight_bytes / rate * NS_PER_S",
+        TURNS,
+    ),
+    Mutation(
+        "piper: a turn is rounded down",
+        MODEL,
+        "return (2 * quanta + dp) // (2 * dp)",
+        "return quanta // dp",
+        TURNS,
     ),
     # Extensions, operators, predictions
     Mutation(

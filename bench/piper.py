@@ -1,0 +1,111 @@
+"""Solve Piper's recorded settings with ``dp`` and time whole processes.
+
+Imports every setting of ``expected.csv`` with ``nest import piper``, runs
+``nest solve --solver dp`` as a user would, start-up included, one process at
+a time, and compares the step time with the recorded exact optimum. Writes
+``bench/results/piper.json`` and prints a table.
+
+    python bench/piper.py [FILE ...]
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from bench.speed import COMMAND, solve  # noqa: E402
+
+DATA = ROOT.parent / "shared" / "data" / "piper"
+RESULTS = ROOT / "bench" / "results" / "piper.json"
+SETTING = (
+    "max_devices",
+    "micro_batches",
+    "memory_bytes",
+    "bandwidth_bytes_per_s",
+)
+
+
+def main(files: list[str]) -> None:
+    with (DATA / "expected.csv").open() as text:
+        settings = [
+            row
+            for row in csv.DictReader(text)
+            if not files or row["file"] in files
+        ]
+    rows = []
+    print(
+        f"{'file':16} {'K':>4} {'N':>5} {'GiB':>4} {'status':8} {'wall s':>7} "
+        f"{'cpu s':>7} {'MB':>5} {'error':>8}  Piper above"
+    )
+    with tempfile.TemporaryDirectory() as name:
+        problem = Path(name, "problem.json")
+        for setting in settings:
+            options = [
+                word
+                for field in SETTING
+                for word in (
+                    f"--{field.removeprefix('max_').replace('_', '-')}",
+                    setting[field],
+                )
+            ]
+            subprocess.run(
+                [
+                    *(*COMMAND, "import", "piper", DATA / setting["file"]),
+                    *(*options, "-o", problem),
+                ],
+                cwd=ROOT,
+                check=True,
+            )
+            found = solve(str(problem), Path(name, "answer.json"), 1)
+            step = float(str(found["step_time_ns"])) / 1e9
+            exact = float(setting["exact_tps"])
+            row = {
+                "file": setting["file"],
+                **{field: int(setting[field]) for field in SETTING},
+                **found,
+                "relative_error": abs(step / exact - 1),
+                "piper_above": float(setting["piper_tps"]) / exact - 1,
+            }
+            rows.append(row)
+            print(
+                f"{row['file']:16} {row['max_devices']:4} "
+                f"{row['micro_batches']:5} {row['memory_bytes'] / 2**30:4.0f} "
+                f"{row['status']:8} {row['wall_s']:7.2f} {row['cpu_s']:7.2f} "
+                f"{row['peak_rss_mb']:5} {row['relative_error']:8.1e}  "
+                f"{row['piper_above']:.2%}",
+                flush=True,
+            )
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.strip()
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(
+        json.dumps(
+            {
+                "commit": commit,
+                "python": platform.python_version(),
+                "machine": platform.machine(),
+                "cpus": os.cpu_count(),
+                "rows": rows,
+            },
+            indent=1,
+        )
+        + "\n"
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
