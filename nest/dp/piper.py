@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.cost.model import CostModel
-from nest.cost.space import strategies
+from nest.cost.space import cases, strategies
 from nest.dp.closed_sets import ClosedSets
 from nest.dp.stages import INFINITE, Ints
 from nest.errors import UnsupportedProblemError
@@ -77,6 +77,8 @@ def search(
     UnsupportedProblemError
         If sums of memory could pass 2**62 bytes.
     """
+    if not cases(model.problem):
+        return SolverOutput(status=Status.INFEASIBLE)
     best = int(INFINITE) if upper is None else upper
     bound = 0
     try:
@@ -428,7 +430,10 @@ class Degree:
             self._open.append(np.flatnonzero(possible & ~fits))
         if not columns:
             columns.append(np.full(len(self.usable), INFINITE))
-        self.compute = np.stack(columns, axis=1)
+        # What fits with more in flight fits with fewer.
+        self.compute = np.minimum.accumulate(
+            np.stack(columns, axis=1)[:, ::-1], axis=1
+        )[:, ::-1].copy()
 
     def refine(self, most_compute: Ints) -> None:
         """Solve the knapsacks.

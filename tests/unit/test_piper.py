@@ -518,6 +518,14 @@ def test_too_little_memory_is_proven_infeasible(three: Problem) -> None:
     assert output.plan is None
 
 
+@pytest.mark.parametrize("name", ["dp", "brute"])
+def test_a_batch_that_does_not_divide_has_no_plan(name: str) -> None:
+    problem = piper_problem(
+        {"a": make_cost(samples=2)}, micro_batches=(2,), global_batch=3
+    )
+    assert solve(problem, name).status is Status.INFEASIBLE
+
+
 def test_a_warm_start_may_mix_recomputation(
     three: Problem, plan: Plan
 ) -> None:
@@ -562,6 +570,35 @@ def test_the_bound_on_the_largest_load(three: Problem) -> None:
         model, closed_sets(three.graph), Deadline(None)
     )
     assert program.least_load() == 90
+
+
+def test_more_in_flight_never_looks_cheaper() -> None:
+    """Three choices of 18 bytes: 10 y, 6 y + 3 or 2 y + 12.
+
+    The least memory for two in flight is the second's, 15, at 100 ns more;
+    for three the third's, 18, at 50 more, and that fits for two as well. Four
+    do not fit.
+    """
+    activations = (
+        Activations(kept_bytes=10),
+        Activations(
+            recompute="selective",
+            kept_bytes=6,
+            static_bytes=3,
+            extra_ns=100.0,
+        ),
+        Activations(recompute="full", kept_bytes=2, static_bytes=12),
+    )
+    problem = piper_problem(
+        {"a": make_cost(50, activations=activations)},
+        memory_bytes=18,
+        recompute=("none", "selective", "full"),
+    )
+    program = piper.TurnsProgram(
+        CostModel(problem), closed_sets(problem.graph), Deadline(None)
+    )
+    (degree,) = program.degrees
+    assert degree.compute.tolist() == [[50, 100, 100]]
 
 
 def fronts(*kinds: tuple[tuple[int, int, int], ...]) -> piper.Fronts:
