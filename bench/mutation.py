@@ -379,8 +379,8 @@ MUTATIONS = (
     Mutation(
         "piper: ranks may outnumber micro-batches",
         PIPER,
-        "ranks = min( self.num_micro_batches, dp",
-        "ranks = min( self.num_devices, dp",
+        "ranks = min(\n            self.num_micro_batches,",
+        "ranks = min(\n            self.num_devices,",
         TURNS,
     ),
     Mutation(
