@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from nest.cost.model import Block, CostModel, LayerTerms
-from nest.cost.space import Case, cases, max_stages, strategies
+from nest.cost.space import Case, cases, stage_counts, strategies
 from nest.ir.plan import Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import Deadline
@@ -320,7 +320,7 @@ class Instance:
                 [[s] for s in usable] if self.preset.uniform else [usable]
             )
             for group in groups:
-                for num_stages in range(1, max_stages(self.problem, case) + 1):
+                for num_stages in stage_counts(self.problem, case):
                     check_time(deadline)
                     bound = self._bound(case, num_stages, group)
                     if bound is not None:

@@ -177,8 +177,14 @@ def samples_per_rank(
 def why_not_stages(
     problem: Problem, plan: Plan, num_micro_batches: int
 ) -> str | None:
-    """Return which rule of the preset forbids the stages, or ``None``."""
+    """Return which rule of job or preset forbids the stages, or ``None``."""
     preset = get_preset(problem.preset)
+    allowed = problem.job.pipeline_parallel
+    if allowed is not None and plan.num_blocks not in allowed:
+        return (
+            f"stages: expected one of {list(allowed)} as their number, "
+            f"got {plan.num_blocks}"
+        )
     if preset.recompute_per_layer:
         for number, stage in enumerate(plan.stages, 1):
             degrees = {(s.dp, s.tp) for s in stage.layer_strategies}
@@ -217,6 +223,9 @@ def why_not_strategy(
         )
     for field, value, allowed in (
         ("dp", strategy.dp, job.data_parallel),
+        ("tp", strategy.tp, job.tensor_parallel),
+        ("cp", strategy.cp, job.context_parallel),
+        ("ep", strategy.ep, job.expert_parallel),
         ("zero", strategy.zero, job.zero),
         ("recompute", strategy.recompute, job.recompute),
     ):
@@ -284,6 +293,16 @@ def _expand_dp(
 def max_stages(problem: Problem, case: Case) -> int:
     """Return the most stages a plan can have: one layer and device each."""
     return min(len(problem.graph.layers), case.devices)
+
+
+def stage_counts(problem: Problem, case: Case) -> list[int]:
+    """Return the numbers of stages that a plan can have, ascending."""
+    allowed = problem.job.pipeline_parallel
+    return [
+        count
+        for count in range(1, max_stages(problem, case) + 1)
+        if allowed is None or count in allowed
+    ]
 
 
 def is_uniform(problem: Problem) -> bool:

@@ -60,6 +60,10 @@ class Job(Struct, frozen=True, kw_only=True):
         ``1f1b`` or ``gpipe``; they differ in memory only.
     replicas, data_parallel
         Allowed values of ``R`` and ``dp``; ``None`` allows every value.
+    pipeline_parallel, tensor_parallel, context_parallel, expert_parallel
+        Allowed numbers of stages (of blocks where a plan is interleaved),
+        and allowed values of ``tp``, ``cp`` and ``ep``; ``None`` allows
+        every value.
     zero, recompute
         Allowed ZeRO stages and recompute choices.
     sequence_parallel
@@ -94,6 +98,10 @@ class Job(Struct, frozen=True, kw_only=True):
     schedule: Schedule = "1f1b"
     replicas: tuple[int, ...] | None = None
     data_parallel: tuple[int, ...] | None = None
+    pipeline_parallel: tuple[int, ...] | None = None
+    tensor_parallel: tuple[int, ...] | None = None
+    context_parallel: tuple[int, ...] | None = None
+    expert_parallel: tuple[int, ...] | None = None
     zero: tuple[int, ...] = (0,)
     recompute: tuple[Recompute, ...] = ("none",)
     sequence_parallel: bool = False
@@ -111,6 +119,10 @@ class Job(Struct, frozen=True, kw_only=True):
             "micro_batches",
             "replicas",
             "data_parallel",
+            "pipeline_parallel",
+            "tensor_parallel",
+            "context_parallel",
+            "expert_parallel",
             "virtual_stages",
         ):
             values = getattr(self, field)
