@@ -16,7 +16,6 @@ Needs scipy (dependency group ``bench``), which nothing else here does.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 import time
@@ -28,6 +27,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from result_files import write_result
 from scipy.optimize import least_squares
 
 from nest.hardware import machine_for
@@ -59,7 +59,6 @@ MEASUREMENTS = (
     ROOT.parent / "shared" / "data" / "measured" / "measurements.csv"
 )
 STORED = ROOT / "nest" / "hardware" / "data" / "device_calibration.json"
-RESULTS = ROOT / "bench" / "results" / "calibration.json"
 
 #: What is fitted, as ``family.parameter``, and what is known of it without
 #: these rows; the fit begins there and is held there by a weak prior, so that
@@ -430,9 +429,7 @@ def main() -> None:
         )
         document["held_out"] = out
         _print(("fitted", after), ("held out", out))
-        RESULTS.write_text(
-            json.dumps(document, indent=1, ensure_ascii=False) + "\n"
-        )
+        write_result("calibration", document)
     if arguments.write:
         write(found, rows)
         print(f"wrote {STORED.relative_to(ROOT)}")

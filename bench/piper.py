@@ -11,21 +11,16 @@ a time, and compares the step time with the recorded exact optimum. Writes
 from __future__ import annotations
 
 import csv
-import json
-import os
-import platform
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from result_files import write_rows
+from speed import COMMAND, HEADS, cells, solve
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from bench.speed import COMMAND, solve  # noqa: E402
-
 DATA = ROOT.parent / "shared" / "data" / "piper"
-RESULTS = ROOT / "bench" / "results" / "piper.json"
 SETTING = (
     "max_devices",
     "micro_batches",
@@ -42,10 +37,7 @@ def main(files: list[str]) -> None:
             if not files or row["file"] in files
         ]
     rows = []
-    print(
-        f"{'file':16} {'K':>4} {'N':>5} {'GiB':>4} {'status':8} {'wall s':>7} "
-        f"{'cpu s':>7} {'MB':>5} {'error':>8}  Piper above"
-    )
+    print(f"{'file':16} {'K':>4} {'N':>5} {'GiB':>4} {HEADS}  Piper above")
     with tempfile.TemporaryDirectory() as name:
         problem = Path(name, "problem.json")
         for setting in settings:
@@ -79,32 +71,10 @@ def main(files: list[str]) -> None:
             print(
                 f"{row['file']:16} {row['max_devices']:4} "
                 f"{row['micro_batches']:5} {row['memory_bytes'] / 2**30:4.0f} "
-                f"{row['status']:8} {row['wall_s']:7.2f} {row['cpu_s']:7.2f} "
-                f"{row['peak_rss_mb']:5} {row['relative_error']:8.1e}  "
-                f"{row['piper_above']:.2%}",
+                f"{cells(row)}  {row['piper_above']:.2%}",
                 flush=True,
             )
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout.strip()
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(
-        json.dumps(
-            {
-                "commit": commit,
-                "python": platform.python_version(),
-                "machine": platform.machine(),
-                "cpus": os.cpu_count(),
-                "rows": rows,
-            },
-            indent=1,
-        )
-        + "\n"
-    )
+    write_rows("piper", rows)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
+from result_files import result_path, write_result
 from validation import fill, table
 
 from nest.cost.score import Score, score
@@ -38,8 +39,6 @@ INTERLEAVED_S = 400
 
 #: Samples per data-parallel rank and pipeline step that are searched.
 MAX_SAMPLES = 8
-
-RESULTS = ROOT / "bench" / "results" / "published_plans.json"
 
 
 @dataclass(frozen=True)
@@ -451,13 +450,14 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, default=600)
     arguments = parser.parse_args()
     found: dict[str, Any] = {}
-    if RESULTS.exists():
-        found = json.loads(RESULTS.read_text())
+    results = result_path("published_plans")
+    if results.exists():
+        found = json.loads(results.read_text())
     for case in CASES:
         if arguments.only is not None and case.name not in arguments.only:
             continue
         found[case.name] = study(case, arguments.time_limit)
-        RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+        write_result("published_plans", found)
     for case in CASES:
         record = found.get(case.name)
         if record is None:
@@ -469,7 +469,7 @@ def main() -> None:
         record["layout_over_best"] = round(
             record["layout"]["step_time_s"] / best - 1, 4
         )
-    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+    write_result("published_plans", found)
     fill(ROOT / "docs" / "validation.md", "published", markdown(found))
     for name, record in found.items():
         cells = [f"{name:20}"]

@@ -14,16 +14,16 @@ import argparse
 import csv
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+from result_files import write_rows
+
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT.parent / "shared" / "data" / "nest-artifact"
-RESULTS = ROOT / "bench" / "results" / "speed.json"
 COMMAND = [sys.executable, "-m", "nest"]
 SAMPLE_S = 0.01
 
@@ -141,6 +141,22 @@ def solve(problem: str, answer: Path, repeat: int) -> dict[str, object]:
     }
 
 
+#: Heads of :func:`cells`.
+HEADS = (
+    f"{'status':10} {'wall s':>7} {'cpu s':>7} {'MB':>5} {'rel. error':>10}"
+)
+
+
+def cells(row: dict[str, object]) -> str:
+    """Return what every row measures as text, one column a figure."""
+    error = row.get("relative_error")
+    text = f"{error:.1e}" if isinstance(error, float) else ""
+    return (
+        f"{row['status']:10} {row['wall_s']:7.2f} {row['cpu_s']:7.2f} "
+        f"{row['peak_rss_mb']:5} {text:>10}"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
@@ -162,39 +178,10 @@ def main() -> None:
                 {"problem": problem}
                 | solve(problem, folder / "answer.json", options.repeat)
             )
-    print(
-        f"{'problem':40} {'status':10} {'wall s':>7} {'cpu s':>7} "
-        f"{'MB':>5}  relative error"
-    )
+    print(f"{'problem':40} {HEADS}")
     for row in rows:
-        error = row.get("relative_error", "")
-        if isinstance(error, float):
-            error = f"{error:.1e}"
-        print(
-            f"{row['problem']:40} {row['status']:10} {row['wall_s']:7.2f} "
-            f"{row['cpu_s']:7.2f} {row['peak_rss_mb']:5}  {error}"
-        )
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout.strip()
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(
-        json.dumps(
-            {
-                "commit": commit,
-                "python": platform.python_version(),
-                "machine": platform.machine(),
-                "cpus": os.cpu_count(),
-                "rows": rows,
-            },
-            indent=1,
-        )
-        + "\n"
-    )
+        print(f"{row['problem']:40} {cells(row)}")
+    write_rows("speed", rows)
 
 
 if __name__ == "__main__":

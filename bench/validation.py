@@ -15,12 +15,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from result_files import result_path, write_result
+
 ROOT = Path(__file__).resolve().parent.parent
 MEASUREMENTS = (
     ROOT.parent / "shared" / "data" / "measured" / "measurements.csv"
 )
-RESULTS = ROOT / "bench" / "results" / "validation.json"
-CALIBRATION = ROOT / "bench" / "results" / "calibration.json"
 TIER_A = "tier A, bf16/fp16"
 LARGE = "tier A, bf16/fp16, source vTrain, >= 64 devices"
 
@@ -186,10 +186,9 @@ def main() -> None:
         text=True,
     )
     document = json.loads(found.stdout)
-    RESULTS.write_text(
-        json.dumps(document, indent=1, ensure_ascii=False) + "\n"
-    )
-    held_out = json.loads(CALIBRATION.read_text())["held_out"]
+    write_result("validation", document)
+    calibration = json.loads(result_path("calibration").read_text())
+    held_out = calibration["held_out"]
     fill(ROOT / "README.md", "validation", readme(document, held_out))
     fill(ROOT / "docs" / "validation.md", "results", full(document, held_out))
 

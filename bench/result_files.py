@@ -1,0 +1,47 @@
+"""Results of the bench scripts: ``bench/results/NAME.json``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+from nest.versions import machine, versions
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def result_path(name: str) -> Path:
+    """Return where the results of a name are."""
+    return ROOT / "bench" / "results" / f"{name}.json"
+
+
+def write_result(name: str, document: object) -> None:
+    """Write results over those of the same name."""
+    path = result_path(name)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+
+
+def write_rows(name: str, rows: list[dict[str, object]]) -> None:
+    """Write measured rows with the code and the machine that made them."""
+    write_result(
+        name,
+        {
+            "commit": commit(),
+            "versions": versions(),
+            "machine": machine(),
+            "rows": rows,
+        },
+    )
+
+
+def commit() -> str:
+    """Return the checked-out commit, short; empty outside a checkout."""
+    return subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.strip()
