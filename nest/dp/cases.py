@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from nest.cost.model import CostModel
 from nest.cost.space import Case, cases
 from nest.dp.closed_sets import ClosedSets
-from nest.dp.pipeline import Chosen, OutOfTimeError, PipelineSearch
+from nest.dp.errors import OutOfTimeError
+from nest.dp.pipeline import Chosen, PipelineSearch
 from nest.dp.stages import INFINITE, StageTables
 from nest.ir.plan import Plan, Stage
 from nest.solvers.base import (

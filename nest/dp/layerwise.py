@@ -38,7 +38,8 @@ from numpy.typing import NDArray
 from nest.cost.model import Block, CostModel, LayerTerms
 from nest.cost.space import Case
 from nest.dp.closed_sets import ClosedSets
-from nest.dp.pipeline import OutOfTimeError, PipelineSearch
+from nest.dp.errors import OutOfTimeError
+from nest.dp.pipeline import PipelineSearch
 from nest.dp.stages import INFINITE, Candidates, Ints, StageTables, concatenate
 from nest.ir.plan import Strategy
 from nest.solvers.base import Deadline

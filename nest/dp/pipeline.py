@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from nest.dp.errors import OutOfTimeError
 from nest.dp.stages import INFINITE, Candidates, Ints, StageTables
 from nest.solvers.base import Deadline
 
@@ -80,10 +81,6 @@ class _Labels:
     size: Ints
     next_label: Ints
     first: Ints  # labels of set a are first[a] .. first[a + 1]
-
-
-class OutOfTimeError(Exception):
-    """The deadline passed inside the search of one case."""
 
 
 class PipelineSearch:

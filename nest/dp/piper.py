@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from nest.cost.model import CostModel
 from nest.cost.space import cases, strategies
 from nest.dp.closed_sets import ClosedSets
+from nest.dp.errors import OutOfTimeError
 from nest.dp.stages import INFINITE, Ints
 from nest.errors import UnsupportedProblemError
 from nest.ir.plan import Plan, Recompute, Stage, Strategy
@@ -47,10 +48,6 @@ from nest.units import MAX_TOTAL, ceil_div
 
 #: Largest sum of memory that the tables hold.
 MAX_BYTES = 2**62
-
-
-class OutOfTimeError(Exception):
-    """The time limit passed."""
 
 
 def search(
