@@ -9,7 +9,7 @@ too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
@@ -372,27 +372,23 @@ class PlanSpace:
         return self._alternatives[key]
 
     def _num_ways(self, choice: _Choice, stage: int, devices: int) -> int:
+        allowed = [s for s in choice.strategies if s.devices == devices]
         if self._per_layer:
-            return prod(
-                len(options)
-                for options in self._options(choice, stage, devices)
-            )
+            return prod(map(len, self._options(choice, stage, allowed)))
         return sum(
-            strategy.devices == devices
-            and self.fits(stage, strategy, choice.case.micro_batch)
-            for strategy in choice.strategies
+            self.fits(stage, strategy, choice.case.micro_batch)
+            for strategy in allowed
         )
 
     def _options(
-        self, choice: _Choice, stage: int, devices: int
+        self, choice: _Choice, stage: int, allowed: Sequence[Strategy]
     ) -> list[list[Strategy]]:
-        """Return the strategies of every layer of a stage, in file order."""
+        """Return what every layer of a stage may use, in file order."""
         return [
             [
                 strategy
-                for strategy in choice.strategies
-                if strategy.devices == devices
-                and self.fits(1 << layer, strategy, choice.case.micro_batch)
+                for strategy in allowed
+                if self.fits(1 << layer, strategy, choice.case.micro_batch)
             ]
             for layer in range(len(self.problem.graph.layers))
             if stage >> layer & 1
@@ -409,7 +405,10 @@ class PlanSpace:
                     self._tick()
                     if devices > devices_left:
                         continue
-                    options = self._options(choice, layers, devices)
+                    allowed = [
+                        s for s in choice.strategies if s.devices == devices
+                    ]
+                    options = self._options(choice, layers, allowed)
                     for chosen in product(*options):
                         self._tick()
                         yield following, self._stage(layers, chosen)

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from itertools import product
 from math import prod
 
-from formulations.brute import BruteSolver, PlanSpace, _Choice
-from nest.ir.plan import Plan, Stage, Strategy
+from formulations.brute import PlanSpace, _Choice
+from nest.ir.plan import Stage, Strategy
 
 #: Devices and ranks that are left.
 Left = tuple[int, int]
@@ -19,19 +19,6 @@ Left = tuple[int, int]
 
 class TurnsSpace(PlanSpace):
     """All plans of such a problem: counted, and listed one by one."""
-
-    def plans(self) -> Iterator[Plan]:
-        """Yield every plan."""
-        for choice in self.choices():
-            case = choice.case
-            left = (case.devices, case.num_micro_batches)
-            for stages in self._turns(choice, 0, left):
-                yield Plan(
-                    replicas=case.replicas,
-                    micro_batch=case.micro_batch,
-                    stages=stages,
-                    solver=BruteSolver.name,
-                )
 
     def _count(
         self,
@@ -66,6 +53,12 @@ class TurnsSpace(PlanSpace):
             known[key] = total
         return known[key]
 
+    def _plans(
+        self, choice: _Choice, closed: int, devices_left: int
+    ) -> Iterator[tuple[Stage, ...]]:
+        left = (devices_left, choice.case.num_micro_batches)
+        return self._turns(choice, closed, left)
+
     def _turns(
         self, choice: _Choice, closed: int, left: Left
     ) -> Iterator[tuple[Stage, ...]]:
@@ -77,7 +70,7 @@ class TurnsSpace(PlanSpace):
             for options, rest in self._groups(choice, layers, left):
                 for chosen in product(*options):
                     self._tick()
-                    stage = self._mixed(layers, chosen)
+                    stage = self._stage(layers, chosen)
                     for stages in self._turns(choice, following, rest):
                         yield (stage, *stages)
 
@@ -89,28 +82,9 @@ class TurnsSpace(PlanSpace):
             rest = (left[0] - dp * tp, left[1] - dp)
             if min(rest) < 0:
                 continue
-            options = [
-                [
-                    strategy
-                    for strategy in choice.strategies
-                    if (strategy.dp, strategy.tp) == (dp, tp)
-                    and self.fits(1 << i, strategy, choice.case.micro_batch)
-                ]
-                for i in range(len(self.problem.graph.layers))
-                if layers >> i & 1
+            allowed = [
+                s for s in choice.strategies if (s.dp, s.tp) == (dp, tp)
             ]
+            options = self._options(choice, layers, allowed)
             if all(options):
                 yield options, rest
-
-    def _mixed(self, layers: int, chosen: tuple[Strategy, ...]) -> Stage:
-        alike = len(set(chosen)) == 1
-        return Stage(
-            layers=tuple(
-                layer.id
-                for position, layer in enumerate(self.problem.graph.layers)
-                if layers >> position & 1
-            ),
-            devices=chosen[0].devices,
-            strategy=chosen[0] if alike else None,
-            strategies=None if alike else chosen,
-        )
