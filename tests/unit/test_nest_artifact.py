@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +21,13 @@ from nest.workloads.nest_artifact import (
     choose_quantum_ps,
     import_nest_artifact,
 )
-
-Document = dict[str, Any]
+from tests.documents import (
+    Document,
+    change,
+    check_refused,
+    drop,
+    write_document,
+)
 
 
 def node(layer: int, scale: int = 1, **changes: Any) -> Document:
@@ -73,14 +76,8 @@ def document() -> Document:
     }
 
 
-def write(folder: Path, document: Document) -> Path:
-    path = folder / "chain.json"
-    path.write_text(json.dumps(document))
-    return path
-
-
 def test_layers(tmp_path: Path, document: Document) -> None:
-    graph = import_nest_artifact(write(tmp_path, document)).graph
+    graph = import_nest_artifact(write_document(tmp_path, document)).graph
     assert [layer.id for layer in graph.layers] == [-1, 0, 1]
     assert [layer.kind for layer in graph.layers] == [
         "layer--1",
@@ -106,7 +103,9 @@ def test_layers(tmp_path: Path, document: Document) -> None:
 
 
 def test_edges(tmp_path: Path, document: Document) -> None:
-    first, second = import_nest_artifact(write(tmp_path, document)).graph.edges
+    first, second = import_nest_artifact(
+        write_document(tmp_path, document)
+    ).graph.edges
     assert (first.source, first.target) == (-1, 0)
     assert first.bytes_per_sample == 64
     assert first.bytes_per_sample_by_tp == {}
@@ -115,7 +114,7 @@ def test_edges(tmp_path: Path, document: Document) -> None:
 
 
 def test_cluster(tmp_path: Path, document: Document) -> None:
-    cluster = import_nest_artifact(write(tmp_path, document)).cluster
+    cluster = import_nest_artifact(write_document(tmp_path, document)).cluster
     assert cluster.num_devices == 8
     assert cluster.device.memory_bytes == 5000
     levels = cluster.topology.levels
@@ -125,7 +124,7 @@ def test_cluster(tmp_path: Path, document: Document) -> None:
 
 
 def test_job(tmp_path: Path, document: Document) -> None:
-    problem = import_nest_artifact(write(tmp_path, document))
+    problem = import_nest_artifact(write_document(tmp_path, document))
     job = problem.job
     assert (problem.name, problem.preset) == ("chain", "nest-artifact")
     assert problem.time_unit == "instance unit"
@@ -143,7 +142,7 @@ def test_sgd_without_recompute(tmp_path: Path, document: Document) -> None:
     document["optimizerAlgorithm"] = "SGD"
     document["activationRecomputation"] = False
     document["mbsInBatch"] = 10.9
-    problem = import_nest_artifact(write(tmp_path, document))
+    problem = import_nest_artifact(write_document(tmp_path, document))
     assert problem.job.optimizer.state_bytes == 0
     assert problem.job.recompute == ("none",)
     assert problem.job.global_batch == 2 * 10
@@ -154,13 +153,13 @@ def test_sgd_without_recompute(tmp_path: Path, document: Document) -> None:
 def test_unused_fields_may_be_missing(
     tmp_path: Path, document: Document
 ) -> None:
-    problem = import_nest_artifact(write(tmp_path, document))
+    problem = import_nest_artifact(write_document(tmp_path, document))
     for field in ("bandwidth", "frequency", "sp_enabled", "baselines"):
         del document[field]
     for nodes in document["nodes"].values():
         for layer in nodes:
             del layer["energy"], layer["isTensorParallelized"]
-    assert import_nest_artifact(write(tmp_path, document)) == problem
+    assert import_nest_artifact(write_document(tmp_path, document)) == problem
 
 
 def test_layer_missing_at_one_width(
@@ -168,7 +167,7 @@ def test_layer_missing_at_one_width(
 ) -> None:
     document["nodes"]["2"] = document["nodes"]["2"][:2]
     document["edges"]["2"] = document["edges"]["2"][:1]
-    graph = import_nest_artifact(write(tmp_path, document)).graph
+    graph = import_nest_artifact(write_document(tmp_path, document)).graph
     costs = {kind.name: kind.costs for kind in graph.kinds}
     assert [cost.tp for cost in costs["layer-0"]] == [1, 2]
     assert [cost.tp for cost in costs["layer-1"]] == [1]
@@ -240,29 +239,6 @@ def test_choose_quantum(
     longest_s: float, shortest_s: float, expected_ps: int
 ) -> None:
     assert choose_quantum_ps(longest_s, shortest_s, 10, 0) == expected_ps
-
-
-Change = Callable[[Document], None]
-
-
-def change(*path: Any, to: Any) -> Change:
-    def apply(document: Document) -> None:
-        place: Any = document
-        for key in path[:-1]:
-            place = place[key]
-        place[path[-1]] = to
-
-    return apply
-
-
-def drop(*path: Any) -> Change:
-    def apply(document: Document) -> None:
-        place: Any = document
-        for key in path[:-1]:
-            place = place[key]
-        del place[path[-1]]
-
-    return apply
 
 
 BAD_FILES = {
@@ -404,17 +380,11 @@ BAD_FILES = {
 @pytest.mark.parametrize("name", BAD_FILES)
 def test_bad_file(tmp_path: Path, document: Document, name: str) -> None:
     spoil, text = BAD_FILES[name]
-    bad = copy.deepcopy(document)
-    spoil(bad)
-    with pytest.raises(
-        InvalidProblemError, match=rf"^\S*chain\.json: .*{text}"
-    ) as caught:
-        import_nest_artifact(write(tmp_path, bad))
-    assert "\n" not in str(caught.value)
+    check_refused(import_nest_artifact, tmp_path, document, spoil, text)
 
 
 def test_truncated_file(tmp_path: Path, document: Document) -> None:
-    path = write(tmp_path, document)
+    path = write_document(tmp_path, document)
     path.write_text(path.read_text()[:-40])
     with pytest.raises(
         InvalidProblemError,
