@@ -13,28 +13,26 @@ micro-batch is one sample per expert parallel rank.
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from pathlib import Path
 
-from nest.errors import InvalidProblemError
 from nest.ir.base import Struct
 from nest.ir.cluster import Cluster, Device, Hierarchy, Level
-from nest.ir.graph import (
-    Activations,
-    Edge,
-    Graph,
-    Layer,
-    LayerCost,
-    LayerKind,
-)
-from nest.ir.io import _decode, _read
+from nest.ir.graph import Activations, Edge, Graph, LayerCost
 from nest.ir.job import Job, Optimizer
 from nest.ir.plan import Recompute
 from nest.ir.problem import Problem
 from nest.units import MAX_TERM
-
-NS_PER_UNIT = 1e9
-PS_PER_UNIT = 10**12
+from nest.workloads.foreign import (
+    MAX_RATE,
+    MAX_TIME,
+    NS_PER_UNIT,
+    PS_PER_UNIT,
+    check_ids,
+    check_range,
+    import_file,
+    listed,
+    make_graph,
+)
 
 #: Quanta that the longest step may take: so many if that is fine enough, and
 #: never more than the second figure.
@@ -43,10 +41,6 @@ LARGEST_QUANTA = 2**60
 
 #: Relative loss to rounding aimed at.
 TARGET_LOSS = 1e-9
-
-#: Largest time and bandwidth of a file that the IR takes.
-MAX_TIME = 1e12
-MAX_RATE = 1e21
 
 _OPTIMIZERS = {
     "SGD": Optimizer(
@@ -72,10 +66,10 @@ class _Node(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for field in ("parameterSize", "activationSize"):
             where = f"{field} of layer {self.id}"
-            _check_range(where, getattr(self, field), 0, MAX_TERM)
+            check_range(where, getattr(self, field), 0, MAX_TERM)
         for field in ("optimalLatencyFw", "optimalLatencyBw"):
             where = f"{field} of layer {self.id}"
-            _check_range(where, getattr(self, field), 0, MAX_TIME)
+            check_range(where, getattr(self, field), 0, MAX_TIME)
 
 
 class _Edge(Struct, frozen=True, kw_only=True):
@@ -87,7 +81,7 @@ class _Edge(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         where = f"communicationCost of edge {self.sourceId} to {self.destId}"
-        _check_range(where, self.communicationCost, 0, MAX_TERM)
+        check_range(where, self.communicationCost, 0, MAX_TERM)
 
     @property
     def ends(self) -> tuple[int, int]:
@@ -117,10 +111,8 @@ class _File(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for field in ("maxDevices", "ep_degree", "cp_degree", "mbsInBatch"):
-            _check_range(field, getattr(self, field), 1, MAX_TERM)
-        _check_range(
-            "maxMemoryPerDevice", self.maxMemoryPerDevice, 0, MAX_TERM
-        )
+            check_range(field, getattr(self, field), 1, MAX_TERM)
+        check_range("maxMemoryPerDevice", self.maxMemoryPerDevice, 0, MAX_TERM)
         _check_network(self)
         if self.optimizerAlgorithm not in _OPTIMIZERS:
             raise ValueError(
@@ -136,7 +128,7 @@ class _File(Struct, frozen=True, kw_only=True):
         if self.edges.keys() != self.nodes.keys():
             raise ValueError(
                 f"edges: expected the tensor widths of nodes "
-                f"({_listed(self.nodes)}), got {_listed(self.edges)}; give "
+                f"({listed(self.nodes)}), got {listed(self.edges)}; give "
                 f"both the same keys"
             )
         for width, nodes in self.nodes.items():
@@ -177,12 +169,7 @@ def import_nest_artifact(path: str | Path) -> Problem:
         If the file cannot be read or is not such a file; the text names the
         file, the place in it, what was expected and what came.
     """
-    path = Path(path)
-    file = _decode(_read(path, InvalidProblemError), str(path), _File)
-    try:
-        return _problem(file, path.stem)
-    except ValueError as error:
-        raise InvalidProblemError(f"{path}: $: {error}") from error
+    return import_file(path, _File, _problem)
 
 
 def choose_quantum_ps(
@@ -282,30 +269,13 @@ def _graph(file: _File) -> Graph:
         for node in file.nodes[width]:
             table = costs.get(node.id, ())
             costs[node.id] = (*table, _cost(file, width, node))
-    kinds: dict[tuple[LayerCost, ...], str] = {}
-    layers = tuple(
-        Layer(id=node, kind=kinds.setdefault(table, f"layer-{node}"))
-        for node, table in costs.items()
-    )
     sizes: dict[tuple[int, int], dict[int, int]] = {}
     for width in sorted(file.edges):
         for edge in file.edges[width]:
             by_width = sizes.setdefault(edge.ends, {})
             by_width[width] = edge.communicationCost
-    graph = Graph(
-        kinds=tuple(
-            LayerKind(name=kind, costs=table) for table, kind in kinds.items()
-        ),
-        layers=layers,
-        edges=tuple(_edge(ends, by_tp) for ends, by_tp in sizes.items()),
-    )
-    order = graph.topological_order()
-    if all(before < after for before, after in pairwise(order)):
-        return graph
-    return Graph(
-        kinds=graph.kinds,
-        layers=tuple(graph.layers[i] for i in order),
-        edges=graph.edges,
+    return make_graph(
+        costs, (_edge(ends, by_width) for ends, by_width in sizes.items())
     )
 
 
@@ -364,16 +334,6 @@ def _extremes(file: _File) -> tuple[float, float]:
     return longest, shortest
 
 
-def _check_range(
-    field: str, value: float, minimum: float, maximum: float
-) -> None:
-    if not minimum <= value <= maximum:
-        raise ValueError(
-            f"{field}: expected a number from {minimum:g} to {maximum:g}, "
-            f"got {value}; correct the value"
-        )
-
-
 def _check_network(file: _File) -> None:
     levels = len(file.devices_per_level)
     for field in ("bws", "latency_per_level"):
@@ -386,9 +346,9 @@ def _check_network(file: _File) -> None:
             )
     for i in range(levels):
         fan_out, latency = file.devices_per_level[i], file.latency_per_level[i]
-        _check_range(f"devices_per_level[{i}]", fan_out, 1, MAX_TERM)
-        _check_range(f"latency_per_level[{i}]", latency, 0, MAX_TIME)
-        _check_range(f"bws[{i}]", file.bws[i], 1, MAX_RATE)
+        check_range(f"devices_per_level[{i}]", fan_out, 1, MAX_TERM)
+        check_range(f"latency_per_level[{i}]", latency, 0, MAX_TIME)
+        check_range(f"bws[{i}]", file.bws[i], 1, MAX_RATE)
     if math.prod(file.devices_per_level) != file.maxDevices or not levels:
         raise ValueError(
             f"devices_per_level: expected factors of maxDevices = "
@@ -398,34 +358,17 @@ def _check_network(file: _File) -> None:
 
 
 def _check_graph(width: int, nodes: list[_Node], edges: list[_Edge]) -> None:
-    _check_range("nodes: tensor width", width, 1, MAX_TERM)
+    check_range("nodes: tensor width", width, 1, MAX_TERM)
     if not nodes:
         raise ValueError(
             f"nodes.{width}: expected at least one layer, got none; remove "
             f"the key or add its layers"
         )
-    known: set[int] = set()
-    for node in nodes:
-        if node.id in known:
-            raise ValueError(
-                f"nodes.{width}: expected distinct ids, got {node.id} twice; "
-                f"remove one"
-            )
-        known.add(node.id)
-    seen: set[tuple[int, int]] = set()
-    for edge in edges:
-        for end in edge.ends:
-            if end not in known:
-                raise ValueError(
-                    f"edges.{width}: expected ids of nodes.{width}, got "
-                    f"{end}; add the layer or remove the edge"
-                )
-        if edge.ends in seen:
-            raise ValueError(
-                f"edges.{width}: expected one edge from {edge.sourceId} to "
-                f"{edge.destId}, got two; merge them"
-            )
-        seen.add(edge.ends)
+    check_ids(
+        (node.id for node in nodes),
+        (edge.ends for edge in edges),
+        f".{width}",
+    )
 
 
 def _check_edges(file: _File) -> None:
@@ -445,7 +388,3 @@ def _check_edges(file: _File) -> None:
                     f"edges.{width}: expected the edge from {ends[0]} to "
                     f"{ends[1]} as at other widths, got none; add it"
                 )
-
-
-def _listed(widths: dict[int, list[_Node]] | dict[int, list[_Edge]]) -> str:
-    return ", ".join(map(str, sorted(widths))) or "none"

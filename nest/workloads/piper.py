@@ -8,33 +8,27 @@ bytes of the edges. Formulas: reference/piper.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from decimal import ROUND_CEILING, Decimal
 from pathlib import Path
 
-from nest.errors import InvalidProblemError
 from nest.ir.base import Struct
 from nest.ir.cluster import Cluster, Device, Hierarchy, Level
-from nest.ir.graph import (
-    Activations,
-    Edge,
-    Graph,
-    Layer,
-    LayerCost,
-    LayerKind,
-)
-from nest.ir.io import _decode, _read
+from nest.ir.graph import Activations, Edge, Graph, LayerCost
 from nest.ir.job import Job
 from nest.ir.plan import Recompute
 from nest.ir.problem import Problem
 from nest.units import MAX_TERM
-
-NS_PER_UNIT = 1e9
-PS_PER_UNIT = 10**12
-
-#: Largest time and bandwidth of a file that the IR takes.
-MAX_TIME = 1e12
-MAX_RATE = 1e21
+from nest.workloads.foreign import (
+    MAX_RATE,
+    MAX_TIME,
+    NS_PER_UNIT,
+    PS_PER_UNIT,
+    check_ids,
+    check_range,
+    import_file,
+    listed,
+    make_graph,
+)
 
 #: Ids of the alternatives, and what they are here.
 ALTERNATIVES: dict[str, Recompute] = {
@@ -134,16 +128,15 @@ def import_piper(
         If the file cannot be read or is not such a file; the text names the
         file, the place in it, what was expected and what came.
     """
-    path = Path(path)
-    file = _decode(_read(path, InvalidProblemError), str(path), _File)
-    try:
+
+    def make_problem(file: _File, name: str) -> Problem:
         setting = _setting(
             file, devices, micro_batches, memory_bytes, bandwidth_bytes_per_s
         )
         _check(file)
-        return _problem(file, setting, path.stem)
-    except ValueError as error:
-        raise InvalidProblemError(f"{path}: $: {error}") from error
+        return _problem(file, setting, name)
+
+    return import_file(path, _File, make_problem)
 
 
 def _setting(
@@ -185,14 +178,14 @@ def _choose(
 ) -> float:
     """Return what was given, or else what the file says."""
     if given is not None:
-        _check_range(name, given, minimum, maximum)
+        check_range(name, given, minimum, maximum)
         return given
     value: float | None = getattr(file, field)
     if value is None:
         raise ValueError(
             f"{field}: expected a value, got none; add it or give {name}"
         )
-    _check_range(field, value, minimum, maximum)
+    check_range(field, value, minimum, maximum)
     return value
 
 
@@ -202,30 +195,15 @@ def _choose(
 def _check(file: _File) -> None:
     if not file.nodes:
         raise ValueError("nodes: expected at least one, got none; add them")
-    known: set[int] = set()
-    for node in file.nodes:
-        if node.id in known:
-            raise ValueError(
-                f"nodes: expected distinct ids, got {node.id} twice; remove "
-                f"one"
-            )
-        known.add(node.id)
+    check_ids(
+        (node.id for node in file.nodes),
+        ((edge.sourceId, edge.destId) for edge in file.edges),
+    )
     sources: dict[int, set[int]] = {node.id: set() for node in file.nodes}
     targets: dict[int, set[int]] = {node.id: set() for node in file.nodes}
     for edge in file.edges:
         where = f"communicationCost of edge {edge.sourceId} to {edge.destId}"
-        _check_range(where, edge.communicationCost, 0, MAX_TERM)
-        for end in (edge.sourceId, edge.destId):
-            if end not in known:
-                raise ValueError(
-                    f"edges: expected ids of nodes, got {end}; add the node "
-                    f"or remove the edge"
-                )
-        if edge.destId in targets[edge.sourceId]:
-            raise ValueError(
-                f"edges: expected one edge from {edge.sourceId} to "
-                f"{edge.destId}, got two; merge them"
-            )
+        check_range(where, edge.communicationCost, 0, MAX_TERM)
         targets[edge.sourceId].add(edge.destId)
         sources[edge.destId].add(edge.sourceId)
     for node in file.nodes:
@@ -239,7 +217,7 @@ def _check_node(node: _Node, sources: set[int], targets: set[int]) -> None:
             f"degree, got none; add one"
         )
     for degree, alternatives in node.TMPCs.items():
-        _check_range(f"node {node.id}: TMPCs: degree", degree, 1, MAX_TERM)
+        check_range(f"node {node.id}: TMPCs: degree", degree, 1, MAX_TERM)
         where = f"node {node.id}: TMPCs.{degree}"
         names = [alternative.id for alternative in alternatives]
         if not names or len(set(names)) < len(names):
@@ -271,7 +249,7 @@ def _check_alternative(
         ("memoryUsageB", MAX_TERM),
     ):
         value = getattr(alternative, field)
-        _check_range(f"{where}: {field}", value, 0, maximum)
+        check_range(f"{where}: {field}", value, 0, maximum)
     for field, neighbours, kind in (
         ("syncTimeFw", sources, "incoming"),
         ("syncTimeBw", targets, "outgoing"),
@@ -280,11 +258,11 @@ def _check_alternative(
         if sizes.keys() != neighbours:
             raise ValueError(
                 f"{where}: {field}: expected the other ends of its {kind} "
-                f"edges ({_listed(neighbours)}), got {_listed(sizes.keys())}; "
+                f"edges ({listed(neighbours)}), got {listed(sizes.keys())}; "
                 f"list each once"
             )
         for neighbour, size in sizes.items():
-            _check_range(f"{where}: {field}.{neighbour}", size, 0, MAX_TERM)
+            check_range(f"{where}: {field}.{neighbour}", size, 0, MAX_TERM)
 
 
 def _check_pair(where: str, alternatives: list[_Alternative]) -> None:
@@ -307,20 +285,6 @@ def _check_pair(where: str, alternatives: list[_Alternative]) -> None:
             f"{plain.timePerSample:g} of 'vanilla' for 'activation recomp', "
             f"got {recomputing.timePerSample:g}; swap or correct them"
         )
-
-
-def _check_range(
-    field: str, value: float, minimum: float, maximum: float
-) -> None:
-    if not minimum <= value <= maximum:
-        raise ValueError(
-            f"{field}: expected a number from {minimum:g} to {maximum:g}, "
-            f"got {value}; correct the value"
-        )
-
-
-def _listed(ids: Iterable[int]) -> str:
-    return ", ".join(map(str, sorted(ids))) or "none"
 
 
 # The problem
@@ -359,27 +323,14 @@ def _problem(file: _File, setting: _Setting, name: str) -> Problem:
 
 
 def _graph(file: _File) -> Graph:
-    kinds: dict[tuple[LayerCost, ...], str] = {}
-    layers = []
-    for node in file.nodes:
-        table = tuple(
+    nodes = {node.id: node for node in file.nodes}
+    costs = {
+        node.id: tuple(
             _cost(degree, node.TMPCs[degree]) for degree in sorted(node.TMPCs)
         )
-        kind = kinds.setdefault(table, f"layer-{node.id}")
-        layers.append(Layer(id=node.id, kind=kind))
-    nodes = {node.id: node for node in file.nodes}
-    graph = Graph(
-        kinds=tuple(
-            LayerKind(name=kind, costs=table) for table, kind in kinds.items()
-        ),
-        layers=tuple(layers),
-        edges=tuple(_edge(edge, nodes) for edge in file.edges),
-    )
-    return Graph(
-        kinds=graph.kinds,
-        layers=tuple(graph.layers[i] for i in graph.topological_order()),
-        edges=graph.edges,
-    )
+        for node in file.nodes
+    }
+    return make_graph(costs, (_edge(edge, nodes) for edge in file.edges))
 
 
 def _cost(degree: int, alternatives: list[_Alternative]) -> LayerCost:

@@ -354,7 +354,7 @@ BAD_FILES = {
     ),
     "edge to nowhere": (
         change("edges", "1", 1, "destId", to=7),
-        r"edges\.1: expected ids of nodes\.1, got 7; add the layer or",
+        r"edges\.1: expected ids of nodes\.1, got 7; add the node or",
     ),
     "duplicate edge": (
         change("edges", "1", 1, to=edge(-1, 0)),
