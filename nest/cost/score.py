@@ -8,7 +8,7 @@ it, and never calls a solver or reads a table that one uses.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from nest.cost.model import Block, CostModel, LayerTerms
@@ -28,8 +28,45 @@ from nest.units import ceil_div, format_bytes, quanta_to_ns
 
 
 @dataclass(frozen=True, kw_only=True)
-class StageScore:
-    """The terms of one stage; times in quanta, sizes in bytes per device.
+class MemoryScore:
+    """Memory per device, in bytes by part.
+
+    Attributes
+    ----------
+    weight_bytes, gradient_bytes, state_bytes, buffer_bytes
+        Weights, gradients, optimiser state and further buffers.
+    kept_bytes
+        Activations of all that is in flight.
+    working_bytes
+        The largest working set of a layer.
+    reserve_bytes
+        What no plan can use.
+    """
+
+    weight_bytes: int
+    gradient_bytes: int
+    state_bytes: int
+    buffer_bytes: int
+    kept_bytes: int
+    working_bytes: int
+    reserve_bytes: int
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Parts of the memory per device, by name."""
+        return {
+            part.name: getattr(self, part.name) for part in fields(MemoryScore)
+        }
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory per device."""
+        return sum(self.memory.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageScore(MemoryScore):
+    """The terms of one stage; times in quanta.
 
     A stage of an interleaved plan is a chunk: its memory is what it alone
     would need, and ``sync`` what it adds to its block's before any hides.
@@ -46,14 +83,6 @@ class StageScore:
         ``Y_s``: gradient sync and optimiser update.
     inflight
         Micro-batches whose activations are kept at the same time.
-    weight_bytes, gradient_bytes, state_bytes, buffer_bytes
-        Weights, gradients, optimiser state and further buffers.
-    kept_bytes
-        Activations of all micro-batches in flight.
-    working_bytes
-        The largest working set of a layer.
-    reserve_bytes
-        What no plan can use.
     """
 
     forward: int
@@ -63,33 +92,19 @@ class StageScore:
     redistribution: int
     sync: int
     inflight: int
-    weight_bytes: int
-    gradient_bytes: int
-    state_bytes: int
-    buffer_bytes: int
-    kept_bytes: int
-    working_bytes: int
-    reserve_bytes: int
 
     @property
     def load(self) -> int:
         """``τ_s = F_s + G_s``."""
         return self.forward + self.backward
 
-    @property
-    def memory(self) -> dict[str, int]:
-        """Parts of the memory per device, by name."""
-        return _memory_parts(self)
-
-    @property
-    def memory_bytes(self) -> int:
-        """Memory per device."""
-        return sum(self.memory.values())
-
 
 @dataclass(frozen=True, kw_only=True)
-class BlockScore:
+class BlockScore(MemoryScore):
     """What one block of devices does and holds: its stage, or its chunks.
+
+    Its memory is the sum over the chunks, except for working sets, of which
+    the largest counts, and the reserve, which counts once.
 
     Attributes
     ----------
@@ -101,45 +116,12 @@ class BlockScore:
         ``Y_b``: gradient sync and optimiser update.
     inflight
         Chunk passes whose activations are kept at the same time.
-    weight_bytes, gradient_bytes, state_bytes, buffer_bytes, kept_bytes
-        Sums over the chunks.
-    working_bytes
-        The largest working set of a layer.
-    reserve_bytes
-        What no plan can use.
     """
 
     stages: tuple[int, ...]
     load: int
     sync: int
     inflight: int
-    weight_bytes: int
-    gradient_bytes: int
-    state_bytes: int
-    buffer_bytes: int
-    kept_bytes: int
-    working_bytes: int
-    reserve_bytes: int
-
-    @property
-    def memory(self) -> dict[str, int]:
-        """Parts of the memory per device, by name."""
-        return _memory_parts(self)
-
-    @property
-    def memory_bytes(self) -> int:
-        """Memory per device."""
-        return sum(self.memory.values())
-
-
-_MEMORY = (
-    *("weight_bytes", "gradient_bytes", "state_bytes", "buffer_bytes"),
-    *("kept_bytes", "working_bytes", "reserve_bytes"),
-)
-
-
-def _memory_parts(terms: StageScore | BlockScore) -> dict[str, int]:
-    return {name: getattr(terms, name) for name in _MEMORY}
 
 
 @dataclass(frozen=True, kw_only=True)
