@@ -12,6 +12,7 @@ from nest.cli.inputs import (
     check_output,
     job_options,
     model_problem,
+    output_option,
     write_record,
 )
 
@@ -23,13 +24,7 @@ def import_group() -> None:
 
 @import_group.command("nest-artifact")
 @click.argument("path", metavar="FILE")
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    metavar="FILE",
-    help="Where to write the problem; '-' is standard output.",
-)
+@output_option("problem")
 def nest_artifact_command(path: str, output: str) -> int:
     """Import an instance of the NEST artifact."""
     from nest.workloads.nest_artifact import import_nest_artifact
@@ -66,13 +61,7 @@ def nest_artifact_command(path: str, output: str) -> int:
     metavar="W",
     help="Bandwidth of the flat network.  [default: as the file says]",
 )
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    metavar="FILE",
-    help="Where to write the problem; '-' is standard output.",
-)
+@output_option("problem")
 def piper_command(
     path: str,
     devices: int | None,
@@ -106,13 +95,7 @@ def piper_command(
     help="Machine and devices, such as h100x64.",
 )
 @job_options
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    metavar="FILE",
-    help="Where to write the problem; '-' is standard output.",
-)
+@output_option("problem")
 def hf_command(path: str, output: str, **job: Any) -> int:
     """Import a model: the config.json of Hugging Face.
 

@@ -145,6 +145,17 @@ def load_problem(text: str) -> Problem:
     )
 
 
+def output_option(what: str) -> Callable[[F], F]:
+    """Add ``-o``, the file that what was made goes to; it must be given."""
+    return click.option(
+        "-o",
+        "--output",
+        required=True,
+        metavar="FILE",
+        help=f"Where to write the {what}; '-' is standard output.",
+    )
+
+
 def job_options(command: F) -> F:
     """Add the options that choose the job and the graph of a model.
 

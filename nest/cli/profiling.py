@@ -14,6 +14,7 @@ from nest.cli.inputs import (
     integer,
     integers,
     one_of,
+    output_option,
     people,
 )
 from nest.errors import InvalidOptionError, UnknownNameError
@@ -105,13 +106,7 @@ DEVICES = ("auto", "cpu", "cuda")
     metavar="N",
     help="Measured passes, of which the median counts.  [default: 5]",
 )
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    metavar="FILE",
-    help="Where to write the profile; '-' is standard output.",
-)
+@output_option("profile")
 def profile_command(
     model: str,
     layers_text: str | None,
@@ -204,13 +199,7 @@ def profile_command(
     help="Which way of cutting matrices to take; 0 is Megatron-LM's.  "
     "[default: 0]",
 )
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    metavar="FILE",
-    help="Where to write the profile; '-' is standard output.",
-)
+@output_option("profile")
 def profile_csv_command(
     paths: tuple[str, ...],
     model: str,
