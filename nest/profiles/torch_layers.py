@@ -138,6 +138,14 @@ class _Scatter(torch.autograd.Function):  # type: ignore[misc]
         return ctx.whole.detach(), None, None, None
 
 
+def _whole(shard: Shard, width: int, rows: int) -> tuple[Tensor, int]:
+    """Return what all ranks hold together, and the dimension they split."""
+    if rows:
+        return shard.buffer(rows, width), 0
+    split = shard.split
+    return shard.buffer(split.samples, split.sequence_length, width), 1
+
+
 def _enter(shard: Shard, width: int, rows: int = 0) -> Layer:
     """Return what gathers ``b × u × width`` to ``b × s × width``.
 
@@ -145,12 +153,7 @@ def _enter(shard: Shard, width: int, rows: int = 0) -> Layer:
     """
     if not shard.gathers:
         return lambda x: x
-    split = shard.split
-    if rows:
-        whole, dim = shard.buffer(rows, width), 0
-    else:
-        whole = shard.buffer(split.samples, split.sequence_length, width)
-        dim = 1
+    whole, dim = _whole(shard, width, rows)
     return lambda x: _Gather.apply(x, whole, dim)
 
 
@@ -158,13 +161,8 @@ def _leave(shard: Shard, width: int, rows: int = 0) -> Layer:
     """Return the reverse of :func:`_enter`."""
     if not shard.gathers:
         return lambda x: x
-    split = shard.split
-    if rows:
-        whole, dim = shard.buffer(rows, width), 0
-    else:
-        whole = shard.buffer(split.samples, split.sequence_length, width)
-        dim = 1
-    length = whole.shape[dim] // split.tp
+    whole, dim = _whole(shard, width, rows)
+    length = whole.shape[dim] // shard.split.tp
     return lambda x: _Scatter.apply(x, whole, dim, length)
 
 
