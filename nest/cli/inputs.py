@@ -514,6 +514,12 @@ def solve_options(command: F) -> F:
             help="Plan file to start from, for solvers that can.",
         ),
         click.option(
+            "--repair",
+            is_flag=True,
+            help="Make plans that exceed the memory fit: more recomputation, "
+            "more ZeRO, a smaller micro-batch.",
+        ),
+        click.option(
             "--option",
             "extra",
             multiple=True,

@@ -32,8 +32,11 @@ if TYPE_CHECKING:
 
 DEFAULT_SOLVERS = "dp,milp,cpsat"
 
-#: Seconds per solver for the problem of a model: the slower ones would run
-#: for days.
+#: Stands for every solver that can run here.
+ALL = "all"
+
+#: Seconds per solver for the problem of a model, and for all solvers: the
+#: slower ones would run for days.
 MODEL_TIME_LIMIT_S = 60.0
 
 
@@ -44,7 +47,7 @@ MODEL_TIME_LIMIT_S = 60.0
     "solvers_text",
     default=DEFAULT_SOLVERS,
     metavar="A,B,…",
-    help=f"Solvers to compare.  [default: {DEFAULT_SOLVERS}]",
+    help=f"Solvers to compare, or {ALL!r}.  [default: {DEFAULT_SOLVERS}]",
 )
 @model_options
 @solve_options
@@ -55,6 +58,7 @@ def compare_command(
     workers: int,
     seed: int,
     warm_start: str | None,
+    repair: bool,
     extra: tuple[str, ...],
     granularity: str | None,
     json_path: str | None,
@@ -63,10 +67,14 @@ def compare_command(
     """Run solvers on one problem and show them side by side.
 
     Every plan is checked and scored by the shared cost model. The problem is
-    PROBLEM, or --model on --cluster, which gives every solver 60 s unless
-    --time-limit says otherwise; without both a built-in one is used.
+    PROBLEM, or --model on --cluster; without both a built-in one is used.
+    With --model or all solvers, every solver gets 60 s unless --time-limit
+    says otherwise.
     """
-    if job["model"] is not None and time_limit is None:
+    solvers = _split(solvers_text)
+    if time_limit is None and (
+        job["model"] is not None or solvers_text == ALL
+    ):
         time_limit = MODEL_TIME_LIMIT_S
     if problem_text is None and set(job.values()) == {None}:
         from nest.workloads import builtin
@@ -76,11 +84,12 @@ def compare_command(
     session = _Session.start(
         problem_text,
         job,
-        _split(solvers_text),
+        solvers,
         time_limit,
         workers,
         seed,
         warm_start,
+        repair,
         extra,
         granularity,
         json_path,
@@ -117,6 +126,7 @@ def solve_command(
     workers: int,
     seed: int,
     warm_start: str | None,
+    repair: bool,
     extra: tuple[str, ...],
     granularity: str | None,
     json_path: str | None,
@@ -149,6 +159,7 @@ def solve_command(
         workers,
         seed,
         warm_start,
+        repair,
         extra,
         granularity,
         json_path,
@@ -188,6 +199,7 @@ class _Session:
         workers: int,
         seed: int,
         warm_start: str | None,
+        repair: bool,
         extra: tuple[str, ...],
         granularity: str | None,
         json_path: str | None,
@@ -220,6 +232,7 @@ class _Session:
             num_workers=workers,
             seed=seed,
             warm_start=load_plan(warm_start) if warm_start else None,
+            repair=repair,
         )
         return cls(problem, solvers, options, options_by_solver, json_path)
 
@@ -307,6 +320,10 @@ class _Session:
 
 def _split(text: str) -> list[str]:
     """Return the keywords of ``--solvers``."""
+    if text == ALL:
+        from nest.solvers.registry import availability, solver_names
+
+        return [name for name in solver_names() if not availability(name)]
     names = [name.strip() for name in text.split(",")]
     if not all(names):
         raise InvalidOptionError(

@@ -50,6 +50,7 @@ _STYLES = {
     "optimal": "green",
     "feasible": "",
     "infeasible": "yellow",
+    "over memory": "yellow",
     "no solution": "yellow",
     "skipped": "dim",
     "not installed": "dim",
@@ -129,10 +130,12 @@ def compare_table(
     costs = [r.step_quanta for r in results if r.step_quanta is not None]
     best = min(costs, default=None)
     scale = _scale(problem, results)
-    table = _table(
-        "solver", "status", "step time", "vs best %", "gap %", "wall s", "note"
-    )
-    for column in table.columns[2:6]:
+    headers = ["solver", "status", "step time", "vs best %", "gap %"]
+    own = any(r.own_objective_ns is not None for r in results)
+    if own:
+        headers.append("own objective")
+    table = _table(*headers, "wall s", "note")
+    for column in table.columns[2:-1]:
         column.justify = "right"
     table.columns[-1].overflow = "fold"
     table.columns[-1].no_wrap = False
@@ -141,9 +144,10 @@ def compare_table(
         table.add_row(
             Text(result.solver),
             Text(status, style=_STYLES.get(status, "bold red")),
-            Text(scale(result.step_time_ns)),
+            Text(_step_time(result, scale)),
             Text(_versus(result.step_quanta, best)),
             Text(percent(result.gap)),
+            *([Text(scale(result.own_objective_ns))] if own else []),
             Text(f"{result.wall_s:.2f}"),
             Text(note(result)),
         )
@@ -271,9 +275,7 @@ def status_text(result: SolveResult) -> str:
         return str(result.outcome).replace("-", " ").upper()
     if result.outcome is not Outcome.SOLVED:
         return str(result.outcome).replace("-", " ")
-    if result.status is Status.NO_SOLUTION:
-        return "no solution"
-    return str(result.status)
+    return str(result.status).replace("-", " ")
 
 
 def note(result: SolveResult) -> str:
@@ -294,6 +296,13 @@ def percent(fraction: Fraction | None) -> str:
         return "0"
     value = float(100 * fraction)
     return f"{value:.2f}" if value >= 0.005 else "<0.01"
+
+
+def _step_time(result: SolveResult, scale: TimeScale) -> str:
+    """Return the step time, in parentheses if the plan does not fit."""
+    if result.status is Status.OVER_MEMORY and result.score is not None:
+        return f"({scale(result.score.step_time_ns)})"
+    return scale(result.step_time_ns)
 
 
 def _versus(cost: int | None, best: int | None) -> str:

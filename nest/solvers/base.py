@@ -19,11 +19,16 @@ from nest.ir.problem import Problem
 
 
 class Status(enum.StrEnum):
-    """What is proven about the answer."""
+    """What is proven about the answer.
+
+    OVER_MEMORY is a plan that does not fit by the shared cost model, from a
+    planner whose own memory model says otherwise, or that has none.
+    """
 
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
     INFEASIBLE = "infeasible"
+    OVER_MEMORY = "over-memory"
     NO_SOLUTION = "no-solution"
 
 
@@ -68,6 +73,14 @@ class Capabilities:
         Which fields of the job beyond the plain plan space it searches, of
         :data:`EXTENSIONS`. Where a job allows more, its proofs are about
         the plans without.
+    objective
+        What it minimises, in words, where that is not the shared step time.
+    overruns
+        Its plans may exceed the memory by the shared cost model; such a plan
+        is reported as :attr:`Status.OVER_MEMORY`, not as a broken promise.
+    remedies
+        What :attr:`SolveOptions.repair` tries on such a plan, in the order
+        of its users; of ``recompute``, ``zero``, ``micro_batch``.
     options
         Names and meanings of the keys of :attr:`SolveOptions.extra`.
     """
@@ -80,6 +93,9 @@ class Capabilities:
     requires: tuple[str, ...] = ()
     extra: str | None = None
     searches: frozenset[str] = frozenset()
+    objective: str = ""
+    overruns: bool = False
+    remedies: tuple[str, ...] = ("recompute", "zero", "micro_batch")
     options: Mapping[str, str] = field(default_factory=dict)
 
     def unsearched(self, problem: Problem) -> tuple[str, ...]:
@@ -155,6 +171,9 @@ class SolveOptions:
         Seed of every random choice.
     warm_start
         A plan to start from; a plan that does not fit is an error.
+    repair
+        Whether a plan that exceeds the memory is made to fit afterwards,
+        see :mod:`nest.solvers.repair`; solvers need not look at it.
     extra
         Options of one solver; unknown keys are refused.
     """
@@ -163,12 +182,17 @@ class SolveOptions:
     num_workers: int = 1
     seed: int = 0
     warm_start: Plan | None = None
+    repair: bool = False
     extra: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class SolverOutput:
-    """A claim: what a solver says it found and proved (times in quanta)."""
+    """A claim: what a solver says it found and proved (times in quanta).
+
+    ``own_objective_ns`` is the plan's value by the solver's own objective,
+    in ns (1e-9 of the problem's time unit), where it has one.
+    """
 
     status: Status
     plan: Plan | None = None
@@ -176,6 +200,7 @@ class SolverOutput:
     lower_bound_quanta: int | None = None
     limit: Limit | None = None
     detail: str = ""
+    own_objective_ns: float | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -11,11 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from nest.cost.presets import get_preset
 from nest.errors import InvalidPlanError
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.solvers.base import Capabilities, Limit, SolverOutput, Status
 from nest.solvers.result import Outcome, plan_to_json
+from nest.units import format_bytes
 
 if TYPE_CHECKING:
     from nest.cost.score import Score
@@ -31,6 +33,8 @@ class Verdict:
     plan: Plan | None = None
     score: Score | None = None
     lower_bound_quanta: int | None = None
+    own_objective_ns: float | None = None
+    over_memory_bytes: int | None = None
     detail: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
@@ -57,9 +61,10 @@ def judge(
     Returns
     -------
     Verdict
-        Outcome SOLVED, INVALID_PLAN or MISMATCH. Where the job allows plans
-        that the solver does not search, proofs and bounds are dropped, and
-        the detail says so. A claim that was refuted
+        Outcome SOLVED, INVALID_PLAN or MISMATCH. A plan that does not fit
+        is accepted, as OVER_MEMORY, from solvers that may overrun. Where the
+        job allows plans that an exact solver does not search, its proofs and
+        bounds are dropped, and the detail says so. A claim that was refuted
         is kept in ``extra["claim"]``, the plan that is no plan in
         ``extra["rejected_plan"]``.
     """
@@ -71,7 +76,12 @@ def judge(
             found = score(problem, claim.plan)
         except InvalidPlanError as error:
             return _reject(claim, str(error))
+        outside = _outside(problem, claim.plan)
+        if outside is not None:
+            return _reject(claim, outside)
         if not found.feasible:
+            if capabilities.overruns and claim.claimed_quanta is None:
+                return over_memory(problem, claim, claim.plan, found)
             return _reject(claim, "; ".join(found.violations))
 
     known = [found.step_quanta] if found else []
@@ -100,7 +110,7 @@ def judge(
         bound = max(bound or 0, capabilities.proves(found.step_quanta))
     status, detail = claim.status, claim.detail
     unsearched = capabilities.unsearched(problem)
-    if unsearched:
+    if unsearched and capabilities.exact:
         bound = None
         status, detail = _qualify(claim, unsearched)
     return Verdict(
@@ -110,9 +120,47 @@ def judge(
         plan=claim.plan,
         score=found,
         lower_bound_quanta=bound,
+        own_objective_ns=claim.own_objective_ns,
         detail=detail,
         extra=claim.extra,
     )
+
+
+def over_memory(
+    problem: Problem, claim: SolverOutput, plan: Plan, found: Score
+) -> Verdict:
+    """Return the verdict on a plan that does not fit: what it lacks."""
+    capacity = problem.cluster.device.memory_bytes
+    excess = max(block.memory_bytes for block in found.blocks) - capacity
+    share = f" ({100 * excess / capacity:.1f} %)" if capacity else ""
+    detail = f"{format_bytes(excess)}{share} too much memory"
+    return Verdict(
+        outcome=Outcome.SOLVED,
+        status=Status.OVER_MEMORY,
+        limit=claim.limit,
+        plan=plan,
+        score=found,
+        own_objective_ns=claim.own_objective_ns,
+        over_memory_bytes=excess,
+        detail="; ".join(filter(None, (detail, claim.detail))),
+        extra=claim.extra,
+    )
+
+
+def _outside(problem: Problem, plan: Plan) -> str | None:
+    """Return why a plan that can be scored is not in the plan space."""
+    if problem.job.granularity == "layer":
+        return None
+    if get_preset(problem.preset).recompute_per_layer:
+        return None
+    for number, stage in enumerate(plan.stages, 1):
+        count = len(set(stage.layer_strategies))
+        if count > 1:
+            return (
+                f"stage {number}: expected one strategy for all layers of a "
+                f"stage, as job.granularity is 'stage', got {count}"
+            )
+    return None
 
 
 def _qualify(

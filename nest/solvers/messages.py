@@ -50,6 +50,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, tag="answer"):
     lower_bound_quanta: int | None = None
     limit: Limit | None = None
     detail: str = ""
+    own_objective_ns: float | None = None
     extra: dict[str, Any] = {}
     peak_rss_bytes: int | None = None
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from nest.cost.score import Score
 
 
+_WITH_PLAN = (Status.OPTIMAL, Status.FEASIBLE, Status.OVER_MEMORY)
+
+
 class Outcome(enum.StrEnum):
     """What became of the cell; time-outs and infeasibility are results."""
 
@@ -71,6 +74,11 @@ class SolveResult:
         Proven lower bound on every plan's step time.
     precision
         Relative precision of the solver's proofs.
+    own_objective_ns
+        What the solver's own objective says about its plan, in ns.
+    over_memory_bytes
+        By how much the fullest device exceeds its memory; only with status
+        OVER_MEMORY, whose plan has a score but no step time that counts.
     wall_s
         From the call of the runner to its return, all included.
     cpu_s, peak_rss_bytes
@@ -102,6 +110,8 @@ class SolveResult:
     claimed_quanta: int | None = None
     lower_bound_quanta: int | None = None
     precision: float = 0.0
+    own_objective_ns: float | None = None
+    over_memory_bytes: int | None = None
     wall_s: float = 0.0
     cpu_s: float | None = None
     peak_rss_bytes: int | None = None
@@ -118,7 +128,7 @@ class SolveResult:
     def _contradiction(self) -> str | None:
         status = self.status
         proven = status in (Status.OPTIMAL, Status.INFEASIBLE)
-        has_plan = status in (Status.OPTIMAL, Status.FEASIBLE)
+        has_plan = status in _WITH_PLAN
         if self.outcome.ran != (status is not None):
             return (
                 f"expected a status if and only if the solver ran, got "
@@ -126,6 +136,11 @@ class SolveResult:
             )
         if (self.plan is not None) != has_plan:
             return f"expected a plan iff optimal or feasible, got {status}"
+        if (status is Status.OVER_MEMORY) != bool(self.over_memory_bytes):
+            return (
+                f"expected over_memory_bytes if and only if the plan does "
+                f"not fit, got {self.over_memory_bytes} with {status}"
+            )
         if (self.plan is None) != (self.score is None):
             return "expected a score if and only if there is a plan"
         if self.outcome is not Outcome.SOLVED and not self.detail:
@@ -158,8 +173,10 @@ class SolveResult:
 
     @property
     def step_quanta(self) -> int | None:
-        """Step time of the plan by the shared cost model."""
-        return None if self.score is None else self.score.step_quanta
+        """Step time of a plan that fits, by the shared cost model."""
+        if self.score is None or self.status is Status.OVER_MEMORY:
+            return None
+        return self.score.step_quanta
 
     @property
     def step_time_ns(self) -> int | float | None:
@@ -199,6 +216,8 @@ class SolveResult:
             "step_time_ns": self.step_time_ns,
             "step_time_quanta": self.step_quanta,
             "claimed_quanta": self.claimed_quanta,
+            "own_objective_ns": self.own_objective_ns,
+            "over_memory_bytes": self.over_memory_bytes,
             "lower_bound_ns": self.lower_bound_ns,
             "lower_bound_quanta": self.lower_bound_quanta,
             "gap": None if gap is None else float(gap),
@@ -210,6 +229,7 @@ class SolveResult:
                 "num_workers": options.num_workers,
                 "seed": options.seed,
                 "warm_start": options.warm_start is not None,
+                "repair": options.repair,
                 "extra": dict(options.extra),
             },
             "plan": plan_to_json(self.plan),

@@ -41,6 +41,7 @@ from nest.solvers.registry import (
     solver_target,
     solver_version,
 )
+from nest.solvers.repair import repair
 from nest.solvers.result import Outcome, SolveResult
 from nest.versions import num_cpus
 
@@ -314,6 +315,7 @@ class _Cell:
                     lower_bound_quanta=last.lower_bound_quanta,
                     limit=last.limit,
                     detail=last.detail,
+                    own_objective_ns=last.own_objective_ns,
                     extra=last.extra,
                 )
             )
@@ -393,12 +395,15 @@ class _Cell:
 
     def _judge(self, claim: SolverOutput) -> Verdict:
         others = (self.best.plan, self.options.warm_start)
-        return judge(
+        verdict = judge(
             self.problem,
             claim,
             capabilities=self.capabilities,
             others=[plan for plan in others if plan is not None],
         )
+        if self.options.repair and verdict.status is Status.OVER_MEMORY:
+            return repair(self.problem, verdict, self.capabilities.remedies)
+        return verdict
 
     def _result(self, usage: Usage | None, verdict: Verdict) -> SolveResult:
         plan = verdict.plan
@@ -429,6 +434,8 @@ class _Cell:
             peak_rss_bytes=peak,
             version=solver_version(self.name),
             options=self.options,
+            own_objective_ns=verdict.own_objective_ns,
+            over_memory_bytes=verdict.over_memory_bytes,
             detail=verdict.detail,
             extra=verdict.extra,
             wall_s=time.monotonic() - self.start,

@@ -155,6 +155,7 @@ def _answer(output: SolverOutput) -> Answer:
         lower_bound_quanta=output.lower_bound_quanta,
         limit=output.limit,
         detail=output.detail,
+        own_objective_ns=output.own_objective_ns,
         extra=dict(output.extra),
         peak_rss_bytes=_peak_rss_bytes(),
     )

@@ -1,0 +1,163 @@
+"""Make a plan that exceeds the memory fit, as a planner's users would.
+
+A planner whose memory model differs from the shared one may hand in a plan
+that does not fit. Its users would turn on more recomputation, shard more, or
+shrink the micro-batch, and keep the rest; :func:`repair` does that and says
+what it did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import msgspec
+
+from nest.cost.score import Score, score
+from nest.errors import InvalidPlanError
+from nest.ir.plan import RECOMPUTE, Plan, Stage, Strategy
+from nest.ir.problem import Problem
+from nest.solvers.base import Status
+from nest.solvers.judge import Verdict
+
+Change = Callable[[Strategy], Strategy]
+
+
+def repair(
+    problem: Problem, verdict: Verdict, remedies: Sequence[str]
+) -> Verdict:
+    """Return the verdict on the plan that fits, or say that none was found.
+
+    Remedies are applied one after the other, each to the stages that do not
+    fit, the mildest form first, until everything fits. One that is not legal
+    for a stage is left out there.
+
+    Parameters
+    ----------
+    problem, verdict
+        The problem, and a verdict with status OVER_MEMORY.
+    remedies
+        Of ``recompute``, ``zero`` and ``micro_batch``, in order.
+    """
+    assert verdict.plan is not None
+    assert verdict.score is not None
+    plan, found = verdict.plan, verdict.score
+    done: list[str] = []
+    for remedy in remedies:
+        for name, changed in _REMEDIES[remedy](problem, plan):
+            better = _apply(problem, plan, found, changed)
+            if better is None:
+                continue
+            plan, found = better
+            done.append(name)
+            if found.feasible:
+                text = f"repaired: {', '.join(done)}"
+                return replace(
+                    verdict,
+                    status=Status.FEASIBLE,
+                    plan=plan,
+                    score=found,
+                    over_memory_bytes=None,
+                    detail=f"{text} (was {verdict.detail})",
+                    extra={**verdict.extra, "repair": done},
+                )
+    tried = ", ".join(done) or "no remedy is legal"
+    return replace(
+        verdict, detail=f"{verdict.detail}; could not be repaired: {tried}"
+    )
+
+
+def _apply(
+    problem: Problem,
+    plan: Plan,
+    found: Score,
+    changed: Plan | Change,
+) -> tuple[Plan, Score] | None:
+    """Return the changed plan and its score, ``None`` if nothing is gained."""
+    if isinstance(changed, Plan):
+        return _scored(problem, changed)
+    capacity = problem.cluster.device.memory_bytes
+    gained = False
+    for number in range(len(plan.stages)):
+        block = found.blocks[number % plan.num_blocks]
+        if block.memory_bytes <= capacity:
+            continue
+        stage = plan.stages[number]
+        new = _with_strategies(
+            stage, tuple(map(changed, stage.layer_strategies))
+        )
+        if new == stage:
+            continue
+        stages = (*plan.stages[:number], new, *plan.stages[number + 1 :])
+        better = _scored(problem, msgspec.structs.replace(plan, stages=stages))
+        if better is None:
+            continue
+        before = found.blocks[number % plan.num_blocks].memory_bytes
+        after = better[1].blocks[number % plan.num_blocks].memory_bytes
+        if after < before:
+            plan, found = better
+            gained = True
+    return (plan, found) if gained else None
+
+
+def _scored(problem: Problem, plan: Plan) -> tuple[Plan, Score] | None:
+    try:
+        return plan, score(problem, plan)
+    except InvalidPlanError:
+        return None
+
+
+def _with_strategies(stage: Stage, strategies: tuple[Strategy, ...]) -> Stage:
+    alike = len(set(strategies)) == 1
+    return msgspec.structs.replace(
+        stage,
+        strategy=strategies[0] if alike else None,
+        strategies=None if alike else strategies,
+    )
+
+
+def _more_recompute(
+    problem: Problem, plan: Plan
+) -> Iterator[tuple[str, Change]]:
+    for rank, choice in enumerate(RECOMPUTE):
+        if choice in problem.job.recompute and rank:
+
+            def change(old: Strategy, rank: int = rank) -> Strategy:
+                if RECOMPUTE.index(old.recompute) >= rank:
+                    return old
+                return msgspec.structs.replace(old, recompute=RECOMPUTE[rank])
+
+            yield f"recompute {choice}", change
+
+
+def _more_zero(problem: Problem, plan: Plan) -> Iterator[tuple[str, Change]]:
+    for zero in sorted(problem.job.zero):
+        if zero:
+
+            def change(old: Strategy, zero: int = zero) -> Strategy:
+                if old.zero >= zero or old.dp * old.cp == 1:
+                    return old
+                return msgspec.structs.replace(old, zero=zero)
+
+            yield f"zero {zero}", change
+
+
+def _smaller_micro_batch(
+    problem: Problem, plan: Plan
+) -> Iterator[tuple[str, Plan]]:
+    micro_batch = plan.micro_batch
+    while micro_batch > 1 and micro_batch % 2 == 0:
+        micro_batch //= 2
+        yield (
+            f"micro-batch {micro_batch}",
+            msgspec.structs.replace(plan, micro_batch=micro_batch),
+        )
+
+
+_Remedy = Callable[[Problem, Plan], Iterator[tuple[str, Plan | Change]]]
+
+_REMEDIES: dict[str, _Remedy] = {
+    "recompute": _more_recompute,
+    "zero": _more_zero,
+    "micro_batch": _smaller_micro_batch,
+}
