@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
-from result_files import result_path, write_result
-from validation import fill, table
+from result_files import fill, result_path, write_result
+from validation import table
 
 from nest.cost.score import Score, score
 from nest.hardware import parse_cluster

@@ -36,6 +36,14 @@ def write_rows(name: str, rows: list[dict[str, object]]) -> None:
     )
 
 
+def fill(path: Path, mark: str, text: str) -> None:
+    """Replace what stands between the marks of a page."""
+    begin, end = f"<!-- {mark}: begin -->", f"<!-- {mark}: end -->"
+    before, rest = path.read_text().split(begin)
+    after = rest.split(end)[1]
+    path.write_text(f"{before}{begin}\n{text}\n{end}{after}")
+
+
 def commit() -> str:
     """Return the checked-out commit, short; empty outside a checkout."""
     return subprocess.run(

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from result_files import result_path, write_result
+from result_files import fill, result_path, write_result
 
 ROOT = Path(__file__).resolve().parent.parent
 MEASUREMENTS = (
@@ -160,14 +160,6 @@ def full(document: dict[str, Any], held_out: dict[str, Any]) -> str:
         ),
     ]
     return "\n\n".join(parts)
-
-
-def fill(path: Path, mark: str, text: str) -> None:
-    """Replace what stands between the marks."""
-    begin, end = f"<!-- {mark}: begin -->", f"<!-- {mark}: end -->"
-    before, rest = path.read_text().split(begin)
-    after = rest.split(end)[1]
-    path.write_text(f"{before}{begin}\n{text}\n{end}{after}")
 
 
 def main() -> None:
