@@ -203,6 +203,7 @@ class PlanSpace:
         self._available: dict[tuple[int, Strategy], int] = {}
         self._alternatives: dict[object, dict[int, int]] = {}
         self._per_layer = problem.job.granularity == "layer"
+        self._counts = problem.job.pipeline_parallel
         self._steps = self._ticks = 0
 
     def choices(self) -> Iterator[_Choice]:
@@ -239,7 +240,12 @@ class PlanSpace:
             case.num_micro_batches,
         )
         for num_blocks in range(2, most + 1):
-            yield _Choice(case, tuple(found), runtime, num_blocks)
+            if self.complete(num_blocks):
+                yield _Choice(case, tuple(found), runtime, num_blocks)
+
+    def complete(self, num_stages: int) -> bool:
+        """Whether the job allows so many stages, or blocks."""
+        return self._counts is None or num_stages in self._counts
 
     def next_sets(self, closed: int) -> list[int]:
         """Return every closed set that strictly contains ``closed``."""
@@ -291,7 +297,7 @@ class PlanSpace:
                 if choice.num_blocks:
                     total += self._count_chunks(choice, 0, (), 0, {})
                 else:
-                    total += self._count(choice, 0, choice.case.devices, {})
+                    total += self._count(choice, 0, choice.case.devices, 0, {})
         except _TooMany:
             raise UnsupportedProblemError(
                 f"brute: expected at most {max_plans} plans, got more than "
@@ -310,22 +316,30 @@ class PlanSpace:
         choice: _Choice,
         closed: int,
         devices_left: int,
-        known: dict[tuple[int, int], int],
+        number: int,
+        known: dict[tuple[int, ...], int],
     ) -> int:
+        """Count the ways to go on after ``number`` stages."""
         if closed == self.full:
-            return 1
+            return int(self.complete(number))
         if devices_left == 0:
             return 0
-        key = (closed, devices_left)
+        key: tuple[int, ...] = (closed, devices_left)
+        if self._counts is not None:
+            key += (number,)
         if key not in known:
             total = 0
             for following in self.next_sets(closed):
                 found = self.alternatives(choice, following & ~closed)
-                for devices, number in found.items():
+                for devices, ways in found.items():
                     if devices <= devices_left:
                         self._count_step()
-                        total += number * self._count(
-                            choice, following, devices_left - devices, known
+                        total += ways * self._count(
+                            choice,
+                            following,
+                            devices_left - devices,
+                            number + 1,
+                            known,
                         )
             known[key] = total
         return known[key]
@@ -438,7 +452,7 @@ class PlanSpace:
             found = (
                 self._chunks(choice, 0, (), 0)
                 if choice.num_blocks
-                else self._plans(choice, 0, case.devices)
+                else self._plans(choice, 0, case.devices, 0)
             )
             for stages in found:
                 yield Plan(
@@ -452,14 +466,15 @@ class PlanSpace:
                 )
 
     def _plans(
-        self, choice: _Choice, closed: int, devices_left: int
+        self, choice: _Choice, closed: int, devices_left: int, number: int
     ) -> Iterator[tuple[Stage, ...]]:
         if closed == self.full:
-            yield ()
+            if self.complete(number):
+                yield ()
             return
         for following, stage in self._stages(choice, closed, devices_left):
             left = devices_left - stage.devices
-            for rest in self._plans(choice, following, left):
+            for rest in self._plans(choice, following, left, number + 1):
                 yield (stage, *rest)
 
     def _chunks(

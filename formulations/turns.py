@@ -25,21 +25,23 @@ class TurnsSpace(PlanSpace):
         choice: _Choice,
         closed: int,
         devices_left: int,
-        known: dict[tuple[int, int], int],
+        number: int,
+        known: dict[tuple[int, ...], int],
     ) -> int:
         left = (devices_left, choice.case.num_micro_batches)
-        return self._count_turns(choice, closed, left, {})
+        return self._count_turns(choice, closed, left, number, {})
 
     def _count_turns(
         self,
         choice: _Choice,
         closed: int,
         left: Left,
-        known: dict[tuple[int, Left], int],
+        number: int,
+        known: dict[tuple[int, Left, int], int],
     ) -> int:
         if closed == self.full:
-            return 1
-        key = (closed, left)
+            return int(self.complete(number))
+        key = (closed, left, number)
         if key not in known:
             total = 0
             for following in self.next_sets(closed):
@@ -48,22 +50,23 @@ class TurnsSpace(PlanSpace):
                 ):
                     self._count_step()
                     total += prod(map(len, options)) * self._count_turns(
-                        choice, following, rest, known
+                        choice, following, rest, number + 1, known
                     )
             known[key] = total
         return known[key]
 
     def _plans(
-        self, choice: _Choice, closed: int, devices_left: int
+        self, choice: _Choice, closed: int, devices_left: int, number: int
     ) -> Iterator[tuple[Stage, ...]]:
         left = (devices_left, choice.case.num_micro_batches)
-        return self._turns(choice, closed, left)
+        return self._turns(choice, closed, left, number)
 
     def _turns(
-        self, choice: _Choice, closed: int, left: Left
+        self, choice: _Choice, closed: int, left: Left, number: int
     ) -> Iterator[tuple[Stage, ...]]:
         if closed == self.full:
-            yield ()
+            if self.complete(number):
+                yield ()
             return
         for following in self.next_sets(closed):
             layers = following & ~closed
@@ -71,7 +74,9 @@ class TurnsSpace(PlanSpace):
                 for chosen in product(*options):
                     self._tick()
                     stage = self._stage(layers, chosen)
-                    for stages in self._turns(choice, following, rest):
+                    for stages in self._turns(
+                        choice, following, rest, number + 1
+                    ):
                         yield (stage, *stages)
 
     def _groups(

@@ -222,6 +222,9 @@ def shapes(uniform: Uniform) -> Iterator[Item]:
     for virtual in choices:
         most = uniform.most_blocks(virtual)
         sizes = np.arange(uniform.fewest_blocks, most + 1)
+        allowed = model.problem.job.pipeline_parallel
+        if allowed is not None:
+            sizes = sizes[np.isin(sizes, allowed)]
         bounds = _bound(uniform, loads, syncs, receive, sizes, virtual)
         for size, bound in zip(sizes.tolist(), bounds.tolist(), strict=True):
             yield Item(

@@ -6,7 +6,8 @@ devices from offset ``k`` on; it carries ``(Σ τ, max τ, max Y, stages)``. A
 label is dropped if another of the same state is at least as good in all four
 (fewer stages behind a stage mean fewer micro-batches in flight in front of
 it), or if it cannot lead below the best step time known: the placed part plus
-a lower bound on the rest.
+a lower bound on the rest. Where a job restricts the number of stages, only
+labels that the same numbers of stages in front complete are compared.
 
 The bounds come from two relaxations that forget how ``Σ``, ``max`` and
 ``max Y`` depend on each other and take each minimum by itself: ``suffix``
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from nest.cost.space import max_stages, stage_counts
 from nest.dp.errors import OutOfTimeError
 from nest.dp.stages import INFINITE, Candidates, Ints, StageTables
 from nest.solvers.base import Deadline
@@ -83,6 +85,59 @@ class _Labels:
     first: Ints  # labels of set a are first[a] .. first[a + 1]
 
 
+@dataclass(frozen=True)
+class _StageRule:
+    """Which numbers of stages are allowed; arrays indexed by a number.
+
+    Attributes
+    ----------
+    fewest, most
+        The extremes of what is allowed.
+    complete
+        Whether so many stages are a pipeline.
+    open
+        Whether one or more stages in front can make them one.
+    group
+        Numbers with equal groups are completed by the same numbers of stages
+        in front, so their labels can replace each other.
+    """
+
+    fewest: int
+    most: int
+    complete: NDArray[np.bool_]
+    open: NDArray[np.bool_]
+    group: Ints
+
+    @staticmethod
+    def of(tables: StageTables) -> _StageRule | None:
+        """Return the rule of a case that has one, else ``None``."""
+        problem, case = tables.model.problem, tables.case
+        counts = stage_counts(problem, case)
+        possible = max_stages(problem, case)
+        if len(counts) == possible:
+            return None
+        complete = np.zeros(possible + 1, dtype=np.bool_)
+        complete[counts] = True
+        numbers: dict[bytes, int] = {}
+        group = [
+            # Beyond the largest number nothing can stand in front.
+            numbers.setdefault(
+                np.r_[
+                    complete[number + 1 :], np.ones(number, dtype=np.bool_)
+                ].tobytes(),
+                len(numbers),
+            )
+            for number in range(possible + 1)
+        ]
+        return _StageRule(
+            min(counts, default=0),
+            max(counts, default=0),
+            complete,
+            np.r_[np.logical_or.accumulate(complete[:0:-1])[::-1], False],
+            np.array(group),
+        )
+
+
 class PipelineSearch:
     """Search one ``(R, B)``.
 
@@ -100,6 +155,9 @@ class PipelineSearch:
         self.num_devices = tables.case.devices
         self.num_sets = tables.sets.count
         self.extra_slots = tables.case.num_micro_batches - 1
+        self._rule = _StageRule.of(tables)
+        #: Layers in every closed set; as many stages can hold them.
+        self._num_layers: Ints = tables.kind_counts.sum(axis=1)
         #: Candidates per (offset, size) that may still be of use.
         self.alive: dict[tuple[int, int], Candidates] = {}
 
@@ -154,6 +212,9 @@ class PipelineSearch:
     def _root_bound(self, upper: int) -> int:
         suffix = self.suffix
         if suffix.total[0, 0] >= INFINITE:
+            return int(INFINITE)
+        rule = self._rule
+        if rule is not None and suffix.stages[0, 0] > rule.most:
             return int(INFINITE)
         apart = self.extra_slots * suffix.worst[0, 0] + suffix.sync[0, 0]
         return int(suffix.total[0, 0] + max(apart, suffix.joint[0, 0]))
@@ -426,6 +487,8 @@ class PipelineSearch:
             )
         )
         keep = (bound < upper) & self._fits(front, stages)
+        if self._rule is not None:
+            keep &= self._allowed(self._rule, source, stages, offset)
         where = np.flatnonzero(keep)
         return [
             source[where],
@@ -439,11 +502,28 @@ class PipelineSearch:
             label[where],
         ]
 
+    def _allowed(
+        self, rule: _StageRule, source: Ints, stages: Ints, offset: int
+    ) -> NDArray[np.bool_]:
+        """Whether some stages in front make an allowed number."""
+        least = stages + self.prefix.stages[offset, source]
+        most = stages + np.minimum(
+            self._num_layers[source], offset // self.tables.sizes[0]
+        )
+        allowed: NDArray[np.bool_] = np.where(
+            source == 0, rule.complete[stages], rule.open[stages]
+        )
+        allowed &= (least <= rule.most) & (most >= rule.fewest)
+        return allowed
+
     def _sorted(
         self, columns: list[Ints], offset: int, max_labels: int | None
     ) -> _Labels:
         """Drop dominated labels and order the rest by closed set."""
         state, total, worst, sync, stages = columns[:5]
+        if self._rule is not None:
+            groups = int(self._rule.group.max()) + 1
+            state = state * groups + self._rule.group[stages]
         need = self._need(stages)
         estimate = total + self.extra_slots * worst + sync
         order = np.lexsort((need, sync, worst, total, estimate, state))

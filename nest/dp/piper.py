@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.cost.model import CostModel
-from nest.cost.space import cases, strategies
+from nest.cost.space import cases, stage_counts, strategies
 from nest.dp.closed_sets import ClosedSets
 from nest.dp.errors import OutOfTimeError
 from nest.dp.stages import INFINITE, Ints
@@ -550,6 +550,11 @@ class TurnsProgram:
                 f"{MAX_BYTES // (4 * most) - 1} with so many devices and "
                 f"layers, got {device.memory_bytes}; correct it"
             )
+        #: Allowed numbers of stages, ascending; ``None`` for all.
+        self._allowed = None
+        if problem.job.pipeline_parallel is not None:
+            (case,) = cases(problem)
+            self._allowed = stage_counts(problem, case)
         alike: dict[int, list[Strategy]] = {}
         degrees: dict[int, set[int]] = {}
         for strategy in strategies(problem, self.micro_batch):
@@ -721,11 +726,43 @@ class TurnsProgram:
     def _within(self, limit: int) -> list[_Placed] | None:
         """Return stages with loads of at most ``limit``, or ``None``."""
         most = self._limits(limit)
-        sets, devices = self.sets, self.num_devices
-        # ranks[a, k]: least Σ d of stages that hold all layers outside a
-        # on at most k devices.
-        ranks = np.full((sets.count, devices + 1), INFINITE)
+        if self._allowed is None:
+            ranks = self._ranks(most, None)
+            if ranks[0, -1] >= INFINITE:
+                return None
+            return self._follow([ranks], most)
+        # ranks with a number of stages each, from none on
+        by_number = [self._no_stage()]
+        for number in range(1, max(self._allowed, default=0) + 1):
+            by_number.append(self._ranks(most, by_number[-1]))
+            if by_number[-1][0, -1] < INFINITE and number in self._allowed:
+                return self._follow(by_number, most)
+        return None
+
+    def _no_stage(self) -> Ints:
+        ranks = np.full((self.sets.count, self.num_devices + 1), INFINITE)
         ranks[-1] = 0
+        return ranks
+
+    def _ranks(self, most: Ints, fewer: Ints | None) -> Ints:
+        """Return the least ``Σ d`` of stages behind every state ``(a, k)``.
+
+        The stages hold all layers outside ``a`` on at most ``k`` devices.
+
+        Parameters
+        ----------
+        most
+            From :meth:`_limits`.
+        fewer
+            The same with one stage less, for an exact number of stages;
+            ``None`` for any number.
+        """
+        sets, devices = self.sets, self.num_devices
+        ranks = self._no_stage()
+        if fewer is None:
+            fewer = ranks
+        else:
+            ranks[-1] = INFINITE
         for a in range(sets.count - 2, -1, -1):
             if self.deadline.passed:
                 raise OutOfTimeError
@@ -736,7 +773,7 @@ class TurnsProgram:
             if not len(ways):
                 continue
             rows = np.flatnonzero(usable.any(axis=0))
-            behind = ranks[sets.pair_target[pairs][rows]]
+            behind = fewer[sets.pair_target[pairs][rows]]
             allowed = behind <= here[np.ix_(ways, rows)][:, :, None]
             least = np.where(allowed, behind, INFINITE).min(axis=1)
             value = ranks[a]
@@ -749,23 +786,27 @@ class TurnsProgram:
                     out=value[way.devices :],
                 )
             np.minimum.accumulate(value, out=value)
-        if ranks[0, -1] >= INFINITE:
-            return None
-        return self._follow(ranks, most)
+        return ranks
 
-    def _follow(self, ranks: Ints, most: Ints) -> list[_Placed]:
-        """Follow the values from the first stage to the last."""
+    def _follow(self, tables: Sequence[Ints], most: Ints) -> list[_Placed]:
+        """Follow the values from the first stage to the last.
+
+        ``tables`` are the ranks of any number of stages, or of every number
+        from 0 on, the last of which is followed.
+        """
         stages: list[_Placed] = []
-        a, left = 0, self.num_devices
+        number, a, left = len(tables) - 1, 0, self.num_devices
         while a < self.sets.count - 1:
-            pair, way = self._step(ranks, most, a, left)
+            ranks, fewer = tables[number], tables[max(0, number - 1)]
+            pair, way = self._step(ranks, fewer, most, a, left)
             inflight = ceil_div(int(ranks[a, left]), way.dp)
             stages.append(_Placed(pair, way, inflight))
             a, left = int(self.sets.pair_target[pair]), left - way.devices
+            number = max(0, number - 1)
         return stages
 
     def _step(
-        self, ranks: Ints, most: Ints, a: int, left: int
+        self, ranks: Ints, fewer: Ints, most: Ints, a: int, left: int
     ) -> tuple[int, Way]:
         """Return a stage that leads from ``a`` to the value there."""
         first, end = self._first_pair[a], self._first_pair[a + 1]
@@ -775,7 +816,7 @@ class TurnsProgram:
         ):
             if way.devices > devices:
                 continue
-            behind = ranks[targets, devices - way.devices]
+            behind = fewer[targets, devices - way.devices]
             good = (behind <= most[number, first:end]) & (
                 behind + way.dp == ranks[a, left]
             )

@@ -309,10 +309,13 @@ class UniformProgram:
     ) -> tuple[int, Plan] | None:
         """Return the best step time below ``upper`` and its plan."""
         n = self.strategy.devices
+        allowed = self.model.problem.job.pipeline_parallel
         choices = []
         for stages in range(1, len(self.values) + 1):
             worst = int(self.values[stages - 1][0])
             if worst >= INFINITE:
+                continue
+            if allowed is not None and stages not in allowed:
                 continue
             for case in group:
                 if case.replicas * stages * n <= self._num_devices:
