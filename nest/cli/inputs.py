@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
@@ -543,6 +544,77 @@ def solve_options(command: F) -> F:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def restriction_options(command: F) -> F:
+    """Add ``--pin`` and ``--forbid``; read them with :class:`Restricted`."""
+    for name, effect in (
+        ("forbid", "without these settings, such as zero=3"),
+        ("pin", "with these settings, such as tp=8,pp=4 or zero=0|1"),
+    ):
+        command = click.option(
+            f"--{name}",
+            multiple=True,
+            metavar="SETTING=VALUE,…",
+            help=f"Only plans {effect}; repeatable.  Settings: r "
+            f"(replicas), b (micro_batch), pp, tp, dp, cp, ep, zero, "
+            f"recompute, v (virtual_stages).",
+        )(command)
+    return command
+
+
+@dataclass(frozen=True)
+class Restricted:
+    """A problem under ``--pin`` and ``--forbid``.
+
+    Attributes
+    ----------
+    problem, whole
+        The problem with a restricted job, and as it was.
+    pins, forbids
+        Values by setting.
+    """
+
+    problem: Problem
+    whole: Problem
+    pins: Mapping[str, tuple[int | str, ...]]
+    forbids: Mapping[str, tuple[int | str, ...]]
+
+    @classmethod
+    def of(
+        cls, problem: Problem, pin: Sequence[str], forbid: Sequence[str]
+    ) -> Restricted:
+        """Restrict a problem to what the options say."""
+        from nest.restrictions import parse, restrict
+
+        pins, forbids = parse(pin, "--pin"), parse(forbid, "--forbid")
+        return cls(restrict(problem, pins, forbids), problem, pins, forbids)
+
+    @property
+    def text(self) -> str:
+        """The restrictions as on the command line; empty for none."""
+        from nest.restrictions import describe
+
+        return describe(self.pins, self.forbids)
+
+    def document(self) -> dict[str, Any]:
+        """Return what a JSON document says about them; empty for none."""
+        if not self.text:
+            return {}
+        return {
+            "restrictions": {
+                "pin": {name: list(v) for name, v in self.pins.items()},
+                "forbid": {name: list(v) for name, v in self.forbids.items()},
+            }
+        }
+
+    def adopt(self, plan: Plan) -> Plan:
+        """Return a plan as one of the whole problem, which it is too."""
+        from msgspec.structs import replace
+
+        from nest.ir.io import problem_hash
+
+        return replace(plan, problem_hash=problem_hash(self.whole))
 
 
 def with_granularity(problem: Problem, granularity: str | None) -> Problem:

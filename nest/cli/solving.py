@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from nest.cli.inputs import (
+    Restricted,
     check_distinct_files,
     check_output,
     check_problem_choice,
@@ -18,6 +19,7 @@ from nest.cli.inputs import (
     model_options,
     parse_extra,
     people,
+    restriction_options,
     solve_options,
     with_granularity,
     write_json,
@@ -50,6 +52,7 @@ MODEL_TIME_LIMIT_S = 60.0
     help=f"Solvers to compare, or {ALL!r}.  [default: {DEFAULT_SOLVERS}]",
 )
 @model_options
+@restriction_options
 @solve_options
 def compare_command(
     problem_text: str | None,
@@ -62,6 +65,8 @@ def compare_command(
     extra: tuple[str, ...],
     granularity: str | None,
     json_path: str | None,
+    pin: tuple[str, ...],
+    forbid: tuple[str, ...],
     **job: Any,
 ) -> int:
     """Run solvers on one problem and show them side by side.
@@ -93,6 +98,8 @@ def compare_command(
         extra,
         granularity,
         json_path,
+        pin,
+        forbid,
     )
     file = people(json_path)
     try:
@@ -117,6 +124,7 @@ def compare_command(
     help="Write the plan to a file; '-' is standard output.",
 )
 @model_options
+@restriction_options
 @solve_options
 def solve_command(
     problem_text: str | None,
@@ -130,6 +138,8 @@ def solve_command(
     extra: tuple[str, ...],
     granularity: str | None,
     json_path: str | None,
+    pin: tuple[str, ...],
+    forbid: tuple[str, ...],
     **job: Any,
 ) -> int:
     """Run one solver on one problem and show its plan.
@@ -163,6 +173,8 @@ def solve_command(
         extra,
         granularity,
         json_path,
+        pin,
+        forbid,
     )
     file = people(json_path, output)
     try:
@@ -171,7 +183,7 @@ def solve_command(
         for result in session.results:
             session.show_answer(file, result)
             if output is not None and result.plan is not None:
-                write_record(output, result.plan)
+                write_record(output, session.restricted.adopt(result.plan))
             elif output is not None:
                 click.echo(f"nest: {output} not written: no plan", err=True)
         session.write_to_stdout()
@@ -182,7 +194,7 @@ def solve_command(
 class _Session:
     """One comparison from the command line."""
 
-    problem: Problem
+    restricted: Restricted
     solvers: list[str]
     options: SolveOptions
     extra: dict[str, dict[str, str]]
@@ -203,6 +215,8 @@ class _Session:
         extra: tuple[str, ...],
         granularity: str | None,
         json_path: str | None,
+        pin: tuple[str, ...],
+        forbid: tuple[str, ...],
     ) -> _Session:
         """Check everything that can be checked before a solver runs."""
         from nest.solvers.base import SolveOptions
@@ -224,8 +238,10 @@ class _Session:
             }
         )
         check_output(json_path, "--json")
-        problem = with_granularity(
-            find_problem(problem_text, job), granularity
+        restricted = Restricted.of(
+            with_granularity(find_problem(problem_text, job), granularity),
+            pin,
+            forbid,
         )
         options = SolveOptions(
             time_limit_s=time_limit,
@@ -234,7 +250,12 @@ class _Session:
             warm_start=load_plan(warm_start) if warm_start else None,
             repair=repair,
         )
-        return cls(problem, solvers, options, options_by_solver, json_path)
+        return cls(restricted, solvers, options, options_by_solver, json_path)
+
+    @property
+    def problem(self) -> Problem:
+        """The problem that the solvers get."""
+        return self.restricted.problem
 
     @property
     def exit_code(self) -> int:
@@ -276,6 +297,8 @@ class _Session:
         from nest.report.table import compare_footer, compare_table, show
 
         notes = []
+        if self.restricted.text:
+            notes.append(f"only plans under {self.restricted.text}")
         cold = self._ignoring_warm_start()
         if cold:
             notes.append(f"warm start not used by {', '.join(cold)}")
@@ -294,7 +317,10 @@ class _Session:
         """Print one result."""
         from nest.report.table import show, solve_block
 
-        show(file, *solve_block(self.problem, result))
+        parts = solve_block(self.problem, result)
+        if self.restricted.text:
+            parts.insert(1, f"only plans under {self.restricted.text}")
+        show(file, *parts)
 
     def _ignoring_warm_start(self) -> list[str]:
         from nest.solvers.registry import solver_class
@@ -310,12 +336,10 @@ class _Session:
     def _write(self, path: str) -> None:
         from nest.compare import to_document
 
-        write_json(
-            path,
-            to_document(
-                self.problem, self.options, self.solvers, self.results
-            ),
+        document = to_document(
+            self.problem, self.options, self.solvers, self.results
         )
+        write_json(path, document | self.restricted.document())
 
 
 def _split(text: str) -> list[str]:

@@ -1,0 +1,312 @@
+"""Pins: search only plans with the settings that a user asks for.
+
+A pin says which values a setting may have (``tp=8``, ``zero=0|1``), the
+opposite says which it may not. Both turn into the fields of the job that
+every solver honours; nothing else about the problem changes, and every plan
+of the restricted problem is one of the problem itself, at the same cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from nest.cost.space import cases, max_stages, stage_counts, strategies
+from nest.errors import InvalidOptionError, UnknownNameError
+from nest.ir.plan import RECOMPUTE
+from nest.ir.problem import Problem
+
+Value = int | str
+#: Values by the short names of settings.
+Restrictions = Mapping[str, tuple[Value, ...]]
+
+#: Values that a message lists at most.
+_SHOWN = 12
+
+
+class Setting(NamedTuple):
+    """One setting that can be pinned.
+
+    Attributes
+    ----------
+    field
+        The field of the job that holds its allowed values.
+    long
+        Its other name on the command line, if any.
+    meaning
+        For messages.
+    """
+
+    field: str
+    long: str | None
+    meaning: str
+
+
+SETTINGS = {
+    "r": Setting("replicas", "replicas", "pipeline replicas"),
+    "b": Setting("micro_batches", "micro_batch", "micro-batches"),
+    "pp": Setting("pipeline_parallel", None, "numbers of stages"),
+    "tp": Setting("tensor_parallel", None, "tensor parallel degrees"),
+    "dp": Setting("data_parallel", None, "data parallel degrees"),
+    "cp": Setting("context_parallel", None, "context parallel degrees"),
+    "ep": Setting("expert_parallel", None, "expert parallel degrees"),
+    "zero": Setting("zero", None, "ZeRO stages"),
+    "recompute": Setting("recompute", None, "recompute choices"),
+    "v": Setting("virtual_stages", "virtual_stages", "chunks per stage"),
+}
+
+_SHORT = {name: name for name in SETTINGS} | {
+    setting.long: name for name, setting in SETTINGS.items() if setting.long
+}
+
+#: What a strategy itself says.
+_OF_STRATEGY = ("tp", "dp", "cp", "ep", "zero", "recompute")
+
+
+def parse(texts: Sequence[str], option: str) -> dict[str, tuple[Value, ...]]:
+    """Read texts such as ``tp=8,zero=0|1``.
+
+    Parameters
+    ----------
+    texts
+        One per use of the option.
+    option
+        Its name, for messages: ``--pin``, which takes every setting once,
+        or ``--forbid``, where a setting may come again.
+
+    Raises
+    ------
+    InvalidOptionError
+        If a text is malformed, a value is none of its setting, or two pins
+        of a setting contradict each other.
+    UnknownNameError
+        If there is no such setting.
+    """
+    found: dict[str, tuple[Value, ...]] = {}
+    for part in (part for text in texts for part in text.split(",")):
+        name, equals, values_text = part.strip().partition("=")
+        if not (name and equals and values_text):
+            raise InvalidOptionError(
+                f"{option}: expected SETTING=VALUE, several separated by "
+                f"commas, got {part!r}; for example {option} tp=8,zero=0|1"
+            )
+        if name not in _SHORT:
+            raise UnknownNameError(option, name, _SHORT)
+        name = _SHORT[name]
+        values = tuple(
+            dict.fromkeys(
+                _read(option, name, text) for text in values_text.split("|")
+            )
+        )
+        if option == "--forbid":
+            values = tuple(dict.fromkeys((*found.get(name, ()), *values)))
+        elif set(found.get(name, values)) != set(values):
+            raise InvalidOptionError(
+                f"{option}: expected {name} once, got "
+                f"{_text(name, found[name])} and {_text(name, values)}, "
+                f"which contradict each other; keep one, or write "
+                f"{_text(name, (*found[name], *values))} for either"
+            )
+        found[name] = values
+    return found
+
+
+def _read(option: str, name: str, text: str) -> Value:
+    text = text.strip()
+    if name == "recompute":
+        if text in RECOMPUTE:
+            return text
+        expected = f"one of {', '.join(RECOMPUTE)}"
+    else:
+        lowest, highest = (0, 3) if name == "zero" else (1, 2**31 - 1)
+        if text.isdecimal() and lowest <= int(text) <= highest:
+            return int(text)
+        expected = f"an integer >= {lowest}"
+        if name == "zero":
+            expected = "0, 1, 2 or 3"
+    raise InvalidOptionError(
+        f"{option} {name}: expected {expected}, got {text!r}; correct the "
+        f"value"
+    )
+
+
+def describe(pins: Restrictions, forbids: Restrictions) -> str:
+    """Return the restrictions as on the command line; empty for none."""
+    parts = []
+    for option, given in (("--pin", pins), ("--forbid", forbids)):
+        if given:
+            texts = (_text(name, values) for name, values in given.items())
+            parts.append(f"{option} {','.join(texts)}")
+    return " ".join(parts)
+
+
+def _text(name: str, values: Iterable[Value]) -> str:
+    return f"{name}={'|'.join(map(str, dict.fromkeys(values)))}"
+
+
+def choices(problem: Problem) -> dict[str, tuple[Value, ...]]:
+    """Return the values that each setting has in some plan of a problem.
+
+    By the counting rules and the layers' costs; memory is not looked at.
+    """
+    found: dict[str, set[Any]] = {name: set() for name in SETTINGS}
+    known: dict[int, list[Any]] = {}
+    for case in cases(problem):
+        size = case.micro_batch
+        if size not in known:
+            known[size] = strategies(problem, size)
+        if not known[size]:
+            continue
+        found["r"].add(case.replicas)
+        found["b"].add(size)
+        found["pp"].update(stage_counts(problem, case))
+    for several in known.values():
+        for strategy in several:
+            for name in _OF_STRATEGY:
+                found[name].add(getattr(strategy, name))
+    found["v"].update(problem.job.virtual_stages)
+    return {
+        name: tuple(
+            sorted(
+                values,
+                key=RECOMPUTE.index if name == "recompute" else None,
+            )
+        )
+        for name, values in found.items()
+    }
+
+
+def restrict(
+    problem: Problem,
+    pins: Restrictions | None = None,
+    forbids: Restrictions | None = None,
+) -> Problem:
+    """Return the problem with a job that allows only what is asked for.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    pins
+        Allowed values of settings, by the names of :data:`SETTINGS`.
+    forbids
+        Values that settings must not have. A value that no plan has anyway
+        changes nothing.
+
+    Raises
+    ------
+    InvalidOptionError
+        If a value is pinned that no plan of the problem has, or forbidden
+        too, if nothing is left of a setting, or if no plan fulfils all pins
+        together; the text names those that contradict each other.
+    """
+    pins, forbids = dict(pins or {}), dict(forbids or {})
+    if not pins and not forbids:
+        return problem
+    possible = choices(problem)
+    allowed: dict[str, tuple[Value, ...]] = {}
+    for name, values in pins.items():
+        _check_pin(problem, name, values, forbids, possible[name])
+        allowed[name] = values
+    for name, values in forbids.items():
+        if name not in pins:
+            allowed[name] = tuple(v for v in possible[name] if v not in values)
+        if not allowed[name]:
+            raise InvalidOptionError(
+                f"--forbid {_text(name, values)}: expected at least one of "
+                f"the {SETTINGS[name].meaning} ({_some(possible[name])}) to "
+                f"be left, got all forbidden; allow one"
+            )
+    narrow = _apply(problem, allowed)
+    if _is_possible(problem) and not _is_possible(narrow):
+        _refuse(problem, allowed, pins, forbids)
+    return narrow
+
+
+def _check_pin(
+    problem: Problem,
+    name: str,
+    values: tuple[Value, ...],
+    forbids: Restrictions,
+    possible: tuple[Value, ...],
+) -> None:
+    both = [value for value in values if value in forbids.get(name, ())]
+    if both:
+        raise InvalidOptionError(
+            f"--pin {_text(name, values)}: expected values that are not "
+            f"forbidden, got {_text(name, both)} in --forbid too; remove one"
+        )
+    setting = SETTINGS[name]
+    for value in values:
+        if value in possible:
+            continue
+        if name == "pp" and problem.job.pipeline_parallel is None:
+            layers = len(problem.graph.layers)
+            most = max(
+                (max_stages(problem, case) for case in cases(problem)),
+                default=0,
+            )
+            raise InvalidOptionError(
+                f"--pin pp={value}: expected at most {most} stages "
+                f"({layers} layers, {problem.cluster.num_devices} devices), "
+                f"got {value}; pin fewer"
+            )
+        raise InvalidOptionError(
+            f"--pin {name}={value}: expected one of the {setting.meaning} "
+            f"that the job allows and the layers have costs for "
+            f"({_some(possible)}), got {value}; choose one of them"
+        )
+
+
+def _some(values: Sequence[Value]) -> str:
+    shown = [str(value) for value in values[:_SHOWN]]
+    if len(values) > _SHOWN:
+        shown[-2:] = ["…", str(values[-1])]
+    return ", ".join(shown) or "none"
+
+
+def _apply(
+    problem: Problem, allowed: Mapping[str, tuple[Value, ...]]
+) -> Problem:
+    fields = {SETTINGS[name].field: values for name, values in allowed.items()}
+    return replace(problem, job=replace(problem.job, **fields))
+
+
+def _is_possible(problem: Problem) -> bool:
+    """Whether some case has a strategy and room for its stages."""
+    for case in cases(problem):
+        counts = stage_counts(problem, case)
+        if counts and any(
+            counts[0] * strategy.devices <= case.devices
+            for strategy in strategies(problem, case.micro_batch)
+        ):
+            return True
+    return False
+
+
+def _refuse(
+    problem: Problem,
+    allowed: Mapping[str, tuple[Value, ...]],
+    pins: Restrictions,
+    forbids: Restrictions,
+) -> None:
+    """Name as few restrictions as exclude every plan together."""
+    needed = dict(allowed)
+    for name in allowed:
+        rest = {key: value for key, value in needed.items() if key != name}
+        if not _is_possible(_apply(problem, rest)):
+            needed = rest
+    text = describe(
+        {name: pins[name] for name in needed if name in pins},
+        {name: forbids[name] for name in needed if name not in pins},
+    )
+    job = problem.job
+    raise InvalidOptionError(
+        f"{text}: expected a plan that fulfils "
+        f"{'it' if len(needed) == 1 else 'all of it'} on "
+        f"{problem.cluster.num_devices} devices with a global batch of "
+        f"{job.global_batch}, got a contradiction: no such plan exists, "
+        f"whatever the memory; drop or change one"
+    )

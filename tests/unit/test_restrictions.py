@@ -1,0 +1,235 @@
+"""Pins: what they allow, and which contradict each other."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from nest.errors import InvalidOptionError, UnknownNameError
+from nest.ir import Activations, Problem
+from nest.restrictions import choices, describe, parse, restrict
+from nest.solvers.base import SolveOptions, Status
+from nest.solvers.registry import get_solver
+from tests.builders import make_cost, make_problem
+
+ACTS = (
+    Activations(kept_bytes=0),
+    Activations(recompute="full", kept_bytes=0),
+)
+
+
+def small() -> Problem:
+    """Two layers, four devices, tp 1 or 2, micro-batch 1 or 2, A = 4."""
+    costs = tuple(
+        make_cost(10, 20, tp=tp, samples=samples, activations=ACTS)
+        for tp in (1, 2)
+        for samples in (1, 2)
+    )
+    return make_problem(
+        {"a": costs, "b": costs},
+        edges=(("a", "b", 1),),
+        global_batch=4,
+        micro_batches=(1, 2),
+        zero=(0, 1),
+        recompute=("none", "full"),
+    )
+
+
+def test_choices_are_what_plans_can_have():
+    """dp is 1, or 2 where B = 2; R divides 4 / B; at most a stage a layer."""
+    assert choices(small()) == {
+        "r": (1, 2, 4),
+        "b": (1, 2),
+        "pp": (1, 2),
+        "tp": (1, 2),
+        "dp": (1, 2),
+        "cp": (1,),
+        "ep": (1,),
+        "zero": (0, 1),
+        "recompute": ("none", "full"),
+        "v": (1,),
+    }
+
+
+def test_pins_and_forbidden_values_become_the_job():
+    problem = small()
+    narrow = restrict(
+        problem,
+        parse(["tp=2, pp=1|2", "replicas=1,micro_batch=2"], "--pin"),
+        parse(["zero=1", "recompute=full,dp=2", "zero=3"], "--forbid"),
+    )
+    job = narrow.job
+    assert job.tensor_parallel == (2,)
+    assert job.pipeline_parallel == (1, 2)
+    assert job.replicas == (1,)
+    assert job.micro_batches == (2,)
+    assert job.zero == (0,)
+    assert job.recompute == ("none",)
+    assert job.data_parallel == (1,)
+    assert job.context_parallel is None
+    assert narrow.graph is problem.graph
+    assert narrow.cluster is problem.cluster
+
+
+def test_a_pin_leaves_out_what_is_forbidden_of_others():
+    """Forbidding one stage leaves two; without both nothing is changed."""
+    problem = small()
+    narrow = restrict(problem, forbids={"pp": (1,)})
+    assert narrow.job.pipeline_parallel == (2,)
+    assert restrict(problem) is problem
+
+
+def test_solvers_honour_them():
+    """On one device each: τ = 30 a layer, the cut takes 11 twice.
+
+    Without a pin 4 replicas of a stage of tp = 1 take 60. With r = 1, b = 1,
+    tp = 1, pp = 2, four micro-batches: Σ τ = 60 + 22, three more of 30 + 11.
+    """
+    problem = small()
+    for name in ("dp", "brute"):
+        free = get_solver(name)().solve(problem, SolveOptions())
+        assert free.claimed_quanta == 60
+        narrow = restrict(
+            problem,
+            parse(["r=1,b=1,tp=1,pp=2"], "--pin"),
+            {"recompute": ("full",)},
+        )
+        pinned = get_solver(name)().solve(narrow, SolveOptions())
+        assert pinned.status is Status.OPTIMAL
+        assert pinned.claimed_quanta == 82 + 3 * 41
+
+
+def test_restrictions_are_described_as_they_are_given():
+    pins = parse(["tp=4|8,recompute=none"], "--pin")
+    assert describe(pins, {}) == "--pin tp=4|8,recompute=none"
+    assert (
+        describe(pins, {"zero": (3,)})
+        == "--pin tp=4|8,recompute=none --forbid zero=3"
+    )
+    assert describe({}, {}) == ""
+
+
+def test_the_same_pin_may_come_twice():
+    assert parse(["tp=2|1", "tp=1|2"], "--pin") == {"tp": (1, 2)}
+
+
+@pytest.mark.parametrize(
+    ("texts", "reason"),
+    [
+        (["tp"], "--pin: expected SETTING=VALUE, .* got 'tp'; for example"),
+        (["tp=1,"], "--pin: expected SETTING=VALUE, .* got ''; for example"),
+        (["tp=0"], "--pin tp: expected an integer >= 1, got '0'; correct"),
+        (["tp=1||2"], "--pin tp: expected an integer >= 1, got ''; correct"),
+        (["zero=4"], "--pin zero: expected 0, 1, 2 or 3, got '4'; correct"),
+        (
+            ["recompute=some"],
+            "--pin recompute: expected one of none, selective, full, got "
+            "'some'; correct",
+        ),
+        (
+            ["tp=8,tp=4"],
+            r"--pin: expected tp once, got tp=8 and tp=4, which contradict "
+            r"each other; keep one, or write tp=8\|4 for either",
+        ),
+        (
+            ["replicas=2", "r=4"],
+            r"--pin: expected r once, got r=2 and r=4, which contradict each "
+            r"other; keep one, or write r=2\|4 for either",
+        ),
+    ],
+)
+def test_pins_that_cannot_be_read(texts, reason):
+    with pytest.raises(InvalidOptionError, match=reason):
+        parse(texts, "--pin")
+
+
+def test_an_unknown_setting_is_refused():
+    with pytest.raises(
+        UnknownNameError,
+        match=r"--forbid: expected one of b, cp, .*zero; got 'zer0'; did you "
+        r"mean 'zero'\?",
+    ):
+        parse(["zer0=1"], "--forbid")
+
+
+@pytest.mark.parametrize(
+    ("pin", "forbid", "reason"),
+    [
+        (
+            "tp=3",
+            "",
+            "--pin tp=3: expected one of the tensor parallel degrees that "
+            "the job allows and the layers have costs for (1, 2), got 3; "
+            "choose one of them",
+        ),
+        (
+            "zero=0|3",
+            "",
+            "--pin zero=3: expected one of the ZeRO stages that the job "
+            "allows and the layers have costs for (0, 1), got 3; choose",
+        ),
+        (
+            "pp=3",
+            "",
+            "--pin pp=3: expected at most 2 stages (2 layers, 4 devices), "
+            "got 3; pin fewer",
+        ),
+        (
+            "zero=0|1",
+            "zero=1",
+            "--pin zero=0|1: expected values that are not forbidden, got "
+            "zero=1 in --forbid too; remove one",
+        ),
+        (
+            "",
+            "zero=0|1",
+            "--forbid zero=0|1: expected at least one of the ZeRO stages "
+            "(0, 1) to be left, got all forbidden; allow one",
+        ),
+        (
+            # dp = 2 needs B = 2; tp has nothing to do with it
+            "b=1,tp=1,dp=2",
+            "",
+            "--pin b=1,dp=2: expected a plan that fulfils all of it on 4 "
+            "devices with a global batch of 4, got a contradiction: no such "
+            "plan exists, whatever the memory; drop or change one",
+        ),
+        (
+            # two stages of two devices in each of two replicas
+            "r=2,pp=2",
+            "tp=1",
+            "--pin r=2,pp=2 --forbid tp=1: expected a plan that fulfils all "
+            "of it on 4 devices",
+        ),
+    ],
+)
+def test_pins_that_contradict_each_other_or_the_problem(pin, forbid, reason):
+    pins = parse([pin], "--pin") if pin else {}
+    forbids = parse([forbid], "--forbid") if forbid else {}
+    with pytest.raises(InvalidOptionError, match=re.escape(reason)):
+        restrict(small(), pins, forbids)
+
+
+def test_long_lists_are_shortened():
+    """R may be 1..16 on 16 devices if batches may be uneven."""
+    problem = make_problem(
+        {"a": make_cost(1, 1)},
+        devices=16,
+        global_batch=16,
+        uneven_batches=True,
+    )
+    with pytest.raises(
+        InvalidOptionError, match=r"\(1, 2, .*, 10, …, 16\), got 17"
+    ):
+        restrict(problem, {"r": (17,)})
+
+
+def test_a_job_that_restricts_stages_itself_lists_them():
+    problem = restrict(small(), {"pp": (1,)})
+    with pytest.raises(
+        InvalidOptionError,
+        match=r"--pin pp=2: expected one of the numbers of stages that the "
+        r"job allows and the layers have costs for \(1\), got 2",
+    ):
+        restrict(problem, {"pp": (2,)})
