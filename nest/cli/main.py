@@ -27,6 +27,7 @@ from nest.cli.inspecting import (
     versions_command,
 )
 from nest.cli.profiling import profile_command
+from nest.cli.questions import fit_command
 from nest.cli.solving import compare_command, solve_command
 from nest.cli.validating import validate_command
 from nest.errors import NestError
@@ -71,6 +72,7 @@ for _command in (
     solve_command,
     score_command,
     check_command,
+    fit_command,
     solvers_command,
     problems_command,
     import_group,

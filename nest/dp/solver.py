@@ -9,11 +9,14 @@ from nest.ir.problem import Problem
 from nest.solvers.base import (
     Capabilities,
     Deadline,
+    Progress,
     Report,
     SolveOptions,
     SolverOutput,
+    Status,
     ignore_progress,
 )
+from nest.units import MAX_TOTAL
 
 if TYPE_CHECKING:
     from nest.cost.model import CostModel
@@ -42,7 +45,9 @@ class DpSolver:
         requires=("numpy",),
         options={
             "max_closed_sets": "refuse graphs with more closed sets "
-            "(default 1000)"
+            "(default 1000)",
+            "at_most_quanta": "stop at any plan with a step time of at most "
+            "so many quanta, or prove that there is none",
         },
     )
 
@@ -69,28 +74,98 @@ class DpSolver:
         deadline = Deadline(options.time_limit_s)
         from nest.cost.model import CostModel
         from nest.dp.closed_sets import MAX_CLOSED_SETS, closed_sets
-        from nest.dp.interleaved import (
-            interleave,
-            virtual_stages,
-            without_bounds,
-        )
         from nest.solvers.warm_start import check_warm_start
 
-        limit = _read_limit(options, MAX_CLOSED_SETS)
+        limit = _read_number(options, "max_closed_sets", 1)
+        target = _read_number(options, "at_most_quanta", 0)
         model = CostModel(problem)
         plan, upper = options.warm_start, None
         if plan is not None:
             upper = check_warm_start(problem, plan, model)
-        sets = closed_sets(problem.graph, limit)
-        if not virtual_stages(problem):
-            return _search(model, sets, deadline, report, upper, plan)
-        remaining_s = deadline.remaining_s
-        exact = Deadline(
-            None if remaining_s is None else EXACT_SHARE * remaining_s
+        sets = closed_sets(
+            problem.graph, MAX_CLOSED_SETS if limit is None else limit
         )
-        plain_report = without_bounds(report)
-        plain = _search(model, sets, exact, plain_report, upper, plan)
-        return interleave(model, plain, deadline, report)
+        if target is None:
+            return _solve(model, sets, deadline, report, upper, plan)
+        # No plan takes more than MAX_TOTAL.
+        target = min(target, MAX_TOTAL)
+        return _solve_within(
+            model, sets, deadline, report, upper, plan, target
+        )
+
+
+def _solve(
+    model: CostModel,
+    sets: ClosedSets,
+    deadline: Deadline,
+    report: Report,
+    upper: int | None,
+    plan: Plan | None,
+) -> SolverOutput:
+    """Search all plans, interleaved ones last."""
+    from nest.dp.interleaved import interleave, virtual_stages, without_bounds
+
+    if not virtual_stages(model.problem):
+        return _search(model, sets, deadline, report, upper, plan)
+    remaining_s = deadline.remaining_s
+    exact = Deadline(
+        None if remaining_s is None else EXACT_SHARE * remaining_s
+    )
+    plain = _search(model, sets, exact, without_bounds(report), upper, plan)
+    return interleave(model, plain, deadline, report)
+
+
+class _EnoughError(Exception):
+    """A plan within the target was reported."""
+
+
+def _solve_within(
+    model: CostModel,
+    sets: ClosedSets,
+    deadline: Deadline,
+    report: Report,
+    upper: int | None,
+    plan: Plan | None,
+    target: int,
+) -> SolverOutput:
+    """Search for any plan with a step time of at most ``target`` quanta.
+
+    Nothing slower is looked at. That there is no such plan is an answer
+    without a plan, with a lower bound above the target.
+    """
+    found = Progress(plan=plan, claimed_quanta=upper)
+
+    def stop(progress: Progress) -> None:
+        nonlocal found
+        report(progress)
+        if progress.plan is not None:
+            found = progress
+        if found.claimed_quanta is not None and (
+            found.claimed_quanta <= target
+        ):
+            raise _EnoughError
+
+    try:
+        stop(found)
+        output = _solve(model, sets, deadline, stop, target + 1, None)
+    except _EnoughError:
+        return SolverOutput(
+            status=Status.FEASIBLE,
+            plan=found.plan,
+            claimed_quanta=found.claimed_quanta,
+            detail=f"stopped at a plan within {target} quanta",
+        )
+    if output.plan is not None or output.limit is not None:
+        return output
+    return SolverOutput(
+        status=Status.NO_SOLUTION if plan is None else Status.FEASIBLE,
+        plan=plan,
+        claimed_quanta=upper,
+        lower_bound_quanta=target + 1,
+        detail="; ".join(
+            filter(None, (f"no plan within {target} quanta", output.detail))
+        ),
+    )
 
 
 def _search(
@@ -129,22 +204,26 @@ def _search(
         sets,
         deadline,
         report,
-        first.claimed_quanta,
+        upper if first.plan is None else first.claimed_quanta,
         first.plan,
         LayerTables,
     )
 
 
-def _read_limit(options: SolveOptions, default: int) -> int:
+def _read_number(options: SolveOptions, name: str, lowest: int) -> int | None:
+    """Return a whole number among the options, ``None`` if not given."""
+    known = DpSolver.capabilities.options
     for key in options.extra:
-        if key != "max_closed_sets":
+        if key not in known:
             raise InvalidOptionError(
-                f"dp.{key}: expected option max_closed_sets, got {key!r}; "
-                f"correct the name"
+                f"dp.{key}: expected option {' or '.join(known)}, got "
+                f"{key!r}; correct the name"
             )
-    text = options.extra.get("max_closed_sets", str(default))
-    if not text.isdecimal() or int(text) < 1:
+    text = options.extra.get(name)
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) < lowest:
         raise InvalidOptionError(
-            f"dp.max_closed_sets: expected a whole number >= 1, got {text!r}"
+            f"dp.{name}: expected a whole number >= {lowest}, got {text!r}"
         )
     return int(text)
