@@ -57,7 +57,7 @@ def score_command(
     )
     check_output(json_path, "--json")
     problem, plan = load_problem(problem_text), load_plan(plan_path)
-    _warn_if_foreign(problem, plan)
+    warn_if_foreign(problem, plan)
     document = score(problem, plan).to_json()
     parts = score_block(problem, plan, document)
     if "blocks" in document:
@@ -85,7 +85,7 @@ def check_command(problem_text: str, plan_path: str | None) -> int:
     code = 0
     if plan_path is not None:
         plan = load_plan(plan_path)
-        _warn_if_foreign(problem, plan)
+        warn_if_foreign(problem, plan)
         violations = score(problem, plan).violations
         rows.append(("plan", "infeasible" if violations else "feasible"))
         rows += [("violation", text) for text in violations]
@@ -349,7 +349,7 @@ def _block_table(problem: Problem, document: dict[str, Any]) -> RenderableType:
     )
 
 
-def _warn_if_foreign(problem: Problem, plan: Plan) -> None:
+def warn_if_foreign(problem: Problem, plan: Plan) -> None:
     """Say on standard error that a plan was made for something else."""
     from nest.ir.io import problem_hash
 

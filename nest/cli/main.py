@@ -27,7 +27,7 @@ from nest.cli.inspecting import (
     versions_command,
 )
 from nest.cli.profiling import profile_command
-from nest.cli.questions import fit_command
+from nest.cli.questions import explain_command, fit_command
 from nest.cli.solving import compare_command, solve_command
 from nest.cli.validating import validate_command
 from nest.errors import NestError
@@ -73,6 +73,7 @@ for _command in (
     score_command,
     check_command,
     fit_command,
+    explain_command,
     solvers_command,
     problems_command,
     import_group,

@@ -14,6 +14,8 @@ from nest.cli.inputs import (
     check_problem_choice,
     find_problem,
     integers,
+    load_plan,
+    load_problem,
     model_file,
     model_options,
     one_of,
@@ -30,6 +32,7 @@ from nest.ir.job import GRANULARITIES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nest.explain import Explanation
     from nest.fit import Fit, Target, Trial
     from nest.ir.problem import Problem
     from nest.solvers.base import SolveOptions
@@ -346,3 +349,316 @@ def _time(problem: Problem, time_ns: float | None) -> str:
     from nest.report.table import TimeScale
 
     return TimeScale.fitting(time_ns, problem.time_unit)(time_ns)
+
+
+@click.command("explain")
+@click.argument("problem_text", metavar="PROBLEM")
+@click.argument("plan_path", metavar="PLAN")
+@click.option(
+    "--prefer",
+    multiple=True,
+    metavar="SETTING=VALUE,…",
+    help="Compare with the best plan under these settings, such as tp=8,pp=4.",
+)
+@click.option(
+    "--no-search",
+    is_flag=True,
+    help="Solve nothing: only the terms and the neighbours.",
+)
+@click.option(
+    "--solver",
+    default="dp",
+    metavar="NAME",
+    help="See 'nest solvers'.  [default: dp]",
+)
+@_time_limit
+@_GRANULARITY
+@_JSON
+@restriction_options
+def explain_command(
+    problem_text: str,
+    plan_path: str,
+    prefer: tuple[str, ...],
+    no_search: bool,
+    solver: str,
+    time_limit: float | None,
+    granularity: str | None,
+    json_path: str | None,
+    pin: tuple[str, ...],
+    forbid: tuple[str, ...],
+) -> int:
+    """Explain a plan: its terms, what bounds it, and its neighbours.
+
+    Where the step time goes, what memory is left, which constraint binds (the
+    best plan without a memory limit, with a faster network, with other
+    batches), what every neighbouring plan takes, and how far the plan is from
+    the best one. With --pin and --forbid, among such plans only.
+
+    Exits with 1 if the plan does not fit memory.
+    """
+    from nest.cli.inspecting import warn_if_foreign
+    from nest.explain import explain, to_document
+    from nest.restrictions import parse
+
+    check_distinct_files(
+        **{"PROBLEM": problem_text, "PLAN": plan_path, "--json": json_path}
+    )
+    check_output(json_path, "--json")
+    if no_search and prefer:
+        raise InvalidOptionError(
+            "--prefer: expected either it or --no-search, got both; remove one"
+        )
+    whole, plan = load_problem(problem_text), load_plan(plan_path)
+    warn_if_foreign(whole, plan)
+    restricted = Restricted.of(
+        with_granularity(whole, granularity), pin, forbid
+    )
+    problem = restricted.problem
+    progress = _progress(problem)
+    try:
+        found = explain(
+            problem,
+            plan,
+            prefer=parse(prefer, "--prefer"),
+            search=not no_search,
+            solver=solver,
+            options=_options(time_limit, {"model": None}),
+            on_progress=progress,
+        )
+    finally:
+        progress.clear()
+    _show_explanation(people(json_path), restricted, found)
+    if json_path is not None:
+        document = to_document(found, solver)
+        write_json(json_path, document | restricted.document())
+    return 0 if found.score.feasible else 1
+
+
+def _show_explanation(
+    file: IO[str], restricted: Restricted, found: Explanation
+) -> None:
+    """Print an explanation, one part after the other."""
+    from rich.padding import Padding
+
+    from nest.report.table import score_block, show
+
+    document = found.score.to_json()
+    parts: list[Any] = score_block(found.problem, found.plan, document)
+    if restricted.text:
+        parts.insert(1, f"only plans under {restricted.text}")
+    for title, body in (
+        ("Where the step time goes", _term_lines(found)),
+        ("What bounds it", _bound_lines(found)),
+        ("What a neighbouring plan takes", _neighbour_lines(found)),
+        ("What the preferred setting costs", _preferred_lines(found)),
+    ):
+        if body:
+            parts.append(Padding(f"{title}", (1, 0, 0, 0)))
+            parts += body
+    show(file, *parts)
+
+
+def _term_lines(found: Explanation) -> list[Any]:
+    from nest.cost.breakdown import STEP_TERMS
+    from nest.report.table import key_lines, simple_table
+    from nest.units import format_bytes
+
+    terms, blocks = found.terms, found.score.blocks
+    step = found.score.step_quanta
+    rows = [
+        (STEP_TERMS[name], _quanta(found, value), _share(value, step))
+        for name, value in sorted(
+            terms.step.items(), key=lambda item: -item[1]
+        )
+        if value
+    ]
+    what = "block" if len(blocks) < len(found.score.stages) else "stage"
+    slow, full = terms.slowest, found.fullest
+    memory = ", ".join(
+        f"{name.removesuffix('_bytes')} {format_bytes(size)}"
+        for name, size in blocks[full].memory.items()
+        if size
+    )
+    slack = found.slack_bytes
+    left = f"{format_bytes(abs(slack))} {'free' if slack >= 0 else 'too much'}"
+    capacity = found.problem.cluster.device.memory_bytes
+    return [
+        simple_table(("term", "time", "share"), rows),
+        key_lines(
+            [
+                (
+                    f"slowest {what}",
+                    f"{slow + 1} of {len(blocks)}, "
+                    f"{_quanta(found, blocks[slow].load)} per micro-batch, "
+                    f"counted {terms.num_loads} times",
+                ),
+                (
+                    "fullest device",
+                    f"in {what} {full + 1}, "
+                    f"{format_bytes(blocks[full].memory_bytes)} of "
+                    f"{format_bytes(capacity)}, {left}: {memory}",
+                ),
+            ]
+        ),
+    ]
+
+
+def _bound_lines(found: Explanation) -> list[Any]:
+    from nest.report.table import key_lines, note, simple_table, status_text
+
+    optimum = found.optimum
+    if optimum is None:
+        return []
+    best, step = optimum.step_quanta, found.score.step_quanta
+    if best is None:
+        bound = _time(found.problem, optimum.lower_bound_ns)
+        text = f"{status_text(optimum)} {note(optimum)} {bound}".strip()
+        return [key_lines([("best plan", text)])]
+    proof = "proven" if optimum.status == "optimal" else "best known"
+    if optimum.status != "optimal" and optimum.lower_bound_quanta is not None:
+        least = _quanta(found, optimum.lower_bound_quanta)
+        proof += f", at least {least}"
+    if not found.score.feasible:
+        distance = "; the plan itself does not fit"
+    elif best == step:
+        distance = "; the plan is as good"
+    else:
+        distance = f"; the plan takes {_share(step - best, best)} more"
+    rows = [("best plan", f"{_quanta(found, best)} ({proof}){distance}")]
+    binding = found.binding
+    if binding is None:
+        rows.append(("binding", "none of these alone gains anything"))
+    else:
+        rows.append(("binding", binding.name))
+    table = []
+    for relaxed in found.relaxed:
+        quanta = relaxed.step_quanta
+        if quanta is None:
+            table.append((relaxed.name, "", "", status_text(relaxed.result)))
+            continue
+        gain = best - quanta
+        table.append(
+            (
+                relaxed.name,
+                _quanta(found, quanta),
+                _share(gain, best) if gain > 0 else "nothing",
+                "proven" if relaxed.proven else "best known",
+            )
+        )
+    return [
+        key_lines(rows),
+        simple_table(("if", "best step", "gain", "proof"), table),
+    ]
+
+
+def _neighbour_lines(found: Explanation) -> list[Any]:
+    from nest.report.table import simple_table
+    from nest.units import format_bytes
+
+    capacity = found.problem.cluster.device.memory_bytes
+    own = found.score.blocks[found.fullest].memory_bytes
+    rows = []
+    for near in found.neighbours:
+        if near.score is None:
+            rows.append((near.name, "", "", f"illegal: {near.reason}"))
+            continue
+        note = near.detail
+        if near.verdict == "too large":
+            excess = format_bytes(near.memory_bytes - capacity)
+            note = "; ".join(filter(None, (f"does not fit by {excess}", note)))
+        difference = near.score.step_quanta - found.score.step_quanta
+        memory = near.memory_bytes - own
+        rows.append(
+            (
+                near.name,
+                _signed(difference, _quanta(found, abs(difference))),
+                _signed(memory, format_bytes(abs(memory))),
+                note,
+            )
+        )
+    # What fits first, then what does not, what is illegal last.
+    order = {"fits": 0, "too large": 1, "illegal": 2}
+    ranked = sorted(
+        zip(found.neighbours, rows, strict=True),
+        key=lambda pair: (
+            order[pair[0].verdict],
+            pair[0].score.step_quanta if pair[0].score else 0,
+        ),
+    )
+    return [
+        simple_table(
+            ("move", "step time", "memory", "note"),
+            [row for _, row in ranked],
+        )
+    ]
+
+
+def _preferred_lines(found: Explanation) -> list[Any]:
+    from nest.cost.breakdown import STEP_TERMS
+    from nest.report.table import key_lines, note, simple_table, status_text
+
+    preferred = found.preferred
+    if preferred is None:
+        return []
+    result = preferred.result
+    if result.step_quanta is None or preferred.terms is None:
+        text = f"{status_text(result)} {note(result)}".strip()
+        return [key_lines([(preferred.text, text)])]
+    step = found.score.step_quanta
+    difference = result.step_quanta - step
+    proof = "proven" if result.status == "optimal" else "best known"
+    more = "more" if difference > 0 else "less"
+    distance = "as long as the plan"
+    if difference:
+        distance = f"{_share(abs(difference), step)} {more} than the plan"
+    assert result.plan is not None
+    strategies = dict.fromkeys(
+        str(strategy)
+        for stage in result.plan.stages
+        for strategy in stage.layer_strategies
+    )
+    rows = [
+        (
+            preferred.text,
+            f"at best {_quanta(found, result.step_quanta)} ({proof}), "
+            f"{distance}",
+        ),
+        (
+            "its plan",
+            f"{result.plan.replicas} replicas, {len(result.plan.stages)} "
+            f"stages, micro-batch {result.plan.micro_batch}, "
+            f"{' | '.join(strategies)}",
+        ),
+    ]
+    table = [
+        (
+            STEP_TERMS[name],
+            _quanta(found, found.terms.step[name]),
+            _quanta(found, value),
+            _signed(change, _quanta(found, abs(change))),
+        )
+        for name, value in preferred.terms.step.items()
+        if (change := value - found.terms.step[name])
+    ]
+    return [
+        key_lines(rows),
+        simple_table(("term", "plan", "preferred", "difference"), table),
+    ]
+
+
+def _quanta(found: Explanation, quanta: int | Fraction) -> str:
+    from nest.report.table import TimeScale
+
+    problem = found.problem
+    scale = TimeScale.fitting(found.score.step_time_ns, problem.time_unit)
+    return scale(float(quanta * problem.quantum_ps / 1000))
+
+
+def _share(part: int | Fraction, whole: int | Fraction) -> str:
+    from nest.report.table import percent
+
+    return f"{percent(Fraction(part) / whole)} %" if whole else "0 %"
+
+
+def _signed(value: int, text: str) -> str:
+    return f"{'+' if value > 0 else '-' if value < 0 else '±'}{text}"

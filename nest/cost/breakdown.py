@@ -1,0 +1,222 @@
+"""Where the step time of a plan goes: terms that add up to it exactly.
+
+Nothing is priced here. The same plan is scored under variants of its problem
+that take one kind of cost away after the other: the edges of the graph, the
+collectives of each axis, at last all that is left of the network. What a
+block's load loses at a step is that kind's term, so hidden communication
+counts only as far as it is exposed, and the terms add up to the quantum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from msgspec.structs import replace
+
+from nest.cost.model import CostModel
+from nest.cost.score import Score, score
+from nest.ir.graph import LayerCost
+from nest.ir.plan import Plan
+from nest.ir.problem import Problem
+
+#: What stands for an infinite bandwidth, in bytes/s: the most that a problem
+#: may have. 10 GB take 0.01 ns.
+FAST_BYTES_PER_S = 1e21
+
+#: Terms of a block per micro-batch, then those of the step; for people.
+LOAD_TERMS = {
+    "compute": "computation",
+    "recompute": "recomputation",
+    "tp": "tensor parallel collectives",
+    "cp": "context parallel collectives",
+    "ep": "expert parallel collectives",
+    "dp": "data parallel collectives of layers",
+    "zero": "ZeRO gathers and scatters per micro-batch",
+    "redistribution": "strategy changes inside stages",
+    "receive": "receives between stages",
+}
+STEP_TERMS = {
+    **LOAD_TERMS,
+    "bubble": "filling and draining the pipeline",
+    "gradient_sync": "gradient synchronisation",
+    "optimizer": "optimiser update",
+}
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """The terms of a plan's step time, in quanta.
+
+    Attributes
+    ----------
+    step
+        Terms of the step time by the names of :data:`STEP_TERMS`; they add
+        up to it.
+    blocks
+        Terms of the load of every block by the names of :data:`LOAD_TERMS`;
+        they add up to it.
+    slowest
+        Position of the block with the longest load, the first of equals.
+    num_loads
+        How often the slowest block's load counts: once per micro-batch.
+    """
+
+    step: Mapping[str, int]
+    blocks: tuple[Mapping[str, int], ...]
+    slowest: int
+    num_loads: int
+
+
+def breakdown(problem: Problem, plan: Plan, found: Score) -> Breakdown:
+    """Return the terms of a plan's step time.
+
+    Parameters
+    ----------
+    problem, plan
+        The problem, and a legal plan for it.
+    found
+        The plan's score.
+    """
+    loads = {"": [block.load for block in found.blocks]}
+    variant = without_edges(problem)
+    loads["receive"] = _loads(variant, plan)
+    for axis in ("tp", "cp", "ep", "dp"):
+        variant = without_collectives(variant, axis)
+        loads[axis] = _loads(variant, plan)
+    variant = with_fast_network(variant)
+    last = score(variant, plan)
+    loads["zero"] = [block.load for block in last.blocks]
+    again = _recomputed(variant, plan)
+
+    size = plan.num_blocks
+    blocks: list[dict[str, int]] = []
+    for number, left in enumerate(loads["zero"]):
+        terms = dict.fromkeys(LOAD_TERMS, 0)
+        for (_, before), (name, after) in pairwise(loads.items()):
+            terms[name] = before[number] - after[number]
+        for stage in found.stages[number::size]:
+            terms["redistribution"] += stage.redistribution
+        terms["receive"] -= terms["redistribution"]
+        terms["recompute"] = again[number]
+        terms["compute"] = left - again[number]
+        blocks.append(terms)
+    return _step_terms(problem, found, last, blocks)
+
+
+def _step_terms(
+    problem: Problem,
+    found: Score,
+    without_network: Score,
+    blocks: list[dict[str, int]],
+) -> Breakdown:
+    preset = CostModel(problem).preset
+    loads = [block.load for block in found.blocks]
+    syncs = [block.sync for block in found.blocks]
+    num_loads = found.num_micro_batches
+    if preset.step_time == "max":
+        both = [load + sync for load, sync in zip(loads, syncs, strict=True)]
+        slowest = syncing = both.index(max(both))
+        num_loads = 1
+    else:
+        slowest = loads.index(max(loads))
+        syncing = syncs.index(max(syncs)) if preset.sync_stages == "max" else 0
+    step = {name: num_loads * value for name, value in blocks[slowest].items()}
+    optimizer = without_network.blocks[syncing].sync
+    step["bubble"] = (
+        found.step_quanta - num_loads * loads[slowest] - syncs[syncing]
+    )
+    step["gradient_sync"] = syncs[syncing] - optimizer
+    step["optimizer"] = optimizer
+    return Breakdown(step, tuple(blocks), slowest, num_loads)
+
+
+def _loads(problem: Problem, plan: Plan) -> list[int]:
+    return [block.load for block in score(problem, plan).blocks]
+
+
+def _recomputed(problem: Problem, plan: Plan) -> list[int]:
+    """Return what of every block's load is recomputation, free of network."""
+    model = CostModel(problem)
+    index = problem.graph.index
+    found = [0] * plan.num_blocks
+    for number, stage in enumerate(plan.stages):
+        terms = []
+        for layer, strategy in zip(
+            stage.layers, stage.layer_strategies, strict=True
+        ):
+            term = model.layer_terms(
+                index[str(layer)], strategy, plan.micro_batch, None
+            )
+            assert term is not None
+            terms.append(term)
+        recomputed = sum(term.recomputed for term in terms)
+        last = number == len(plan.stages) - 1
+        if last and not model.preset.last_stage_recomputes:
+            recomputed = 0
+        if model.preset.ranks_take_turns:
+            work = sum(term.forward + term.backward for term in terms)
+            ranks = stage.layer_strategies[0].dp
+            recomputed = model.turn(work, ranks) - model.turn(
+                work - recomputed, ranks
+            )
+        found[number % plan.num_blocks] += recomputed
+    return found
+
+
+# Variants of a problem
+
+
+def without_edges(problem: Problem) -> Problem:
+    """Return the problem with nothing to hand on between layers."""
+    graph = replace(problem.graph, edges=())
+    return replace(problem, graph=graph)
+
+
+def without_collectives(problem: Problem, axis: str) -> Problem:
+    """Return the problem without the layers' collectives of an axis."""
+
+    def strip(cost: LayerCost) -> LayerCost:
+        kept = tuple(call for call in cost.collectives if call.axis != axis)
+        return replace(cost, collectives=kept)
+
+    return _with_costs(problem, strip)
+
+
+def _with_costs(
+    problem: Problem, change: Callable[[LayerCost], LayerCost]
+) -> Problem:
+    kinds = tuple(
+        replace(kind, costs=tuple(change(cost) for cost in kind.costs))
+        for kind in problem.graph.kinds
+    )
+    return replace(problem, graph=replace(problem.graph, kinds=kinds))
+
+
+def with_fast_network(problem: Problem, only: int | None = None) -> Problem:
+    """Return the problem with network levels that take no time.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    only
+        The one level to make fast, from 0; ``None`` for all.
+    """
+    fast: dict[str, Any] = {
+        "bandwidth_bytes_per_s": FAST_BYTES_PER_S,
+        "peer_bandwidth_bytes_per_s": None,
+        "latency_ns": 0.0,
+        "launch_ns": 0.0,
+    }
+    topology = problem.cluster.topology
+    levels = tuple(
+        replace(level, **fast) if only in (None, number) else level
+        for number, level in enumerate(topology.levels)
+    )
+    cluster = replace(
+        problem.cluster, topology=replace(topology, levels=levels)
+    )
+    return replace(problem, cluster=cluster)

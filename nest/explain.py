@@ -1,0 +1,361 @@
+"""Explain a plan: where its time goes, what bounds it, what is next to it.
+
+The terms of the step time are those of :mod:`nest.cost.breakdown`. What bounds
+the plan is found by solving relaxed problems: without a memory limit, with one
+level of the network infinitely fast, with more batch sizes. The gain of a
+relaxation is how much shorter the best step becomes; the largest one names
+the binding constraint. Neighbours are those of :mod:`nest.neighbours`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from msgspec import structs
+
+from nest.cost.breakdown import Breakdown, breakdown, with_fast_network
+from nest.cost.model import CostModel
+from nest.cost.score import Score, score
+from nest.fit import most_memory_bytes, with_memory
+from nest.ir.io import problem_hash
+from nest.ir.plan import Plan
+from nest.ir.problem import Problem
+from nest.neighbours import Neighbour, neighbours
+from nest.restrictions import Restrictions, describe, restrict
+from nest.solvers.base import SolveOptions, Status
+from nest.solvers.registry import solver_class
+from nest.solvers.result import SolveResult, plan_to_json
+from nest.solvers.run import OnProgress, run_solver
+from nest.units import quanta_to_ns
+from nest.versions import machine, versions
+
+
+@dataclass(frozen=True)
+class Relaxed:
+    """A problem with one constraint less, and its best plan.
+
+    Attributes
+    ----------
+    name
+        What is relaxed.
+    problem
+        The relaxed problem.
+    result
+        What the solver says about it.
+    num_steps
+        How many steps of the problem one step of this one replaces.
+    """
+
+    name: str
+    problem: Problem
+    result: SolveResult
+    num_steps: int = 1
+
+    @property
+    def step_quanta(self) -> Fraction | None:
+        """Time of one step of the problem, in quanta."""
+        quanta = self.result.step_quanta
+        return None if quanta is None else Fraction(quanta, self.num_steps)
+
+    @property
+    def proven(self) -> bool:
+        """Whether no plan of the relaxed problem is faster."""
+        return self.result.status is Status.OPTIMAL
+
+
+@dataclass(frozen=True)
+class Preferred:
+    """The best plan under settings that somebody prefers.
+
+    Attributes
+    ----------
+    text
+        The settings, as on the command line.
+    result
+        What the solver says.
+    terms
+        The terms of the plan's step time; ``None`` without a plan.
+    """
+
+    text: str
+    result: SolveResult
+    terms: Breakdown | None
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What there is to say about a plan.
+
+    Attributes
+    ----------
+    problem, plan, score
+        The problem, the plan, and its score.
+    terms
+        Where its step time goes.
+    optimum
+        The best plan of the problem; ``None`` if nothing was solved.
+    relaxed
+        What relaxed problems lead to.
+    neighbours
+        What single moves lead to.
+    preferred
+        The preferred setting, if one was given.
+    """
+
+    problem: Problem
+    plan: Plan
+    score: Score
+    terms: Breakdown
+    neighbours: tuple[Neighbour, ...]
+    optimum: SolveResult | None = None
+    relaxed: tuple[Relaxed, ...] = ()
+    preferred: Preferred | None = None
+
+    @property
+    def fullest(self) -> int:
+        """Position of the block that needs the most memory."""
+        sizes = [block.memory_bytes for block in self.score.blocks]
+        return sizes.index(max(sizes))
+
+    @property
+    def slack_bytes(self) -> int:
+        """Memory left on the fullest device; negative if it is too small."""
+        need = self.score.blocks[self.fullest].memory_bytes
+        return self.problem.cluster.device.memory_bytes - need
+
+    @property
+    def binding(self) -> Relaxed | None:
+        """The relaxation that gains most over the optimum, if any gains."""
+        if self.optimum is None or self.optimum.step_quanta is None:
+            return None
+        found = [
+            (relaxed.step_quanta, i)
+            for i, relaxed in enumerate(self.relaxed)
+            if relaxed.step_quanta is not None
+            and relaxed.step_quanta < self.optimum.step_quanta
+        ]
+        return self.relaxed[min(found)[1]] if found else None
+
+
+class Relaxation(NamedTuple):
+    """A problem with one constraint less; fields as in :class:`Relaxed`."""
+
+    name: str
+    problem: Problem
+    num_steps: int = 1
+
+
+def relaxations(problem: Problem) -> Iterator[Relaxation]:
+    """Yield the problem with one constraint less at a time.
+
+    Batches are doubled only where that leaves the counting rules room.
+    """
+    if problem.cluster.device.memory_bytes < most_memory_bytes(problem):
+        unlimited = with_memory(problem, most_memory_bytes(problem))
+        yield Relaxation("memory without limit", unlimited)
+    levels = problem.cluster.topology.levels
+    for number, level in enumerate(levels):
+        if level.fan_out > 1:
+            name = f" ({level.name})" if level.name else ""
+            yield Relaxation(
+                f"network level {number}{name} infinitely fast",
+                with_fast_network(problem, number),
+            )
+    if len(levels) > 1:
+        fast = with_fast_network(problem)
+        yield Relaxation("whole network infinitely fast", fast)
+    job = problem.job
+    sizes = {2 * size for size in job.micro_batches}
+    sizes = {
+        size
+        for size in sizes - set(job.micro_batches)
+        if size <= job.global_batch
+        and (job.uneven_batches or job.global_batch % size == 0)
+    }
+    if sizes:
+        sizes |= set(job.micro_batches)
+        more = structs.replace(job, micro_batches=tuple(sorted(sizes)))
+        yield Relaxation(
+            "micro-batches twice as large allowed",
+            structs.replace(problem, job=more),
+        )
+    if CostModel(problem).preset.step_time != "max":
+        double = structs.replace(job, global_batch=2 * job.global_batch)
+        yield Relaxation(
+            "global batch doubled (time per old step)",
+            structs.replace(problem, job=double),
+            2,
+        )
+
+
+def explain(
+    problem: Problem,
+    plan: Plan,
+    *,
+    prefer: Restrictions | None = None,
+    search: bool = True,
+    solver: str = "dp",
+    options: SolveOptions | None = None,
+    on_progress: OnProgress | None = None,
+) -> Explanation:
+    """Explain a plan.
+
+    Parameters
+    ----------
+    problem, plan
+        The problem, and a legal plan for it; it may need too much memory.
+    prefer
+        Settings to compare with, as for :func:`~nest.restrictions.restrict`.
+    search
+        Whether to solve anything: without, only terms and neighbours.
+    solver, options
+        Who solves, and its limits for each of the problems.
+    on_progress
+        Called while it solves.
+
+    Raises
+    ------
+    InvalidPlanError
+        If the plan does not belong to the problem.
+    InvalidOptionError
+        If the preferred settings contradict each other or the problem.
+    """
+    options = options or SolveOptions()
+    model = CostModel(problem)
+    found = score(problem, plan, model)
+    pinned = restrict(problem, prefer) if prefer else None
+    optimum, relaxed, preferred = None, [], None
+
+    def solve(other: Problem, start: Plan | None) -> SolveResult:
+        warm = replace(options, warm_start=_start(other, start, solver))
+        return run_solver(other, solver, warm, on_progress)
+
+    if search:
+        optimum = solve(problem, plan)
+        for item in relaxations(problem):
+            # The best plan stays one, and its step takes no longer.
+            start = optimum.plan if item.num_steps == 1 else None
+            result = solve(item.problem, start)
+            relaxed.append(
+                Relaxed(item.name, item.problem, result, item.num_steps)
+            )
+    if pinned is not None and prefer is not None:
+        result = solve(pinned, None)
+        terms = None
+        if result.plan is not None and result.score is not None:
+            terms = breakdown(problem, result.plan, result.score)
+        preferred = Preferred(
+            describe(prefer, {}).removeprefix("--pin "), result, terms
+        )
+    return Explanation(
+        problem=problem,
+        plan=plan,
+        score=found,
+        terms=breakdown(problem, plan, found),
+        neighbours=tuple(neighbours(problem, plan, model)),
+        optimum=optimum,
+        relaxed=tuple(relaxed),
+        preferred=preferred,
+    )
+
+
+def _start(problem: Problem, plan: Plan | None, solver: str) -> Plan | None:
+    """Return the plan if the solver can start from it."""
+    if plan is None or solver_class(solver).capabilities.beyond(plan):
+        return None
+    if not solver_class(solver).capabilities.warm_start:
+        return None
+    return plan if score(problem, plan).feasible else None
+
+
+def to_document(found: Explanation, solver: str) -> dict[str, Any]:
+    """Return the ``nest-explain/1`` document of an explanation."""
+    problem = found.problem
+
+    def ns(quanta: int | Fraction | None) -> int | float | None:
+        if quanta is None:
+            return None
+        if isinstance(quanta, Fraction):
+            return float(quanta * problem.quantum_ps / 1000)
+        return quanta_to_ns(quanta, problem.quantum_ps)
+
+    def all_ns(terms: Any) -> dict[str, Any]:
+        return {name: ns(value) for name, value in terms.items()}
+
+    def solved(result: SolveResult | None) -> dict[str, Any] | None:
+        if result is None:
+            return None
+        return {
+            "status": None if result.status is None else str(result.status),
+            "step_time_ns": result.step_time_ns,
+            "lower_bound_ns": result.lower_bound_ns,
+            "wall_s": round(result.wall_s, 6),
+            "detail": result.detail,
+            "plan": plan_to_json(result.plan),
+        }
+
+    capacity = problem.cluster.device.memory_bytes
+    preferred = found.preferred
+    binding = found.binding
+    return {
+        "schema": "nest-explain/1",
+        "problem": problem.name,
+        "problem_hash": problem_hash(problem),
+        "solver": solver,
+        "plan": plan_to_json(found.plan),
+        "score": found.score.to_json(),
+        "terms_ns": all_ns(found.terms.step),
+        "blocks": [
+            {
+                "load_terms_ns": all_ns(terms),
+                "memory_bytes": block.memory_bytes,
+                "free_bytes": capacity - block.memory_bytes,
+            }
+            for terms, block in zip(
+                found.terms.blocks, found.score.blocks, strict=True
+            )
+        ],
+        "slowest_block": found.terms.slowest + 1,
+        "fullest_block": found.fullest + 1,
+        "free_bytes": found.slack_bytes,
+        "optimum": solved(found.optimum),
+        "binding": None if binding is None else binding.name,
+        "relaxed": [
+            {
+                "name": relaxed.name,
+                "step_ns": ns(relaxed.step_quanta),
+                "proven": relaxed.proven,
+                **(solved(relaxed.result) or {}),
+            }
+            for relaxed in found.relaxed
+        ],
+        "neighbours": [
+            {
+                "name": near.name,
+                "detail": near.detail,
+                "verdict": near.verdict,
+                "reason": near.reason,
+                "step_time_ns": near.score and near.score.step_time_ns,
+                "difference_ns": near.score
+                and ns(near.score.step_quanta - found.score.step_quanta),
+                "memory_bytes": near.memory_bytes if near.score else None,
+                "free_bytes": capacity - near.memory_bytes
+                if near.score
+                else None,
+                "plan": plan_to_json(near.plan),
+            }
+            for near in found.neighbours
+        ],
+        "preferred": None
+        if preferred is None
+        else {
+            "prefer": preferred.text,
+            "terms_ns": preferred.terms and all_ns(preferred.terms.step),
+            **(solved(preferred.result) or {}),
+        },
+        "versions": versions(),
+        "machine": machine(),
+    }
