@@ -115,6 +115,13 @@ class Explanation:
     preferred: Preferred | None = None
 
     @property
+    def failed(self) -> bool:
+        """Whether a solver broke its promises."""
+        results = [self.optimum, *(item.result for item in self.relaxed)]
+        results.append(self.preferred.result if self.preferred else None)
+        return any(r is not None and r.outcome.failed for r in results)
+
+    @property
     def fullest(self) -> int:
         """Position of the block that needs the most memory."""
         sizes = [block.memory_bytes for block in self.score.blocks]
@@ -226,7 +233,9 @@ def explain(
     options = options or SolveOptions()
     model = CostModel(problem)
     found = score(problem, plan, model)
-    pinned = restrict(problem, prefer) if prefer else None
+    pinned = None
+    if prefer:
+        pinned = restrict(problem, prefer, option="--prefer")
     optimum, relaxed, preferred = None, [], None
 
     def solve(other: Problem, start: Plan | None) -> SolveResult:
@@ -247,9 +256,7 @@ def explain(
         terms = None
         if result.plan is not None and result.score is not None:
             terms = breakdown(problem, result.plan, result.score)
-        preferred = Preferred(
-            describe(prefer, {}).removeprefix("--pin "), result, terms
-        )
+        preferred = Preferred(describe(prefer, {}, "").strip(), result, terms)
     return Explanation(
         problem=problem,
         plan=plan,

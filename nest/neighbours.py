@@ -145,12 +145,19 @@ def _moves(problem: Problem, plan: Plan) -> Iterator[Move]:
 
 
 def _batches(plan: Plan) -> Iterator[Move]:
+    """Yield micro-batches and replicas doubled and halved.
+
+    With a micro-batch dp may change too: its ranks then keep their samples.
+    """
     size, replicas = plan.micro_batch, plan.replicas
-    yield Move("micro-batch doubled", "", replace(plan, micro_batch=2 * size))
-    if size % 2 == 0:
-        yield Move(
-            "micro-batch halved", "", replace(plan, micro_batch=size // 2)
-        )
+    for name, factor in (("doubled", 2), ("halved", -2)):
+        if factor < 0 and size % 2:
+            continue
+        other = size * 2 if factor > 0 else size // 2
+        changed = replace(plan, micro_batch=other)
+        yield Move(f"micro-batch {name}", "", changed)
+        for move in _changed(changed, f"micro-batch {name}", {"dp": factor}):
+            yield move._replace(detail=f"dp {name} too")
     yield Move("replicas doubled", "", replace(plan, replicas=2 * replicas))
     if replicas % 2 == 0:
         half = replace(plan, replicas=replicas // 2)

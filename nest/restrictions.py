@@ -132,13 +132,18 @@ def _read(option: str, name: str, text: str) -> Value:
     )
 
 
-def describe(pins: Restrictions, forbids: Restrictions) -> str:
-    """Return the restrictions as on the command line; empty for none."""
+def describe(
+    pins: Restrictions, forbids: Restrictions, option: str = "--pin"
+) -> str:
+    """Return the restrictions as on the command line; empty for none.
+
+    ``option`` is the one that the pins come from.
+    """
     parts = []
-    for option, given in (("--pin", pins), ("--forbid", forbids)):
+    for name, given in ((option, pins), ("--forbid", forbids)):
         if given:
-            texts = (_text(name, values) for name, values in given.items())
-            parts.append(f"{option} {','.join(texts)}")
+            texts = (_text(key, values) for key, values in given.items())
+            parts.append(f"{name} {','.join(texts)}")
     return " ".join(parts)
 
 
@@ -182,6 +187,7 @@ def restrict(
     problem: Problem,
     pins: Restrictions | None = None,
     forbids: Restrictions | None = None,
+    option: str = "--pin",
 ) -> Problem:
     """Return the problem with a job that allows only what is asked for.
 
@@ -194,6 +200,8 @@ def restrict(
     forbids
         Values that settings must not have. A value that no plan has anyway
         changes nothing.
+    option
+        The option that the pins come from, for messages.
 
     Raises
     ------
@@ -208,7 +216,7 @@ def restrict(
     possible = choices(problem)
     allowed: dict[str, tuple[Value, ...]] = {}
     for name, values in pins.items():
-        _check_pin(problem, name, values, forbids, possible[name])
+        _check_pin(problem, name, values, forbids, possible[name], option)
         allowed[name] = values
     for name, values in forbids.items():
         if name not in pins:
@@ -221,7 +229,7 @@ def restrict(
             )
     narrow = _apply(problem, allowed)
     if _is_possible(problem) and not _is_possible(narrow):
-        _refuse(problem, allowed, pins, forbids)
+        _refuse(problem, allowed, pins, forbids, option)
     return narrow
 
 
@@ -231,11 +239,12 @@ def _check_pin(
     values: tuple[Value, ...],
     forbids: Restrictions,
     possible: tuple[Value, ...],
+    option: str,
 ) -> None:
     both = [value for value in values if value in forbids.get(name, ())]
     if both:
         raise InvalidOptionError(
-            f"--pin {_text(name, values)}: expected values that are not "
+            f"{option} {_text(name, values)}: expected values that are not "
             f"forbidden, got {_text(name, both)} in --forbid too; remove one"
         )
     setting = SETTINGS[name]
@@ -249,12 +258,12 @@ def _check_pin(
                 default=0,
             )
             raise InvalidOptionError(
-                f"--pin pp={value}: expected at most {most} stages "
+                f"{option} pp={value}: expected at most {most} stages "
                 f"({layers} layers, {problem.cluster.num_devices} devices), "
                 f"got {value}; pin fewer"
             )
         raise InvalidOptionError(
-            f"--pin {name}={value}: expected one of the {setting.meaning} "
+            f"{option} {name}={value}: expected one of the {setting.meaning} "
             f"that the job allows and the layers have costs for "
             f"({_some(possible)}), got {value}; choose one of them"
         )
@@ -291,6 +300,7 @@ def _refuse(
     allowed: Mapping[str, tuple[Value, ...]],
     pins: Restrictions,
     forbids: Restrictions,
+    option: str,
 ) -> None:
     """Name as few restrictions as exclude every plan together."""
     needed = dict(allowed)
@@ -301,6 +311,7 @@ def _refuse(
     text = describe(
         {name: pins[name] for name in needed if name in pins},
         {name: forbids[name] for name in needed if name not in pins},
+        option,
     )
     job = problem.job
     raise InvalidOptionError(

@@ -394,7 +394,7 @@ def explain_command(
     batches), what every neighbouring plan takes, and how far the plan is from
     the best one. With --pin and --forbid, among such plans only.
 
-    Exits with 1 if the plan does not fit memory.
+    Exits with 1 if the plan does not fit memory, or a solver failed.
     """
     from nest.cli.inspecting import warn_if_foreign
     from nest.explain import explain, to_document
@@ -431,7 +431,7 @@ def explain_command(
     if json_path is not None:
         document = to_document(found, solver)
         write_json(json_path, document | restricted.document())
-    return 0 if found.score.feasible else 1
+    return 0 if found.score.feasible and not found.failed else 1
 
 
 def _show_explanation(
@@ -556,11 +556,14 @@ def _neighbour_lines(found: Explanation) -> list[Any]:
     from nest.units import format_bytes
 
     capacity = found.problem.cluster.device.memory_bytes
+    step = found.score.step_quanta
     own = found.score.blocks[found.fullest].memory_bytes
     rows = []
     for near in found.neighbours:
         if near.score is None:
-            rows.append((near.name, "", "", f"illegal: {near.reason}"))
+            # What is wrong with it; the remedy is for plans made by hand.
+            reason = near.reason.split("; ")[0]
+            rows.append((near.name, "", "", "", f"illegal: {reason}"))
             continue
         note = near.detail
         if near.verdict == "too large":
@@ -572,6 +575,7 @@ def _neighbour_lines(found: Explanation) -> list[Any]:
             (
                 near.name,
                 _signed(difference, _quanta(found, abs(difference))),
+                _signed(difference, _share(abs(difference), step)),
                 _signed(memory, format_bytes(abs(memory))),
                 note,
             )
@@ -587,7 +591,7 @@ def _neighbour_lines(found: Explanation) -> list[Any]:
     )
     return [
         simple_table(
-            ("move", "step time", "memory", "note"),
+            ("move", "step time", "share", "memory", "note"),
             [row for _, row in ranked],
         )
     ]

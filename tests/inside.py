@@ -1,0 +1,37 @@
+"""Solvers in this process: what the runner does, without one of its own."""
+
+from __future__ import annotations
+
+from nest.ir import Problem, problem_hash
+from nest.solvers.base import SolveOptions
+from nest.solvers.judge import judge
+from nest.solvers.registry import get_solver
+from nest.solvers.result import SolveResult
+from nest.solvers.run import OnProgress
+
+
+def run_inside(
+    problem: Problem,
+    name: str,
+    options: SolveOptions | None = None,
+    on_progress: OnProgress | None = None,
+) -> SolveResult:
+    """Solve and judge; the same answers as of ``run_solver``, sooner."""
+    solver = get_solver(name)
+    options = options or SolveOptions()
+    claim = solver().solve(problem, options)
+    verdict = judge(problem, claim, capabilities=solver.capabilities)
+    return SolveResult(
+        solver=name,
+        exact=solver.capabilities.exact,
+        outcome=verdict.outcome,
+        status=verdict.status,
+        problem_hash=problem_hash(problem),
+        quantum_ps=problem.quantum_ps,
+        limit=verdict.limit,
+        plan=verdict.plan,
+        score=verdict.score,
+        lower_bound_quanta=verdict.lower_bound_quanta,
+        options=options,
+        detail=verdict.detail,
+    )
