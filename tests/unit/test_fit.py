@@ -1,0 +1,334 @@
+"""Fewest devices and smallest memory, worked out by hand."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+import pytest
+
+from nest.errors import InvalidOptionError
+from nest.fit import (
+    Target,
+    days,
+    device_counts,
+    fewest_devices,
+    most_memory_bytes,
+    smallest_memory,
+    step_target,
+    to_document,
+    tokens_per_s,
+    with_devices,
+    within,
+)
+from nest.ir import Device, Problem
+from nest.solvers.base import SolveOptions, Status
+from nest.units import MAX_TOTAL
+from tests.builders import PAIRS, make_cost, make_levels, make_problem
+from tests.inside import run_inside
+
+
+@pytest.fixture(autouse=True)
+def _inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nest.fit.run_solver", run_inside)
+
+
+def chain(**fields: object) -> Problem:
+    """Two layers of 30 ns, three samples, three devices, a free network.
+
+    One device takes 3 · 60 = 180. Two devices: two stages, 60 + 2 · 30 = 120
+    (two replicas do not divide the batch). Three: three replicas, 60.
+    """
+    cost = make_cost(10, 20, kept_bytes=10, weight_bytes=1)
+    fields.setdefault("global_batch", 3)
+    fields.setdefault("devices", 3)
+    fields.setdefault("topology", make_levels((4, 0.0, 1e15)))
+    return make_problem(
+        {"a": cost, "b": cost}, edges=(("a", "b", 0),), **fields
+    )
+
+
+def at_most(quanta: int) -> Target:
+    return Target(quanta, f"{quanta} quanta")
+
+
+@pytest.mark.parametrize(
+    ("quanta", "answers"),
+    [
+        (180, ["yes"]),
+        (179, ["no", "yes"]),
+        (120, ["no", "yes"]),
+        (119, ["no", "no", "yes"]),
+        (60, ["no", "no", "yes"]),
+    ],
+)
+@pytest.mark.parametrize("solver", ["dp", "brute"])
+def test_the_fewest_devices_within_a_time(quanta, answers, solver):
+    """brute cannot stop at a target; its optimum answers as well."""
+    fit = fewest_devices(chain(), at_most(quanta), [1, 2, 3], solver)
+    assert [trial.answer for trial in fit.trials] == answers
+    assert fit.proven
+    assert fit.fastest is None
+    assert fit.best is not None
+    assert fit.best.num_devices == len(answers)
+    assert fit.best.result.status is Status.OPTIMAL
+    assert fit.best.result.step_quanta == 240 - 60 * len(answers)
+
+
+def test_more_devices_may_be_slower():
+    """Two replicas of one layer of 30 ns and 10 bytes of gradients.
+
+    On two devices they sync in a pair, 2 · 10 + 10. On four they are a pitch
+    of two apart, in both pairs: 2 · 100 + 10 · 10.
+    """
+    problem = make_problem(
+        {"a": make_cost(10, 20, weight_bytes=10)},
+        topology=PAIRS,
+        global_batch=2,
+        replicas=(2,),
+    )
+    for quanta, counts, answers in (
+        (60, [4, 2, 1], ["no", "yes"]),
+        (329, [4], ["no"]),
+        (330, [4], ["yes"]),
+        (59, [1, 2, 4], ["no", "no", "no"]),
+    ):
+        fit = fewest_devices(problem, at_most(quanta), counts)
+        assert [trial.answer for trial in fit.trials] == answers
+    assert fit.fastest is not None
+    assert fit.fastest.num_devices == 2
+    assert fit.fastest.result.step_quanta == 60
+
+
+def test_a_target_that_nothing_reaches_has_a_best_possible():
+    fit = fewest_devices(chain(), at_most(59), [1, 2, 3])
+    assert fit.best is None
+    assert fit.proven
+    assert fit.fastest is not None
+    assert fit.fastest.num_devices == 3
+    assert fit.fastest.result.step_quanta == 60
+
+
+def test_without_any_plan_there_is_no_best_possible():
+    """No device holds what a layer keeps."""
+    problem = chain(memory_bytes=5)
+    fit = fewest_devices(problem, at_most(1000), [1, 2])
+    assert (fit.best, fit.fastest, fit.proven) == (None, None, True)
+
+
+def test_what_is_not_decided_is_open(monkeypatch):
+    """A solver without proofs leaves smaller candidates open."""
+    from nest.solvers import registry
+    from tests.loopback import BASELINE
+
+    registry.register_solver("baseline", BASELINE)
+    try:
+        fit = fewest_devices(chain(), at_most(0), [1, 2], "baseline")
+    finally:
+        registry.unregister_solver("baseline")
+    assert [trial.answer for trial in fit.trials] == ["open", "open"]
+    assert not fit.proven
+
+
+def test_the_smallest_memory_is_exact_to_the_byte():
+    """A layer has 1 + 1 + 6 bytes and keeps 10 per micro-batch in flight.
+
+    In 60 ns all are on each device, one micro-batch: 36. In 120 there are
+    two stages, on the first two micro-batches of one layer: 8 + 20.
+    """
+    problem = chain()
+    for quanta, memory_bytes in ((60, 36), (119, 36), (120, 28), (10**6, 28)):
+        fit = smallest_memory(problem, at_most(quanta))
+        assert fit.best is not None
+        assert fit.best.memory_bytes == memory_bytes
+        assert fit.proven
+        assert fit.best.result.step_quanta is not None
+        assert fit.best.result.step_quanta <= quanta
+        below = [t for t in fit.trials if t.memory_bytes == memory_bytes - 1]
+        assert [trial.answer for trial in below] == ["no"]
+
+
+def test_reserved_memory_counts():
+    problem = chain()
+    device = Device(memory_bytes=10**6, reserve_bytes=1000)
+    cluster = type(problem.cluster)(
+        num_devices=3, device=device, topology=problem.cluster.topology
+    )
+    problem = type(problem)(
+        graph=problem.graph, cluster=cluster, job=problem.job
+    )
+    fit = smallest_memory(problem, at_most(60))
+    assert fit.best is not None
+    assert fit.best.memory_bytes == 1036
+
+
+def test_no_memory_is_enough_for_an_impossible_time():
+    fit = smallest_memory(chain(memory_bytes=1), at_most(59))
+    assert fit.best is None
+    assert fit.proven
+    assert fit.fastest is not None
+    assert fit.fastest.result.step_quanta == 60
+
+
+def test_most_memory_is_enough_for_everything():
+    """Two layers, 3 + 2 micro-batches in flight: more than 2 (8 + 3 · 10)."""
+    assert most_memory_bytes(chain()) >= 2 * 38
+
+
+# Candidates
+
+
+@pytest.mark.parametrize(
+    ("levels", "devices", "counts"),
+    [
+        (((4, 0.0, 1e9),), 3, [1, 2, 3]),
+        (((8, 0.0, 1e9),), 8, [1, 2, 4, 8]),
+        (((4, 0.0, 1e9), (3, 0.0, 1e9)), 12, [1, 2, 4, 8, 12]),
+        # a last node in part
+        (((4, 0.0, 1e9), (3, 0.0, 1e9)), 10, [1, 2, 4, 8, 10]),
+        # nodes of one device: the next level counts
+        (((1, 0.0, 1e9), (2, 0.0, 1e9), (2, 0.0, 1e9)), 4, [1, 2, 4]),
+        # up to 16 nodes of 2 one by one, then every second, then every fourth
+        (
+            ((2, 0.0, 1e9), (40, 0.0, 1e9)),
+            80,
+            [1, *range(2, 33, 2), *range(36, 65, 4), 72, 80],
+        ),
+    ],
+)
+def test_candidates_are_parts_of_a_node_and_whole_nodes(
+    levels, devices, counts
+):
+    problem = chain(devices=devices, topology=make_levels(*levels))
+    assert device_counts(problem) == counts
+
+
+def test_a_candidate_is_the_first_devices():
+    problem = with_devices(chain(), 2)
+    assert problem.cluster.num_devices == 2
+    assert problem.cluster.topology == chain().cluster.topology
+
+
+def test_a_candidate_beyond_the_cluster_is_refused():
+    with pytest.raises(
+        InvalidOptionError,
+        match=r"--devices-list: expected numbers from 1 to 3, the devices of "
+        r"the cluster, got 4; remove it",
+    ):
+        fewest_devices(chain(), at_most(1), [1, 4])
+
+
+# Targets
+
+
+def test_targets_are_rounded_down_to_quanta():
+    """0.3 s are exactly 3e8 quanta of 1 ns; a third of a ns is none."""
+    problem = chain()
+    assert within(problem, Fraction("0.3")).quanta == 300_000_000
+    assert within(problem, Fraction("0.3")).text == "a step within 0.3 s"
+    assert step_target(problem, Fraction(1, 3 * 10**9), "").quanta == 0
+    assert step_target(problem, Fraction(10**20), "").quanta == MAX_TOTAL
+
+
+def test_a_throughput_is_a_step_time():
+    """Three samples of 10 tokens: 1e9 tokens/s are 30 ns a step."""
+    problem = chain(sequence_length=10)
+    target = tokens_per_s(problem, Fraction(10**9))
+    assert target.quanta == 30
+    assert target.text == "1e+09 tokens/s (a step within 3e-08 s)"
+
+
+def test_a_run_is_a_number_of_steps():
+    """100 tokens are 4 steps of 30; a day has 86,400 s."""
+    problem = chain(sequence_length=10)
+    target = days(problem, Fraction(1), Fraction(100))
+    assert target.quanta == 21_600 * 10**9
+    assert target.text == (
+        "100 tokens in 1 days (4 steps, each within 21600 s)"
+    )
+
+
+def test_tokens_need_a_sequence_length():
+    with pytest.raises(
+        InvalidOptionError,
+        match=r"--tokens-per-s: expected a problem with a sequence_length and "
+        r"times in seconds, got none; use --within",
+    ):
+        tokens_per_s(chain(), Fraction(1))
+
+
+def test_tokens_need_seconds():
+    problem = chain(sequence_length=10)
+    odd = type(problem)(
+        graph=problem.graph,
+        cluster=problem.cluster,
+        job=problem.job,
+        time_unit="tick",
+    )
+    with pytest.raises(
+        InvalidOptionError,
+        match=r"--days: expected a problem with a sequence_length and times "
+        r"in seconds, got unit 'tick'; use --within",
+    ):
+        days(odd, Fraction(1), Fraction(1))
+    assert within(odd, Fraction(2)).text == "a step within 2 tick"
+
+
+def test_the_document_has_every_candidate():
+    fit = fewest_devices(chain(), at_most(120), [1, 2, 3])
+    document = to_document(chain(), fit, "dp")
+    assert document["schema"] == "nest-fit/1"
+    assert document["target"] == {"text": "120 quanta", "step_ns": 120}
+    assert document["proven"] is True
+    assert document["fastest"] is None
+    assert document["answer"]["num_devices"] == 2
+    assert document["answer"]["step_time_ns"] == 120
+    assert document["answer"]["proven_optimal"] is True
+    assert [
+        (c["num_devices"], c["answer"], c["lower_bound_ns"])
+        for c in document["candidates"]
+    ] == [(1, "no", 121), (2, "yes", None)]
+
+
+# The option that stops at a target
+
+
+def test_dp_stops_at_a_target_or_refutes_it():
+    from nest.dp.solver import DpSolver
+
+    def solve(target: int, **more: object):
+        options = SolveOptions(extra={"at_most_quanta": str(target)}, **more)
+        return DpSolver().solve(chain(), options)
+
+    found = solve(10**9)
+    assert found.status is Status.FEASIBLE
+    assert found.plan is not None
+    assert re.fullmatch(
+        "stopped at a plan within 1000000000 quanta", found.detail
+    )
+    none = solve(59)
+    assert none.status is Status.NO_SOLUTION
+    assert (none.plan, none.claimed_quanta) == (None, None)
+    assert none.lower_bound_quanta == 60
+    assert none.detail == "no plan within 59 quanta"
+    # A known plan is an answer, or stays one.
+    start = solve(180).plan
+    assert solve(180, warm_start=start).plan == start
+    kept = solve(59, warm_start=start)
+    assert kept.status is Status.FEASIBLE
+    assert kept.plan == start
+    assert kept.lower_bound_quanta == 60
+
+
+@pytest.mark.parametrize("value", ["-1", "1.5", "soon"])
+def test_the_target_is_a_whole_number(value):
+    from nest.dp.solver import DpSolver
+
+    with pytest.raises(
+        InvalidOptionError,
+        match=rf"dp\.at_most_quanta: expected a whole number >= 0, got "
+        rf"'{re.escape(value)}'",
+    ):
+        DpSolver().solve(
+            chain(), SolveOptions(extra={"at_most_quanta": value})
+        )
