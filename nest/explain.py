@@ -135,14 +135,20 @@ class Explanation:
 
     @property
     def binding(self) -> Relaxed | None:
-        """The relaxation that gains most over the optimum, if any gains."""
-        if self.optimum is None or self.optimum.step_quanta is None:
+        """The relaxation that gains most over the optimum, if any gains.
+
+        Where no plan fits, the one with the best plan that then does.
+        """
+        if self.optimum is None:
+            return None
+        best = self.optimum.step_quanta
+        if best is None and self.optimum.status is not Status.INFEASIBLE:
             return None
         found = [
             (relaxed.step_quanta, i)
             for i, relaxed in enumerate(self.relaxed)
             if relaxed.step_quanta is not None
-            and relaxed.step_quanta < self.optimum.step_quanta
+            and (best is None or relaxed.step_quanta < best)
         ]
         return self.relaxed[min(found)[1]] if found else None
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from nest.fit import Fit, Target, Trial
     from nest.ir.problem import Problem
     from nest.solvers.base import SolveOptions
+    from nest.solvers.result import SolveResult
 
 #: Seconds per run of a solver for the problem of a model.
 MODEL_TIME_LIMIT_S = 60.0
@@ -504,44 +505,34 @@ def _term_lines(found: Explanation) -> list[Any]:
 
 
 def _bound_lines(found: Explanation) -> list[Any]:
-    from nest.report.table import key_lines, note, simple_table, status_text
+    from nest.report.table import key_lines, simple_table, status_text
 
     optimum = found.optimum
     if optimum is None:
         return []
-    best, step = optimum.step_quanta, found.score.step_quanta
-    if best is None:
-        bound = _time(found.problem, optimum.lower_bound_ns)
-        text = f"{status_text(optimum)} {note(optimum)} {bound}".strip()
-        return [key_lines([("best plan", text)])]
-    proof = "proven" if optimum.status == "optimal" else "best known"
-    if optimum.status != "optimal" and optimum.lower_bound_quanta is not None:
-        least = _quanta(found, optimum.lower_bound_quanta)
-        proof += f", at least {least}"
-    if not found.score.feasible:
-        distance = "; the plan itself does not fit"
-    elif best == step:
-        distance = "; the plan is as good"
-    else:
-        distance = f"; the plan takes {_share(step - best, best)} more"
-    rows = [("best plan", f"{_quanta(found, best)} ({proof}){distance}")]
+    best = optimum.step_quanta
+    rows = [("best plan", _best_text(found, optimum))]
     binding = found.binding
-    if binding is None:
-        rows.append(("binding", "none of these alone gains anything"))
-    else:
+    if binding is not None:
         rows.append(("binding", binding.name))
+    elif best is not None:
+        rows.append(("binding", "none of these alone gains anything"))
     table = []
     for relaxed in found.relaxed:
         quanta = relaxed.step_quanta
         if quanta is None:
             table.append((relaxed.name, "", "", status_text(relaxed.result)))
             continue
-        gain = best - quanta
+        gain = "a plan fits"
+        if best is not None:
+            gain = "nothing"
+            if quanta < best:
+                gain = _share(best - quanta, best)
         table.append(
             (
                 relaxed.name,
                 _quanta(found, quanta),
-                _share(gain, best) if gain > 0 else "nothing",
+                gain,
                 "proven" if relaxed.proven else "best known",
             )
         )
@@ -549,6 +540,34 @@ def _bound_lines(found: Explanation) -> list[Any]:
         key_lines(rows),
         simple_table(("if", "best step", "gain", "proof"), table),
     ]
+
+
+def _best_text(found: Explanation, optimum: SolveResult) -> str:
+    """Return what is known about the best plan, and how far this one is."""
+    from nest.report.table import note, status_text
+    from nest.solvers.base import Status
+
+    best, step = optimum.step_quanta, found.score.step_quanta
+    if best is None:
+        parts = [status_text(optimum), note(optimum)]
+        if optimum.lower_bound_quanta is not None:
+            least = _quanta(found, optimum.lower_bound_quanta)
+            parts.append(f"a step takes at least {least}")
+        return ", ".join(filter(None, parts))
+    proof = "proven"
+    if optimum.status is not Status.OPTIMAL:
+        proof = "best known"
+        if optimum.lower_bound_quanta is not None:
+            proof += f", at least {_quanta(found, optimum.lower_bound_quanta)}"
+    if not found.score.feasible:
+        distance = "the plan itself does not fit"
+    elif best == step:
+        distance = "the plan is as good"
+    elif best > step:
+        distance = "the plan is better"
+    else:
+        distance = f"the plan takes {_share(step - best, best)} more"
+    return f"{_quanta(found, best)} ({proof}); {distance}"
 
 
 def _neighbour_lines(found: Explanation) -> list[Any]:

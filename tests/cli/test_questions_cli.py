@@ -9,7 +9,13 @@ import pytest
 
 from nest.ir import Problem, problem_hash, read_plan, write
 from nest.restrictions import restrict
-from tests.builders import SINGLE, make_cost, make_levels, make_plan, make_problem
+from tests.builders import (
+    SINGLE,
+    make_cost,
+    make_levels,
+    make_plan,
+    make_problem,
+)
 from tests.cli.conftest import Cli
 
 
@@ -158,7 +164,7 @@ def test_fit_says_no_and_what_is_possible(
     assert not Path(output).exists()
     code = cli("fit", problem, "--within", "59e-9", "--memory")
     assert code == 1
-    assert "best possible          60.0000 ns whatever the memory" in cli.out
+    assert "60.0000 ns whatever the memory" in cli.out
 
 
 def test_fit_of_what_never_fits(cli: Cli, tmp_path: Path) -> None:
@@ -244,18 +250,18 @@ def test_explain_has_every_part(cli: Cli, problem: str, plan: str) -> None:
     lines = [" ".join(line.split()) for line in cli.out.splitlines()]
     for line in (
         "Where the step time goes",
-        "computation 90.0000 ns 75.00 %",
-        "filling and draining the pipeline 30.0000 ns 25.00 %",
-        "slowest stage 1 of 2, 30.0000 ns per micro-batch, counted 3 times",
+        "computation 90.000 ns 75.00 %",
+        "filling and draining the pipeline 30.000 ns 25.00 %",
+        "slowest stage 1 of 2, 30.000 ns per micro-batch, counted 3 times",
         "What bounds it",
-        "best plan 60.0000 ns (proven); the plan takes 100.00 % more",
+        "best plan 60.000 ns (proven); the plan takes 100.00 % more",
         "binding none of these alone gains anything",
         "What a neighbouring plan takes",
-        "one stage less +60.0000 ns +50.00 % ±0.00 GiB stages 1 and 2 "
+        "one stage less +60.000 ns +50.00 % ±0.00 GiB stages 1 and 2 "
         "merged, single",
         "What the preferred setting costs",
-        "pp=1,r=1 at best 180.0000 ns (proven), 50.00 % more than the plan",
-        "computation 90.0000 ns 180.0000 ns +90.0000 ns",
+        "pp=1,r=1 at best 180.000 ns (proven), 50.00 % more than the plan",
+        "computation 90.000 ns 180.000 ns +90.000 ns",
     ):
         assert line in lines
     assert any(
@@ -291,7 +297,8 @@ def test_explain_a_plan_that_does_not_fit(
     assert cli("explain", path, plan) == 1
     assert "best plan  infeasible" in cli.out
     assert "0.00 GiB too much" in cli.out
-    assert "memory without limit" in cli.out
+    assert "binding    memory without limit" in cli.out
+    assert "a plan fits" in cli.out
 
 
 @pytest.mark.parametrize(
