@@ -27,8 +27,8 @@ from nest.ir.problem import Problem
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.registry import solver_class
 from nest.solvers.result import SolveResult, plan_to_json
-from nest.solvers.run import OnProgress, run_solver
-from nest.units import MAX_TOTAL, quanta_to_ns
+from nest.solvers.run import OnProgress, Running, run_solver
+from nest.units import MAX_TOTAL, format_bytes, quanta_to_ns
 from nest.versions import machine, versions
 
 Question = Literal["devices", "memory"]
@@ -406,7 +406,18 @@ class _Asker:
         if quanta is not None and self.stops:
             extra[_AT_MOST] = str(quanta)
         options = replace(self.options, extra=extra)
-        return run_solver(problem, self.solver, options, self.on_progress)
+        cluster = problem.cluster
+        what = (
+            f"{cluster.num_devices} devices of "
+            f"{format_bytes(cluster.device.memory_bytes)}"
+        )
+
+        def say(running: Running) -> None:
+            if self.on_progress is not None:
+                text = ": ".join(filter(None, (what, running.message)))
+                self.on_progress(replace(running, message=text))
+
+        return run_solver(problem, self.solver, options, say)
 
     def __call__(self, problem: Problem, quanta: int) -> Trial:
         """Return whether some plan takes at most so many quanta."""

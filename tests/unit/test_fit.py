@@ -332,3 +332,27 @@ def test_the_target_is_a_whole_number(value):
         DpSolver().solve(
             chain(), SolveOptions(extra={"at_most_quanta": value})
         )
+
+
+def test_signs_of_life_name_the_candidate(monkeypatch):
+    """What the runner reports is handed on with the cluster in front."""
+    from nest.solvers.run import Running
+
+    def run(problem, name, options, on_progress):
+        on_progress(Running(name, 1.0, None, None, False, "busy", 1000))
+        return run_inside(problem, name, options)
+
+    monkeypatch.setattr("nest.fit.run_solver", run)
+    said = []
+    fewest_devices(
+        chain(memory_bytes=2**30),
+        at_most(120),
+        [1, 2],
+        on_progress=lambda running: said.append(running.message),
+    )
+    # two questions, and the best plan on two devices
+    assert said == [
+        "1 devices of 1.00 GiB: busy",
+        "2 devices of 1.00 GiB: busy",
+        "2 devices of 1.00 GiB: busy",
+    ]
