@@ -188,7 +188,8 @@ def relaxations(problem: Problem) -> Iterator[Relaxation]:
         if size <= job.global_batch
         and (job.uneven_batches or job.global_batch % size == 0)
     }
-    if sizes:
+    # Ranks that take turns have one size.
+    if sizes and not CostModel(problem).preset.ranks_take_turns:
         sizes |= set(job.micro_batches)
         more = structs.replace(job, micro_batches=tuple(sorted(sizes)))
         yield Relaxation(

@@ -634,12 +634,17 @@ def _preferred_lines(found: Explanation) -> list[Any]:
     distance = "as long as the plan"
     if difference:
         distance = f"{_share(abs(difference), step)} {more} than the plan"
-    assert result.plan is not None
-    strategies = dict.fromkeys(
-        str(strategy)
-        for stage in result.plan.stages
-        for strategy in stage.layer_strategies
+    plan = result.plan
+    assert plan is not None
+    strategies = list(
+        dict.fromkeys(
+            str(strategy)
+            for stage in plan.stages
+            for strategy in stage.layer_strategies
+        )
     )
+    if len(strategies) > 3:
+        strategies[2:] = [f"{len(strategies) - 2} others"]
     rows = [
         (
             preferred.text,
@@ -648,9 +653,8 @@ def _preferred_lines(found: Explanation) -> list[Any]:
         ),
         (
             "its plan",
-            f"{result.plan.replicas} replicas, {len(result.plan.stages)} "
-            f"stages, micro-batch {result.plan.micro_batch}, "
-            f"{' | '.join(strategies)}",
+            f"r={plan.replicas}, b={plan.micro_batch}, pp={plan.num_blocks}, "
+            f"strategies {' | '.join(strategies)}",
         ),
     ]
     table = [
@@ -663,10 +667,11 @@ def _preferred_lines(found: Explanation) -> list[Any]:
         for name, value in preferred.terms.step.items()
         if (change := value - found.terms.step[name])
     ]
-    return [
-        key_lines(rows),
-        simple_table(("term", "plan", "preferred", "difference"), table),
-    ]
+    parts = [key_lines(rows)]
+    if table:
+        headers = ("term", "plan", "preferred", "difference")
+        parts.append(simple_table(headers, table))
+    return parts
 
 
 def _quanta(found: Explanation, quanta: int | Fraction) -> str:

@@ -260,6 +260,7 @@ def test_explain_has_every_part(cli: Cli, problem: str, plan: str) -> None:
         "one stage less +60.000 ns +50.00 % ±0.00 GiB stages 1 and 2 "
         "merged, single",
         "What the preferred setting costs",
+        "its plan r=1, b=1, pp=1, strategies single",
         "pp=1,r=1 at best 180.000 ns (proven), 50.00 % more than the plan",
         "computation 90.000 ns 180.000 ns +90.000 ns",
     ):
@@ -268,6 +269,16 @@ def test_explain_has_every_part(cli: Cli, problem: str, plan: str) -> None:
         line.startswith("zero raised by 1 illegal: stage 1: zero: expected")
         for line in lines
     )
+
+
+def test_explain_the_preferred_plan_itself(
+    cli: Cli, problem: str, plan: str
+) -> None:
+    code = cli("explain", problem, plan, "--prefer", "pp=2,r=1")
+    assert code == 0
+    end = cli.out[cli.out.index("What the preferred setting costs") :]
+    assert "(proven), as long as the plan" in end
+    assert "difference" not in end
 
 
 def test_explain_without_a_search(cli: Cli, problem: str, plan: str) -> None:

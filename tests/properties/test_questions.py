@@ -210,8 +210,8 @@ def test_neighbours_are_what_score_says(pair):
             assert verdict.step_quanta >= best
 
 
-@examples(60, full=600)
-@given(problems(preset="standard"))
+@examples(80, full=800)
+@given(st.one_of(problems(), test_piper.problems()))
 def test_relaxed_problems_are_no_slower(problem):
     """With one constraint less every plan stays one and takes no longer."""
     best = solve("dp", problem)
