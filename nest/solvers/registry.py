@@ -31,6 +31,7 @@ _BUILT_IN = {
     "dp": "nest.dp.solver:DpSolver",
     "cpsat": "formulations.cpsat.solver:CpSatSolver",
     "milp": "formulations.milp.solver:MilpSolver",
+    "alpa": "baselines.alpa:AlpaSolver",
     "random": "baselines.random_plans:RandomSolver",
 }
 _registered: dict[str, str] = {}

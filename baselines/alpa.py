@@ -1,0 +1,415 @@
+"""``alpa``: two nested programs, one inside stages and one over them.
+
+Zheng, Li, Zhang, Zhuang, Chen, Huang, Wang, Xu, Zhuo, Xing, Gonzalez, Stoica,
+*Alpa: Automating Inter- and Intra-Operator Parallelism for Distributed Deep
+Learning*, OSDI 2022 (arXiv 2201.12023), re-implemented; rules as in its code
+at b8078a9f (December 2023).
+
+Search space: one pipeline on all ``N`` devices, no fewer. Layers are
+clustered (:mod:`baselines.alpa_layers`), stages are runs of clusters. A stage
+gets a submesh, a power of two devices of a node or 2, 4, 8, … whole nodes,
+and a logical mesh ``dp × tp`` on it with ``tp`` at most a node
+(:mod:`baselines.alpa_intra`). With ``granularity: layer`` the layers of a
+stage may differ, by an integer program that counts resharding, not memory.
+
+The number of micro-batches, recomputation and ZeRO are no part of its search,
+they are what its users set: here every micro-batch of the job is tried with
+and without full recomputation, and the best plan by Alpa's objective is kept;
+ZeRO is off, or what option ``zero`` says.
+
+Objective: ``T = Σ t + (M-1) max t`` (:mod:`baselines.alpa_inter`), ``t`` the
+forward and backward pass of one micro-batch with the collectives inside the
+stage, ``M`` the micro-batches. Memory is bounded by ``max_n_succ``.
+
+What it ignores: gradient synchronisation and optimiser update, what passes
+between stages, where in the cluster a stage sits (every stage is priced as if
+it sat on the first devices), context parallelism, idle devices as a way out.
+
+Deviations from paper and code:
+
+- Layers are the operators. Times and memory come from the shared cost model,
+  in place of compiling and profiling every stage, and so do the shardings of
+  a layer: batch, tensor and expert splits that have a cost entry.
+- The integer program sees those layer times and the shared resharding costs
+  (a message forward and one backward wherever the layout changes), in place
+  of the code's α–β costs per operator; so what it minimises is ``t`` itself.
+  Gradient synchronisation is left out of it as it is out of ``t``.
+- Experts are split over the whole batch axis of the mesh or not at all; Alpa
+  could split them over the other axis as well.
+- Stages sit side by side in pipeline order, as everywhere here; Alpa places
+  the largest submesh first, so that none straddles two nodes. The detail of
+  an answer counts the stages that do.
+- Times are integers: no gap of 1e-6 between the values of ``t_max``, no
+  float32. The values of ``t_max`` are searched in another order.
+- A job whose ``zero`` leaves out 0 gets the lowest stage it allows; one
+  without ``none`` and ``full`` recomputation the first choice it has. Full
+  recomputation is the code's per-layer ``automatic_remat``; the published
+  suites of GPT models recompute always and reduce-scatter gradients, which
+  option ``zero`` comes closest to with 1.
+- The published suites set 6 to 16 clusters by hand; here 16 is the default.
+- A node is the lowest level of the network that joins several devices.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from baselines.alpa_inter import INFINITE, Pipeline, best_pipeline
+from baselines.alpa_intra import (
+    StageChoices,
+    mesh_configurations,
+    node_size,
+    stage_choices,
+    submesh_sizes,
+)
+from baselines.alpa_layers import Span, cluster, read_graph
+from baselines.common import (
+    StageChoice,
+    answer,
+    chain,
+    make_plan,
+    one_strategy_per_stage,
+)
+from nest.cost.model import CostModel
+from nest.cost.presets import get_preset
+from nest.cost.space import Case, cases, stage_counts, strategies
+from nest.errors import InvalidOptionError
+from nest.ir.plan import RECOMPUTE, Plan, Recompute, Strategy
+from nest.ir.problem import Problem
+from nest.solvers.base import (
+    Capabilities,
+    Deadline,
+    Limit,
+    Progress,
+    Report,
+    SolveOptions,
+    SolverOutput,
+    ignore_progress,
+)
+from nest.units import quanta_to_ns
+
+#: Clusters of layers, unless option ``layers`` says otherwise.
+NUM_CLUSTERS = 16
+
+SUBMESHES = ("power_of_two", "all")
+
+
+class AlpaSolver:
+    """Alpa's two programs, for every micro-batch that the job allows."""
+
+    name: ClassVar[str] = "alpa"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        exact=False,
+        anytime=True,
+        method="Alpa (re-impl.): ILP inside stages, DP over stages",
+        requires=("numpy", "pulp"),
+        searches=frozenset({"granularity"}),
+        objective=(
+            "Σ t + (M-1) max t without gradient sync and without what "
+            "passes between stages"
+        ),
+        overruns=True,
+        options={
+            "layers": f"clusters of layers (default {NUM_CLUSTERS})",
+            "recompute": (
+                "none, selective, full, or auto: none and full, the better "
+                "(default auto)"
+            ),
+            "zero": "ZeRO stage of all layers (default the job's lowest)",
+            "submeshes": (
+                "power_of_two or all numbers of nodes (default power_of_two)"
+            ),
+        },
+    )
+
+    def unsupported(self, problem: Problem) -> str | None:
+        """Return why Alpa's space does not meet the problem, or ``None``."""
+        preset = get_preset(problem.preset)
+        if preset.uniform or preset.ranks_take_turns:
+            return (
+                f"$.preset: expected one whose stages choose their own "
+                f"strategies and split every micro-batch, got "
+                f"{problem.preset!r}; use preset 'standard'"
+            )
+        for field, what in (
+            ("replicas", "a single pipeline"),
+            ("context_parallel", "no context parallelism"),
+        ):
+            allowed = getattr(problem.job, field)
+            if allowed is not None and 1 not in allowed:
+                return (
+                    f"$.job.{field}: expected 1 among the allowed values, as "
+                    f"Alpa searches {what}, got {list(allowed)}; add 1 or "
+                    f"use solver dp"
+                )
+        return None
+
+    def solve(
+        self,
+        problem: Problem,
+        options: SolveOptions,
+        report: Report = ignore_progress,
+    ) -> SolverOutput:
+        """Search for Alpa's plan.
+
+        Raises
+        ------
+        InvalidOptionError
+            If an option is out of range, or not what the job allows.
+        """
+        deadline = Deadline(options.time_limit_s)
+        search = _Search(problem, options, deadline)
+        grid = [
+            (case, recompute)
+            for recompute in search.recompute
+            for case in cases(problem)
+            if case.replicas == 1
+        ]
+        done = 0
+        for case, recompute in grid:
+            report(
+                Progress(
+                    message=f"micro-batch {case.micro_batch}, recompute "
+                    f"{recompute} ({done + 1} of {len(grid)})"
+                )
+            )
+            try:
+                better = search.improve(case, recompute)
+            except TimeoutError:
+                break
+            if better:
+                report(Progress(plan=search.plan))
+            done += 1
+        return search.answer(done, len(grid))
+
+
+class _Search:
+    """The state of one search: what is fixed, and the best plan so far."""
+
+    def __init__(
+        self, problem: Problem, options: SolveOptions, deadline: Deadline
+    ) -> None:
+        self.problem, self.deadline = problem, deadline
+        num_clusters = _read_layers(options)
+        self.recompute = _read_recompute(problem, options)
+        self.zero = _read_zero(problem, options)
+        every = _read_submeshes(options) == "all"
+        self.model = CostModel(problem)
+        self.order = chain(problem)
+        self.clusters: list[Span] = cluster(
+            *read_graph(self.model, self.order), num_clusters
+        )
+        cluster_of = problem.cluster
+        self.node = node_size(
+            [level.fan_out for level in cluster_of.topology.levels],
+            cluster_of.num_devices,
+        )
+        self.sizes = submesh_sizes(
+            self.node, cluster_of.num_devices, every=every
+        )
+        self.known: dict[object, tuple[int, ...]] = {}
+        self.plan: Plan | None = None
+        self.objective = INFINITE
+
+    def improve(self, case: Case, recompute: Recompute) -> bool:
+        """Look for a plan of one case that is better than the best.
+
+        Raises
+        ------
+        TimeoutError
+            If time runs out.
+        """
+        choices = self._stages(case, recompute)
+        counts = [
+            count
+            for count in stage_counts(self.problem, case)
+            if count <= len(self.clusters)
+        ]
+        if not choices or not counts:
+            return False
+        times = self._times(choices, max(counts))
+        found = best_pipeline(
+            times,
+            self.sizes,
+            case.devices,
+            case.num_micro_batches,
+            counts,
+            cutoff=self.objective,
+            check_time=self._check_time,
+        )
+        if found is None:
+            return False
+        self.objective = found.objective(case.num_micro_batches)
+        self.plan = self._plan(case, choices, found)
+        return True
+
+    def _check_time(self) -> None:
+        if self.deadline.passed:
+            raise TimeoutError
+
+    def _usable(self, case: Case, recompute: Recompute) -> list[Strategy]:
+        return [
+            s
+            for s in strategies(self.problem, case.micro_batch)
+            if s.cp == 1
+            and s.ep in (1, s.dp)
+            and s.recompute == recompute
+            # on one rank all ZeRO stages are the same, and one is listed
+            and (s.zero == self.zero or s.dp == 1)
+        ]
+
+    def _stages(self, case: Case, recompute: Recompute) -> list[StageChoices]:
+        usable = self._usable(case, recompute)
+        found = []
+        for size in self.sizes:
+            for strategies_of in mesh_configurations(
+                usable,
+                size,
+                self.node,
+                per_layer=not one_strategy_per_stage(self.problem),
+            ):
+                self._check_time()
+                found.append(
+                    stage_choices(
+                        self.model,
+                        case,
+                        self.order,
+                        self.clusters,
+                        strategies_of,
+                        self.deadline,
+                        self.known,
+                    )
+                )
+        return found
+
+    def _times(
+        self, choices: list[StageChoices], most_stages: int
+    ) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+        """Return the least times by (behind, first, last, submesh)."""
+        num_clusters = len(self.clusters)
+        times = np.full(
+            (most_stages, num_clusters, num_clusters, len(self.sizes)),
+            INFINITE,
+            dtype=np.int64,
+        )
+        behind = np.arange(most_stages)[:, None, None]
+        for choice in choices:
+            least = times[..., self.sizes.index(choice.size)]
+            fits = behind <= choice.behind[None]
+            np.minimum(
+                least, np.where(fits, choice.times[None], INFINITE), out=least
+            )
+        return times
+
+    def _plan(
+        self, case: Case, choices: list[StageChoices], found: Pipeline
+    ) -> Plan:
+        stages: list[StageChoice] = []
+        for number, (start, stop, position) in enumerate(found.stages, 1):
+            behind = len(found.stages) - number
+            place = (start, stop - 1)
+            best = min(
+                (
+                    choice
+                    for choice in choices
+                    if choice.size == self.sizes[position]
+                    and choice.behind[place] >= behind
+                ),
+                key=lambda choice: choice.times[place],
+            )
+            stages.append(
+                (
+                    self.clusters[start][0],
+                    self.clusters[stop - 1][1],
+                    best.chosen.get(place, best.strategies[0]),
+                )
+            )
+        return make_plan(self.problem, case, stages)
+
+    def answer(self, done: int, total: int) -> SolverOutput:
+        """Return what was found after ``done`` of ``total`` searches."""
+        limit = Limit.TIME if done < total else None
+        notes = [f"{len(self.clusters)} clusters"]
+        if limit:
+            notes.append(f"{done} of {total} searches done")
+        if self.plan is None:
+            num_devices = self.problem.cluster.num_devices
+            notes.append(
+                f"no pipeline uses exactly {num_devices} devices in submeshes "
+                f"and fits"
+            )
+            return answer(None, limit=limit, detail="; ".join(notes))
+        straddling = self._straddling(self.plan)
+        if straddling:
+            notes.append(f"{straddling} stages not at a node's boundary")
+        return answer(
+            self.plan,
+            quanta_to_ns(self.objective, self.problem.quantum_ps),
+            limit=limit,
+            detail="; ".join(notes),
+        )
+
+    def _straddling(self, plan: Plan) -> int:
+        """Count the stages on more nodes than Alpa would place them."""
+        count = offset = 0
+        for stage in plan.stages:
+            nodes = (offset + stage.devices - 1) // self.node
+            nodes -= offset // self.node - 1
+            count += nodes > -(-stage.devices // self.node)
+            offset += stage.devices
+        return count
+
+
+# Options
+
+
+def _read_layers(options: SolveOptions) -> int:
+    text = options.extra.get("layers", str(NUM_CLUSTERS))
+    if not text.isdecimal() or int(text) < 1:
+        raise InvalidOptionError(
+            f"alpa.layers: expected a whole number >= 1, got {text!r}; "
+            f"correct the value"
+        )
+    return int(text)
+
+
+def _read_recompute(
+    problem: Problem, options: SolveOptions
+) -> list[Recompute]:
+    allowed: list[Recompute] = [
+        name for name in RECOMPUTE if name in problem.job.recompute
+    ]
+    text = options.extra.get("recompute", "auto")
+    if text == "auto":
+        return [name for name in allowed if name != "selective"] or allowed
+    for name in allowed:
+        if name == text:
+            return [name]
+    raise InvalidOptionError(
+        f"alpa.recompute: expected auto or what the job allows "
+        f"({', '.join(allowed)}), got {text!r}; correct the value"
+    )
+
+
+def _read_zero(problem: Problem, options: SolveOptions) -> int:
+    allowed = sorted(problem.job.zero)
+    text = options.extra.get("zero", str(allowed[0]))
+    for stage in allowed:
+        if text == str(stage):
+            return stage
+    raise InvalidOptionError(
+        f"alpa.zero: expected what the job allows "
+        f"({', '.join(map(str, allowed))}), got {text!r}; correct the value"
+    )
+
+
+def _read_submeshes(options: SolveOptions) -> str:
+    text = options.extra.get("submeshes", SUBMESHES[0])
+    if text not in SUBMESHES:
+        raise InvalidOptionError(
+            f"alpa.submeshes: expected {' or '.join(SUBMESHES)}, got "
+            f"{text!r}; correct the value"
+        )
+    return text

@@ -1,0 +1,230 @@
+"""The inter-operator program of ``alpa``: stages, submeshes, their order.
+
+With ``t(i, k, m, c)`` the time of one micro-batch in a stage of clusters
+``i..k`` on submesh ``m`` in configuration ``c``, and ``M`` micro-batches, it
+minimises
+
+``T = Σ t + (M - 1) max t``
+
+over all sequences of stages that cover the clusters and use exactly all
+``D`` devices, where a stage with ``s - 1`` stages behind it needs ``s - 1 <=
+max_n_succ(i, k, m, c)``. For a limit ``t_max`` on the stages,
+
+``f(s, i, j) = min_{k, m, c} t(i, k, m, c) + f(s-1, k+1, j - n_m)``
+
+is the least sum of ``s`` stages from cluster ``i`` on ``j`` devices (Zheng et
+al. 2022, §5.2; ``training_dp`` in ``stage_construction.py`` at alpa b8078a9f).
+
+Alpa tries every value of ``t`` as ``t_max``, ascending, until ``t_max M``
+alone is no better than the best ``T``. Here fewer are tried with the same
+result. Let ``f(t)`` be the least sum under limit ``t``; it falls as ``t``
+rises. No pipeline whose largest stage is above ``a`` and at most ``b`` is
+better than ``f(b) + (M-1) a'``, ``a'`` the value next to ``a``. The values
+between two that were tried are dropped if that is no better than the best
+``T``, and halved otherwise.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+#: Above every sum of times, and still a number after adding two of them.
+INFINITE = 2**61
+
+
+class Pipeline(NamedTuple):
+    """A sequence of stages.
+
+    Attributes
+    ----------
+    total, largest
+        ``Σ t`` and ``max t`` in quanta.
+    stages
+        Per stage, in pipeline order, (first cluster, first cluster behind
+        it, position of its submesh size).
+    """
+
+    total: int
+    largest: int
+    stages: tuple[tuple[int, int, int], ...]
+
+    def objective(self, num_micro_batches: int) -> int:
+        """Return ``T = Σ t + (M-1) max t`` in quanta."""
+        return self.total + (num_micro_batches - 1) * self.largest
+
+
+def best_pipeline(
+    times: Ints,
+    sizes: Sequence[int],
+    num_devices: int,
+    num_micro_batches: int,
+    counts: Sequence[int],
+    *,
+    cutoff: int = INFINITE,
+    check_time: Callable[[], None] = lambda: None,
+) -> Pipeline | None:
+    """Return the pipeline with the least ``T``.
+
+    Parameters
+    ----------
+    times
+        Quanta, of shape (stages, clusters, clusters, submeshes):
+        ``times[s-1, i, k, m]`` is the least ``t(i, k, m, c)`` among the
+        configurations that have room with ``s - 1`` stages behind;
+        :data:`INFINITE` if there is none.
+    sizes
+        Devices of every submesh.
+    num_devices
+        How many devices to use, no fewer.
+    num_micro_batches
+        ``M``.
+    counts
+        Allowed numbers of stages.
+    cutoff
+        Pipelines whose ``T`` is not below are of no use.
+    check_time
+        Called before every program; what it raises ends the search.
+
+    Returns
+    -------
+    Pipeline or None
+        ``None`` if there is none below the cutoff.
+    """
+    counts = [count for count in counts if count <= len(times)]
+    values: list[int] = np.unique(times[times < INFINITE]).tolist()
+    if not counts or not values:
+        return None
+    times = times[: max(counts)]
+    best: Pipeline | None = None
+    tried: dict[int, Pipeline | None] = {}
+
+    def attempt(position: int) -> Pipeline | None:
+        nonlocal best, cutoff
+        if position not in tried:
+            check_time()
+            found = least_sum(
+                times, sizes, num_devices, values[position], counts
+            )
+            tried[position] = found
+            if found:
+                # it answers for limits down to its largest stage
+                tried[bisect_left(values, found.largest)] = found
+            if found and found.objective(num_micro_batches) < cutoff:
+                best, cutoff = found, found.objective(num_micro_batches)
+        return tried[position]
+
+    def useless(total: int, position: int) -> bool:
+        return total + (num_micro_batches - 1) * values[position] >= cutoff
+
+    loosest = attempt(len(values) - 1)
+    if loosest is None:
+        return best
+    # limits from here on cannot give less than the cutoff
+    low = 0
+    high = bisect_left(
+        range(len(values)), True, key=lambda i: useless(loosest.total, i)
+    )
+    if high == 0 or attempt(high - 1) is None:
+        return best
+    high -= 1
+    highest = high
+    while low < high:
+        middle = (low + high) // 2
+        if attempt(middle) is None:
+            low = middle + 1
+        else:
+            high = middle
+    # what is left between the tightest limit that works and the loosest
+    pending = [(low, highest)]
+    while pending:
+        first, last = pending.pop()
+        tight, loose = attempt(first), attempt(last)
+        assert tight is not None
+        assert loose is not None
+        last = bisect_left(values, loose.largest)
+        if last - first < 2 or tight.total == loose.total:
+            continue
+        if useless(loose.total, first + 1):
+            continue
+        middle = (first + last) // 2
+        attempt(middle)
+        pending += [(middle, last), (first, middle)]
+    return best
+
+
+def least_sum(
+    times: Ints,
+    sizes: Sequence[int],
+    num_devices: int,
+    limit: int,
+    counts: Sequence[int],
+) -> Pipeline | None:
+    """Return the pipeline with the least ``Σ t`` and no ``t`` above a limit.
+
+    Parameters and result as in :func:`best_pipeline`; ``limit`` in quanta.
+    Of equal pipelines the one with fewer stages is taken.
+    """
+    num_clusters = times.shape[1]
+    allowed = np.where(times > limit, INFINITE, times)
+    shape = (num_clusters + 1, num_devices + 1)
+    sums = [np.full(shape, INFINITE, dtype=np.int64)]
+    sums[0][num_clusters, 0] = 0
+    for stage in allowed:
+        before = sums[-1]
+        least = np.full(shape, INFINITE, dtype=np.int64)
+        for stop in range(1, num_clusters + 1):
+            if before[stop].min() >= INFINITE:
+                continue
+            for position, size in enumerate(sizes):
+                if size > num_devices:
+                    continue
+                column = stage[:stop, stop - 1, position]
+                if column.min() >= INFINITE:
+                    continue
+                rows = least[:stop, size:]
+                rest = before[stop, : num_devices + 1 - size]
+                np.minimum(rows, column[:, None] + rest[None, :], out=rows)
+        sums.append(least)
+    count = min(counts, key=lambda s: (sums[s][0, num_devices], s))
+    total = int(sums[count][0, num_devices])
+    if total >= INFINITE:
+        return None
+    return _trace(allowed, sizes, sums, count, total)
+
+
+def _trace(
+    allowed: Ints,
+    sizes: Sequence[int],
+    sums: Sequence[Ints],
+    count: int,
+    total: int,
+) -> Pipeline:
+    """Follow the least sum back; the first choice that reaches it counts."""
+    num_clusters = allowed.shape[1]
+    start, devices, left = 0, sums[0].shape[1] - 1, total
+    largest = 0
+    stages = []
+    for behind in range(count - 1, -1, -1):
+        start, stop, position = next(
+            (start, stop, position)
+            for stop in range(start + 1, num_clusters + 1)
+            for position, size in enumerate(sizes)
+            if size <= devices
+            and allowed[behind, start, stop - 1, position]
+            + sums[behind][stop, devices - size]
+            == left
+        )
+        time = int(allowed[behind, start, stop - 1, position])
+        stages.append((start, stop, position))
+        largest = max(largest, time)
+        left -= time
+        devices -= sizes[position]
+        start = stop
+    return Pipeline(total, largest, tuple(stages))

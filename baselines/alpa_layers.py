@@ -1,0 +1,162 @@
+"""How ``alpa`` clusters the layers of a graph before it cuts stages.
+
+Alpa clusters operators into ``L`` clusters (its "layers") so that little data
+passes between neighbours and none computes much more than the others
+(``layer_construction.py`` at alpa b8078a9f, ``cluster_jaxpr_by_cost``); stages
+are then runs of clusters. Here the units are the layers of the graph in
+topological order:
+
+``cost[r, q] = min_k max(cost[k, q-1], bytes(k, r))``
+
+over the spans of layers ``k+1..r`` that are single layers or whose
+computation stays below ``(1 + ε) total / L``, ``ε = 1/2``. ``bytes(k, r)`` is
+what layers up to ``k`` produce and the span reads, every producer once. Ties
+are broken by the sum of ``bytes`` and then by the sum of squares of the
+numbers of layers.
+
+Deviations: Alpa wants three matrix products in a cluster, which every
+transformer layer has, so that rule is left out; its ties are equal to 1e-4
+relative, here they are equal. Computation is the time of the least split
+layer instead of FLOPs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from nest.cost.model import CostModel
+
+#: ``(start, stop)`` in the chain.
+Span = tuple[int, int]
+
+#: A cluster of several layers stays below ``3/2`` of the mean computation.
+BOUND = (3, 2)
+
+
+def cluster(
+    work: Sequence[int],
+    reads: Sequence[Sequence[tuple[int, int]]],
+    num_clusters: int,
+) -> list[Span]:
+    """Return the clusters of a chain of layers.
+
+    Parameters
+    ----------
+    work
+        Computation of every layer, in any unit.
+    reads
+        For every layer the ``(producer, bytes)`` of what it reads, producers
+        by their position in the chain.
+    num_clusters
+        How many to make; where the bound leaves no such clustering the
+        largest smaller number that has one, as Alpa's search for a number
+        of layers does. With as many as there are layers, or more, every
+        layer is a cluster.
+
+    Returns
+    -------
+    list of (start, stop)
+        In the order of the chain.
+    """
+    if num_clusters >= len(work):
+        return [(i, i + 1) for i in range(len(work))]
+    for count in range(num_clusters, 1, -1):
+        found = _cluster(work, reads, count)
+        if found is not None:
+            return found
+    return [(0, len(work))]
+
+
+def _cluster(
+    work: Sequence[int],
+    reads: Sequence[Sequence[tuple[int, int]]],
+    num_clusters: int,
+) -> list[Span] | None:
+    """Return exactly so many clusters; ``None`` if the bound forbids it."""
+    num_layers = len(work)
+    spans = _spans(work, reads, num_clusters)
+    # (largest bytes, their sum, squared sizes) and where the last span starts
+    best: list[tuple[int, int, int] | None] = [(0, 0, 0)]
+    best += [None] * num_layers
+    starts: list[list[int]] = []
+    for _ in range(num_clusters):
+        after: list[tuple[int, int, int] | None] = [None] * (num_layers + 1)
+        start = [-1] * (num_layers + 1)
+        for stop, candidates in enumerate(spans, 1):
+            for first, size_bytes in candidates:
+                before = best[first]
+                if before is None:
+                    continue
+                value = (
+                    max(before[0], size_bytes),
+                    before[1] + size_bytes,
+                    before[2] + (stop - first) ** 2,
+                )
+                known = after[stop]
+                if known is None or value < known:
+                    after[stop] = value
+                    start[stop] = first
+        best = after
+        starts.append(start)
+    if best[num_layers] is None:
+        return None
+    found: list[Span] = []
+    stop = num_layers
+    for start in reversed(starts):
+        found.append((start[stop], stop))
+        stop = start[stop]
+    return found[::-1]
+
+
+def _spans(
+    work: Sequence[int],
+    reads: Sequence[Sequence[tuple[int, int]]],
+    num_clusters: int,
+) -> list[list[tuple[int, int]]]:
+    """Return for every stop the ``(start, bytes read)`` of legal spans."""
+    num_layers = len(work)
+    sums = [0, *accumulate(work)]
+    over, under = BOUND
+    limit = over * sums[-1]
+    spans: list[list[tuple[int, int]]] = [[] for _ in range(num_layers)]
+    for start in range(num_layers):
+        read: dict[int, int] = {}
+        for stop in range(start + 1, num_layers + 1):
+            inside = under * num_clusters * (sums[stop] - sums[start])
+            if stop > start + 1 and inside >= limit > 0:
+                break
+            for producer, size_bytes in reads[stop - 1]:
+                if producer < start:
+                    read[producer] = max(read.get(producer, 0), size_bytes)
+            spans[stop - 1].append((start, sum(read.values())))
+    return spans
+
+
+def read_graph(
+    model: CostModel, order: Sequence[int]
+) -> tuple[list[int], list[list[tuple[int, int]]]]:
+    """Return computation and reads of the layers of a chain.
+
+    Computation is that of the least split cost entry, in quanta per sample,
+    all its ranks together; bytes are per sample.
+    """
+    kinds = {kind.name: kind for kind in model.problem.graph.kinds}
+    work_of = {}
+    for name, kind in kinds.items():
+        cost = min(
+            kind.costs,
+            key=lambda c: (c.tp * c.cp * c.ep, c.samples, c.key),
+            default=None,
+        )
+        time_ns = 0.0
+        if cost is not None:
+            time_ns = (cost.forward_ns + cost.backward_ns) / cost.samples
+            time_ns *= cost.tp * cost.cp * cost.ep
+        work_of[name] = model.quanta(time_ns, f"kind {name!r}")
+    layers = model.problem.graph.layers
+    place = {position: i for i, position in enumerate(order)}
+    reads: list[list[tuple[int, int]]] = [[] for _ in order]
+    for source, target, size_bytes in model.edges:
+        reads[place[target]].append((place[source], size_bytes))
+    return [work_of[layers[i].kind] for i in order], reads
