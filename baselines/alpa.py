@@ -14,8 +14,7 @@ stage may differ, by an integer program that counts resharding, not memory.
 
 The number of micro-batches, recomputation and ZeRO are no part of its search,
 they are what its users set: here every micro-batch of the job is tried with
-and without full recomputation, and the best plan by Alpa's objective is kept;
-ZeRO is off, or what option ``zero`` says.
+and without full recomputation, and the best plan by Alpa's objective is kept.
 
 Objective: ``T = Σ t + (M-1) max t`` (:mod:`baselines.alpa_inter`), ``t`` the
 forward and backward pass of one micro-batch with the collectives inside the
@@ -36,17 +35,20 @@ Deviations from paper and code:
   Gradient synchronisation is left out of it as it is out of ``t``.
 - Experts are split over the whole batch axis of the mesh or not at all; Alpa
   could split them over the other axis as well.
-- Stages sit side by side in pipeline order, as everywhere here; Alpa places
-  the largest submesh first, so that none straddles two nodes. The detail of
-  an answer counts the stages that do.
+- Stages sit side by side in pipeline order, as everywhere here. Alpa places
+  the largest submesh first, so that none sits on more nodes than it must; a
+  plan whose stages do so in pipeline order would not be Alpa's. So only
+  pipelines without such stages are searched, unless option ``placement`` is
+  ``any``; the detail of an answer then counts them.
 - Times are integers: no gap of 1e-6 between the values of ``t_max``, no
   float32. The values of ``t_max`` are searched in another order.
-- A job whose ``zero`` leaves out 0 gets the lowest stage it allows; one
-  without ``none`` and ``full`` recomputation the first choice it has. Full
-  recomputation is the code's per-layer ``automatic_remat``; the published
-  suites of GPT models recompute always and reduce-scatter gradients, which
-  option ``zero`` comes closest to with 1.
-- The published suites set 6 to 16 clusters by hand; here 16 is the default.
+- Flags are those of the published suites (``suite_auto_gpt.py``) as far as
+  they go: reduce-scatter and all-gather in place of the all-reduce of
+  gradients, with sharded optimiser state (``prefer_reduce_scatter``), is ZeRO
+  1 here. They set 6 to 16 clusters by hand, here 16 is the default; and they
+  recompute always, by layer, which here is tried beside no recomputation. A
+  job that does not allow ZeRO 1 gets the lowest stage that it allows; one
+  with neither ``none`` nor ``full`` recomputation what it has.
 - A node is the lowest level of the network that joins several devices.
 """
 
@@ -56,7 +58,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from baselines.alpa_inter import INFINITE, Pipeline, best_pipeline
+from baselines.alpa_inter import (
+    INFINITE,
+    Pipeline,
+    best_pipeline,
+    straddles,
+)
 from baselines.alpa_intra import (
     StageChoices,
     mesh_configurations,
@@ -93,7 +100,9 @@ from nest.units import quanta_to_ns
 #: Clusters of layers, unless option ``layers`` says otherwise.
 NUM_CLUSTERS = 16
 
+#: Values of the options, the default first.
 SUBMESHES = ("power_of_two", "all")
+PLACEMENTS = ("aligned", "any")
 
 
 class AlpaSolver:
@@ -117,9 +126,15 @@ class AlpaSolver:
                 "none, selective, full, or auto: none and full, the better "
                 "(default auto)"
             ),
-            "zero": "ZeRO stage of all layers (default the job's lowest)",
+            "zero": (
+                "ZeRO stage of all layers (default 1, or the job's lowest)"
+            ),
             "submeshes": (
                 "power_of_two or all numbers of nodes (default power_of_two)"
+            ),
+            "placement": (
+                "aligned: no stage on more nodes than it must, or any "
+                "(default aligned)"
             ),
         },
     )
@@ -195,7 +210,8 @@ class _Search:
         num_clusters = _read_layers(options)
         self.recompute = _read_recompute(problem, options)
         self.zero = _read_zero(problem, options)
-        every = _read_submeshes(options) == "all"
+        every = _read_choice(options, "submeshes", SUBMESHES) == "all"
+        placement = _read_choice(options, "placement", PLACEMENTS)
         self.model = CostModel(problem)
         self.order = chain(problem)
         self.clusters: list[Span] = cluster(
@@ -206,6 +222,7 @@ class _Search:
             [level.fan_out for level in cluster_of.topology.levels],
             cluster_of.num_devices,
         )
+        self.aligned = self.node if placement == "aligned" else None
         self.sizes = submesh_sizes(
             self.node, cluster_of.num_devices, every=every
         )
@@ -236,6 +253,7 @@ class _Search:
             case.devices,
             case.num_micro_batches,
             counts,
+            node=self.aligned,
             cutoff=self.objective,
             check_time=self._check_time,
         )
@@ -337,13 +355,16 @@ class _Search:
         if self.plan is None:
             num_devices = self.problem.cluster.num_devices
             notes.append(
-                f"no pipeline uses exactly {num_devices} devices in submeshes "
+                f"no pipeline of submeshes uses exactly {num_devices} devices "
                 f"and fits"
             )
             return answer(None, limit=limit, detail="; ".join(notes))
         straddling = self._straddling(self.plan)
         if straddling:
-            notes.append(f"{straddling} stages not at a node's boundary")
+            notes.append(
+                f"{straddling} of {len(self.plan.stages)} stages on more "
+                f"nodes than they must"
+            )
         return answer(
             self.plan,
             quanta_to_ns(self.objective, self.problem.quantum_ps),
@@ -355,9 +376,7 @@ class _Search:
         """Count the stages on more nodes than Alpa would place them."""
         count = offset = 0
         for stage in plan.stages:
-            nodes = (offset + stage.devices - 1) // self.node
-            nodes -= offset // self.node - 1
-            count += nodes > -(-stage.devices // self.node)
+            count += straddles(offset, stage.devices, self.node)
             offset += stage.devices
         return count
 
@@ -395,7 +414,8 @@ def _read_recompute(
 
 def _read_zero(problem: Problem, options: SolveOptions) -> int:
     allowed = sorted(problem.job.zero)
-    text = options.extra.get("zero", str(allowed[0]))
+    default = 1 if 1 in allowed else allowed[0]
+    text = options.extra.get("zero", str(default))
     for stage in allowed:
         if text == str(stage):
             return stage
@@ -405,11 +425,13 @@ def _read_zero(problem: Problem, options: SolveOptions) -> int:
     )
 
 
-def _read_submeshes(options: SolveOptions) -> str:
-    text = options.extra.get("submeshes", SUBMESHES[0])
-    if text not in SUBMESHES:
+def _read_choice(
+    options: SolveOptions, name: str, values: tuple[str, ...]
+) -> str:
+    text = options.extra.get(name, values[0])
+    if text not in values:
         raise InvalidOptionError(
-            f"alpa.submeshes: expected {' or '.join(SUBMESHES)}, got "
-            f"{text!r}; correct the value"
+            f"alpa.{name}: expected {' or '.join(values)}, got {text!r}; "
+            f"correct the value"
         )
     return text

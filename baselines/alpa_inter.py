@@ -67,6 +67,7 @@ def best_pipeline(
     num_micro_batches: int,
     counts: Sequence[int],
     *,
+    node: int | None = None,
     cutoff: int = INFINITE,
     check_time: Callable[[], None] = lambda: None,
 ) -> Pipeline | None:
@@ -87,6 +88,8 @@ def best_pipeline(
         ``M``.
     counts
         Allowed numbers of stages.
+    node
+        Devices of a node, if no stage may sit on more nodes than it must.
     cutoff
         Pipelines whose ``T`` is not below are of no use.
     check_time
@@ -110,7 +113,7 @@ def best_pipeline(
         if position not in tried:
             check_time()
             found = least_sum(
-                times, sizes, num_devices, values[position], counts
+                times, sizes, num_devices, values[position], counts, node
             )
             tried[position] = found
             if found:
@@ -165,6 +168,7 @@ def least_sum(
     num_devices: int,
     limit: int,
     counts: Sequence[int],
+    node: int | None = None,
 ) -> Pipeline | None:
     """Return the pipeline with the least ``Σ t`` and no ``t`` above a limit.
 
@@ -173,6 +177,13 @@ def least_sum(
     """
     num_clusters = times.shape[1]
     allowed = np.where(times > limit, INFINITE, times)
+    # what a stage adds if it begins with so many devices left
+    places = np.zeros((len(sizes), num_devices + 1), dtype=np.int64)
+    if node is not None:
+        for position, size in enumerate(sizes):
+            for devices in range(num_devices + 1):
+                if straddles(num_devices - devices, size, node):
+                    places[position, devices] = INFINITE
     shape = (num_clusters + 1, num_devices + 1)
     sums = [np.full(shape, INFINITE, dtype=np.int64)]
     sums[0][num_clusters, 0] = 0
@@ -190,18 +201,26 @@ def least_sum(
                     continue
                 rows = least[:stop, size:]
                 rest = before[stop, : num_devices + 1 - size]
+                rest = np.minimum(rest + places[position, size:], INFINITE)
                 np.minimum(rows, column[:, None] + rest[None, :], out=rows)
         sums.append(least)
     count = min(counts, key=lambda s: (sums[s][0, num_devices], s))
     total = int(sums[count][0, num_devices])
     if total >= INFINITE:
         return None
-    return _trace(allowed, sizes, sums, count, total)
+    return _trace(allowed, sizes, places, sums, count, total)
+
+
+def straddles(offset: int, size: int, node: int) -> bool:
+    """Whether devices ``[offset, offset + size)`` are on needless nodes."""
+    nodes = (offset + size - 1) // node - offset // node + 1
+    return nodes > -(-size // node)
 
 
 def _trace(
     allowed: Ints,
     sizes: Sequence[int],
+    places: Ints,
     sums: Sequence[Ints],
     count: int,
     total: int,
@@ -217,6 +236,7 @@ def _trace(
             for stop in range(start + 1, num_clusters + 1)
             for position, size in enumerate(sizes)
             if size <= devices
+            and places[position, devices] == 0
             and allowed[behind, start, stop - 1, position]
             + sums[behind][stop, devices - size]
             == left

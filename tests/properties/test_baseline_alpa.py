@@ -1,0 +1,193 @@
+"""``alpa``: legal plans, the best of its own space, and never below ``dp``."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+
+from baselines.alpa import AlpaSolver
+from baselines.alpa_inter import straddles
+from baselines.alpa_intra import max_n_succ, node_size, submesh_sizes
+from baselines.common import front_terms
+from nest.cost.model import CostModel
+from nest.cost.space import cases, strategies
+from nest.ir import Plan, Problem
+from nest.solvers.base import SolveOptions, SolverOutput, Status
+from nest.solvers.judge import judge
+from nest.solvers.registry import get_solver
+from nest.solvers.result import Outcome
+from tests.properties.profiles import examples
+from tests.strategies import problems
+
+
+def solve(problem: Problem) -> SolverOutput:
+    return AlpaSolver().solve(problem, SolveOptions())
+
+
+def check_fair(problem: Problem, output: SolverOutput) -> None:
+    """The judge takes the plan, and ``dp`` has one at least as good."""
+    verdict = judge(problem, output, capabilities=AlpaSolver.capabilities)
+    assert verdict.outcome is Outcome.SOLVED, verdict.detail
+    if verdict.status is not Status.FEASIBLE:
+        return
+    assert verdict.score is not None
+    best = get_solver("dp")().solve(problem, SolveOptions())
+    assert best.status is Status.OPTIMAL
+    assert best.claimed_quanta is not None
+    assert best.claimed_quanta <= verdict.score.step_quanta
+
+
+def own_objective(problem: Problem, plan: Plan) -> int:
+    """Add up a plan's times as Alpa does, every stage on device 0 and up."""
+    model = CostModel(problem)
+    (case,) = [
+        case
+        for case in cases(problem)
+        if (case.replicas, case.micro_batch)
+        == (plan.replicas, plan.micro_batch)
+    ]
+    index = problem.graph.index
+    loads = []
+    for stage in plan.stages:
+        strategy_of = {
+            index[str(layer)]: strategy
+            for layer, strategy in zip(
+                stage.layers, stage.layer_strategies, strict=True
+            )
+        }
+        load = 0
+        for position, strategy in strategy_of.items():
+            terms = front_terms(model, case, position, strategy)
+            assert terms is not None
+            load += terms.forward + terms.backward
+        level = model.network.level(0, stage.devices - 1)
+        for source, target, size_bytes in model.edges:
+            if {source, target} <= strategy_of.keys():
+                ends = (strategy_of[source], strategy_of[target])
+                if len({(s.dp, s.tp, s.cp) for s in ends}) > 1:
+                    load += sum(
+                        model.message(level)
+                        + model.tensor(
+                            level,
+                            size_bytes,
+                            case.micro_batch,
+                            s.shards(problem.job.sequence_parallel),
+                        )
+                        for s in ends
+                    )
+        loads.append(load)
+    return sum(loads) + (case.num_micro_batches - 1) * max(loads)
+
+
+def check_own(problem: Problem, output: SolverOutput) -> None:
+    """One pipeline on all devices, and the objective is what it says."""
+    plan = output.plan
+    assert plan is not None
+    assert plan.replicas == 1
+    assert plan.devices_used == problem.cluster.num_devices
+    assert output.own_objective_ns == own_objective(problem, plan)
+
+
+def least_objective(problem: Problem) -> int | None:
+    """Enumerate Alpa's space with one strategy per stage."""
+    model = CostModel(problem)
+    order = problem.graph.topological_order()
+    job, cluster = problem.job, problem.cluster
+    node = node_size(
+        [level.fan_out for level in cluster.topology.levels],
+        cluster.num_devices,
+    )
+    sizes = submesh_sizes(node, cluster.num_devices, every=False)
+    zero = 1 if 1 in job.zero else min(job.zero)
+    flags = {"none", "full"} & set(job.recompute) or set(job.recompute)
+    best = None
+    for case, flag in itertools.product(cases(problem), sorted(flags)):
+        if case.replicas > 1:
+            continue
+        usable = [
+            s
+            for s in strategies(problem, case.micro_batch)
+            if s.devices in sizes
+            and (s.tp <= node or s.dp == 1)
+            and s.cp == 1
+            and s.ep in (1, s.dp)
+            and s.recompute == flag
+            and (s.zero == zero or s.dp == 1)
+        ]
+
+        def stage(start, stop, strategy, behind, case=case):
+            terms = [
+                front_terms(model, case, position, strategy)
+                for position in order[start:stop]
+            ]
+            if None in terms:
+                return None
+            room = max_n_succ(
+                cluster.device.memory_bytes,
+                sum(t.static_bytes for t in terms),
+                sum(t.kept_bytes for t in terms),
+                max(t.working_bytes for t in terms),
+            )
+            if behind > room:
+                return None
+            return sum(t.forward + t.backward for t in terms)
+
+        def search(start, offset, loads, left, case=case, usable=usable):
+            """Yield the loads of all ways to place ``left`` more stages."""
+            if left == 0:
+                if (start, offset) == (len(order), cluster.num_devices):
+                    yield loads
+                return
+            for stop in range(start + 1, len(order) + 1):
+                for strategy in usable:
+                    size = strategy.devices
+                    if offset + size > cluster.num_devices:
+                        continue
+                    if straddles(offset, size, node):
+                        continue
+                    load = stage(start, stop, strategy, left - 1)
+                    if load is not None:
+                        yield from search(
+                            stop, offset + size, [*loads, load], left - 1
+                        )
+
+        for count in range(1, len(order) + 1):
+            for loads in search(0, 0, [], count):
+                total = sum(loads) + (case.num_micro_batches - 1) * max(loads)
+                best = total if best is None else min(best, total)
+    return best
+
+
+@examples(60, full=600)
+@given(problems(preset="standard"))
+def test_dp_is_never_worse(problem):
+    if AlpaSolver().unsupported(problem) is None:
+        output = solve(problem)
+        check_fair(problem, output)
+        if output.plan is not None:
+            check_own(problem, output)
+
+
+@examples(60, full=600)
+@given(problems(granularity="layer"))
+def test_dp_is_never_worse_with_a_strategy_per_layer(problem):
+    """And Alpa itself is no worse than with one per stage."""
+    if AlpaSolver().unsupported(problem) is None:
+        output = solve(problem)
+        check_fair(problem, output)
+        if output.plan is not None:
+            check_own(problem, output)
+        best = least_objective(problem)
+        if best is not None:
+            assert output.own_objective_ns is not None
+            assert output.own_objective_ns <= best
+
+
+@examples(60, full=600)
+@given(problems(preset="standard"))
+def test_the_best_plan_of_its_space(problem):
+    if AlpaSolver().unsupported(problem) is None:
+        output = solve(problem)
+        assert output.own_objective_ns == least_objective(problem)
+        assert (output.plan is None) == (output.own_objective_ns is None)
