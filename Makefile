@@ -1,7 +1,7 @@
 # Everything a checkout needs, from a machine that has only make and
 # python3 (3.11 or newer, with its venv module).
 #
-#   make demo       compare the three exact solvers on a built-in problem
+#   make demo       compare two exact solvers and Alpa on a built-in problem
 #   make test       lint, type check, and the whole test suite
 #   make lint       only the static checks
 #   make test-full  the agreement tests on thousands of random problems
@@ -42,7 +42,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@touch $@
 
 demo: $(STAMP)
-	$(BIN)/nest compare --solvers dp,milp,cpsat
+	$(BIN)/nest compare --solvers dp,milp,alpa
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -11,6 +11,7 @@ from baselines.alpa_inter import straddles
 from baselines.alpa_intra import max_n_succ, node_size, submesh_sizes
 from baselines.common import front_terms
 from nest.cost.model import CostModel
+from nest.cost.score import score
 from nest.cost.space import cases, strategies
 from nest.ir import Plan, Problem
 from nest.solvers.base import SolveOptions, SolverOutput, Status
@@ -81,12 +82,17 @@ def own_objective(problem: Problem, plan: Plan) -> int:
 
 
 def check_own(problem: Problem, output: SolverOutput) -> None:
-    """One pipeline on all devices, and the objective is what it says."""
+    """One pipeline on all devices, and the objective is what it says.
+
+    Alpa keeps room for one micro-batch more than 1F1B has in flight.
+    """
     plan = output.plan
     assert plan is not None
     assert plan.replicas == 1
     assert plan.devices_used == problem.cluster.num_devices
     assert output.own_objective_ns == own_objective(problem, plan)
+    if problem.job.schedule == "1f1b":
+        assert score(problem, plan).feasible
 
 
 def least_objective(problem: Problem) -> int | None:
