@@ -6,18 +6,13 @@ configuration* is what the layers of a stage may choose from on one logical
 mesh.
 
 With one strategy per stage that is one strategy. With one per layer it is an
-integer program over one-hot ``s_i`` (layer ``i`` takes sharding ``a``) and
-one-hot ``e_ij`` (edge ``ij`` sees the pair ``ab``),
-
-``min Σ_i c_i·s_i + Σ_ij r_ij·e_ij``,  ``Σ_b e_ij[a, b] <= s_i[a]``,
-``Σ_a e_ij[a, b] <= s_j[b]``
-
-(Zheng et al. 2022, eq. 1; ``_call_solver_serialized_args`` in
-``auto_sharding.py`` at alpa b8078a9f). On a mesh ``dp × mp`` every layer
-splits the batch over the first axis (``force_batch_dim_to_mesh_dim``) and
-itself over the second; its experts it may split over the whole first axis. On
-the one-dimensional mesh it chooses between the batch and itself. The program
-knows no memory, so every single strategy is tried as well.
+integer program (:mod:`baselines.alpa_shardings`). On a mesh ``dp × mp`` every
+layer splits the batch over the first axis (``force_batch_dim_to_mesh_dim``)
+and itself over the second; its experts it may split over the whole first
+axis. On the one-dimensional mesh it chooses between the batch and itself. The
+program knows no memory, so every single strategy is tried as well. Sources:
+``get_submesh_choices`` and ``get_one_submesh_autosharding_config_choices`` in
+``stage_construction.py`` at alpa b8078a9f.
 """
 
 from __future__ import annotations
@@ -30,6 +25,7 @@ from numpy.typing import NDArray
 
 from baselines.alpa_inter import INFINITE
 from baselines.alpa_layers import Span
+from baselines.alpa_shardings import Pairs, least_shardings
 from baselines.common import front_terms
 from nest.cost.model import CostModel
 from nest.cost.space import Case
@@ -40,12 +36,6 @@ Ints = NDArray[np.int64]
 
 #: Alpa's limit on the stages behind a stage (``INFINITY_N_STAGES``).
 MOST_BEHIND = 4096
-
-#: Alpa's time limit for one integer program.
-ILP_LIMIT_S = 600.0
-
-#: Cost of every pair of choices of two layers, in quanta.
-Pairs = tuple[tuple[int, ...], ...]
 
 
 class StageChoices(NamedTuple):
@@ -91,8 +81,8 @@ def submesh_sizes(node: int, num_devices: int, *, every: bool) -> list[int]:
     """Return the sizes of the submeshes, ascending.
 
     Powers of two inside a node, the node, then 2, 4, 8, … nodes (2, 3, 4, …
-    with ``every``), as ``get_submesh_choices`` in ``stage_construction.py``.
-    Alpa wants nodes whose size is a power of two; here any will do.
+    with ``every``). Alpa wants nodes whose size is a power of two; here any
+    will do.
     """
     sizes = {node}
     size = 1
@@ -173,6 +163,11 @@ def stage_choices(
         Bounds the integer programs.
     known
         What the integer programs found so far, kept over calls.
+
+    Raises
+    ------
+    TimeoutError
+        If time runs out.
     """
     size = strategies[0].devices
     table = _LayerTable(model, case, order, strategies)
@@ -193,6 +188,8 @@ def stage_choices(
                 span = range(clusters[i][0], clusters[k][1])
                 picks = tuple(cheapest[span.start : span.stop].tolist())
                 if not plain and mixed[i, k]:
+                    if deadline.passed:
+                        raise TimeoutError
                     picks = table.shard(span, deadline, known)
                     times[i, k] = table.time(span, picks)
                     behind[i, k] = table.behind(span, picks)
@@ -394,162 +391,3 @@ def _span_sums(row: Ints, first: Ints, last: Ints) -> Ints:
     sums = np.concatenate(([0], np.cumsum(row)))
     differences: Ints = sums[last][None, :] - sums[first][:, None]
     return differences
-
-
-# The integer program
-
-
-def least_shardings(
-    costs: Sequence[Sequence[int | None]],
-    edges: Sequence[tuple[int, int, Pairs]],
-    deadline: Deadline,
-) -> tuple[int, ...]:
-    """Return the choice of every node with the least sum of costs.
-
-    Nodes with one neighbour are first merged into it, which changes no
-    optimum (Alpa's ``CostGraph`` merges nodes as well); what is left is an
-    integer program for CBC.
-
-    Parameters
-    ----------
-    costs
-        Quanta of every node under every choice; ``None`` if it is not
-        available. Every node has an available one.
-    edges
-        (source, target, quanta by source's and target's choice).
-    deadline
-        If time runs out, the best choice known is returned, as Alpa does.
-    """
-    nodes: list[dict[int, int]] = [
-        {a: value for a, value in enumerate(row) if value is not None}
-        for row in costs
-    ]
-    around: list[dict[int, dict[tuple[int, int], int]]] = [{} for _ in nodes]
-    for source, target, pairs in edges:
-        for a in nodes[source]:
-            for b in nodes[target]:
-                for u, v, pair in (
-                    (source, target, (a, b)),
-                    (target, source, (b, a)),
-                ):
-                    table = around[u].setdefault(v, {})
-                    table[pair] = table.get(pair, 0) + pairs[a][b]
-    answers: list[tuple[int, int, dict[int, int]]] = []
-    leaves = [u for u in range(len(nodes)) if len(around[u]) == 1]
-    while leaves:
-        leaf = leaves.pop()
-        if len(around[leaf]) != 1:
-            continue
-        ((other, table),) = around[leaf].items()
-        reply = {
-            b: min(
-                nodes[leaf],
-                key=lambda a: (nodes[leaf][a] + table[a, b], a),
-            )
-            for b in nodes[other]
-        }
-        for b, a in reply.items():
-            nodes[other][b] += nodes[leaf][a] + table[a, b]
-        answers.append((leaf, other, reply))
-        around[leaf].clear()
-        del around[other][leaf]
-        if len(around[other]) == 1:
-            leaves.append(other)
-    left = [u for u in range(len(nodes)) if around[u]]
-    picks = [min(node, key=lambda a: (node[a], a)) for node in nodes]
-    if left:
-        picks = _solve(nodes, around, left, picks, deadline)
-    for leaf, other, reply in reversed(answers):
-        picks[leaf] = reply[picks[other]]
-    return tuple(picks)
-
-
-def _solve(
-    nodes: Sequence[dict[int, int]],
-    around: Sequence[dict[int, dict[tuple[int, int], int]]],
-    left: Sequence[int],
-    picks: list[int],
-    deadline: Deadline,
-) -> list[int]:
-    """Return the picks, those of the nodes left from the integer program."""
-    import pulp
-
-    limit_s = ILP_LIMIT_S
-    if deadline.remaining_s is not None:
-        limit_s = min(limit_s, deadline.remaining_s)
-    program = pulp.LpProblem("shardings", pulp.LpMinimize)
-    s = {
-        u: {a: pulp.LpVariable(f"s_{u}_{a}", cat="Binary") for a in nodes[u]}
-        for u in left
-    }
-    terms = []
-    for u in left:
-        program += pulp.lpSum(s[u].values()) == 1
-        least = min(nodes[u].values())
-        terms += [(nodes[u][a] - least) * s[u][a] for a in nodes[u]]
-    for u in left:
-        for v, table in around[u].items():
-            if u > v:
-                continue
-            e = {
-                (a, b): pulp.LpVariable(f"e_{u}_{v}_{a}_{b}", cat="Binary")
-                for a, b in table
-            }
-            program += pulp.lpSum(e.values()) == 1
-            for a in nodes[u]:
-                program += pulp.lpSum(e[a, b] for b in nodes[v]) <= s[u][a]
-            for b in nodes[v]:
-                program += pulp.lpSum(e[a, b] for a in nodes[u]) <= s[v][b]
-            terms += [table[pair] * e[pair] for pair in table]
-    program += pulp.lpSum(terms)
-    best = _descend(nodes, around, left, picks)
-    if limit_s > 0:
-        program.solve(
-            pulp.PULP_CBC_CMD(msg=False, gapRel=0, timeLimit=limit_s)
-        )
-        found = list(best)
-        for u in left:
-            values = {a: s[u][a].value() or 0.0 for a in s[u]}
-            found[u] = max(values, key=lambda a: (values[a], -a))
-        if _total(nodes, around, left, found) < _total(
-            nodes, around, left, best
-        ):
-            best = found
-    return best
-
-
-def _total(
-    nodes: Sequence[dict[int, int]],
-    around: Sequence[dict[int, dict[tuple[int, int], int]]],
-    left: Sequence[int],
-    picks: Sequence[int],
-) -> int:
-    return sum(nodes[u][picks[u]] for u in left) + sum(
-        table[picks[u], picks[v]]
-        for u in left
-        for v, table in around[u].items()
-        if u < v
-    )
-
-
-def _descend(
-    nodes: Sequence[dict[int, int]],
-    around: Sequence[dict[int, dict[tuple[int, int], int]]],
-    left: Sequence[int],
-    picks: list[int],
-) -> list[int]:
-    """Return picks that no change of one node makes better."""
-    picks = list(picks)
-    changed = True
-    while changed:
-        changed = False
-        for u in left:
-            cost = {
-                a: nodes[u][a]
-                + sum(table[a, picks[v]] for v, table in around[u].items())
-                for a in nodes[u]
-            }
-            best = min(cost, key=lambda a: (cost[a], a))
-            if cost[best] < cost[picks[u]]:
-                picks[u], changed = best, True
-    return picks

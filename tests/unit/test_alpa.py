@@ -7,6 +7,7 @@ import random
 import re
 
 import numpy as np
+import pulp
 import pytest
 from msgspec.structs import replace
 
@@ -18,16 +19,16 @@ from baselines.alpa_inter import (
     straddles,
 )
 from baselines.alpa_intra import (
-    least_shardings,
     max_n_succ,
     mesh_configurations,
     node_size,
     submesh_sizes,
 )
 from baselines.alpa_layers import cluster, read_graph
+from baselines.alpa_shardings import least_shardings
 from nest.cost.model import CostModel
 from nest.cost.score import score
-from nest.errors import InvalidOptionError
+from nest.errors import InvalidOptionError, SolverError
 from nest.ir import Activations, Strategy
 from nest.solvers.base import Deadline, Limit, SolveOptions, Status
 from nest.solvers.registry import get_solver
@@ -371,7 +372,7 @@ def shardings_cost(costs, edges, picks):
 @pytest.mark.parametrize("seed", range(40))
 def test_shardings_cost_what_enumeration_finds(seed):
     rng = random.Random(seed)
-    num_nodes = rng.randint(1, 5)
+    num_nodes = rng.randint(1, 6)
     costs = [
         [
             None if a and rng.random() < 0.2 else rng.randint(0, 30)
@@ -402,17 +403,36 @@ def test_shardings_cost_what_enumeration_finds(seed):
     assert shardings_cost(costs, edges, found) == expected
 
 
-def test_the_integer_program_leaves_a_local_optimum():
-    """All take the free choice and pay 3 · 4, or the other and pay 3 · 1.
+#: Four nodes, each a neighbour of all others: no node can be merged. All
+#: take the free choice and pay 6 · 4, or the other and pay 4 · 1; no single
+#: node gains by a change, 1 + 3 · 10 + 3 · 4.
+LOCAL_OPTIMUM = (
+    [[0, 1]] * 4,
+    [
+        (u, v, ((4, 10), (10, 0)))
+        for u, v in itertools.combinations(range(4), 2)
+    ],
+)
 
-    No single node gains by a change: 1 + 2 · 10 + 4.
-    """
-    pairs = ((4, 10), (10, 0))
-    edges = [(0, 1, pairs), (1, 2, pairs), (0, 2, pairs)]
-    costs = [[0, 1]] * 3
-    assert least_shardings(costs, edges, Deadline(None)) == (1, 1, 1)
-    # without time for the program
-    assert least_shardings(costs, edges, Deadline(1e-9)) == (0, 0, 0)
+
+def test_the_integer_program_leaves_a_local_optimum():
+    assert least_shardings(*LOCAL_OPTIMUM, Deadline(None)) == (1, 1, 1, 1)
+
+
+def test_without_time_the_best_choice_known_counts():
+    assert least_shardings(*LOCAL_OPTIMUM, Deadline(1e-9)) == (0, 0, 0, 0)
+
+
+def test_a_failing_engine_is_named(monkeypatch):
+    def fail(self, solver):
+        raise pulp.PulpSolverError("out of order")
+
+    monkeypatch.setattr(pulp.LpProblem, "solve", fail)
+    with pytest.raises(SolverError, match="alpa: engine CBC: out of order"):
+        least_shardings(*LOCAL_OPTIMUM, Deadline(None))
+    # a chain needs no engine
+    chain = ([[0, 5], [5, 0]], [(0, 1, ((0, 2), (2, 0)))])
+    assert least_shardings(*chain, Deadline(None)) == (0, 1)
 
 
 # The solver
