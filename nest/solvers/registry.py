@@ -32,6 +32,7 @@ _BUILT_IN = {
     "cpsat": "formulations.cpsat.solver:CpSatSolver",
     "milp": "formulations.milp.solver:MilpSolver",
     "alpa": "baselines.alpa:AlpaSolver",
+    "galvatron": "baselines.galvatron:GalvatronSolver",
     "random": "baselines.random_plans:RandomSolver",
 }
 _registered: dict[str, str] = {}

@@ -1,0 +1,726 @@
+"""``galvatron``: a strategy per layer within a memory budget, stage by stage.
+
+Miao, Wang, Jiang, Shi, Nie, Zhang and Cui, *Galvatron: Efficient Transformer
+Training over Multiple GPUs Using Automatic Parallelism*, PVLDB 16(3), 2022,
+and the code published with it, Hetu-Galvatron, main branch at cea12ff.
+docs/baselines/galvatron.md compares this re-implementation with recorded
+answers of that code.
+
+Search space
+    A decision tree: pipeline degree first, the same devices for every stage;
+    then tensor and data parallelism in powers of two, DDP or ZeRO-2 (the
+    job's default) or ZeRO-3, recomputation or not — a leaf per layer. One
+    more leaf, without recomputation, for what is no layer: embedding and
+    head. The outer loops go through micro-batches, pipeline degrees and the
+    largest tensor parallel degree (whose buffer every device pays). Layers
+    are divided evenly if they are of one kind, else by memory. Where a job
+    wants one strategy per stage, Galvatron's coarse mode: one strategy for
+    the whole model.
+
+Objective
+    Every stage minimises the sum of its own layers by a dynamic program over
+    whole MiB; a formula for 1F1B compares what comes out
+    (:mod:`baselines.galvatron_core`). Gradient sync overlaps the backward
+    pass, both slowed down by 1.1256 meanwhile.
+
+What it ignores
+    Where stages sit and how fast their links are, beyond the first devices;
+    a slow stage in the middle of the pipeline; the gradient sync of embedding
+    and head; the second gather of ZeRO-3 and the scatter per micro-batch of
+    ZeRO-2; strategy changes between stages; the optimiser update; working
+    sets of recomputation and of gathered weights. Changes of the tensor
+    parallel degree are charged 100 times the bandwidth's time (a slip of
+    units in the code). A fifth of a memory above 20 GiB is left to the
+    allocator's cache, so plans rarely overrun.
+
+Deviations from the code
+    - Times and memory come from the shared cost model instead of profiles:
+      computation and collectives of the layer on the first devices, gradient
+      sync of a plain all-reduce, what the layer keeps, the static bytes of
+      its ZeRO stage (without the code's 0.003 per shard). The context of
+      1 GiB is the device's reserve, the buffer of the largest tensor parallel
+      degree the largest working set at it.
+    - Its data parallel degree ``D`` becomes ``R`` replicas times ``dp`` inside
+      a stage; all legal ``(R, B)`` with ``R dp = D`` are tried, the smallest
+      ``R`` first: ZeRO shards over ``dp`` only. Gradients are synchronised
+      over all of ``D``. Where ``D`` does not fit the batch, the most devices
+      that do are used.
+    - Embedding and head are the layers before and behind all others whose
+      kinds occur once. In coarse mode they are recomputed like the layers, as
+      one strategy per stage demands.
+    - No loop over Ulysses sequence parallelism, which the plan space does not
+      have; Megatron's follows the job. Context parallelism is off, as in the
+      shipped settings. Experts are spread by the least ``ep`` with a plan that
+      fits, a setting its users make by hand. Selective recomputation is used
+      only where a job does not allow to keep everything.
+    - A point-to-point transfer moves the largest tensors that cross a cut of
+      the division. Devices below 1 GiB count memory in smaller units.
+    - The bi-objective search for pipeline divisions of Galvatron-BMW (arXiv
+      2307.02031) is in no branch of the code and not here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from baselines.common import (
+    StageChoice,
+    answer,
+    chain,
+    front_terms,
+    make_plan,
+    one_strategy_per_stage,
+)
+from baselines.galvatron_core import (
+    Choice,
+    Other,
+    Tables,
+    bias_s,
+    divide_by_memory,
+    divide_even,
+    hidden_s,
+    overlapped_s,
+    ranges,
+    solve_tasks,
+    usable_mib,
+)
+from nest.cost.model import Block, CostModel, LayerTerms
+from nest.cost.space import Case, cases, stage_counts, strategies
+from nest.ir.plan import Plan, Strategy
+from nest.ir.problem import Problem
+from nest.solvers.base import (
+    Capabilities,
+    Deadline,
+    Limit,
+    Progress,
+    Report,
+    SolveOptions,
+    SolverOutput,
+    ignore_progress,
+)
+
+MIB = 2**20
+NS_PER_S = 10**9
+PS_PER_S = 10**12
+
+#: The published overlap_coefficient.json.
+OVERLAP_SLOWDOWN = 1.125552573612729
+
+#: Strategy changes as coded take this many times what the bandwidth says.
+TRANSITION_FACTOR = 100
+
+#: Memory is counted in at least so many units.
+MIN_UNITS = 1024
+
+
+class GalvatronSolver:
+    """Galvatron's search on the per-layer terms of the shared cost model."""
+
+    name: ClassVar[str] = "galvatron"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        exact=False,
+        anytime=True,
+        method="dynamic program over layers and memory, stage by stage",
+        searches=frozenset({"granularity"}),
+        objective="Galvatron's pipeline time",
+        overruns=True,
+    )
+
+    def unsupported(self, problem: Problem) -> str | None:
+        """Return why the preset's plans are not Galvatron's, or ``None``."""
+        if problem.preset == "standard":
+            return None
+        return (
+            f"$.preset: expected 'standard', as Galvatron's stages and data "
+            f"parallel ranks are not those of {problem.preset!r}, got "
+            f"{problem.preset!r}; use another solver"
+        )
+
+    def solve(
+        self,
+        problem: Problem,
+        options: SolveOptions,
+        report: Report = ignore_progress,
+    ) -> SolverOutput:
+        """Return the plan with the best time by Galvatron's formula."""
+        search = _Search(problem, Deadline(options.time_limit_s), report)
+        found = search.run()
+        limit = Limit.TIME if search.stopped else None
+        if found is None:
+            if search.stopped:
+                detail = "no task was solved in time"
+            elif search.num_tasks:
+                detail = "no plan fits by Galvatron's memory model"
+            else:
+                detail = "no plan is in Galvatron's search space"
+            return answer(None, limit=limit, detail=detail)
+        plan, time_s = found
+        return answer(
+            plan,
+            time_s * NS_PER_S,
+            limit=limit,
+            detail="not all tasks were solved" if limit else "",
+        )
+
+
+class Task(NamedTuple):
+    """One turn of the outer loops.
+
+    Attributes
+    ----------
+    case
+        Replicas and micro-batch.
+    num_stages, devices
+        Pipeline degree; devices of a stage.
+    offered
+        Strategies of the layers.
+    heads
+        Strategies of embedding and head.
+    """
+
+    case: Case
+    num_stages: int
+    devices: int
+    offered: tuple[Strategy, ...]
+    heads: tuple[Strategy, ...]
+
+    @property
+    def ep(self) -> int:
+        """Expert parallel degree of all its strategies."""
+        return self.offered[0].ep
+
+
+def memory_unit_bytes(memory_bytes: int) -> int:
+    """Return the unit that memory is counted in: 1 MiB, if that is small.
+
+    Else the largest power of two of which the device has at least 1024.
+    """
+    if memory_bytes >= MIN_UNITS * MIB:
+        return MIB
+    return 1 << max(0, (memory_bytes // MIN_UNITS).bit_length() - 1)
+
+
+def budget_units(memory_bytes: int) -> int:
+    """Return the units of memory that layers, embedding and head may fill."""
+    return usable_mib(memory_bytes // memory_unit_bytes(memory_bytes))
+
+
+def split_chain(problem: Problem) -> tuple[int, int]:
+    """Return the range of the chain that holds the layers.
+
+    What comes before and behind is embedding and head: positions of kinds
+    that occur once in the graph. A chain of such kinds only is all layers.
+    """
+    kinds = [problem.graph.layers[i].kind for i in chain(problem)]
+    counts = Counter(kinds)
+    inner = [i for i, kind in enumerate(kinds) if counts[kind] > 1]
+    if not inner:
+        return 0, len(kinds)
+    return inner[0], inner[-1] + 1
+
+
+def cut_bytes(problem: Problem) -> list[int]:
+    """Return the bytes per sample that cross the chain before each position.
+
+    Every tensor once, with the largest size any later layer needs.
+    """
+    place = {node: i for i, node in enumerate(chain(problem))}
+    crossing = [0] * len(place)
+    for tensor in CostModel(problem).tensors:
+        readers = sorted(
+            (place[node], size) for node, size in tensor.consumers
+        )
+        for cut in range(place[tensor.producer] + 1, readers[-1][0] + 1):
+            crossing[cut] += max(size for i, size in readers if i >= cut)
+    return crossing
+
+
+def list_tasks(problem: Problem, model: CostModel) -> list[Task]:
+    """Return the turns of the outer loops, by ``ep`` and then in order.
+
+    Of each pipeline degree only those that use the most devices.
+    """
+    order = chain(problem)
+    first, last = split_chain(problem)
+    ends = [*order[:first], *order[last:]]
+    found: list[Task] = []
+    most_used: dict[tuple[int, int], int] = {}
+    for case in cases(problem):
+        offers = _offers(problem, case)
+        choices = {
+            key: list(
+                _choices(
+                    problem, model, case, offered, order[first:last], ends
+                )
+            )
+            for key, offered in offers.items()
+        }
+        for num_stages in stage_counts(problem, case):
+            most = min(last - first, case.num_micro_batches)
+            if not _is_power_of_two(num_stages) or num_stages > most:
+                continue
+            room = case.devices // num_stages
+            for ep in sorted({ep for ep, _ in offers}):
+                widths = [
+                    devices
+                    for other, devices in offers
+                    if other == ep and devices <= room and choices[ep, devices]
+                ]
+                if not widths:
+                    continue
+                devices = max(widths)
+                used = case.replicas * devices
+                key = (ep, num_stages)
+                most_used[key] = max(used, most_used.get(key, 0))
+                found += [
+                    Task(case, num_stages, devices, *choice)
+                    for choice in choices[ep, devices]
+                ]
+    return sorted(
+        (
+            task
+            for task in found
+            if task.case.replicas * task.devices
+            == most_used[task.ep, task.num_stages]
+        ),
+        key=lambda task: task.ep,
+    )
+
+
+def _is_power_of_two(number: int) -> bool:
+    return not number & (number - 1)
+
+
+def _offers(
+    problem: Problem, case: Case
+) -> dict[tuple[int, int], list[Strategy]]:
+    """Return Galvatron's strategies by ``ep`` and devices."""
+    job = problem.job
+    default_zero = max((z for z in job.zero if z < 3), default=3)
+    keep_all = "none" if "none" in job.recompute else "selective"
+    offers: dict[tuple[int, int], list[Strategy]] = {}
+    for strategy in strategies(problem, case.micro_batch):
+        if (
+            strategy.cp == 1
+            and _is_power_of_two(strategy.tp)
+            and (strategy.dp == 1 or strategy.zero in (default_zero, 3))
+            and strategy.recompute in (keep_all, "full")
+        ):
+            key = (strategy.ep, strategy.devices)
+            offers.setdefault(key, []).append(strategy)
+    for offered in offers.values():
+        offered.sort(key=lambda s: (s.tp, s.zero, s.recompute == "full"))
+    return offers
+
+
+def _choices(
+    problem: Problem,
+    model: CostModel,
+    case: Case,
+    offered: Sequence[Strategy],
+    layers: Sequence[int],
+    ends: Sequence[int],
+) -> Iterator[tuple[tuple[Strategy, ...], tuple[Strategy, ...]]]:
+    """Return what layers, and embedding and head, may use, for every task.
+
+    Only tasks in which every layer can use something, and embedding and head
+    something in common.
+    """
+    kinds = [layer.kind for layer in problem.graph.layers]
+
+    def usable(nodes: Sequence[int], strategy: Strategy) -> list[bool]:
+        one_each = {kinds[node]: node for node in nodes}
+        return [
+            model.available(node, strategy, case.micro_batch) is None
+            for node in one_each.values()
+        ]
+
+    if one_strategy_per_stage(problem):
+        common = tuple(s for s in offered if all(usable([*layers, *ends], s)))
+        if common:
+            yield common, common
+        return
+    heads = [s for s in offered if all(usable(ends, s))]
+    table = {s: usable(layers, s) for s in offered}
+    for tp in sorted({s.tp for s in offered}):
+        narrow = tuple(s for s in offered if s.tp <= tp and any(table[s]))
+        at_ends = tuple(s for s in heads if s.tp <= tp)
+        plain = tuple(s for s in at_ends if s.recompute != "full")
+        columns = zip(*(table[s] for s in narrow), strict=True)
+        if narrow and at_ends and all(map(any, columns)):
+            yield narrow, plain or at_ends
+
+
+class _Pass(NamedTuple):
+    """What a layer takes per micro-batch, in s, and its gradient sync."""
+
+    forward_s: float
+    backward_s: float
+    messages_s: float
+    sync_s: float
+
+
+class _Search:
+    """The tables of all tasks of one problem, and their search."""
+
+    def __init__(
+        self, problem: Problem, deadline: Deadline, report: Report
+    ) -> None:
+        self.problem = problem
+        self.deadline = deadline
+        self.report = report
+        self.model = CostModel(problem)
+        # the same layers under plain data parallelism, nothing hidden
+        self.plain = CostModel(
+            replace(
+                problem,
+                job=replace(problem.job, zero=(0,), gradient_sync_overlap=0.0),
+            )
+        )
+        self.order = chain(problem)
+        self.kinds = [problem.graph.layers[i].kind for i in self.order]
+        self.first, self.last = split_chain(problem)
+        self.cuts = cut_bytes(problem)
+        self.coarse = one_strategy_per_stage(problem)
+        self.unit_bytes = memory_unit_bytes(
+            problem.cluster.device.memory_bytes
+        )
+        self.passes: dict[object, _Pass | None] = {}
+        self.num_tasks = 0
+        self.stopped = False
+
+    def run(self) -> tuple[Plan, float] | None:
+        """Return the best plan and its predicted time in s."""
+        tasks = list_tasks(self.problem, self.model)
+        budget = budget_units(self.problem.cluster.device.memory_bytes)
+        self.num_tasks = len(tasks)
+        for ep, group in groupby(tasks, lambda task: task.ep):
+            made = [
+                (task, self.make_tables(task))
+                for task in group
+                if not self.stop()
+            ]
+            self.report(Progress(message=f"{len(made)} tasks with ep {ep}"))
+
+            def tell(
+                position: int,
+                choice: Choice,
+                made: list[tuple[Task, Tables]] = made,
+            ) -> None:
+                self.report(
+                    Progress(
+                        plan=self.make_plan(*made[position], choice),
+                        message=f"predicted {choice.time_s:.6g} s",
+                    )
+                )
+
+            found = solve_tasks(
+                [tables for _, tables in made],
+                budget,
+                coarse=self.coarse,
+                stop=self.stop,
+                report=tell,
+            )
+            if found is not None:
+                position, choice = found
+                return self.make_plan(*made[position], choice), choice.time_s
+        return None
+
+    def stop(self) -> bool:
+        """Whether the time is up; remembers that it was asked in vain."""
+        self.stopped = self.stopped or self.deadline.passed
+        return self.stopped
+
+    def make_plan(self, task: Task, tables: Tables, choice: Choice) -> Plan:
+        """Return the plan of what a task chose."""
+        head = task.heads[choice.other]
+        chosen = [head] * self.first
+        chosen += [task.offered[s] for s in choice.strategies]
+        chosen += [head] * (len(self.order) - self.last)
+        stages: list[StageChoice] = []
+        for start, stop in self.stage_ranges(tables):
+            stages.append((start, stop, chosen[start:stop]))
+        return make_plan(self.problem, task.case, stages)
+
+    def stage_ranges(self, tables: Tables) -> list[tuple[int, int]]:
+        """Return the stages as ranges of the chain."""
+        starts = [start + self.first for start, _ in tables.stages]
+        starts[0] = 0
+        return list(zip(starts, [*starts[1:], len(self.order)], strict=True))
+
+    def make_tables(self, task: Task) -> Tables:
+        """Return the tables of a task."""
+        inner = range(self.first, self.last)
+        names = sorted(set(self.kinds[self.first : self.last]))
+        row = {name: i for i, name in enumerate(names)}
+        rows = np.array([row[self.kinds[i]] for i in inner])
+        position = {self.kinds[i]: i for i in inner}
+
+        size = (len(names), len(task.offered))
+        with_sync, without = np.full(size, np.inf), np.full(size, np.inf)
+        memory = np.zeros((task.num_stages, *size), np.int64)
+        for i, name in enumerate(names):
+            for j, strategy in enumerate(task.offered):
+                found = self.layer_pass(task, position[name], strategy)
+                if found is None:
+                    continue
+                with_sync[i, j] = _layer_s(found, strategy, found.sync_s)
+                without[i, j] = _layer_s(found, strategy, 0.0)
+                for stage in range(task.num_stages):
+                    memory[stage, i, j] = self.units(
+                        self.memory_bytes(
+                            task, position[name], strategy, stage
+                        )
+                    )
+        stages = self.divide(task)
+        transfers = self.transfers_s(task, stages)
+        return Tables(
+            num_chunks=task.case.num_micro_batches,
+            stages=stages,
+            layer_sync_s=(with_sync + transfers)[rows],
+            layer_no_sync_s=(without + transfers)[rows],
+            memory_units=memory[:, rows],
+            transition_s=self.transitions_s(task),
+            others=self.others(task),
+        )
+
+    def units(self, size_bytes: int) -> int:
+        """Return memory in units, rounded up."""
+        return -(-size_bytes // self.unit_bytes)
+
+    def seconds(self, quanta: int) -> float:
+        """Return a time of the shared model in s."""
+        return quanta * self.problem.quantum_ps / PS_PER_S
+
+    def layer_pass(
+        self, task: Task, position: int, strategy: Strategy
+    ) -> _Pass | None:
+        """Return computation, collectives and gradient sync of a layer.
+
+        Of the layer at a position of the chain under plain data parallelism,
+        on the first devices; ``None`` if it has no cost.
+        """
+        case, node = task.case, self.order[position]
+        plain = replace(strategy, zero=0)
+        key = (case.replicas, case.micro_batch, self.kinds[position], plain)
+        if key not in self.passes:
+            block = front_terms(self.plain, case, node, plain)
+            alone = self.plain.layer_terms(node, plain, case.micro_batch, None)
+            if block is None or alone is None:
+                self.passes[key] = None
+            else:
+                computation = alone.forward + alone.backward
+                total = block.forward + block.backward
+                self.passes[key] = _Pass(
+                    self.seconds(alone.forward),
+                    self.seconds(alone.backward),
+                    self.seconds(total - computation),
+                    self.seconds(block.sync - alone.sync),
+                )
+        return self.passes[key]
+
+    def terms(
+        self, task: Task, position: int, strategy: Strategy
+    ) -> LayerTerms | None:
+        """Return the shared model's terms of a layer on the first devices."""
+        return front_terms(
+            self.model, task.case, self.order[position], strategy
+        )
+
+    def memory_bytes(
+        self, task: Task, position: int, strategy: Strategy, stage: int
+    ) -> int:
+        """Return what a layer needs on a stage without its working set."""
+        terms = self.terms(task, position, strategy)
+        assert terms is not None
+        in_flight = 1
+        if task.num_stages > 1:
+            in_flight = (
+                task.case.num_micro_batches
+                if self.problem.job.schedule == "gpipe"
+                else task.num_stages - stage
+            )
+        return terms.static_bytes + in_flight * terms.kept_bytes
+
+    def ends(self, task: Task) -> list[tuple[int, int]]:
+        """Return position and stage of embedding and head layers."""
+        behind = range(self.last, len(self.order))
+        return [
+            *((i, 0) for i in range(self.first)),
+            *((i, task.num_stages - 1) for i in behind),
+        ]
+
+    def others(self, task: Task) -> tuple[Other, ...]:
+        """Return the strategies of embedding and head.
+
+        Time per micro-batch and memory of every stage, with the device's
+        reserve and the working sets in it.
+        """
+        others = []
+        for head in task.heads:
+            times = [0.0] * task.num_stages
+            reserve = self.reserve_bytes(task, head)
+            memory = [reserve] * task.num_stages
+            for position, stage in self.ends(task):
+                found = self.layer_pass(task, position, head)
+                assert found is not None
+                gather_s = found.sync_s / 2 if head.zero == 3 else 0.0
+                times[stage] += (
+                    hidden_s(gather_s, found.forward_s, OVERLAP_SLOWDOWN)
+                    + found.backward_s
+                    + found.messages_s
+                )
+                memory[stage] += self.memory_bytes(task, position, head, stage)
+            others.append(
+                Other(tuple(times), tuple(self.units(x) for x in memory))
+            )
+        return tuple(others)
+
+    def reserve_bytes(self, task: Task, head: Strategy) -> int:
+        """Return the reserve of a device and the largest working set.
+
+        Of all layers at the largest tensor parallel degree of the task (of
+        the strategy itself in coarse mode), nothing sharded or recomputed.
+        """
+        tp = head.tp if self.coarse else max(s.tp for s in task.offered)
+        wide = [s for s in task.offered if s.tp == tp]
+        wide = [s for s in wide if s.recompute != "full"] or wide
+        found = [
+            terms.working_bytes
+            for strategy in wide
+            for position in {k: i for i, k in enumerate(self.kinds)}.values()
+            if (
+                terms := front_terms(
+                    self.plain,
+                    task.case,
+                    self.order[position],
+                    replace(strategy, zero=0),
+                )
+            )
+        ]
+        return max(found, default=0)
+
+    def divide(self, task: Task) -> tuple[tuple[int, int], ...]:
+        """Return the stages as ranges of the layers."""
+        num_layers = self.last - self.first
+        kinds = self.kinds[self.first : self.last]
+        if task.num_stages == 1 or len(set(kinds)) == 1:
+            return ranges(divide_even(num_layers, task.num_stages))
+        # least tensor parallel degree, least sharded, nothing recomputed
+        strategy = task.offered[0]
+        in_flight = task.case.num_micro_batches
+
+        def need(position: int) -> int:
+            terms = self.terms(task, position, strategy)
+            if terms is None:
+                return 0
+            return terms.static_bytes + in_flight * terms.kept_bytes
+
+        others = [0] * task.num_stages
+        for position, stage in self.ends(task):
+            others[stage] += need(position)
+        layers = [need(i) for i in range(self.first, self.last)]
+        return ranges(divide_by_memory(layers, others))
+
+    def transfers_s(
+        self, task: Task, stages: Sequence[tuple[int, int]]
+    ) -> np.ndarray:
+        """Return every strategy's share of a point-to-point transfer.
+
+        ``2 P`` messages, one each way per stage, spread over all layers
+        (galvatron.md §5).
+        """
+        if task.num_stages == 1:
+            return np.zeros(len(task.offered))
+        case, devices = task.case, task.devices
+        largest = max(self.cuts[start + self.first] for start, _ in stages[1:])
+        block = Block(case.replicas, case.devices, devices, devices)
+        level = max(self.model.boundary_levels(block, forward=True))
+        num_layers = self.last - self.first
+        times = [
+            self.model.message(level)
+            + self.model.tensor(level, largest, case.micro_batch, s.dp)
+            for s in task.offered
+        ]
+        return np.array(
+            [
+                2 * task.num_stages * self.seconds(time) / num_layers
+                for time in times
+            ]
+        )
+
+    def transitions_s(self, task: Task) -> np.ndarray:
+        """Return the times between strategies of neighbouring layers.
+
+        An all-gather of the activation at the larger tensor parallel degree,
+        times 100, under sequence parallelism; else the biases that order
+        equally good strategies.
+        """
+        offered = task.offered
+        num = len(offered)
+        if self.coarse:
+            return np.broadcast_to(0.0, (self.last - self.first, num, num))
+        biases = np.array(
+            [
+                [
+                    bias_s(
+                        ulysses=(False, False),
+                        sharded=(a.zero == 3, b.zero == 3),
+                        checkpoint=(
+                            a.recompute == "full",
+                            b.recompute == "full",
+                        ),
+                    )
+                    if a.tp == b.tp
+                    else 0.0
+                    for b in offered
+                ]
+                for a in offered
+            ]
+        )
+        cuts = self.cuts[self.first : self.last]
+        if not self.problem.job.sequence_parallel:
+            return np.broadcast_to(biases, (len(cuts), num, num))
+        wider = np.array([[max(a.tp, b.tp) for b in offered] for a in offered])
+        differ = np.array([[a.tp != b.tp for b in offered] for a in offered])
+        made = {}
+        for size in set(cuts):
+            table = biases.copy()
+            for tp in {int(tp) for tp in wider[differ]}:
+                gather_s = self.gather_s(task, tp, size)
+                table[differ & (wider == tp)] = TRANSITION_FACTOR * gather_s
+            made[size] = table
+        return np.stack([made[size] for size in cuts])
+
+    def gather_s(self, task: Task, tp: int, size_bytes: int) -> float:
+        """Return the all-gather of an activation over ``tp`` ranks."""
+        case = task.case
+        strategy = next(s for s in task.offered if s.tp == tp)
+        block = Block(case.replicas, case.devices, 0, task.devices)
+        samples = case.micro_batch // strategy.dp
+        time_ns = self.model.network.collective_ns(
+            "all-gather",
+            self.model.groups("tp", strategy, block),
+            size_bytes * samples,
+        )
+        return time_ns / NS_PER_S
+
+
+def _layer_s(found: _Pass, strategy: Strategy, sync_s: float) -> float:
+    """Return the time of a layer with so much gradient sync.
+
+    ZeRO-3 adds half of a whole sync, overlapping nothing.
+    """
+    gather_s = found.sync_s / 2 if strategy.zero == 3 else 0.0
+    return (
+        found.forward_s
+        + overlapped_s(sync_s, found.backward_s, OVERLAP_SLOWDOWN)
+        + found.messages_s
+        + gather_s
+    )
