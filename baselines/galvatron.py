@@ -634,7 +634,7 @@ class _Search:
         """Return every strategy's share of a point-to-point transfer.
 
         ``2 P`` messages, one each way per stage, spread over all layers
-        (galvatron.md §5).
+        (§5).
         """
         if task.num_stages == 1:
             return np.zeros(len(task.offered))

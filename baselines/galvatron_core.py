@@ -12,6 +12,8 @@ solved one by one, each for the least time of its own layers within the
 memory; only the tasks are compared by the time of the whole pipeline. So a
 task's answer need not be the best plan of that task.
 
+Section numbers refer to reference/galvatron.md.
+
 ==========  ========================================================
 ``L, S``    layers; strategies on offer
 ``P``       pipeline stages
@@ -132,7 +134,7 @@ def usable_mib(budget_mib: int) -> int:
     """Return the part of a memory budget that layers may fill.
 
     Above 20 GiB a fifth is set aside for the allocator's cache
-    (galvatron.md §4).
+    (§4).
     """
     if budget_mib < CACHE_ABOVE_MIB:
         return budget_mib
@@ -147,7 +149,7 @@ def overlapped_s(sync_s: float, backward_s: float, slowdown: float) -> float:
 
         max(sync, backward) + (slowdown - 1) min(sync, backward)
 
-    Both branches of galvatron.md §5 with its two equal coefficients.
+    Both branches of §5 with its two equal coefficients.
     """
     longer, shorter = max(sync_s, backward_s), min(sync_s, backward_s)
     return longer + (slowdown - 1) * shorter
@@ -170,7 +172,7 @@ def hidden_s(
 def pipeline_s(
     compute_s: Sequence[float], sync_s: Sequence[float], num_chunks: int
 ) -> float:
-    """Return the time of a step (galvatron.md §5).
+    """Return the time of a step (§5).
 
     Parameters
     ----------
@@ -225,7 +227,7 @@ def zero_ratios(
         Micro-batches per step.
     mixed_precision, async_grad_reduce
         Whether weights are kept twice, and whether gradients are reduced at
-        the end of the step only (galvatron.md §6; the ratios without mixed
+        the end of the step only (§6; the ratios without mixed
         precision are those of the code).
     """
     shard = 1 / ranks + 0.003
@@ -296,7 +298,7 @@ def divide_by_memory(
     Stages are filled one after the other until what is missing to the
     average is less than half the next layer. Then a stage that needs more
     than 1.3 times the average hands layers to the next one, and at last
-    every stage gets a layer (galvatron.md §3).
+    every stage gets a layer (§3).
 
     Parameters
     ----------
@@ -372,7 +374,7 @@ def solve_layers(
 
     ``f_i(v, s) = min_s' f_{i-1}(v - m_i(s), s') + t_i(s', s) + c_i(s)``,
     with ``f = 0`` before the first layer, infinite where ``v < m_i(s)``
-    (galvatron.md §4). Of equally good strategies the first one is taken.
+    (§4). Of equally good strategies the first one is taken.
 
     Parameters
     ----------
@@ -460,7 +462,8 @@ def _arrive(values: Floats, transition_s: Floats) -> tuple[Floats, Marks]:
             better = (sums < row).astype(mark.dtype)
             np.minimum(row, sums, out=row)
             # positions ascend, so the latest improvement is the largest
-            np.maximum(row_mark, better * mark.dtype.type(before), row_mark)
+            better *= mark.dtype.type(before)
+            np.maximum(row_mark, better, out=row_mark)
     return best, mark
 
 
@@ -570,7 +573,7 @@ def solve_coarse(tables: Tables, budget_units: int) -> Choice | None:
 def price(tables: Tables, strategies: Sequence[int], other: Other) -> float:
     """Return the pipeline time in s of given strategies.
 
-    Transitions are not part of it (galvatron.md §4).
+    Transitions are not part of it (§4).
     """
     layers = np.arange(len(strategies))
     compute = tables.layer_no_sync_s[layers, strategies]

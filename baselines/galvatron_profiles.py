@@ -9,7 +9,8 @@ the shared cost model instead.
 
 Models with one type of layer, in ``batch`` time mode (times of at least eight
 batch sizes, fitted by a line) and ``static`` memory mode; no context
-parallelism. Units are those of the files: ms, and MB of 2^20 bytes.
+parallelism. Units are those of the files: ms, and MB of 2^20 bytes. Section
+numbers refer to reference/galvatron.md.
 """
 
 from __future__ import annotations
@@ -304,7 +305,7 @@ def powers_of_two(most: int) -> list[int]:
 def strategy_space(
     num_devices: int, num_layers: int, search: Search
 ) -> list[ProfileStrategy]:
-    """Return all strategies, sorted (galvatron.md §1)."""
+    """Return all strategies, sorted (§1)."""
     found = set()
     for pp in powers_of_two(min(num_devices, num_layers, search.max_pp)):
         devices = num_devices // pp
@@ -327,7 +328,7 @@ def strategy_space(
 def list_tasks(
     num_devices: int, num_layers: int, search: Search
 ) -> list[Task]:
-    """Return the turns of the outer loops, in order (galvatron.md §2).
+    """Return the turns of the outer loops, in order (§2).
 
     Raises
     ------
@@ -393,7 +394,7 @@ def layer_times_s(
 ) -> tuple[float, float]:
     """Return a layer's time per micro-batch with and without gradient sync.
 
-    Galvatron.md §5, with these readings: the gradient sync is an all-reduce
+    As in §5, with these readings: the gradient sync is an all-reduce
     of ``2 (d-1)/d`` of the weights over the ``d`` sharers; ZeRO-3 adds half
     of that, once, overlapping nothing; a point-to-point transfer counts ``pp``
     messages both ways, spread over all layers of the model.
@@ -448,7 +449,7 @@ def layer_memory_mb(
     task: Task,
     stage: int,
 ) -> float:
-    """Return the memory of a layer on a stage (galvatron.md §6)."""
+    """Return the memory of a layer on a stage (§6)."""
     samples = task.batch // task.chunks // strategy.dp
     in_flight = samples * _num_in_flight(search, task, stage)
     states_mb = 4 * model.parameters_mb / strategy.tp
@@ -588,9 +589,9 @@ def transition_s(
 def make_tables(
     model: ModelProfile, hardware: HardwareProfile, search: Search, task: Task
 ) -> tuple[Tables, list[ProfileStrategy], list[ProfileStrategy]]:
-    """Return the tables of a task, and its strategies.
+    """Return the tables of a task that offers some strategy.
 
-    Those of the layers and those of embedding and head.
+    With the strategies of the layers, and those of embedding and head.
     """
     space = strategy_space(hardware.num_devices, model.num_layers, search)
     layers = on_offer(space, hardware.num_devices, task)
@@ -650,18 +651,25 @@ def search_profiles(
     """Search as Galvatron does; ``None`` if nothing fits.
 
     The answer has the highest throughput over all batches and tasks.
+
+    Raises
+    ------
+    InvalidProblemError
+        If a number of chunks does not divide a batch, or a degree that is
+        searched was not profiled.
     """
+    _check_degrees(model, hardware, search)
     budget_mb = search.memory_gib * 1024
     usable_mb = usable_mib(budget_mb)
+    space = strategy_space(hardware.num_devices, model.num_layers, search)
     best: ProfileAnswer | None = None
     for batch in search.batch_sizes:
         one = replace(search, batch_sizes=(batch,))
-        tasks = list_tasks(hardware.num_devices, model.num_layers, one)
         made = [
-            (task, *make_tables(model, hardware, one, task)) for task in tasks
+            (task, *make_tables(model, hardware, one, task))
+            for task in list_tasks(hardware.num_devices, model.num_layers, one)
+            if on_offer(space, hardware.num_devices, task)
         ]
-        # a task with no strategy at all has no tables to solve
-        made = [entry for entry in made if entry[2]]
         found = solve_tasks(
             [tables for _, tables, _, _ in made],
             usable_mb,
@@ -716,7 +724,6 @@ def read_hardware(
     p2p = {
         pp: 1 / _number(transfers, f"pp_size_{pp}", p2p_file)
         for pp in powers_of_two(num_devices)[1:]
-        if f"pp_size_{pp}" in transfers
     }
     times = _read(time_file)
     return HardwareProfile(
@@ -914,6 +921,38 @@ def _fit(points: Mapping[float, float], where: str) -> Line:
         )
     slope, constant = np.polyfit(list(points), list(points.values()), 1)
     return float(slope), float(constant)
+
+
+def _check_degrees(
+    model: ModelProfile, hardware: HardwareProfile, search: Search
+) -> None:
+    degrees = powers_of_two(min(hardware.num_devices, search.max_degree))
+    tables: dict[str, Mapping[int, object]] = {
+        "activations": model.activations_mb
+    }
+    for part in ("other", "first", "last"):
+        memory: OtherMemory = getattr(model, part)
+        tables[f"states of embedding and head ({part})"] = memory.states_mb
+        tables[f"activations of embedding and head ({part})"] = (
+            memory.activations_mb
+        )
+    for name, table in tables.items():
+        _check_profiled(name, table, degrees)
+    _check_profiled("all-gather times", hardware.all_gathers, degrees[1:])
+    _check_profiled("all-to-all times", hardware.all_to_alls, degrees[1:])
+
+
+def _check_profiled(
+    name: str, table: Mapping[int, object], degrees: Sequence[int]
+) -> None:
+    for degree in degrees:
+        if degree not in table:
+            raise InvalidProblemError(
+                f"{name}: expected degrees "
+                f"{', '.join(map(str, degrees))}, got "
+                f"{', '.join(map(str, sorted(table)))}; profile degree "
+                f"{degree} or search smaller ones only"
+            )
 
 
 def _answer(
