@@ -1,0 +1,158 @@
+"""Repeat Galvatron's recorded searches on its own profiles.
+
+Compares predicted step time, plan and memory with what its search engine
+answered (reference/galvatron-runs.md; the profiles are in the shared data),
+and times each search. Writes ``bench/results/galvatron.json`` and prints a
+table.
+
+    python bench/galvatron.py
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from baselines.galvatron_profiles import (  # noqa: E402
+    Search,
+    read_hardware,
+    read_model,
+    search_profiles,
+)
+
+DATA = ROOT.parent / "shared" / "data" / "profiles" / "galvatron"
+RESULTS = ROOT / "bench" / "results" / "galvatron.json"
+
+#: Search, recorded time in s, MB per stage, and wall-clock time in s.
+RECORDED: tuple[
+    tuple[str, dict[str, Any], float, tuple[int, ...], float], ...
+] = (
+    (
+        "36 GB, 16 samples, 1 chunk",
+        {"memory_gib": 36, "batch_sizes": (16,), "chunks": (1,)},
+        1.0860,
+        (36757,),
+        33.0,
+    ),
+    (
+        "36 GB, 64 samples",
+        {"memory_gib": 36, "batch_sizes": (64,)},
+        4.1896,
+        (36815,),
+        404.0,
+    ),
+    (
+        "36 GB, 64 samples, coarse",
+        {"memory_gib": 36, "batch_sizes": (64,), "fine_grained": False},
+        4.2006,
+        (36746,),
+        7.8,
+    ),
+    (
+        "36 GB, 64 samples, GPipe",
+        {"memory_gib": 36, "batch_sizes": (64,), "gpipe": True},
+        4.1896,
+        (36815,),
+        239.0,
+    ),
+    (
+        "24 GB, 64 samples",
+        {"memory_gib": 24, "batch_sizes": (64,)},
+        5.0570,
+        (24557, 23827, 24084, 24148),
+        220.0,
+    ),
+    (
+        "16 GB, 64 samples",
+        {"memory_gib": 16, "batch_sizes": (64,)},
+        5.8733,
+        (15863, 16186),
+        103.0,
+    ),
+    (
+        "80 GB, 64 samples",
+        {"memory_gib": 80, "batch_sizes": (64,)},
+        3.5188,
+        (81807,),
+        703.0,
+    ),
+)
+
+
+def main() -> None:
+    model = read_model(
+        DATA / "configs",
+        "llama2-7b",
+        num_layers=32,
+        hidden_size=4096,
+        sequence_length=2048,
+    )
+    hardware = read_hardware(DATA / "hardware_configs", 1, 8)
+    rows = []
+    print(
+        f"{'search':26} {'recorded':>8} {'ours':>8} {'error':>7} {'MB':>4} "
+        f"{'wall s':>6} {'cpu s':>6}  plan"
+    )
+    for name, fields, recorded_s, recorded_mb, recorded_wall_s in RECORDED:
+        start, cpu_start = time.monotonic(), time.process_time()
+        answer = search_profiles(model, hardware, Search(**fields))
+        wall_s = time.monotonic() - start
+        cpu_s = time.process_time() - cpu_start
+        assert answer is not None
+        row = {
+            "search": name,
+            "recorded_s": recorded_s,
+            "recorded_mb": recorded_mb,
+            "recorded_wall_s": recorded_wall_s,
+            "predicted_s": answer.time_s,
+            "relative_error": answer.time_s / recorded_s - 1,
+            "memory_mb": answer.memory_mb,
+            "plan": answer.summary(),
+            "chunks": answer.task.chunks,
+            "mode": answer.task.mode,
+            "embedding": str(answer.embedding),
+            "wall_s": round(wall_s, 2),
+            "cpu_s": round(cpu_s, 2),
+        }
+        rows.append(row)
+        same = "same" if answer.memory_mb == recorded_mb else "DIFF"
+        print(
+            f"{name:26} {recorded_s:8.4f} {answer.time_s:8.4f} "
+            f"{row['relative_error']:7.0e} {same:>4} {wall_s:6.1f} "
+            f"{cpu_s:6.1f}  {answer.summary()}",
+            flush=True,
+        )
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.strip()
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(
+        json.dumps(
+            {
+                "commit": commit,
+                "python": platform.python_version(),
+                "machine": platform.machine(),
+                "cpus": os.cpu_count(),
+                "rows": rows,
+            },
+            indent=1,
+        )
+        + "\n"
+    )
+
+
+if __name__ == "__main__":
+    main()
