@@ -148,10 +148,31 @@ class GalvatronSolver:
         options: SolveOptions,
         report: Report = ignore_progress,
     ) -> SolverOutput:
-        """Return the plan with the best time by Galvatron's formula."""
-        search = _Search(problem, Deadline(options.time_limit_s), report)
+        """Return the plan with the best time by Galvatron's formula.
+
+        Under a time limit the coarse mode goes first; its plan is the answer
+        if no task is solved layer by layer in time.
+        """
+        deadline = Deadline(options.time_limit_s)
+        coarse = None
+        if deadline.limit_s is not None and not one_strategy_per_stage(
+            problem
+        ):
+            job = replace(problem.job, granularity="stage")
+            one_for_all = replace(problem, job=job)
+            coarse = _Search(one_for_all, deadline, report).run()
+        search = _Search(problem, deadline, report)
         found = search.run()
         limit = Limit.TIME if search.stopped else None
+        if found is None and coarse is not None and search.stopped:
+            plan, time_s = coarse
+            return answer(
+                plan,
+                time_s * NS_PER_S,
+                limit=limit,
+                detail="one strategy for all layers: no other task was "
+                "solved in time",
+            )
         if found is None:
             if search.stopped:
                 detail = "no task was solved in time"

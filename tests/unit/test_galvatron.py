@@ -1327,6 +1327,36 @@ def test_time_limit_keeps_the_best_plan(
     assert output.detail == "not all tasks were solved"
 
 
+def test_time_limit_falls_back_on_one_strategy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The clock runs out when the coarse mode has its plan."""
+    from nest.solvers.base import Deadline
+
+    plans: list[Progress] = []
+    problem = chain_of(
+        "llll", devices=1, granularity="layer", recompute=("none",)
+    )
+    output = GalvatronSolver().solve(
+        problem, SolveOptions(time_limit_s=1e6), plans.append
+    )
+    assert output.limit is None
+    plans.clear()
+    monkeypatch.setattr(
+        Deadline, "passed", property(lambda self: any(p.plan for p in plans))
+    )
+    output = GalvatronSolver().solve(
+        problem, SolveOptions(time_limit_s=1e6), plans.append
+    )
+    assert output.limit is Limit.TIME
+    assert output.plan is not None
+    assert [p.plan for p in plans if p.plan] == [output.plan]
+    assert output.own_objective_ns == pytest.approx(120, abs=1e-6)
+    assert output.detail == (
+        "one strategy for all layers: no other task was solved in time"
+    )
+
+
 def test_progress_and_determinism() -> None:
     problem = chain_of(
         "llll", cost=widths(1, 2, 4), devices=4, global_batch=12
