@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from nest.cost.model import Block, CostModel, LayerTerms
+from nest.cost.model import Block, CostModel
 from nest.cost.space import Case, cases, stage_counts, strategies
 from nest.ir.plan import Strategy
 from nest.ir.problem import Problem
@@ -88,6 +88,8 @@ class GraphFacts:
         something crosses every boundary.
     sizes
         All distinct bytes per sample of the edges, ascending.
+    edge_sizes
+        Position in ``sizes`` of every edge.
     increments
         The steps of all tensors.
     """
@@ -107,6 +109,9 @@ class GraphFacts:
         self.num_ancestors, self.num_descendants = self._closures()
         self.connected = self._is_connected()
         self.sizes = tuple(sorted({size for _, _, size in self.edges}))
+        self.edge_sizes = tuple(
+            self.sizes.index(size) for _, _, size in self.edges
+        )
         self.increments = tuple(self._increments(model))
 
     def _closures(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -166,8 +171,8 @@ class GraphFacts:
 # Slots
 
 
-class KindTerms(NamedTuple):
-    """What one layer of a kind adds to a slot.
+class Choice(NamedTuple):
+    """One way to run a layer in a slot, and what it adds there.
 
     Attributes
     ----------
@@ -182,6 +187,10 @@ class KindTerms(NamedTuple):
         Weights, gradients, optimiser state and all kept activations.
     working_bytes
         Needed while the layer runs.
+    layout
+        Position of its ``(dp, tp, cp)`` in :attr:`Profile.layouts`.
+    strategy
+        ``None`` where all layers of a slot have that of its option.
     """
 
     base: int
@@ -189,24 +198,52 @@ class KindTerms(NamedTuple):
     sync: int
     resident_bytes: int
     working_bytes: int
+    layout: int = 0
+    strategy: Strategy | None = None
 
     @property
     def load(self) -> int:
         """The least that the layer adds to ``τ``."""
         return self.base + self.recomputed
 
+    @property
+    def costs(self) -> tuple[int, ...]:
+        """All that is added up, quanta and bytes."""
+        return self[:5]
+
 
 class Profile(NamedTuple):
     """What options that cost the same have in common.
 
-    ``terms`` has one entry per layer kind; ``None`` if the kind is not
-    available or does not fit memory even alone. ``tight`` tells whether some
-    set of layers exceeds the memory; if not, the byte terms are 0.
+    Attributes
+    ----------
+    devices
+        Of the block.
+    choices
+        For each layer kind; one at most where all layers of a slot share a
+        strategy, none if the kind is not available or does not fit memory
+        even alone.
+    tight
+        Whether some set of layers exceeds the memory; if not, the byte terms
+        are 0.
+    layouts
+        The ``(dp, tp, cp)`` that layers can have, as strategies; empty where
+        all layers of a slot share a strategy.
+    moves
+        For each layout and each of ``GraphFacts.sizes``, quanta that it
+        takes to redistribute a tensor to that layout.
     """
 
     devices: int
-    terms: tuple[KindTerms | None, ...]
+    choices: tuple[tuple[Choice, ...], ...]
     tight: bool
+    layouts: tuple[Strategy, ...] = ()
+    moves: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def mixed(self) -> bool:
+        """Whether layers of a slot can have different layouts."""
+        return len(self.layouts) > 1
 
 
 class Receive(NamedTuple):
@@ -221,17 +258,19 @@ class Receive(NamedTuple):
 
 
 class Option(NamedTuple):
-    """A place and a strategy for a slot.
+    """A place for a slot, and the strategy if its layers share one.
 
-    ``profile``, ``forward`` and ``backward`` index the slot's tables.
+    ``profile``, ``forward`` and ``backward`` index the slot's tables; the
+    latter two once for every layout that the receiving layer can have, or
+    not at all if nothing is received.
     """
 
     offset: int
     devices: int
-    strategy: Strategy
+    strategy: Strategy | None
     profile: int
-    forward: int
-    backward: int
+    forward: tuple[int, ...]
+    backward: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -262,6 +301,11 @@ class Slot:
     entering_bytes: tuple[int, ...] = ()
     sync_constant: int = 0
 
+    @property
+    def mixed(self) -> bool:
+        """Whether its layers can have different layouts."""
+        return any(profile.mixed for profile in self.profiles)
+
 
 @dataclass(frozen=True)
 class SubProblem:
@@ -285,8 +329,7 @@ class SubProblem:
 
 class _Candidate(NamedTuple):
     offset: int
-    strategy: Strategy
-    shards: int
+    strategies: tuple[Strategy, ...]
     profile: Profile
 
 
@@ -299,6 +342,7 @@ class Instance:
         self.preset = model.preset
         self.graph = GraphFacts(model)
         self.capacity = problem.cluster.device.memory_bytes
+        self.per_layer = problem.job.granularity == "layer"
         self._strategies: dict[int, list[Strategy]] = {}
         self._candidates: dict[tuple[Case, int], list[_Candidate]] = {}
         self._receives: dict[tuple[frozenset[int], int, int], Receive] = {}
@@ -360,14 +404,14 @@ class Instance:
             c
             for number in range(1, last + 1)
             for c in self._slot_candidates(case, num_stages, number, group)
-            if c.strategy.devices <= largest
+            if c.profile.devices <= largest
         ]
         by_kind: list[list[tuple[int, int, int]]] = [
             list(
                 {
-                    (terms.load, c.profile.devices, terms.sync): None
+                    (choice.load, c.profile.devices, choice.sync): None
                     for c in candidates
-                    if (terms := c.profile.terms[kind]) is not None
+                    for choice in c.profile.choices[kind]
                 }
             )
             for kind in range(len(self.graph.members))
@@ -471,31 +515,38 @@ class Instance:
         for candidate in self._slot_candidates(
             case, num_stages, number, group
         ):
-            offset, strategy, _, profile = candidate
-            devices = strategy.devices
+            offset, profile = candidate.offset, candidate.profile
+            devices = profile.devices
             if (
                 offset < before * smallest
                 or (offset > 0 and before == 0)
                 or offset + devices > case.devices - after * smallest
             ):
                 continue
-            place = (case, num_stages, number, offset, strategy)
+            place = (case, num_stages, number, offset)
+            receivers = profile.layouts or candidate.strategies
             options.append(
                 Option(
                     offset,
                     devices,
-                    strategy,
+                    None if self.per_layer else candidate.strategies[0],
                     profiles.setdefault(profile, len(profiles)),
-                    forward.setdefault(
-                        self._receive(*place, forward=True), len(forward)
-                    )
-                    if number < num_stages
-                    else -1,
-                    backward.setdefault(
-                        self._receive(*place, forward=False), len(backward)
-                    )
-                    if number > 1
-                    else -1,
+                    tuple(
+                        forward.setdefault(
+                            self._receive(*place, receiver, forward=True),
+                            len(forward),
+                        )
+                        for receiver in receivers
+                        if number < num_stages
+                    ),
+                    tuple(
+                        backward.setdefault(
+                            self._receive(*place, receiver, forward=False),
+                            len(backward),
+                        )
+                        for receiver in receivers
+                        if number > 1
+                    ),
                 )
             )
         entering: tuple[int, ...] = ()
@@ -541,7 +592,7 @@ class Instance:
             if not self.preset.last_stage_first:
                 offset = (num_stages - number) * devices
             block = self._block(case, num_stages, offset, strategy)
-            candidate = self._candidate(case, number, strategy, block)
+            candidate = self._candidate(case, number, (strategy,), block)
             return [] if candidate is None else [candidate]
 
         inflight = self._inflight(case, number)
@@ -551,20 +602,21 @@ class Instance:
             for strategy in group:
                 by_devices.setdefault(strategy.devices, []).append(strategy)
             for devices, equals in by_devices.items():
+                rivals = (
+                    [tuple(equals)]
+                    if self.per_layer
+                    else [(strategy,) for strategy in equals]
+                )
                 known: dict[tuple[Profile | None, ...], list[int]] = {}
                 for offset in range(case.devices - devices + 1):
+                    block = Block(case.replicas, case.devices, offset, devices)
                     here = [
-                        self._candidate(
-                            case,
-                            number,
-                            strategy,
-                            self._block(case, num_stages, offset, strategy),
-                        )
-                        for strategy in equals
+                        self._candidate(case, number, chosen, block)
+                        for chosen in rivals
                     ]
                     key = tuple(c and c.profile for c in here)
                     if key not in known:
-                        known[key] = _undominated(here)
+                        known[key] = self._undominated(here)
                     found.extend(c for i in known[key] if (c := here[i]))
             self._candidates[case, inflight] = found
         return self._candidates[case, inflight]
@@ -593,46 +645,90 @@ class Instance:
         return kept if any(kept) else ()
 
     def _candidate(
-        self, case: Case, number: int, strategy: Strategy, block: Block
+        self,
+        case: Case,
+        number: int,
+        strategies: tuple[Strategy, ...],
+        block: Block,
     ) -> _Candidate | None:
-        inflight = self._inflight(case, number)
-        if self._stashes(strategy):
-            inflight = 1
-        terms = [
-            self._kind_terms(
-                number,
-                inflight,
-                self.model.layer_terms(
-                    members[0], strategy, case.micro_batch, block
-                ),
-            )
+        """Return a place where layers choose among strategies.
+
+        They are several, all of the block's size, only where every layer has
+        one of its own.
+        """
+        choices = [
+            [
+                (strategy, choice)
+                for strategy in strategies
+                if (
+                    choice := self._choice(
+                        case, number, members[0], strategy, block
+                    )
+                )
+            ]
             for members in self.graph.members
         ]
-        if not any(terms):
+        if not any(choices):
             return None
-        most = max(t.working_bytes for t in terms if t is not None)
-        most += sum(self._entering_bytes(case, number, strategy))
-        for members, kind in zip(self.graph.members, terms, strict=True):
-            if kind is not None:
-                most += len(members) * kind.resident_bytes
+        most = max(c.working_bytes for kind in choices for _, c in kind)
+        most += sum(self._entering_bytes(case, number, strategies[0]))
+        for members, kind in zip(self.graph.members, choices, strict=True):
+            most += len(members) * max(
+                (choice.resident_bytes for _, choice in kind), default=0
+            )
         tight = most > self.capacity
         if not tight:
-            terms = [
-                t and t._replace(resident_bytes=0, working_bytes=0)
-                for t in terms
+            choices = [
+                [
+                    (s, c._replace(resident_bytes=0, working_bytes=0))
+                    for s, c in kind
+                ]
+                for kind in choices
             ]
-        return _Candidate(
-            block.offset,
-            strategy,
-            strategy.shards(self.problem.job.sequence_parallel),
-            Profile(strategy.devices, tuple(terms), tight),
+        layouts: tuple[Strategy, ...] = ()
+        if self.per_layer:
+            choices = [_useful(kind) for kind in choices]
+            layouts = tuple(
+                dict.fromkeys(_layout(s) for kind in choices for s, _ in kind)
+            )
+            choices = [
+                [
+                    (
+                        s,
+                        c._replace(
+                            layout=layouts.index(_layout(s)), strategy=s
+                        ),
+                    )
+                    for s, c in kind
+                ]
+                for kind in choices
+            ]
+        profile = Profile(
+            block.devices,
+            tuple(tuple(choice for _, choice in kind) for kind in choices),
+            tight,
+            layouts,
+            self._moves(case, layouts, block),
         )
+        return _Candidate(block.offset, strategies, profile)
 
-    def _kind_terms(
-        self, number: int, inflight: int, terms: LayerTerms | None
-    ) -> KindTerms | None:
+    def _choice(
+        self,
+        case: Case,
+        number: int,
+        layer: int,
+        strategy: Strategy,
+        block: Block,
+    ) -> Choice | None:
+        """Return what a layer adds; ``None`` if it cannot be there."""
+        terms = self.model.layer_terms(
+            layer, strategy, case.micro_batch, block
+        )
         if terms is None:
             return None
+        inflight = 1
+        if not self._stashes(strategy):
+            inflight = self._inflight(case, number)
         resident = terms.static_bytes + inflight * terms.kept_bytes
         if resident + terms.working_bytes > self.capacity:
             return None
@@ -642,9 +738,63 @@ class Instance:
             recomputed = 0
         if not self.preset.recompute_hides_receive:
             base, recomputed = base + recomputed, 0
-        return KindTerms(
+        return Choice(
             base, recomputed, terms.sync, resident, terms.working_bytes
         )
+
+    def _moves(
+        self, case: Case, layouts: tuple[Strategy, ...], block: Block
+    ) -> tuple[tuple[int, ...], ...]:
+        """Return what redistribution inside a block takes, see (19).
+
+        One message at the level that holds the block, the worst over
+        replicas: ``α_L + X / (shards β_L)``.
+        """
+        if len(layouts) < 2:
+            return ()
+        model = self.model
+        levels = {
+            model.network.level(start, start + block.devices - 1)
+            for start in (
+                replica * block.pitch + block.offset
+                for replica in range(block.replicas)
+            )
+        }
+        return tuple(
+            tuple(
+                max(
+                    model.message(level)
+                    + model.tensor(
+                        level,
+                        size,
+                        case.micro_batch,
+                        layout.shards(self.problem.job.sequence_parallel),
+                    )
+                    for level in levels
+                )
+                for size in self.graph.sizes
+            )
+            for layout in layouts
+        )
+
+    def _undominated(self, candidates: list[_Candidate | None]) -> list[int]:
+        """Return which candidates of one place no other one dominates.
+
+        Of equal ones the first stays.
+        """
+        vectors: dict[int, tuple[float, ...]] = {}
+        for index, candidate in enumerate(candidates):
+            if candidate is None:
+                continue
+            shards = min(
+                strategy.shards(self.problem.job.sequence_parallel)
+                for strategy in candidate.strategies
+            )
+            values: list[float] = [-shards]
+            for kind in candidate.profile.choices:
+                values.extend(kind[0].costs if kind else _MISSING)
+            vectors[index] = tuple(values)
+        return _undominated(vectors)
 
     def _receive(
         self,
@@ -703,19 +853,31 @@ class Instance:
         return self._receives[key]
 
 
-def _undominated(candidates: list[_Candidate | None]) -> list[int]:
-    """Return which candidates of one place no other one dominates.
+#: Costs of a kind that is not available.
+_MISSING = (math.inf,) * 5
+
+
+def _layout(strategy: Strategy) -> Strategy:
+    """Return ``(dp, tp, cp)``, on which receives and changes depend."""
+    return Strategy(dp=strategy.dp, tp=strategy.tp, cp=strategy.cp)
+
+
+def _useful(
+    choices: list[tuple[Strategy, Choice]],
+) -> list[tuple[Strategy, Choice]]:
+    """Return the choices that no other one of the same layout dominates."""
+    groups: dict[Strategy, dict[int, tuple[float, ...]]] = {}
+    for index, (strategy, choice) in enumerate(choices):
+        groups.setdefault(_layout(strategy), {})[index] = choice.costs
+    kept = [i for group in groups.values() for i in _undominated(group)]
+    return [choices[i] for i in sorted(kept)]
+
+
+def _undominated(vectors: dict[int, tuple[float, ...]]) -> list[int]:
+    """Return the keys of vectors that no other one dominates.
 
     Of equal ones the first stays.
     """
-    vectors: dict[int, tuple[float, ...]] = {}
-    for index, candidate in enumerate(candidates):
-        if candidate is None:
-            continue
-        values: list[float] = [-candidate.shards]
-        for terms in candidate.profile.terms:
-            values.extend(terms or (math.inf,) * len(KindTerms._fields))
-        vectors[index] = tuple(values)
     kept: list[int] = []
     for index, vector in vectors.items():
         if any(_dominates(vectors[other], vector) for other in kept):

@@ -37,12 +37,15 @@ class Start:
     ----------
     slot_of
         Slot of each layer.
+    strategy_of
+        Strategy of each layer.
     places
-        Offset and strategy of each slot.
+        Offset and devices of each slot.
     """
 
     slot_of: tuple[int, ...]
-    places: Mapping[int, tuple[int, Strategy]]
+    strategy_of: tuple[Strategy, ...]
+    places: Mapping[int, tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -205,24 +208,33 @@ def make_plan(
     slot_of: Mapping[int, int],
     strategy_of: Mapping[int, Strategy],
 ) -> Plan:
-    """Return the plan given by the slot of each layer and their strategies."""
-    layers = instance.problem.graph.layers
+    """Return the plan given by the slot and the strategy of each layer."""
     return Plan(
         replicas=sub_problem.case.replicas,
         micro_batch=sub_problem.case.micro_batch,
         stages=tuple(
-            Stage(
-                layers=tuple(
-                    layers[layer].id
-                    for layer in instance.graph.order
-                    if slot_of[layer] == number
-                ),
-                devices=strategy_of[number].devices,
-                strategy=strategy_of[number],
+            _make_stage(
+                instance,
+                [i for i in instance.graph.order if slot_of[i] == number],
+                strategy_of,
             )
             for number in range(sub_problem.num_stages, 0, -1)
         ),
         solver=name,
+    )
+
+
+def _make_stage(
+    instance: Instance, layers: list[int], strategy_of: Mapping[int, Strategy]
+) -> Stage:
+    """Return a stage; layers that all agree share one strategy."""
+    chosen = tuple(strategy_of[layer] for layer in layers)
+    alike = len(set(chosen)) == 1
+    return Stage(
+        layers=tuple(instance.problem.graph.layers[i].id for i in layers),
+        devices=chosen[0].devices,
+        strategy=chosen[0] if alike else None,
+        strategies=None if alike else chosen,
     )
 
 
@@ -269,17 +281,25 @@ def _start(
     ):
         return None
     index = problem.graph.index
-    slot_of = [0] * len(index)
-    places: dict[int, tuple[int, Strategy]] = {}
+    slots: dict[int, int] = {}
+    strategy_of: dict[int, Strategy] = {}
+    places: dict[int, tuple[int, int]] = {}
     offset = 0
     for position, stage in enumerate(plan.stages):
         number = sub_problem.num_stages - position
-        for layer in stage.layers:
-            slot_of[index[str(layer)]] = number
-        places[number] = (offset, stage.layer_strategies[0])
+        for layer, strategy in zip(
+            stage.layers, stage.layer_strategies, strict=True
+        ):
+            slots[index[str(layer)]] = number
+            strategy_of[index[str(layer)]] = strategy
+        places[number] = (offset, stage.devices)
         offset += stage.devices
     if sub_problem.strategy is not None and any(
-        strategy != sub_problem.strategy for _, strategy in places.values()
+        strategy != sub_problem.strategy for strategy in strategy_of.values()
     ):
         return None
-    return Start(tuple(slot_of), places)
+    return Start(
+        tuple(slots[layer] for layer in range(len(index))),
+        tuple(strategy_of[layer] for layer in range(len(index))),
+        places,
+    )

@@ -178,6 +178,8 @@ def _draw_kinds(
     job: Job,
     expert: bool,
 ) -> tuple[LayerKind, ...]:
+    # Layers choose: what suits one kind need not suit another.
+    slower = (1, 1, 6) if job.granularity == "layer" else (1,)
     kinds = []
     for number in range(num_kinds):
         forward = draw(st.integers(0, 300))
@@ -191,14 +193,15 @@ def _draw_kinds(
                 continue  # not available for this kind
             share = tp * cp
             dp = max(job.micro_batches) // samples
+            slow = draw(st.sampled_from(slower)) if slower != (1,) else 1
             costs.append(
                 LayerCost(
                     tp=tp,
                     cp=cp,
                     ep=ep,
                     samples=samples,
-                    forward_ns=forward * samples / share + noise,
-                    backward_ns=backward * samples / share + noise,
+                    forward_ns=slow * forward * samples / share + noise,
+                    backward_ns=slow * backward * samples / share + noise,
                     weight_bytes=weights // tp,
                     expert_weight_bytes=experts // (tp * ep),
                     working_bytes=draw(st.sampled_from((0, 0, 30, 80))),
@@ -305,6 +308,20 @@ def _draw_job(draw: Draw, uniform: bool) -> Job:
     )
 
 
+def _restrict(draw: Draw, job: Job) -> Job:
+    """Allow some numbers of stages and some degrees; ``None`` is all."""
+    degrees = st.sampled_from((None, None, (1,), (2,), (1, 2), (1, 3)))
+    return replace(
+        job,
+        pipeline_parallel=draw(
+            st.sampled_from(((1,), (2,), (3,), (1, 3), (2, 3), (2, 4), None))
+        ),
+        tensor_parallel=draw(degrees),
+        context_parallel=draw(degrees),
+        expert_parallel=draw(degrees),
+    )
+
+
 # Problems
 
 
@@ -314,6 +331,7 @@ def problems(
     *,
     preset: str | None = None,
     granularity: Granularity = "stage",
+    restricted: bool = False,
 ) -> Problem:
     """Draw a problem.
 
@@ -324,6 +342,9 @@ def problems(
     granularity
         Of its job; ``layer`` draws smaller problems under ``standard``, as
         every stage has more plans.
+    restricted
+        Whether its job allows only some numbers of stages and only some
+        tensor, context and expert parallel degrees.
     """
     if preset is None and granularity == "layer":
         preset = "standard"
@@ -339,6 +360,8 @@ def problems(
             granularity=granularity,
             recompute=draw(st.sampled_from(choices)),
         )
+    if restricted:
+        job = _restrict(draw, job)
     num_devices = draw(st.sampled_from((4, 6, 3, 2, 5, 8, 4, 7, 1)))
     num_layers = draw(st.sampled_from((3, 4, 5, 2, 6, 4)))
     keys = _draw_keys(draw, job, uniform)
@@ -378,7 +401,13 @@ def _draw_keys(
             st.lists(st.sampled_from(((2, 1, 1), (3, 1, 1))), max_size=1)
         )
         return [(*width, job.micro_batches[0]) for width in widths]
-    widths += draw(st.lists(st.sampled_from(_WIDTHS), max_size=3, unique=True))
+    if job.granularity == "layer" and draw(st.booleans()):
+        # layouts of as many devices, for stages that mix them
+        widths = [(2, 1, 1), (1, 2, 1), *widths[: draw(st.integers(0, 1))]]
+    else:
+        widths += draw(
+            st.lists(st.sampled_from(_WIDTHS), max_size=3, unique=True)
+        )
     # sometimes no layer fits on one device
     if len(widths) > 2 and draw(st.integers(0, 5)) == 0:
         del widths[0]
@@ -599,6 +628,9 @@ def random_plan(draw: Draw, problem: Problem) -> Plan | None:
         )
         devices_left -= strategy.devices
         start = end
+    counts = problem.job.pipeline_parallel
+    if counts is not None and len(stages) not in counts:
+        return None
     return Plan(
         replicas=case.replicas,
         micro_batch=case.micro_batch,
@@ -674,15 +706,21 @@ def _with_capacity(problem: Problem, capacity: int) -> Problem:
 
 
 def _most_needed(problem: Problem) -> int:
-    """Return what the best plan would need if memory were plenty."""
+    """Return what the best plan would need if memory were plenty.
+
+    With one strategy per stage, and any number of stages.
+    """
     from nest.solvers.base import SolveOptions
     from nest.solvers.registry import get_solver
 
-    coarse = replace(problem, job=replace(problem.job, granularity="stage"))
+    coarse = replace(
+        problem,
+        job=replace(problem.job, granularity="stage", pipeline_parallel=None),
+    )
     plan = get_solver("dp")().solve(coarse, SolveOptions()).plan
     if plan is None:
         return problem.cluster.device.memory_bytes
-    return max(stage.memory_bytes for stage in score(problem, plan).stages)
+    return max(stage.memory_bytes for stage in score(coarse, plan).stages)
 
 
 @st.composite

@@ -6,14 +6,17 @@ those of the equations in ``formulations/README.md``.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from formulations.common import check_time
+from formulations.common import Choice, check_time
 from formulations.cpsat.variables import Model
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import IntVar, LinearExpr, LiteralT
+
+    Variables = dict[tuple[int, int], IntVar]
 
 
 def add_constraints(model: Model) -> None:
@@ -32,7 +35,9 @@ def add_constraints(model: Model) -> None:
         precedence,
         linking,
         crossing,
+        receiver,
         receive,
+        change,
         load,
         bottleneck,
         work_bound,
@@ -47,24 +52,33 @@ def one_option_per_slot(model: Model) -> None:
     """Every slot takes one option, which says what it costs (1).
 
     ``Σ_o y[s,o] = 1``; ``w[s,g]`` is the sum over the options with profile
-    ``g``, ``uses[s,r]`` over those with receive ``r``.
+    ``g``, ``uses[s,r]`` over those with receive ``r``, unless that depends
+    on a layer.
     """
     engine = model.engine
     for s, slot in model.slots.items():
         engine.add_exactly_one(
             model.y[s, o] for o in range(len(slot.options))
         ).with_name(f"one_option_per_slot[{s}]")
-        for name, variables, classes in (
-            ("profile", model.w, [o.profile for o in slot.options]),
-            ("forward", model.uses_forward, [o.forward for o in slot.options]),
-            (
-                "backward",
-                model.uses_backward,
-                [o.backward for o in slot.options],
-            ),
-        ):
-            for index in sorted(set(classes) - {-1}):
-                members = [o for o, c in enumerate(classes) if c == index]
+        tables: list[tuple[str, Variables, list[tuple[int, ...]]]] = [
+            ("profile", model.w, [(o.profile,) for o in slot.options])
+        ]
+        if not slot.mixed:
+            tables += [
+                (
+                    "forward",
+                    model.uses_forward,
+                    [o.forward for o in slot.options],
+                ),
+                (
+                    "backward",
+                    model.uses_backward,
+                    [o.backward for o in slot.options],
+                ),
+            ]
+        for name, variables, classes in tables:
+            for index in sorted({i for found in classes for i in found}):
+                members = [o for o, c in enumerate(classes) if index in c]
                 engine.add(
                     sum(model.y[s, o] for o in members) == variables[s, index]
                 ).with_name(f"one_option_per_slot[{s},{name},{index}]")
@@ -124,17 +138,27 @@ def precedence(model: Model) -> None:
 
 
 def linking(model: Model) -> None:
-    """``Σ_g z[l,s,g] = x[l,s]``; ``z[l,s,g]`` implies ``w[s,g]`` (6)."""
+    """``Σ_{g,h} z[l,s,g,h] = x[l,s]``; ``z[l,s,g,h] <= w[s,g]`` (6).
+
+    ``at[l,s,g,j]`` is the sum over the choices of layout ``j``.
+    """
+    engine = model.engine
     for (layer, s), x in model.x.items():
-        choices: list[IntVar] = []
+        taken: list[IntVar] = []
         for g in range(len(model.slots[s].profiles)):
-            z = model.z.get((layer, s, g))
-            if z is None:
-                model.engine.add_bool_or(~x, ~model.w[s, g])
-            else:
-                model.engine.add_implication(z, model.w[s, g])
-                choices.append(z)
-        model.engine.add(sum(choices) == x).with_name(f"linking[{layer},{s}]")
+            choices = model.choices(layer, s, g)
+            if not choices:
+                engine.add_bool_or(~x, ~model.w[s, g])
+            of_layout: dict[int, list[IntVar]] = {}
+            for h, choice in enumerate(choices):
+                z = model.z[layer, s, g, h]
+                engine.add_implication(z, model.w[s, g])
+                of_layout.setdefault(choice.layout, []).append(z)
+                taken.append(z)
+            for j, found in of_layout.items():
+                if (layer, s, g, j) in model.at:
+                    engine.add(sum(found) == model.at[layer, s, g, j])
+        engine.add(sum(taken) == x).with_name(f"linking[{layer},{s}]")
 
 
 def crossing(model: Model) -> None:
@@ -155,6 +179,84 @@ def crossing(model: Model) -> None:
             )
         if not graph.connected:
             engine.add_implication(c, model.crossed[s])
+
+
+def receiver(model: Model) -> None:
+    """Let the layer next to a boundary say what its slot receives (18).
+
+    ``first[l,s]`` marks the first layer of the slot in the graph's order,
+    ``last[l,s]`` the last one: exactly one, one that is inside, and no layer
+    inside is before the first or after the last. If it has layout ``j`` of
+    profile ``g``, then ``front[s,g,j]`` (``back``), which with the option
+    tells the receive that the slot uses.
+    """
+    for s, slot in model.slots.items():
+        if not slot.mixed:
+            continue
+        check_time(model.deadline)
+        order = [i for i in model.instance.graph.order if (i, s) in model.x]
+        if slot.forward:
+            received = [option.forward for option in slot.options]
+            _end(model, s, order, model.first)
+            _face(model, s, model.first, model.front)
+            _uses(model, s, received, model.front, model.uses_forward)
+        if slot.backward:
+            received = [option.backward for option in slot.options]
+            _end(model, s, order[::-1], model.last)
+            _face(model, s, model.last, model.back)
+            _uses(model, s, received, model.back, model.uses_backward)
+
+
+def _end(
+    model: Model, s: int, order: list[int], ends: dict[tuple[int, int], IntVar]
+) -> None:
+    """``x[l,s]`` implies that the first one is at ``l`` or before it."""
+    engine = model.engine
+    engine.add_exactly_one(ends[layer, s] for layer in order)
+    for position, layer in enumerate(order, 1):
+        engine.add_implication(ends[layer, s], model.x[layer, s])
+        engine.add_bool_or(
+            ~model.x[layer, s], *(ends[other, s] for other in order[:position])
+        ).with_name(f"receiver[{s},{layer}]")
+
+
+def _face(
+    model: Model,
+    s: int,
+    ends: dict[tuple[int, int], IntVar],
+    faces: dict[tuple[int, int, int], IntVar],
+) -> None:
+    """Give a slot's receiving side the layout of the layer there."""
+    engine = model.engine
+    for g, profile in enumerate(model.slots[s].profiles):
+        engine.add(
+            sum(faces[s, g, j] for j in range(len(profile.layouts)))
+            == model.w[s, g]
+        )
+    for (layer, number, g, j), at in model.at.items():
+        if number == s:
+            engine.add_bool_or(faces[s, g, j], ~ends[layer, s], ~at).with_name(
+                f"receiver[{s},{g},{j},{layer}]"
+            )
+
+
+def _uses(
+    model: Model,
+    s: int,
+    received: list[tuple[int, ...]],
+    faces: dict[tuple[int, int, int], IntVar],
+    uses: dict[tuple[int, int], IntVar],
+) -> None:
+    """Choose the receive by option and layout."""
+    engine = model.engine
+    engine.add_exactly_one(
+        uses[s, r] for r in sorted({r for table in received for r in table})
+    )
+    for o, option in enumerate(model.slots[s].options):
+        for j, r in enumerate(received[o]):
+            engine.add_bool_or(
+                uses[s, r], ~model.y[s, o], ~faces[s, option.profile, j]
+            ).with_name(f"receiver[{s},{o},{j}]")
 
 
 def receive(model: Model) -> None:
@@ -217,8 +319,27 @@ def _receive_per_edge(model: Model) -> None:
                     ).only_enforce_if(enforced)
 
 
+def change(model: Model) -> None:
+    """Make an edge whose layouts differ move its tensor both ways (19).
+
+    ``into[e,s,g,j] >= at[v,s,g,j] - at[u,s,g,j]`` if both ends of the edge
+    ``(u,v)`` are in the slot; ``out_of`` with ``u`` and ``v`` exchanged.
+    """
+    edges = model.instance.graph.edges
+    for moved, forward in ((model.into, True), (model.out_of, False)):
+        for (e, s, g, j), changes in moved.items():
+            source, target, _ = edges[e]
+            here, there = (target, source) if forward else (source, target)
+            clause = [changes, ~model.at[here, s, g, j], ~model.x[there, s]]
+            if (there, s, g, j) in model.at:
+                clause.append(model.at[there, s, g, j])
+            model.engine.add_bool_or(clause).with_name(
+                f"change[{e},{s},{g},{j},{forward}]"
+            )
+
+
 def load(model: Model) -> None:
-    """``τ_s``: the layers' time and the receives (9).
+    """``τ_s``: the layers' time, the receives and the changes (9).
 
     Where recomputation hides the receive of the gradients, the larger of
     the two counts (9').
@@ -227,12 +348,13 @@ def load(model: Model) -> None:
         check_time(model.deadline)
         base: LinearExpr | int = 0
         recomputed: LinearExpr | int = 0
-        for layer in model.layers:
-            for g in range(len(model.slots[s].profiles)):
-                terms = model.terms(layer, s, g)
-                if terms is not None and (layer, s) in model.x:
-                    base += terms.base * model.z[layer, s, g]
-                    recomputed += terms.recomputed * model.z[layer, s, g]
+        for choice, z in _taken(model, s):
+            base += choice.base * z
+            recomputed += choice.recomputed * z
+        for moved in (model.into, model.out_of):
+            for (e, number, g, j), changes in moved.items():
+                if number == s:
+                    base += model.move(e, s, g, j) * changes
         forward = model.receive_forward.get(s, 0)
         backward = model.receive_backward.get(s, 0)
         if s in model.hidden:
@@ -245,6 +367,19 @@ def load(model: Model) -> None:
         )
 
 
+def _taken(
+    model: Model, s: int, profiles: Iterable[int] | None = None
+) -> Iterator[tuple[Choice, IntVar]]:
+    """Yield what the layers of a slot can choose, and whether they do."""
+    if profiles is None:
+        profiles = range(len(model.slots[s].profiles))
+    for g in profiles:
+        for layer in model.layers:
+            if (layer, s) in model.x:
+                for h, choice in enumerate(model.choices(layer, s, g)):
+                    yield choice, model.z[layer, s, g, h]
+
+
 def bottleneck(model: Model) -> None:
     """``t_max = max_s τ_s`` (10)."""
     model.engine.add_max_equality(
@@ -253,32 +388,28 @@ def bottleneck(model: Model) -> None:
 
 
 def work_bound(model: Model) -> None:
-    """``P t_max >= Σ_{l,s,g} n_g τ_{l,g} z[l,s,g]``, a valid inequality (11).
+    """``P t_max >= Σ n_g τ_{l,g,h} z[l,s,g,h]``, a valid inequality (11).
 
     Slots use at most ``P`` devices together, each for at most ``t_max``.
     """
     work: LinearExpr | int = 0
-    for (layer, s, g), z in model.z.items():
-        terms = model.terms(layer, s, g)
-        assert terms is not None
-        work += model.slots[s].profiles[g].devices * terms.load * z
+    for (layer, s, g, h), z in model.z.items():
+        choice = model.choices(layer, s, g)[h]
+        work += model.slots[s].profiles[g].devices * choice.load * z
     model.engine.add(
         model.sub_problem.case.devices * model.slowest >= work
     ).with_name("work_bound")
 
 
 def sync(model: Model) -> None:
-    """``Y >= Σ_{l,g} Y_{l,g} z[l,s,g]`` for the slots that count (12)."""
+    """``Y >= Σ Y_{l,g,h} z[l,s,g,h]`` for the slots that count (12)."""
     counted = list(model.slots)
     if model.instance.preset.sync_stages == "first":
         counted = [max(model.slots)]
     for s in counted:
         total: LinearExpr | int = model.slots[s].sync_constant
-        for layer in model.layers:
-            for g in range(len(model.slots[s].profiles)):
-                terms = model.terms(layer, s, g)
-                if terms is not None and (layer, s) in model.x:
-                    total += terms.sync * model.z[layer, s, g]
+        for choice, z in _taken(model, s):
+            total += choice.sync * z
         model.engine.add(model.sync >= total).with_name(f"sync[{s}]")
 
 
@@ -293,13 +424,9 @@ def memory(model: Model) -> None:
                 continue
             working = engine.new_int_var(0, capacity, f"working[{s},{g}]")
             resident: LinearExpr | int = kept
-            for layer in model.layers:
-                terms = model.terms(layer, s, g)
-                if terms is None or (layer, s) not in model.x:
-                    continue
-                x = model.x[layer, s]
-                resident += terms.resident_bytes * x
-                engine.add(working >= terms.working_bytes * x)
+            for choice, z in _taken(model, s, [g]):
+                resident += choice.resident_bytes * z
+                engine.add(working >= choice.working_bytes * z)
             engine.add(resident + working <= capacity).with_name(
                 f"memory[{s},{g}]"
             ).only_enforce_if(model.w[s, g])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from formulations.cpsat.variables import Model
 from formulations.search import Start, make_plan
-from nest.ir.plan import Plan
+from nest.ir.plan import Plan, Strategy
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpSolver
@@ -17,21 +17,40 @@ def decode(name: str, model: Model, solver: CpSolver) -> Plan:
     slot_of = {
         layer: s for (layer, s), x in model.x.items() if solver.value(x)
     }
-    strategy_of = {
+    shared = {
         s: model.slots[s].options[o].strategy
         for (s, o), y in model.y.items()
         if solver.value(y)
     }
+    strategy_of = {}
+    for (layer, s, g, h), z in model.z.items():
+        if solver.value(z):
+            strategy = model.choices(layer, s, g)[h].strategy or shared[s]
+            assert strategy is not None
+            strategy_of[layer] = strategy
     return make_plan(
         name, model.instance, model.sub_problem, slot_of, strategy_of
     )
 
 
 def add_hints(model: Model, start: Start) -> None:
-    """Hint the stage of every layer and the option of every slot."""
+    """Hint the slot and the choice of every layer and every option."""
     for (layer, s), x in model.x.items():
         model.engine.add_hint(x, int(start.slot_of[layer] == s))
+    strategies: dict[int, set[Strategy | None]] = {}
+    for layer, s in enumerate(start.slot_of):
+        strategies.setdefault(s, {None}).add(start.strategy_of[layer])
+    profiles = set()
     for (s, o), y in model.y.items():
         option = model.slots[s].options[o]
-        place = (option.offset, option.strategy)
-        model.engine.add_hint(y, int(start.places[s] == place))
+        place = (option.offset, option.devices)
+        taken = start.places[s] == place and option.strategy in strategies[s]
+        model.engine.add_hint(y, int(taken))
+        if taken:
+            profiles.add((s, option.profile))
+    for (layer, s, g, h), z in model.z.items():
+        strategy = model.choices(layer, s, g)[h].strategy
+        taken = start.slot_of[layer] == s and (s, g) in profiles
+        if strategy is not None:
+            taken = taken and strategy == start.strategy_of[layer]
+        model.engine.add_hint(z, int(taken))

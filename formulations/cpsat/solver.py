@@ -33,6 +33,7 @@ class CpSatSolver:
         warm_start=True,
         method="layer-level integer model, OR-tools CP-SAT",
         requires=("ortools",),
+        searches=frozenset({"granularity"}),
     )
 
     def unsupported(self, problem: Problem) -> str | None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from formulations.common import (
+    Choice,
     Instance,
-    KindTerms,
     Slot,
     SubProblem,
     check_time,
@@ -35,7 +35,21 @@ class Model:
     x
         ``x[l, s]``: layer ``l`` is in slot ``s``.
     z
-        ``z[l, s, g] = x[l, s] and w[s, g]``.
+        ``z[l, s, g, h]``: layer ``l`` in slot ``s``, which has profile ``g``,
+        takes choice ``h``.
+    at
+        ``at[l, s, g, j]``: the same with a choice of layout ``j``, if the
+        profile has several layouts.
+    first, last
+        ``first[l, s]`` (``last``): layer ``l`` receives the activations
+        (gradients) of slot ``s``.
+    front, back
+        ``front[s, g, j]`` (``back``): that layer of slot ``s``, which has
+        profile ``g``, has layout ``j``.
+    into, out_of
+        ``into[e, s, g, j]`` (``out_of``): edge ``e`` inside slot ``s``, which
+        has profile ``g``, leads from another layout to ``j`` (from ``j`` to
+        another one).
     c
         ``c[i, s]``: increment ``i`` crosses the boundary before slot ``s``.
     uses_forward, uses_backward
@@ -67,7 +81,16 @@ class Model:
     w: dict[tuple[int, int], IntVar] = field(default_factory=dict)
     late: dict[tuple[int, int], IntVar] = field(default_factory=dict)
     x: dict[tuple[int, int], IntVar] = field(default_factory=dict)
-    z: dict[tuple[int, int, int], IntVar] = field(default_factory=dict)
+    z: dict[tuple[int, int, int, int], IntVar] = field(default_factory=dict)
+    at: dict[tuple[int, int, int, int], IntVar] = field(default_factory=dict)
+    first: dict[tuple[int, int], IntVar] = field(default_factory=dict)
+    last: dict[tuple[int, int], IntVar] = field(default_factory=dict)
+    front: dict[tuple[int, int, int], IntVar] = field(default_factory=dict)
+    back: dict[tuple[int, int, int], IntVar] = field(default_factory=dict)
+    into: dict[tuple[int, int, int, int], IntVar] = field(default_factory=dict)
+    out_of: dict[tuple[int, int, int, int], IntVar] = field(
+        default_factory=dict
+    )
     c: dict[tuple[int, int], IntVar] = field(default_factory=dict)
     uses_forward: dict[tuple[int, int], IntVar] = field(default_factory=dict)
     uses_backward: dict[tuple[int, int], IntVar] = field(default_factory=dict)
@@ -85,10 +108,17 @@ class Model:
         """Positions of the layers."""
         return range(self.instance.graph.num_layers)
 
-    def terms(self, layer: int, number: int, profile: int) -> KindTerms | None:
-        """Return what a layer adds to a slot under a profile."""
+    def choices(
+        self, layer: int, number: int, profile: int
+    ) -> tuple[Choice, ...]:
+        """Return how a layer can run in a slot under a profile."""
         kind = self.instance.graph.kind_of[layer]
-        return self.slots[number].profiles[profile].terms[kind]
+        return self.slots[number].profiles[profile].choices[kind]
+
+    def move(self, edge: int, number: int, profile: int, layout: int) -> int:
+        """Return what it takes to bring an edge's tensor to a layout."""
+        moves = self.slots[number].profiles[profile].moves[layout]
+        return moves[self.instance.graph.edge_sizes[edge]]
 
 
 def create(
@@ -134,12 +164,56 @@ def create(
                 continue
             model.x[layer, s] = engine.new_bool_var(f"x[{layer},{s}]")
             for g in range(len(slot.profiles)):
-                if model.terms(layer, s, g) is not None:
-                    model.z[layer, s, g] = engine.new_bool_var(
-                        f"z[{layer},{s},{g}]"
+                for h in range(len(model.choices(layer, s, g))):
+                    model.z[layer, s, g, h] = engine.new_bool_var(
+                        f"z[{layer},{s},{g},{h}]"
                     )
+    for s, slot in slots.items():
+        if slot.mixed:
+            check_time(deadline)
+            _create_layouts(model, s)
     _create_times(model)
     return model
+
+
+def _create_layouts(model: Model, s: int) -> None:
+    engine, graph, slot = model.engine, model.instance.graph, model.slots[s]
+    inside = [layer for layer in model.layers if (layer, s) in model.x]
+    for received, ends, faces, names in (
+        (slot.forward, model.first, model.front, ("first", "front")),
+        (slot.backward, model.last, model.back, ("last", "back")),
+    ):
+        if not received:
+            continue
+        for layer in inside:
+            ends[layer, s] = engine.new_bool_var(f"{names[0]}[{layer},{s}]")
+        for g, profile in enumerate(slot.profiles):
+            for j in range(len(profile.layouts)):
+                faces[s, g, j] = engine.new_bool_var(
+                    f"{names[1]}[{s},{g},{j}]"
+                )
+    for g, profile in enumerate(slot.profiles):
+        if not profile.mixed:
+            continue
+        for layer in inside:
+            used = {choice.layout for choice in model.choices(layer, s, g)}
+            for j in sorted(used):
+                model.at[layer, s, g, j] = engine.new_bool_var(
+                    f"at[{layer},{s},{g},{j}]"
+                )
+        for e, (source, target, _) in enumerate(graph.edges):
+            if (source, s) not in model.x or (target, s) not in model.x:
+                continue
+            for j in range(len(profile.layouts)):
+                index = (e, s, g, j)
+                if (target, s, g, j) in model.at:
+                    model.into[index] = engine.new_bool_var(
+                        f"into[{e},{s},{g},{j}]"
+                    )
+                if (source, s, g, j) in model.at:
+                    model.out_of[index] = engine.new_bool_var(
+                        f"out_of[{e},{s},{g},{j}]"
+                    )
 
 
 def _create_times(model: Model) -> None:
@@ -170,19 +244,26 @@ def _largest(model: Model) -> tuple[int, int, int, int]:
     """Return upper bounds on a receive, a load, a sync and the step time."""
     num_micro_batches = model.sub_problem.case.num_micro_batches
     profiles = [p for slot in model.slots.values() for p in slot.profiles]
-    most_load = most_sync = peak = 0
-    for kind, members in enumerate(model.instance.graph.members):
-        terms = [t for p in profiles if (t := p.terms[kind]) is not None]
-        most_load += len(members) * max((t.load for t in terms), default=0)
-        most_sync += len(members) * max((t.sync for t in terms), default=0)
-        # What the longest linear expressions add up to, whatever it means.
-        peak += len(members) * sum(
-            t.load * p.devices + t.sync
-            for p in profiles
-            if (t := p.terms[kind]) is not None
-        )
-    most_sync += max(slot.sync_constant for slot in model.slots.values())
     graph = model.instance.graph
+    # What the longest linear expressions add up to, whatever it means, is
+    # ``peak``.
+    most_load = most_sync = peak = 0
+    for kind, members in enumerate(graph.members):
+        choices = [(p, c) for p in profiles for c in p.choices[kind]]
+        most_load += len(members) * max(
+            (c.load for _, c in choices), default=0
+        )
+        most_sync += len(members) * max(
+            (c.sync for _, c in choices), default=0
+        )
+        peak += len(members) * sum(
+            c.load * p.devices + c.sync for p, c in choices
+        )
+    for size in graph.edge_sizes:
+        moves = [times[size] for p in profiles for times in p.moves]
+        most_load += 2 * max(moves, default=0)
+        peak += 2 * sum(moves)
+    most_sync += max(slot.sync_constant for slot in model.slots.values())
     most_receive = max(
         (
             message

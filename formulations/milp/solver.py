@@ -46,6 +46,7 @@ class MilpSolver:
         warm_start=True,
         method="layer-level MILP, CBC or another engine through PuLP",
         requires=("pulp",),
+        searches=frozenset({"granularity"}),
         options={
             "engine": (
                 "an engine that PuLP finds here, such as cbc (default) or "
@@ -143,11 +144,5 @@ class _Milp:
             for position, stage in enumerate(verdict.stages):
                 if stage.memory_bytes > instance.capacity:
                     s = sub_problem.num_stages - position
-                    forbid(
-                        model,
-                        num_forbidden,
-                        s,
-                        decoded.layers[s],
-                        decoded.profiles[s],
-                    )
+                    forbid(model, num_forbidden, s, decoded.contents[s])
                     num_forbidden += 1

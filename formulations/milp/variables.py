@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from formulations.common import Instance, Slot, SubProblem, check_time
+from formulations.common import (
+    Choice,
+    Instance,
+    Profile,
+    Slot,
+    SubProblem,
+    check_time,
+)
 from nest.solvers.base import Deadline
 
 if TYPE_CHECKING:
@@ -13,6 +21,25 @@ if TYPE_CHECKING:
 
 #: A linear expression: pairs of a variable and its coefficient.
 Terms = list[tuple[Any, float]]
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a slot holds in a solution.
+
+    Attributes
+    ----------
+    profile
+        Its cost profile.
+    layers
+        Its layers.
+    counts
+        How many layers of a kind take a choice, by ``(κ, h)``; at least one.
+    """
+
+    profile: int
+    layers: tuple[int, ...]
+    counts: Mapping[tuple[int, int], int]
 
 
 @dataclass
@@ -31,14 +58,30 @@ class Model:
     x
         ``x[l, s]``: layer ``l`` is in slot ``s``.
     q
-        ``q[κ, s, g]``: layers of kind ``κ`` in slot ``s`` if it has profile
-        ``g``, else 0.
+        ``q[κ, s, g, h]``: layers of kind ``κ`` in slot ``s`` that take choice
+        ``h`` if it has profile ``g``, else 0.
     p
-        ``p[κ, s, g]``: whether that number is positive.
+        ``p[κ, s, g, h]``: whether that number is positive.
+    at
+        ``at[l, s, g, j]``: layer ``l`` is in slot ``s``, which has profile
+        ``g``, with layout ``j``; where layouts of a slot can differ.
+    first, last
+        ``first[l, s]`` (``last``): layer ``l`` receives the activations
+        (gradients) of slot ``s``.
+    front, back
+        ``front[s, g, j]`` (``back``): that layer of slot ``s``, which has
+        profile ``g``, has layout ``j``.
+    into, out_of
+        ``into[e, s, g, j]`` (``out_of``): edge ``e`` inside slot ``s``, which
+        has profile ``g``, leads from another layout to ``j`` (from ``j`` to
+        another one).
     c
         ``c[i, s]``: increment ``i`` crosses the boundary before slot ``s``.
     crossed
         ``crossed[s]``: something crosses the boundary before slot ``s``.
+    uses_forward, uses_backward
+        ``uses_forward[s, r]``: slot ``s`` receives activations (gradients)
+        at the times of entry ``r`` of its table; where layouts can differ.
     receive_forward, receive_backward
         Receive of slot ``s``.
     hidden
@@ -64,8 +107,31 @@ class Model:
     y: dict[tuple[int, int], LpVariable] = field(default_factory=dict)
     w: dict[tuple[int, int], LpVariable] = field(default_factory=dict)
     x: dict[tuple[int, int], LpVariable] = field(default_factory=dict)
-    q: dict[tuple[int, int, int], LpVariable] = field(default_factory=dict)
-    p: dict[tuple[int, int, int], LpVariable] = field(default_factory=dict)
+    q: dict[tuple[int, int, int, int], LpVariable] = field(
+        default_factory=dict
+    )
+    p: dict[tuple[int, int, int, int], LpVariable] = field(
+        default_factory=dict
+    )
+    at: dict[tuple[int, int, int, int], LpVariable] = field(
+        default_factory=dict
+    )
+    first: dict[tuple[int, int], LpVariable] = field(default_factory=dict)
+    last: dict[tuple[int, int], LpVariable] = field(default_factory=dict)
+    front: dict[tuple[int, int, int], LpVariable] = field(default_factory=dict)
+    back: dict[tuple[int, int, int], LpVariable] = field(default_factory=dict)
+    into: dict[tuple[int, int, int, int], LpVariable] = field(
+        default_factory=dict
+    )
+    out_of: dict[tuple[int, int, int, int], LpVariable] = field(
+        default_factory=dict
+    )
+    uses_forward: dict[tuple[int, int], LpVariable] = field(
+        default_factory=dict
+    )
+    uses_backward: dict[tuple[int, int], LpVariable] = field(
+        default_factory=dict
+    )
     c: dict[tuple[int, int], LpVariable] = field(default_factory=dict)
     crossed: dict[int, LpVariable] = field(default_factory=dict)
     receive_forward: dict[int, LpVariable] = field(default_factory=dict)
@@ -81,6 +147,10 @@ class Model:
         """Positions of the layers."""
         return range(self.instance.graph.num_layers)
 
+    def choice(self, kind: int, s: int, g: int, h: int) -> Choice:
+        """Return a way to run a kind of layer in a slot under a profile."""
+        return self.slots[s].profiles[g].choices[kind][h]
+
     def quanta(self, value: int) -> float:
         """Return a time as the engine sees it."""
         return value / self.scale_quanta
@@ -95,11 +165,15 @@ class Model:
 
         return LpVariable(name, 0, high)
 
-    def binary(self, name: str) -> LpVariable:
-        """Return a new variable that is 0 or 1."""
+    def integer(self, name: str, high: int) -> LpVariable:
+        """Return a new integer variable, at least 0."""
         from pulp import LpVariable
 
-        return LpVariable(name, 0, 1, "Integer")
+        return LpVariable(name, 0, high, "Integer")
+
+    def binary(self, name: str) -> LpVariable:
+        """Return a new variable that is 0 or 1."""
+        return self.integer(name, 1)
 
     def add(
         self, name: str, terms: Terms, sense: int, constant: float = 0.0
@@ -148,14 +222,10 @@ def create(
             model.y[s, o] = model.binary(f"y_{s}_{o}")
         for g, profile in enumerate(slot.profiles):
             model.w[s, g] = model.variable(f"w_{s}_{g}", 1)
-            for kind, members in enumerate(graph.members):
-                if profile.terms[kind] is not None:
-                    model.q[kind, s, g] = model.variable(
-                        f"q_{kind}_{s}_{g}", len(members)
-                    )
-                    model.p[kind, s, g] = model.variable(
-                        f"p_{kind}_{s}_{g}", 1
-                    )
+            for kind in range(len(graph.members)):
+                _create_counts(model, kind, s, g, profile)
+        if slot.mixed:
+            _create_layouts(model, s)
         if slot.forward:
             model.receive_forward[s] = model.variable(f"receive_forward_{s}")
             model.crossed[s] = model.variable(f"crossed_{s}", 1)
@@ -171,6 +241,78 @@ def create(
     model.sync = model.variable("sync")
     model.step = model.variable("step")
     return model
+
+
+def _create_counts(
+    model: Model, kind: int, s: int, g: int, profile: Profile
+) -> None:
+    """Create ``q`` and ``p``.
+
+    Without a choice they follow from ``x`` and ``w``; ``p`` has to be 0 or 1
+    only where working sets count.
+    """
+    num_layers = len(model.instance.graph.members[kind])
+    choices = profile.choices[kind]
+    for h in range(len(choices)):
+        index, name = (kind, s, g, h), f"{kind}_{s}_{g}_{h}"
+        model.q[index] = (
+            model.variable(f"q_{name}", num_layers)
+            if len(choices) == 1
+            else model.integer(f"q_{name}", num_layers)
+        )
+        model.p[index] = (
+            model.binary(f"p_{name}")
+            if len(choices) > 1 and profile.tight
+            else model.variable(f"p_{name}", 1)
+        )
+
+
+def _create_layouts(model: Model, s: int) -> None:
+    graph, slot = model.instance.graph, model.slots[s]
+    inside = [layer for layer in model.layers if (layer, s) in model.x]
+    for name, receives, ends, faces, uses in (
+        (
+            "forward",
+            slot.forward,
+            model.first,
+            model.front,
+            model.uses_forward,
+        ),
+        (
+            "backward",
+            slot.backward,
+            model.last,
+            model.back,
+            model.uses_backward,
+        ),
+    ):
+        for r in range(len(receives)):
+            uses[s, r] = model.variable(f"uses_{name}_{s}_{r}", 1)
+        if not receives:
+            continue
+        for layer in inside:
+            ends[layer, s] = model.variable(f"end_{name}_{layer}_{s}", 1)
+        for g, profile in enumerate(slot.profiles):
+            for j in range(len(profile.layouts)):
+                faces[s, g, j] = model.variable(f"face_{name}_{s}_{g}_{j}", 1)
+    for g, profile in enumerate(slot.profiles):
+        for layer in inside:
+            choices = profile.choices[graph.kind_of[layer]]
+            for j in sorted({choice.layout for choice in choices}):
+                model.at[layer, s, g, j] = model.binary(
+                    f"at_{layer}_{s}_{g}_{j}"
+                )
+        for e, (source, target, _) in enumerate(graph.edges):
+            if not profile.mixed or not {source, target} <= set(inside):
+                continue
+            for j in range(len(profile.layouts)):
+                name = f"{e}_{s}_{g}_{j}"
+                if (target, s, g, j) in model.at:
+                    model.into[e, s, g, j] = model.variable(f"into_{name}", 1)
+                if (source, s, g, j) in model.at:
+                    model.out_of[e, s, g, j] = model.variable(
+                        f"out_of_{name}", 1
+                    )
 
 
 def _set_scales(model: Model) -> None:

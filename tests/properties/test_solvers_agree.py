@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from nest.cost.model import CostModel
@@ -125,15 +126,34 @@ def test_milp_agrees_under_the_nest_artifact_preset(problem):
 
 @examples(200, full=2000)
 @given(problems(granularity="layer"))
-def test_dp_proves_the_optimum_with_a_strategy_per_layer(problem):
+def test_dp_and_cpsat_prove_the_optimum_with_a_strategy_per_layer(problem):
     """Equal to the quantum, and never worse than one strategy per stage."""
-    check(("dp",), problem)
+    check(("dp", "cpsat"), problem)
     coarse = replace(problem, job=replace(problem.job, granularity="stage"))
     fine = solve("dp", problem).claimed_quanta
     best = solve("dp", coarse).claimed_quanta
     if best is not None:
         assert fine is not None
         assert fine <= best
+
+
+@examples(80, full=1000)
+@given(problems(granularity="layer"))
+def test_milp_proves_the_optimum_with_a_strategy_per_layer(problem):
+    """Equal up to 1e-6, infeasibility included."""
+    check(("milp",), problem)
+
+
+@examples(80, full=1000)
+@given(
+    st.one_of(
+        problems(restricted=True),
+        problems(granularity="layer", restricted=True),
+    )
+)
+def test_formulations_keep_to_the_degrees_that_a_job_allows(problem):
+    """Numbers of stages, and tensor, context and expert parallelism."""
+    check(("cpsat", "milp"), problem)
 
 
 @examples(100, full=2000)

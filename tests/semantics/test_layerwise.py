@@ -17,15 +17,14 @@ from nest.cli.main import main
 from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.dp.layerwise import Options, hull_slopes, non_dominated
-from nest.errors import InvalidPlanError
 from nest.ir import Activations, Optimizer, Plan, Stage, Strategy
 from nest.ir.io import problem_hash, read_plan, write
-from nest.solvers.base import Deadline, SolveOptions, Status
+from nest.solvers.base import Capabilities, Deadline, SolveOptions, Status
 from nest.solvers.registry import get_solver
 from nest.solvers.run import run_solver
 from tests.builders import SINGLE, make_cost, make_plan, make_problem
 
-layerwise = pytest.mark.parametrize("name", ["brute", "dp"])
+layerwise = pytest.mark.parametrize("name", ["brute", "dp", "cpsat", "milp"])
 
 
 def solve(name, problem, **options):
@@ -292,22 +291,21 @@ def test_the_default_is_left_out_of_files():
 # Who searches it
 
 
-@pytest.mark.parametrize("name", ["cpsat", "milp"])
-def test_other_solvers_say_that_they_do_not_search_it(name):
-    result = run_solver(changing(), name)
-    assert result.status is Status.FEASIBLE
-    assert result.step_quanta == 4 * 330
-    assert result.lower_bound_quanta is None
-    assert result.detail.startswith(
-        "did not search granularity; proven optimal without it"
-    )
+def test_other_solvers_do_not_search_it():
+    """They say so: see ``test_extensions``."""
+    other = Capabilities(exact=True, method="one strategy per stage")
+    assert other.unsearched(changing()) == ("granularity",)
+    assert other.beyond(MIXED) == "granularity"
+    for name in ("brute", "dp", "cpsat", "milp"):
+        assert not get_solver(name).capabilities.unsearched(changing())
 
 
 @layerwise
 def test_a_proof_holds_for_all_plans(name):
     result = run_solver(changing(), name)
     assert result.status is Status.OPTIMAL
-    assert result.lower_bound_quanta == 380
+    proves = get_solver(name).capabilities.proves
+    assert result.lower_bound_quanta == proves(380)
 
 
 MIXED = Plan(
@@ -327,15 +325,6 @@ MIXED = Plan(
 def test_a_mixed_plan_can_be_the_start(name):
     output = solve(name, changing(), warm_start=MIXED)
     assert (output.status, output.claimed_quanta) == (Status.OPTIMAL, 380)
-
-
-@pytest.mark.parametrize("name", ["cpsat", "milp"])
-def test_a_mixed_plan_is_no_start_for_other_solvers(name):
-    with pytest.raises(
-        InvalidPlanError,
-        match=r"^warm start: expected a plan without granularity, which ",
-    ):
-        run_solver(changing(), name, SolveOptions(warm_start=MIXED))
 
 
 def test_out_of_time_keeps_the_plan_and_claims_nothing():
