@@ -171,6 +171,59 @@ def test_the_layers_at_the_boundaries_receive(name):
     assert [len(stage.layers) for stage in output.plan.stages] == [2, 2]
 
 
+def fork(order, *, reverse):
+    """Layer a feeds b and c, or reads them; M = 1, 10 bytes per tensor.
+
+    Memory keeps a in a stage of its own. All need a pair of devices; a and
+    b run as dp = 2, c as tp = 2.
+    """
+    costs = {
+        "a": make_cost(10, 20, kept_bytes=20),
+        "b": make_cost(10, 20, kept_bytes=10),
+        "c": make_cost(10, 20, kept_bytes=10, tp=2, samples=2),
+    }
+    edges = (("a", "b", 5), ("a", "c", 5))
+    if reverse:
+        edges = tuple((b, a, size) for a, b, size in edges)
+    return make_problem(
+        {layer: costs[layer] for layer in order},
+        edges=edges,
+        devices=4,
+        replicas=(1,),
+        micro_batches=(2,),
+        data_parallel=(1, 2),
+        global_batch=2,
+        memory_bytes=20,
+        granularity="layer",
+    )
+
+
+@layerwise
+@pytest.mark.parametrize(
+    ("order", "reverse", "optimum"),
+    [
+        ("abc", False, 90 + 15 + 15),
+        ("acb", False, 90 + 20 + 15),
+        ("bca", True, 90 + 20 + 30),
+        ("cba", True, 90 + 20 + 20),
+    ],
+)
+def test_the_order_of_the_graph_says_which_layer_receives(
+    name, order, reverse, optimum
+):
+    """b and c share no edge; of them, the one at the boundary receives.
+
+    One tensor for both: 10 + 5 ns in b's two shards, 10 + 10 in c's one,
+    and its gradient back in two shards. Two tensors the other way round:
+    a takes 10 + 10 ns, their gradients take 10 + 10 in b's shards, 10 + 20
+    in c's.
+    """
+    output = solve(name, fork(order, reverse=reverse))
+    assert output.status is Status.OPTIMAL
+    assert output.claimed_quanta == optimum
+    assert [stage.devices for stage in output.plan.stages] == [2, 2]
+
+
 @layerwise
 def test_layers_without_a_common_strategy_share_a_stage(name):
     """Layer a has a cost for dp = 2 only, b for tp = 2 only: τ = 95."""

@@ -6,6 +6,7 @@ import random
 import time
 
 import pytest
+from msgspec.structs import replace
 
 from formulations.brute import BruteSolver, PlanSpace
 from formulations.common import Instance
@@ -21,6 +22,7 @@ from nest.errors import (
     InvalidPlanError,
     InvalidProblemError,
     SolverError,
+    UnsupportedProblemError,
 )
 from nest.ir import (
     Activations,
@@ -33,7 +35,9 @@ from nest.ir import (
     LayerCost,
     LayerKind,
     Optimizer,
+    Plan,
     Problem,
+    Stage,
     Strategy,
     decode_problem,
 )
@@ -156,6 +160,90 @@ def test_memory_that_floats_cannot_tell_apart(name):
 
 
 @solvers
+def test_choices_that_floats_cannot_tell_apart(name):
+    """As above, but one layer can recompute for 10, which makes 70 of 60."""
+    half = 500_000_000_001
+    cost = make_cost(
+        10,
+        20,
+        activations=(
+            Activations(kept_bytes=half),
+            Activations(recompute="full", kept_bytes=0),
+        ),
+    )
+    fields = {
+        "edges": (("a", "b", 1),),
+        "devices": 1,
+        "granularity": "layer",
+        "recompute": ("none", "full"),
+    }
+    costs = {"a": cost, "b": cost}
+    tight = make_problem(costs, memory_bytes=2 * half - 1, **fields)
+    assert_optimal(name, solve(name, tight), 70)
+    enough = make_problem(costs, memory_bytes=2 * half, **fields)
+    assert_optimal(name, solve(name, enough), 60)
+
+
+@solvers
+@pytest.mark.parametrize(
+    ("field", "allowed", "optimum"),
+    [
+        ("pipeline_parallel", None, 70),
+        ("pipeline_parallel", (1,), 70),
+        ("pipeline_parallel", (2,), 30 + 11 + 25 + 11 + 3 * 41),
+        ("pipeline_parallel", (2, 5), 30 + 11 + 25 + 11 + 3 * 41),
+        ("pipeline_parallel", (3,), None),
+        ("tensor_parallel", (2,), 70),
+        ("tensor_parallel", (1,), 200),
+        ("context_parallel", (2,), None),
+        ("expert_parallel", (1,), 70),
+        ("expert_parallel", (2,), None),
+    ],
+)
+@pytest.mark.parametrize("granularity", ["stage", "layer"])
+def test_numbers_that_the_job_allows(
+    name, field, allowed, optimum, granularity
+):
+    """Layers of 30 and 25 ns; split over both devices, 8 and 9.5 ns.
+
+    Four micro-batches: 4 * 17.5 in one wide stage; 77 + 3 * 41 = 200 in two,
+    4 * 55 in one narrow one.
+    """
+    problem = make_problem(
+        {
+            "a": (make_cost(10, 20), make_cost(4, 4, tp=2)),
+            "b": (make_cost(10, 15), make_cost(4, 5.5, tp=2)),
+        },
+        edges=(("a", "b", 1),),
+        devices=2,
+        global_batch=4,
+        replicas=(1,),
+        quantum_ps=500,
+        granularity=granularity,
+        **{field: allowed},
+    )
+    output, expected = solve(name, problem), brute(problem)
+    assert output.status is expected.status
+    if optimum is None:
+        assert output.status is Status.INFEASIBLE
+    else:
+        assert expected.claimed_quanta == 2 * optimum
+        assert_optimal(name, output, 2 * optimum)
+
+
+@pytest.mark.parametrize("solver", [CpSatSolver, MilpSolver])
+@pytest.mark.parametrize("preset", ["nest-artifact", "piper"])
+def test_published_presets_know_no_strategy_per_layer(solver, preset):
+    problem = chain(preset=preset, granularity="layer")
+    with pytest.raises(
+        InvalidProblemError,
+        match=r"^\$\.job\.granularity: expected the default under preset "
+        rf"'{preset}', got layer; remove it or use preset 'standard'$",
+    ):
+        solver().solve(problem, SolveOptions())
+
+
+@solvers
 def test_proves_the_built_in_problem_step_by_step(name):
     """Each report is a better plan with a valid bound."""
     problem = builtin.load(builtin.DEFAULT)
@@ -183,9 +271,24 @@ def large():
 
 
 @solvers
-@pytest.mark.parametrize("limit_s", [0.0, 0.05, 0.3, 1.0])
-def test_time_limit_is_kept_and_bounds_are_valid(name, limit_s, large):
+@pytest.mark.parametrize(
+    ("limit_s", "granularity"),
+    [
+        (0.0, "stage"),
+        (0.05, "stage"),
+        (0.3, "stage"),
+        (1.0, "stage"),
+        (0.05, "layer"),
+        (1.0, "layer"),
+    ],
+)
+def test_time_limit_is_kept_and_bounds_are_valid(
+    name, limit_s, granularity, large
+):
+    """With a strategy per layer, the optimum is no larger."""
     problem, optimum = large
+    job = replace(problem.job, granularity=granularity)
+    problem = replace(problem, job=job)
     start = time.monotonic()
     output = solve(name, problem, time_limit_s=limit_s)
     assert time.monotonic() - start < limit_s + 3.0
@@ -230,6 +333,44 @@ def test_worse_warm_start_is_improved(name):
     assert_optimal(name, output, CHAIN_OPTIMUM)
     assert seen[0].plan == start
     assert seen[0].claimed_quanta == 60 * 4
+
+
+@solvers
+def test_warm_start_with_a_strategy_per_layer(name):
+    """Two layers that keep 10 bytes or recompute for 10 ns; 14 fit.
+
+    T = 30 + 40; to recompute both is worse, and neither does not fit.
+    """
+    cost = make_cost(
+        10,
+        20,
+        activations=(
+            Activations(kept_bytes=10),
+            Activations(recompute="full", kept_bytes=4),
+        ),
+    )
+    problem = make_problem(
+        {"a": cost, "b": cost},
+        edges=(("a", "b", 1),),
+        devices=1,
+        memory_bytes=14,
+        recompute=("none", "full"),
+        granularity="layer",
+    )
+    full = Strategy(recompute="full")
+    mixed = Plan(
+        replicas=1,
+        micro_batch=1,
+        stages=(
+            Stage(layers=("b", "a"), devices=1, strategies=(SINGLE, full)),
+        ),
+    )
+    for start in (mixed, make_plan(("a b", full))):
+        seen = []
+        output = solve(name, problem, seen.append, warm_start=start)
+        assert_optimal(name, output, 70)
+        assert seen[0].plan == start
+        assert (output.plan == start) == (start is mixed)
 
 
 @solvers
@@ -406,6 +547,46 @@ def test_increments_are_steps_of_distinct_sizes():
     assert graph.connected
 
 
+def test_dominated_choices_are_left_out():
+    """Of as many devices, tp = 2 is slower but of another layout: it stays.
+
+    With cp = 2 recomputation costs time and saves nothing.
+    """
+    kept = (
+        Activations(kept_bytes=5),
+        Activations(recompute="full", kept_bytes=5),
+    )
+    costs = tuple(
+        make_cost(*times, activations=kept, **width)
+        for times, width in (
+            ((10, 20), {"tp": 2}),
+            ((9, 20), {"cp": 2}),
+        )
+    )
+    problem = make_problem(
+        {"a": costs, "b": costs},
+        devices=2,
+        topology=FREE,
+        replicas=(1,),
+        memory_bytes=9,
+        recompute=("none", "full"),
+        granularity="layer",
+    )
+    instance = Instance(problem, CostModel(problem))
+    (slot,) = (
+        instance.slots(sub_problem, Deadline(None))[1]
+        for sub_problem in instance.sub_problems(Deadline(None))
+    )
+    (profile,) = slot.profiles
+    assert profile.mixed
+    assert set(profile.layouts) == {Strategy(tp=2), Strategy(cp=2)}
+    for choices in profile.choices:
+        assert {(c.strategy, c.base) for c in choices} == {
+            (Strategy(tp=2), 30),
+            (Strategy(cp=2), 29),
+        }
+
+
 def test_dominated_options_are_left_out():
     """tp=2 costs more than cp=2 in everything: only the latter stays."""
     costs = (
@@ -527,10 +708,27 @@ def test_agree_with_brute_force(seed):
             assert verdict.step_quanta == expected.claimed_quanta
 
 
+def random_layers(rng):
+    """A small problem where every layer has a strategy of its own."""
+    while True:
+        problem = random_problem(rng)
+        if problem.preset != "standard":
+            continue
+        job = replace(problem.job, granularity="layer")
+        problem = replace(problem, job=job)
+        space = PlanSpace(problem, CostModel(problem), Deadline(None))
+        try:
+            space.count(2000)
+        except UnsupportedProblemError:
+            continue
+        return problem
+
+
 @pytest.mark.parametrize("seed", SEEDS)
-def test_bounds_of_sub_problems_hold_for_their_plans(seed):
+@pytest.mark.parametrize("draw", [random_problem, random_layers])
+def test_bounds_of_sub_problems_hold_for_their_plans(seed, draw):
     """No plan is better than (17), nor feasible where there is no model."""
-    problem = random_problem(random.Random(1000 + seed))
+    problem = draw(random.Random(1000 + seed))
     model = CostModel(problem)
     bounds = {
         (p.case.replicas, p.case.micro_batch, p.num_stages, p.strategy): p
