@@ -22,7 +22,14 @@ from nest.ir.io import problem_hash, read_plan, write
 from nest.solvers.base import Capabilities, Deadline, SolveOptions, Status
 from nest.solvers.registry import get_solver
 from nest.solvers.run import run_solver
-from tests.builders import SINGLE, make_cost, make_plan, make_problem
+from tests.builders import (
+    PAIRS,
+    SINGLE,
+    make_cost,
+    make_levels,
+    make_plan,
+    make_problem,
+)
 
 layerwise = pytest.mark.parametrize("name", ["brute", "dp", "cpsat", "milp"])
 
@@ -129,6 +136,65 @@ def test_changing_the_layout_inside_a_stage_can_pay(name):
     (terms,) = score(changing(), output.plan).stages
     assert terms.redistribution == 35
     assert solve(name, coarse(changing())).claimed_quanta == 4 * 330
+
+
+@layerwise
+def test_a_little_speed_is_not_worth_two_changes(name):
+    """M = 4. Layer b is 1 ns faster in a layout that neither a nor c has."""
+    costs = {
+        "a": make_cost(10, 20),
+        "b": (make_cost(10, 20), make_cost(10, 19, tp=2, samples=2)),
+        "c": make_cost(10, 20),
+    }
+    problem = chain(costs, 5, devices=2, micro_batches=(2,), global_batch=8)
+    output = solve(name, problem)
+    assert output.claimed_quanta == 4 * 90
+    assert output.plan.stages[0].strategy == Strategy(dp=2)
+
+
+@layerwise
+def test_a_change_pays_the_level_that_holds_the_block(name):
+    """Over both pairs, 100 ns + 10 ns/byte: 20 bytes to one shard, to four.
+
+    τ = 60 + 300 + 150.
+    """
+    costs = {
+        "a": make_cost(10, 20),
+        "b": make_cost(10, 20, tp=4, samples=4),
+    }
+    problem = chain(
+        costs,
+        5,
+        devices=4,
+        topology=PAIRS,
+        micro_batches=(4,),
+        data_parallel=(1, 4),
+        global_batch=4,
+    )
+    assert solve(name, problem).claimed_quanta == 510
+
+
+@layerwise
+def test_a_change_pays_the_worst_replica(name):
+    """Devices 0 and 1 are a pair, 3 and 4 are not: 10 bytes, M = 1.
+
+    τ = 60 + (100 + 100) + (100 + 50).
+    """
+    costs = {
+        "a": make_cost(10, 20),
+        "b": make_cost(10, 20, tp=2, samples=2),
+    }
+    problem = chain(
+        costs,
+        5,
+        devices=6,
+        topology=make_levels((2, 10.0, 1e9), (3, 100.0, 1e8)),
+        micro_batches=(2,),
+        data_parallel=(1, 2),
+        replicas=(2,),
+        global_batch=4,
+    )
+    assert solve(name, problem).claimed_quanta == 410
 
 
 @layerwise
