@@ -33,6 +33,11 @@ TOPOLOGY = ("tests/unit/test_topology.py",)
 NEST = ("tests/unit/test_nest_artifact_preset.py",)
 EXTENSIONS = ("tests/semantics/test_extensions.py",)
 COUNTS = ("tests/unit/test_operators.py",)
+ALLOWED = (
+    "tests/unit/test_formulations.py",
+    "-k",
+    "numbers_that_the_job_allows",
+)
 ROWS = ("tests/unit/test_predict.py",)
 TURNS = ("tests/unit/test_piper.py", "tests/properties/test_piper.py")
 
@@ -48,6 +53,22 @@ def agree(solver: str) -> tuple[str, ...]:
         "tests/regression",
         "-k",
         f"{solver} or {test}",
+        f"tests/properties/test_solvers_agree.py::{test}",
+    )
+
+
+def agree_layers(solver: str) -> tuple[str, ...]:
+    """Return the same for problems with a strategy per layer."""
+    test = (
+        "test_milp_proves_the_optimum_with_a_strategy_per_layer"
+        if solver == "milp"
+        else "test_dp_and_cpsat_prove_the_optimum_with_a_strategy_per_layer"
+    )
+    return (
+        "tests/semantics/test_layerwise.py",
+        "tests/regression",
+        "-k",
+        f"({solver} and layer) or {test}",
         f"tests/properties/test_solvers_agree.py::{test}",
     )
 
@@ -75,6 +96,9 @@ HIERARCHY = "nest/topology/hierarchy.py"
 OPERATORS = "nest/workloads/operators.py"
 PREDICT = "nest/validation/predict.py"
 PIPER = "nest/dp/piper.py"
+SPACE = "nest/cost/space.py"
+BRUTE = "formulations/brute.py"
+COMMON = "formulations/common.py"
 
 MUTATIONS = (
     # The dynamic program
@@ -246,6 +270,55 @@ MUTATIONS = (
         "model.slowest >= work",
         agree("cpsat"),
     ),
+    Mutation(
+        "cpsat: a change of layout is free",
+        CPSAT,
+        "change, load,",
+        "load,",
+        agree_layers("cpsat"),
+    ),
+    Mutation(
+        "cpsat: a change of layout costs one way",
+        CPSAT,
+        "for moved in (model.into, model.out_of):",
+        "for moved in (model.into,):",
+        agree_layers("cpsat"),
+    ),
+    Mutation(
+        "cpsat: a change costs what the other end's layout does",
+        CPSAT,
+        "here, there = (target, source) if forward else (source, target)",
+        "there, here = (target, source) if forward else (source, target)",
+        agree_layers("cpsat"),
+    ),
+    Mutation(
+        "cpsat: the last layer receives the activations",
+        CPSAT,
+        "_end(model, s, order, model.first)",
+        "_end(model, s, order[::-1], model.first)",
+        agree_layers("cpsat"),
+    ),
+    Mutation(
+        "cpsat: a stage receives in any layout",
+        CPSAT,
+        "receiver, receive,",
+        "receive,",
+        agree_layers("cpsat"),
+    ),
+    Mutation(
+        "cpsat: layers of a stage differ in devices",
+        CPSAT,
+        "engine.add_implication(z, model.w[s, g])",
+        "pass",
+        agree_layers("cpsat"),
+    ),
+    Mutation(
+        "cpsat: the working set of a choice needs no memory",
+        CPSAT,
+        "engine.add(working >= choice.working_bytes * z)",
+        "pass",
+        agree_layers("cpsat"),
+    ),
     # MILP
     Mutation(
         "milp: no precedence",
@@ -306,9 +379,99 @@ MUTATIONS = (
     Mutation(
         "milp: a strategy may differ between layers",
         MILP,
-        'model.add(f"{name}_{g}_profile", [(p, 1), (w, -1)], LESS)',
+        'model.add(f"{name}_{g}_{h}_profile", [(p, 1), (w, -1)], LESS)',
         "pass",
         agree("milp"),
+    ),
+    Mutation(
+        "milp: a change of layout is free",
+        MILP,
+        "change, load,",
+        "load,",
+        agree_layers("milp"),
+    ),
+    Mutation(
+        "milp: a change of layout costs one way",
+        MILP,
+        "for moved in (model.into, model.out_of):",
+        "for moved in (model.into,):",
+        agree_layers("milp"),
+    ),
+    Mutation(
+        "milp: the last layer receives the activations",
+        MILP,
+        "_end(model, name, s, order_of, ends)",
+        "_end(model, name, s, order_of[::-1], ends)",
+        agree_layers("milp"),
+    ),
+    Mutation(
+        "milp: a stage receives in any layout",
+        MILP,
+        "receiver, receive,",
+        "receive,",
+        agree_layers("milp"),
+    ),
+    Mutation(
+        "milp: the counts of choices forget the layouts",
+        MILP,
+        'model.add(f"linking_{kind}_{s}_{g}_layout_{j}", terms, EQUAL)',
+        "pass",
+        agree_layers("milp"),
+    ),
+    Mutation(
+        "milp: a part of a layer takes a choice",
+        "formulations/milp/variables.py",
+        'model.integer(f"q_{name}", num_layers)',
+        'model.variable(f"q_{name}", num_layers)',
+        agree_layers("milp"),
+    ),
+    Mutation(
+        "milp: too much is cut off with what does not fit",
+        MILP,
+        "many, LESS, len(many) - 1",
+        "many, LESS, len(many) - 2",
+        (
+            "tests/unit/test_formulations.py",
+            "-k",
+            "choices_that_floats_cannot_tell_apart",
+        ),
+    ),
+    # What both formulations start from, and enumeration
+    Mutation(
+        "common: a choice beats those of other layouts",
+        COMMON,
+        "groups.setdefault(_layout(strategy), {})",
+        "groups.setdefault(Strategy(), {})",
+        agree_layers("cpsat"),
+    ),
+    Mutation(
+        "common: changes of layout stay at the lowest level",
+        COMMON,
+        "model.network.level(start, start + block.devices - 1)",
+        "model.network.level(start, start)",
+        agree_layers("cpsat"),
+    ),
+    Mutation(
+        "common: changes of layout count in one replica",
+        COMMON,
+        "for replica in range(block.replicas)",
+        "for replica in range(1)",
+        agree_layers("cpsat"),
+    ),
+    Mutation(
+        "common: any number of stages",
+        SPACE,
+        "if allowed is None or count in allowed",
+        "if True",
+        ALLOWED,
+    ),
+    Mutation(
+        "brute: any number of stages",
+        BRUTE,
+        "return self._stage_counts is None or num_stages in "
+        "self._stage_counts",
+        "return True",
+        ALLOWED,
     ),
     # The shared cost model: no solver can notice, hand-derived figures must
     Mutation(
