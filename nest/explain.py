@@ -28,7 +28,7 @@ from nest.restrictions import Restrictions, describe, restrict
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.registry import solver_class
 from nest.solvers.result import SolveResult, plan_to_json
-from nest.solvers.run import OnProgress, run_solver
+from nest.solvers.run import OnProgress, Running, run_solver
 from nest.units import quanta_to_ns
 from nest.versions import machine, versions
 
@@ -245,21 +245,27 @@ def explain(
         pinned = restrict(problem, prefer, option="--prefer")
     optimum, relaxed, preferred = None, [], None
 
-    def solve(other: Problem, start: Plan | None) -> SolveResult:
+    def solve(name: str, other: Problem, start: Plan | None) -> SolveResult:
+        def say(running: Running) -> None:
+            if on_progress is not None:
+                text = ": ".join(filter(None, (name, running.message)))
+                on_progress(replace(running, message=text))
+
         warm = replace(options, warm_start=_start(other, start, solver))
-        return run_solver(other, solver, warm, on_progress)
+        return run_solver(other, solver, warm, say)
 
     if search:
-        optimum = solve(problem, plan)
+        optimum = solve("best plan", problem, plan)
         for item in relaxations(problem):
             # The best plan stays one, and its step takes no longer.
             start = optimum.plan if item.num_steps == 1 else None
-            result = solve(item.problem, start)
+            result = solve(item.name, item.problem, start)
             relaxed.append(
                 Relaxed(item.name, item.problem, result, item.num_steps)
             )
     if pinned is not None and prefer is not None:
-        result = solve(pinned, None)
+        text = describe(prefer, {}, "").strip()
+        result = solve(text, pinned, None)
         terms = None
         if result.plan is not None and result.score is not None:
             terms = breakdown(problem, result.plan, result.score)

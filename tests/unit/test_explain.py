@@ -212,3 +212,27 @@ def test_the_document_has_every_part():
     assert document["preferred"]["terms_ns"]["receive"] == 80
     steps = {item["name"]: item["step_ns"] for item in document["relaxed"]}
     assert steps["global batch doubled (time per old step)"] == 120.0
+
+
+def test_signs_of_life_name_what_is_solved(monkeypatch):
+    from nest.solvers.run import Running
+
+    def run(problem, name, options, on_progress):
+        on_progress(Running(name, 1.0, None, None, False, "busy", 1000))
+        return run_inside(problem, name, options)
+
+    monkeypatch.setattr("nest.explain.run_solver", run)
+    said = []
+    explain(
+        chain(),
+        ONE,
+        prefer=parse(["pp=2"], "--prefer"),
+        on_progress=lambda running: said.append(running.message),
+    )
+    assert said == [
+        "best plan: busy",
+        "network level 0 infinitely fast: busy",
+        "micro-batches twice as large allowed: busy",
+        "global batch doubled (time per old step): busy",
+        "pp=2: busy",
+    ]
