@@ -16,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+from msgspec.structs import replace
+
 from nest.errors import (
     InvalidOptionError,
     InvalidProblemError,
@@ -53,6 +55,7 @@ from nest.solvers.base import (
 
 TARGET = "tests.loopback:Loopback"
 BASELINE = "tests.loopback:LoopbackBaseline"
+OVERRUNNER = "tests.loopback:LoopbackOverrunner"
 
 #: Step time of ``good_plan``: two micro-batches, two stages of 30 ns, and no
 #: time on the wire: 30 + 30 + (2 - 1) * 30.
@@ -81,6 +84,30 @@ def tiny_problem(name: str = "tiny", memory_bytes: int = 100) -> Problem:
             ),
         ),
         job=Job(global_batch=2),
+    )
+
+
+def crowded_problem() -> Problem:
+    """Return a problem in which one stage fits if it recomputes.
+
+    Per layer 16 bytes of weights, gradients and optimiser state, and 40 of
+    activations or 10 with full recomputation: 2 * 56 = 112 or 52 bytes of
+    100. Without, a step takes 2 * 60 = 120 ns, with it 2 * 80 = 160.
+    """
+    problem = tiny_problem("crowded")
+    kind = problem.graph.kinds[0]
+    cost = replace(
+        kind.costs[0],
+        weight_bytes=2,
+        activations=(
+            Activations(kept_bytes=40),
+            Activations(recompute="full", kept_bytes=10),
+        ),
+    )
+    return replace(
+        problem,
+        graph=replace(problem.graph, kinds=(replace(kind, costs=(cost,)),)),
+        job=replace(problem.job, recompute=("none", "full")),
     )
 
 
@@ -149,6 +176,21 @@ CLAIMS: dict[str, SolverOutput] = {
     "nothing": SolverOutput(status=Status.NO_SOLUTION),
     "foreign-plan": good_output(plan=foreign_plan()),
     "big-plan": good_output(plan=big_plan(), claimed_quanta=None),
+    "too-big": SolverOutput(
+        status=Status.FEASIBLE,
+        plan=big_plan(),
+        own_objective_ns=75.5,
+        detail="best of 7",
+    ),
+    "too-big-and-bound": SolverOutput(
+        status=Status.FEASIBLE, plan=big_plan(), lower_bound_quanta=1
+    ),
+    "too-big-and-optimal": SolverOutput(
+        status=Status.OPTIMAL, plan=big_plan()
+    ),
+    "over-memory": good_output(
+        status=Status.OVER_MEMORY, lower_bound_quanta=None
+    ),
     "unjsonable": good_output(extra={"engine": object()}),
 }
 
@@ -252,6 +294,19 @@ class LoopbackBaseline(Loopback):
     capabilities: ClassVar[Capabilities] = Capabilities(
         exact=False,
         method="says what it is told to",
+        options=Loopback.capabilities.options,
+    )
+
+
+class LoopbackOverrunner(Loopback):
+    """A baseline whose plans may exceed the memory."""
+
+    name: ClassVar[str] = "overrunner"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        exact=False,
+        method="says what it is told to",
+        objective="what it is told to",
+        overruns=True,
         options=Loopback.capabilities.options,
     )
 

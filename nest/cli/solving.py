@@ -187,7 +187,7 @@ def solve_command(
             elif output is not None:
                 click.echo(f"nest: {output} not written: no plan", err=True)
         session.write_to_stdout()
-    return session.exit_code
+    return max(session.exit_code, session.has_no_room)
 
 
 @dataclass
@@ -261,6 +261,15 @@ class _Session:
     def exit_code(self) -> int:
         """1 if a solver broke its promises, else 0."""
         return int(any(result.outcome.failed for result in self.results))
+
+    @property
+    def has_no_room(self) -> int:
+        """1 if a plan does not fit the memory, so nobody can run it."""
+        from nest.solvers.base import Status
+
+        return int(
+            any(result.status is Status.OVER_MEMORY for result in self.results)
+        )
 
     def run(self) -> None:
         """Run all solvers; finished cells go to the JSON file at once."""

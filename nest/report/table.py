@@ -166,7 +166,8 @@ def compare_footer(
         f"problem {problem.name} · preset {problem.preset} · "
         f"hash {problem_hash[:12]}",
         f"time limit {'none' if limit_s is None else f'{limit_s:g} s'} · "
-        f"workers {options.num_workers} · seed {options.seed}",
+        f"workers {options.num_workers} · seed {options.seed}"
+        f"{' · plans repaired' if options.repair else ''}",
         *notes,
     ]
     return Padding(Text("\n".join(lines), style="dim"), (1, 0, 0, 0))
@@ -186,6 +187,8 @@ def solve_block(problem: Problem, result: SolveResult) -> list[RenderableType]:
         document = result.score.to_json()
         rows += _score_rows(problem, result.plan, document, scale)
         parts = [stage_table(problem, result.plan, document)]
+    if result.own_objective_ns is not None:
+        rows.append(("own objective", scale(result.own_objective_ns)))
     if result.lower_bound_ns is not None:
         rows.append(("lower bound", scale(result.lower_bound_ns)))
     if result.gap is not None:
@@ -319,6 +322,12 @@ def _scale(problem: Problem, results: Sequence[SolveResult]) -> TimeScale:
         for result in results
         for time_ns in (result.step_time_ns, result.lower_bound_ns)
         if time_ns
+    ]
+    # Plans that do not fit set the unit only where there is nothing else.
+    times = times or [
+        result.score.step_time_ns
+        for result in results
+        if result.score is not None and result.score.step_time_ns
     ]
     return TimeScale.fitting(min(times, default=None), problem.time_unit)
 

@@ -62,8 +62,8 @@ def judge(
     -------
     Verdict
         Outcome SOLVED, INVALID_PLAN or MISMATCH. A plan that does not fit
-        is accepted, as OVER_MEMORY, from solvers that may overrun. Where the
-        job allows plans that an exact solver does not search, its proofs and
+        is accepted, as OVER_MEMORY, from solvers that may overrun and claim
+        nothing about it. Where the job allows plans that an exact solver does not search, its proofs and
         bounds are dropped, and the detail says so. A claim that was refuted
         is kept in ``extra["claim"]``, the plan that is no plan in
         ``extra["rejected_plan"]``.
@@ -80,7 +80,7 @@ def judge(
         if outside is not None:
             return _reject(claim, outside)
         if not found.feasible:
-            if capabilities.overruns and claim.claimed_quanta is None:
+            if capabilities.overruns and _claims_nothing(claim):
                 return over_memory(problem, claim, claim.plan, found)
             return _reject(claim, "; ".join(found.violations))
 
@@ -144,6 +144,15 @@ def over_memory(
         over_memory_bytes=excess,
         detail="; ".join(filter(None, (detail, claim.detail))),
         extra=claim.extra,
+    )
+
+
+def _claims_nothing(claim: SolverOutput) -> bool:
+    """Whether a claim is a plan, and not a word about how good it is."""
+    return (
+        claim.status is Status.FEASIBLE
+        and claim.claimed_quanta is None
+        and claim.lower_bound_quanta is None
     )
 
 

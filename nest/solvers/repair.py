@@ -14,6 +14,7 @@ from dataclasses import replace
 import msgspec
 
 from nest.cost.score import Score, score
+from nest.cost.space import is_uniform
 from nest.errors import InvalidPlanError
 from nest.ir.plan import RECOMPUTE, Plan, Stage, Strategy
 from nest.ir.problem import Problem
@@ -29,8 +30,9 @@ def repair(
     """Return the verdict on the plan that fits, or say that none was found.
 
     Remedies are applied one after the other, each to the stages that do not
-    fit, the mildest form first, until everything fits. One that is not legal
-    for a stage is left out there.
+    fit (to all, where a preset wants them alike), the mildest form first,
+    until everything fits. One that is not legal for a stage, or saves it
+    nothing, is left out there.
 
     Parameters
     ----------
@@ -61,7 +63,7 @@ def repair(
                     detail=f"{text} (was {verdict.detail})",
                     extra={**verdict.extra, "repair": done},
                 )
-    tried = ", ".join(done) or "no remedy is legal"
+    tried = ", ".join(done) or "no remedy helps"
     return replace(
         verdict, detail=f"{verdict.detail}; could not be repaired: {tried}"
     )
@@ -75,7 +77,11 @@ def _apply(
 ) -> tuple[Plan, Score] | None:
     """Return the changed plan and its score, ``None`` if nothing is gained."""
     if isinstance(changed, Plan):
-        return _scored(problem, changed)
+        return _if_smaller(problem, changed, found)
+    if is_uniform(problem):
+        stages = tuple(_changed(stage, changed) for stage in plan.stages)
+        alike = msgspec.structs.replace(plan, stages=stages)
+        return _if_smaller(problem, alike, found)
     capacity = problem.cluster.device.memory_bytes
     gained = False
     for number in range(len(plan.stages)):
@@ -83,9 +89,7 @@ def _apply(
         if block.memory_bytes <= capacity:
             continue
         stage = plan.stages[number]
-        new = _with_strategies(
-            stage, tuple(map(changed, stage.layer_strategies))
-        )
+        new = _changed(stage, changed)
         if new == stage:
             continue
         stages = (*plan.stages[:number], new, *plan.stages[number + 1 :])
@@ -107,7 +111,22 @@ def _scored(problem: Problem, plan: Plan) -> tuple[Plan, Score] | None:
         return None
 
 
-def _with_strategies(stage: Stage, strategies: tuple[Strategy, ...]) -> Stage:
+def _if_smaller(
+    problem: Problem, plan: Plan, found: Score
+) -> tuple[Plan, Score] | None:
+    """Return a plan and its score if its fullest device holds less."""
+    better = _scored(problem, plan)
+    if better is None or _most_bytes(better[1]) >= _most_bytes(found):
+        return None
+    return better
+
+
+def _most_bytes(found: Score) -> int:
+    return max(block.memory_bytes for block in found.blocks)
+
+
+def _changed(stage: Stage, change: Change) -> Stage:
+    strategies = tuple(map(change, stage.layer_strategies))
     alike = len(set(strategies)) == 1
     return msgspec.structs.replace(
         stage,
@@ -145,13 +164,12 @@ def _more_zero(problem: Problem, plan: Plan) -> Iterator[tuple[str, Change]]:
 def _smaller_micro_batch(
     problem: Problem, plan: Plan
 ) -> Iterator[tuple[str, Plan]]:
-    micro_batch = plan.micro_batch
-    while micro_batch > 1 and micro_batch % 2 == 0:
-        micro_batch //= 2
-        yield (
-            f"micro-batch {micro_batch}",
-            msgspec.structs.replace(plan, micro_batch=micro_batch),
-        )
+    for micro_batch in sorted(problem.job.micro_batches, reverse=True):
+        if micro_batch < plan.micro_batch:
+            yield (
+                f"micro-batch {micro_batch}",
+                msgspec.structs.replace(plan, micro_batch=micro_batch),
+            )
 
 
 _Remedy = Callable[[Problem, Plan], Iterator[tuple[str, Plan | Change]]]

@@ -75,7 +75,8 @@ class SolveResult:
     precision
         Relative precision of the solver's proofs.
     own_objective_ns
-        What the solver's own objective says about its plan, in ns.
+        What the solver's own objective says about the plan it handed in, in
+        ns; :func:`nest.solvers.repair.repair` leaves it as it is.
     over_memory_bytes
         By how much the fullest device exceeds its memory; only with status
         OVER_MEMORY, whose plan has a score but no step time that counts.
@@ -135,7 +136,10 @@ class SolveResult:
                 f"outcome {self.outcome} with status {status}"
             )
         if (self.plan is not None) != has_plan:
-            return f"expected a plan iff optimal or feasible, got {status}"
+            return (
+                f"expected a plan iff optimal, feasible or over-memory, "
+                f"got {status}"
+            )
         if (status is Status.OVER_MEMORY) != bool(self.over_memory_bytes):
             return (
                 f"expected over_memory_bytes if and only if the plan does "

@@ -28,8 +28,10 @@ from nest.workloads import builtin
 from tests.cli.conftest import Cli
 from tests.loopback import (
     BASELINE,
+    OVERRUNNER,
     TARGET,
     big_plan,
+    crowded_problem,
     foreign_plan,
     good_plan,
     tiny_problem,
@@ -40,9 +42,10 @@ from tests.loopback import (
 def _solvers() -> Iterator[None]:
     registry.register_solver("loopback", TARGET)
     registry.register_solver("baseline", BASELINE)
+    registry.register_solver("overrunner", OVERRUNNER)
     registry.register_solver("engine", "tests.loopback:NeedsEngine")
     yield
-    for name in ("loopback", "baseline", "engine"):
+    for name in ("loopback", "baseline", "overrunner", "engine"):
         registry.unregister_solver(name)
 
 
@@ -157,6 +160,87 @@ def test_solve_status_and_exit_code(
     assert cli(*solve(files["problem"], act)) == code
     assert re.search(rf"^status +{text}", cli.out, re.MULTILINE)
     assert "Traceback" not in cli.out + cli.err
+
+
+def overrun(command: str, problem: str, *more: str) -> tuple[str, ...]:
+    flag = "--solver" if command == "solve" else "--solvers"
+    option = ("--option", "overrunner.act=too-big")
+    return (command, problem, flag, "overrunner", *option, *more)
+
+
+def test_solve_writes_a_plan_that_does_not_fit(
+    cli: Cli, files: dict[str, str], tmp_path: Path
+) -> None:
+    """Nobody can launch it, so it is no success; but it can be looked at."""
+    plan = str(tmp_path / "out.json")
+    assert cli(*overrun("solve", files["problem"], "-o", plan)) == 1
+    for line in (
+        r"status +over memory \(0\.00 GiB \(60\.0 %\) too much memory; best",
+        r"step time +120\.000 ns",
+        r"own objective +75\.500 ns",
+    ):
+        assert re.search(f"^{line}", cli.out, re.MULTILINE), line
+    assert read_plan(plan).stages == big_plan().stages
+    assert cli.err == ""
+
+
+def test_compare_goes_on_after_a_plan_that_does_not_fit(
+    cli: Cli, files: dict[str, str]
+) -> None:
+    problem = files["problem"]
+    assert cli(*overrun("compare", problem, "--json", "-")) == 0
+    cell = json.loads(cli.out)["cells"][0]
+    assert cell["status"] == "over-memory"
+    assert cell["step_time_ns"] is None
+    assert cell["over_memory_bytes"] == 60
+    assert cell["own_objective_ns"] == 75.5
+    assert cell["score"]["step_time_ns"] == 120
+    assert re.search(r"over memory +\(120\.000 ns\) +75\.500 ns", cli.err)
+
+
+def test_repair(cli: Cli, tmp_path: Path) -> None:
+    problem = str(tmp_path / "crowded.json")
+    plan = str(tmp_path / "out.json")
+    write(problem, crowded_problem())
+    assert cli(*overrun("solve", problem)) == 1
+    assert cli(*overrun("solve", problem, "--repair", "-o", plan)) == 0
+    assert re.search(
+        r"^status +feasible \(repaired: recompute full \(was 0\.00 GiB "
+        r"\(12\.0 %\) too much memory; best of 7\)\)$",
+        cli.out,
+        re.MULTILINE,
+    )
+    assert read_plan(plan).stages[0].layer_strategies[0].recompute == "full"
+    assert cli(*overrun("compare", problem, "--repair", "--json", "-")) == 0
+    document = json.loads(cli.out)
+    assert document["cells"][0]["step_time_ns"] == 160
+    assert document["cells"][0]["extra"]["repair"] == ["recompute full"]
+    assert "seed 0 · plans repaired" in cli.err
+
+
+@pytest.mark.parametrize(
+    ("more", "limit_s"), [((), 60), (("--time-limit", "7"), 7)]
+)
+def test_compare_all(
+    cli: Cli,
+    files: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    more: tuple[str, ...],
+    limit_s: int,
+) -> None:
+    """Every solver that can run here, and a limit, as some take days."""
+    monkeypatch.setattr(registry, "_BUILT_IN", {"dp": "nest.dp.solver:Dp"})
+    monkeypatch.setattr(
+        registry, "_registered", {"baseline": BASELINE, "loopback": TARGET}
+    )
+    command = ("compare", files["problem"], "--solvers", "all")
+    option = ("--option", "baseline.act=heuristic")
+    assert cli(*command, *option, *more, "--json", "-") == 0
+    document = json.loads(cli.out)
+    # 'dp' is left out: there is no such class.
+    assert document["solvers"] == ["baseline", "loopback"]
+    assert document["time_limit_s"] == limit_s
+    assert f"time limit {limit_s} s" in cli.err
 
 
 def test_traceback_is_in_the_document_only(

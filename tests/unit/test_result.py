@@ -52,7 +52,10 @@ def test_consistent_results_exist() -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"plan": None}, "expected a plan iff optimal or feasible"),
+        (
+            {"plan": None},
+            "expected a plan iff optimal, feasible or over-memory",
+        ),
         ({"status": Status.INFEASIBLE}, "expected a plan iff optimal"),
         ({"score": None}, "expected a score if and only if"),
         ({"status": None}, "expected a status if and only if the solver ran"),
@@ -87,6 +90,16 @@ def test_consistent_results_exist() -> None:
             "expected the lower bound of an optimum of 90 to be at least 90",
         ),
         (
+            {"status": Status.OVER_MEMORY, "lower_bound_quanta": None},
+            "expected over_memory_bytes if and only if the plan does not fit, "
+            "got None with over-memory",
+        ),
+        (
+            {"over_memory_bytes": 1},
+            "expected over_memory_bytes if and only if the plan does not fit, "
+            "got 1 with optimal",
+        ),
+        (
             {"lower_bound_quanta": 91, "status": Status.FEASIBLE},
             "expected a lower bound <= 90, got 91",
         ),
@@ -97,6 +110,20 @@ def test_contradictions_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=f"^result of solver 'dp': {text}"):
         make_result(**changes)
+
+
+def test_a_plan_that_does_not_fit_takes_no_time_that_counts() -> None:
+    result = make_result(
+        exact=False,
+        status=Status.OVER_MEMORY,
+        over_memory_bytes=7,
+        lower_bound_quanta=None,
+    )
+    assert result.step_quanta is None
+    assert result.step_time_ns is None
+    assert result.gap is None
+    assert result.score is not None
+    assert result.score.step_quanta == GOOD_NS
 
 
 def test_gap_is_exact() -> None:
@@ -140,6 +167,7 @@ def test_json_has_the_promised_keys_and_the_whole_plan() -> None:
         "num_workers": 1,
         "seed": 3,
         "warm_start": True,
+        "repair": False,
         "extra": {"a": "b"},
     }
 

@@ -23,17 +23,26 @@ from nest.errors import (
     SolverNotInstalledError,
     UnknownSolverError,
 )
-from nest.ir import problem_hash
+from nest.ir import Plan, Stage, Strategy, problem_hash
 from nest.solvers import registry, run
-from nest.solvers.base import Limit, SolveOptions, Status
+from nest.solvers.base import (
+    Capabilities,
+    Limit,
+    SolveOptions,
+    SolverOutput,
+    Status,
+)
+from nest.solvers.judge import judge
 from nest.solvers.result import Outcome, SolveResult
 from nest.solvers.run import CellInterrupted, Running, grace_s, run_solver
 from nest.versions import num_cpus
 from tests.loopback import (
     BASELINE,
     GOOD_NS,
+    OVERRUNNER,
     TARGET,
     big_plan,
+    crowded_problem,
     foreign_plan,
     good_plan,
     tiny_problem,
@@ -44,8 +53,9 @@ from tests.loopback import (
 def _solvers() -> Iterator[None]:
     registry.register_solver("loopback", TARGET)
     registry.register_solver("baseline", BASELINE)
+    registry.register_solver("overrunner", OVERRUNNER)
     yield
-    for name in ("loopback", "baseline", "engine"):
+    for name in ("loopback", "baseline", "overrunner", "engine"):
         registry.unregister_solver(name)
 
 
@@ -231,6 +241,107 @@ def test_plan_that_does_not_fit(solver: str) -> None:
     assert "got 160" in result.detail
     assert "60.0 % too much" in result.detail
     assert len(result.extra["rejected_plan"]["stages"]) == 1
+
+
+def test_plan_of_a_planner_with_a_memory_model_of_its_own() -> None:
+    result = solve("too-big", solver="overrunner")
+    assert result.outcome is Outcome.SOLVED
+    assert result.status is Status.OVER_MEMORY
+    assert result.plan is not None
+    assert result.plan.stages == big_plan().stages
+    # 160 bytes on a device of 100.
+    assert result.over_memory_bytes == 60
+    assert result.detail == "0.00 GiB (60.0 %) too much memory; best of 7"
+    assert result.own_objective_ns == 75.5
+    assert result.step_time_ns is None
+    assert result.score is not None
+    assert result.score.step_time_ns == 120
+    cell = result.to_json()
+    assert cell["status"] == "over-memory"
+    assert cell["step_time_ns"] is None
+    assert cell["step_time_quanta"] is None
+    assert cell["over_memory_bytes"] == 60
+    assert cell["own_objective_ns"] == 75.5
+    assert cell["score"]["step_time_ns"] == 120
+    assert len(cell["plan"]["stages"]) == 1
+
+
+@pytest.mark.parametrize("act", ["too-big-and-bound", "too-big-and-optimal"])
+def test_proofs_about_a_plan_that_does_not_fit(act: str) -> None:
+    result = solve(act, solver="overrunner")
+    assert result.outcome is Outcome.INVALID_PLAN
+    assert "60.0 % too much" in result.detail
+
+
+def test_only_the_judge_says_over_memory() -> None:
+    result = solve("over-memory", solver="overrunner")
+    assert result.outcome is Outcome.MISMATCH
+    assert result.detail == (
+        "expected a plan iff optimal or feasible, got a plan: over-memory"
+    )
+
+
+@pytest.mark.usefixtures("_impatient")
+def test_report_that_does_not_fit() -> None:
+    result = solve(
+        "hang", solver="overrunner", time_limit_s=0.7, report="infeasible"
+    )
+    assert result.outcome is Outcome.SOLVED
+    assert (result.status, result.limit) == ("over-memory", "time")
+    assert result.over_memory_bytes == 60
+    assert "too much memory; did not stop at its limit" in result.detail
+
+
+def test_repair_is_part_of_the_run() -> None:
+    options = SolveOptions(repair=True, extra={"act": "too-big"})
+    result = run_solver(crowded_problem(), "overrunner", options)
+    assert (result.outcome, result.status) == ("solved", "feasible")
+    assert result.step_time_ns == 160
+    assert result.over_memory_bytes is None
+    assert result.own_objective_ns == 75.5
+    assert result.extra["repair"] == ["recompute full"]
+    assert result.detail == (
+        "repaired: recompute full (was 0.00 GiB (12.0 %) too much memory; "
+        "best of 7)"
+    )
+    assert result.plan is not None
+    assert result.plan.stages[0].layer_strategies[0].recompute == "full"
+    assert result.to_json()["options"]["repair"] is True
+    plain = replace(options, repair=False)
+    result = run_solver(crowded_problem(), "overrunner", plain)
+    assert result.status is Status.OVER_MEMORY
+    assert result.over_memory_bytes == 12
+
+
+def test_repair_leaves_other_plans_alone() -> None:
+    options = SolveOptions(repair=True, extra={"act": "heuristic"})
+    result = run_solver(tiny_problem(), "overrunner", options)
+    assert (result.status, result.step_time_ns) == ("feasible", GOOD_NS)
+    assert "repair" not in result.extra
+
+
+def test_mixed_strategies_need_granularity_layer() -> None:
+    mixed = Stage(
+        layers=(0, 1),
+        devices=1,
+        strategies=(Strategy(), Strategy(recompute="full")),
+    )
+    claim = SolverOutput(
+        status=Status.FEASIBLE,
+        plan=Plan(replicas=1, micro_batch=1, stages=(mixed,)),
+    )
+    problem = crowded_problem()
+    capabilities = Capabilities(exact=False, method="none")
+    verdict = judge(problem, claim, capabilities=capabilities)
+    assert verdict.outcome is Outcome.INVALID_PLAN
+    assert verdict.detail == (
+        "stage 1: expected one strategy for all layers of a stage, as "
+        "job.granularity is 'stage', got 2"
+    )
+    job = msgspec.structs.replace(problem.job, granularity="layer")
+    fine = msgspec.structs.replace(problem, job=job)
+    verdict = judge(fine, claim, capabilities=capabilities)
+    assert (verdict.outcome, verdict.status) == ("solved", "feasible")
 
 
 def test_plan_of_another_problem() -> None:

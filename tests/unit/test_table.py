@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,15 +14,17 @@ from nest.cost.score import score
 from nest.ir import Plan, Stage, Strategy
 from nest.report.table import (
     TimeScale,
+    compare_footer,
     compare_table,
     percent,
     score_block,
     show,
     simple_table,
+    solve_block,
 )
-from nest.solvers.base import Limit, Status
+from nest.solvers.base import Limit, SolveOptions, Status
 from nest.solvers.result import Outcome, SolveResult
-from tests.loopback import good_plan, tiny_problem
+from tests.loopback import big_plan, good_plan, tiny_problem
 
 
 def text_of(*parts: object) -> list[str]:
@@ -114,6 +117,63 @@ def test_compare_table_in_a_pipe() -> None:
     assert "MISMATCH" in rows[2]
     assert rows[2].endswith("claims 1 quanta for nothing " + "x" * 300)
     assert rows[3] == "small skipped 1.23 too [bold]big[/bold]"
+
+
+def over_memory_result(**changes: Any) -> SolveResult:
+    problem, plan = tiny_problem(), big_plan()
+    fields: dict[str, Any] = {
+        "solver": "alpha",
+        "exact": False,
+        "outcome": Outcome.SOLVED,
+        "status": Status.OVER_MEMORY,
+        "problem_hash": "0" * 64,
+        "quantum_ps": 1000,
+        "plan": plan,
+        "score": score(problem, plan),
+        "over_memory_bytes": 60,
+        "own_objective_ns": 75.5,
+        "wall_s": 2.0,
+        "detail": "0.00 GiB (60.0 %) too much memory",
+    }
+    return SolveResult(**(fields | changes))
+
+
+def test_plans_that_do_not_fit_are_set_apart() -> None:
+    best, slow, *_ = make_results()
+    lines = text_of(
+        compare_table(tiny_problem(), [best, over_memory_result(), slow])
+    )
+    header, _, *rows = [" ".join(line.split()) for line in lines]
+    assert header == (
+        "solver status step time vs best % gap % own objective wall s note"
+    )
+    assert rows[0] == "dp optimal 90.0000 ns best 0 1.23"
+    assert rows[1] == (
+        "alpha over memory (120.0000 ns) 75.5000 ns 2.00 "
+        "0.00 GiB (60.0 %) too much memory"
+    )
+    assert rows[2] == "slow feasible 120.0000 ns +33.33 50.00 1.23 time limit"
+
+
+def test_a_plan_that_does_not_fit_sets_the_unit_if_it_is_alone() -> None:
+    lines = text_of(compare_table(tiny_problem(), [over_memory_result()]))
+    assert "(120.000 ns)" in lines[2]
+
+
+def test_answer_of_a_planner_with_an_objective_of_its_own() -> None:
+    lines = text_of(*solve_block(tiny_problem(), over_memory_result()))
+    rows = [" ".join(line.split()) for line in lines]
+    assert "status over memory (0.00 GiB (60.0 %) too much memory)" in rows
+    assert "own objective 75.500 ns" in rows
+    assert not any(row.startswith("lower bound") for row in rows)
+
+
+def test_footer_says_that_plans_were_repaired() -> None:
+    problem = tiny_problem()
+    for repair, text in ((False, "seed 0"), (True, "seed 0 · plans repaired")):
+        options = SolveOptions(repair=repair)
+        footer = text_of(compare_footer(problem, "0" * 64, options))
+        assert footer[-1] == f"time limit none · workers 1 · {text}"
 
 
 def test_encoding_without_unicode() -> None:
