@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from nest.cost.model import Block, CostModel, LayerTerms
 from nest.cost.presets import get_preset
 from nest.cost.space import Case
-from nest.ir.plan import Plan, Stage, Strategy
+from nest.ir.plan import RECOMPUTE, Plan, Stage, Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import Limit, SolverOutput, Status
 
@@ -32,6 +32,28 @@ def one_strategy_per_stage(problem: Problem) -> bool:
         problem.job.granularity == "stage"
         and not get_preset(problem.preset).recompute_per_layer
     )
+
+
+def why_not_turns(problem: Problem) -> str | None:
+    """Return why a planner that splits micro-batches cannot search, if so."""
+    if get_preset(problem.preset).ranks_take_turns:
+        return (
+            f"$.preset: expected data parallel ranks that share a "
+            f"micro-batch, got preset {problem.preset!r}, under which they "
+            f"take turns; use preset 'standard' or another solver"
+        )
+    return None
+
+
+def why_not_alike(problem: Problem) -> str | None:
+    """Return why a planner whose stages differ cannot search, if so."""
+    if get_preset(problem.preset).uniform:
+        return (
+            f"$.preset: expected stages that may differ in strategy, got "
+            f"preset {problem.preset!r}, under which all are alike; use "
+            f"preset 'standard' or another solver"
+        )
+    return None
 
 
 def even_split(num_layers: int, num_stages: int) -> list[tuple[int, int]]:
@@ -55,6 +77,29 @@ def even_split(num_layers: int, num_stages: int) -> list[tuple[int, int]]:
         ranges.append((start, stop))
         start = stop
     return ranges
+
+
+def plainest(
+    problem: Problem,
+    found: Sequence[Strategy],
+    more_zero: Sequence[int] = (),
+) -> list[Strategy]:
+    """Return the strategies of planners that know ``dp`` and ``tp`` only.
+
+    They have the least recomputation, ``cp``, ``ep`` and ZeRO stage that
+    job and costs allow, or one of the ZeRO stages ``more_zero``.
+    """
+    recompute = min(problem.job.recompute, key=RECOMPUTE.index)
+    cp = min((strategy.cp for strategy in found), default=1)
+    ep = min((strategy.ep for strategy in found), default=1)
+    zero = {min(problem.job.zero), *more_zero}
+    return [
+        strategy
+        for strategy in found
+        if (strategy.recompute, strategy.cp, strategy.ep)
+        == (recompute, cp, ep)
+        and strategy.zero in zero
+    ]
 
 
 def front_terms(

@@ -63,10 +63,10 @@ def judge(
     Verdict
         Outcome SOLVED, INVALID_PLAN or MISMATCH. A plan that does not fit
         is accepted, as OVER_MEMORY, from solvers that may overrun and claim
-        nothing about it. Where the job allows plans that an exact solver does not search, its proofs and
-        bounds are dropped, and the detail says so. A claim that was refuted
-        is kept in ``extra["claim"]``, the plan that is no plan in
-        ``extra["rejected_plan"]``.
+        nothing about it. Where the job allows plans that an exact solver does
+        not search, its proofs and bounds are dropped, and the detail says so.
+        A claim that was refuted is kept in ``extra["claim"]``, the plan that
+        is no plan in ``extra["rejected_plan"]``.
     """
     from nest.cost.score import score
 

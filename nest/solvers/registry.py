@@ -33,6 +33,8 @@ _BUILT_IN = {
     "milp": "formulations.milp.solver:MilpSolver",
     "alpa": "baselines.alpa:AlpaSolver",
     "galvatron": "baselines.galvatron:GalvatronSolver",
+    "megatron": "baselines.megatron:MegatronSolver",
+    "mcmc": "baselines.mcmc:McmcSolver",
     "random": "baselines.random_plans:RandomSolver",
 }
 _registered: dict[str, str] = {}

@@ -1,0 +1,364 @@
+"""``megatron``: the hand rules by which Megatron-LM runs are set up.
+
+Sources: Narayanan et al., "Efficient large-scale language model training on
+GPU clusters using Megatron-LM", SC'21 (arXiv 2104.04473), takeaways 1 to 3
+and equation 1; memory per parameter from Rajbhandari et al., "ZeRO" (arXiv
+1910.02054), §3.1; recomputation and the activations in flight from
+Korthikanti et al., "Reducing activation recomputation in large transformer
+models" (arXiv 2205.05198). There is no planner and no code: people do this.
+
+Search space
+    One strategy for all stages, stages of as many layers each. With ``g``
+    devices per node (the lowest network level that holds more than one):
+
+    1. Model parallelism, in this order: ``tp`` = 1, 2, … up to ``g`` with as
+       few stages as the job allows (one), then ``tp`` at its largest and
+       more and more stages. The first pair that fits is taken (takeaways 1
+       and 2): no more model parallelism than the model needs.
+    2. Data parallelism over the rest: as many ranks as the job's batches
+       allow. Experts are spread over the data ranks of a node, as far as
+       ``tp * ep <= g``. Context parallelism only if the job asks for it.
+    3. Micro-batch per rank and recomputation by equation 1 (takeaway 3),
+       among those that fit: recomputation is paid for where it is needed.
+    4. The optimiser is distributed: Megatron-Core's, where the job allows it,
+       else ZeRO 1 where it allows that.
+
+    Data parallel ranks may be replicas of the pipeline or share a stage; of
+    two plans that are alike otherwise the one with more of them in a stage is
+    taken, where ZeRO shards over them.
+
+Objective
+    Equation 1: ``(M + p - 1)(t_f + t_b)`` with ``t_f`` and ``t_b`` the passes
+    of one micro-batch through ``1/p`` of the layers, tensor parallel
+    communication and recomputation included, as a profile would have it.
+
+Memory
+    The textbook estimate: ``1/p`` of the bytes of all weights, gradients and
+    optimiser state (16 per parameter with mixed-precision Adam, 18 with fp32
+    gradients) after sharding, plus ``min(M, p)`` micro-batches of ``1/p`` of
+    the activations. The bytes per layer come from the problem's cost table.
+
+Ignored
+    Communication between stages and data parallel ranks, the uneven stages
+    with embedding and output layer, and in the memory the working sets
+    (gathered weights, logits, what is computed again) and the reserve.
+
+Deviations
+    The papers leave open how much recomputation and what micro-batch to try;
+    here all that the job allows. Layers at either end whose kind occurs once
+    (embedding, output layer) come on top of the even split, as in Megatron;
+    stage counts that do not divide the rest are tried last, Megatron refuses
+    them. Devices that the job's batches leave no use for idle; Megatron
+    refuses that too. No interleaved schedule, although SC'21 proposes it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import ClassVar, NamedTuple
+
+import msgspec
+
+from baselines.common import (
+    answer,
+    chain,
+    even_split,
+    make_plan,
+    why_not_turns,
+)
+from nest.cost.model import Block, CostModel
+from nest.cost.space import Case, Runtime, cases, stage_counts
+from nest.ir.plan import RECOMPUTE, Strategy
+from nest.ir.problem import Problem
+from nest.solvers.base import (
+    Capabilities,
+    Deadline,
+    Limit,
+    Report,
+    SolveOptions,
+    SolverOutput,
+    ignore_progress,
+)
+from nest.units import ceil_div, quanta_to_ns
+
+
+class Totals(NamedTuple):
+    """Sums over all layers of the model, of one micro-batch.
+
+    Attributes
+    ----------
+    passes_quanta
+        Forward and backward pass.
+    static_bytes, kept_bytes
+        Per device: what is always there, and activations.
+    """
+
+    passes_quanta: int
+    static_bytes: int
+    kept_bytes: int
+
+
+class Setup(NamedTuple):
+    """One way to run the model with given ``tp`` and number of stages."""
+
+    case: Case
+    strategy: Strategy
+    totals: Totals
+
+
+class MegatronSolver:
+    """Follow the rules."""
+
+    name: ClassVar[str] = "megatron"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        exact=False,
+        method="hand rules of Megatron-LM: tp in a node, pp to fit, dp",
+        searches=frozenset({"distributed_optimizer"}),
+        objective=(
+            "(M + p - 1) times the passes of an even share of the layers, "
+            "without communication between stages and replicas"
+        ),
+        overruns=True,
+    )
+
+    def unsupported(self, problem: Problem) -> str | None:
+        """Return why this problem cannot be searched, or ``None``."""
+        return why_not_turns(problem)
+
+    def solve(
+        self,
+        problem: Problem,
+        options: SolveOptions,
+        report: Report = ignore_progress,
+    ) -> SolverOutput:
+        """Return the plan that the rules lead to."""
+        deadline = Deadline(options.time_limit_s)
+        rules = Rules(problem)
+        for tp, num_stages in rules.model_parallel():
+            fitting = []
+            for setup in rules.data_parallel(tp, num_stages):
+                if deadline.passed:
+                    return answer(None, limit=Limit.TIME)
+                if rules.memory_bytes(setup, num_stages) <= rules.capacity:
+                    fitting.append(setup)
+            if fitting:
+                best = min(
+                    fitting,
+                    key=lambda setup: (
+                        rules.slots(setup, num_stages)
+                        * setup.totals.passes_quanta,
+                        -setup.strategy.dp,
+                    ),
+                )
+                return self._answer(problem, rules, best, num_stages)
+        return answer(
+            None,
+            detail="no model parallel size fits by its estimate of the memory",
+        )
+
+    def _answer(
+        self, problem: Problem, rules: Rules, setup: Setup, num_stages: int
+    ) -> SolverOutput:
+        plan = make_plan(
+            problem,
+            setup.case,
+            [
+                (start, stop, setup.strategy)
+                for start, stop in rules.split(num_stages)
+            ],
+        )
+        if rules.runtime.distributed_optimizer:
+            plan = msgspec.structs.replace(plan, distributed_optimizer=True)
+        own_quanta = rules.slots(setup, num_stages) * (
+            setup.totals.passes_quanta
+        )
+        own_ns = quanta_to_ns(own_quanta, problem.quantum_ps) / num_stages
+        return answer(plan, own_ns)
+
+
+class Rules:
+    """The rules on one problem; remembers the sums over the layers."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.model = CostModel(problem)
+        self.capacity = problem.cluster.device.memory_bytes
+        job, graph = problem.job, problem.graph
+        # The distributed optimiser goes with ZeRO 0 and 1 only.
+        distributed = job.distributed_optimizer and min(job.zero) <= 1
+        self.runtime = Runtime(distributed_optimizer=distributed)
+        self.zero = 1 if 1 in job.zero else min(job.zero)
+        sizes = [
+            size for size in problem.cluster.topology.capacities if size > 1
+        ]
+        self.node = min([*sizes, problem.cluster.num_devices])
+        self.cases = cases(problem)
+        self.keys = {cost.key for kind in graph.kinds for cost in kind.costs}
+        cps = {cp for _, cp, _, _ in self.keys}
+        self.cp = min(
+            (
+                cp
+                for cp in cps
+                if job.context_parallel is None or cp in job.context_parallel
+            ),
+            default=1,
+        )
+        self.layers_of = Counter(layer.kind for layer in graph.layers)
+        self._first = {layer.kind: i for i, layer in enumerate(graph.layers)}
+        self._totals: dict[tuple[Case, Strategy], Totals | None] = {}
+
+    # Model parallelism
+
+    def model_parallel(self) -> Iterator[tuple[int, int]]:
+        """Yield ``(tp, number of stages)``, the least parallel first."""
+        allowed = self.problem.job.tensor_parallel
+        tps = sorted(
+            {
+                tp
+                for tp, _, _, _ in self.keys
+                if allowed is None or tp in allowed
+            }
+        )
+        tps = [tp for tp in tps if tp <= self.node] or tps[:1]
+        counts = sorted(
+            {
+                count
+                for case in self.cases
+                for count in stage_counts(self.problem, case)
+            }
+        )
+        even = [count for count in counts if self.num_split % count == 0]
+        if not tps:
+            return
+        for part in (even, [count for count in counts if count not in even]):
+            for tp in tps if part else []:
+                yield tp, part[0]
+            for count in part[1:]:
+                yield tps[-1], count
+
+    @property
+    def num_split(self) -> int:
+        """Layers that are split evenly: all but single ones at the ends."""
+        start, stop = self._body()
+        return stop - start
+
+    def split(self, num_stages: int) -> list[tuple[int, int]]:
+        """Return the ranges of the chain."""
+        start, stop = self._body()
+        num_layers = len(self.problem.graph.layers)
+        if num_stages > stop - start:
+            return even_split(num_layers, num_stages)
+        ranges = [
+            (start + first, start + last)
+            for first, last in even_split(stop - start, num_stages)
+        ]
+        ranges[0] = (0, ranges[0][1])
+        ranges[-1] = (ranges[-1][0], num_layers)
+        return ranges
+
+    def _body(self) -> tuple[int, int]:
+        """Return the range between layers whose kind occurs only once."""
+        layers = self.problem.graph.layers
+        repeated = [
+            number
+            for number, position in enumerate(chain(self.problem))
+            if self.layers_of[layers[position].kind] > 1
+        ]
+        if not repeated:
+            return 0, len(layers)
+        return repeated[0], repeated[-1] + 1
+
+    # Data parallelism
+
+    def data_parallel(self, tp: int, num_stages: int) -> list[Setup]:
+        """Return the setups with as many data parallel ranks as possible."""
+        found: list[Setup] = []
+        most = 0
+        for case in self.cases:
+            if num_stages not in stage_counts(self.problem, case):
+                continue
+            for strategy in self._strategies(tp, case):
+                ranks = case.replicas * strategy.dp
+                if num_stages * strategy.devices > case.devices or (
+                    ranks < most
+                ):
+                    continue
+                totals = self.totals(case, strategy)
+                if totals is None:
+                    continue
+                if ranks > most:
+                    found, most = [], ranks
+                found.append(Setup(case, strategy, totals))
+        return found
+
+    def _strategies(self, tp: int, case: Case) -> Iterator[Strategy]:
+        job = self.problem.job
+        for samples in sorted({key[3] for key in self.keys}):
+            dp, rest = divmod(case.micro_batch, samples)
+            if rest or not dp:
+                continue
+            sharded = dp * self.cp > 1
+            for recompute in RECOMPUTE:
+                if recompute in job.recompute:
+                    yield Strategy(
+                        dp=dp,
+                        tp=tp,
+                        cp=self.cp,
+                        ep=self._expert_parallel(tp, dp, samples),
+                        zero=self.zero if sharded else min(job.zero),
+                        recompute=recompute,
+                    )
+
+    def _expert_parallel(self, tp: int, dp: int, samples: int) -> int:
+        """Return the largest ``ep`` that stays in a node, else the least."""
+        allowed = self.problem.job.expert_parallel
+        eps = sorted(
+            ep
+            for key_tp, cp, ep, count in self.keys
+            if (key_tp, cp, count) == (tp, self.cp, samples)
+            and (dp * self.cp) % ep == 0
+            and (allowed is None or ep in allowed)
+        )
+        inside = [ep for ep in eps if tp * ep <= self.node]
+        return max(inside, default=min(eps, default=1))
+
+    # What it costs
+
+    def totals(self, case: Case, strategy: Strategy) -> Totals | None:
+        """Return the sums, ``None`` if some layer has no cost."""
+        key = (case, strategy)
+        if key not in self._totals:
+            block = Block(case.replicas, case.devices, 0, strategy.devices)
+            passes = static_bytes = kept_bytes = 0
+            found: Totals | None = None
+            for kind, count in self.layers_of.items():
+                terms = self.model.layer_terms(
+                    self._first[kind],
+                    strategy,
+                    case.micro_batch,
+                    block,
+                    self.runtime,
+                )
+                if terms is None:
+                    break
+                passes += count * (terms.forward + terms.backward)
+                static_bytes += count * terms.static_bytes
+                kept_bytes += count * terms.kept_bytes
+            else:
+                found = Totals(passes, static_bytes, kept_bytes)
+            self._totals[key] = found
+        return self._totals[key]
+
+    def memory_bytes(self, setup: Setup, num_stages: int) -> int:
+        """Return the textbook estimate per device, rounded up."""
+        in_flight = setup.case.num_micro_batches
+        if self.problem.job.schedule == "1f1b":
+            in_flight = min(in_flight, num_stages)
+        totals = setup.totals
+        share = totals.static_bytes + in_flight * totals.kept_bytes
+        return ceil_div(share, num_stages)
+
+    def slots(self, setup: Setup, num_stages: int) -> int:
+        """Return ``M + p - 1``, the time slots of equation 1."""
+        return setup.case.num_micro_batches + num_stages - 1
