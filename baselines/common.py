@@ -7,6 +7,7 @@ every partition of the chain is a legal sequence of stages.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from nest.cost.model import Block, CostModel, LayerTerms
@@ -77,6 +78,20 @@ def even_split(num_layers: int, num_stages: int) -> list[tuple[int, int]]:
         ranges.append((start, stop))
         start = stop
     return ranges
+
+
+def repeated_range(problem: Problem) -> tuple[int, int]:
+    """Return the range of the chain between single layers at its ends.
+
+    Layers whose kind occurs only once: an embedding, an output layer. The
+    whole chain if no kind occurs twice.
+    """
+    kinds = [problem.graph.layers[i].kind for i in chain(problem)]
+    count = Counter(kinds)
+    repeated = [i for i, kind in enumerate(kinds) if count[kind] > 1]
+    if not repeated:
+        return 0, len(kinds)
+    return repeated[0], repeated[-1] + 1
 
 
 def plainest(

@@ -62,9 +62,9 @@ import msgspec
 
 from baselines.common import (
     answer,
-    chain,
     even_split,
     make_plan,
+    repeated_range,
     why_not_turns,
 )
 from nest.cost.model import Block, CostModel
@@ -240,12 +240,12 @@ class Rules:
     @property
     def num_split(self) -> int:
         """Layers that are split evenly: all but single ones at the ends."""
-        start, stop = self._body()
+        start, stop = repeated_range(self.problem)
         return stop - start
 
     def split(self, num_stages: int) -> list[tuple[int, int]]:
         """Return the ranges of the chain."""
-        start, stop = self._body()
+        start, stop = repeated_range(self.problem)
         num_layers = len(self.problem.graph.layers)
         if num_stages > stop - start:
             return even_split(num_layers, num_stages)
@@ -256,18 +256,6 @@ class Rules:
         ranges[0] = (0, ranges[0][1])
         ranges[-1] = (ranges[-1][0], num_layers)
         return ranges
-
-    def _body(self) -> tuple[int, int]:
-        """Return the range between layers whose kind occurs only once."""
-        layers = self.problem.graph.layers
-        repeated = [
-            number
-            for number, position in enumerate(chain(self.problem))
-            if self.layers_of[layers[position].kind] > 1
-        ]
-        if not repeated:
-            return 0, len(layers)
-        return repeated[0], repeated[-1] + 1
 
     # Data parallelism
 

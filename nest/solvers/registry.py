@@ -35,6 +35,7 @@ _BUILT_IN = {
     "galvatron": "baselines.galvatron:GalvatronSolver",
     "megatron": "baselines.megatron:MegatronSolver",
     "mcmc": "baselines.mcmc:McmcSolver",
+    "uniap": "baselines.uniap:UniapSolver",
     "random": "baselines.random_plans:RandomSolver",
 }
 _registered: dict[str, str] = {}
