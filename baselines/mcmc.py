@@ -71,7 +71,7 @@ from baselines.common import (
     why_not_alike,
     why_not_turns,
 )
-from baselines.random_plans import draw_plan, drawable, read_count
+from baselines.random_plans import draw_stages, drawable, read_count
 from baselines.transfers import Transfers
 from nest.cost.model import Block, CostModel
 from nest.cost.space import Case, cases, stage_counts, strategies
@@ -321,17 +321,16 @@ class Walk:
         choices = drawable(self.problem, self.model)
         for _ in range(START_DRAWS if choices else 0):
             case, usable, counts = draw.choice(choices)
-            plan = draw_plan(self.problem, draw, case, usable, counts)
-            if plan is None:
+            stages = draw_stages(self.problem, draw, case, usable, counts)
+            if stages is None:
                 continue
-            sizes = [len(stage.layers) for stage in plan.stages]
             state = State(
                 case,
-                tuple(sum(sizes[: i + 1]) for i in range(len(sizes))),
+                tuple(stop for _, stop, _ in stages),
                 tuple(
                     strategy
-                    for stage in plan.stages
-                    for strategy in stage.layer_strategies
+                    for start, stop, strategy in stages
+                    for _ in range(start, stop)
                 ),
             )
             if self.is_legal(state):

@@ -228,14 +228,13 @@ class Rules:
                 for count in stage_counts(self.problem, case)
             }
         )
-        even = [count for count in counts if self.num_split % count == 0]
-        if not tps:
+        counts.sort(key=lambda count: self.num_split % count != 0)
+        if not tps or not counts:
             return
-        for part in (even, [count for count in counts if count not in even]):
-            for tp in tps if part else []:
-                yield tp, part[0]
-            for count in part[1:]:
-                yield tps[-1], count
+        for tp in tps:
+            yield tp, counts[0]
+        for count in counts[1:]:
+            yield tps[-1], count
 
     @property
     def num_split(self) -> int:

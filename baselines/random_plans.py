@@ -10,7 +10,7 @@ that are left, so that the first ones do not use them up. Under a preset whose
 stages have to be alike, one strategy is drawn for all.
 
 What breaks a counting rule or exceeds the memory is drawn again, until
-``plans`` plans fit or :data:`DRAWS_PER_PLAN` times as many were drawn.
+``plans`` plans fit or ``draws`` were drawn.
 
 Objective: the shared step time, of plans that fit. It ignores nothing and
 knows nothing. No publication; the same floor appears in comparisons of
@@ -20,10 +20,10 @@ placement planners as "random".
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from baselines.common import StageChoice, answer, chain, make_plan
+from baselines.common import answer, chain, make_plan
 from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.cost.space import (
@@ -47,9 +47,8 @@ from nest.solvers.base import (
     ignore_progress,
 )
 
-#: How many plans that fit are wanted, and how many draws each may take.
 NUM_PLANS = 100
-DRAWS_PER_PLAN = 200
+NUM_DRAWS = 100_000
 
 #: Returns the strategies that all layers ``[start, stop)`` of the chain have
 #: a cost for, by ascending number of devices.
@@ -65,10 +64,8 @@ class RandomSolver:
         anytime=True,
         method="best of many random plans that fit",
         options={
-            "plans": (
-                f"how many plans that fit to draw (default {NUM_PLANS}); "
-                f"gives up after {DRAWS_PER_PLAN} times as many draws"
-            )
+            "plans": f"how many plans that fit to draw (default {NUM_PLANS})",
+            "draws": f"after how many draws to give up (default {NUM_DRAWS})",
         },
     )
 
@@ -87,18 +84,20 @@ class RandomSolver:
         Raises
         ------
         InvalidOptionError
-            If the number of plans is no whole number above 0.
+            If an option is no whole number above 0.
         """
         deadline = Deadline(options.time_limit_s)
         num_plans = read_count(options, self.name, "plans", NUM_PLANS)
+        num_draws = read_count(options, self.name, "draws", NUM_DRAWS)
         model = CostModel(problem)
         draw = random.Random(options.seed)
         choices = drawable(problem, model)
         if not choices:
             return answer(None, detail="no plan obeys the rules of the job")
+        room = Room(problem, model)
         best: Plan | None = None
         best_quanta = num_fit = num_drawn = 0
-        while num_fit < num_plans and num_drawn < num_plans * DRAWS_PER_PLAN:
+        while num_fit < num_plans and num_drawn < num_draws:
             if deadline.passed:
                 return answer(
                     best,
@@ -106,9 +105,11 @@ class RandomSolver:
                     detail=f"{num_fit} plans that fit in {num_drawn} draws",
                 )
             num_drawn += 1
-            plan = draw_plan(problem, draw, *draw.choice(choices))
-            if plan is None:
+            case, usable, counts = draw.choice(choices)
+            chosen = draw_stages(problem, draw, case, usable, counts)
+            if chosen is None or room.lacks(case, chosen):
                 continue
+            plan = make_plan(problem, case, chosen)
             try:
                 found = score(problem, plan, model)
             except InvalidPlanError:
@@ -122,6 +123,60 @@ class RandomSolver:
         return answer(
             best, detail=f"{num_fit} plans that fit in {num_drawn} draws"
         )
+
+
+class Room:
+    """Tells quickly that stages do not fit; most draws do not."""
+
+    def __init__(self, problem: Problem, model: CostModel) -> None:
+        self.problem = problem
+        self.model = model
+        self.order = chain(problem)
+        self._sums: dict[tuple[int, Strategy], list[tuple[int, int]]] = {}
+
+    def lacks(
+        self, case: Case, stages: Sequence[tuple[int, int, Strategy]]
+    ) -> bool:
+        """Whether a stage exceeds the memory even without working sets.
+
+        Terms without a block have the same sizes. Presets other than
+        ``standard`` count what is in flight in ways of their own, but at
+        least once.
+        """
+        capacity = self.problem.cluster.device.memory_bytes
+        for number, (start, stop, strategy) in enumerate(stages):
+            in_flight = 1
+            if self.problem.preset == "standard":
+                in_flight = case.num_micro_batches
+                if self.problem.job.schedule == "1f1b":
+                    in_flight = min(in_flight, len(stages) - number)
+            sums = self._prefix_sums(case.micro_batch, strategy)
+            static, kept = (
+                after - before
+                for before, after in zip(sums[start], sums[stop], strict=True)
+            )
+            if static + in_flight * kept > capacity:
+                return True
+        return False
+
+    def _prefix_sums(
+        self, micro_batch: int, strategy: Strategy
+    ) -> list[tuple[int, int]]:
+        """Return static and kept bytes of the first layers of the chain."""
+        key = (micro_batch, strategy)
+        if key not in self._sums:
+            static = kept = 0
+            sums = [(0, 0)]
+            for position in self.order:
+                terms = self.model.layer_terms(
+                    position, strategy, micro_batch, None
+                )
+                if terms is not None:
+                    static += terms.static_bytes
+                    kept += terms.kept_bytes
+                sums.append((static, kept))
+            self._sums[key] = sums
+        return self._sums[key]
 
 
 def drawable(
@@ -176,17 +231,17 @@ def usable_strategies(
     return usable
 
 
-def draw_plan(
+def draw_stages(
     problem: Problem,
     draw: random.Random,
     case: Case,
     usable: Usable,
     counts: list[int],
-) -> Plan | None:
-    """Return a random plan of a case, ``None`` if the draw fails.
+) -> list[tuple[int, int, Strategy]] | None:
+    """Return the stages of a random plan, ``None`` if the draw fails.
 
-    It obeys all rules but those of the job and the preset about all stages
-    together; whether it fits is not asked.
+    They obey all rules but those of the preset about all stages together;
+    whether they fit is not asked.
     """
     num_layers = len(problem.graph.layers)
     num_stages = _draw_count(draw, counts)
@@ -198,7 +253,7 @@ def draw_plan(
         if not fitting:
             return None
         shared = [draw.choice(fitting)]
-    chosen: list[StageChoice] = []
+    chosen: list[tuple[int, int, Strategy]] = []
     free = case.devices
     for number, (start, stop) in enumerate(ranges):
         left = num_stages - number
@@ -209,7 +264,7 @@ def draw_plan(
         strategy = draw.choice(fitting)
         free -= strategy.devices
         chosen.append((start, stop, strategy))
-    return make_plan(problem, case, chosen)
+    return chosen
 
 
 def _draw_count(draw: random.Random, counts: list[int]) -> int:
