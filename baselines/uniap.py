@@ -42,10 +42,10 @@ Deviations
     devices idle are searched only if all do. Layers of the chain are grouped,
     at most ``groups`` of equal length besides single layers at the ends; a
     group has one strategy and is not cut, and ``S`` is at most their number.
-    A pair is left out if a bound without memory and communication shows that
-    it cannot win, and its program stops after ``effort`` units of CP-SAT's
-    deterministic time. The original enumerates all pairs, solves MIQPs, and
-    places DAGs.
+    The search starts from the best even split with one strategy. A pair is
+    left out if a bound without memory and communication shows that it cannot
+    win, and its program stops after ``effort`` units of CP-SAT's deterministic
+    time. The original enumerates all pairs, solves MIQPs, and places DAGs.
 """
 
 from __future__ import annotations
@@ -157,6 +157,17 @@ class Program:
         longest = max(ceil_div(sum(least), self.pair.num_stages), *least, 0)
         return sum(least) + (self.num_micro_batches - 1) * longest
 
+    def start(self) -> Solution | None:
+        """Return the best even split with one strategy, if one fits."""
+        size = len(self.groups)
+        stops = [stop for _, stop in even_split(size, self.pair.num_stages)]
+        found = [
+            Solution(stops, [k] * size, value)
+            for k in range(len(self.choices))
+            if (value := self.value(stops, [k] * size)) is not None
+        ]
+        return min(found, key=lambda x: x.value, default=None)
+
     def value(self, stops: Sequence[int], chosen: Sequence[int]) -> int | None:
         """Return the objective, ``None`` if something does not fit.
 
@@ -256,7 +267,15 @@ class UniapSolver:
             bound = program.bound()
             if bound is not None:
                 programs.append((bound, len(programs), program))
+        if not programs:
+            return answer(None, detail="no stages of equal size have costs")
         best: tuple[Program, Solution] | None = None
+        for _, _, program in programs:
+            start = program.start()
+            if start and (best is None or start.value < best[1].value):
+                best = program, start
+        if best is not None:
+            report(Progress(plan=builder.plan(*best), message="even split"))
         num_solved = num_stopped = 0
         for bound, _, program in sorted(programs, key=lambda x: x[:2]):
             cutoff = None if best is None else best[1].value
@@ -308,6 +327,11 @@ class Builder:
         self.order = chain(problem)
         self.groups = group_layers(problem, num_groups)
         self.cases = cases(problem)
+        # bytes per sample between neighbours in the chain, by the second one
+        self._links: dict[int, list[int]] = {}
+        for source, target, size_bytes in self.transfers.edges:
+            if target == source + 1:
+                self._links.setdefault(target, []).append(size_bytes)
 
     def pairs(self) -> list[Pair]:
         """Return the turns of the outer loop."""
@@ -433,8 +457,7 @@ class Builder:
                     size_bytes, block, case.micro_batch, before, after
                 )
             )
-            for source, target, size_bytes in self.transfers.edges
-            if (source, target) == (start - 1, start)
+            for size_bytes in self._links.get(start, ())
         )
 
     def plan(self, program: Program, solution: Solution) -> Plan:

@@ -2,11 +2,35 @@
 
 from __future__ import annotations
 
+import random
+
 from hypothesis import given
 
+from baselines.common import make_plan
+from baselines.random_plans import Room, draw_stages, drawable
+from nest.cost.model import CostModel
+from nest.cost.score import score
+from nest.errors import InvalidPlanError
 from tests.properties.fairness import check_fair
 from tests.properties.profiles import examples
 from tests.strategies import problems
+
+
+@examples(100, full=2000)
+@given(problems())
+def test_the_quick_look_at_the_memory_drops_nothing_that_fits(problem):
+    model = CostModel(problem)
+    room, draw = Room(problem, model), random.Random(0)
+    for choice in drawable(problem, model):
+        for _ in range(5):
+            stages = draw_stages(problem, draw, *choice)
+            if stages is None or not room.lacks(choice[0], stages):
+                continue
+            try:
+                found = score(problem, make_plan(problem, choice[0], stages))
+            except InvalidPlanError:
+                continue
+            assert not found.feasible
 
 
 @examples(60, full=2000)
