@@ -14,12 +14,13 @@ Search space
     1. Model parallelism, in this order: ``tp`` = 1, 2, … up to ``g`` with as
        few stages as the job allows (one), then ``tp`` at its largest and
        more and more stages. The first pair that fits is taken (takeaways 1
-       and 2): no more model parallelism than the model needs.
+       and 2): no more model parallelism than the model needs. Full
+       recomputation is tried only if none fits without (Korthikanti et al.).
     2. Data parallelism over the rest: as many ranks as the job's batches
        allow. Experts are spread over the data ranks of a node, as far as
        ``tp * ep <= g``. Context parallelism only if the job asks for it.
-    3. Micro-batch per rank and recomputation by equation 1 (takeaway 3),
-       among those that fit: recomputation is paid for where it is needed.
+    3. Micro-batch per rank, and recomputation or none, by equation 1
+       (takeaway 3), among those that fit.
     4. The optimiser is distributed: Megatron-Core's, where the job allows it,
        else ZeRO 1 where it allows that.
 
@@ -69,7 +70,7 @@ from baselines.common import (
 )
 from nest.cost.model import Block, CostModel
 from nest.cost.space import Case, Runtime, cases, stage_counts
-from nest.ir.plan import RECOMPUTE, Strategy
+from nest.ir.plan import RECOMPUTE, Recompute, Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import (
     Capabilities,
@@ -135,13 +136,15 @@ class MegatronSolver:
         """Return the plan that the rules lead to."""
         deadline = Deadline(options.time_limit_s)
         rules = Rules(problem)
-        for tp, num_stages in rules.model_parallel():
-            fitting = []
-            for setup in rules.data_parallel(tp, num_stages):
-                if deadline.passed:
-                    return answer(None, limit=Limit.TIME)
-                if rules.memory_bytes(setup, num_stages) <= rules.capacity:
-                    fitting.append(setup)
+        for allowed, tp, num_stages in rules.attempts():
+            if deadline.passed:
+                return answer(None, limit=Limit.TIME)
+            fitting = [
+                setup
+                for setup in rules.data_parallel(tp, num_stages)
+                if setup.strategy.recompute in allowed
+                and rules.memory_bytes(setup, num_stages) <= rules.capacity
+            ]
             if fitting:
                 best = min(
                     fitting,
@@ -209,6 +212,13 @@ class Rules:
         self._totals: dict[tuple[Case, Strategy], Totals | None] = {}
 
     # Model parallelism
+
+    def attempts(self) -> Iterator[tuple[frozenset[Recompute], int, int]]:
+        """Yield (recomputation to choose from, ``tp``, number of stages)."""
+        every = frozenset(self.problem.job.recompute)
+        for allowed in dict.fromkeys((every - {"full"}, every)):
+            for tp, num_stages in self.model_parallel() if allowed else ():
+                yield allowed, tp, num_stages
 
     def model_parallel(self) -> Iterator[tuple[int, int]]:
         """Yield ``(tp, number of stages)``, the least parallel first."""

@@ -6,6 +6,7 @@ bytes holds ``16 w`` with gradients and optimiser state (2, 2 and 12 bytes).
 
 from __future__ import annotations
 
+import itertools
 import random
 from typing import Any
 
@@ -248,6 +249,27 @@ def test_recompute_only_if_it_is_needed() -> None:
     assert output.own_objective_ns == 4 * 160
 
 
+def test_full_recomputation_only_if_nothing_fits_without() -> None:
+    """One device would do with it; two tensor parallel ranks without."""
+    table = costs(kept=200, full=5)
+    fields: dict[str, Any] = {
+        "b": table,
+        "memory": 2600,
+        "recompute": ("none", "full"),
+        "global_batch": 8,
+    }
+    # 4 * (640 + 5) = 2580 on one, 4 * (320 + 100) = 1680 on two.
+    output = solve(make(**fields))
+    assert degrees(output) == (2, 1, 4)
+    assert output.plan.stages[0].strategy.recompute == "none"
+    output = solve(
+        make(tensor_parallel=(1,), pipeline_parallel=(1,), **fields)
+    )
+    assert output.plan.stages[0].strategy.recompute == "full"
+    fields["recompute"] = ("full",)
+    assert degrees(solve(make(**fields))) == (1, 1, 8)
+
+
 # Memory
 
 
@@ -426,8 +448,10 @@ def test_choice_against_enumeration(seed: int) -> None:
         topology=make_levels((2, 0.0, 1e9), (4, 0.0, 1e8)),
     )
     output = solve(problem)
-    for tp, stages in ((1, 1), (2, 1), (2, 2), (2, 4), (2, 3)):
-        most, values = enumerate_plans(problem, tp, stages)
+    for full, (tp, stages) in itertools.product(
+        (False, True), ((1, 1), (2, 1), (2, 2), (2, 4), (2, 3))
+    ):
+        most, values = enumerate_plans(problem, tp, stages, full=full)
         if values:
             assert output.own_objective_ns == min(values)
             assert degrees(output) == (tp, stages, most)
@@ -436,7 +460,7 @@ def test_choice_against_enumeration(seed: int) -> None:
 
 
 def enumerate_plans(
-    problem: Problem, tp: int, stages: int
+    problem: Problem, tp: int, stages: int, *, full: bool
 ) -> tuple[int, list[float]]:
     """Return the most ranks, and equation 1 of all plans that use them."""
     costs = {
@@ -454,7 +478,8 @@ def enumerate_plans(
                     continue
                 cost = costs[tp, micro_batch // dp]
                 count = 8 // (replicas * micro_batch)
-                for i, recompute in enumerate((0, cost.forward_ns)):
+                choices = (0, cost.forward_ns) if full else (0,)
+                for i, recompute in enumerate(choices):
                     shards = dp if 1 in problem.job.zero else 1
                     weight = cost.weight_bytes
                     static = 2 * weight + -(-6 * weight // shards)
