@@ -37,6 +37,8 @@ _BUILT_IN = {
     "mcmc": "baselines.mcmc:McmcSolver",
     "uniap": "baselines.uniap:UniapSolver",
     "random": "baselines.random_plans:RandomSolver",
+    "piper": "baselines.piper:PiperSolver",
+    "phaze": "baselines.phaze:PhazeSolver",
 }
 _registered: dict[str, str] = {}
 

@@ -1,0 +1,200 @@
+"""Stages of planners that work on downsets of the graph (Piper, Phaze).
+
+Both papers cut a DAG into sets of layers such that no edge leads back; a
+stage is the difference of two closed sets. They keep the sets of layers that
+hold all successors; here, as everywhere in the project, their complements,
+which hold all predecessors.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from baselines.common import chain
+from nest.cost.model import CostModel
+from nest.dp.closed_sets import ClosedSets, closed_sets, enumerate_masks
+from nest.errors import InvalidOptionError
+from nest.ir.plan import Strategy
+from nest.ir.problem import Problem
+from nest.solvers.base import SolveOptions
+
+#: Above this many closed sets a graph is searched in one topological order.
+MAX_DOWNSETS = 300
+
+#: What the option says.
+DOWNSETS_OPTION = {
+    "max_downsets": "search a graph with more closed sets in one topological "
+    f"order of its layers (default {MAX_DOWNSETS})"
+}
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+class Stages:
+    """Every possible stage: a pair of closed sets ``a ⊂ b``, ordered by them.
+
+    Sizes of edges are given in the order of the graph's edges.
+
+    Parameters
+    ----------
+    problem
+        Whose graph it is.
+    limit
+        The most closed sets; a graph with more is cut in one topological
+        order.
+
+    Attributes
+    ----------
+    sets
+        The closed sets.
+    linear
+        Whether the graph had too many.
+    member
+        Boolean ``(stages, layers)``.
+    first
+        ``(closed sets + 1,)``: the first stage that starts at each set.
+    """
+
+    def __init__(self, problem: Problem, limit: int = MAX_DOWNSETS) -> None:
+        self._order = chain(problem)
+        self._edges = problem.graph.index_edges()
+        self._known: dict[tuple[str, str, tuple[float, ...]], Floats] = {}
+        self.linear = len(enumerate_masks(problem.graph, limit)) > limit
+        self.sets = (
+            _chain_sets(self._order)
+            if self.linear
+            else closed_sets(problem.graph, limit)
+        )
+        sets = self.sets
+        self.source, self.target = sets.pair_source, sets.pair_target
+        self.member: Bools = sets.member[self.target]
+        self.member &= ~sets.member[self.source]
+        self.first = np.searchsorted(self.source, np.arange(sets.count + 1))
+
+    @property
+    def count(self) -> int:
+        """Number of stages."""
+        return len(self.source)
+
+    def layers(self, stage: int) -> list[int]:
+        """Return the positions of a stage's layers, sources first."""
+        inside = self.member[stage]
+        return [layer for layer in self._order if inside[layer]]
+
+    def sums(self, values: Sequence[int]) -> Ints:
+        """Sum a whole number per layer over every stage; shape (stages,)."""
+        total = self.sets.member.astype(np.int64) @ np.array(
+            values, dtype=np.int64
+        )
+        difference: Ints = total[self.target] - total[self.source]
+        return difference
+
+    def entering(self, sizes: Sequence[float]) -> Floats:
+        """Sum a size per edge over the edges that enter every stage."""
+        return self._over_edges("entering", "sum", sizes)
+
+    def leaving(self, sizes: Sequence[float]) -> Floats:
+        """Sum a size per edge over the edges that leave every stage."""
+        return self._over_edges("leaving", "sum", sizes)
+
+    def largest_entering(self, sizes: Sequence[float]) -> Floats:
+        """Return the largest size of an edge that enters, else 0."""
+        return self._over_edges("entering", "max", sizes)
+
+    def largest_leaving(self, sizes: Sequence[float]) -> Floats:
+        """Return the largest size of an edge that leaves, else 0."""
+        return self._over_edges("leaving", "max", sizes)
+
+    def _over_edges(
+        self, side: str, how: str, sizes: Sequence[float]
+    ) -> Floats:
+        key = (side, how, tuple(sizes))
+        if key not in self._known:
+            crosses: Floats = getattr(self._crossing, side)
+            row = np.array(key[2], dtype=np.float64)
+            self._known[key] = (
+                crosses @ row
+                if how == "sum"
+                else (crosses * row).max(axis=1, initial=0.0)
+            )
+        return self._known[key]
+
+    @functools.cached_property
+    def _crossing(self) -> _Crossing:
+        tails = [tail for tail, *_ in self._edges]
+        heads = [head for _, head, _ in self._edges]
+        before = self.sets.member[self.source]
+        until = self.sets.member[self.target]
+        # Floats, as products of Boolean matrices are slow.
+        return _Crossing(
+            (before[:, tails] & self.member[:, heads]).astype(np.float64),
+            (self.member[:, tails] & ~until[:, heads]).astype(np.float64),
+        )
+
+
+class _Crossing(NamedTuple):
+    """``(stages, edges)``: 1 where the edge enters, or leaves, the stage."""
+
+    entering: Floats
+    leaving: Floats
+
+
+def _chain_sets(order: Sequence[int]) -> ClosedSets:
+    """Return the closed sets that are prefixes of an order."""
+    size = len(order)
+    rank = np.empty(size, dtype=np.int64)
+    rank[list(order)] = np.arange(size)
+    source, target = np.triu_indices(size + 1, 1)
+    return ClosedSets(
+        np.arange(size + 1)[:, None] > rank[None, :],
+        source.astype(np.int64),
+        target.astype(np.int64),
+    )
+
+
+def flat_bandwidth_bytes_per_s(model: CostModel) -> float:
+    """Return the bandwidth of a planner that knows one flat network.
+
+    That of a path between the first and the last device of the cluster: what
+    any two devices can count on.
+    """
+    last = model.problem.cluster.num_devices - 1
+    return model.network.bandwidths[model.network.level(0, last)]
+
+
+def weight_bytes(
+    model: CostModel, layer: int, strategy: Strategy, micro_batch: int
+) -> int:
+    """Return the weights of a layer per device, experts included.
+
+    The layer must be available.
+    """
+    if not model.preset.weights_take_memory:
+        return model.weight_bytes(layer, strategy, micro_batch)
+    terms = model.layer_terms(layer, strategy, micro_batch, None)
+    assert terms is not None
+    return terms.weight_bytes
+
+
+def read_max_downsets(solver: str, options: SolveOptions) -> int:
+    """Return the limit on closed sets that the options ask for.
+
+    Raises
+    ------
+    InvalidOptionError
+        If it is no whole number above 0.
+    """
+    text = options.extra.get("max_downsets", str(MAX_DOWNSETS))
+    if not text.isdecimal() or int(text) < 1:
+        raise InvalidOptionError(
+            f"{solver}.max_downsets: expected a whole number >= 1, got "
+            f"{text!r}; correct the value"
+        )
+    return int(text)

@@ -1,0 +1,450 @@
+"""``phaze``: Phaze's device placement program.
+
+Citation: Wang, Tarnawski, Phanishayee, Mahajan, "Integrated Hardware
+Architecture and Device Placement Search" (Phaze), ICML 2024; its published
+solver ``device_placement.cpp``. How Phaze costs a layer on an accelerator of
+tensor and vector cores is :mod:`baselines.phaze_schedule`.
+
+Search space: one tensor parallel degree ``t``, one number ``d`` of replicas
+and one recomputation flag for the whole model; sequences of stages, each a
+difference of two closed sets of the graph; micro-batch sizes.
+
+Objective: for a stage ``S`` with ``s`` stages from it to the end of the
+pipeline, ``in`` (``out``) the slowest edge ``c/β`` that enters (leaves) it on
+a flat network without latency, ``F`` and ``G`` the forward and backward
+passes of its layers::
+
+    load     = (in + F) + (out + G)             without recomputation, or s = 1
+    load     = (in + F) + (max(F, out) + G)     with
+    memory   = weights, gradients, state + A + (s-1) stash
+    dp[D][s] = min over D' ⊂ D of max(dp[D'][s-1], load(D - D', s))
+    step     = max load · (m + s - 1) + 4 (d-1)/d W_first / β
+
+``A`` are all activations of the stage, ``stash`` the same, or with
+recomputation the bytes of the edges that enter; ``s`` counts all stages in the
+last line, ``m = ⌈N/d⌉`` of ``N`` micro-batches. Only the first stage's weights
+``W_first`` are synchronised, so the choice of the first stage weighs them.
+Exactly ``s`` stages of ``a`` devices each use ``s a`` of the ``⌊K/d⌋``
+devices of a replica.
+
+It ignores: levels and latency of the network, placement, the gradient sync
+of all stages but the first, the optimiser update, working sets of layers,
+ZeRO, context and expert parallelism.
+
+In the shared plan space: ``d`` is ``R``, with the least ``dp`` that the job
+allows inside a stage (``d = R dp``; 1 unless the job says otherwise; every
+``dp`` where a preset has no replicas, as ``piper``); ``cp``, ``ep`` and
+``zero`` are the least allowed with it. Every legal ``(R, B)`` is a run. The
+flag stands for recompute ``full``, or ``selective`` where the job has no
+``full``; the last stage recomputes nothing where it may. Passes include the
+collectives inside a layer, on the first devices of a replica; ``β`` is the
+bandwidth between the first and the last device of the cluster, and an edge is
+split over the data ranks of a stage. Activations without recomputation are
+what a layer keeps then; where the job does not allow that, what it keeps and
+what it needs to compute it again.
+
+Deviations from paper and code:
+
+* Costs come from the shared tables, in whole quanta; the search over
+  accelerators around the program is not done.
+* ``d`` is limited to legal ``(R, B)``; the code tries every ``d`` up to ``N``
+  and rounds.
+* Optimiser state is the job's, where the code knows SGD, and Adam with one
+  copy.
+* Stages may branch: their passes add up. The code refuses such stages.
+* A graph with more than ``max_downsets`` closed sets is cut in one
+  topological order; the code stops at 40,000.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from baselines.common import answer, front_terms
+from baselines.downsets import (
+    DOWNSETS_OPTION,
+    Floats,
+    Ints,
+    Stages,
+    flat_bandwidth_bytes_per_s,
+    read_max_downsets,
+    weight_bytes,
+)
+from nest.cost.model import CostModel
+from nest.cost.space import (
+    Case,
+    cases,
+    is_uniform,
+    samples_per_rank,
+    stage_counts,
+    strategies,
+)
+from nest.ir.plan import Plan, Stage, Strategy
+from nest.ir.problem import Problem
+from nest.solvers.base import (
+    Capabilities,
+    Deadline,
+    Limit,
+    Progress,
+    Report,
+    SolveOptions,
+    SolverOutput,
+    ignore_progress,
+)
+from nest.topology.alphabeta import NS_PER_S
+from nest.units import ceil_div
+
+#: More stages than any pipeline has.
+UNLIMITED = 2**31
+
+
+class PhazeSolver:
+    """Phaze's program over downsets, uniform degrees, its objective."""
+
+    name: ClassVar[str] = "phaze"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        exact=False,
+        anytime=True,
+        method="Phaze (re-impl.): min-max program, one strategy for the model",
+        requires=("numpy",),
+        objective="step time, flat network, gradient sync of the first stage",
+        overruns=True,
+        options=DOWNSETS_OPTION,
+    )
+
+    def unsupported(self, problem: Problem) -> str | None:
+        """Return ``None``: uniform plans exist under every preset."""
+        return None
+
+    def solve(
+        self,
+        problem: Problem,
+        options: SolveOptions,
+        report: Report = ignore_progress,
+    ) -> SolverOutput:
+        """Return the best plan by Phaze's objective.
+
+        Raises
+        ------
+        InvalidOptionError
+            If ``max_downsets`` is no whole number above 0.
+        """
+        deadline = Deadline(options.time_limit_s)
+        limit = read_max_downsets(self.name, options)
+        model = CostModel(problem)
+        stages = Stages(problem, limit)
+        notes = []
+        if stages.linear:
+            notes.append(
+                f"one topological order of a graph with more than {limit} "
+                f"closed sets"
+            )
+        best: Plan | None = None
+        best_ns = np.inf
+        runs = cases(problem)
+        for number, case in enumerate(runs, 1):
+            report(Progress(message=f"case {number} of {len(runs)}"))
+            for setting in settings(model, case):
+                if deadline.passed:
+                    notes.append(f"{number - 1} of {len(runs)} cases searched")
+                    return answer(
+                        best,
+                        best_ns,
+                        limit=Limit.TIME,
+                        detail="; ".join(notes),
+                    )
+                tables = make_tables(model, stages, case, setting)
+                counts = [
+                    count
+                    for count in stage_counts(problem, case)
+                    if count * setting.devices <= case.devices
+                    and _may_take_turns(model, case, setting, count)
+                ]
+                found = search(stages, tables, counts, best_ns)
+                if found is not None:
+                    best_ns = found.step_ns
+                    best = _plan(problem, stages, case, setting, found)
+                    report(Progress(plan=best))
+        if best is None:
+            notes.append("no plan fits by its own memory model")
+        return answer(best, best_ns, detail="; ".join(notes))
+
+
+# One strategy for the model
+
+
+class Setting(NamedTuple):
+    """The strategies of a run.
+
+    Attributes
+    ----------
+    plain
+        Without recomputation; ``None`` if the job does not allow that.
+    recomputing
+        With it; ``None`` if the flag is off.
+    """
+
+    plain: Strategy | None
+    recomputing: Strategy | None
+
+    @property
+    def devices(self) -> int:
+        """Devices ``a`` of every stage."""
+        return self.main.devices
+
+    @property
+    def main(self) -> Strategy:
+        """The strategy of every stage but the last."""
+        chosen = self.recomputing or self.plain
+        assert chosen is not None
+        return chosen
+
+    @property
+    def last(self) -> Strategy:
+        """The strategy of the last stage, which needs no recomputation."""
+        return self.plain or self.main
+
+
+def settings(model: CostModel, case: Case) -> Iterator[Setting]:
+    """Yield the tensor parallel degrees and flags of a case."""
+    grouped: dict[tuple[int, int], list[Strategy]] = {}
+    turns = model.preset.ranks_take_turns
+    for strategy in strategies(model.problem, case.micro_batch):
+        if strategy.devices <= case.devices:
+            key = strategy.tp, strategy.dp if turns else 0
+            grouped.setdefault(key, []).append(strategy)
+    for key in sorted(grouped):
+        least = min((s.dp, s.cp, s.ep, s.zero) for s in grouped[key])
+        by_recompute = {
+            s.recompute: s
+            for s in grouped[key]
+            if (s.dp, s.cp, s.ep, s.zero) == least
+        }
+        plain = by_recompute.get("none")
+        recomputing = by_recompute.get("full") or by_recompute.get("selective")
+        if plain is not None and not _runs(model, case, plain):
+            plain = None
+        if plain is not None:
+            yield Setting(plain, None)
+        if recomputing is not None and _runs(model, case, recomputing):
+            # Uniform plans cannot spare the last stage.
+            spared = None if is_uniform(model.problem) else plain
+            yield Setting(spared, recomputing)
+
+
+def _runs(model: CostModel, case: Case, strategy: Strategy) -> bool:
+    """Whether every layer has a cost."""
+    return all(
+        model.available(layer, strategy, case.micro_batch) is None
+        for layer in range(len(model.problem.graph.layers))
+    )
+
+
+def _may_take_turns(
+    model: CostModel, case: Case, setting: Setting, count: int
+) -> bool:
+    """Whether there is a micro-batch per rank, where a preset asks for it."""
+    if not model.preset.ranks_take_turns:
+        return True
+    return count * setting.main.dp <= case.num_micro_batches
+
+
+# Tables
+
+
+class Tables(NamedTuple):
+    """What the program adds up, for every stage.
+
+    Attributes
+    ----------
+    last_ns, inner_ns
+        ``(stages,)``: load as the last stage, and in front of others.
+    most
+        ``(stages,)``: largest ``s`` that fits its memory; 0 if none does.
+    first_ns
+        ``(stages,)``: gradient sync as the first stage.
+    num_micro_batches
+        ``m``.
+    """
+
+    last_ns: Floats
+    inner_ns: Floats
+    most: Ints
+    first_ns: Floats
+    num_micro_batches: int
+
+
+def make_tables(
+    model: CostModel, stages: Stages, case: Case, setting: Setting
+) -> Tables:
+    """Return the tables of a run that every layer has costs for."""
+    problem, main = model.problem, setting.main
+    forward, backward, repeated, held, kept, weights = [], [], [], [], [], []
+    for layer in range(len(problem.graph.layers)):
+        terms = front_terms(model, case, layer, main)
+        last = front_terms(model, case, layer, setting.last)
+        assert terms is not None
+        assert last is not None
+        forward.append(terms.forward)
+        backward.append(terms.backward - terms.recomputed)
+        again = main.recompute != "none"
+        # The code repeats the forward pass whatever a preset charges.
+        repeated.append(
+            terms.forward if main.recompute == "full" else terms.recomputed
+        )
+        held.append(terms.static_bytes)
+        everything = last.kept_bytes
+        if again and setting.last.recompute != "none":
+            everything = _everything_bytes(model, case, layer, main)
+        kept.append(everything)
+        weights.append(weight_bytes(model, layer, main, case.micro_batch))
+
+    quantum_ns = problem.quantum_ps / 1000
+    bandwidth = flat_bandwidth_bytes_per_s(model)
+    sizes = [size for *_, size in model.edge_bytes(main.tp)]
+    samples = samples_per_rank(problem, main, case.micro_batch) / main.cp
+    into_ns, out_ns = (
+        size * (samples / bandwidth * NS_PER_S)
+        for size in (
+            stages.largest_entering(sizes),
+            stages.largest_leaving(sizes),
+        )
+    )
+    f, g, again_ns = (
+        stages.sums(values) * quantum_ns
+        for values in (forward, backward, repeated)
+    )
+    last_ns = into_ns + f + out_ns + g
+    inner_ns = last_ns
+    activations = stages.sums(kept)
+    stash = activations.astype(np.float64)
+    if setting.recomputing is not None:
+        inner_ns = into_ns + f + np.maximum(again_ns, out_ns) + g
+        stash = stages.entering(sizes) * samples
+
+    device = problem.cluster.device
+    capacity = device.memory_bytes - device.reserve_bytes
+    room = capacity - stages.sums(held) - activations
+    with np.errstate(divide="ignore"):
+        further = np.floor(room / stash)
+    further = np.where(stash > 0, further, UNLIMITED)
+    most = 1 + np.minimum(further, UNLIMITED).astype(np.int64)
+    most[room < 0] = 0
+
+    replicas = case.replicas * main.data_ranks
+    shared = 4 * (replicas - 1) / replicas * stages.sums(weights)
+    ranks = main.dp if model.preset.ranks_take_turns else 1
+    return Tables(
+        last_ns,
+        inner_ns,
+        most,
+        shared.astype(np.float64) / bandwidth * NS_PER_S,
+        ceil_div(case.num_micro_batches, ranks),
+    )
+
+
+def _everything_bytes(
+    model: CostModel, case: Case, layer: int, strategy: Strategy
+) -> int:
+    """Return the activations of a layer that may only recompute.
+
+    What it keeps and what it computes again.
+    """
+    terms = front_terms(model, case, layer, strategy)
+    assert terms is not None
+    reserve_bytes = model.problem.cluster.device.reserve_bytes
+    return terms.kept_bytes + terms.working_bytes - reserve_bytes
+
+
+# The program
+
+
+class Found(NamedTuple):
+    """A plan: its step time and its stages in pipeline order."""
+
+    step_ns: float
+    stages: list[int]
+
+
+def search(
+    stages: Stages, tables: Tables, counts: Sequence[int], upper_ns: float
+) -> Found | None:
+    """Return the best partition with a step time below a bound.
+
+    Parameters
+    ----------
+    stages, tables
+        Every stage, and what it costs.
+    counts
+        Numbers of stages to choose from, ascending.
+    upper_ns
+        The bound.
+    """
+    first_end = stages.first[1]
+    values = np.full(stages.sets.count, np.inf)
+    values[-1] = 0
+    known = [values]
+    best: tuple[int, int] | None = None
+    for count in range(1, max(counts, default=0) + 1):
+        worst = _worst(stages, tables, known[-1], count)
+        if count in counts:
+            rounds = tables.num_micro_batches + count - 1
+            steps = worst[:first_end] * rounds + tables.first_ns[:first_end]
+            if steps.min() < upper_ns:
+                upper_ns = float(steps.min())
+                best = count, int(steps.argmin())
+        # Nothing leads from the whole graph to a further stage.
+        values = np.full(stages.sets.count, np.inf)
+        values[:-1] = np.minimum.reduceat(worst, stages.first[:-2])
+        known.append(values)
+    if best is None:
+        return None
+    count, stage = best
+    found = [stage]
+    while count > 1:
+        count -= 1
+        a = stages.target[stage]
+        worst = _worst(stages, tables, known[count - 1], count)
+        first, end = stages.first[a], stages.first[a + 1]
+        stage = int(first + worst[first:end].argmin())
+        found.append(stage)
+    return Found(upper_ns, found)
+
+
+def _worst(
+    stages: Stages, tables: Tables, following: Floats, count: int
+) -> Floats:
+    """Return the largest load of every stage and the best ones behind it."""
+    load = tables.last_ns if count == 1 else tables.inner_ns
+    load = np.where(tables.most >= count, load, np.inf)
+    return np.maximum(load, following[stages.target])
+
+
+def _plan(
+    problem: Problem,
+    stages: Stages,
+    case: Case,
+    setting: Setting,
+    found: Found,
+) -> Plan:
+    """Return the plan of a partition."""
+    layers = problem.graph.layers
+    return Plan(
+        replicas=case.replicas,
+        micro_batch=case.micro_batch,
+        stages=tuple(
+            Stage(
+                layers=tuple(layers[i].id for i in stages.layers(stage)),
+                devices=setting.devices,
+                strategy=(
+                    setting.last
+                    if number == len(found.stages)
+                    else setting.main
+                ),
+            )
+            for number, stage in enumerate(found.stages, 1)
+        ),
+    )

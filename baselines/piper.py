@@ -1,0 +1,796 @@
+"""``piper``: Piper's dynamic program over downsets.
+
+Citation: Tarnawski, Narayanan and Phanishayee, "Piper: Multidimensional
+Planner for DNN Parallelization", NeurIPS 2021; its published code at commit
+d7fc8cf (``algo.cpp``).
+
+Search space: sequences of stages, each a difference of two closed sets of the
+graph, with its own data parallel degree ``d`` and tensor parallel degree
+``t``; in a stage every layer chooses between its fastest and its smallest
+alternative (recomputation or not).
+
+Objective: the time per micro-batch in the steady state (its "TPS"), the
+largest load of a stage. For a stage with degrees ``t`` and ``d``::
+
+    load = Σ p / d + Σ 2 c / (d β) + 4 (d-1)/d W / (N β)
+
+``p`` forward and backward pass of a layer, ``c`` the bytes of every edge that
+enters or leaves, ``W`` its weights per device, ``N`` micro-batches per step,
+``β`` the bandwidth of a flat network without latency. Memory is ``Σ (y kept +
+static)`` with ``y = ⌈s/d⌉`` micro-batches in flight, ``s`` the sum of ``d``
+from this stage on.
+
+Program: ``dp[D][k][s]``, the least largest load of the layers ``D`` at the
+end of the pipeline on ``k`` devices with ``Σ d <= s``::
+
+    dp[D][k][s] = min over D' ⊂ D, t, d of
+                  max(dp[D'][k - d t][s - d], T(D - D', t, d, ⌈s/d⌉))
+
+``T`` chooses alternatives with a greedy knapsack: all fastest if that fits,
+else those with the least extra time per byte saved become the smallest, one
+layer after the other, until the stage fits. Of the best plans the one with
+the fewest devices, then with the least ``Σ d``, is returned.
+
+It ignores: filling and draining the pipeline, the optimiser update, latency,
+levels of the network and placement, working sets of layers, ZeRO, context and
+expert parallelism.
+
+In the shared plan space (presets whose ranks share a micro-batch): a stage of
+degree ``d`` is one with ``dp`` in each of ``R`` replicas, ``d = R dp``. Every
+legal ``(R, B)`` is a run of the program on ``⌊N/R⌋`` devices; ``dp`` divides
+``B``, in place of ``d`` dividing ``N``. ``p`` and the memory are those of
+``B/dp`` samples on the first devices of a replica, so ``p`` is not divided by
+``dp`` again; an edge is split over the ranks. Runs are compared by ``M`` times
+the largest load, which is also ``own_objective_ns``; with equal values the
+larger ``R`` stays, as without ZeRO sharding inside the stage gains nothing.
+``β`` is the bandwidth between the first and the last device of the cluster.
+``cp``, ``ep`` and ``zero`` are the least that the job allows for a ``(dp,
+tp)``. With granularity ``stage`` all layers of a stage choose alike, which is
+the flag ``ARallOrNone`` of the code; with ``layer`` each chooses.
+
+Deviations from paper and code:
+
+* The code tabulates ``s``; here the least ``s`` of every ``(D, k)`` is found
+  for a bound on the load, by bisection over the loads there are. The same
+  optimum wherever ``T`` does not fall as ``y`` rises, as the code assumes
+  too; where the greedy choice breaks that, a stage may take the choice made
+  for a larger ``y``, which fits as well.
+* No tolerance: the code merges values within 1e-9 of each other.
+* Three recomputation choices are reduced to two per layer, as the code takes
+  no more than two alternatives.
+* A graph with more than ``max_downsets`` closed sets is cut in one
+  topological order; the code stops at 40,000 and its linearisation is not
+  written.
+* A job that restricts the number of stages adds that number to the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import msgspec
+import numpy as np
+
+from baselines.common import (
+    answer,
+    front_terms,
+    one_strategy_per_stage,
+)
+from baselines.downsets import (
+    DOWNSETS_OPTION,
+    Floats,
+    Ints,
+    Stages,
+    flat_bandwidth_bytes_per_s,
+    read_max_downsets,
+    weight_bytes,
+)
+from nest.cost.model import CostModel
+from nest.cost.space import Case, cases, is_uniform, stage_counts, strategies
+from nest.ir.plan import Plan, Recompute, Stage, Strategy
+from nest.ir.problem import Problem
+from nest.solvers.base import (
+    Capabilities,
+    Deadline,
+    Limit,
+    Progress,
+    Report,
+    SolveOptions,
+    SolverOutput,
+    ignore_progress,
+)
+from nest.topology.alphabeta import NS_PER_S
+from nest.units import ceil_div
+
+#: Quanta of a stage that does not fit.
+NEVER = np.iinfo(np.int64).max // 4
+
+
+class OutOfTimeError(Exception):
+    """The time limit passed."""
+
+
+class PiperSolver:
+    """Piper's dynamic program, its greedy knapsack, its objective."""
+
+    name: ClassVar[str] = "piper"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        exact=False,
+        anytime=True,
+        method="Piper (re-impl.): program over downsets, greedy recompute",
+        requires=("numpy",),
+        searches=frozenset({"granularity"}),
+        objective="time per micro-batch in the steady state, flat network",
+        overruns=True,
+        options=DOWNSETS_OPTION,
+    )
+
+    def unsupported(self, problem: Problem) -> str | None:
+        """Refuse presets where all stages share one strategy."""
+        if is_uniform(problem):
+            return (
+                f"$.preset: expected one whose stages choose their own "
+                f"degrees, got {problem.preset!r}; use preset 'standard' or "
+                f"'piper'"
+            )
+        return None
+
+    def solve(
+        self,
+        problem: Problem,
+        options: SolveOptions,
+        report: Report = ignore_progress,
+    ) -> SolverOutput:
+        """Return the best plan by Piper's objective.
+
+        Raises
+        ------
+        InvalidOptionError
+            If ``max_downsets`` is no whole number above 0.
+        """
+        deadline = Deadline(options.time_limit_s)
+        limit = read_max_downsets(self.name, options)
+        model = CostModel(problem)
+        stages = Stages(problem, limit)
+        notes = []
+        if stages.linear:
+            notes.append(
+                f"one topological order of a graph with more than {limit} "
+                f"closed sets"
+            )
+        best: Plan | None = None
+        best_ns = np.inf
+        # Few devices first: a small program that rules out most of the rest.
+        runs = sorted(
+            cases(problem), key=lambda case: (case.devices, -case.micro_batch)
+        )
+        for number, case in enumerate(runs, 1):
+            rounds = _rounds(model, case)
+            report(Progress(message=f"case {number} of {len(runs)}"))
+            try:
+                program = Program(
+                    stages,
+                    make_ways(model, stages, case, deadline),
+                    case.devices,
+                    _most_ranks(model, case),
+                    _allowed_counts(problem, case),
+                    deadline,
+                )
+                found = program.best(best_ns / rounds)
+            except OutOfTimeError:
+                notes.append(f"{number - 1} of {len(runs)} cases searched")
+                return answer(
+                    best, best_ns, limit=Limit.TIME, detail="; ".join(notes)
+                )
+            if found is not None and rounds * found.load_ns < best_ns:
+                best_ns = rounds * found.load_ns
+                best = _plan(problem, stages, case, found)
+                report(Progress(plan=best))
+        if best is None:
+            notes.append("no plan fits by its own memory model")
+        return answer(best, best_ns, detail="; ".join(notes))
+
+
+def _rounds(model: CostModel, case: Case) -> int:
+    """Return by what a load is multiplied to compare cases."""
+    if model.preset.step_time == "max":
+        return 1
+    return case.num_micro_batches
+
+
+def _most_ranks(model: CostModel, case: Case) -> int:
+    """Return the most ``Σ d`` of a plan."""
+    if model.preset.ranks_take_turns:
+        return min(case.num_micro_batches, case.devices)
+    return case.devices
+
+
+def _allowed_counts(problem: Problem, case: Case) -> list[int] | None:
+    if problem.job.pipeline_parallel is None:
+        return None
+    return stage_counts(problem, case)
+
+
+# The knapsack
+
+
+class Option(NamedTuple):
+    """An alternative of a layer: quanta, and ``kept * y + static`` bytes."""
+
+    quanta: int
+    kept_bytes: int
+    static_bytes: int
+    recompute: Recompute
+
+    def size_bytes(self, inflight: int) -> int:
+        """Memory with so many micro-batches in flight."""
+        return self.kept_bytes * inflight + self.static_bytes
+
+
+#: The alternatives of a kind of layer; none where it cannot run.
+Options = tuple[Option, ...]
+
+
+class Chosen(NamedTuple):
+    """What a knapsack chose for every stage.
+
+    Attributes
+    ----------
+    quanta
+        ``(stages,)``: computation; NEVER where nothing fits.
+    smallest
+        ``(stages, kinds)``: layers of the kind that use their smallest
+        alternative, the others their fastest.
+    """
+
+    quanta: Ints
+    smallest: Ints
+
+
+def extremes(options: Options, inflight: int) -> tuple[Option, Option]:
+    """Return the fastest and the smallest alternative."""
+    return (
+        min(options, key=lambda x: (x.quanta, x.size_bytes(inflight))),
+        min(options, key=lambda x: (x.size_bytes(inflight), x.quanta)),
+    )
+
+
+def greedy(
+    counts: Ints, kinds: Sequence[Options], inflight: int, capacity: int
+) -> Chosen:
+    """Choose alternatives layer by layer, as Piper does.
+
+    Parameters
+    ----------
+    counts
+        ``(stages, kinds)``: layers of every kind in every stage.
+    kinds
+        The alternatives of every kind.
+    inflight
+        ``y``: micro-batches in flight.
+    capacity
+        Bytes per device.
+    """
+    pairs = [
+        extremes(options or (Option(0, 0, 0, "none"),), inflight)
+        for options in kinds
+    ]
+    slower = [small.quanta - fast.quanta for fast, small in pairs]
+    saved = [
+        fast.size_bytes(inflight) - small.size_bytes(inflight)
+        for fast, small in pairs
+    ]
+    size = counts @ _column(fast.size_bytes(inflight) for fast, _ in pairs)
+    quanta = counts @ _column(fast.quanta for fast, _ in pairs)
+    missing = _column(not options for options in kinds)
+    impossible = counts @ missing > 0
+    smallest = np.zeros_like(counts)
+    excess = size - capacity
+    impossible |= excess > counts @ _column(saved)
+    order = sorted(
+        (kind for kind in range(len(kinds)) if saved[kind]),
+        key=lambda kind: slower[kind] / saved[kind],
+    )
+    for kind in order:
+        # rounded up: the last layer may save more than is needed
+        needed = -(-np.maximum(excess, 0) // saved[kind])
+        number = np.minimum(counts[:, kind], needed)
+        smallest[:, kind] = number
+        excess -= number * saved[kind]
+        quanta += number * slower[kind]
+    quanta[impossible] = NEVER
+    return Chosen(quanta, smallest)
+
+
+def alike(
+    counts: Ints,
+    kinds: Sequence[Options],
+    recompute: Recompute,
+    inflight: int,
+    capacity: int,
+) -> Ints:
+    """Return the quanta if all layers of a stage recompute alike.
+
+    NEVER where that does not fit, or a layer cannot.
+    """
+    found = [
+        next((x for x in options if x.recompute == recompute), None)
+        for options in kinds
+    ]
+    size = counts @ _column(x.size_bytes(inflight) if x else 0 for x in found)
+    quanta: Ints = counts @ _column(x.quanta if x else 0 for x in found)
+    missing = counts @ _column(x is None for x in found)
+    quanta[(size > capacity) | (missing > 0)] = NEVER
+    return quanta
+
+
+def _column(values: Iterable[int]) -> Ints:
+    return np.array(list(values), dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Knapsacks:
+    """``T`` of one tensor parallel degree, before it is turned into a load.
+
+    Attributes
+    ----------
+    quanta
+        ``(stages, y from 1)``: least computation with at least ``y``
+        micro-batches in flight; NEVER where nothing fits.
+    """
+
+    counts: Ints
+    kinds: tuple[Options, ...]
+    capacity: int
+    per_layer: bool
+    quanta: Ints
+
+    def choices(self, stage: int, inflight: int) -> list[list[Recompute]]:
+        """Return the recomputation of the layers of a stage, kind by kind."""
+        row = self.counts[[stage]]
+        target = self.quanta[stage, inflight - 1]
+        while inflight < self.quanta.shape[1] and (
+            self.quanta[stage, inflight] == target
+        ):
+            inflight += 1
+        if not self.per_layer:
+            for recompute in _recomputes(self.kinds):
+                quanta = alike(
+                    row, self.kinds, recompute, inflight, self.capacity
+                )
+                if quanta[0] == target:
+                    return [[recompute] * int(n) for n in row[0]]
+            raise AssertionError("a value that no choice leads to")
+        chosen = greedy(row, self.kinds, inflight, self.capacity)
+        found: list[list[Recompute]] = []
+        for options, count, small in zip(
+            self.kinds, row[0], chosen.smallest[0], strict=True
+        ):
+            if not count:
+                found.append([])
+                continue
+            fastest, smallest = extremes(options, inflight)
+            found.append(
+                [smallest.recompute] * int(small)
+                + [fastest.recompute] * int(count - small)
+            )
+        return found
+
+
+def _recomputes(kinds: Sequence[Options]) -> list[Recompute]:
+    """Return the choices of any kind, in a fixed order."""
+    return sorted({x.recompute for options in kinds for x in options})
+
+
+def solve_knapsacks(
+    counts: Ints,
+    kinds: Sequence[Options],
+    most_inflight: int,
+    capacity: int,
+    per_layer: bool,
+    deadline: Deadline,
+) -> Knapsacks:
+    """Solve the knapsack of every stage for every number in flight."""
+    columns: list[Ints] = []
+    for inflight in range(1, most_inflight + 1):
+        if deadline.passed:
+            raise OutOfTimeError
+        if per_layer:
+            quanta = greedy(counts, kinds, inflight, capacity).quanta
+        else:
+            quanta = np.full(len(counts), NEVER)
+            for recompute in _recomputes(kinds):
+                np.minimum(
+                    quanta,
+                    alike(counts, kinds, recompute, inflight, capacity),
+                    out=quanta,
+                )
+        if (quanta == NEVER).all():
+            break
+        columns.append(quanta)
+    if not columns:
+        columns.append(np.full(len(counts), NEVER))
+    # What fits with more in flight fits with fewer.
+    table = np.minimum.accumulate(np.stack(columns)[::-1])[::-1]
+    return Knapsacks(counts, tuple(kinds), capacity, per_layer, table.T)
+
+
+# The ways to run a stage
+
+
+@dataclass(frozen=True)
+class Way:
+    """Degrees that a stage may have, and what it takes with them.
+
+    Attributes
+    ----------
+    strategy
+        Its degrees, with any recompute.
+    load_ns
+        ``(stages, y from 1)``: rising in ``y``; infinite where it does not
+        fit, as it does beyond the last ``y``.
+    """
+
+    strategy: Strategy
+    knapsacks: Knapsacks
+    kind_of: tuple[int, ...]
+    load_ns: Floats
+
+    @property
+    def devices(self) -> int:
+        """Devices of a stage."""
+        return self.strategy.devices
+
+    @property
+    def dp(self) -> int:
+        """Ranks ``d`` of a stage in a replica."""
+        return self.strategy.dp
+
+
+def make_ways(
+    model: CostModel, stages: Stages, case: Case, deadline: Deadline
+) -> list[Way]:
+    """Return every ``(t, d)`` with the loads of all stages."""
+    per_layer = not one_strategy_per_stage(model.problem)
+    grouped: dict[tuple[tuple[Options, ...], tuple[int, ...]], int] = {}
+    found = []
+    for choices in _degrees(model, case):
+        kinds, kind_of, weights = _kinds(model, case, choices)
+        strategy = choices[0]
+        ranks = strategy.dp + case.devices - strategy.devices
+        most = ceil_div(min(ranks, _most_ranks(model, case)), strategy.dp)
+        key = (kinds, kind_of)
+        grouped[key] = max(most, grouped.get(key, 0))
+        found.append((strategy, key, most, weights))
+    device = model.problem.cluster.device
+    solved = {}
+    for (kinds, kind_of), most in grouped.items():
+        counts = np.stack(
+            [
+                stages.sums([of == kind for of in kind_of])
+                for kind in range(len(kinds))
+            ],
+            axis=1,
+        )
+        solved[kinds, kind_of] = solve_knapsacks(
+            counts,
+            kinds,
+            most,
+            device.memory_bytes - device.reserve_bytes,
+            per_layer,
+            deadline,
+        )
+    return [
+        Way(
+            strategy,
+            solved[key],
+            key[1],
+            _loads(
+                *(model, stages, case, strategy, weights),
+                solved[key].quanta[:, :most],
+            ),
+        )
+        for strategy, key, most, weights in found
+    ]
+
+
+def _degrees(model: CostModel, case: Case) -> list[list[Strategy]]:
+    """Return the strategies of every ``(t, d)``, one per recompute."""
+    grouped: dict[tuple[int, int], list[Strategy]] = {}
+    for strategy in strategies(model.problem, case.micro_batch):
+        if strategy.devices <= case.devices:
+            grouped.setdefault((strategy.tp, strategy.dp), []).append(strategy)
+    found = []
+    for key in sorted(grouped):
+        least = min((s.cp, s.ep, s.zero) for s in grouped[key])
+        found.append(
+            [s for s in grouped[key] if (s.cp, s.ep, s.zero) == least]
+        )
+    return found
+
+
+def _kinds(
+    model: CostModel, case: Case, choices: Sequence[Strategy]
+) -> tuple[tuple[Options, ...], tuple[int, ...], list[int]]:
+    """Return the kinds of layers, the kind of every layer, its weights."""
+    numbers: dict[Options, int] = {}
+    kind_of, weights = [], []
+    for layer in range(len(model.problem.graph.layers)):
+        options = []
+        held = 0
+        for strategy in choices:
+            terms = front_terms(model, case, layer, strategy)
+            if terms is not None:
+                held = weight_bytes(model, layer, strategy, case.micro_batch)
+                options.append(
+                    Option(
+                        terms.forward + terms.backward,
+                        terms.kept_bytes,
+                        terms.static_bytes,
+                        strategy.recompute,
+                    )
+                )
+        kind_of.append(numbers.setdefault(tuple(options), len(numbers)))
+        weights.append(held)
+    return tuple(numbers), tuple(kind_of), weights
+
+
+def _loads(
+    model: CostModel,
+    stages: Stages,
+    case: Case,
+    strategy: Strategy,
+    weights: Sequence[int],
+    quanta: Ints,
+) -> Floats:
+    """Return the loads of all stages; ns, shape (stages, y)."""
+    preset = model.preset
+    ranks = strategy.dp if preset.ranks_take_turns else 1
+    quantum_ns = model.problem.quantum_ps / 1000
+    load = quanta.astype(np.float64) * (quantum_ns / ranks)
+    load[quanta == NEVER] = np.inf
+    bandwidth = flat_bandwidth_bytes_per_s(model)
+    size = _edge_bytes(model, stages, case, strategy)
+    edges_ns = size / (strategy.data_ranks * bandwidth) * NS_PER_S
+    sharers = case.replicas * strategy.data_ranks
+    shared = 4 * (sharers - 1) / sharers * stages.sums(weights)
+    sync_ns = shared / (case.num_micro_batches * bandwidth) * NS_PER_S
+    load += (edges_ns + sync_ns)[:, None]
+    return load
+
+
+def _edge_bytes(
+    model: CostModel, stages: Stages, case: Case, strategy: Strategy
+) -> Floats:
+    """Return what crosses the boundaries of a stage, both ways; bytes."""
+    ends = model.edge_ends(strategy.tp, case.micro_batch)
+    received = stages.entering([at_target for *_, at_target in ends])
+    sent = stages.leaving([at_source for *_, at_source, _ in ends])
+    both: Floats = received + sent
+    return both
+
+
+# The program
+
+
+class Placed(NamedTuple):
+    """A stage of a plan: which, how, and micro-batches in flight."""
+
+    stage: int
+    way: Way
+    inflight: int
+
+    @property
+    def load_ns(self) -> float:
+        """Its load."""
+        return float(self.way.load_ns[self.stage, self.inflight - 1])
+
+
+class Found(NamedTuple):
+    """A plan: its largest load and its stages in pipeline order."""
+
+    load_ns: float
+    stages: list[Placed]
+
+
+class Program:
+    """The least largest load.
+
+    Parameters
+    ----------
+    stages, ways
+        Every stage, and every way to run it.
+    num_devices, most_ranks
+        Devices, and the most ``Σ d``.
+    counts
+        Allowed numbers of stages; ``None`` allows every number.
+    deadline
+        The clock.
+    """
+
+    def __init__(
+        self,
+        stages: Stages,
+        ways: Sequence[Way],
+        num_devices: int,
+        most_ranks: int,
+        counts: Sequence[int] | None,
+        deadline: Deadline,
+    ) -> None:
+        self.stages, self.ways = stages, ways
+        self.num_devices, self.most_ranks = num_devices, most_ranks
+        self.counts, self.deadline = counts, deadline
+
+    def best(self, upper_ns: float) -> Found | None:
+        """Return the best plan with a largest load below a bound."""
+        found = self.within(float(np.nextafter(upper_ns, 0)))
+        if found is None:
+            return None
+        # Bisect over values until few loads are left, then over those.
+        low = 0.0
+        while (found.load_ns - low) * 64 > found.load_ns:
+            middle = (low + found.load_ns) / 2
+            better = self.within(middle)
+            if better is None:
+                low = middle
+            else:
+                found = better
+        loads = self._loads_between(low, found.load_ns)
+        first, end = 0, len(loads)
+        while first < end:
+            middle_load = float(loads[(first + end) // 2])
+            better = self.within(middle_load)
+            if better is None:
+                first = (first + end) // 2 + 1
+            else:
+                found = better
+                end = int(np.searchsorted(loads, better.load_ns))
+        return found
+
+    def _loads_between(self, low_ns: float, high_ns: float) -> Floats:
+        return np.unique(
+            np.concatenate(
+                [
+                    way.load_ns[
+                        (way.load_ns > low_ns) & (way.load_ns < high_ns)
+                    ]
+                    for way in self.ways
+                ]
+            )
+        )
+
+    def within(self, limit_ns: float) -> Found | None:
+        """Return a plan with loads of at most a limit, or ``None``.
+
+        The one with the fewest devices, and the least ``Σ d`` on those.
+        """
+        # Largest Σ d behind every stage, -1 where it takes too long anyway.
+        most = np.full((len(self.ways), self.stages.count), -1)
+        for number, way in enumerate(self.ways):
+            inflight = (way.load_ns <= limit_ns).sum(axis=1)
+            some = inflight > 0
+            most[number, some] = way.dp * (inflight[some] - 1)
+        tables = self._tables(most)
+        shortest: tuple[int, int] | None = None
+        for number, table in enumerate(tables):
+            if self.counts is not None and number not in self.counts:
+                continue
+            fits = np.flatnonzero(table[0] <= self.most_ranks)
+            if len(fits) and (shortest is None or fits[0] < shortest[0]):
+                shortest = int(fits[0]), number
+        if shortest is None:
+            return None
+        placed = self._follow(tables, most, *shortest)
+        return Found(max(stage.load_ns for stage in placed), placed)
+
+    def _tables(self, most: Ints) -> list[Ints]:
+        """Return the least ``Σ d`` of the layers outside each set.
+
+        One table ``(sets, devices + 1)``, or one per number of stages from 0
+        where that number is restricted. NEVER where nothing fits.
+        """
+        size = (self.stages.sets.count, self.num_devices + 1)
+        if self.counts is None:
+            table = np.full(size, NEVER)
+            table[-1] = 0
+            self._fill(table, table, most)
+            return [table]
+        tables = [np.full(size, NEVER)]
+        tables[0][-1] = 0
+        for _ in range(max(self.counts, default=0)):
+            tables.append(np.full(size, NEVER))
+            self._fill(tables[-1], tables[-2], most)
+        return tables
+
+    def _fill(self, table: Ints, following: Ints, most: Ints) -> None:
+        """Fill a table from the one of the stages behind."""
+        first = self.stages.first
+        for a in range(len(table) - 2, -1, -1):
+            if self.deadline.passed:
+                raise OutOfTimeError
+            here = most[:, first[a] : first[a + 1]]
+            ways = np.flatnonzero((here >= 0).any(axis=1))
+            rows = np.flatnonzero((here >= 0).any(axis=0))
+            if not len(ways):
+                continue
+            behind = following[self.stages.target[first[a] + rows]]
+            for number in ways.tolist():
+                way = self.ways[number]
+                allowed = here[number, rows]
+                used = allowed >= 0
+                end = self.num_devices + 1 - way.devices
+                ranks = behind[used, :end]
+                least = np.where(
+                    ranks <= allowed[used, None], ranks, NEVER
+                ).min(axis=0)
+                np.minimum(
+                    table[a, way.devices :],
+                    np.where(least < NEVER, least + way.dp, NEVER),
+                    out=table[a, way.devices :],
+                )
+
+    def _follow(
+        self, tables: list[Ints], most: Ints, devices: int, number: int
+    ) -> list[Placed]:
+        """Follow the values from the first stage to the last."""
+        placed: list[Placed] = []
+        a = 0
+        while a < self.stages.sets.count - 1:
+            table = tables[number]
+            number = max(number - 1, 0)
+            stage, way = self._step(
+                table[a, devices], tables[number], most, a, devices
+            )
+            ranks = int(table[a, devices])
+            placed.append(Placed(stage, way, ceil_div(ranks, way.dp)))
+            a = int(self.stages.target[stage])
+            devices -= way.devices
+        return placed
+
+    def _step(
+        self, ranks: int, following: Ints, most: Ints, a: int, devices: int
+    ) -> tuple[int, Way]:
+        """Return a stage that leads to a value."""
+        first, end = self.stages.first[a], self.stages.first[a + 1]
+        targets = self.stages.target[first:end]
+        for number, way in enumerate(self.ways):
+            if way.devices > devices:
+                continue
+            behind = following[targets, devices - way.devices]
+            good = (behind <= most[number, first:end]) & (
+                behind + way.dp == ranks
+            )
+            if good.any():
+                return int(first + np.argmax(good)), way
+        raise AssertionError("a value without a stage that leads to it")
+
+
+def _plan(problem: Problem, stages: Stages, case: Case, found: Found) -> Plan:
+    """Return the plan of what the program placed."""
+    layers = problem.graph.layers
+    made = []
+    for stage, way, inflight in found.stages:
+        left = way.knapsacks.choices(stage, inflight)
+        members = stages.layers(stage)
+        chosen = tuple(
+            msgspec.structs.replace(
+                way.strategy, recompute=left[way.kind_of[layer]].pop(0)
+            )
+            for layer in members
+        )
+        same = len(set(chosen)) == 1
+        made.append(
+            Stage(
+                layers=tuple(layers[layer].id for layer in members),
+                devices=way.devices,
+                strategy=chosen[0] if same else None,
+                strategies=None if same else chosen,
+            )
+        )
+    return Plan(
+        replicas=case.replicas,
+        micro_batch=case.micro_batch,
+        stages=tuple(made),
+    )
