@@ -328,10 +328,9 @@ def make_tables(
     device = problem.cluster.device
     capacity = device.memory_bytes - device.reserve_bytes
     room = capacity - stages.sums(held) - activations
-    with np.errstate(divide="ignore"):
-        further = np.floor(room / stash)
-    further = np.where(stash > 0, further, UNLIMITED)
-    most = 1 + np.minimum(further, UNLIMITED).astype(np.int64)
+    further = np.full(len(room), float(UNLIMITED))
+    np.divide(room, stash, out=further, where=stash > 0)
+    most = 1 + np.minimum(np.floor(further), UNLIMITED).astype(np.int64)
     most[room < 0] = 0
 
     replicas = case.replicas * main.data_ranks
