@@ -104,6 +104,9 @@ from nest.solvers.base import (
 from nest.topology.alphabeta import NS_PER_S
 from nest.units import ceil_div
 
+#: What the memory of a plan adds up to at most; more counts as this.
+MAX_BYTES = 2**62
+
 #: Quanta of a stage that does not fit.
 NEVER = np.iinfo(np.int64).max // 4
 
@@ -284,22 +287,26 @@ def greedy(
     ]
     size = counts @ _column(fast.size_bytes(inflight) for fast, _ in pairs)
     quanta = counts @ _column(fast.quanta for fast, _ in pairs)
-    missing = _column(not options for options in kinds)
-    impossible = counts @ missing > 0
-    smallest = np.zeros_like(counts)
+    smallest = np.zeros(counts.shape, dtype=np.int64)
+    missing = counts @ _column(not options for options in kinds)
     excess = size - capacity
-    impossible |= excess > counts @ _column(saved)
-    order = sorted(
-        (kind for kind in range(len(kinds)) if saved[kind]),
-        key=lambda kind: slower[kind] / saved[kind],
-    )
-    for kind in order:
-        # rounded up: the last layer may save more than is needed
-        needed = -(-np.maximum(excess, 0) // saved[kind])
-        number = np.minimum(counts[:, kind], needed)
-        smallest[:, kind] = number
-        excess -= number * saved[kind]
-        quanta += number * slower[kind]
+    impossible = (missing > 0) | (excess > counts @ _column(saved))
+    rows = np.flatnonzero((excess > 0) & ~impossible)
+    if len(rows):
+        here, excess = counts[rows], excess[rows]
+        more = np.zeros(len(rows), dtype=np.int64)
+        order = sorted(
+            (kind for kind in range(len(kinds)) if saved[kind]),
+            key=lambda kind: slower[kind] / saved[kind],
+        )
+        for kind in order:
+            # rounded up: the last layer may save more than is needed
+            needed = -(-np.maximum(excess, 0) // saved[kind])
+            number = np.minimum(here[:, kind], needed)
+            smallest[rows, kind] = number
+            excess -= number * saved[kind]
+            more += number * slower[kind]
+        quanta[rows] += more
     quanta[impossible] = NEVER
     return Chosen(quanta, smallest)
 
@@ -517,7 +524,9 @@ def _kinds(
     """Return the kinds of layers, the kind of every layer, its weights."""
     numbers: dict[Options, int] = {}
     kind_of, weights = [], []
-    for layer in range(len(model.problem.graph.layers)):
+    num_layers = len(model.problem.graph.layers)
+    most = MAX_BYTES // (2 * num_layers * (case.devices + 1))
+    for layer in range(num_layers):
         options = []
         held = 0
         for strategy in choices:
@@ -527,8 +536,8 @@ def _kinds(
                 options.append(
                     Option(
                         terms.forward + terms.backward,
-                        terms.kept_bytes,
-                        terms.static_bytes,
+                        min(terms.kept_bytes, most),
+                        min(terms.static_bytes, most),
                         strategy.recompute,
                     )
                 )

@@ -1,0 +1,294 @@
+"""``phaze`` hands in legal plans, none beats ``dp``, and its own objective
+is minimal.
+"""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from baselines.phaze_schedule import Cores, Operator, schedule
+from nest.cost.model import Block, CostModel
+from nest.cost.space import cases, strategies
+from nest.ir import Problem
+from nest.solvers.base import SolveOptions
+from nest.solvers.registry import get_solver
+from tests.properties import test_piper
+from tests.properties.profiles import examples
+from tests.properties.test_baseline_piper import check
+from tests.strategies import problems
+
+
+@examples(60, full=1000)
+@given(problems())
+def test_dp_is_never_worse(problem):
+    check("phaze", problem)
+
+
+@examples(40, full=1000)
+@given(problems(granularity="layer"))
+def test_dp_is_never_worse_with_a_strategy_per_layer(problem):
+    check("phaze", problem)
+
+
+@examples(40, full=1000)
+@given(test_piper.problems())
+def test_dp_is_never_worse_under_pipers_preset(problem):
+    check("phaze", problem)
+
+
+def pipelines(problem: Problem):
+    """Yield every sequence of stages as lists of layer positions."""
+    edges = problem.graph.index_edges()
+    everything = frozenset(range(len(problem.graph.layers)))
+
+    def closed(layers):
+        return all(s in layers for s, t, _ in edges if t in layers)
+
+    def extend(done, left):
+        if not left:
+            yield []
+            return
+        members = sorted(left)
+        for bits in range(1, 1 << len(members)):
+            stage = {m for i, m in enumerate(members) if bits >> i & 1}
+            if closed(done | stage):
+                for rest in extend(done | stage, left - stage):
+                    yield [stage, *rest]
+
+    return extend(frozenset(), everything)
+
+
+def step_ns(problem, model, case, plain, recomputing, stages):
+    """Price a pipeline by the formulas of the paper's code.
+
+    Infinite if a stage does not fit.
+    """
+    main = recomputing or plain
+    last = plain or main
+    level = model.network.level(0, problem.cluster.num_devices - 1)
+    ns_per_byte = 1e9 / model.network.bandwidths[level]
+    samples = case.micro_batch // main.dp / main.cp
+    device = problem.cluster.device
+    worst = 0.0
+    for number, stage in enumerate(stages):
+        behind = len(stages) - number
+        block = Block(case.replicas, case.devices, 0, main.devices)
+        terms = [
+            model.layer_terms(i, main, case.micro_batch, block) for i in stage
+        ]
+        ends = [
+            model.layer_terms(i, last, case.micro_batch, block) for i in stage
+        ]
+        entering = [
+            size * samples
+            for s, t, size in model.edges
+            if t in stage and s not in stage
+        ]
+        leaving = [
+            size * samples
+            for s, t, size in model.edges
+            if s in stage and t not in stage
+        ]
+        into = max(entering, default=0) * ns_per_byte
+        out = max(leaving, default=0) * ns_per_byte
+        forward = sum(t.forward for t in terms)
+        backward = sum(t.backward - t.recomputed for t in terms)
+        load = into + forward + out + backward
+        activations = sum(t.kept_bytes for t in ends)
+        if last.recompute != "none":
+            activations += sum(
+                t.working_bytes - device.reserve_bytes for t in terms
+            )
+        stash = activations
+        if recomputing is not None:
+            stash = sum(entering)
+            again = sum(t.recomputed for t in terms)
+            if behind > 1:
+                load = into + forward + max(again, out) + backward
+        memory = sum(t.static_bytes for t in terms) + activations
+        if memory + (behind - 1) * stash > (
+            device.memory_bytes - device.reserve_bytes
+        ):
+            return math.inf
+        worst = max(worst, load)
+        if number == 0:
+            weights = sum(t.weight_bytes for t in terms)
+    d = case.replicas * main.dp * main.cp
+    rounds = case.num_micro_batches + len(stages) - 1
+    return worst * rounds + 4 * (d - 1) / d * weights * ns_per_byte
+
+
+def least_step_ns(problem: Problem) -> float:
+    model = CostModel(problem)
+    plans = list(pipelines(problem))
+    layers = range(len(problem.graph.layers))
+    best = math.inf
+    for case in cases(problem):
+        listed = [
+            s
+            for s in strategies(problem, case.micro_batch)
+            if s.devices <= case.devices
+        ]
+        for tp in {s.tp for s in listed}:
+            group = [s for s in listed if s.tp == tp]
+            first = min((s.dp, s.cp, s.ep, s.zero) for s in group)
+            usable = {
+                s.recompute: s
+                for s in group
+                if (s.dp, s.cp, s.ep, s.zero) == first
+            }
+            names = {"none", "full" if "full" in usable else "selective"}
+            able = {
+                name: s
+                for name, s in usable.items()
+                if name in names
+                and all(
+                    model.available(i, s, case.micro_batch) is None
+                    for i in layers
+                )
+            }
+            plain = able.get("none")
+            flags = [(plain, None)] if plain else []
+            if rec := able.get("full") or able.get("selective"):
+                flags.append((plain, rec))
+            for flag in flags:
+                for stages in plans:
+                    used = len(stages) * (flag[1] or flag[0]).devices
+                    if used <= case.devices:
+                        best = min(
+                            best,
+                            step_ns(problem, model, case, *flag, stages),
+                        )
+    return best
+
+
+@examples(60, full=1000)
+@given(problems(preset="standard"))
+def test_its_own_objective_is_minimal(problem):
+    """Equal to plain enumeration, infeasibility included."""
+    problem = replace(problem, quantum_ps=1000)
+    output = get_solver("phaze")().solve(problem, SolveOptions())
+    truth = least_step_ns(problem)
+    if output.own_objective_ns is None:
+        assert truth == math.inf
+    else:
+        assert math.isclose(output.own_objective_ns, truth, rel_tol=1e-12)
+
+
+# The front end
+
+
+@st.composite
+def operator_graphs(draw):
+    """Draw up to five operators, cores, and what the whole chip excludes."""
+    operators = []
+    for number in range(draw(st.integers(1, 5))):
+        single = draw(st.integers(1, 9))
+        ways = draw(st.sampled_from(("single", "single", "both", "whole")))
+        operators.append(
+            Operator(
+                name=str(number),
+                engine=draw(
+                    st.sampled_from(
+                        ("tensor", "vector", "both", "both", "none")
+                    )
+                ),
+                single_cycles=None if ways == "whole" else single,
+                whole_cycles=(
+                    None if ways == "single" else draw(st.integers(1, single))
+                ),
+                after=tuple(
+                    str(before)
+                    for before in range(number)
+                    if draw(st.integers(0, 3)) == 0
+                ),
+            )
+        )
+    cores = Cores(draw(st.integers(1, 3)), draw(st.integers(1, 3)))
+    return operators, cores, draw(st.booleans())
+
+
+def least_makespan(operators, cores, simultaneous) -> int:
+    """Start operators in every order, each as early as its cores allow."""
+
+    def extend(left, ends, free):
+        if not left:
+            return max(ends.values())
+        best = 10**9
+        for operator in left:
+            if any(before not in ends for before in operator.after):
+                continue
+            ready = max((ends[x] for x in operator.after), default=0)
+            used = [
+                operator.engine in (side, "both")
+                for side in ("tensor", "vector")
+            ]
+            rest = [x for x in left if x is not operator]
+            if operator.engine == "none":
+                return extend(rest, {**ends, operator.name: ready}, free)
+            claims = []
+            if operator.single_cycles is not None:
+                number = min(len(free[side]) for side in (0, 1) if used[side])
+                claims += [
+                    (
+                        operator.single_cycles,
+                        [{core} if used[side] else set() for side in (0, 1)],
+                    )
+                    for core in range(number)
+                ]
+            if operator.whole_cycles is not None:
+                claims.append(
+                    (
+                        operator.whole_cycles,
+                        [
+                            set(range(len(free[side])))
+                            if used[side] or not simultaneous
+                            else set()
+                            for side in (0, 1)
+                        ],
+                    )
+                )
+            for cycles, claimed in claims:
+                start = max(
+                    [
+                        ready,
+                        *(
+                            free[side][core]
+                            for side in (0, 1)
+                            for core in claimed[side]
+                        ),
+                    ]
+                )
+                after = [
+                    [
+                        start + cycles if core in claimed[side] else at
+                        for core, at in enumerate(free[side])
+                    ]
+                    for side in (0, 1)
+                ]
+                best = min(
+                    best,
+                    extend(
+                        rest, {**ends, operator.name: start + cycles}, after
+                    ),
+                )
+        return best
+
+    return extend(operators, {}, [[0] * count for count in cores])
+
+
+@examples(100, full=2000)
+@given(operator_graphs())
+def test_schedules_are_as_short_as_any(drawn):
+    operators, cores, simultaneous = drawn
+    found = schedule(
+        operators, cores, simultaneous=simultaneous, num_workers=1
+    )
+    assert found.optimal
+    assert found.makespan_cycles == least_makespan(
+        operators, cores, simultaneous
+    )

@@ -1,0 +1,131 @@
+"""``piper`` hands in legal plans, and none beats ``dp``."""
+
+from __future__ import annotations
+
+from hypothesis import given
+
+from baselines.downsets import Stages
+from baselines.piper import Program, make_ways
+from nest.cost.model import CostModel
+from nest.cost.space import cases
+from nest.ir import Problem
+from nest.solvers.base import Deadline, SolveOptions
+from nest.solvers.judge import judge
+from nest.solvers.registry import get_solver
+from nest.solvers.result import Outcome
+from nest.units import ceil_div
+from tests.properties import test_piper
+from tests.properties.profiles import examples
+from tests.strategies import problems
+
+
+def check(name: str, problem: Problem) -> None:
+    solver = get_solver(name)()
+    if solver.unsupported(problem) is not None:
+        return
+    output = solver.solve(problem, SolveOptions())
+    verdict = judge(problem, output, capabilities=solver.capabilities)
+    assert verdict.outcome is Outcome.SOLVED, verdict.detail
+    assert output.claimed_quanta is None
+    assert output.lower_bound_quanta is None
+    assert (output.plan is None) == (output.own_objective_ns is None)
+    if verdict.score is None or not verdict.score.feasible:
+        return
+    best = get_solver("dp")().solve(problem, SolveOptions())
+    assert best.claimed_quanta is not None
+    assert best.claimed_quanta <= verdict.score.step_quanta
+
+
+@examples(60, full=1000)
+@given(problems())
+def test_dp_is_never_worse(problem):
+    check("piper", problem)
+
+
+@examples(40, full=1000)
+@given(problems(granularity="layer"))
+def test_dp_is_never_worse_with_a_strategy_per_layer(problem):
+    check("piper", problem)
+
+
+@examples(60, full=1000)
+@given(test_piper.problems())
+def test_dp_is_never_worse_under_pipers_own_preset(problem):
+    """There every plan fits and its own objective is the shared one."""
+    check("piper", problem)
+    output = get_solver("piper")().solve(problem, SolveOptions())
+    if output.plan is not None:
+        verdict = judge(
+            problem, output, capabilities=get_solver("piper").capabilities
+        )
+        assert verdict.score is not None
+        assert verdict.score.feasible
+        assert output.own_objective_ns is not None
+        own = output.own_objective_ns * 1000 / problem.quantum_ps
+        # four terms of a stage are rounded apart
+        assert abs(own - verdict.score.step_quanta) <= 2
+
+
+def least_load(program: Program) -> float:
+    """Return the least largest load by trying every pipeline."""
+    stages = program.stages
+    last = stages.sets.count - 1
+
+    def pipelines(at, devices):
+        """Yield lists of (stage, way) from a set to the whole graph."""
+        if at == last:
+            yield []
+            return
+        for stage in range(stages.first[at], stages.first[at + 1]):
+            for way in program.ways:
+                if way.devices <= devices:
+                    left = devices - way.devices
+                    for rest in pipelines(stages.target[stage], left):
+                        yield [(stage, way), *rest]
+
+    best = float("inf")
+    for placed in pipelines(0, program.num_devices):
+        if program.counts is not None and len(placed) not in program.counts:
+            continue
+        ranks = sum(way.dp for _, way in placed)
+        if ranks > program.most_ranks:
+            continue
+        worst = 0.0
+        for stage, way in placed:
+            inflight = ceil_div(ranks, way.dp)
+            loads = way.load_ns[stage]
+            load = float("inf")
+            if inflight <= len(loads):
+                load = float(loads[inflight - 1])
+            worst = max(worst, load)
+            ranks -= way.dp
+        best = min(best, worst)
+    return best
+
+
+def check_optimum(problem: Problem) -> None:
+    model = CostModel(problem)
+    stages = Stages(problem)
+    for case in cases(problem):
+        deadline = Deadline(None)
+        ways = make_ways(model, stages, case, deadline)
+        allowed = problem.job.pipeline_parallel
+        program = Program(
+            *(stages, ways, case.devices, case.devices, allowed, deadline)
+        )
+        found = program.best(float("inf"))
+        truth = least_load(program)
+        assert (found.load_ns if found else float("inf")) == truth
+
+
+@examples(40, full=500)
+@given(problems(preset="standard"))
+def test_its_program_is_optimal(problem):
+    """Equal to plain enumeration over the same loads."""
+    check_optimum(problem)
+
+
+@examples(40, full=500)
+@given(test_piper.problems())
+def test_its_program_is_optimal_under_its_own_preset(problem):
+    check_optimum(problem)

@@ -1,0 +1,683 @@
+"""``phaze``: its program on cases worked out by hand, and its front end.
+
+One byte takes 1 ns on the default link, whose latency Phaze does not know.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from baselines.downsets import Stages
+from baselines.phaze import PhazeSolver, make_tables, settings
+from baselines.phaze_schedule import (
+    Cores,
+    LayerOperators,
+    Operator,
+    in_series,
+    layer_times_ns,
+    schedule,
+    schedule_kind,
+)
+from nest.cost.model import CostModel
+from nest.cost.score import score
+from nest.cost.space import cases
+from nest.errors import InvalidOptionError, InvalidProblemError
+from nest.ir import Activations, LayerKind, Problem
+from nest.solvers.base import Limit, Progress, SolveOptions, Status
+from nest.solvers.judge import judge
+from tests.builders import make_cost, make_levels, make_problem
+
+
+def solve(problem: Problem, **extra: str):
+    return PhazeSolver().solve(problem, SolveOptions(extra=extra))
+
+
+def shape(plan) -> list[str]:
+    """Return the stages as layers and strategy in words."""
+    return [
+        f"{' '.join(map(str, stage.layers))}: {stage.layer_strategies[0]}"
+        for stage in plan.stages
+    ]
+
+
+def two_layers(size_bytes: int = 0, weights: int = 0, **fields) -> Problem:
+    """Loads of 10 + 20 and 20 + 40."""
+    fields.setdefault("devices", 2)
+    fields.setdefault("global_batch", 4)
+    return make_problem(
+        {
+            "a": make_cost(10, 20, weight_bytes=2 * weights),
+            "b": make_cost(20, 40, weight_bytes=weights),
+        },
+        edges=(("a", "b", size_bytes),),
+        **fields,
+    )
+
+
+# Objective
+
+
+def test_a_stage_pays_for_what_it_receives():
+    """max(10 + 20 + 5, 5 + 20 + 40) in 4 + 2 - 1 slots, against 4 * 90."""
+    output = solve(two_layers(5, replicas=(1,)))
+    assert shape(output.plan) == ["a: single", "b: single"]
+    assert output.own_objective_ns == 65 * 5
+
+
+def test_a_slow_edge_keeps_layers_together():
+    """(15 + 60) * 5 > 4 * 90."""
+    output = solve(two_layers(15, replicas=(1,)))
+    assert shape(output.plan) == ["a b: single"]
+    assert output.own_objective_ns == 90 * 4
+
+
+def test_replicas_synchronise_the_first_stage():
+    """m = 2 and 4 * 1/2 * 3w, all layers being the first stage."""
+    output = solve(two_layers(15, weights=10))
+    assert output.plan.replicas == 2
+    assert output.own_objective_ns == 90 * 2 + 4 * 0.5 * 30
+
+
+def test_only_the_slowest_edge_of_a_stage_counts():
+    """Both edges of s cross, 5 and 9 bytes: 30 + 9, not 30 + 14."""
+    problem = make_problem(
+        {
+            "s": make_cost(20, 40),
+            "x": make_cost(10, 20),
+            "y": make_cost(10, 20),
+        },
+        edges=(("s", "x", 5), ("s", "y", 9)),
+        devices=2,
+        global_batch=100,
+        replicas=(1,),
+    )
+    output = solve(problem)
+    assert output.own_objective_ns == (60 + 9) * 101
+
+
+def test_unused_devices_are_free():
+    """Three stages of 2 would need 6 devices of 5; two need 4."""
+    costs = {name: make_cost(10, 20, tp=2) for name in "abc"}
+    problem = make_problem(
+        costs,
+        edges=(("a", "b", 0), ("b", "c", 0)),
+        devices=5,
+        global_batch=100,
+        replicas=(1,),
+    )
+    output = solve(problem)
+    assert len(output.plan.stages) == 2
+    assert output.own_objective_ns == 60 * 101
+
+
+def test_the_first_stage_is_small_where_weights_are_large():
+    """The synthetic chain of the reference: 1, 4, 4 and 5 layers, d = 16.
+
+    64 devices, 64 micro-batches, 14 layers: an embedding, 12 layers of 30
+    with 1000 bytes of weights, a head of 2; edges of 10 bytes. Memory holds
+    four layers, so at least three stages, and d <= 16 as d divides 64. The
+    inner stages take 4 * 30 + 20, in 4 + 3 slots; the embedding synchronises
+    4 * 15/16 * 40 bytes. Without a stage of its own it would be 4040.
+    """
+    problem = make_problem(
+        {
+            "embedding": make_cost(1, 1, weight_bytes=40),
+            **{
+                f"l{i:02}": make_cost(10, 20, weight_bytes=1000)
+                for i in range(12)
+            },
+            "head": make_cost(1, 1, weight_bytes=40),
+        },
+        edges=(
+            ("embedding", "l00", 10),
+            *((f"l{i:02}", f"l{i + 1:02}", 10) for i in range(11)),
+            ("l11", "head", 10),
+        ),
+        devices=64,
+        global_batch=64,
+        # 8 bytes of weights, gradients and state per byte of weights
+        memory_bytes=8 * 4000 + 2000,
+    )
+    output = solve(problem)
+    assert output.plan.replicas == 16
+    assert [len(stage.layers) for stage in output.plan.stages] == [1, 4, 4, 5]
+    assert output.own_objective_ns == 140 * 7 + 4 * 15 / 16 * 40
+
+
+# Recomputation and memory
+
+
+def kept(size_bytes: int, working_bytes: int = 0, **fields):
+    """A layer of 10 + 20 that keeps so much, or 10 and recomputes 10."""
+    return make_cost(
+        10,
+        20,
+        activations=(
+            Activations(kept_bytes=size_bytes),
+            Activations(
+                recompute="full", kept_bytes=10, working_bytes=working_bytes
+            ),
+        ),
+        **fields,
+    )
+
+
+def pair(size_bytes: int, *, memory_bytes: int, **fields) -> Problem:
+    """Two layers that keep 100 bytes each."""
+    return make_problem(
+        {"a": kept(100), "b": kept(100)},
+        edges=(("a", "b", size_bytes),),
+        devices=2,
+        global_batch=8,
+        replicas=(1,),
+        memory_bytes=memory_bytes,
+        **fields,
+    )
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "load"),
+    [
+        # max(F = 10, out) + G, and in + F + out + G of the last
+        (5, 40),
+        (10, 40),
+        (15, 45),
+    ],
+)
+def test_a_recomputed_pass_hides_the_gradient_it_waits_for(size_bytes, load):
+    """100 bytes and nothing more in flight; the last stage is spared."""
+    problem = pair(size_bytes, memory_bytes=150, recompute=("none", "full"))
+    output = solve(problem)
+    assert shape(output.plan) == ["a: recompute-full", "b: single"]
+    assert output.own_objective_ns == load * 9
+
+
+def test_without_recomputation_every_micro_batch_is_stashed():
+    """s = 2 needs 200 bytes, one stage too; at 199 nothing fits."""
+    output = solve(pair(5, memory_bytes=200))
+    assert len(output.plan.stages) == 2
+    output = solve(pair(5, memory_bytes=199))
+    assert output.plan is None
+    assert output.status is Status.NO_SOLUTION
+    assert output.detail == "no plan fits by its own memory model"
+
+
+def test_the_largest_number_in_flight():
+    """100 + (s-1) 100 <= 350; with recomputation 100 + (s-1) 7 <= 350."""
+    problem = pair(7, memory_bytes=350, recompute=("none", "full"))
+    model, stages = CostModel(problem), Stages(problem)
+    (case,) = cases(problem)
+    plain, recomputing = settings(model, case)
+    # stages: a alone, a and b, b alone
+    found = [
+        make_tables(model, stages, case, setting).most.tolist()
+        for setting in (plain, recomputing)
+    ]
+    assert found[0] == [3, 1 + 150 // 200, 3]
+    # nothing enters the first stage, so nothing more is kept
+    assert found[1][0] > 1000
+    assert found[1][2] == 1 + 250 // 7
+
+
+def test_a_job_that_must_recompute_holds_everything_once():
+    """10 kept and 90 computed again: 100 bytes, as without."""
+    layer = make_cost(
+        10,
+        20,
+        activations=(
+            Activations(recompute="full", kept_bytes=10, working_bytes=90),
+        ),
+    )
+    for memory_bytes, fits in ((100, True), (99, False)):
+        problem = make_problem(
+            {"a": layer},
+            devices=1,
+            memory_bytes=memory_bytes,
+            recompute=("full",),
+        )
+        output = solve(problem)
+        assert (output.plan is not None) == fits
+    problem = make_problem({"a": layer}, devices=1, recompute=("full",))
+    # nothing behind the only stage: it recomputes nothing
+    assert solve(problem).own_objective_ns == 30
+
+
+def test_selective_recomputation_stands_in_for_full():
+    """It computes 4 again instead of 10."""
+    layer = make_cost(
+        10,
+        20,
+        activations=(
+            Activations(kept_bytes=100),
+            Activations(recompute="selective", kept_bytes=10, extra_ns=4.0),
+        ),
+    )
+    problem = make_problem(
+        {"a": layer, "b": layer},
+        edges=(("a", "b", 0),),
+        devices=2,
+        global_batch=8,
+        replicas=(1,),
+        memory_bytes=150,
+        recompute=("none", "selective"),
+    )
+    output = solve(problem)
+    assert shape(output.plan) == ["a: recompute-selective", "b: single"]
+    assert output.own_objective_ns == 34 * 9
+
+
+def test_working_sets_are_its_blind_spot():
+    problem = make_problem(
+        {"a": make_cost(10, 20, kept_bytes=100, working_bytes=60)},
+        devices=1,
+        memory_bytes=100,
+    )
+    output = solve(problem)
+    verdict = judge(problem, output, capabilities=PhazeSolver.capabilities)
+    assert verdict.status is Status.OVER_MEMORY
+    assert verdict.over_memory_bytes == 60
+
+
+# Plan space
+
+
+def test_one_tensor_parallel_degree_for_the_model():
+    """Degree 2 halves a and leaves b; each layer alone would choose."""
+    problem = make_problem(
+        {
+            "a": (make_cost(40, 80), make_cost(20, 40, tp=2)),
+            "b": (make_cost(10, 20), make_cost(10, 20, tp=2)),
+        },
+        edges=(("a", "b", 0),),
+        devices=3,
+        global_batch=100,
+        replicas=(1,),
+    )
+    output = solve(problem)
+    # 120 * 101 with two stages, 90 * 100 with one of two devices
+    assert shape(output.plan) == ["a b: tp2"]
+    assert output.own_objective_ns == 9000
+
+
+def test_a_uniform_preset_gets_one_strategy():
+    problem = pair(
+        5, memory_bytes=10**6, preset="nest-artifact", recompute=("full",)
+    )
+    assert PhazeSolver().unsupported(problem) is None
+    output = solve(problem)
+    assert {s.strategy.recompute for s in output.plan.stages} == {"full"}
+    assert score(problem, output.plan).feasible
+
+
+def test_ranks_that_take_turns_are_its_replicas():
+    """d = 2 inside the only stage: 8/2 slots of 60, and no weights."""
+    problem = make_problem(
+        {"a": make_cost(20, 40)},
+        devices=2,
+        topology=make_levels((2, 0.0, 1e9)),
+        global_batch=8,
+        replicas=(1,),
+        preset="piper",
+    )
+    output = solve(problem)
+    assert shape(output.plan) == ["a: dp2"]
+    assert output.own_objective_ns == 60 * 4
+
+
+def test_there_are_as_many_micro_batches_as_ranks_that_take_turns():
+    """Two stages of two ranks need four micro-batches."""
+    for batch, degrees in ((4, [2, 2]), (2, [1, 1])):
+        problem = make_problem(
+            {
+                "a": make_cost(20, 40, kept_bytes=60),
+                "b": make_cost(20, 40, kept_bytes=60),
+            },
+            edges=(("a", "b", 0),),
+            devices=4,
+            topology=make_levels((4, 0.0, 1e9)),
+            global_batch=batch,
+            replicas=(1,),
+            pipeline_parallel=(2,),
+            preset="piper",
+        )
+        plan = solve(problem).plan
+        assert [s.strategy.dp for s in plan.stages] == degrees
+        assert score(problem, plan).feasible
+
+
+def test_numbers_of_stages_are_obeyed():
+    costs = {name: make_cost(10, 20) for name in "abcd"}
+    edges = (("a", "b", 0), ("b", "c", 0), ("c", "d", 0))
+    for counts, own in (
+        ((1,), 120 * 8),
+        ((2,), 60 * 9),
+        ((3,), 60 * 10),
+        ((4,), 30 * 11),
+        ((5,), None),
+    ):
+        problem = make_problem(
+            costs,
+            edges=edges,
+            devices=4,
+            global_batch=8,
+            replicas=(1,),
+            pipeline_parallel=counts,
+        )
+        assert solve(problem).own_objective_ns == own
+
+
+def test_many_closed_sets_are_searched_in_one_order():
+    problem = make_problem(
+        {name: make_cost(10, 20) for name in "abcdefghi"},
+        devices=3,
+        global_batch=10,
+        replicas=(1,),
+    )
+    output = solve(problem)
+    assert output.detail == (
+        "one topological order of a graph with more than 300 closed sets"
+    )
+    assert output.own_objective_ns == 90 * 12
+    assert solve(problem, max_downsets="512").detail == ""
+
+
+def test_a_wrong_limit_on_closed_sets_is_an_error():
+    with pytest.raises(
+        InvalidOptionError,
+        match=r"phaze.max_downsets: expected a whole number >= 1, got 'x'; "
+        r"correct the value",
+    ):
+        solve(two_layers(), max_downsets="x")
+
+
+def test_the_time_limit_is_honoured():
+    output = PhazeSolver().solve(two_layers(), SolveOptions(time_limit_s=0))
+    assert output.limit is Limit.TIME
+    assert output.plan is None
+    assert output.detail == "0 of 2 cases searched"
+
+
+def test_it_reports_plans_and_says_where_it_is():
+    reports: list[Progress] = []
+    output = PhazeSolver().solve(two_layers(5), SolveOptions(), reports.append)
+    assert [x.message for x in reports if x.message] == [
+        "case 1 of 2",
+        "case 2 of 2",
+    ]
+    plans = [x.plan for x in reports if x.plan is not None]
+    assert plans[-1] == output.plan
+    assert all(x.claimed_quanta is None for x in reports)
+    again = PhazeSolver().solve(two_layers(5), SolveOptions(seed=7))
+    assert again.plan == output.plan
+
+
+# The front end: operators on cores
+
+
+def tensor(name: str, single=None, whole=None, after=()) -> Operator:
+    return operator(name, "tensor", single, whole, after)
+
+
+def vector(name: str, single=None, whole=None, after=()) -> Operator:
+    return operator(name, "vector", single, whole, after)
+
+
+def operator(name, engine, single, whole, after) -> Operator:
+    return Operator(
+        name=name,
+        engine=engine,
+        single_cycles=single,
+        whole_cycles=whole,
+        after=tuple(after),
+    )
+
+
+def fused(name: str, single=None, whole=None, after=()) -> Operator:
+    return operator(name, "both", single, whole, after)
+
+
+@pytest.mark.parametrize(
+    ("operators", "cores", "simultaneous", "makespan"),
+    [
+        # side by side on two cores, or one after the other on both: 4 < 6
+        ((tensor("a", 4, 3), tensor("b", 4, 3)), (2, 0), False, 4),
+        ((tensor("a", 4, 2), tensor("b", 4, 2)), (2, 0), False, 4),
+        ((tensor("a", 5, 2), tensor("b", 5, 2)), (2, 0), False, 4),
+        # three on two cores: two and one
+        ((tensor("a", 4), tensor("b", 4), tensor("c", 4)), (2, 0), False, 8),
+        # alone on the whole chip: 3 + 4, or 8 beside 4
+        ((tensor("a", 8, 3), vector("b", 4)), (2, 2), False, 7),
+        # the vector cores go on meanwhile
+        ((tensor("a", 8, 3), vector("b", 4)), (2, 2), True, 4),
+        # edges: 4 + 2 + 3, and the free view between them
+        (
+            (
+                tensor("a", 4),
+                operator("view", "none", None, None, ["a"]),
+                vector("b", 2, after=["view"]),
+                fused("c", 3, after=["b"]),
+            ),
+            (1, 1),
+            False,
+            9,
+        ),
+        # a fused operator keeps a core of either type busy: 3 + 3
+        ((fused("a", 3), vector("b", 3), tensor("c", 3)), (1, 1), False, 6),
+        # with a second core of each they run side by side
+        ((fused("a", 3), vector("b", 3), tensor("c", 3)), (2, 2), False, 3),
+        # ten cycles on two tensor cores; but the fused ones need the tensor
+        # core of the vector core's number, 1 + 3 (+ 2), so 4 + 2 or 6
+        (
+            (tensor("a", 4), tensor("b", 2), fused("c", 1), fused("d", 3)),
+            (2, 1),
+            False,
+            6,
+        ),
+        ((), (1, 1), False, 0),
+        # presolve of OR-tools 9.15 took 12 for the optimum of a model with
+        # two optional intervals per operator: 3 + 4 + 3
+        (
+            (
+                fused("a", 5, 3),
+                tensor("b", 6, 4),
+                vector("c", 6, 3, after=["a", "b"]),
+            ),
+            (1, 3),
+            False,
+            10,
+        ),
+    ],
+)
+def test_makespans(operators, cores, simultaneous, makespan):
+    found = schedule(operators, Cores(*cores), simultaneous=simultaneous)
+    assert found.makespan_cycles == makespan
+    assert found.lower_bound_cycles == makespan
+    assert found.optimal
+
+
+def test_a_schedule_says_when_and_where():
+    found = schedule(
+        [
+            tensor("a", 4, 2),
+            tensor("b", 3, after=["a"]),
+            vector("c", 3, after=["a"]),
+            fused("d", 1, after=["b", "c"]),
+        ],
+        Cores(2, 1),
+    )
+    assert found.makespan_cycles == 6
+    places = found.operators
+    assert places["a"] == (0, 2, True, None)
+    assert places["b"][:3] == (2, 5, False)
+    assert places["c"] == (2, 5, False, 0)
+    # on the core of the same number as the only vector core
+    assert places["d"] == (5, 6, False, 0)
+
+
+def test_a_layer_is_cut_where_everything_meets():
+    """a, then b to e, then f; c and d do not meet in between."""
+    operators = [
+        tensor("a", 1),
+        tensor("b", 2, after=["a"]),
+        vector("c", 2, after=["a"]),
+        tensor("d", 3, after=["b"]),
+        vector("e", 3, after=["c"]),
+        fused("f", 1, after=["d", "e", "a"]),
+    ]
+    parts = in_series(operators[::-1])
+    assert [sorted(x.name for x in part) for part in parts] == [
+        ["a"],
+        ["b", "c", "d", "e"],
+        ["f"],
+    ]
+    assert all(
+        set(x.after) <= {y.name for y in part} for part in parts for x in part
+    )
+    found = schedule(operators, Cores(1, 1))
+    assert found.makespan_cycles == 1 + (2 + 3) + 1
+    assert found.operators["f"] == (6, 7, False, 0)
+
+
+def test_a_layer_of_many_heads_is_proven():
+    """24 products of 64 and 16 of 32 on 8 cores: work for 256 cycles.
+
+    The vector cores keep up, so no core ever waits.
+    """
+    operators = []
+    for head in range(8):
+        operators += [
+            *(tensor(f"{x}{head}", 64, 9) for x in "qkv"),
+            tensor(f"s{head}", 32, 5, [f"q{head}", f"k{head}"]),
+            vector(f"m{head}", 10, 5, [f"s{head}"]),
+            tensor(f"a{head}", 32, 5, [f"m{head}", f"v{head}"]),
+        ]
+    found = schedule(operators, Cores(8, 2))
+    assert found.optimal
+    assert found.makespan_cycles == 256
+
+
+def test_operators_on_one_type_get_the_first_free_core():
+    found = schedule(
+        [tensor("a", 4), tensor("b", 4), vector("c", 4), tensor("d", 4)],
+        Cores(3, 1),
+    )
+    places = found.operators
+    assert {places[name].core for name in "abd"} == {0, 1, 2}
+    assert places["c"].core == 0
+
+
+@pytest.mark.parametrize(
+    ("operators", "cores", "text"),
+    [
+        (
+            [tensor("a", 1)],
+            (-1, 1),
+            "cores.tensor: expected a number >= 0, got -1; correct it",
+        ),
+        (
+            [tensor("a", 1), vector("a", 1)],
+            (1, 1),
+            "operator 'a': expected distinct names, got it 2 times; rename "
+            "one",
+        ),
+        (
+            [tensor("a", 1, after=["z"])],
+            (1, 1),
+            "operator 'a': expected names of operators in after, got 'z'; "
+            "correct it",
+        ),
+        (
+            [tensor("a", 0)],
+            (1, 1),
+            "operator 'a': single_cycles: expected at least 1, got 0; correct "
+            "it or use engine 'none'",
+        ),
+        (
+            [tensor("a")],
+            (1, 1),
+            "operator 'a': expected single_cycles or whole_cycles, got "
+            "neither; the layer cannot run on this accelerator",
+        ),
+        (
+            [fused("a", 1)],
+            (1, 0),
+            "operator 'a': expected at least one vector core, got none; add "
+            "one or change its engine",
+        ),
+        (
+            [
+                tensor("a", 1, after=["b"]),
+                tensor("b", 1, after=["a"]),
+                tensor("c", 1),
+            ],
+            (1, 1),
+            "operators: expected no cycle, got one among a, b; remove an "
+            "entry of after",
+        ),
+        (
+            [tensor("a", 2**52), tensor("b", 2**52, 2**52 + 1)],
+            (1, 1),
+            "operators: expected at most 9007199254740992 cycles together, "
+            "got 9007199254740993; count in larger units",
+        ),
+    ],
+)
+def test_operators_that_cannot_be_scheduled(operators, cores, text):
+    with pytest.raises(InvalidProblemError) as caught:
+        schedule(operators, Cores(*cores))
+    assert str(caught.value) == text
+
+
+def many() -> list[Operator]:
+    return [tensor(f"o{i}", 5 + i % 7) for i in range(40)]
+
+
+def test_without_time_operators_run_one_by_one():
+    """Each the faster way, and nothing is proven."""
+    operators = [*many(), tensor("last", 9, 4, ["o0", "o1"])]
+    found = schedule(operators, Cores(3, 1), time_limit_s=0.0)
+    assert found.makespan_cycles == sum(5 + i % 7 for i in range(40)) + 4
+    assert not found.optimal
+    assert found.operators["last"].whole
+
+
+# The front end: layers of a problem
+
+#: 40 + 2 cycles forward; the backward pass has one more product.
+LINEAR = LayerOperators(
+    forward=[tensor("x w", 80, 40), vector("bias", 2, 2, ["x w"])],
+    backward=[
+        vector("bias", 2),
+        tensor("dx", 80, 40, ["bias"]),
+        tensor("dw", 80, 40, ["bias"]),
+    ],
+)
+
+
+def test_times_of_a_layer_are_makespans():
+    """At 0.5 cycles per ns; two products on one core each: 2 + 80."""
+    assert layer_times_ns(LINEAR, Cores(2, 1), 5e8) == (84.0, 164.0)
+
+
+def test_a_kind_takes_as_long_as_its_operators():
+    """Whatever else its table says stays; the other key is left out."""
+    kind = LayerKind(
+        name="linear",
+        costs=(
+            make_cost(1, 2, weight_bytes=7, kept_bytes=3),
+            make_cost(1, 2, tp=2),
+        ),
+    )
+    timed = schedule_kind(kind, {(1, 1, 1, 1): LINEAR}, Cores(2, 1), 5e8)
+    assert timed.name == "linear"
+    assert timed.costs == (make_cost(84, 164, weight_bytes=7, kept_bytes=3),)
+
+
+def test_operators_for_a_key_that_does_not_exist_are_an_error():
+    kind = LayerKind(name="linear", costs=(make_cost(1, 2),))
+    with pytest.raises(
+        InvalidProblemError,
+        match=r"kind 'linear': expected keys \(tp, cp, ep, samples\) of its "
+        r"cost table \(\(1, 1, 1, 1\)\), got \(2, 1, 1, 1\); correct it",
+    ):
+        schedule_kind(kind, {(2, 1, 1, 1): LINEAR}, Cores(1, 1), 1e9)
