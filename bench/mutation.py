@@ -36,7 +36,7 @@ COUNTS = ("tests/unit/test_operators.py",)
 ALLOWED = (
     "tests/unit/test_formulations.py",
     "-k",
-    "numbers_that_the_job_allows",
+    "numbers_that_the_job_allows or numbers_of_stages",
 )
 ROWS = ("tests/unit/test_predict.py",)
 TURNS = ("tests/unit/test_piper.py", "tests/properties/test_piper.py")

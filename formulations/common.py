@@ -616,7 +616,7 @@ class Instance:
                     ]
                     key = tuple(c and c.profile for c in here)
                     if key not in known:
-                        known[key] = self._undominated(here)
+                        known[key] = self._worth_a_try(here)
                     found.extend(c for i in known[key] if (c := here[i]))
             self._candidates[case, inflight] = found
         return self._candidates[case, inflight]
@@ -691,21 +691,17 @@ class Instance:
             layouts = tuple(
                 dict.fromkeys(_layout(s) for kind in choices for s, _ in kind)
             )
-            choices = [
-                [
-                    (
-                        s,
-                        c._replace(
-                            layout=layouts.index(_layout(s)), strategy=s
-                        ),
-                    )
-                    for s, c in kind
-                ]
-                for kind in choices
-            ]
         profile = Profile(
             block.devices,
-            tuple(tuple(choice for _, choice in kind) for kind in choices),
+            tuple(
+                tuple(
+                    c._replace(layout=layouts.index(_layout(s)), strategy=s)
+                    if layouts
+                    else c
+                    for s, c in kind
+                )
+                for kind in choices
+            ),
             tight,
             layouts,
             self._moves(case, layouts, block),
@@ -777,7 +773,7 @@ class Instance:
             for layout in layouts
         )
 
-    def _undominated(self, candidates: list[_Candidate | None]) -> list[int]:
+    def _worth_a_try(self, candidates: list[_Candidate | None]) -> list[int]:
         """Return which candidates of one place no other one dominates.
 
         Of equal ones the first stays.

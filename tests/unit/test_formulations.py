@@ -14,6 +14,7 @@ from formulations.cpsat.solver import CpSatSolver
 from formulations.milp import engines
 from formulations.milp.engines import Verdict, read_cbc_log
 from formulations.milp.solver import MilpSolver
+from formulations.turns import TurnsSpace
 from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.dp.solver import DpSolver
@@ -229,6 +230,38 @@ def test_numbers_that_the_job_allows(
     else:
         assert expected.claimed_quanta == 2 * optimum
         assert_optimal(name, output, 2 * optimum)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"granularity": "layer"},
+        {"virtual_stages": (1, 2)},
+        {"preset": "piper", "replicas": (1,), "topology": FREE},
+    ],
+    ids=["plain", "per-layer", "interleaved", "piper"],
+)
+@pytest.mark.parametrize("allowed", [(1,), (2,), (1, 3), (7,)])
+def test_enumeration_keeps_to_the_numbers_of_stages(fields, allowed):
+    """Of an interleaved plan the blocks count."""
+
+    def listed(**job):
+        problem = make_problem(
+            {name: make_cost(1, 2) for name in "abcd"},
+            edges=(("a", "b", 1), ("b", "c", 1), ("a", "d", 1)),
+            global_batch=4,
+            **{"devices": 3, **fields, **job},
+        )
+        make = TurnsSpace if problem.preset == "piper" else PlanSpace
+        space = make(problem, CostModel(problem), Deadline(None))
+        plans = list(space.plans())
+        assert space.count(10**4) == len(plans)
+        return set(plans)
+
+    expected = {plan for plan in listed() if plan.num_blocks in allowed}
+    assert listed(pipeline_parallel=allowed) == expected
+    assert expected or allowed == (7,)
 
 
 @pytest.mark.parametrize("solver", [CpSatSolver, MilpSolver])
