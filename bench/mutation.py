@@ -436,6 +436,17 @@ MUTATIONS = (
             "choices_that_floats_cannot_tell_apart",
         ),
     ),
+    Mutation(
+        "milp: CBC preprocesses general integers",
+        "formulations/milp/engines.py",
+        'options.append("preprocess off")',
+        "pass",
+        (
+            "tests/unit/test_formulations.py",
+            "-k",
+            "cbc_preprocessing_loses_the_optimum",
+        ),
+    ),
     # What both formulations start from, and enumeration
     Mutation(
         "common: a choice beats those of other layouts",

@@ -544,6 +544,57 @@ def test_highs_presolve_loses_the_optimum_of_this_problem():
     assert solve("highs", problem).claimed_quanta == expected
 
 
+def selective(name, load_ns, kept_bytes, extra_ns, working_bytes):
+    """A kind that can keep half of its bytes, and recompute the rest."""
+    return LayerKind(
+        name=name,
+        costs=(
+            make_cost(
+                load_ns,
+                activations=(
+                    Activations(kept_bytes=kept_bytes),
+                    Activations(
+                        recompute="selective",
+                        kept_bytes=kept_bytes // 2,
+                        extra_ns=extra_ns,
+                        working_bytes=working_bytes,
+                    ),
+                ),
+            ),
+        ),
+    )
+
+
+@solvers
+def test_cbc_preprocessing_loses_the_optimum_of_this_problem(name):
+    """CBC 2.10.3 with preprocessing proves 1315; it must be off.
+
+    Five layers of 233 ns and 298 bytes (263, 149 and 74 while they run) and
+    one of 0 ns and 46 bytes (26, 23 and 11) on one device. If one of the
+    five keeps all, the sixth must not: 298 + 4 * 149 + 23 + 74 = 991 bytes
+    fit, 23 more do not. T = 233 + 4 * 263 + 26. If none does, the sixth may:
+    5 * 263 = 1315. If two do, at least 2 * 298 + 3 * 149 + 23 + 74 = 1140.
+    """
+    problem = make_problem(
+        {"a": make_cost()},
+        devices=1,
+        memory_bytes=1013,
+        recompute=("none", "selective"),
+        granularity="layer",
+    )
+    graph = Graph(
+        kinds=(
+            selective("k5", 233, 298, 30.0, 74),
+            selective("k1", 0, 46, 26.0, 11),
+        ),
+        layers=tuple(
+            Layer(id=i, kind="k5" if i < 5 else "k1") for i in range(6)
+        ),
+    )
+    output = solve(name, replace(problem, graph=graph))
+    assert_optimal(name, output, 1311)
+
+
 # Constants
 
 
