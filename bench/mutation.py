@@ -173,6 +173,13 @@ MUTATIONS = (
         agree("dp"),
     ),
     Mutation(
+        "dp: dominance forgets restricted numbers of stages",
+        PIPELINE,
+        "+ self._rule.group[stages]",
+        "",
+        agree("dp"),
+    ),
+    Mutation(
         "dp: the bound of a case is too high",
         CASES,
         "least_total + (case.num_micro_batches - 1) * worst",
