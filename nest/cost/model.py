@@ -147,6 +147,8 @@ class CostModel:
         self._terms: dict[object, LayerTerms | None] = {}
         self._shapes: dict[object, Shapes] = {}
         self._tables: dict[object, _Groups] = {}
+        self._table_numbers: dict[object, int] = {}
+        self._numbers: dict[object, int] = {}
         self._collectives: dict[object, float] = {}
         self._known_passes: dict[object, tuple[int, int]] = {}
         self._levels: dict[object, frozenset[int]] = {}
@@ -558,6 +560,20 @@ class CostModel:
                 axis: self.groups(axis, strategy, block) for axis in _AXES
             }
         return self._tables[key]
+
+    def groups_number(self, strategy: Strategy, block: Block) -> int:
+        """Return a number that stands for the groups of every axis.
+
+        Where a strategy has the same groups on two blocks, with as many
+        replicas, every layer costs the same on both.
+        """
+        key = (strategy.dp, strategy.tp, strategy.cp, strategy.ep, block)
+        if key not in self._numbers:
+            shapes = tuple(self._group_table(strategy, block).values())
+            self._numbers[key] = self._table_numbers.setdefault(
+                shapes, len(self._table_numbers)
+            )
+        return self._numbers[key]
 
     def groups(self, axis: str, strategy: Strategy, block: Block) -> Shapes:
         """Return the shapes of the parallel groups of an axis.

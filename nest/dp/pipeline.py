@@ -153,7 +153,10 @@ class PipelineSearch:
         self.tables = tables
         self.deadline = deadline
         self.num_devices = tables.case.devices
-        self.num_sets = tables.sets.count
+        self.num_sets = tables.num_states
+        #: Closed sets at which a pipeline starts and ends.
+        self.starts = np.arange(0, self.num_sets, tables.sets.count)
+        self.ends = self.starts + tables.sets.count - 1
         self.extra_slots = tables.case.num_micro_batches - 1
         self._rule = _StageRule.of(tables)
         #: Layers in every closed set; as many stages can hold them.
@@ -225,10 +228,9 @@ class PipelineSearch:
 
     def _relax_suffix(self) -> Relaxation:
         """Bound the layers beyond ``a`` on devices from ``k`` on."""
-        last = self.num_sets - 1
         result = Relaxation.empty(self.num_devices + 1, self.num_sets)
         for field in result.fields:
-            field[:, last] = 0
+            field[:, self.ends] = 0
         for offset in range(self.num_devices - 1, -1, -1):
             self._check_time()
             for size in self.tables.sizes:
@@ -262,7 +264,7 @@ class PipelineSearch:
         """Bound the layers of ``a`` on exactly the first ``k`` devices."""
         result = Relaxation.empty(self.num_devices + 1, self.num_sets)
         for field in result.fields:
-            field[0, 0] = 0
+            field[0, self.starts] = 0
         suffix = self.suffix
         for offset in range(self.num_devices):
             self._check_time()
@@ -338,6 +340,48 @@ class PipelineSearch:
                 found, suffix.stages[after, target] + 1
             )
             self.alive[offset, size] = found.take(useful)
+
+    def shortest(self) -> Chosen | None:
+        """Return a pipeline of the fewest stages that fits, if any.
+
+        Its step time is not computed.
+
+        Raises
+        ------
+        OutOfTimeError
+            If the deadline passed.
+        """
+        self.alive = {}
+        self._gather()
+        self.suffix = self._relax_suffix()
+        left = self.suffix.stages
+        if left[0, 0] >= INFINITE:
+            return None
+        chosen = []
+        state = offset = 0
+        while state != self.num_sets - 1:
+            chosen.append(self._first_step(offset, state))
+            _, state, _, size = chosen[-1]
+            offset += size
+        return Chosen(0, chosen)
+
+    def _first_step(
+        self, offset: int, state: int
+    ) -> tuple[int, int, int, int]:
+        """Return a stage that leads on with the fewest stages."""
+        left = self.suffix.stages
+        for size in self.tables.sizes:
+            found = self.alive.get((offset, size))
+            if found is None:
+                continue
+            stages = left[offset + size, found.target] + 1
+            good = (found.source == state) & self._fits(found, stages)
+            good &= stages == left[offset, state]
+            if good.any():
+                row = int(np.argmax(good))
+                target = int(found.target[row])
+                return state, target, int(found.strategy[row]), size
+        raise AssertionError("a state without a stage that leads on")
 
     def most_stages(self) -> Ints:
         """Return the most stages behind every state ``(k, a)``.

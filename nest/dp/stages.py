@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,16 +59,13 @@ class Candidates:
     def __len__(self) -> int:
         return len(self.load)
 
-    def take(self, chosen: NDArray[np.bool_] | Ints) -> Candidates:
+    def take(self, chosen: NDArray[np.bool_] | Ints) -> Self:
         """Return the chosen candidates."""
-        return Candidates(
-            self.source[chosen],
-            self.target[chosen],
-            self.strategy[chosen],
-            self.load[chosen],
-            self.sync[chosen],
-            self.joint[chosen],
-            self.max_inflight[chosen],
+        return type(self)(
+            *(
+                getattr(self, field)[chosen]
+                for field in self.__dataclass_fields__
+            )
         )
 
 
@@ -96,6 +93,19 @@ class StageTables:
             n: [i for i, s in enumerate(self.strategies) if s.devices == n]
             for n in self.sizes
         }
+        #: One strategy of each size per way to split devices into groups.
+        self._layouts_of = {
+            n: list(
+                {
+                    (s.dp, s.tp, s.cp, s.ep): s
+                    for s in self.strategies
+                    if s.devices == n
+                }.values()
+            )
+            for n in self.sizes
+        }
+        self._aliases: dict[Block, Block] = {}
+        self._first_alike: dict[object, Block] = {}
         self.capacity = problem.cluster.device.memory_bytes
         self._gpipe = problem.job.schedule == "gpipe"
         # One representative per kind: layers of a kind cost the same.
@@ -111,8 +121,10 @@ class StageTables:
         self.kind_counts: Ints = sets.member.astype(np.int64) @ one_hot
         self._crossing = [self._crossing_sizes(i) for i in range(sets.count)]
         self._receives: dict[object, Ints] = {}
-        self._terms: dict[object, _KindTerms] = {}
+        self._terms: dict[object, KindTerms] = {}
         self._candidates: dict[object, Candidates] = {}
+        #: Closed sets that the candidates number.
+        self.num_states = sets.count
         #: Loads at or above this are of no use; the search lowers it.
         self.max_load = int(INFINITE)
 
@@ -177,8 +189,7 @@ class StageTables:
             else frozenset()
         )
         key = (
-            size,
-            self.model.aligned(block).offset,
+            self._alike(block),
             before,
             after,
             offset == 0,
@@ -221,13 +232,24 @@ class StageTables:
         """Return the strategy of all layers of a chosen candidate."""
         return (self.strategies[candidate],)
 
-    def _kind_terms(self, size: int, offset: int) -> _KindTerms:
+    def _alike(self, block: Block) -> Block:
+        """Return the first block on which all layers cost the same."""
+        block = self.model.aligned(block)
+        if block not in self._aliases:
+            groups = tuple(
+                self.model.groups_number(strategy, block)
+                for strategy in self._layouts_of[block.devices]
+            )
+            self._aliases[block] = self._first_alike.setdefault(
+                (block.devices, groups), block
+            )
+        return self._aliases[block]
+
+    def _kind_terms(self, size: int, offset: int) -> KindTerms:
         case = self.case
-        block = self.model.aligned(
-            Block(case.replicas, case.devices, offset, size)
-        )
+        block = self._alike(Block(case.replicas, case.devices, offset, size))
         if block not in self._terms:
-            self._terms[block] = _KindTerms(
+            self._terms[block] = KindTerms(
                 self.model,
                 case,
                 block,
@@ -291,7 +313,7 @@ class StageTables:
         return _without_dominated(concatenate(parts))
 
     def _max_inflight(
-        self, terms: _KindTerms, row: int, source: Ints, target: Ints
+        self, terms: KindTerms, row: int, source: Ints, target: Ints
     ) -> Ints:
         counts = self.kind_counts
         static_of = counts @ terms.static_bytes[row]
@@ -334,7 +356,7 @@ class StageTables:
         return self._receives[key]
 
 
-class _KindTerms:
+class KindTerms:
     """Layer terms at one alignment, per strategy and kind, as arrays."""
 
     def __init__(
