@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -45,8 +46,15 @@ from nest.units import ceil_div
 Bools = NDArray[np.bool_]
 
 #: Levels of the first sweep, and of the exact one.
-FIRST_LEVELS = 16
-EXACT_LEVELS = 32
+FIRST_LEVELS = 8
+FIRST_PARTS = 4
+NEXT_PARTS = 4
+ENOUGH = 20000
+MOST_LEVELS = 64
+SEEDS = (1.25, 2.0, 4.0)
+
+#: The least memory is searched to this fraction of it, at first.
+NEAR = 256
 
 
 @dataclass(frozen=True)
@@ -243,7 +251,8 @@ class LevelTables(StageTables):
 
     def _spread(self, columns: list[Ints]) -> SizedCandidates:
         """Make one candidate per level, without most dominated ones."""
-        levels = self.levels
+        levels, count = self.levels, self.sets.count
+        columns = self._less_dominated(columns)
         lowest, end = columns[7:]
         width = end - lowest
         rows = np.repeat(np.arange(len(width)), width)
@@ -251,63 +260,78 @@ class LevelTables(StageTables):
             np.cumsum(width) - width, width
         )
         level += lowest[rows]
+        # By level, in the order of the rows: small integers sort fast.
+        order = np.argsort(level.astype(np.int16), kind="stable")
+        rows, level = rows[order], level[order]
         a, b, strategy, load, sync, fixed, kept = (
             column[rows] for column in columns[:7]
         )
-        room = levels.caps[level] - fixed
-        most = self.most_inflight
-        fit = np.where(kept > 0, room // np.maximum(kept, 1), most)
-        fit = np.minimum(fit, most)
-        count = self.sets.count
-        found = SizedCandidates(
-            level * count + a,
-            level * count + b,
-            strategy,
+        fit = levels.caps[level] - fixed
+        fit //= np.maximum(kept, 1)
+        fit[kept == 0] = self.most_inflight
+        np.minimum(fit, self.most_inflight, out=fit)
+        # What holds no more than the floor whatever is in flight, or no
+        # more as long as the other one fits, and is no slower.
+        once = fixed + self.need(1) * kept
+        floor = levels.floors[level]
+        pair = (level * count + b) * count + a
+        useful = np.ones(len(rows), dtype=np.bool_)
+        for shift in (1, 2):
+            if len(rows) <= shift:
+                break
+            front, back = slice(None, -shift), slice(shift, None)
+            most = fit[back]
+            highest = fixed[front] + most * kept[front]
+            useful[back] &= (
+                (pair[front] != pair[back])
+                | (sync[front] > sync[back])
+                | (
+                    (highest > floor[back])
+                    & (
+                        (once[front] > once[back])
+                        | (highest > fixed[back] + most * kept[back])
+                    )
+                )
+            )
+        where = np.flatnonzero(useful)
+        level = level[where] * count
+        load, sync = load[where], sync[where]
+        return SizedCandidates(
+            level + a[where],
+            level + b[where],
+            strategy[where],
             load,
             sync,
             (self.case.num_micro_batches - 1) * load + sync,
-            fit,
-            fixed,
-            kept,
+            fit[where],
+            fixed[where],
+            kept[where],
         )
-        return self._without_dominated(found)
 
-    def _without_dominated(self, found: SizedCandidates) -> SizedCandidates:
-        """Drop most candidates that another one of the same pair beats.
+    def _less_dominated(self, columns: list[Ints]) -> list[Ints]:
+        """Order candidates by pair and load; drop most dominated ones.
 
-        It must hold no more as long as the beaten one fits, or no more than
-        the floor of the level.
+        A dominated one is no faster, takes no less to sync and holds no
+        less, whatever is in flight.
         """
-        once = found.fixed_bytes + self.need(1) * found.kept_bytes
-        order = np.lexsort(
-            (once, found.sync, found.load, found.source, found.target)
-        )
-        found, once = found.take(order), once[order]
+        source, target, _, load, sync, fixed, kept, _, _ = columns
+        once = fixed + self.need(1) * kept
+        most = fixed + self.most_inflight * kept
+        order = np.lexsort((once, sync, load, source, target))
         for _ in range(2):
-            beaten = np.zeros(len(found), dtype=np.bool_)
-            floor = self.levels.floors[found.source // self.sets.count]
+            a, b = source[order], target[order]
+            table = [column[order] for column in (sync, once, most)]
+            beaten = np.zeros(len(order), dtype=np.bool_)
             for shift in (1, 2, 3):
-                if len(found) <= shift:
+                if len(order) <= shift:
                     break
                 front, back = slice(None, -shift), slice(shift, None)
-                most = found.max_inflight[back]
-                highest = found.fixed_bytes[front]
-                highest = highest + most * found.kept_bytes[front]
-                other = found.fixed_bytes[back]
-                other = other + most * found.kept_bytes[back]
-                beaten[back] |= (
-                    (found.source[front] == found.source[back])
-                    & (found.target[front] == found.target[back])
-                    & (found.sync[front] <= found.sync[back])
-                    & (
-                        (highest <= floor[back])
-                        | ((once[front] <= once[back]) & (highest <= other))
-                    )
-                )
-            if not beaten.any():
-                break
-            found, once = found.take(~beaten), once[~beaten]
-        return found
+                worse = (a[front] == a[back]) & (b[front] == b[back])
+                for column in table:
+                    worse &= column[front] <= column[back]
+                beaten[back] |= worse
+            order = order[~beaten]
+        return [column[order] for column in columns]
 
 
 class _Labels(NamedTuple):
@@ -376,8 +400,8 @@ class LevelSearch(PipelineSearch):
         OutOfTimeError
             If the deadline passed.
         """
-        self.alive = {}
-        self._gather()
+        if not self.alive:
+            self._gather()
         bounds = np.zeros(len(self.uppers), dtype=np.int64)
         for _ in range(3):
             before = self._num_alive()
@@ -390,6 +414,62 @@ class LevelSearch(PipelineSearch):
             if self._num_alive() > 0.7 * before:
                 break
         return bounds
+
+    def narrow(self, other: LevelSearch, children: Sequence[int]) -> None:
+        """Start from what another search has kept.
+
+        Parameters
+        ----------
+        other
+            A search of the same case whose levels hold those of this one.
+        children
+            How many levels of this one each of its levels holds.
+        """
+        count = self.tables.sets.count
+        number = np.array(children, dtype=np.int64)
+        first = np.cumsum(number) - number
+        caps, most = self.tables.levels.caps, self.tables.most_inflight
+        least = self.tables.need(1)
+        for where, found in other.alive.items():
+            assert isinstance(found, SizedCandidates)
+            parent = found.source // count
+            width = number[parent]
+            rows = np.repeat(np.arange(len(found)), width)
+            if not len(rows):
+                continue
+            level = np.arange(len(rows)) - np.repeat(
+                np.cumsum(width) - width, width
+            )
+            level += first[parent][rows]
+            fixed, kept = found.fixed_bytes[rows], found.kept_bytes[rows]
+            fit = (caps[level] - fixed) // np.maximum(kept, 1)
+            fit[(kept == 0) & (fit >= 0)] = most
+            fit = np.minimum(fit, most)
+            fits = np.flatnonzero(fit >= least)
+            rows, level = rows[fits], level[fits]
+            taken = found.take(rows)
+            self.alive[where] = replace(
+                taken,
+                source=taken.source % count + level * count,
+                target=taken.target % count + level * count,
+                max_inflight=fit[fits],
+            )
+
+    def num_alive(self) -> Ints:
+        """Return how many candidates of every level are of use."""
+        count = self.tables.sets.count
+        total = np.zeros(len(self.uppers), dtype=np.int64)
+        for found in self.alive.values():
+            total += np.bincount(
+                found.source // count, minlength=len(total)
+            )
+        return total
+
+    def restrict(self, chosen: Bools) -> None:
+        """Drop the candidates of all other levels."""
+        count = self.tables.sets.count
+        for where, found in self.alive.items():
+            self.alive[where] = found.take(chosen[found.source // count])
 
     def _root_bounds(self) -> Ints:
         suffix, root = self.suffix, self.starts
@@ -624,10 +704,10 @@ def non_dominated_rows(
     its state unless they are equal.
     """
     alive = np.arange(len(state))
-    if max_rows is not None:
-        first = np.flatnonzero(np.r_[True, state[1:] != state[:-1]])
-        if max_rows == 1:
-            return first
+    if not len(state):
+        return alive
+    if max_rows == 1:
+        return np.flatnonzero(np.r_[True, state[1:] != state[:-1]])
     for shift in (1, 2, 3):
         if len(alive) <= shift:
             break
@@ -752,9 +832,19 @@ class FrontierSearch:
             if not self.staircase.points:
                 self.gaps = []
                 return
-            self._sweep(opened, self._grid(FIRST_LEVELS), 1)
-            caps = self._steps(EXACT_LEVELS)
-            self._sweep(opened, caps, None)
+            opened.sort(key=lambda item: len(item.tables.strategies))
+            least_bound = min(item.bound for item in opened)
+            whole = (self.least_bytes - 1, self.capacity)
+            caps = self._grid(FIRST_LEVELS)
+            for factor in SEEDS:
+                guess = int(factor * least_bound)
+                self._search(opened[0], self._between(caps), 1, guess)
+            for number, item in enumerate(opened, 1):
+                self.say(self._describe("first sweep", number, item))
+                self._search(item, self._between(caps), 1)
+            for number, item in enumerate(opened, 1):
+                self.say(self._describe("search", number, item))
+                self._search(item, self._split(whole, FIRST_PARTS), None)
         except OutOfTimeError:
             return
         self.gaps = []
@@ -785,22 +875,28 @@ class FrontierSearch:
         return memory
 
     def _find_least(self, opened: list[_Open]) -> None:
-        """Find the least memory with which there is a plan."""
+        """Find about the least memory with which there is a plan."""
         least = self.capacity + 1
         for item in sorted(opened, key=lambda item: item.least_bytes):
             tables = FitTables(self.model, self.sets, item.case)
-            low, middle = item.least_bytes - 1, False
-            # Either halve what is open, or try to close it.
-            while low < least - 1:
-                cap = (low + least) // 2 if middle else least - 1
-                middle = not middle
+            low = item.least_bytes - 1
+            while True:
+                # What is within NEAR of a plan's memory is searched later.
+                high = self.capacity
+                if self.staircase.points:
+                    high = _near(least)
+                if low >= high:
+                    break
+                cap = high
+                if self.staircase.points:
+                    cap = min(high, (low + least) // 2)
                 chosen = _fitting(tables, cap, self.deadline)
                 if chosen is None:
                     low = cap
                 else:
                     least = self._add(tables, chosen)
                     self.say(f"least memory at most {least} bytes")
-        self.least_bytes = least
+        self.least_bytes = _near(least) + 1
 
     def _grid(self, number: int) -> list[int]:
         """Return caps of about equal ratio."""
@@ -811,19 +907,37 @@ class FrontierSearch:
         }
         return sorted({cap for cap in caps if low < cap < high} | {high})
 
-    def _steps(self, number: int) -> list[int]:
-        """Return caps where ``U`` has a step, at most so many."""
-        steps = [p.memory_bytes for p in self.staircase.points]
-        steps = [m for m in steps if self.least_bytes < m < self.capacity]
-        stride = ceil_div(len(steps) + 1, number)
-        return [*steps[stride - 1 :: stride], self.capacity]
+    def _between(self, caps: Sequence[int]) -> list[tuple[int, int]]:
+        """Return the intervals that end at the caps."""
+        return list(pairwise([self.least_bytes - 1, *caps]))
 
-    def _levels(self, item: _Open, caps: Sequence[int]) -> Levels:
-        floors = np.array([self.least_bytes - 1, *caps[:-1]], dtype=np.int64)
+    def _split(
+        self, interval: tuple[int, int], parts: int
+    ) -> list[tuple[int, int]]:
+        """Cut an interval of memory where ``U`` has steps."""
+        floor, cap = interval
+        steps = [
+            point.memory_bytes
+            for point in self.staircase.points
+            if floor < point.memory_bytes < cap
+        ]
+        if not steps:
+            middle = (floor + cap) // 2
+            return [(floor, middle), (middle, cap)]
+        stride = ceil_div(len(steps) + 1, parts)
+        return list(pairwise([floor, *steps[stride - 1 :: stride], cap]))
+
+    def _levels(
+        self,
+        item: _Open,
+        intervals: Sequence[tuple[int, int]],
+        guess: int,
+    ) -> Levels:
         extra = item.case.num_micro_batches - 1
         limits = []
-        for floor in floors.tolist():
+        for floor, _ in intervals:
             upper = self.staircase.least_time(max(floor, self.least_bytes))
+            upper = min(upper, guess)
             limit = int(INFINITE)
             if extra and upper < INFINITE:
                 # As in nest.dp.cases: T >= (M-1) τ + max(τ, least Σ τ).
@@ -833,37 +947,90 @@ class FrontierSearch:
                 )
             limits.append(limit if item.bound < upper else 0)
         return Levels(
-            floors,
-            np.array(caps, dtype=np.int64),
-            np.array(limits, dtype=np.int64),
+            *(
+                np.array(column, dtype=np.int64)
+                for column in (*zip(*intervals, strict=True), limits)
+            )
         )
 
-    def _sweep(
+    def _search(
         self,
-        opened: list[_Open],
-        caps: Sequence[int],
+        item: _Open,
+        intervals: list[tuple[int, int]],
         max_labels: int | None,
+        guess: int = int(INFINITE),
     ) -> None:
-        """Search all cases at all levels."""
-        #: Lower bound of every case and level that is not settled.
-        floors = [self.least_bytes - 1, *caps[:-1]]
-        todo = sorted(opened, key=lambda item: len(item.tables.strategies))
-        for number, item in enumerate(todo, 1):
-            self.say(
-                f"{'search' if max_labels is None else 'first sweep'}, case "
-                f"{number} of {len(todo)}: R={item.case.replicas}, "
-                f"B={item.case.micro_batch}"
-            )
-            tables = item.tables
-            tables.set_levels(self._levels(item, caps))
+        """Search a case for plans whose memory is in some intervals.
+
+        Where too much is left for labels, an interval is cut and bounded
+        again.
+
+        Parameters
+        ----------
+        item, intervals
+            The case, and ascending intervals.
+        max_labels
+            Labels per state; ``None`` is exact.
+        guess
+            Only plans faster than this matter.
+        """
+        before: LevelSearch | None = None
+        children: list[int] = []
+        while intervals:
+            levels = self._levels(item, intervals, guess)
+            import time; t0=time.process_time()
+            item.tables.set_levels(levels)
             search = LevelSearch(
-                tables, self.deadline, self.staircase, self.least_bytes
+                item.tables, self.deadline, self.staircase, self.least_bytes
             )
-            bounds = search.bounds()
-            if (bounds < INFINITE).any():
-                for chosen in search.plans(max_labels):
-                    self._add(tables, chosen)
-            tables.set_levels(tables.levels)
+            if before is not None:
+                search.narrow(before, children)
+            else: search._gather()
+            t1=time.process_time()
+            nc=search._num_alive()
+            open_ = search.bounds() < INFINITE
+            t2=time.process_time(); n2=search._num_alive() if open_.any() else 0
+            if not open_.any():
+                self.say(f"   {t1-t0:.2f} {t2-t1:.2f} {time.process_time()-t2:.2f} {nc} {n2} {len(intervals)}")
+                return
+            number = search.num_alive()
+            ready = open_ & (number <= ENOUGH)
+            if max_labels is not None or not len(intervals) < MOST_LEVELS:
+                ready = open_
+            width = np.array([cap - floor for floor, cap in intervals])
+            ready |= open_ & (width <= np.maximum(levels.caps // NEAR, 1))
+            rest = open_ & ~ready
+            alive = dict(search.alive)
+            for chosen_levels, labels in ((rest, 1), (ready, max_labels)):
+                # Plans of the levels to be cut again tell where to cut.
+                if chosen_levels.any():
+                    search.alive = dict(alive)
+                    search.restrict(chosen_levels)
+                    for chosen in search.plans(labels):
+                        self._add(item.tables, chosen)
+            search.alive = alive
+            parts = [
+                self._split(interval, NEXT_PARTS) for interval in intervals
+            ]
+            self.say(f"   {t1-t0:.2f} {t2-t1:.2f} {time.process_time()-t2:.2f} {nc} {n2} {len(intervals)} {ready.sum()} {rest.sum()}")
+            before = search
+            children = [
+                len(p) if more else 0
+                for p, more in zip(parts, rest, strict=True)
+            ]
+            intervals = [
+                part
+                for p, more in zip(parts, rest, strict=True)
+                if more
+                for part in p
+            ]
+
+    def _describe(self, what: str, number: int, item: _Open) -> str:
+        return f"{what}, case {number}: R={item.case.replicas}, B={item.case.micro_batch}"
+
+
+def _near(memory_bytes: int) -> int:
+    return memory_bytes - 1 - memory_bytes // NEAR
 
 
 def _least_bytes(tables: StageTables) -> int:
