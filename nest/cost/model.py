@@ -12,8 +12,11 @@ block ``[k, k+n)`` of every replica, ``M`` micro-batches of ``B`` samples.
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec.structs import replace
 
 from nest.cost.magnitude import check_magnitude
 from nest.cost.presets import get_preset
@@ -164,6 +167,19 @@ class CostModel:
             Tensor(producer, tuple(sorted(consumers[producer])))
             for producer in sorted(consumers)
         )
+
+    def within(self, memory_bytes: int) -> CostModel:
+        """Return the model of the problem with another capacity.
+
+        Both share what they have computed: no term depends on it.
+        """
+        device = replace(
+            self.problem.cluster.device, memory_bytes=memory_bytes
+        )
+        cluster = replace(self.problem.cluster, device=device)
+        other = copy.copy(self)
+        other.problem = replace(self.problem, cluster=cluster)
+        return other
 
     def _check_preset(self) -> None:
         if not self.preset.extensions:

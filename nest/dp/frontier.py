@@ -11,14 +11,18 @@ maximum and are dropped unless what they have and the least of the rest is
 faster than ``U`` of that memory. Memory below the floor counts as the floor:
 a plan that ends below it belongs to another level.
 
-A first sweep over the cases with one label per state fills ``U``; the second
-one is exact, with levels that end where ``U`` has a step.
+A first sweep with one label per state fills ``U``. The exact one cuts the
+memory where ``U`` has steps, and cuts again, with bounds that are closer, where
+too much is left to go to the labels.
+
+Strategies per layer, and presets with programs of their own, take one solve
+per point; see :func:`descend`.
 """
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -26,11 +30,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.cost.model import Block, CostModel
+from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.cost.space import Case, cases
 from nest.dp.cases import make_plan, work_bound
+from nest.dp.cases import search as search_cases
 from nest.dp.closed_sets import ClosedSets
+from nest.dp.layerwise import LayerTables
 from nest.dp.pipeline import Chosen, OutOfTimeError, PipelineSearch
 from nest.dp.stages import (
     INFINITE,
@@ -40,21 +46,33 @@ from nest.dp.stages import (
     StageTables,
 )
 from nest.ir.plan import Plan
-from nest.solvers.base import Deadline
+from nest.solvers.base import Deadline, SolverOutput, ignore_progress
 from nest.units import ceil_div
 
 Bools = NDArray[np.bool_]
 
-#: Levels of the first sweep, and of the exact one.
+#: The first sweep: levels; guesses at the largest step time of interest, as
+#: multiples of the least bound; and which share of the cases it visits.
 FIRST_LEVELS = 8
-FIRST_PARTS = 4
-NEXT_PARTS = 4
-ENOUGH = 20000
-MOST_LEVELS = 64
-SEEDS = (1.25, 2.0, 4.0)
+FIRST_GUESSES = (1.25, 2.0, 4.0)
+FIRST_SHARE = 3
 
-#: The least memory is searched to this fraction of it, at first.
+#: Parts that an interval of memory is cut into, and levels at most.
+NUM_PARTS = 4
+MOST_LEVELS = 64
+
+#: So few candidates of a level go to the labels; more are bounded again in a
+#: part of its memory.
+ENOUGH = 20_000
+
+#: Memory within this fraction of another is not worth a cut.
 NEAR = 256
+
+Say = Callable[[str], None]
+
+
+def ignore(text: str) -> None:
+    """Say nothing."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +100,37 @@ class Gap:
     above_bytes: int
     up_to_bytes: int
     lower_bound_quanta: int
+
+
+def merge_gaps(gaps: Iterable[Gap]) -> list[Gap]:
+    """Return gaps that do not overlap, each with the least bound there."""
+    gaps = list(gaps)
+    ends = {gap.above_bytes for gap in gaps} | {g.up_to_bytes for g in gaps}
+    merged: list[Gap] = []
+    for low, high in pairwise(sorted(ends)):
+        bounds = [
+            gap.lower_bound_quanta
+            for gap in gaps
+            if gap.above_bytes <= low and high <= gap.up_to_bytes
+        ]
+        if not bounds:
+            continue
+        last = merged[-1] if merged else None
+        if last and (last.up_to_bytes, last.lower_bound_quanta) == (
+            low,
+            min(bounds),
+        ):
+            merged[-1] = replace(last, up_to_bytes=high)
+        else:
+            merged.append(Gap(low, high, min(bounds)))
+    return merged
+
+
+def make_point(model: CostModel, plan: Plan) -> Point:
+    """Return what a plan reaches by the shared cost model."""
+    found = score(model.problem, plan, model)
+    memory_bytes = max(block.memory_bytes for block in found.blocks)
+    return Point(found.step_quanta, memory_bytes, plan)
 
 
 class Staircase:
@@ -169,6 +218,10 @@ class LevelTables(StageTables):
         """Choose the levels; forgets the candidates of others."""
         self.levels = levels
         self.num_states = len(levels.caps) * self.sets.count
+        self._candidates.clear()
+
+    def forget(self) -> None:
+        """Drop all candidates; they take much memory."""
         self._candidates.clear()
 
     def _build(
@@ -382,6 +435,7 @@ class LevelSearch(PipelineSearch):
         self._floor_of = np.repeat(self.floors, count)
         self._is_end = np.zeros(self.num_sets, dtype=np.bool_)
         self._is_end[self.ends] = True
+        self._allowed = tables.model.problem.job.pipeline_parallel
 
     def _upper(self, memory: Ints) -> Ints:
         upper: Ints = self.times[
@@ -460,16 +514,16 @@ class LevelSearch(PipelineSearch):
         count = self.tables.sets.count
         total = np.zeros(len(self.uppers), dtype=np.int64)
         for found in self.alive.values():
-            total += np.bincount(
-                found.source // count, minlength=len(total)
-            )
+            total += np.bincount(found.source // count, minlength=len(total))
         return total
 
     def restrict(self, chosen: Bools) -> None:
         """Drop the candidates of all other levels."""
         count = self.tables.sets.count
-        for where, found in self.alive.items():
-            self.alive[where] = found.take(chosen[found.source // count])
+        self.alive = {
+            where: found.take(chosen[found.source // count])
+            for where, found in self.alive.items()
+        }
 
     def _root_bounds(self) -> Ints:
         suffix, root = self.suffix, self.starts
@@ -555,6 +609,9 @@ class LevelSearch(PipelineSearch):
         if root is None or not len(root.total):
             return []
         times = root.total + self.extra_slots * root.worst + root.sync
+        if self._allowed is not None:
+            legal = np.isin(root.stages, self._allowed)
+            times = np.where(legal, times, INFINITE)
         order = np.lexsort((times, root.memory))
         best = INFINITE
         result = []
@@ -664,10 +721,11 @@ class LevelSearch(PipelineSearch):
         need = self._need(stages)
         estimate = total + self.extra_slots * worst + sync
         order = np.lexsort((memory, need, sync, worst, total, estimate, state))
-        table = np.stack(
-            [column[order] for column in (total, worst, sync, need, memory)],
-            axis=1,
-        )
+        criteria = [total, worst, sync, need, memory]
+        if self._allowed is not None:
+            # As many stages, or it is no substitute.
+            criteria += [stages, -stages]
+        table = np.stack([column[order] for column in criteria], axis=1)
         keep = non_dominated_rows(state[order], table, max_labels)
         kept = [column[order[keep]] for column in columns]
         kept.append(np.searchsorted(kept[0], np.arange(self.num_sets + 1)))
@@ -780,13 +838,22 @@ class FitTables(StageTables):
 
 @dataclass(eq=False)
 class _Open:
-    """A case: its bounds, and what proves more about it."""
+    """A case: its bounds, and what is not settled about it.
+
+    Attributes
+    ----------
+    bound, least_total, least_bytes
+        Lower bounds on ``T``, ``Σ τ`` and what the fullest device holds.
+    unsettled
+        Intervals of memory with a lower bound on ``T`` each.
+    """
 
     case: Case
     tables: LevelTables
     bound: int
     least_total: int
     least_bytes: int
+    unsettled: list[Gap]
 
 
 class FrontierSearch:
@@ -814,102 +881,124 @@ class FrontierSearch:
         model: CostModel,
         sets: ClosedSets,
         deadline: Deadline,
-        say: Callable[[str], None] = lambda text: None,
+        say: Say = ignore,
     ) -> None:
         self.model, self.sets = model, sets
         self.deadline, self.say = deadline, say
         self.capacity = model.problem.cluster.device.memory_bytes
         self.staircase = Staircase()
-        self.gaps: list[Gap] = [Gap(0, self.capacity, 0)]
+        self.gaps = [Gap(0, self.capacity, 0)]
         #: No plan needs less memory.
         self.least_bytes = 0
 
     def run(self) -> None:
         """Search until all is proven or the time is up."""
+        opened: list[_Open] = []
         try:
             opened = self._open_cases()
-            self._find_least(opened)
-            if not self.staircase.points:
+            if not opened or not self._find_least(opened):
                 self.gaps = []
                 return
             opened.sort(key=lambda item: len(item.tables.strategies))
-            least_bound = min(item.bound for item in opened)
             whole = (self.least_bytes - 1, self.capacity)
-            caps = self._grid(FIRST_LEVELS)
-            for factor in SEEDS:
-                guess = int(factor * least_bound)
-                self._search(opened[0], self._between(caps), 1, guess)
+            for item in opened:
+                item.unsettled = [Gap(*whole, item.bound)]
+            self._first_sweep(opened)
             for number, item in enumerate(opened, 1):
-                self.say(self._describe("first sweep", number, item))
-                self._search(item, self._between(caps), 1)
-            for number, item in enumerate(opened, 1):
-                self.say(self._describe("search", number, item))
-                self._search(item, self._split(whole, FIRST_PARTS), None)
+                self.say(
+                    f"case {number} of {len(opened)}: R="
+                    f"{item.case.replicas}, B={item.case.micro_batch}; "
+                    f"{len(self.staircase.points)} points"
+                )
+                self._search(item, self._split(whole, NUM_PARTS), None)
         except OutOfTimeError:
+            if any(item.unsettled for item in opened):
+                gaps = [gap for item in opened for gap in item.unsettled]
+                self.gaps = merge_gaps(gaps)
             return
         self.gaps = []
 
-    def _check_time(self) -> None:
-        if self.deadline.passed:
-            raise OutOfTimeError
+    def _first_sweep(self, opened: Sequence[_Open]) -> None:
+        """Find plans to start from, in the cases that are searched fast."""
+        low, high = self.least_bytes, self.capacity
+        ratio = high / max(low, 1)
+        caps = {
+            round(low * ratio ** (i / FIRST_LEVELS))
+            for i in range(1, FIRST_LEVELS)
+        }
+        caps = {cap for cap in caps if low < cap < high} | {high}
+        intervals = list(pairwise([low - 1, *sorted(caps)]))
+        self.say("looking for plans to start from")
+        # Only fast plans first: the fewer stages are of use, the faster.
+        least_bound = min(item.bound for item in opened)
+        for factor in FIRST_GUESSES:
+            guess = int(factor * least_bound)
+            self._search(opened[0], intervals, 1, guess)
+        for item in opened[: ceil_div(len(opened), FIRST_SHARE)]:
+            self._search(item, intervals, 1)
 
     def _open_cases(self) -> list[_Open]:
         found = []
         for case in cases(self.model.problem):
-            self._check_time()
+            if self.deadline.passed:
+                raise OutOfTimeError
             tables = LevelTables(self.model, self.sets, case)
             bound, least_total = work_bound(tables)
             if bound < INFINITE:
                 least_bytes = _least_bytes(tables)
                 found.append(
-                    _Open(case, tables, bound, least_total, least_bytes)
+                    _Open(
+                        case,
+                        tables,
+                        bound,
+                        least_total,
+                        least_bytes,
+                        [Gap(0, self.capacity, bound)],
+                    )
                 )
         return found
 
     def _add(self, tables: StageTables, chosen: Chosen) -> int:
         """Add a plan to what is known; return its memory."""
         plan = make_plan(self.model, tables, chosen)
-        found = score(self.model.problem, plan, self.model)
-        memory = max(block.memory_bytes for block in found.blocks)
-        self.staircase.add(Point(found.step_quanta, memory, plan))
-        return memory
+        point = make_point(self.model, plan)
+        self.staircase.add(point)
+        return point.memory_bytes
 
-    def _find_least(self, opened: list[_Open]) -> None:
-        """Find about the least memory with which there is a plan."""
-        least = self.capacity + 1
+    def _find_least(self, opened: list[_Open]) -> bool:
+        """Find about the least memory with which there is a plan.
+
+        Sets :attr:`least_bytes`, which is less than what any plan needs by
+        at most a fraction of ``1 / NEAR`` unless the number of stages is
+        restricted. Returns whether there is any plan, or may be one.
+        """
+        least = None
         for item in sorted(opened, key=lambda item: item.least_bytes):
             tables = FitTables(self.model, self.sets, item.case)
             low = item.least_bytes - 1
-            while True:
-                # What is within NEAR of a plan's memory is searched later.
-                high = self.capacity
-                if self.staircase.points:
-                    high = _near(least)
-                if low >= high:
-                    break
+            high = self.capacity if least is None else _near(least)
+            while low < high:
                 cap = high
-                if self.staircase.points:
+                if least is not None:
                     cap = min(high, (low + least) // 2)
                 chosen = _fitting(tables, cap, self.deadline)
                 if chosen is None:
                     low = cap
-                else:
+                    continue
+                if self._allowed(len(chosen.stages)):
                     least = self._add(tables, chosen)
-                    self.say(f"least memory at most {least} bytes")
+                else:
+                    least = cap
+                self.say(f"least memory at most {least} bytes")
+                high = _near(least)
+        if least is None:
+            return False
         self.least_bytes = _near(least) + 1
+        return True
 
-    def _grid(self, number: int) -> list[int]:
-        """Return caps of about equal ratio."""
-        low, high = self.least_bytes, self.capacity
-        caps = {
-            round(low * (high / max(low, 1)) ** (i / number))
-            for i in range(1, number)
-        }
-        return sorted({cap for cap in caps if low < cap < high} | {high})
-
-    def _between(self, caps: Sequence[int]) -> list[tuple[int, int]]:
-        """Return the intervals that end at the caps."""
-        return list(pairwise([self.least_bytes - 1, *caps]))
+    def _allowed(self, num_stages: int) -> bool:
+        allowed = self.model.problem.job.pipeline_parallel
+        return allowed is None or num_stages in allowed
 
     def _split(
         self, interval: tuple[int, int], parts: int
@@ -978,55 +1067,57 @@ class FrontierSearch:
         children: list[int] = []
         while intervals:
             levels = self._levels(item, intervals, guess)
-            import time; t0=time.process_time()
             item.tables.set_levels(levels)
             search = LevelSearch(
                 item.tables, self.deadline, self.staircase, self.least_bytes
             )
             if before is not None:
                 search.narrow(before, children)
-            else: search._gather()
-            t1=time.process_time()
-            nc=search._num_alive()
-            open_ = search.bounds() < INFINITE
-            t2=time.process_time(); n2=search._num_alive() if open_.any() else 0
-            if not open_.any():
-                self.say(f"   {t1-t0:.2f} {t2-t1:.2f} {time.process_time()-t2:.2f} {nc} {n2} {len(intervals)}")
-                return
-            number = search.num_alive()
-            ready = open_ & (number <= ENOUGH)
-            if max_labels is not None or not len(intervals) < MOST_LEVELS:
-                ready = open_
-            width = np.array([cap - floor for floor, cap in intervals])
-            ready |= open_ & (width <= np.maximum(levels.caps // NEAR, 1))
-            rest = open_ & ~ready
-            alive = dict(search.alive)
-            for chosen_levels, labels in ((rest, 1), (ready, max_labels)):
-                # Plans of the levels to be cut again tell where to cut.
-                if chosen_levels.any():
-                    search.alive = dict(alive)
-                    search.restrict(chosen_levels)
-                    for chosen in search.plans(labels):
-                        self._add(item.tables, chosen)
-            search.alive = alive
+            bounds = search.bounds()
+            is_open = bounds < INFINITE
+            if max_labels is not None:
+                if is_open.any():
+                    self._add_plans(search, is_open, max_labels)
+                break
+            item.unsettled = [
+                Gap(*interval, int(bound))
+                for interval, bound in zip(intervals, bounds, strict=True)
+                if bound < INFINITE
+            ]
+            if not is_open.any():
+                break
+            width = levels.caps - levels.floors
+            ready = is_open & (
+                (search.num_alive() <= ENOUGH)
+                | (width <= np.maximum(levels.caps // NEAR, 1))
+            )
+            if len(intervals) >= MOST_LEVELS:
+                ready = is_open
+            rest = is_open & ~ready
+            kept = search.alive
+            # Plans of the intervals to be cut again tell where to cut.
+            self._add_plans(search, rest, 1)
+            search.alive = kept
+            self._add_plans(search, ready, None)
+            search.alive = kept
             parts = [
-                self._split(interval, NEXT_PARTS) for interval in intervals
+                self._split(interval, NUM_PARTS) if more else []
+                for interval, more in zip(intervals, rest, strict=True)
             ]
-            self.say(f"   {t1-t0:.2f} {t2-t1:.2f} {time.process_time()-t2:.2f} {nc} {n2} {len(intervals)} {ready.sum()} {rest.sum()}")
-            before = search
-            children = [
-                len(p) if more else 0
-                for p, more in zip(parts, rest, strict=True)
-            ]
-            intervals = [
-                part
-                for p, more in zip(parts, rest, strict=True)
-                if more
-                for part in p
-            ]
+            before, children = search, [len(part) for part in parts]
+            intervals = [interval for part in parts for interval in part]
+        else:
+            item.unsettled = []
+        item.tables.forget()
 
-    def _describe(self, what: str, number: int, item: _Open) -> str:
-        return f"{what}, case {number}: R={item.case.replicas}, B={item.case.micro_batch}"
+    def _add_plans(
+        self, search: LevelSearch, chosen: Bools, max_labels: int | None
+    ) -> None:
+        """Add the plans of some levels to what is known."""
+        if chosen.any():
+            search.restrict(chosen)
+            for pipeline in search.plans(max_labels):
+                self._add(search.tables, pipeline)
 
 
 def _near(memory_bytes: int) -> int:
@@ -1050,9 +1141,7 @@ def _least_bytes(tables: StageTables) -> int:
     return ceil_div(total, tables.case.devices) + min(working)
 
 
-def _fitting(
-    tables: FitTables, cap: int, deadline: Deadline
-) -> Chosen | None:
+def _fitting(tables: FitTables, cap: int, deadline: Deadline) -> Chosen | None:
     """Return a pipeline of the fewest stages within a capacity.
 
     Fewer stages behind a stage never ask for more in flight, so there is
@@ -1061,3 +1150,114 @@ def _fitting(
     tables.fit_within(cap)
     search = PipelineSearch(tables, deadline)
     return search.shortest()
+
+
+def search(
+    model: CostModel,
+    sets: ClosedSets,
+    deadline: Deadline,
+    say: Say = ignore,
+) -> tuple[list[Point], list[Gap]]:
+    """Return the frontier of a problem, and what of it is not proven.
+
+    Stages with one strategy each are searched level by level. For a strategy
+    per layer, and under presets with programs of their own, see
+    :func:`descend`.
+
+    Parameters
+    ----------
+    model, sets
+        Cost terms and closed sets.
+    deadline
+        When to give up.
+    say
+        Told now and then what goes on.
+
+    Returns
+    -------
+    tuple
+        Points by ascending memory, and gaps by ascending memory.
+    """
+    staircase = Staircase()
+    uniform, turns = model.preset.uniform, model.preset.ranks_take_turns
+    if not uniform and not turns:
+        levels = FrontierSearch(model, sets, deadline, say)
+        levels.run()
+        if model.problem.job.granularity == "stage":
+            return levels.staircase.points, levels.gaps
+        staircase = levels.staircase
+    gaps = descend(model, sets, deadline, staircase, say)
+    return staircase.points, gaps
+
+
+def descend(
+    model: CostModel,
+    sets: ClosedSets,
+    deadline: Deadline,
+    staircase: Staircase,
+    say: Say = ignore,
+) -> list[Gap]:
+    """Find the frontier from its fastest point on; return what is left.
+
+    The ε-constraint method (Haimes, Lasdon and Wismer, *On a Bicriterion
+    Formulation*, 1971): the fastest plan within a capacity, then the fastest
+    within one byte less than that plan needs, until nothing fits.
+
+    Parameters
+    ----------
+    model, sets
+        Cost terms and closed sets.
+    deadline
+        When to give up.
+    staircase
+        Points to start from; gets those that are found.
+    say
+        Told now and then what goes on.
+    """
+    device = model.problem.cluster.device
+    cap = device.memory_bytes
+    while cap >= device.reserve_bytes:
+        upper = staircase.least_time(cap)
+        known = [p for p in staircase.points if p.memory_bytes <= cap]
+        found = _fastest(
+            model.within(cap),
+            sets,
+            deadline,
+            upper if known else None,
+            known[-1].plan if known else None,
+        )
+        if found.plan is not None:
+            point = make_point(model, found.plan)
+            staircase.add(point)
+        if found.limit is not None:
+            return [Gap(0, cap, found.lower_bound_quanta or 0)]
+        if found.plan is None:
+            return []
+        say(f"proven down to {point.memory_bytes} bytes")
+        cap = point.memory_bytes - 1
+    return []
+
+
+def _fastest(
+    model: CostModel,
+    sets: ClosedSets,
+    deadline: Deadline,
+    upper: int | None,
+    plan: Plan | None,
+) -> SolverOutput:
+    """Return the fastest plan, as solver ``dp`` does."""
+    if model.preset.uniform:
+        from nest.dp import uniform
+
+        return uniform.search(
+            model, sets, deadline, ignore_progress, upper, plan
+        )
+    if model.preset.ranks_take_turns:
+        from nest.dp import piper
+
+        return piper.search(
+            model, sets, deadline, ignore_progress, upper, plan
+        )
+    return search_cases(
+        model, sets, deadline, ignore_progress, upper, plan, LayerTables
+    )

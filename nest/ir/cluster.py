@@ -27,6 +27,9 @@ class Device(Struct, frozen=True, kw_only=True):
     reserve_bytes
         The part of the capacity that no plan can use: framework, driver and
         communication library.
+    price_usd_per_hour
+        What a device costs while it is held; ``None`` if unknown. Prices
+        frontiers only.
     """
 
     name: str = "device"
@@ -34,6 +37,7 @@ class Device(Struct, frozen=True, kw_only=True):
     hbm_bytes_per_s: float | None = None
     peak_flops: dict[str, float] = {}
     reserve_bytes: int = 0
+    price_usd_per_hour: float | None = None
 
     def __post_init__(self) -> None:
         check_integer("memory_bytes", self.memory_bytes, 0)
@@ -45,6 +49,8 @@ class Device(Struct, frozen=True, kw_only=True):
             )
         if self.hbm_bytes_per_s is not None:
             check_real("hbm_bytes_per_s", self.hbm_bytes_per_s, positive=True)
+        if self.price_usd_per_hour is not None:
+            check_real("price_usd_per_hour", self.price_usd_per_hour)
         for dtype, flops in self.peak_flops.items():
             check_real(f"peak_flops.{dtype}", flops, positive=True)
 

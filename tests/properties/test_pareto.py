@@ -9,7 +9,7 @@ from formulations.brute import PlanSpace
 from formulations.turns import TurnsSpace
 from nest.cost.model import CostModel
 from nest.cost.score import score
-from nest.dp import frontier as search
+from nest.dp import frontier
 from nest.dp.closed_sets import closed_sets
 from nest.ir import Problem
 from nest.solvers.base import Deadline
@@ -31,21 +31,20 @@ def enumerated(problem: Problem) -> Pairs:
         if priced.feasible:
             memory = max(block.memory_bytes for block in priced.blocks)
             found.add((memory, priced.step_quanta))
-    frontier: Pairs = []
+    kept: Pairs = []
     for memory, step in sorted(found):
-        if not frontier or step < frontier[-1][1]:
-            frontier.append((memory, step))
-    return frontier
+        if not kept or step < kept[-1][1]:
+            kept.append((memory, step))
+    return kept
 
 
 def searched(problem: Problem) -> Pairs:
     model = CostModel(problem)
-    run = search.FrontierSearch(
+    points, gaps = frontier.search(
         model, closed_sets(problem.graph), Deadline(None)
     )
-    run.run()
-    assert run.gaps == []
-    return [(p.memory_bytes, p.step_quanta) for p in run.staircase.points]
+    assert gaps == []
+    return [(p.memory_bytes, p.step_quanta) for p in points]
 
 
 @given(problem=problems(preset="standard"))
@@ -58,7 +57,18 @@ def test_stage_frontier_is_that_of_all_plans(problem: Problem) -> None:
 @examples(60)
 def test_cutting_levels_again_changes_nothing(problem: Problem) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search, "ENOUGH", 0)
-        patch.setattr(search, "FIRST_PARTS", 2)
-        patch.setattr(search, "NEXT_PARTS", 2)
+        patch.setattr(frontier, "ENOUGH", 0)
+        patch.setattr(frontier, "NUM_PARTS", 2)
         assert searched(problem) == enumerated(problem)
+
+
+@given(problem=problems(granularity="layer"))
+@examples(40)
+def test_layer_frontier_is_that_of_all_plans(problem: Problem) -> None:
+    assert searched(problem) == enumerated(problem)
+
+
+@given(problem=problems(preset="nest-artifact"))
+@examples(40)
+def test_frontier_with_one_strategy_for_all(problem: Problem) -> None:
+    assert searched(problem) == enumerated(problem)
