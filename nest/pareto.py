@@ -7,20 +7,50 @@ objectives is a filter of time, memory and devices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal
+from functools import partial
+from typing import Literal
 
-from nest.cost.score import Score
-from nest.errors import InvalidOptionError
+import msgspec
+from msgspec import structs
+
+from nest.cost.model import CostModel
+from nest.cost.presets import get_preset
+from nest.cost.score import Score, score
+from nest.dp.frontier import Gap, Point
+from nest.errors import (
+    InvalidOptionError,
+    InvalidProblemError,
+    SolverError,
+    UnknownNameError,
+    UnsupportedProblemError,
+)
+from nest.fit import with_devices
+from nest.ir.base import check_real
+from nest.ir.io import problem_hash
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
+from nest.solvers.base import Capabilities, Deadline
+from nest.solvers.messages import Answer, Failure, Message, Request
+from nest.solvers.process import Worker
+from nest.solvers.run import TICK_S, grace_s
+from nest.versions import num_cpus
 
 Objective = Literal["time", "memory", "devices", "cost"]
 OBJECTIVES: tuple[Objective, ...] = ("time", "memory", "devices", "cost")
 
-NS_PER_HOUR = 3600 * 10**9
+PS_PER_HOUR = 3600 * 10**12
+
+#: What traces a curve in a process of its own.
+_TRACER = "nest.dp.curve:CurveTracer"
+
+#: A search that may use all extensions but these says so.
+_SEARCHED = Capabilities(
+    exact=True, method="", searches=frozenset({"granularity"})
+)
 
 
 @dataclass(frozen=True)
@@ -52,24 +82,6 @@ class FrontierPoint:
     def device_quanta(self) -> int:
         """Devices times step time: what a step is charged for."""
         return self.devices * self.step_quanta
-
-
-@dataclass(frozen=True)
-class Gap:
-    """Memory for which better plans than the curve's are not ruled out.
-
-    Attributes
-    ----------
-    above_bytes, up_to_bytes
-        The fullest device of such a plan holds more than the one and at
-        most the other.
-    lower_bound_quanta
-        Step time that every such plan takes at least.
-    """
-
-    above_bytes: int
-    up_to_bytes: int
-    lower_bound_quanta: int
 
 
 @dataclass(frozen=True)
@@ -145,10 +157,13 @@ class Frontier:
         if self.price_usd_per_hour is None:
             return None
         hours = Fraction(
-            point.device_quanta * self.problem.quantum_ps,
-            1000 * NS_PER_HOUR,
+            point.device_quanta * self.problem.quantum_ps, PS_PER_HOUR
         )
         return float(hours * Fraction(self.price_usd_per_hour))
+
+    def curve(self, devices: int) -> Curve:
+        """Return the curve of one number of devices."""
+        return next(c for c in self.curves if c.devices == devices)
 
 
 #: Called with the number of devices and a line of text.
@@ -157,13 +172,13 @@ OnProgress = Callable[[int, str], None]
 
 def frontier(
     problem: Problem,
-    objectives: Sequence[Objective] = ("time", "memory"),
+    objectives: Sequence[str] = ("time", "memory"),
     *,
     devices: Sequence[int] | None = None,
+    price_usd_per_hour: float | None = None,
     time_limit_s: float | None = None,
     workers: int = 1,
     on_progress: OnProgress | None = None,
-    **options: Any,
 ) -> Frontier:
     """Return the exact frontier of a problem.
 
@@ -177,17 +192,394 @@ def frontier(
         Sizes of clusters to compare, each the first devices of the
         problem's. By default the whole cluster, and its halves, quarters
         and so on too if ``devices`` or ``cost`` is an objective.
+    price_usd_per_hour
+        Of a device; by default what the problem says.
     time_limit_s
-        Wall-clock limit for all of it.
+        Wall-clock limit for all of it. Sizes that have to wait for a process
+        share what is left, small ones first.
     workers
-        Processes that share the sizes of clusters.
+        Processes that share the sizes of clusters; with 1 this process
+        does it all.
     on_progress
         Called now and then.
 
     Raises
     ------
     InvalidOptionError
-        If an objective is unknown or twice, ``cost`` is one and the
-        cluster has no price, or a number of devices does not fit.
+        If an objective is twice, ``cost`` is one and there is no price or
+        no second, or a number of devices does not fit.
+    UnknownNameError
+        If there is no such objective.
+    InvalidProblemError
+        If the cost model cannot price the problem.
+    UnsupportedProblemError
+        If the job allows interleaved plans only, or the graph has too many
+        predecessor-closed sets.
+    SolverError
+        If the shared score contradicts the search, or a process failed.
     """
-    raise InvalidOptionError("not yet")
+    chosen = check_objectives(objectives)
+    price = _price(problem, chosen, price_usd_per_hour)
+    if devices is None:
+        devices = _halves(problem, chosen)
+    sizes = _check_devices(problem, devices)
+    if time_limit_s is not None and not 0 < time_limit_s < math.inf:
+        raise InvalidOptionError(
+            f"time_limit_s: expected a finite number > 0, got "
+            f"{time_limit_s}; leave it out for no limit"
+        )
+    if not 1 <= workers <= num_cpus():
+        raise InvalidOptionError(
+            f"workers: expected 1 to {num_cpus()} (the CPUs at hand), got "
+            f"{workers}; correct the value"
+        )
+    if 1 not in problem.job.virtual_stages:
+        raise UnsupportedProblemError(
+            f"$.job.virtual_stages: expected 1 among the allowed values, as "
+            f"frontiers of interleaved plans are not searched, got "
+            f"{list(problem.job.virtual_stages)}; add 1"
+        )
+    CostModel(problem)
+    problems = [with_devices(problem, size) for size in sizes]
+    say = on_progress or _silent
+    deadline = Deadline(time_limit_s)
+    if workers == 1 or len(sizes) == 1:
+        traced = _trace_here(problems, deadline, say)
+    else:
+        traced = _Pool(problems, deadline, workers, say).run()
+    curves = tuple(_checked_curve(*item) for item in traced)
+    return Frontier(
+        problem=problem,
+        objectives=chosen,
+        curves=curves,
+        points=_non_dominated(
+            (point for curve in curves for point in curve.points), chosen
+        ),
+        price_usd_per_hour=price,
+        unsearched=_SEARCHED.unsearched(problem),
+    )
+
+
+def _silent(devices: int, text: str) -> None:
+    """Say nothing."""
+
+
+# What is asked for
+
+
+def check_objectives(objectives: Sequence[str]) -> tuple[Objective, ...]:
+    """Return the objectives if each is known and there once.
+
+    Raises
+    ------
+    UnknownNameError, InvalidOptionError
+        If not.
+    """
+    found: list[Objective] = []
+    for name in objectives:
+        known = next((o for o in OBJECTIVES if o == name), None)
+        if known is None:
+            raise UnknownNameError("objective", name, OBJECTIVES)
+        if known in found:
+            raise InvalidOptionError(
+                f"objective: expected each once, got {name!r} twice; remove "
+                f"one"
+            )
+        found.append(known)
+    if not found:
+        raise InvalidOptionError(
+            f"objective: expected some of {', '.join(OBJECTIVES)}, got none; "
+            f"name one"
+        )
+    return tuple(found)
+
+
+def _price(
+    problem: Problem, objectives: Sequence[Objective], given: float | None
+) -> float | None:
+    """Return the price of a device if it is known and of any use."""
+    price = given
+    if price is None:
+        price = problem.cluster.device.price_usd_per_hour
+    else:
+        try:
+            check_real("price_usd_per_hour", price, positive=True)
+        except ValueError as error:
+            raise InvalidOptionError(f"{error}; correct the value") from None
+    no_seconds = (
+        problem.time_unit != "s"
+        or get_preset(problem.preset).step_time == "max"
+    )
+    if no_seconds:
+        if "cost" in objectives:
+            raise InvalidOptionError(
+                f"objective cost: expected the time of a step in seconds, "
+                f"got one in {problem.time_unit!r} under preset "
+                f"{problem.preset!r}; leave cost out"
+            )
+        return None
+    if price is None and "cost" in objectives:
+        raise InvalidOptionError(
+            "objective cost: expected a price per device, got none in "
+            "$.cluster.device.price_usd_per_hour; pass "
+            "--price-usd-per-device-hour"
+        )
+    return price
+
+
+def _halves(
+    problem: Problem, objectives: Sequence[Objective]
+) -> tuple[int, ...]:
+    """Return the default sizes: all devices, their half, quarter, …."""
+    most = problem.cluster.num_devices
+    if not {"devices", "cost"} & set(objectives):
+        return (most,)
+    return tuple(most >> i for i in range(most.bit_length()))
+
+
+def _check_devices(problem: Problem, devices: Sequence[int]) -> list[int]:
+    """Return the sizes, ascending."""
+    most = problem.cluster.num_devices
+    for size in devices:
+        if not 1 <= size <= most:
+            raise InvalidOptionError(
+                f"--devices: expected numbers from 1 to {most}, the devices "
+                f"of the cluster, got {size}; remove it"
+            )
+    if not devices or len(set(devices)) < len(devices):
+        raise InvalidOptionError(
+            f"--devices: expected distinct numbers, at least one, got "
+            f"{list(devices)}; correct them"
+        )
+    return sorted(devices)
+
+
+# Tracing one curve per size
+
+
+@dataclass(frozen=True)
+class _Traced:
+    """What a search says about one size: claims, to be checked."""
+
+    points: tuple[Point, ...]
+    gaps: tuple[Gap, ...]
+    wall_s: float
+
+
+def _share(deadline: Deadline, left: int, workers: int) -> Deadline:
+    """Return the clock of the next of so many sizes that are left."""
+    remaining_s = deadline.remaining_s
+    if remaining_s is None or left <= workers:
+        return Deadline(remaining_s)
+    return Deadline(remaining_s * workers / left)
+
+
+def _trace_here(
+    problems: Sequence[Problem], deadline: Deadline, say: OnProgress
+) -> list[tuple[Problem, _Traced]]:
+    from nest.dp.curve import trace
+
+    found = []
+    for number, problem in enumerate(problems):
+        clock = _share(deadline, len(problems) - number, 1)
+        size = problem.cluster.num_devices
+        points, gaps = trace(problem, clock, partial(say, size))
+        traced = _Traced(tuple(points), tuple(gaps), clock.elapsed_s)
+        found.append((problem, traced))
+    return found
+
+
+class _Pool:
+    """Traces the sizes in processes that end with this one."""
+
+    def __init__(
+        self,
+        problems: Sequence[Problem],
+        deadline: Deadline,
+        workers: int,
+        say: OnProgress,
+    ) -> None:
+        self.problems, self.workers = problems, workers
+        self.deadline, self.say = deadline, say
+        # Without a limit the longest first: all end soonest.
+        order = range(len(problems))
+        self.waiting = list(order if deadline.limit_s else reversed(order))
+        self.running: dict[int, tuple[Worker, Deadline]] = {}
+        self.traced: dict[int, _Traced] = {}
+
+    def run(self) -> list[tuple[Problem, _Traced]]:
+        """Return what was traced, by ascending size."""
+        try:
+            while self.waiting or self.running:
+                while self.waiting and len(self.running) < self.workers:
+                    self._start(self.waiting.pop(0))
+                for number in list(self.running):
+                    self._listen(number)
+        finally:
+            for worker, _ in self.running.values():
+                worker.stop()
+        return [(p, self.traced[i]) for i, p in enumerate(self.problems)]
+
+    def _start(self, number: int) -> None:
+        # Those that run already have their share.
+        clock = _share(
+            self.deadline,
+            len(self.waiting) + 1,
+            self.workers - len(self.running),
+        )
+        end = None
+        if clock.limit_s is not None:
+            end = clock.start + clock.limit_s
+        request = Request(
+            target=_TRACER, problem=self.problems[number], deadline=end
+        )
+        try:
+            worker = Worker(msgspec.json.encode(request) + b"\n", 1)
+        except OSError as error:
+            raise SolverError(f"cannot start a process: {error}") from error
+        self.running[number] = worker, clock
+
+    def _listen(self, number: int) -> None:
+        """Take what one process says; settle it if it is done."""
+        worker, clock = self.running[number]
+        last: Answer | Failure | None = None
+        for line in worker.poll(TICK_S / len(self.running)):
+            message: Message = msgspec.json.decode(line, type=Message)
+            if isinstance(message, (Answer, Failure)):
+                last = message
+            else:
+                size = self.problems[number].cluster.num_devices
+                self.say(size, message.message)
+        late = clock.limit_s is not None and (
+            clock.elapsed_s > clock.limit_s + grace_s(clock.limit_s)
+        )
+        if last is None and not worker.ended and not late:
+            return
+        del self.running[number]
+        usage = worker.stop()
+        if isinstance(last, Failure):
+            raise _failure(last)
+        if last is None and not late:
+            raise SolverError(
+                f"frontier of {self.problems[number].cluster.num_devices} "
+                f"devices: the process ended with code {usage.exit_code}, no "
+                f"answer; give it more memory, or use fewer --workers"
+            )
+        capacity = self.problems[number].cluster.device.memory_bytes
+        extra = last.extra if last is not None else {}
+        self.traced[number] = _Traced(
+            tuple(
+                Point(quanta, memory_bytes, msgspec.convert(plan, Plan))
+                for quanta, memory_bytes, plan in extra.get("points", ())
+            ),
+            tuple(Gap(*gap) for gap in extra.get("gaps", [(-1, capacity, 0)])),
+            clock.elapsed_s,
+        )
+
+
+def _failure(failure: Failure) -> Exception:
+    """Return the exception that a process reported."""
+    if failure.bad_input == "problem":
+        return InvalidProblemError(failure.text)
+    if failure.kind == "unsupported":
+        return UnsupportedProblemError(failure.text)
+    if failure.kind == "memory":
+        return SolverError(
+            "frontier: expected enough memory, got none left; use fewer "
+            "--workers or --devices"
+        )
+    return SolverError(f"frontier: {failure.text}")
+
+
+def _checked_curve(problem: Problem, traced: _Traced) -> Curve:
+    """Score every plan again; raise where the search said otherwise."""
+    model = CostModel(problem)
+    size = problem.cluster.num_devices
+    points: list[FrontierPoint] = []
+    for claim in traced.points:
+        found = score(problem, claim.plan, model)
+        memory_bytes = max(block.memory_bytes for block in found.blocks)
+        claimed = (claim.step_quanta, claim.memory_bytes)
+        ordered = not points or (
+            points[-1].memory_bytes < memory_bytes
+            and points[-1].step_quanta > found.step_quanta
+        )
+        if (
+            not found.feasible
+            or claimed != (found.step_quanta, memory_bytes)
+            or not ordered
+        ):
+            reason = "".join(f"; {text}" for text in found.violations[:1])
+            raise SolverError(
+                f"frontier of {size} devices: expected a feasible plan of "
+                f"{claimed[0]} quanta with {claimed[1]} bytes, faster and "
+                f"larger than the one before it, got one that the shared "
+                f"cost model puts at {found.step_quanta} quanta with "
+                f"{memory_bytes} bytes{reason}; this is a bug of the search, "
+                f"please report it"
+            )
+        points.append(
+            FrontierPoint(
+                devices=size,
+                step_quanta=found.step_quanta,
+                memory_bytes=memory_bytes,
+                plan=structs.replace(
+                    claim.plan, problem_hash=problem_hash(problem)
+                ),
+                score=found,
+                proven=not any(
+                    _may_beat(gap, found.step_quanta, memory_bytes)
+                    for gap in traced.gaps
+                ),
+            )
+        )
+    return Curve(size, problem, tuple(points), traced.gaps, traced.wall_s)
+
+
+def _may_beat(gap: Gap, step_quanta: int, memory_bytes: int) -> bool:
+    """Whether a gap leaves room for a plan that beats a point."""
+    best = (gap.lower_bound_quanta, gap.above_bytes + 1)
+    point = (step_quanta, memory_bytes)
+    return best != point and all(
+        b <= p for b, p in zip(best, point, strict=True)
+    )
+
+
+# The frontier in the chosen objectives
+
+
+def _non_dominated(
+    points: Iterable[FrontierPoint], objectives: Sequence[Objective]
+) -> tuple[FrontierPoint, ...]:
+    """Return the points that no other one beats, one of equal ones."""
+
+    def value(point: FrontierPoint, objective: Objective) -> int:
+        match objective:
+            case "time":
+                return point.step_quanta
+            case "memory":
+                return point.memory_bytes
+            case "devices":
+                return point.devices
+            case "cost":
+                # times a price, which is the same for all
+                return point.device_quanta
+
+    kept: dict[tuple[int, ...], FrontierPoint] = {}
+    # What beats a point comes before it; so does the best of equal ones.
+    for point in sorted(
+        points,
+        key=lambda p: (
+            *(value(p, o) for o in objectives),
+            *(value(p, o) for o in OBJECTIVES),
+        ),
+    ):
+        own = tuple(value(point, o) for o in objectives)
+        if not any(
+            all(a <= b for a, b in zip(other, own, strict=True))
+            for other in kept
+        ):
+            kept[own] = point
+    return tuple(
+        sorted(kept.values(), key=lambda p: (p.devices, p.memory_bytes))
+    )

@@ -26,11 +26,12 @@ from nest.cli.inspecting import (
     solvers_command,
     versions_command,
 )
+from nest.cli.pareto import pareto_command
 from nest.cli.profiling import profile_command
 from nest.cli.questions import explain_command, fit_command
 from nest.cli.solving import compare_command, solve_command
 from nest.cli.validating import validate_command
-from nest.errors import NestError
+from nest.errors import NestError, SolverError
 
 
 class Terminated(KeyboardInterrupt):
@@ -74,6 +75,7 @@ for _command in (
     check_command,
     fit_command,
     explain_command,
+    pareto_command,
     solvers_command,
     problems_command,
     import_group,
@@ -161,7 +163,7 @@ def _guarded(arguments: Sequence[str] | None) -> int:
         if debug:
             raise
         _say(f"nest: error: {error}")
-        return 2
+        return 1 if isinstance(error, SolverError) else 2
     except Exception as error:
         if debug:
             raise

@@ -618,7 +618,13 @@ def _neighbour_lines(found: Explanation) -> list[Any]:
 
 def _preferred_lines(found: Explanation) -> list[Any]:
     from nest.cost.breakdown import STEP_TERMS
-    from nest.report.table import key_lines, note, simple_table, status_text
+    from nest.report.table import (
+        key_lines,
+        note,
+        plan_text,
+        simple_table,
+        status_text,
+    )
 
     preferred = found.preferred
     if preferred is None:
@@ -636,26 +642,13 @@ def _preferred_lines(found: Explanation) -> list[Any]:
         distance = f"{_share(abs(difference), step)} {more} than the plan"
     plan = result.plan
     assert plan is not None
-    strategies = list(
-        dict.fromkeys(
-            str(strategy)
-            for stage in plan.stages
-            for strategy in stage.layer_strategies
-        )
-    )
-    if len(strategies) > 3:
-        strategies[2:] = [f"{len(strategies) - 2} others"]
     rows = [
         (
             preferred.text,
             f"at best {_quanta(found, result.step_quanta)} ({proof}), "
             f"{distance}",
         ),
-        (
-            "its plan",
-            f"r={plan.replicas}, b={plan.micro_batch}, pp={plan.num_blocks}, "
-            f"strategies {' | '.join(strategies)}",
-        ),
+        ("its plan", plan_text(plan)),
     ]
     table = [
         (

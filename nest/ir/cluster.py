@@ -50,7 +50,9 @@ class Device(Struct, frozen=True, kw_only=True):
         if self.hbm_bytes_per_s is not None:
             check_real("hbm_bytes_per_s", self.hbm_bytes_per_s, positive=True)
         if self.price_usd_per_hour is not None:
-            check_real("price_usd_per_hour", self.price_usd_per_hour)
+            check_real(
+                "price_usd_per_hour", self.price_usd_per_hour, positive=True
+            )
         for dtype, flops in self.peak_flops.items():
             check_real(f"peak_flops.{dtype}", flops, positive=True)
 

@@ -272,6 +272,23 @@ def key_lines(rows: Sequence[tuple[str, str]]) -> RenderableType:
     return Text("\n".join(f"{label:<{width}}{text}" for label, text in rows))
 
 
+def plan_text(plan: Plan) -> str:
+    """Return a plan in short: replicas, micro-batch, stages, strategies."""
+    strategies = list(
+        dict.fromkeys(
+            str(strategy)
+            for stage in plan.stages
+            for strategy in stage.layer_strategies
+        )
+    )
+    if len(strategies) > 3:
+        strategies[2:] = [f"{len(strategies) - 2} others"]
+    return (
+        f"r={plan.replicas}, b={plan.micro_batch}, pp={plan.num_blocks}, "
+        f"strategies {' | '.join(strategies)}"
+    )
+
+
 def status_text(result: SolveResult) -> str:
     """Return the word for the status column; failures are in capitals."""
     if result.outcome.failed:

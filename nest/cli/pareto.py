@@ -1,0 +1,372 @@
+"""``nest pareto``: the exact trade-off of time, memory, devices and cost."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from nest.cli.inputs import (
+    Restricted,
+    check_distinct_files,
+    check_output,
+    check_problem_choice,
+    find_problem,
+    integer,
+    integers,
+    model_file,
+    model_options,
+    one_of,
+    people,
+    restriction_options,
+    seconds,
+    with_granularity,
+    write_json,
+    write_record,
+)
+from nest.errors import InvalidOptionError, NestError
+from nest.ir.job import GRANULARITIES
+from nest.versions import num_cpus
+
+if TYPE_CHECKING:
+    from nest.cli.progress import ProgressLine
+    from nest.pareto import Frontier
+    from nest.prove import Proof
+
+
+def price(text: str) -> float:
+    """Read a finite price above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < math.inf:
+        raise click.BadParameter(
+            f"expected a finite number of dollars > 0, got {text!r}; for "
+            f"example 2.5"
+        )
+    return value
+
+
+@click.command("pareto")
+@click.argument("problem_text", metavar="[PROBLEM]", required=False)
+@click.option(
+    "--objectives",
+    default="time,memory",
+    metavar="A,…",
+    help="What to minimise, of time, memory, devices, cost.  [default: "
+    "time,memory]",
+)
+@click.option(
+    "--devices",
+    type=integers(),
+    metavar="N,…",
+    help="Sizes of clusters to compare, each the first devices of the "
+    "cluster.  [default: all; also half, a quarter, … with devices or cost]",
+)
+@click.option(
+    "--granularity",
+    type=one_of(*GRANULARITIES),
+    metavar="|".join(GRANULARITIES),
+    help="Whether every stage or every layer has a strategy of its own.  "
+    "[default: as the problem says]",
+)
+@click.option(
+    "--workers",
+    type=integer(1, num_cpus),
+    default=1,
+    metavar="N",
+    help="Processes that share the sizes; threads of --prove.  [default: 1]",
+)
+@click.option(
+    "--time-limit",
+    type=seconds,
+    metavar="S",
+    help="Wall-clock seconds for the frontier, and for each run of --prove.  "
+    "[default: none]",
+)
+@click.option(
+    "--price-usd-per-device-hour",
+    "price_usd",
+    type=price,
+    metavar="X",
+    help="Price of a device.  [default: as the problem says]",
+)
+@click.option(
+    "--steps",
+    type=integer(1, lambda: 2**53),
+    metavar="N",
+    help="Steps of a training run, to price it.",
+)
+@click.option(
+    "--prove",
+    "prover",
+    metavar="SOLVER",
+    help="Let another exact solver prove points, such as cpsat.",
+)
+@click.option(
+    "--points",
+    "numbers",
+    type=integers(),
+    metavar="N,…",
+    help="Numbers of the points to --prove.  [default: all]",
+)
+@click.option(
+    "--plot",
+    "plot_path",
+    metavar="FILE",
+    help="Draw time against memory; FILE ends in .svg, .png or .pdf.",
+)
+@click.option(
+    "--json",
+    "json_path",
+    metavar="FILE",
+    help="Also write a JSON document; '-' is standard output.",
+)
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    metavar="DIR",
+    help="Write a plan file per point, and the problem of every smaller "
+    "cluster, to a new or empty directory.",
+)
+@restriction_options
+@model_options
+def pareto_command(
+    problem_text: str | None,
+    objectives: str,
+    devices: tuple[int, ...] | None,
+    granularity: str | None,
+    workers: int,
+    time_limit: float | None,
+    price_usd: float | None,
+    steps: int | None,
+    prover: str | None,
+    numbers: tuple[int, ...] | None,
+    plot_path: str | None,
+    json_path: str | None,
+    folder: str | None,
+    pin: tuple[str, ...],
+    forbid: tuple[str, ...],
+    **job: Any,
+) -> int:
+    """Find the exact frontier: all plans that no other plan beats.
+
+    Objectives are the step time, the memory of the fullest device, the number
+    of devices, and what a step costs (price × devices × time). Each point has
+    a plan; no plan is as good in all objectives and better in one.
+
+    Exits with 1 if a solver of --prove contradicts the frontier.
+    """
+    from nest.pareto import check_objectives, frontier
+    from nest.prove import check_prover
+    from nest.report.frontier import check_plot, to_document, write_plot
+
+    check_problem_choice("nest pareto", problem_text, job)
+    chosen = check_objectives([part.strip() for part in objectives.split(",")])
+    if numbers is not None and prover is None:
+        raise InvalidOptionError(
+            "--points: expected --prove too, got none; add it, or leave out "
+            "--points"
+        )
+    if prover is not None:
+        check_prover(prover)
+    check_distinct_files(
+        **{
+            "PROBLEM": problem_text,
+            "--model": model_file(job),
+            "--profile": job["profile"],
+            "--json": json_path,
+            "--plot": plot_path,
+        }
+    )
+    check_plot(plot_path)
+    check_output(json_path, "--json")
+    check_output(plot_path, "--plot")
+    _check_folder(folder)
+    restricted = Restricted.of(
+        with_granularity(find_problem(problem_text, job), granularity),
+        pin,
+        forbid,
+    )
+    progress = _progress(restricted.problem.time_unit)
+    try:
+        found = frontier(
+            restricted.problem,
+            chosen,
+            devices=devices,
+            price_usd_per_hour=price_usd,
+            time_limit_s=time_limit,
+            workers=workers,
+            on_progress=_reporter(progress, restricted.problem.quantum_ps),
+        )
+        _check_steps(steps, found)
+        proofs: list[Proof] = []
+        if prover is not None:
+            proofs = _prove(
+                found, prover, numbers, time_limit, workers, progress
+            )
+    finally:
+        progress.clear()
+    _show(people(json_path), restricted, found, steps, prover, proofs)
+    if plot_path is not None:
+        write_plot(plot_path, found)
+    if json_path is not None:
+        document = to_document(
+            found, steps=steps, prover=prover, proofs=proofs
+        )
+        write_json(json_path, document | restricted.document())
+    if folder is not None:
+        _write_plans(folder, restricted, found)
+    return int(any(proof.verdict == "contradiction" for proof in proofs))
+
+
+def _check_folder(path: str | None) -> None:
+    """Refuse a directory that plans cannot be written to, or are mixed in."""
+    if path is None:
+        return
+    folder = Path(path)
+    reason = None
+    if folder.exists():
+        if not folder.is_dir():
+            reason = "a file"
+        elif not os.access(folder, os.W_OK):
+            reason = "one that may not be written"
+        elif any(folder.iterdir()):
+            reason = "one with files in it"
+    elif not folder.parent.is_dir():
+        reason = f"no directory {folder.parent}"
+    if reason is not None:
+        raise NestError(
+            f"-o {path}: expected a new or empty directory, got {reason}; "
+            f"choose another path"
+        )
+
+
+def _check_steps(steps: int | None, found: Frontier) -> None:
+    if steps is not None and found.price_usd_per_hour is None:
+        raise InvalidOptionError(
+            "--steps: expected a price per device and a step time in "
+            "seconds, got none; pass --price-usd-per-device-hour, or leave "
+            "out --steps"
+        )
+
+
+def _progress(time_unit: str) -> ProgressLine:
+    from nest.cli.progress import ProgressLine
+
+    return ProgressLine(time_unit)
+
+
+def _reporter(progress: ProgressLine, quantum_ps: int) -> Any:
+    """Return what shows the search on a line of progress."""
+    from nest.solvers.run import Running
+
+    start = time.monotonic()
+
+    def say(devices: int, text: str) -> None:
+        progress(
+            Running(
+                solver="pareto",
+                elapsed_s=time.monotonic() - start,
+                best_quanta=None,
+                lower_bound_quanta=None,
+                has_plan=False,
+                message=f"{devices} devices: {text}",
+                quantum_ps=quantum_ps,
+            )
+        )
+
+    return say
+
+
+def _prove(
+    found: Frontier,
+    prover: str,
+    numbers: Sequence[int] | None,
+    time_limit: float | None,
+    workers: int,
+    progress: ProgressLine,
+) -> list[Proof]:
+    """Let another solver examine the points that were asked for."""
+    from nest.prove import prove
+    from nest.solvers.base import SolveOptions
+
+    count = len(found.points)
+    for number in numbers or ():
+        if number > count:
+            raise InvalidOptionError(
+                f"--points: expected numbers of the frontier's {count} "
+                f"points, got {number}; remove it"
+            )
+    options = SolveOptions(time_limit_s=time_limit, num_workers=workers)
+    return [
+        prove(found, found.points[number - 1], prover, options, progress)
+        for number in numbers or range(1, count + 1)
+    ]
+
+
+def _show(
+    file: IO[str],
+    restricted: Restricted,
+    found: Frontier,
+    steps: int | None,
+    prover: str | None,
+    proofs: Sequence[Proof],
+) -> None:
+    """Print the table, the proofs, and what is proven."""
+    from rich.padding import Padding
+
+    from nest.report.frontier import (
+        frontier_footer,
+        frontier_table,
+        proof_table,
+    )
+    from nest.report.table import show
+
+    parts: list[Any] = []
+    if found.points:
+        parts.append(frontier_table(found, steps))
+    if prover is not None and proofs:
+        table = proof_table(found, prover, proofs)
+        parts.append(Padding(table, (1, 0, 0, 0)))
+    notes = []
+    if restricted.text:
+        notes.append(f"only plans under {restricted.text}")
+    show(file, *parts, frontier_footer(found, notes))
+    for proof in proofs:
+        if proof.verdict == "contradiction":
+            number = found.points.index(proof.point) + 1
+            click.echo(
+                f"nest: solver {prover!r} contradicts point {number}: "
+                f"{proof.detail}; one of them has a bug, please report it",
+                err=True,
+            )
+
+
+def _write_plans(folder: str, restricted: Restricted, found: Frontier) -> None:
+    """Write every point's plan, and the problems they are for."""
+    from dataclasses import replace
+
+    from nest.fit import with_devices
+
+    place = Path(folder)
+    place.mkdir(exist_ok=True)
+    width = len(str(len(found.points)))
+    sizes = {}
+    for number, point in enumerate(found.points, 1):
+        whole = with_devices(restricted.whole, point.devices)
+        sizes[point.devices] = whole
+        plan = replace(restricted, whole=whole).adopt(point.plan)
+        name = f"plan-{number:0{width}}.json"
+        write_record(str(place / name), plan)
+    for size, whole in sizes.items():
+        if size < restricted.whole.cluster.num_devices:
+            name = f"problem-{size}-devices.json"
+            write_record(str(place / name), whole)

@@ -1,0 +1,96 @@
+"""Step time against memory on one cluster, here or in another process."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from nest.cost.model import CostModel
+from nest.dp.closed_sets import closed_sets
+from nest.dp.frontier import Gap, Point, Say, ignore, search
+from nest.ir.problem import Problem
+from nest.solvers.base import (
+    Capabilities,
+    Deadline,
+    Progress,
+    Report,
+    SolveOptions,
+    SolverOutput,
+    Status,
+    ignore_progress,
+)
+from nest.solvers.result import plan_to_json
+
+
+def trace(
+    problem: Problem,
+    deadline: Deadline,
+    say: Say = ignore,
+) -> tuple[list[Point], list[Gap]]:
+    """Return the frontier of step time and memory, and what is not proven.
+
+    Parameters
+    ----------
+    problem
+        The problem; interleaved plans, overlap and the distributed optimiser
+        are not searched.
+    deadline
+        When to give up.
+    say
+        Told now and then what goes on.
+
+    Returns
+    -------
+    tuple
+        The points known, by ascending memory; intervals of memory that may
+        hold better ones, none if all is proven.
+
+    Raises
+    ------
+    InvalidProblemError
+        If the cost model cannot price the problem.
+    UnsupportedProblemError
+        If the graph has too many closed sets.
+    """
+    model = CostModel(problem)
+    return search(model, closed_sets(problem.graph), deadline, say)
+
+
+class CurveTracer:
+    """:func:`trace` for the processes of :mod:`nest.solvers.worker`.
+
+    The answer is in ``extra``: ``points`` (step time in quanta, bytes, plan)
+    and ``gaps`` (above, up to, lower bound).
+    """
+
+    name: ClassVar[str] = "frontier"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        exact=True, method="frontier of step time and memory"
+    )
+
+    def unsupported(self, problem: Problem) -> str | None:
+        """Return ``None``: what cannot be searched raises."""
+        return None
+
+    def solve(
+        self,
+        problem: Problem,
+        options: SolveOptions,
+        report: Report = ignore_progress,
+    ) -> SolverOutput:
+        """Trace the frontier."""
+        points, gaps = trace(
+            problem,
+            Deadline(options.time_limit_s),
+            lambda text: report(Progress(message=text)),
+        )
+        extra: dict[str, Any] = {
+            "points": [
+                (p.step_quanta, p.memory_bytes, plan_to_json(p.plan))
+                for p in points
+            ],
+            "gaps": [
+                (g.above_bytes, g.up_to_bytes, g.lower_bound_quanta)
+                for g in gaps
+            ],
+        }
+        return SolverOutput(status=Status.NO_SOLUTION, extra=extra)

@@ -1,0 +1,413 @@
+"""Frontiers for people and programs: a table, a plot and a document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from nest.dp.frontier import Gap
+from nest.errors import InvalidOptionError, NestError
+from nest.ir.io import problem_hash, write_atomically
+from nest.pareto import Curve, Frontier, FrontierPoint
+from nest.prove import Proof
+from nest.report.table import TimeScale, plan_text, simple_table
+from nest.solvers.result import SolveResult, plan_to_json
+from nest.units import GIB, format_bytes, quanta_to_ns
+from nest.versions import DISTRIBUTION, machine, versions
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: Formats of a plot, by the end of the file's name.
+PLOT_SUFFIXES = (".svg", ".png", ".pdf")
+
+
+# Table
+
+
+def frontier_table(
+    found: Frontier, steps: int | None = None
+) -> RenderableType:
+    """Return the table of a frontier, one row per point.
+
+    ``steps`` is the number of steps of a training run, to price it.
+    """
+    headers = ["point", "step time", "memory", "devices"]
+    priced = found.price_usd_per_hour is not None
+    if priced:
+        headers.append("$/step")
+        if steps is not None:
+            headers.append("$/run")
+    if not found.proven:
+        headers.append("proven")
+    scale = _scale(found)
+    rows = []
+    for number, point in enumerate(found.points, 1):
+        row = [
+            str(number),
+            scale(_ns(found, point.step_quanta)),
+            format_bytes(point.memory_bytes),
+            str(point.devices),
+        ]
+        step_usd = found.step_usd(point)
+        if step_usd is not None:
+            row.append(f"{step_usd:.6g}")
+            if steps is not None:
+                row.append(f"{steps * step_usd:.6g}")
+        if not found.proven:
+            row.append("yes" if point.proven else "no")
+        rows.append((*row, plan_text(point.plan)))
+    return simple_table((*headers, "plan"), rows)
+
+
+def frontier_footer(
+    found: Frontier, notes: Sequence[str] = ()
+) -> RenderableType:
+    """Return what is proven, and what a reader must know to repeat it."""
+    problem = found.problem
+    lines = []
+    if not found.points:
+        lines.append(
+            "no plan fits"
+            if all(curve.proven for curve in found.curves)
+            else "no plan was found"
+        )
+    lines += proof_lines(found)
+    if found.price_usd_per_hour is not None:
+        lines.append(f"{found.price_usd_per_hour:g} $ per device and hour")
+    lines += notes
+    lines.append(
+        f"objectives {', '.join(found.objectives)} · problem {problem.name} "
+        f"· preset {problem.preset} · granularity {problem.job.granularity} "
+        f"· hash {problem_hash(problem)[:12]}"
+    )
+    return Padding(Text("\n".join(lines), style="dim"), (1, 0, 0, 0))
+
+
+def proof_lines(found: Frontier) -> list[str]:
+    """Return what is proven and what is not, a line each."""
+    searched = "proven: every plan is matched or beaten by one of these"
+    if found.unsearched:
+        names = ", ".join(found.unsearched)
+        searched = f"not searched, though the job allows it: {names}"
+    if found.proven:
+        return [searched]
+    lines = [searched] if found.unsearched else []
+    scale = _scale(found)
+    for curve in found.curves:
+        for gap in curve.gaps:
+            low = max(0, gap.above_bytes)
+            lines.append(
+                f"not proven: {curve.devices} devices from "
+                f"{format_bytes(low)} to {format_bytes(gap.up_to_bytes)}, "
+                f"where a step takes at least "
+                f"{scale(_ns(found, gap.lower_bound_quanta))}"
+            )
+    return lines
+
+
+def proof_table(
+    found: Frontier, prover: str, proofs: Sequence[Proof]
+) -> RenderableType:
+    """Return what another solver says about points."""
+    scale = _scale(found)
+
+    def answer(result: SolveResult | None) -> str:
+        if result is None:
+            return "no plan (less than the reserve)"
+        if result.status is None:
+            return str(result.outcome)
+        if result.step_quanta is None:
+            return str(result.status)
+        return f"{scale(result.step_time_ns)} ({result.status})"
+
+    return simple_table(
+        (
+            *("point", f"{prover} says", "within its memory"),
+            *("one byte less", "wall s", "note"),
+        ),
+        [
+            (
+                str(found.points.index(proof.point) + 1),
+                proof.verdict,
+                answer(proof.within),
+                answer(proof.below),
+                f"{sum(r.wall_s for r in proof.results):.2f}",
+                proof.detail,
+            )
+            for proof in proofs
+        ],
+    )
+
+
+def _ns(found: Frontier, quanta: int) -> int | float:
+    return quanta_to_ns(quanta, found.problem.quantum_ps)
+
+
+def _scale(found: Frontier) -> TimeScale:
+    least = min((p.step_quanta for p in found.points), default=0)
+    return TimeScale.fitting(_ns(found, least), found.problem.time_unit)
+
+
+# Plot
+
+
+def check_plot(path: str | None) -> None:
+    """Refuse a plot that cannot be drawn, before any work is done for it.
+
+    Raises
+    ------
+    InvalidOptionError
+        If the suffix names no format.
+    NestError
+        If matplotlib is missing.
+    """
+    if path is None:
+        return
+    suffix = Path(path).suffix.lower()
+    if suffix not in PLOT_SUFFIXES:
+        raise InvalidOptionError(
+            f"--plot {path}: expected a file name that ends in "
+            f"{', '.join(PLOT_SUFFIXES)}, got {suffix or 'no suffix'}; "
+            f"rename it"
+        )
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise NestError(
+            f"--plot: expected matplotlib to be installed, got no such "
+            f"package; install it with: pip install '{DISTRIBUTION}[plot]'"
+        ) from None
+
+
+def write_plot(path: str, found: Frontier) -> None:
+    """Draw step time against memory, one line per number of devices.
+
+    A line says how fast a step can be with so much memory per device; it is
+    dashed where that is not proven. Dots are points of the frontier in the
+    chosen objectives.
+
+    Parameters
+    ----------
+    path
+        Ends in one of :data:`PLOT_SUFFIXES`.
+    found
+        The frontier.
+    """
+    import io
+
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    # No pyplot: it would keep figures, and ask for a display. The salt makes
+    # the same frontier the same file.
+    with mpl.rc_context({"svg.hashsalt": "nest", "svg.fonttype": "none"}):
+        figure = Figure(figsize=(8, 5), layout="constrained")
+        draw(figure.add_subplot(), found)
+        suffix = Path(path).suffix.lower()
+        stamp = {
+            ".svg": {"Date": None},
+            ".pdf": {"CreationDate": None},
+        }.get(suffix, {})
+        buffer = io.BytesIO()
+        figure.savefig(
+            buffer, format=suffix.removeprefix("."), dpi=150, metadata=stamp
+        )
+    write_atomically(Path(path), buffer.getvalue())
+
+
+def draw(axes: Axes, found: Frontier) -> None:
+    """Draw a frontier into axes of matplotlib."""
+    scale = _scale(found)
+
+    def time(point: FrontierPoint) -> float:
+        return _ns(found, point.step_quanta) / scale.unit_ns
+
+    dashed = False
+    for index, curve in enumerate(found.curves):
+        color = f"C{index % 10}"
+        label = f"{curve.devices} devices"
+        if not curve.points:
+            label += " (no plan)"
+        axes.plot([], [], color=color, label=label)
+        for low, high, point, proven in _spans(curve):
+            axes.plot(
+                [low / GIB, high / GIB],
+                [time(point)] * 2,
+                color=color,
+                linestyle="-" if proven else "--",
+            )
+            dashed |= not proven
+        for before, after in pairwise(curve.points):
+            axes.plot(
+                [after.memory_bytes / GIB] * 2,
+                [time(before), time(after)],
+                color=color,
+                linewidth=0.8,
+            )
+        own = [p for p in found.points if p.devices == curve.devices]
+        axes.plot(
+            [p.memory_bytes / GIB for p in own],
+            [time(p) for p in own],
+            linestyle="none",
+            marker="o",
+            markersize=3,
+            color=color,
+        )
+    axes.set_title(
+        f"{found.problem.name}: frontier of {', '.join(found.objectives)}"
+    )
+    axes.set_xlabel("memory of the fullest device (GiB)")
+    axes.set_ylabel(f"step time ({scale.unit})")
+    axes.grid(alpha=0.3)
+    axes.legend(title="dashed: not proven" if dashed else None)
+
+
+def _spans(
+    curve: Curve,
+) -> list[tuple[int, int, FrontierPoint, bool]]:
+    """Return the level pieces of a curve: from, to, point, proven.
+
+    A piece ends where the next point takes over, the last one at the
+    device's memory, and where a gap begins or ends.
+    """
+    capacity = curve.problem.cluster.device.memory_bytes
+    pieces = []
+    points = curve.points
+    for index, point in enumerate(points):
+        low, high = point.memory_bytes, capacity
+        if index + 1 < len(points):
+            high = points[index + 1].memory_bytes
+        cuts = sorted(
+            {low, high}
+            | {
+                edge
+                for gap in curve.gaps
+                for edge in (gap.above_bytes, gap.up_to_bytes)
+                if low < edge < high
+            }
+        )
+        for start, end in pairwise(cuts):
+            proven = not any(_weakens(gap, point, end) for gap in curve.gaps)
+            pieces.append((start, end, point, proven))
+    return pieces
+
+
+def _weakens(gap: Gap, point: FrontierPoint, memory_bytes: int) -> bool:
+    """Whether a faster plan within so much memory is not ruled out."""
+    return (
+        gap.above_bytes < memory_bytes
+        and gap.lower_bound_quanta < point.step_quanta
+    )
+
+
+# Document
+
+
+def to_document(
+    found: Frontier,
+    *,
+    steps: int | None = None,
+    prover: str | None = None,
+    proofs: Sequence[Proof] = (),
+) -> dict[str, Any]:
+    """Return the ``nest-pareto/1`` document of a frontier.
+
+    Parameters
+    ----------
+    found
+        The frontier.
+    steps
+        Of a training run, to price it.
+    prover, proofs
+        Who examined points, and what it says.
+    """
+    problem = found.problem
+
+    def ns(quanta: int) -> int | float:
+        return quanta_to_ns(quanta, problem.quantum_ps)
+
+    def brief(point: FrontierPoint) -> dict[str, Any]:
+        return {
+            "num_devices": point.devices,
+            "step_time_ns": ns(point.step_quanta),
+            "step_time_quanta": point.step_quanta,
+            "memory_bytes": point.memory_bytes,
+            "proven": point.proven,
+        }
+
+    def full(number: int, point: FrontierPoint) -> dict[str, Any]:
+        step_usd = found.step_usd(point)
+        return {
+            "number": number,
+            **brief(point),
+            "usd_per_step": step_usd,
+            "usd_per_run": (
+                None if step_usd is None or steps is None else steps * step_usd
+            ),
+            "problem_hash": point.plan.problem_hash,
+            "plan": plan_to_json(point.plan),
+            "score": point.score.to_json(),
+        }
+
+    def curve(item: Curve) -> dict[str, Any]:
+        return {
+            "num_devices": item.devices,
+            "problem_hash": problem_hash(item.problem),
+            "proven": item.proven,
+            "wall_s": round(item.wall_s, 6),
+            "points": [brief(point) for point in item.points],
+            "gaps": [
+                {
+                    "above_bytes": gap.above_bytes,
+                    "up_to_bytes": gap.up_to_bytes,
+                    "lower_bound_ns": ns(gap.lower_bound_quanta),
+                }
+                for gap in item.gaps
+            ],
+        }
+
+    def answer(result: SolveResult | None) -> Mapping[str, Any] | None:
+        if result is None:
+            return None
+        return {
+            "status": None if result.status is None else str(result.status),
+            "step_time_ns": result.step_time_ns,
+            "lower_bound_ns": result.lower_bound_ns,
+            "wall_s": round(result.wall_s, 6),
+            "detail": result.detail,
+        }
+
+    return {
+        "schema": "nest-pareto/1",
+        "problem": problem.name,
+        "problem_hash": problem_hash(problem),
+        "preset": problem.preset,
+        "granularity": problem.job.granularity,
+        "objectives": list(found.objectives),
+        "price_usd_per_device_hour": found.price_usd_per_hour,
+        "steps": steps,
+        "proven": found.proven,
+        "unsearched": list(found.unsearched),
+        "points": [full(i, p) for i, p in enumerate(found.points, 1)],
+        "curves": [curve(item) for item in found.curves],
+        "prover": prover,
+        "proofs": [
+            {
+                "number": found.points.index(proof.point) + 1,
+                "verdict": proof.verdict,
+                "detail": proof.detail,
+                "within": answer(proof.within),
+                "below": answer(proof.below),
+            }
+            for proof in proofs
+        ],
+        "versions": versions(),
+        "machine": machine(),
+    }
