@@ -12,8 +12,8 @@ faster than ``U`` of that memory. Memory below the floor counts as the floor:
 a plan that ends below it belongs to another level.
 
 A first sweep with one label per state fills ``U``. The exact one cuts the
-memory where ``U`` has steps, and cuts again, with bounds that are closer, where
-too much is left to go to the labels.
+memory where ``U`` has steps. Where too much is left for the labels it cuts
+again, which makes the bounds closer.
 
 Strategies per layer, and presets with programs of their own, take one solve
 per point; see :func:`descend`.
@@ -36,8 +36,9 @@ from nest.cost.space import Case, cases
 from nest.dp.cases import make_plan, work_bound
 from nest.dp.cases import search as search_cases
 from nest.dp.closed_sets import ClosedSets
+from nest.dp.errors import OutOfTimeError
 from nest.dp.layerwise import LayerTables
-from nest.dp.pipeline import Chosen, OutOfTimeError, PipelineSearch
+from nest.dp.pipeline import Chosen, PipelineSearch
 from nest.dp.stages import (
     INFINITE,
     Candidates,
@@ -435,7 +436,7 @@ class LevelSearch(PipelineSearch):
         self._floor_of = np.repeat(self.floors, count)
         self._is_end = np.zeros(self.num_sets, dtype=np.bool_)
         self._is_end[self.ends] = True
-        self._allowed = tables.model.problem.job.pipeline_parallel
+        self._stage_counts = tables.model.problem.job.pipeline_parallel
 
     def _upper(self, memory: Ints) -> Ints:
         upper: Ints = self.times[
@@ -609,8 +610,8 @@ class LevelSearch(PipelineSearch):
         if root is None or not len(root.total):
             return []
         times = root.total + self.extra_slots * root.worst + root.sync
-        if self._allowed is not None:
-            legal = np.isin(root.stages, self._allowed)
+        if self._stage_counts is not None:
+            legal = np.isin(root.stages, self._stage_counts)
             times = np.where(legal, times, INFINITE)
         order = np.lexsort((times, root.memory))
         best = INFINITE
@@ -722,7 +723,7 @@ class LevelSearch(PipelineSearch):
         estimate = total + self.extra_slots * worst + sync
         order = np.lexsort((memory, need, sync, worst, total, estimate, state))
         criteria = [total, worst, sync, need, memory]
-        if self._allowed is not None:
+        if self._stage_counts is not None:
             # As many stages, or it is no substitute.
             criteria += [stages, -stages]
         table = np.stack([column[order] for column in criteria], axis=1)
