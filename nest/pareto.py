@@ -219,7 +219,7 @@ def frontier(
         If the shared score contradicts the search, or a process failed.
     """
     chosen = check_objectives(objectives)
-    price = _price(problem, chosen, price_usd_per_hour)
+    price = known_price(problem, chosen, price_usd_per_hour)
     if devices is None:
         devices = _halves(problem, chosen)
     sizes = _check_devices(problem, devices)
@@ -294,10 +294,30 @@ def check_objectives(objectives: Sequence[str]) -> tuple[Objective, ...]:
     return tuple(found)
 
 
-def _price(
+def known_price(
     problem: Problem, objectives: Sequence[Objective], given: float | None
 ) -> float | None:
-    """Return the price of a device if it is known and of any use."""
+    """Return what a device costs per hour, in USD.
+
+    Parameters
+    ----------
+    problem
+        The problem; its price counts unless one is given.
+    objectives
+        ``cost`` among them needs a price.
+    given
+        Overrides the problem's.
+
+    Returns
+    -------
+    float or None
+        ``None`` if unknown, or of no use as steps take no seconds.
+
+    Raises
+    ------
+    InvalidOptionError
+        If the price is bad, or needed and not there.
+    """
     price = given
     if price is None:
         price = problem.cluster.device.price_usd_per_hour

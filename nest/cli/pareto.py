@@ -164,7 +164,7 @@ def pareto_command(
 
     Exits with 1 if a solver of --prove contradicts the frontier.
     """
-    from nest.pareto import check_objectives, frontier
+    from nest.pareto import check_objectives, frontier, known_price
     from nest.prove import check_prover
     from nest.report.frontier import check_plot, to_document, write_plot
 
@@ -195,6 +195,8 @@ def pareto_command(
         pin,
         forbid,
     )
+    if steps is not None:
+        _check_steps(known_price(restricted.problem, chosen, price_usd))
     progress = _progress(restricted.problem.time_unit)
     try:
         found = frontier(
@@ -206,7 +208,6 @@ def pareto_command(
             workers=workers,
             on_progress=_reporter(progress, restricted.problem.quantum_ps),
         )
-        _check_steps(steps, found)
         proofs: list[Proof] = []
         if prover is not None:
             proofs = _prove(
@@ -249,8 +250,8 @@ def _check_folder(path: str | None) -> None:
         )
 
 
-def _check_steps(steps: int | None, found: Frontier) -> None:
-    if steps is not None and found.price_usd_per_hour is None:
+def _check_steps(price_usd: float | None) -> None:
+    if price_usd is None:
         raise InvalidOptionError(
             "--steps: expected a price per device and a step time in "
             "seconds, got none; pass --price-usd-per-device-hour, or leave "

@@ -232,7 +232,9 @@ def draw(axes: Axes, found: Frontier) -> None:
     dashed = False
     for index, curve in enumerate(found.curves):
         color = f"C{index % 10}"
-        label = f"{curve.devices} devices"
+        label = (
+            "1 device" if curve.devices == 1 else f"{curve.devices} devices"
+        )
         if not curve.points:
             label += " (no plan)"
         axes.plot([], [], color=color, label=label)
