@@ -1,0 +1,177 @@
+"""Exact frontiers against planners that get one memory budget at a time.
+
+For every problem the frontier of step time and memory is traced once, up to
+the largest budget. For every budget a Galvatron-style planner and a uniform,
+Megatron-style one plan for devices with so much memory. The curve must lie on
+or below every plan of theirs that fits: at the budget, and at what the plan
+holds. Writes ``bench/results/budgets.json`` and prints a table; exits with 1
+if a plan lies below a curve.
+
+    python bench/budgets.py [--problem NAME ...] [--granularity stage|layer]
+                            [--time-limit S]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import cast
+
+from msgspec.structs import replace
+from result_files import write_rows
+
+from nest.fit import with_memory
+from nest.hardware import parse_cluster
+from nest.ir.job import Granularity
+from nest.ir.problem import Problem
+from nest.pareto import Curve, frontier
+from nest.solvers.base import SolveOptions
+from nest.solvers.run import run_solver
+from nest.workloads.architectures import architecture
+from nest.workloads.graphs import Request, build_problem, choose
+
+#: Bytes per device.
+BUDGETS = (16 * 10**9, 24 * 10**9, 36 * 10**9, 80 * 10**9)
+PLANNERS = ("galvatron", "megatron")
+
+#: Model, cluster, and layers that plans do not cut apart.
+PROBLEMS = {
+    "llama2-7b-8": ("llama2-7b", "h100x8", 1),
+    "llama2-13b-32": ("llama2-13b", "h100x32", 1),
+    "llama2-70b-64": ("llama2-70b", "h100x64", 1),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--problem", nargs="*", default=list(PROBLEMS))
+    parser.add_argument("--granularity", nargs="*", default=["stage", "layer"])
+    parser.add_argument("--time-limit", type=float, default=600)
+    options = parser.parse_args()
+    rows = []
+    below = False
+    print(
+        f"{'problem':14} {'per':5} {'GB':>3} {'curve s':>9} "
+        + " ".join(f"{name:>9}  above" for name in PLANNERS)
+    )
+    for name in options.problem:
+        for granularity in options.granularity:
+            problem = load(name, granularity)
+            found = frontier(
+                with_memory(problem, max(BUDGETS)),
+                time_limit_s=options.time_limit,
+            )
+            (curve,) = found.curves
+            print(
+                f"{name:14} {granularity:5} {len(curve.points)} points in "
+                f"{curve.wall_s:.1f} s, "
+                f"{'proven' if curve.proven else 'not all proven'}",
+                flush=True,
+            )
+            for budget in BUDGETS:
+                row = compare(problem, curve, budget, options.time_limit)
+                below |= row["beaten"] is True
+                rows.append({"problem": name, **row})
+                print(describe(rows[-1]), flush=True)
+    write_rows("budgets", rows)
+    sys.exit(below)
+
+
+def load(name: str, granularity: str) -> Problem:
+    model_name, cluster, layers = PROBLEMS[name]
+    model = architecture(model_name)
+    site, num_devices = parse_cluster(cluster)
+    empty = dict.fromkeys(Request.__struct_fields__)
+    choices = choose(
+        model,
+        site,
+        num_devices,
+        Request(**{**empty, "layers_per_node": layers}),
+    )
+    problem = build_problem(model, site, num_devices, choices)
+    job = replace(problem.job, granularity=cast("Granularity", granularity))
+    return replace(problem, job=job)
+
+
+def compare(
+    problem: Problem, curve: Curve, budget: int, time_limit_s: float
+) -> dict[str, object]:
+    """Run the planners on devices with so much memory."""
+    best = curve.at_most(budget)
+    row: dict[str, object] = {
+        "granularity": problem.job.granularity,
+        "budget_bytes": budget,
+        "curve_s": None if best is None else seconds(best.step_quanta),
+        "curve_memory_bytes": None if best is None else best.memory_bytes,
+        "curve_proven": curve.proven,
+        "curve_points": len(curve.points),
+        "curve_wall_s": round(curve.wall_s, 3),
+        "gaps": len(curve.gaps),
+        # by a plan of a planner: never, where the curve is proven
+        "beaten": False,
+        "beaten_where_open": False,
+    }
+    for planner in PLANNERS:
+        result = run_solver(
+            with_memory(problem, budget),
+            planner,
+            SolveOptions(time_limit_s=time_limit_s),
+        )
+        step = result.step_quanta
+        row[f"{planner}_status"] = str(result.status or result.outcome)
+        row[f"{planner}_s"] = None if step is None else seconds(step)
+        row[f"{planner}_above"] = None
+        if step is None or result.score is None:
+            continue
+        memory = max(block.memory_bytes for block in result.score.blocks)
+        row[f"{planner}_memory_bytes"] = memory
+        if best is not None:
+            row[f"{planner}_above"] = step / best.step_quanta - 1
+        for point in (best, curve.at_most(memory)):
+            if point is None or point.step_quanta > step:
+                where = "beaten_where_open"
+                if is_proven(curve, memory, step):
+                    where = "beaten"
+                row[where] = True
+    return row
+
+
+def is_proven(curve: Curve, memory_bytes: int, step_quanta: int) -> bool:
+    """Whether the curve rules out such a plan, unless it is on it."""
+    return not any(
+        gap.above_bytes < memory_bytes
+        and gap.lower_bound_quanta <= step_quanta
+        for gap in curve.gaps
+    )
+
+
+def seconds(quanta: int) -> float:
+    return quanta / 1e9
+
+
+def describe(row: dict[str, object]) -> str:
+    cells = [
+        f"{row['problem']:14} {row['granularity']:5} "
+        f"{cast('int', row['budget_bytes']) / 1e9:3.0f} "
+        f"{number(row['curve_s'], '9.3f')}"
+    ]
+    for planner in PLANNERS:
+        step = number(row[f"{planner}_s"], "9.3f")
+        if row[f"{planner}_s"] is None:
+            step = f"{row[f'{planner}_status']:>9}"
+        cells.append(f"{step} {number(row[f'{planner}_above'], '6.1%')}")
+    if row["beaten"]:
+        cells.append("BELOW THE CURVE")
+    if row["beaten_where_open"]:
+        cells.append("below what is known of the curve")
+    return " ".join(cells)
+
+
+def number(value: object, form: str) -> str:
+    if value is None:
+        return " " * int(form.partition(".")[0])
+    return format(value, form)
+
+
+if __name__ == "__main__":
+    main()
