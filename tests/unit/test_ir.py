@@ -105,7 +105,11 @@ def full_problem():
         time_unit="ms",
         cluster=replace(
             problem.cluster,
-            device=replace(problem.cluster.device, reserve_bytes=7),
+            device=replace(
+                problem.cluster.device,
+                reserve_bytes=7,
+                price_usd_per_hour=2.5,
+            ),
             topology=Hierarchy(levels=levels, algorithms="nccl"),
         ),
     )
