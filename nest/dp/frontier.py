@@ -64,10 +64,13 @@ MOST_LEVELS = 64
 
 #: So few candidates of a level go to the labels; more are bounded again in a
 #: part of its memory.
-ENOUGH = 20_000
+ENOUGH = 4_000
 
 #: Memory within this fraction of another is not worth a cut.
 NEAR = 256
+
+#: So few labels are compared all with all.
+SQUARE = 160
 
 Say = Callable[[str], None]
 
@@ -550,7 +553,8 @@ class LevelSearch(PipelineSearch):
             reachable = (prefix.stages[offset, found.source] < INFINITE) & (
                 suffix.stages[after, found.target] < INFINITE
             )
-            found = found.take(reachable)
+            if not reachable.all():
+                found = found.take(reachable)
             assert isinstance(found, SizedCandidates)
             source, target = found.source, found.target
             worst = np.maximum(
@@ -721,13 +725,15 @@ class LevelSearch(PipelineSearch):
         state, total, worst, sync, stages, memory = columns[:6]
         need = self._need(stages)
         estimate = total + self.extra_slots * worst + sync
-        order = np.lexsort((memory, need, sync, worst, total, estimate, state))
+        # No label is beaten by a later one.
+        order = np.lexsort((memory + need + worst, estimate, state))
         criteria = [total, worst, sync, need, memory]
         if self._stage_counts is not None:
             # As many stages, or it is no substitute.
             criteria += [stages, -stages]
-        table = np.stack([column[order] for column in criteria], axis=1)
-        keep = non_dominated_rows(state[order], table, max_labels)
+        keep = non_dominated_rows(
+            state[order], [column[order] for column in criteria], max_labels
+        )
         kept = [column[order[keep]] for column in columns]
         kept.append(np.searchsorted(kept[0], np.arange(self.num_sets + 1)))
         return _Labels(*kept)
@@ -755,42 +761,42 @@ class LevelSearch(PipelineSearch):
 
 
 def non_dominated_rows(
-    state: Ints, table: Ints, max_rows: int | None
-) -> NDArray[np.intp]:
+    state: Ints, columns: Sequence[Ints], max_rows: int | None
+) -> Ints:
     """Return the rows of each state that no earlier one beats.
 
     Rows are ordered by state, and so that none is beaten by a later one of
     its state unless they are equal.
     """
     alive = np.arange(len(state))
-    if not len(state):
+    kept: list[Ints] = []
+    number = 0
+    # The first row of every state is kept, and drops what it beats.
+    while len(alive) > SQUARE or (max_rows is not None and len(alive)):
+        states = state[alive]
+        first = np.flatnonzero(np.r_[True, states[1:] != states[:-1]])
+        heads = alive[first]
+        kept.append(heads)
+        number += 1
+        if number == max_rows:
+            return np.sort(np.concatenate(kept))
+        head = np.repeat(heads, np.diff(np.r_[first, len(alive)]))
+        beaten = columns[0][head] <= columns[0][alive]
+        for column in columns[1:]:
+            beaten &= column[head] <= column[alive]
+        alive = alive[~beaten]
+    if len(alive):
+        # Compare all with all.
+        states = state[alive]
+        beats = np.tri(len(alive), k=-1, dtype=np.bool_).T
+        beats &= states[:, None] == states[None, :]
+        for column in columns:
+            values = column[alive]
+            beats &= values[:, None] <= values[None, :]
+        kept.append(alive[~beats.any(axis=0)])
+    if not kept:
         return alive
-    if max_rows == 1:
-        return np.flatnonzero(np.r_[True, state[1:] != state[:-1]])
-    for shift in (1, 2, 3):
-        if len(alive) <= shift:
-            break
-        front, back = alive[:-shift], alive[shift:]
-        beaten = (state[front] == state[back]) & (
-            table[front] <= table[back]
-        ).all(axis=1)
-        alive = np.delete(alive, np.flatnonzero(beaten) + shift)
-    states = state[alive]
-    starts = np.flatnonzero(np.r_[True, states[1:] != states[:-1]])
-    ends = np.r_[starts[1:], len(states)]
-    kept = []
-    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-        rest = alive[start:end]
-        number = 0
-        while len(rest):
-            head = rest[0]
-            kept.append(head)
-            number += 1
-            if number == max_rows:
-                break
-            rest = rest[1:]
-            rest = rest[~(table[rest] >= table[head]).all(axis=1)]
-    return np.array(kept, dtype=np.intp)
+    return np.sort(np.concatenate(kept))
 
 
 class FitTables(StageTables):
