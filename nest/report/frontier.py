@@ -24,6 +24,9 @@ from nest.versions import DISTRIBUTION, machine, versions
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+#: Beyond this ratio of step times a plot is logarithmic.
+_WIDE_RATIO = 4
+
 #: Formats of a plot, by the end of the file's name.
 PLOT_SUFFIXES = (".svg", ".png", ".pdf")
 
@@ -267,6 +270,11 @@ def draw(axes: Axes, found: Frontier) -> None:
     )
     axes.set_xlabel("memory of the fullest device (GiB)")
     axes.set_ylabel(f"step time ({scale.unit})")
+    times = [time(p) for curve in found.curves for p in curve.points]
+    if times and 0 < _WIDE_RATIO * min(times) < max(times):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("{x:g}")
     axes.grid(alpha=0.3)
     axes.legend(title="dashed: not proven" if dashed else None)
 

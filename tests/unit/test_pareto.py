@@ -781,6 +781,34 @@ def test_lines_are_dashed_where_they_are_not_proven():
     }
 
 
+@pytest.mark.parametrize(("slow", "kind"), [(3, "linear"), (40, "log")])
+def test_wide_plots_are_logarithmic(slow, kind):
+    """30 ns with 10 bytes, or 4 or 41 times as long with 4 bytes."""
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    from nest.report.frontier import draw
+
+    cost = make_cost(
+        10,
+        20,
+        activations=(
+            Activations(kept_bytes=10),
+            Activations(
+                recompute="selective", kept_bytes=4, extra_ns=30 * slow
+            ),
+        ),
+    )
+    problem = make_problem(
+        {"a": cost}, devices=1, recompute=("none", "selective")
+    )
+    found = frontier(problem)
+    assert vectors(found) == [(30, 10, 1), (30 + 30 * slow, 4, 1)]
+    axes = Figure().add_subplot()
+    draw(axes, found)
+    assert axes.get_yscale() == kind
+
+
 def test_plots_need_a_known_suffix_and_matplotlib():
     for path, got in (("a.gif", ".gif"), ("a", "no suffix")):
         with pytest.raises(
