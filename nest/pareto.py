@@ -198,8 +198,8 @@ def frontier(
         Wall-clock limit for all of it. Sizes that have to wait for a process
         share what is left, small ones first.
     workers
-        Processes that share the sizes of clusters; with 1 this process
-        does it all.
+        Processes that share the sizes of clusters, or the cases of a single
+        size; with 1 this process does it all.
     on_progress
         Called now and then.
 
@@ -244,7 +244,7 @@ def frontier(
     say = on_progress or _silent
     deadline = Deadline(time_limit_s)
     if workers == 1 or len(sizes) == 1:
-        traced = _trace_here(problems, deadline, say)
+        traced = _trace_here(problems, deadline, say, workers)
     else:
         traced = _Pool(problems, deadline, workers, say).run()
     curves = tuple(_checked_curve(*item) for item in traced)
@@ -395,7 +395,10 @@ def _share(deadline: Deadline, left: int, workers: int) -> Deadline:
 
 
 def _trace_here(
-    problems: Sequence[Problem], deadline: Deadline, say: OnProgress
+    problems: Sequence[Problem],
+    deadline: Deadline,
+    say: OnProgress,
+    workers: int,
 ) -> list[tuple[Problem, _Traced]]:
     from nest.dp.curve import trace
 
@@ -403,7 +406,7 @@ def _trace_here(
     for number, problem in enumerate(problems):
         clock = _share(deadline, len(problems) - number, 1)
         size = problem.cluster.num_devices
-        points, gaps = trace(problem, clock, partial(say, size))
+        points, gaps = trace(problem, clock, partial(say, size), workers)
         traced = _Traced(tuple(points), tuple(gaps), clock.elapsed_s)
         found.append((problem, traced))
     return found

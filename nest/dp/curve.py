@@ -25,6 +25,7 @@ def trace(
     problem: Problem,
     deadline: Deadline,
     say: Say = ignore,
+    workers: int = 1,
 ) -> tuple[list[Point], list[Gap]]:
     """Return the frontier of step time and memory, and what is not proven.
 
@@ -37,6 +38,8 @@ def trace(
         When to give up.
     say
         Told now and then what goes on.
+    workers
+        Processes that share the cases of it.
 
     Returns
     -------
@@ -52,7 +55,7 @@ def trace(
         If the graph has too many closed sets.
     """
     model = CostModel(problem)
-    return search(model, closed_sets(problem.graph), deadline, say)
+    return search(model, closed_sets(problem.graph), deadline, say, workers)
 
 
 class CurveTracer:

@@ -37,6 +37,7 @@ from nest.dp.cases import make_plan, work_bound
 from nest.dp.cases import search as search_cases
 from nest.dp.closed_sets import ClosedSets
 from nest.dp.errors import OutOfTimeError
+from nest.dp.forked import Link, share
 from nest.dp.layerwise import LayerTables
 from nest.dp.pipeline import Chosen, PipelineSearch
 from nest.dp.stages import (
@@ -874,6 +875,8 @@ class FrontierSearch:
         When to give up.
     say
         Told now and then what goes on.
+    workers
+        Processes that share the cases.
 
     Attributes
     ----------
@@ -889,9 +892,12 @@ class FrontierSearch:
         sets: ClosedSets,
         deadline: Deadline,
         say: Say = ignore,
+        workers: int = 1,
     ) -> None:
         self.model, self.sets = model, sets
         self.deadline, self.say = deadline, say
+        self.workers = workers
+        self._link: Link | None = None
         self.capacity = model.problem.cluster.device.memory_bytes
         self.staircase = Staircase()
         self.gaps = [Gap(0, self.capacity, 0)]
@@ -911,12 +917,11 @@ class FrontierSearch:
             for item in opened:
                 item.unsettled = [Gap(*whole, item.bound)]
             self._first_sweep(opened)
-            for number, item in enumerate(opened, 1):
-                self.say(
-                    f"case {number} of {len(opened)}: R="
-                    f"{item.case.replicas}, B={item.case.micro_batch}; "
-                    f"{len(self.staircase.points)} points"
-                )
+            if self.workers > 1:
+                self._share_cases(opened, whole)
+                return
+            for number, item in enumerate(opened):
+                self.say(self._name(opened, number))
                 self._search(item, self._split(whole, NUM_PARTS), None)
         except OutOfTimeError:
             if any(item.unsettled for item in opened):
@@ -924,6 +929,50 @@ class FrontierSearch:
                 self.gaps = merge_gaps(gaps)
             return
         self.gaps = []
+
+    def _name(self, opened: Sequence[_Open], number: int) -> str:
+        case = opened[number].case
+        return (
+            f"case {number + 1} of {len(opened)}: R={case.replicas}, "
+            f"B={case.micro_batch}; {len(self.staircase.points)} points"
+        )
+
+    def _share_cases(
+        self, opened: Sequence[_Open], whole: tuple[int, int]
+    ) -> None:
+        """Search the cases in several processes; note what is left."""
+
+        def run(number: int, link: Link) -> list[Gap]:
+            self._link = link
+            item = opened[number]
+            self._hear()
+            try:
+                self._search(item, self._split(whole, NUM_PARTS), None)
+            except OutOfTimeError:
+                raise OutOfTimeError(item.unsettled) from None
+            return item.unsettled
+
+        found = share(
+            len(opened),
+            self.workers,
+            run,
+            self.staircase.add,
+            self.say,
+            lambda number: self._name(opened, number),
+        )
+        gaps = []
+        for number, item in enumerate(opened):
+            left, in_time = found.get(number, (item.unsettled, False))
+            if not in_time:
+                gaps += left
+        self.gaps = merge_gaps(gaps)
+
+    def _hear(self) -> None:
+        """Add what other processes found to what is known."""
+        if self._link is not None:
+            for point in self._link.heard():
+                assert isinstance(point, Point)
+                self.staircase.add(point)
 
     def _first_sweep(self, opened: Sequence[_Open]) -> None:
         """Find plans to start from, in the cases that are searched fast."""
@@ -969,7 +1018,8 @@ class FrontierSearch:
         """Add a plan to what is known; return its memory."""
         plan = make_plan(self.model, tables, chosen)
         point = make_point(self.model, plan)
-        self.staircase.add(point)
+        if self.staircase.add(point) and self._link is not None:
+            self._link.tell(point)
         return point.memory_bytes
 
     def _find_least(self, opened: list[_Open]) -> bool:
@@ -1073,6 +1123,7 @@ class FrontierSearch:
         before: LevelSearch | None = None
         children: list[int] = []
         while intervals:
+            self._hear()
             levels = self._levels(item, intervals, guess)
             item.tables.set_levels(levels)
             search = LevelSearch(
@@ -1164,6 +1215,7 @@ def search(
     sets: ClosedSets,
     deadline: Deadline,
     say: Say = ignore,
+    workers: int = 1,
 ) -> tuple[list[Point], list[Gap]]:
     """Return the frontier of a problem, and what of it is not proven.
 
@@ -1179,6 +1231,8 @@ def search(
         When to give up.
     say
         Told now and then what goes on.
+    workers
+        Processes that share the search level by level.
 
     Returns
     -------
@@ -1188,7 +1242,7 @@ def search(
     staircase = Staircase()
     uniform, turns = model.preset.uniform, model.preset.ranks_take_turns
     if not uniform and not turns:
-        levels = FrontierSearch(model, sets, deadline, say)
+        levels = FrontierSearch(model, sets, deadline, say, workers)
         levels.run()
         if model.problem.job.granularity == "stage":
             return levels.staircase.points, levels.gaps
