@@ -54,6 +54,7 @@ Deviations from paper and code:
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -67,7 +68,6 @@ from baselines.alpa_inter import (
 from baselines.alpa_intra import (
     StageChoices,
     mesh_configurations,
-    node_size,
     stage_choices,
     submesh_sizes,
 )
@@ -76,13 +76,17 @@ from baselines.common import (
     StageChoice,
     answer,
     chain,
+    check_time,
     make_plan,
+    node_size,
     one_strategy_per_stage,
+    read_choice,
+    read_count,
+    why_not_alike,
+    why_not_turns,
 )
 from nest.cost.model import CostModel
-from nest.cost.presets import get_preset
 from nest.cost.space import Case, cases, stage_counts, strategies
-from nest.errors import InvalidOptionError
 from nest.ir.plan import RECOMPUTE, Plan, Recompute, Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import (
@@ -100,9 +104,10 @@ from nest.units import quanta_to_ns
 #: Clusters of layers, unless option ``layers`` says otherwise.
 NUM_CLUSTERS = 16
 
-#: Values of the options, the default first.
-SUBMESHES = ("power_of_two", "all")
-PLACEMENTS = ("aligned", "any")
+#: Values of the options: whether all numbers of nodes are submeshes, and
+#: whether no stage may be on more nodes than it must.
+SUBMESHES = {"power_of_two": False, "all": True}
+PLACEMENTS = {"aligned": True, "any": False}
 
 
 class AlpaSolver:
@@ -112,7 +117,7 @@ class AlpaSolver:
     capabilities: ClassVar[Capabilities] = Capabilities(
         exact=False,
         anytime=True,
-        method="Alpa (re-impl.): ILP inside stages, DP over stages",
+        method="Alpa (re-impl.): integer program in stages, DP over them",
         requires=("numpy", "pulp"),
         searches=frozenset({"granularity"}),
         objective=(
@@ -121,9 +126,12 @@ class AlpaSolver:
         ),
         overruns=True,
         options={
-            "layers": f"clusters of layers (default {NUM_CLUSTERS})",
+            "clusters": (
+                f"join the layers to this many clusters (default "
+                f"{NUM_CLUSTERS})"
+            ),
             "recompute": (
-                "none, selective, full, or auto: none and full, the better "
+                "none, selective, full, or auto, the better of none and full "
                 "(default auto)"
             ),
             "zero": (
@@ -133,7 +141,7 @@ class AlpaSolver:
                 "power_of_two or all numbers of nodes (default power_of_two)"
             ),
             "placement": (
-                "aligned: no stage on more nodes than it must, or any "
+                "aligned, no stage on more nodes than it must, or any "
                 "(default aligned)"
             ),
         },
@@ -141,13 +149,9 @@ class AlpaSolver:
 
     def unsupported(self, problem: Problem) -> str | None:
         """Return why Alpa's space does not meet the problem, or ``None``."""
-        preset = get_preset(problem.preset)
-        if preset.uniform or preset.ranks_take_turns:
-            return (
-                f"$.preset: expected one whose stages choose their own "
-                f"strategies and split every micro-batch, got "
-                f"{problem.preset!r}; use preset 'standard'"
-            )
+        reason = why_not_turns(problem) or why_not_alike(problem)
+        if reason is not None:
+            return reason
         for field, what in (
             ("replicas", "a single pipeline"),
             ("context_parallel", "no context parallelism"),
@@ -207,24 +211,24 @@ class _Search:
         self, problem: Problem, options: SolveOptions, deadline: Deadline
     ) -> None:
         self.problem, self.deadline = problem, deadline
-        num_clusters = _read_layers(options)
+        num_clusters = read_count(options, "alpa", "clusters", NUM_CLUSTERS)
         self.recompute = _read_recompute(problem, options)
         self.zero = _read_zero(problem, options)
-        every = _read_choice(options, "submeshes", SUBMESHES) == "all"
-        placement = _read_choice(options, "placement", PLACEMENTS)
+        every = read_choice(
+            options, "alpa", "submeshes", SUBMESHES, "power_of_two"
+        )
+        aligned = read_choice(
+            options, "alpa", "placement", PLACEMENTS, "aligned"
+        )
         self.model = CostModel(problem)
         self.order = chain(problem)
         self.clusters: list[Span] = cluster(
             *read_graph(self.model, self.order), num_clusters
         )
-        cluster_of = problem.cluster
-        self.node = node_size(
-            [level.fan_out for level in cluster_of.topology.levels],
-            cluster_of.num_devices,
-        )
-        self.aligned = self.node if placement == "aligned" else None
+        self.node = node_size(problem)
+        self.aligned = self.node if aligned else None
         self.sizes = submesh_sizes(
-            self.node, cluster_of.num_devices, every=every
+            self.node, problem.cluster.num_devices, every=every
         )
         self.known: dict[object, tuple[int, ...]] = {}
         self.plan: Plan | None = None
@@ -255,17 +259,13 @@ class _Search:
             counts,
             node=self.aligned,
             cutoff=self.objective,
-            check_time=self._check_time,
+            check_time=partial(check_time, self.deadline),
         )
         if found is None:
             return False
         self.objective = found.objective(case.num_micro_batches)
         self.plan = self._plan(case, choices, found)
         return True
-
-    def _check_time(self) -> None:
-        if self.deadline.passed:
-            raise TimeoutError
 
     def _usable(self, case: Case, recompute: Recompute) -> list[Strategy]:
         return [
@@ -288,7 +288,7 @@ class _Search:
                 self.node,
                 per_layer=not one_strategy_per_stage(self.problem),
             ):
-                self._check_time()
+                check_time(self.deadline)
                 found.append(
                     stage_choices(
                         self.model,
@@ -384,54 +384,20 @@ class _Search:
 # Options
 
 
-def _read_layers(options: SolveOptions) -> int:
-    text = options.extra.get("layers", str(NUM_CLUSTERS))
-    if not text.isdecimal() or int(text) < 1:
-        raise InvalidOptionError(
-            f"alpa.layers: expected a whole number >= 1, got {text!r}; "
-            f"correct the value"
-        )
-    return int(text)
-
-
 def _read_recompute(
     problem: Problem, options: SolveOptions
 ) -> list[Recompute]:
     allowed: list[Recompute] = [
         name for name in RECOMPUTE if name in problem.job.recompute
     ]
-    text = options.extra.get("recompute", "auto")
-    if text == "auto":
-        return [name for name in allowed if name != "selective"] or allowed
-    for name in allowed:
-        if name == text:
-            return [name]
-    raise InvalidOptionError(
-        f"alpa.recompute: expected auto or what the job allows "
-        f"({', '.join(allowed)}), got {text!r}; correct the value"
-    )
+    choices: dict[str, list[Recompute]] = {
+        "auto": [name for name in allowed if name != "selective"] or allowed,
+        **{name: [name] for name in allowed},
+    }
+    return read_choice(options, "alpa", "recompute", choices, "auto")
 
 
 def _read_zero(problem: Problem, options: SolveOptions) -> int:
-    allowed = sorted(problem.job.zero)
-    default = 1 if 1 in allowed else allowed[0]
-    text = options.extra.get("zero", str(default))
-    for stage in allowed:
-        if text == str(stage):
-            return stage
-    raise InvalidOptionError(
-        f"alpa.zero: expected what the job allows "
-        f"({', '.join(map(str, allowed))}), got {text!r}; correct the value"
-    )
-
-
-def _read_choice(
-    options: SolveOptions, name: str, values: tuple[str, ...]
-) -> str:
-    text = options.extra.get(name, values[0])
-    if text not in values:
-        raise InvalidOptionError(
-            f"alpa.{name}: expected {' or '.join(values)}, got {text!r}; "
-            f"correct the value"
-        )
-    return text
+    choices = {str(zero): zero for zero in sorted(problem.job.zero)}
+    default = "1" if "1" in choices else next(iter(choices))
+    return read_choice(options, "alpa", "zero", choices, default)

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from baselines.alpa_inter import INFINITE
 from baselines.alpa_layers import Span
 from baselines.alpa_shardings import Pairs, least_shardings
-from baselines.common import front_terms
+from baselines.common import check_time, front_terms
 from nest.cost.model import CostModel
 from nest.cost.space import Case
 from nest.ir.plan import Strategy
@@ -65,16 +65,6 @@ class StageChoices(NamedTuple):
 
 
 # Submeshes
-
-
-def node_size(fan_outs: Sequence[int], num_devices: int) -> int:
-    """Return the devices of a node: the lowest level that joins several."""
-    size = 1
-    for fan_out in fan_outs:
-        size *= fan_out
-        if size > 1:
-            break
-    return min(size, num_devices)
 
 
 def submesh_sizes(node: int, num_devices: int, *, every: bool) -> list[int]:
@@ -188,8 +178,7 @@ def stage_choices(
                 span = range(clusters[i][0], clusters[k][1])
                 picks = tuple(cheapest[span.start : span.stop].tolist())
                 if not plain and mixed[i, k]:
-                    if deadline.passed:
-                        raise TimeoutError
+                    check_time(deadline)
                     picks = table.shard(span, deadline, known)
                     times[i, k] = table.time(span, picks)
                     behind[i, k] = table.behind(span, picks)

@@ -1,4 +1,4 @@
-"""What the planners share: chains of layers, plans, answers.
+"""What the planners share: chains of layers, plans, options, answers.
 
 Planners see a problem as a chain: its layers in topological order, cut into
 contiguous ranges. Any such range is the difference of two closed sets, so
@@ -8,14 +8,24 @@ every partition of the chain is a legal sequence of stages.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from nest.cost.model import Block, CostModel, LayerTerms
 from nest.cost.presets import get_preset
-from nest.cost.space import Case
+from nest.cost.space import Case, is_uniform, strategies
+from nest.errors import InvalidOptionError
 from nest.ir.plan import RECOMPUTE, Plan, Stage, Strategy
 from nest.ir.problem import Problem
-from nest.solvers.base import Limit, SolverOutput, Status
+from nest.solvers.base import (
+    Deadline,
+    Limit,
+    SolveOptions,
+    SolverOutput,
+    Status,
+)
+
+T = TypeVar("T")
 
 #: What a planner chose for one stage: its layers ``[start, stop)`` of the
 #: chain, and one strategy for all of them or one per layer.
@@ -48,13 +58,98 @@ def why_not_turns(problem: Problem) -> str | None:
 
 def why_not_alike(problem: Problem) -> str | None:
     """Return why a planner whose stages differ cannot search, if so."""
-    if get_preset(problem.preset).uniform:
+    if is_uniform(problem):
         return (
             f"$.preset: expected stages that may differ in strategy, got "
             f"preset {problem.preset!r}, under which all are alike; use "
             f"preset 'standard' or another solver"
         )
     return None
+
+
+def check_time(deadline: Deadline) -> None:
+    """Raise ``TimeoutError``, which no planner lets out, if time is up."""
+    if deadline.passed:
+        raise TimeoutError
+
+
+def read_count(
+    options: SolveOptions, solver: str, key: str, default: int
+) -> int:
+    """Return an option that is a whole number above 0.
+
+    Raises
+    ------
+    InvalidOptionError
+        If it is something else.
+    """
+    text = options.extra.get(key, str(default))
+    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
+        raise InvalidOptionError(
+            f"option {solver}.{key}: expected a whole number >= 1, got "
+            f"{text!r}; correct the value"
+        )
+    return int(text)
+
+
+def read_choice(
+    options: SolveOptions,
+    solver: str,
+    key: str,
+    choices: Mapping[str, T],
+    default: str,
+) -> T:
+    """Return what an option chooses.
+
+    Parameters
+    ----------
+    options, solver, key
+        Which option.
+    choices
+        Its values by their texts.
+    default
+        The text where the option is not given.
+
+    Raises
+    ------
+    InvalidOptionError
+        If it is no text of ``choices``.
+    """
+    text = options.extra.get(key, default)
+    if text not in choices:
+        raise InvalidOptionError(
+            f"option {solver}.{key}: expected {' or '.join(choices)}, got "
+            f"{text!r}; correct the value"
+        )
+    return choices[text]
+
+
+def case_strategies(problem: Problem, case: Case) -> list[Strategy]:
+    """Return the strategies that a replica has the devices for."""
+    return [
+        strategy
+        for strategy in strategies(problem, case.micro_batch)
+        if strategy.devices <= case.devices
+    ]
+
+
+def in_flight(problem: Problem, case: Case, stages_left: int) -> int:
+    """Return the micro-batches whose activations a stage keeps at most.
+
+    Of the preset ``standard``: all under GPipe, ``min(M, stages_left)`` under
+    1F1B, with ``stages_left`` counted from the stage itself to the end of the
+    pipeline.
+    """
+    if problem.job.schedule == "1f1b":
+        return min(case.num_micro_batches, stages_left)
+    return case.num_micro_batches
+
+
+def node_size(problem: Problem) -> int:
+    """Return the devices of a node: the lowest level that joins several."""
+    cluster = problem.cluster
+    sizes = [size for size in cluster.topology.capacities if size > 1]
+    return min([*sizes, cluster.num_devices])
 
 
 def even_split(num_layers: int, num_stages: int) -> list[tuple[int, int]]:
@@ -83,8 +178,8 @@ def even_split(num_layers: int, num_stages: int) -> list[tuple[int, int]]:
 def repeated_range(problem: Problem) -> tuple[int, int]:
     """Return the range of the chain between single layers at its ends.
 
-    Layers whose kind occurs only once: an embedding, an output layer. The
-    whole chain if no kind occurs twice.
+    Single layers are those whose kind occurs only once: an embedding, an
+    output layer. The whole chain if no kind occurs twice.
     """
     kinds = [problem.graph.layers[i].kind for i in chain(problem)]
     count = Counter(kinds)
@@ -129,26 +224,33 @@ def front_terms(
     return model.layer_terms(position, strategy, case.micro_batch, block)
 
 
+def make_stage(
+    problem: Problem, layers: Iterable[int], chosen: Sequence[Strategy]
+) -> Stage:
+    """Return a stage of layers, by position.
+
+    ``chosen`` is the strategy of each, or one for all.
+    """
+    alike = len(set(chosen)) == 1
+    return Stage(
+        layers=tuple(problem.graph.layers[i].id for i in layers),
+        devices=chosen[0].devices,
+        strategy=chosen[0] if alike else None,
+        strategies=None if alike else tuple(chosen),
+    )
+
+
 def make_plan(
     problem: Problem, case: Case, stages: Sequence[StageChoice]
 ) -> Plan:
     """Return the plan of a partition of the chain, in pipeline order."""
     order = chain(problem)
-    layers = problem.graph.layers
     made = []
     for start, stop, chosen in stages:
-        strategies = (
-            (chosen,) if isinstance(chosen, Strategy) else tuple(chosen)
+        strategies_of = (
+            [chosen] if isinstance(chosen, Strategy) else list(chosen)
         )
-        alike = len(set(strategies)) == 1
-        made.append(
-            Stage(
-                layers=tuple(layers[i].id for i in order[start:stop]),
-                devices=strategies[0].devices,
-                strategy=strategies[0] if alike else None,
-                strategies=None if alike else strategies,
-            )
-        )
+        made.append(make_stage(problem, order[start:stop], strategies_of))
     return Plan(
         replicas=case.replicas,
         micro_batch=case.micro_batch,

@@ -15,21 +15,22 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from baselines.common import chain
+from baselines.common import chain, read_count
 from nest.cost.model import CostModel
 from nest.dp.closed_sets import ClosedSets, closed_sets, enumerate_masks
-from nest.errors import InvalidOptionError
 from nest.ir.plan import Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import SolveOptions
 
 #: Above this many closed sets a graph is searched in one topological order.
-MAX_DOWNSETS = 300
+MAX_CLOSED_SETS = 300
 
 #: What the option says.
-DOWNSETS_OPTION = {
-    "max_downsets": "search a graph with more closed sets in one topological "
-    f"order of its layers (default {MAX_DOWNSETS})"
+CLOSED_SETS_OPTION = {
+    "max_closed_sets": (
+        "search graphs with more closed sets in one topological order of the "
+        f"layers (default {MAX_CLOSED_SETS})"
+    )
 }
 
 Floats = NDArray[np.float64]
@@ -62,7 +63,7 @@ class Stages:
         ``(closed sets + 1,)``: the first stage that starts at each set.
     """
 
-    def __init__(self, problem: Problem, limit: int = MAX_DOWNSETS) -> None:
+    def __init__(self, problem: Problem, limit: int = MAX_CLOSED_SETS) -> None:
         self._order = chain(problem)
         self._edges = problem.graph.index_edges()
         self._known: dict[tuple[str, str, tuple[float, ...]], Floats] = {}
@@ -183,18 +184,20 @@ def weight_bytes(
     return terms.weight_bytes
 
 
-def read_max_downsets(solver: str, options: SolveOptions) -> int:
-    """Return the limit on closed sets that the options ask for.
+def read_stages(
+    solver: str, problem: Problem, options: SolveOptions
+) -> tuple[Stages, list[str]]:
+    """Return all stages under the limit of the options, and remarks.
 
     Raises
     ------
     InvalidOptionError
-        If it is no whole number above 0.
+        If ``max_closed_sets`` is no whole number above 0.
     """
-    text = options.extra.get("max_downsets", str(MAX_DOWNSETS))
-    if not text.isdecimal() or int(text) < 1:
-        raise InvalidOptionError(
-            f"{solver}.max_downsets: expected a whole number >= 1, got "
-            f"{text!r}; correct the value"
-        )
-    return int(text)
+    limit = read_count(options, solver, "max_closed_sets", MAX_CLOSED_SETS)
+    stages = Stages(problem, limit)
+    if not stages.linear:
+        return stages, []
+    return stages, [
+        f"one topological order of a graph with more than {limit} closed sets"
+    ]

@@ -61,7 +61,6 @@ Deviations from the code
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import ClassVar, NamedTuple
@@ -76,6 +75,9 @@ from baselines.common import (
     front_terms,
     make_plan,
     one_strategy_per_stage,
+    repeated_range,
+    why_not_alike,
+    why_not_turns,
 )
 from baselines.galvatron_core import (
     Choice,
@@ -90,6 +92,7 @@ from baselines.galvatron_core import (
     solve_tasks,
     usable_mib,
 )
+from baselines.transfers import Transfers
 from nest.cost.model import Block, CostModel, LayerTerms
 from nest.cost.space import Case, cases, stage_counts, strategies
 from nest.ir.plan import Plan, Strategy
@@ -126,21 +129,15 @@ class GalvatronSolver:
     capabilities: ClassVar[Capabilities] = Capabilities(
         exact=False,
         anytime=True,
-        method="dynamic program over layers and memory, stage by stage",
+        method="Galvatron (re-impl.): DP over layers and memory per stage",
         searches=frozenset({"granularity"}),
         objective="Galvatron's pipeline time",
         overruns=True,
     )
 
     def unsupported(self, problem: Problem) -> str | None:
-        """Return why the preset's plans are not Galvatron's, or ``None``."""
-        if problem.preset == "standard":
-            return None
-        return (
-            f"$.preset: expected 'standard', as Galvatron's stages and data "
-            f"parallel ranks are not those of {problem.preset!r}, got "
-            f"{problem.preset!r}; use another solver"
-        )
+        """Return why this problem cannot be searched, or ``None``."""
+        return why_not_turns(problem) or why_not_alike(problem)
 
     def solve(
         self,
@@ -232,34 +229,9 @@ def budget_units(memory_bytes: int) -> int:
     return usable_mib(memory_bytes // memory_unit_bytes(memory_bytes))
 
 
-def split_chain(problem: Problem) -> tuple[int, int]:
-    """Return the range of the chain that holds the layers.
-
-    What comes before and behind is embedding and head: positions of kinds
-    that occur once in the graph. A chain of such kinds only is all layers.
-    """
-    kinds = [problem.graph.layers[i].kind for i in chain(problem)]
-    counts = Counter(kinds)
-    inner = [i for i, kind in enumerate(kinds) if counts[kind] > 1]
-    if not inner:
-        return 0, len(kinds)
-    return inner[0], inner[-1] + 1
-
-
-def cut_bytes(problem: Problem) -> list[int]:
-    """Return the bytes per sample that cross the chain before each position.
-
-    Every tensor once, with the largest size any later layer needs.
-    """
-    place = {node: i for i, node in enumerate(chain(problem))}
-    crossing = [0] * len(place)
-    for tensor in CostModel(problem).tensors:
-        readers = sorted(
-            (place[node], size) for node, size in tensor.consumers
-        )
-        for cut in range(place[tensor.producer] + 1, readers[-1][0] + 1):
-            crossing[cut] += max(size for i, size in readers if i >= cut)
-    return crossing
+def cut_bytes(transfers: Transfers) -> list[int]:
+    """Return the bytes per sample that cross the chain before each layer."""
+    return [sum(sizes) for sizes in transfers.crossing[:-1]]
 
 
 def list_tasks(problem: Problem, model: CostModel) -> list[Task]:
@@ -268,7 +240,7 @@ def list_tasks(problem: Problem, model: CostModel) -> list[Task]:
     Of each pipeline degree only those that use the most devices.
     """
     order = chain(problem)
-    first, last = split_chain(problem)
+    first, last = repeated_range(problem)
     ends = [*order[:first], *order[last:]]
     found: list[Task] = []
     most_used: dict[tuple[int, int], int] = {}
@@ -406,8 +378,8 @@ class _Search:
         )
         self.order = chain(problem)
         self.kinds = [problem.graph.layers[i].kind for i in self.order]
-        self.first, self.last = split_chain(problem)
-        self.cuts = cut_bytes(problem)
+        self.first, self.last = repeated_range(problem)
+        self.cuts = cut_bytes(Transfers(problem, self.model))
         self.coarse = one_strategy_per_stage(problem)
         self.unit_bytes = memory_unit_bytes(
             problem.cluster.device.memory_bytes

@@ -63,18 +63,20 @@ from typing import ClassVar, NamedTuple
 from baselines.common import (
     StageChoice,
     answer,
+    case_strategies,
     chain,
     even_split,
     make_plan,
     one_strategy_per_stage,
     plainest,
+    read_count,
     why_not_alike,
     why_not_turns,
 )
-from baselines.random_plans import draw_stages, drawable, read_count
+from baselines.random_plans import draw_stages, drawable
 from baselines.transfers import Transfers
 from nest.cost.model import Block, CostModel
-from nest.cost.space import Case, cases, stage_counts, strategies
+from nest.cost.space import Case, cases, stage_counts
 from nest.errors import InvalidOptionError
 from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
@@ -140,7 +142,7 @@ class McmcSolver:
     capabilities: ClassVar[Capabilities] = Capabilities(
         exact=False,
         anytime=True,
-        method="FlexFlow's random walk (re-implementation)",
+        method="FlexFlow (re-impl.): random walk, no pipelining",
         searches=frozenset({"granularity"}),
         objective=(
             "simulated time without pipelining, plus 1 ms per MB that a "
@@ -149,9 +151,10 @@ class McmcSolver:
         overruns=True,
         remedies=("micro_batch", "recompute", "zero"),
         options={
-            "budget": f"how many proposals (default {BUDGET})",
+            "budget": f"stop after this many proposals (default {BUDGET})",
             "alpha": (
-                f"how unlikely a loss of 1 ms is taken (default {ALPHA:g})"
+                f"take a loss of d ms with probability exp(-alpha d) "
+                f"(default {ALPHA:g})"
             ),
         },
     )
@@ -242,11 +245,7 @@ class Walk:
     def pool(self, case: Case) -> list[Strategy]:
         """Return the strategies of a case that the walk may use."""
         if case not in self._pools:
-            found = [
-                strategy
-                for strategy in strategies(self.problem, case.micro_batch)
-                if strategy.devices <= case.devices
-            ]
+            found = case_strategies(self.problem, case)
             if self.reduced:
                 found = plainest(self.problem, found)
             self._pools[case] = found

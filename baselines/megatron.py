@@ -64,7 +64,9 @@ import msgspec
 from baselines.common import (
     answer,
     even_split,
+    in_flight,
     make_plan,
+    node_size,
     repeated_range,
     why_not_turns,
 )
@@ -114,7 +116,7 @@ class MegatronSolver:
     name: ClassVar[str] = "megatron"
     capabilities: ClassVar[Capabilities] = Capabilities(
         exact=False,
-        method="hand rules of Megatron-LM: tp in a node, pp to fit, dp",
+        method="Megatron-LM by hand: tp in a node, pp to fit, dp the rest",
         searches=frozenset({"distributed_optimizer"}),
         objective=(
             "(M + p - 1) times the passes of an even share of the layers, "
@@ -192,10 +194,7 @@ class Rules:
         distributed = job.distributed_optimizer and min(job.zero) <= 1
         self.runtime = Runtime(distributed_optimizer=distributed)
         self.zero = 1 if 1 in job.zero else min(job.zero)
-        sizes = [
-            size for size in problem.cluster.topology.capacities if size > 1
-        ]
-        self.node = min([*sizes, problem.cluster.num_devices])
+        self.node = node_size(problem)
         self.cases = cases(problem)
         self.keys = {cost.key for kind in graph.kinds for cost in kind.costs}
         cps = {cp for _, cp, _, _ in self.keys}
@@ -349,11 +348,9 @@ class Rules:
 
     def memory_bytes(self, setup: Setup, num_stages: int) -> int:
         """Return the textbook estimate per device, rounded up."""
-        in_flight = setup.case.num_micro_batches
-        if self.problem.job.schedule == "1f1b":
-            in_flight = min(in_flight, num_stages)
+        num_kept = in_flight(self.problem, setup.case, num_stages)
         totals = setup.totals
-        share = totals.static_bytes + in_flight * totals.kept_bytes
+        share = totals.static_bytes + num_kept * totals.kept_bytes
         return ceil_div(share, num_stages)
 
     def slots(self, setup: Setup, num_stages: int) -> int:

@@ -52,7 +52,7 @@ Deviations from paper and code:
 * Optimiser state is the job's, where the code knows SGD, and Adam with one
   copy.
 * Stages may branch: their passes add up. The code refuses such stages.
-* A graph with more than ``max_downsets`` closed sets is cut in one
+* A graph with more than ``max_closed_sets`` closed sets is cut in one
   topological order; the code stops at 40,000.
 """
 
@@ -63,14 +63,19 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from baselines.common import answer, front_terms
+from baselines.common import (
+    answer,
+    case_strategies,
+    front_terms,
+    make_stage,
+)
 from baselines.downsets import (
-    DOWNSETS_OPTION,
+    CLOSED_SETS_OPTION,
     Floats,
     Ints,
     Stages,
     flat_bandwidth_bytes_per_s,
-    read_max_downsets,
+    read_stages,
     weight_bytes,
 )
 from nest.cost.model import CostModel
@@ -80,9 +85,8 @@ from nest.cost.space import (
     is_uniform,
     samples_per_rank,
     stage_counts,
-    strategies,
 )
-from nest.ir.plan import Plan, Stage, Strategy
+from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import (
     Capabilities,
@@ -108,11 +112,11 @@ class PhazeSolver:
     capabilities: ClassVar[Capabilities] = Capabilities(
         exact=False,
         anytime=True,
-        method="Phaze (re-impl.): min-max program, one strategy for the model",
+        method="Phaze (re-impl.): DP over closed sets, one strategy for all",
         requires=("numpy",),
         objective="step time, flat network, gradient sync of the first stage",
         overruns=True,
-        options=DOWNSETS_OPTION,
+        options=CLOSED_SETS_OPTION,
     )
 
     def unsupported(self, problem: Problem) -> str | None:
@@ -130,18 +134,11 @@ class PhazeSolver:
         Raises
         ------
         InvalidOptionError
-            If ``max_downsets`` is no whole number above 0.
+            If ``max_closed_sets`` is no whole number above 0.
         """
         deadline = Deadline(options.time_limit_s)
-        limit = read_max_downsets(self.name, options)
+        stages, notes = read_stages(self.name, problem, options)
         model = CostModel(problem)
-        stages = Stages(problem, limit)
-        notes = []
-        if stages.linear:
-            notes.append(
-                f"one topological order of a graph with more than {limit} "
-                f"closed sets"
-            )
         best: Plan | None = None
         best_ns = np.inf
         runs = cases(problem)
@@ -212,10 +209,9 @@ def settings(model: CostModel, case: Case) -> Iterator[Setting]:
     """Yield the tensor parallel degrees and flags of a case."""
     grouped: dict[tuple[int, int], list[Strategy]] = {}
     turns = model.preset.ranks_take_turns
-    for strategy in strategies(model.problem, case.micro_batch):
-        if strategy.devices <= case.devices:
-            key = strategy.tp, strategy.dp if turns else 0
-            grouped.setdefault(key, []).append(strategy)
+    for strategy in case_strategies(model.problem, case):
+        key = strategy.tp, strategy.dp if turns else 0
+        grouped.setdefault(key, []).append(strategy)
     for key in sorted(grouped):
         least = min((s.dp, s.cp, s.ep, s.zero) for s in grouped[key])
         by_recompute = {
@@ -430,20 +426,17 @@ def _plan(
     found: Found,
 ) -> Plan:
     """Return the plan of a partition."""
-    layers = problem.graph.layers
     return Plan(
         replicas=case.replicas,
         micro_batch=case.micro_batch,
         stages=tuple(
-            Stage(
-                layers=tuple(layers[i].id for i in stages.layers(stage)),
-                devices=setting.devices,
-                strategy=(
-                    setting.last
-                    if number == len(found.stages)
-                    else setting.main
-                ),
+            make_stage(
+                problem,
+                stages.layers(stage),
+                [setting.last if left == 1 else setting.main],
             )
-            for number, stage in enumerate(found.stages, 1)
+            for left, stage in zip(
+                range(len(found.stages), 0, -1), found.stages, strict=True
+            )
         ),
     )

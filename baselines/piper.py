@@ -58,7 +58,7 @@ Deviations from paper and code:
 * No tolerance: the code merges values within 1e-9 of each other.
 * Three recomputation choices are reduced to two per layer, as the code takes
   no more than two alternatives.
-* A graph with more than ``max_downsets`` closed sets is cut in one
+* A graph with more than ``max_closed_sets`` closed sets is cut in one
   topological order; the code stops at 40,000 and its linearisation is not
   written.
 * A job that restricts the number of stages adds that number to the state.
@@ -75,21 +75,25 @@ import numpy as np
 
 from baselines.common import (
     answer,
+    case_strategies,
+    check_time,
     front_terms,
+    make_stage,
     one_strategy_per_stage,
+    why_not_alike,
 )
 from baselines.downsets import (
-    DOWNSETS_OPTION,
+    CLOSED_SETS_OPTION,
     Floats,
     Ints,
     Stages,
     flat_bandwidth_bytes_per_s,
-    read_max_downsets,
+    read_stages,
     weight_bytes,
 )
 from nest.cost.model import CostModel
-from nest.cost.space import Case, cases, is_uniform, stage_counts, strategies
-from nest.ir.plan import Plan, Recompute, Stage, Strategy
+from nest.cost.space import Case, cases, stage_counts
+from nest.ir.plan import Plan, Recompute, Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import (
     Capabilities,
@@ -111,10 +115,6 @@ MAX_BYTES = 2**62
 NEVER = np.iinfo(np.int64).max // 4
 
 
-class OutOfTimeError(Exception):
-    """The time limit passed."""
-
-
 class PiperSolver:
     """Piper's dynamic program, its greedy knapsack, its objective."""
 
@@ -122,23 +122,17 @@ class PiperSolver:
     capabilities: ClassVar[Capabilities] = Capabilities(
         exact=False,
         anytime=True,
-        method="Piper (re-impl.): program over downsets, greedy recompute",
+        method="Piper (re-impl.): DP over closed sets, greedy recomputation",
         requires=("numpy",),
         searches=frozenset({"granularity"}),
         objective="time per micro-batch in the steady state, flat network",
         overruns=True,
-        options=DOWNSETS_OPTION,
+        options=CLOSED_SETS_OPTION,
     )
 
     def unsupported(self, problem: Problem) -> str | None:
-        """Refuse presets where all stages share one strategy."""
-        if is_uniform(problem):
-            return (
-                f"$.preset: expected one whose stages choose their own "
-                f"degrees, got {problem.preset!r}; use preset 'standard' or "
-                f"'piper'"
-            )
-        return None
+        """Return why this problem cannot be searched, or ``None``."""
+        return why_not_alike(problem)
 
     def solve(
         self,
@@ -151,18 +145,11 @@ class PiperSolver:
         Raises
         ------
         InvalidOptionError
-            If ``max_downsets`` is no whole number above 0.
+            If ``max_closed_sets`` is no whole number above 0.
         """
         deadline = Deadline(options.time_limit_s)
-        limit = read_max_downsets(self.name, options)
+        stages, notes = read_stages(self.name, problem, options)
         model = CostModel(problem)
-        stages = Stages(problem, limit)
-        notes = []
-        if stages.linear:
-            notes.append(
-                f"one topological order of a graph with more than {limit} "
-                f"closed sets"
-            )
         best: Plan | None = None
         best_ns = np.inf
         # Few devices first: a small program that rules out most of the rest.
@@ -182,7 +169,7 @@ class PiperSolver:
                     deadline,
                 )
                 found = program.best(best_ns / rounds)
-            except OutOfTimeError:
+            except TimeoutError:
                 notes.append(f"{number - 1} of {len(runs)} cases searched")
                 return answer(
                     best, best_ns, limit=Limit.TIME, detail="; ".join(notes)
@@ -402,8 +389,7 @@ def solve_knapsacks(
     """Solve the knapsack of every stage for every number in flight."""
     columns: list[Ints] = []
     for inflight in range(1, most_inflight + 1):
-        if deadline.passed:
-            raise OutOfTimeError
+        check_time(deadline)
         if per_layer:
             quanta = greedy(counts, kinds, inflight, capacity).quanta
         else:
@@ -506,9 +492,8 @@ def make_ways(
 def _degrees(model: CostModel, case: Case) -> list[list[Strategy]]:
     """Return the strategies of every ``(t, d)``, one per recompute."""
     grouped: dict[tuple[int, int], list[Strategy]] = {}
-    for strategy in strategies(model.problem, case.micro_batch):
-        if strategy.devices <= case.devices:
-            grouped.setdefault((strategy.tp, strategy.dp), []).append(strategy)
+    for strategy in case_strategies(model.problem, case):
+        grouped.setdefault((strategy.tp, strategy.dp), []).append(strategy)
     found = []
     for key in sorted(grouped):
         least = min((s.cp, s.ep, s.zero) for s in grouped[key])
@@ -717,8 +702,7 @@ class Program:
         """Fill a table from the one of the stages behind."""
         first = self.stages.first
         for a in range(len(table) - 2, -1, -1):
-            if self.deadline.passed:
-                raise OutOfTimeError
+            check_time(self.deadline)
             here = most[:, first[a] : first[a + 1]]
             ways = np.flatnonzero((here >= 0).any(axis=1))
             rows = np.flatnonzero((here >= 0).any(axis=0))
@@ -778,26 +762,17 @@ class Program:
 
 def _plan(problem: Problem, stages: Stages, case: Case, found: Found) -> Plan:
     """Return the plan of what the program placed."""
-    layers = problem.graph.layers
     made = []
     for stage, way, inflight in found.stages:
         left = way.knapsacks.choices(stage, inflight)
         members = stages.layers(stage)
-        chosen = tuple(
+        chosen = [
             msgspec.structs.replace(
                 way.strategy, recompute=left[way.kind_of[layer]].pop(0)
             )
             for layer in members
-        )
-        same = len(set(chosen)) == 1
-        made.append(
-            Stage(
-                layers=tuple(layers[layer].id for layer in members),
-                devices=way.devices,
-                strategy=chosen[0] if same else None,
-                strategies=None if same else chosen,
-            )
-        )
+        ]
+        made.append(make_stage(problem, members, chosen))
     return Plan(
         replicas=case.replicas,
         micro_batch=case.micro_batch,

@@ -23,17 +23,18 @@ import random
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from baselines.common import answer, chain, make_plan
+from baselines.common import (
+    answer,
+    case_strategies,
+    chain,
+    in_flight,
+    make_plan,
+    read_count,
+)
 from nest.cost.model import CostModel
 from nest.cost.score import score
-from nest.cost.space import (
-    Case,
-    cases,
-    is_uniform,
-    stage_counts,
-    strategies,
-)
-from nest.errors import InvalidOptionError, InvalidPlanError
+from nest.cost.space import Case, cases, is_uniform, stage_counts
+from nest.errors import InvalidPlanError
 from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import (
@@ -64,8 +65,10 @@ class RandomSolver:
         anytime=True,
         method="best of many random plans that fit",
         options={
-            "plans": f"how many plans that fit to draw (default {NUM_PLANS})",
-            "draws": f"after how many draws to give up (default {NUM_DRAWS})",
+            "plans": (
+                f"stop after this many plans that fit (default {NUM_PLANS})"
+            ),
+            "draws": f"stop after this many draws (default {NUM_DRAWS})",
         },
     )
 
@@ -145,17 +148,15 @@ class Room:
         """
         capacity = self.problem.cluster.device.memory_bytes
         for number, (start, stop, strategy) in enumerate(stages):
-            in_flight = 1
+            num_kept = 1
             if self.problem.preset == "standard":
-                in_flight = case.num_micro_batches
-                if self.problem.job.schedule == "1f1b":
-                    in_flight = min(in_flight, len(stages) - number)
+                num_kept = in_flight(self.problem, case, len(stages) - number)
             sums = self._prefix_sums(case.micro_batch, strategy)
             static, kept = (
                 after - before
                 for before, after in zip(sums[start], sums[stop], strict=True)
             )
-            if static + in_flight * kept > capacity:
+            if static + num_kept * kept > capacity:
                 return True
         return False
 
@@ -206,11 +207,7 @@ def usable_strategies(
     order = chain(problem)
     layers = problem.graph.layers
     first_of = {layer.kind: i for i, layer in enumerate(layers)}
-    allowed = [
-        strategy
-        for strategy in strategies(problem, case.micro_batch)
-        if strategy.devices <= case.devices
-    ]
+    allowed = case_strategies(problem, case)
     by_kind = {
         kind: {
             strategy
@@ -276,22 +273,3 @@ def _draw_count(draw: random.Random, counts: list[int]) -> int:
 
 def _at_most(usable: list[Strategy], devices: int) -> list[Strategy]:
     return [strategy for strategy in usable if strategy.devices <= devices]
-
-
-def read_count(
-    options: SolveOptions, solver: str, key: str, default: int
-) -> int:
-    """Return an option that is a whole number above 0.
-
-    Raises
-    ------
-    InvalidOptionError
-        If it is something else.
-    """
-    text = options.extra.get(key, str(default))
-    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
-        raise InvalidOptionError(
-            f"option {solver}.{key}: expected a whole number >= 1, got "
-            f"{text!r}; correct the value"
-        )
-    return int(text)

@@ -57,20 +57,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from baselines.common import (
     StageChoice,
     answer,
+    case_strategies,
     chain,
     even_split,
     front_terms,
+    in_flight,
     make_plan,
     one_strategy_per_stage,
     plainest,
+    read_count,
     repeated_range,
     why_not_alike,
     why_not_turns,
 )
-from baselines.random_plans import read_count
 from baselines.transfers import Transfers
 from nest.cost.model import Block, CostModel
-from nest.cost.space import Case, cases, stage_counts, strategies
+from nest.cost.space import Case, cases, stage_counts
 from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import (
@@ -225,15 +227,18 @@ class UniapSolver:
     capabilities: ClassVar[Capabilities] = Capabilities(
         exact=False,
         anytime=True,
-        method="UniAP's joint integer program in CP-SAT (re-implementation)",
+        method="UniAP (re-impl.): one integer program for stages and layers",
         requires=("ortools",),
         searches=frozenset({"granularity"}),
         objective="sum p + sum o + (c - 1) max of both, as in GPipe",
         overruns=True,
         options={
-            "groups": f"layers are joined to this many (default {GROUPS})",
+            "groups": (
+                f"join the layers to this many groups (default {GROUPS})"
+            ),
             "effort": (
-                f"deterministic time of CP-SAT per (S, c) (default {EFFORT})"
+                f"stop each program after this much deterministic time of "
+                f"CP-SAT (default {EFFORT})"
             ),
         },
     )
@@ -358,11 +363,7 @@ class Builder:
 
     def _pool(self, case: Case) -> list[Strategy]:
         zero = [3] if 3 in self.problem.job.zero else []
-        found = [
-            strategy
-            for strategy in strategies(self.problem, case.micro_batch)
-            if strategy.devices <= case.devices
-        ]
+        found = case_strategies(self.problem, case)
         return plainest(self.problem, found, zero)
 
     def program(self, pair: Pair) -> Program:
@@ -377,12 +378,6 @@ class Builder:
             kept_bytes.append([t[2] if t else 0 for t in terms])
         first = Block(case.replicas, case.devices, 0, pair.devices)
         second = first._replace(offset=pair.devices)
-        in_flight = [case.num_micro_batches] * pair.num_stages
-        if self.problem.job.schedule == "1f1b":
-            in_flight = [
-                min(case.num_micro_batches, pair.num_stages - i)
-                for i in range(pair.num_stages)
-            ]
         starts = [start for start, _ in self.groups[1:]]
         moves = {
             forward: [
@@ -421,7 +416,10 @@ class Builder:
             ],
             receive=moves[True],
             send=moves[False],
-            in_flight=in_flight,
+            in_flight=[
+                in_flight(self.problem, case, pair.num_stages - i)
+                for i in range(pair.num_stages)
+            ],
             capacity_bytes=self.problem.cluster.device.memory_bytes,
             alike=one_strategy_per_stage(self.problem),
         )

@@ -33,12 +33,12 @@ _BUILT_IN = {
     "milp": "formulations.milp.solver:MilpSolver",
     "alpa": "baselines.alpa:AlpaSolver",
     "galvatron": "baselines.galvatron:GalvatronSolver",
+    "phaze": "baselines.phaze:PhazeSolver",
+    "piper": "baselines.piper:PiperSolver",
     "megatron": "baselines.megatron:MegatronSolver",
     "mcmc": "baselines.mcmc:McmcSolver",
     "uniap": "baselines.uniap:UniapSolver",
     "random": "baselines.random_plans:RandomSolver",
-    "piper": "baselines.piper:PiperSolver",
-    "phaze": "baselines.phaze:PhazeSolver",
 }
 _registered: dict[str, str] = {}
 

@@ -1,4 +1,4 @@
-"""``alpa``: legal plans, the best of its own space, and never below ``dp``."""
+"""``alpa``: its objective, and the best plan of its own space."""
 
 from __future__ import annotations
 
@@ -8,35 +8,19 @@ from hypothesis import given
 
 from baselines.alpa import AlpaSolver
 from baselines.alpa_inter import straddles
-from baselines.alpa_intra import max_n_succ, node_size, submesh_sizes
-from baselines.common import front_terms
+from baselines.alpa_intra import max_n_succ, submesh_sizes
+from baselines.common import front_terms, node_size
 from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.cost.space import cases, strategies
 from nest.ir import Plan, Problem
-from nest.solvers.base import SolveOptions, SolverOutput, Status
-from nest.solvers.judge import judge
-from nest.solvers.registry import get_solver
-from nest.solvers.result import Outcome
+from nest.solvers.base import SolveOptions, SolverOutput
 from tests.properties.profiles import examples
 from tests.strategies import problems
 
 
 def solve(problem: Problem) -> SolverOutput:
     return AlpaSolver().solve(problem, SolveOptions())
-
-
-def check_fair(problem: Problem, output: SolverOutput) -> None:
-    """The judge takes the plan, and ``dp`` has one at least as good."""
-    verdict = judge(problem, output, capabilities=AlpaSolver.capabilities)
-    assert verdict.outcome is Outcome.SOLVED, verdict.detail
-    if verdict.status is not Status.FEASIBLE:
-        return
-    assert verdict.score is not None
-    best = get_solver("dp")().solve(problem, SolveOptions())
-    assert best.status is Status.OPTIMAL
-    assert best.claimed_quanta is not None
-    assert best.claimed_quanta <= verdict.score.step_quanta
 
 
 def own_objective(problem: Problem, plan: Plan) -> int:
@@ -100,10 +84,7 @@ def least_objective(problem: Problem) -> int | None:
     model = CostModel(problem)
     order = problem.graph.topological_order()
     job, cluster = problem.job, problem.cluster
-    node = node_size(
-        [level.fan_out for level in cluster.topology.levels],
-        cluster.num_devices,
-    )
+    node = node_size(problem)
     sizes = submesh_sizes(node, cluster.num_devices, every=False)
     zero = 1 if 1 in job.zero else min(job.zero)
     flags = {"none", "full"} & set(job.recompute) or set(job.recompute)
@@ -166,22 +147,11 @@ def least_objective(problem: Problem) -> int | None:
 
 
 @examples(60, full=600)
-@given(problems(preset="standard"))
-def test_dp_is_never_worse(problem):
-    if AlpaSolver().unsupported(problem) is None:
-        output = solve(problem)
-        check_fair(problem, output)
-        if output.plan is not None:
-            check_own(problem, output)
-
-
-@examples(60, full=600)
 @given(problems(granularity="layer"))
-def test_dp_is_never_worse_with_a_strategy_per_layer(problem):
-    """And Alpa itself is no worse than with one per stage."""
+def test_a_strategy_per_layer_is_no_worse(problem):
+    """By its own objective, than the best plan with one per stage."""
     if AlpaSolver().unsupported(problem) is None:
         output = solve(problem)
-        check_fair(problem, output)
         if output.plan is not None:
             check_own(problem, output)
         best = least_objective(problem)
@@ -196,4 +166,5 @@ def test_the_best_plan_of_its_space(problem):
     if AlpaSolver().unsupported(problem) is None:
         output = solve(problem)
         assert output.own_objective_ns == least_objective(problem)
-        assert (output.plan is None) == (output.own_objective_ns is None)
+        if output.plan is not None:
+            check_own(problem, output)

@@ -1,6 +1,4 @@
-"""``phaze`` hands in legal plans, none beats ``dp``, and its own objective
-is minimal.
-"""
+"""``phaze``: its own objective is minimal, and its schedules are."""
 
 from __future__ import annotations
 
@@ -16,28 +14,8 @@ from nest.cost.space import cases, strategies
 from nest.ir import Problem
 from nest.solvers.base import SolveOptions
 from nest.solvers.registry import get_solver
-from tests.properties import test_piper
 from tests.properties.profiles import examples
-from tests.properties.test_baseline_piper import check
 from tests.strategies import problems
-
-
-@examples(60, full=1000)
-@given(problems())
-def test_dp_is_never_worse(problem):
-    check("phaze", problem)
-
-
-@examples(40, full=1000)
-@given(problems(granularity="layer"))
-def test_dp_is_never_worse_with_a_strategy_per_layer(problem):
-    check("phaze", problem)
-
-
-@examples(40, full=1000)
-@given(test_piper.problems())
-def test_dp_is_never_worse_under_pipers_preset(problem):
-    check("phaze", problem)
 
 
 def pipelines(problem: Problem):

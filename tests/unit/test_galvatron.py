@@ -22,7 +22,6 @@ from baselines.galvatron import (
     cut_bytes,
     list_tasks,
     memory_unit_bytes,
-    split_chain,
 )
 from baselines.galvatron_core import Other, Tables
 from baselines.galvatron_profiles import (
@@ -34,6 +33,7 @@ from baselines.galvatron_profiles import (
     Search,
     Task,
 )
+from baselines.transfers import Transfers
 from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.errors import InvalidProblemError
@@ -929,29 +929,13 @@ def chain_of(kinds: str, **fields: Any) -> Problem:
     )
 
 
-@pytest.mark.parametrize(
-    ("kinds", "expected"),
-    [
-        ("ellh", (1, 3)),
-        ("ll", (0, 2)),
-        ("abc", (0, 3)),
-        # what occurs once between layers is a layer
-        ("eaanbbh", (1, 6)),
-    ],
-)
-def test_embedding_and_head_are_kinds_that_occur_once(
-    kinds: str, expected: tuple[int, int]
-) -> None:
-    assert split_chain(chain_of(kinds)) == expected
-
-
 def test_bytes_across_cuts() -> None:
     # a is read by b (7 bytes) and c (5): the larger, then what is left
     problem = make_problem(
         dict.fromkeys("abc", make_cost()),
         edges=(("a", "b", 7), ("a", "c", 5), ("b", "c", 2)),
     )
-    assert cut_bytes(problem) == [0, 7, 7]
+    assert cut_bytes(Transfers(problem, CostModel(problem))) == [0, 7, 7]
 
 
 def plan_of(problem: Problem, **options: Any) -> Any:
@@ -1022,28 +1006,32 @@ def test_transfers_by_hand() -> None:
     assert output.own_objective_ns == pytest.approx(180, abs=1e-6)
 
 
+def recomputable(kinds: str) -> Problem:
+    """A device of 250 bytes; layers keep 100 of them, or 10 if recomputed."""
+    return chain_of(
+        kinds,
+        cost=make_cost(
+            10,
+            20,
+            activations=(
+                Activations(kept_bytes=100),
+                Activations(recompute="full", kept_bytes=10),
+            ),
+        ),
+        devices=1,
+        memory_bytes=250,
+        recompute=("none", "full"),
+        granularity="layer",
+    )
+
+
 def test_layers_are_recomputed_as_far_as_memory_asks() -> None:
     """Four layers that keep 100 bytes, or 10 if recomputed; 250 bytes.
 
     Two must be recomputed (220 bytes; three whole ones need 310): the first
     two, as the bias says. Own time 4 · 30 + 2 · 10 ns.
     """
-    cost = make_cost(
-        10,
-        20,
-        activations=(
-            Activations(kept_bytes=100),
-            Activations(recompute="full", kept_bytes=10),
-        ),
-    )
-    problem = chain_of(
-        "llll",
-        cost=cost,
-        devices=1,
-        memory_bytes=250,
-        recompute=("none", "full"),
-        granularity="layer",
-    )
+    problem = recomputable("llll")
     output = plan_of(problem)
     used = [s.recompute for s in output.plan.stages[0].layer_strategies]
     assert used == ["full", "full", "none", "none"]
@@ -1056,22 +1044,7 @@ def test_layers_are_recomputed_as_far_as_memory_asks() -> None:
 
 
 def test_embedding_and_head_are_not_recomputed() -> None:
-    cost = make_cost(
-        10,
-        20,
-        activations=(
-            Activations(kept_bytes=100),
-            Activations(recompute="full", kept_bytes=10),
-        ),
-    )
-    problem = chain_of(
-        "ellh",
-        cost=cost,
-        devices=1,
-        memory_bytes=250,
-        recompute=("none", "full"),
-        granularity="layer",
-    )
+    problem = recomputable("ellh")
     used = [
         s.recompute for s in plan_of(problem).plan.stages[0].layer_strategies
     ]
@@ -1289,17 +1262,6 @@ def test_tensor_parallel_messages_count() -> None:
     )
     output = plan_of(problem)
     assert output.own_objective_ns == pytest.approx(18 + 2 * 28, abs=1e-6)
-
-
-@pytest.mark.parametrize("preset", ["nest-artifact", "piper"])
-def test_other_presets_are_refused(preset: str) -> None:
-    problem = replace(chain_of("ll"), preset=preset)
-    assert GalvatronSolver().unsupported(problem) == (
-        f"$.preset: expected 'standard', as Galvatron's stages and data "
-        f"parallel ranks are not those of {preset!r}, got {preset!r}; use "
-        f"another solver"
-    )
-    assert GalvatronSolver().unsupported(chain_of("ll")) is None
 
 
 def test_time_limit() -> None:

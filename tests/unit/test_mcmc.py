@@ -20,34 +20,10 @@ from nest.errors import InvalidOptionError
 from nest.ir import Activations, Problem, Strategy
 from nest.solvers.base import Limit, Progress, SolveOptions, Status
 from tests.builders import make_cost, make_levels, make_problem
+from tests.planners import chain_of
 
 DP2, TP2 = Strategy(dp=2), Strategy(tp=2)
 ONE = Strategy()
-
-
-def chain_of(num_layers: int = 2, **fields: Any) -> Problem:
-    """Return a chain with edges of 100 bytes; costs for tp 1 and 2."""
-    table = fields.pop(
-        "table",
-        tuple(
-            make_cost(
-                10 * n // tp,
-                20 * n // tp,
-                tp=tp,
-                samples=n,
-                weight_bytes=8 // tp,
-            )
-            for tp in (1, 2)
-            for n in (1, 2)
-        ),
-    )
-    names = "abcdefgh"[:num_layers]
-    fields.setdefault("devices", 4)
-    return make_problem(
-        dict.fromkeys(names, table),
-        edges=tuple((s, t, 100) for s, t in itertools.pairwise(names)),
-        **fields,
-    )
 
 
 def state(walk: Walk, replicas: int, micro_batch: int, *stages) -> State:
@@ -465,30 +441,6 @@ def test_time_limit_keeps_the_start() -> None:
     assert (output.status, output.limit) == (Status.FEASIBLE, Limit.TIME)
     assert output.plan is not None
     assert output.detail == "0 of 0 proposals taken"
-
-
-def test_presets() -> None:
-    solver = McmcSolver()
-    assert solver.unsupported(chain_of()) is None
-    alike = chain_of(preset="nest-artifact")
-    assert solver.unsupported(alike) == (
-        "$.preset: expected stages that may differ in strategy, got preset "
-        "'nest-artifact', under which all are alike; use preset 'standard' "
-        "or another solver"
-    )
-    reason = solver.unsupported(replace(chain_of(), preset="piper"))
-    assert reason is not None
-    assert "got preset 'piper', under which they take turns" in reason
-
-
-@pytest.mark.parametrize("text", ["0", "x", "-3"])
-def test_bad_budget(text: str) -> None:
-    with pytest.raises(
-        InvalidOptionError,
-        match=rf"option mcmc\.budget: expected a whole number >= 1, got "
-        rf"'{text}'",
-    ):
-        solve(chain_of(), budget=text)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "x", "nan", "inf"])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from baselines.downsets import (
-    MAX_DOWNSETS,
+    MAX_CLOSED_SETS,
     Stages,
     flat_bandwidth_bytes_per_s,
 )
@@ -25,24 +25,16 @@ from baselines.piper import (
 )
 from nest.cost.model import CostModel
 from nest.cost.score import score
-from nest.errors import InvalidOptionError
 from nest.ir import Activations, Problem
 from nest.solvers.base import Limit, Progress, SolveOptions, Status
 from nest.solvers.judge import judge
 from nest.solvers.registry import get_solver
 from tests.builders import PAIRS, make_cost, make_levels, make_problem
+from tests.planners import shape, two_layers
 
 
 def solve(problem: Problem, **extra: str):
     return PiperSolver().solve(problem, SolveOptions(extra=extra))
-
-
-def shape(plan) -> list[str]:
-    """Return the stages as layers and degrees in words."""
-    return [
-        f"{' '.join(map(str, stage.layers))}: {stage.layer_strategies[0]}"
-        for stage in plan.stages
-    ]
 
 
 # The knapsack
@@ -102,20 +94,6 @@ def test_all_layers_choose_alike():
 
 
 # Loads and plans
-
-
-def two_layers(size_bytes: int = 0, weights: int = 0, **fields) -> Problem:
-    """Loads of 30 and 60."""
-    fields.setdefault("devices", 2)
-    fields.setdefault("global_batch", 4)
-    return make_problem(
-        {
-            "a": make_cost(10, 20, weight_bytes=2 * weights),
-            "b": make_cost(20, 40, weight_bytes=weights),
-        },
-        edges=(("a", "b", size_bytes),),
-        **fields,
-    )
 
 
 def test_both_ends_pay_for_an_edge_twice():
@@ -355,15 +333,6 @@ def test_the_least_degrees_it_does_not_know_are_used():
     assert output.own_objective_ns == 90
 
 
-def test_uniform_presets_are_refused():
-    problem = two_layers(preset="nest-artifact", replicas=(1,))
-    assert PiperSolver().unsupported(problem) == (
-        "$.preset: expected one whose stages choose their own degrees, got "
-        "'nest-artifact'; use preset 'standard' or 'piper'"
-    )
-    assert PiperSolver().unsupported(two_layers()) is None
-
-
 # Graphs
 
 
@@ -390,15 +359,15 @@ def test_every_consumer_of_a_cut_tensor_counts():
 
 def test_many_closed_sets_are_searched_in_one_order():
     problem = branches(9)
-    assert MAX_DOWNSETS < 2**9 + 1
+    assert MAX_CLOSED_SETS < 2**9 + 1
     output = solve(problem)
     assert output.detail == (
-        f"one topological order of a graph with more than {MAX_DOWNSETS} "
+        f"one topological order of a graph with more than {MAX_CLOSED_SETS} "
         f"closed sets"
     )
     # {s, l0 … l3} and the other five
     assert output.own_objective_ns == 150 + 2 * 5
-    free = solve(problem, max_downsets="1000")
+    free = solve(problem, max_closed_sets="1000")
     assert free.detail == ""
     assert free.own_objective_ns == output.own_objective_ns
 
@@ -415,17 +384,7 @@ def test_stages_of_a_linear_order_are_its_ranges():
     }
 
 
-# Options
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "1.5", "many"])
-def test_a_wrong_limit_on_closed_sets_is_an_error(text):
-    with pytest.raises(
-        InvalidOptionError,
-        match=r"piper.max_downsets: expected a whole number >= 1, got "
-        rf"'{text}'; correct the value",
-    ):
-        solve(two_layers(), max_downsets=text)
+# Answers
 
 
 def test_the_time_limit_is_honoured():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,7 +24,6 @@ from baselines.uniap import (
 )
 from nest.cost.score import score
 from nest.cost.space import Case
-from nest.errors import InvalidOptionError
 from nest.ir import Activations, Graph, Layer, Problem, Strategy
 from nest.solvers.base import (
     Deadline,
@@ -32,36 +32,13 @@ from nest.solvers.base import (
     SolveOptions,
     Status,
 )
+from tests import planners
 from tests.builders import make_cost, make_plan, make_problem
 
 ONE, TP2, DP2 = Strategy(), Strategy(tp=2), Strategy(dp=2)
 FSDP = Strategy(dp=2, zero=3)
 
-
-def chain_of(num_layers: int = 2, **fields: Any) -> Problem:
-    """Return a chain; costs for tp 1 and 2 and for one and two samples."""
-    table = fields.pop(
-        "table",
-        tuple(
-            make_cost(
-                10 * n // tp,
-                20 * n // tp,
-                tp=tp,
-                samples=n,
-                weight_bytes=8 // tp,
-                kept_bytes=12 * n // tp,
-            )
-            for tp in (1, 2)
-            for n in (1, 2)
-        ),
-    )
-    names = "abcdefgh"[:num_layers]
-    fields.setdefault("devices", 4)
-    return make_problem(
-        dict.fromkeys(names, table),
-        edges=tuple((s, t, 100) for s, t in itertools.pairwise(names)),
-        **fields,
-    )
+chain_of = partial(planners.chain_of, kept_bytes=12)
 
 
 def solve(problem: Problem, seed: int = 0, **extra: str) -> Any:
@@ -499,23 +476,3 @@ def test_time_limit_keeps_the_best_plan(
     assert (output.status, output.limit) == (Status.FEASIBLE, Limit.TIME)
     assert output.detail == "1 of 8 programs"
     assert output.plan is not None
-
-
-def test_presets() -> None:
-    solver = UniapSolver()
-    assert solver.unsupported(chain_of()) is None
-    reason = solver.unsupported(chain_of(preset="nest-artifact"))
-    assert reason is not None
-    assert "under which all are alike" in reason
-    reason = solver.unsupported(replace(chain_of(), preset="piper"))
-    assert reason is not None
-    assert "under which they take turns" in reason
-
-
-@pytest.mark.parametrize("key", ["groups", "effort"])
-def test_bad_options(key: str) -> None:
-    with pytest.raises(
-        InvalidOptionError,
-        match=rf"option uniap\.{key}: expected a whole number >= 1, got 'x'",
-    ):
-        solve(chain_of(), **{key: "x"})

@@ -1,0 +1,225 @@
+"""What the planners share: options, refusals, the chain and its stages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from baselines.common import (
+    case_strategies,
+    even_split,
+    in_flight,
+    make_stage,
+    node_size,
+    read_choice,
+    read_count,
+    repeated_range,
+    why_not_alike,
+    why_not_turns,
+)
+from nest.cost.space import Case
+from nest.errors import InvalidOptionError
+from nest.ir import Graph, Layer, Strategy
+from nest.solvers.base import SolveOptions
+from nest.solvers.registry import get_solver, solver_names
+from tests.builders import FLAT, make_levels
+from tests.planners import chain_of, two_layers
+
+
+def options(**extra: str) -> SolveOptions:
+    return SolveOptions(extra=extra)
+
+
+# Options
+
+
+def test_counts_are_read() -> None:
+    assert read_count(options(), "planner", "number", 7) == 7
+    assert read_count(options(number="12"), "planner", "number", 7) == 12
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "many", "1.5", "²", "٣", ""])
+def test_what_is_no_count_is_refused(text: str) -> None:
+    with pytest.raises(
+        InvalidOptionError,
+        match=rf"^option planner\.number: expected a whole number >= 1, got "
+        rf"'{text}'; correct the value$",
+    ):
+        read_count(options(number=text), "planner", "number", 7)
+
+
+def test_choices_are_read() -> None:
+    choices = {"few": 1, "many": 100}
+    assert read_choice(options(), "planner", "size", choices, "many") == 100
+    given = options(size="few")
+    assert read_choice(given, "planner", "size", choices, "many") == 1
+    with pytest.raises(
+        InvalidOptionError,
+        match=r"^option planner\.size: expected few or many, got 'all'; "
+        r"correct the value$",
+    ):
+        read_choice(options(size="all"), "planner", "size", choices, "few")
+
+
+@pytest.mark.parametrize(
+    ("planner", "key"),
+    [
+        ("alpa", "clusters"),
+        ("mcmc", "budget"),
+        ("phaze", "max_closed_sets"),
+        ("piper", "max_closed_sets"),
+        ("random", "draws"),
+        ("random", "plans"),
+        ("uniap", "effort"),
+        ("uniap", "groups"),
+    ],
+)
+def test_planners_check_their_counts(planner: str, key: str) -> None:
+    solver = get_solver(planner)()
+    with pytest.raises(
+        InvalidOptionError,
+        match=rf"^option {planner}\.{key}: expected a whole number >= 1, got "
+        rf"'0'; correct the value$",
+    ):
+        solver.solve(two_layers(), options(**{key: "0"}))
+
+
+# Presets
+
+#: Preset ``nest-artifact`` wants whole batches.
+UNIFORM: dict[str, Any] = {"preset": "nest-artifact", "replicas": (1,)}
+TURNS = (
+    "$.preset: expected data parallel ranks that share a micro-batch, got "
+    "preset 'piper', under which they take turns; use preset 'standard' or "
+    "another solver"
+)
+ALIKE = (
+    "$.preset: expected stages that may differ in strategy, got preset "
+    "'nest-artifact', under which all are alike; use preset 'standard' or "
+    "another solver"
+)
+
+
+def test_presets_that_rule_planners_out() -> None:
+    turns, alike = two_layers(preset="piper"), two_layers(**UNIFORM)
+    assert why_not_turns(turns) == TURNS
+    assert why_not_alike(alike) == ALIKE
+    assert why_not_alike(turns) is why_not_turns(alike) is None
+    assert why_not_turns(two_layers()) is why_not_alike(two_layers()) is None
+
+
+@pytest.mark.parametrize(
+    ("planner", "turns", "alike"),
+    [
+        ("alpa", TURNS, ALIKE),
+        ("galvatron", TURNS, ALIKE),
+        ("phaze", None, None),
+        ("piper", None, ALIKE),
+        ("megatron", TURNS, None),
+        ("mcmc", TURNS, ALIKE),
+        ("uniap", TURNS, ALIKE),
+        ("random", None, None),
+    ],
+)
+def test_presets_that_planners_search(
+    planner: str, turns: str | None, alike: str | None
+) -> None:
+    solver = get_solver(planner)()
+    assert solver.unsupported(two_layers()) is None
+    assert solver.unsupported(two_layers(preset="piper")) == turns
+    assert solver.unsupported(two_layers(**UNIFORM)) == alike
+
+
+def test_planners_stand_behind_the_exact_solvers() -> None:
+    assert solver_names()[4:12] == [
+        *("alpa", "galvatron", "phaze", "piper"),
+        *("megatron", "mcmc", "uniap", "random"),
+    ]
+
+
+# Chains
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        ("ellh", (1, 3)),
+        ("ll", (0, 2)),
+        ("abc", (0, 3)),
+        # what occurs once between repeated layers is one of them
+        ("eaanbbh", (1, 6)),
+    ],
+)
+def test_kinds_that_occur_once_are_at_the_ends(
+    kinds: str, expected: tuple[int, int]
+) -> None:
+    problem = chain_of(len(set(kinds)))
+    names = dict(zip(sorted(set(kinds)), "abcdefgh", strict=False))
+    graph = Graph(
+        kinds=problem.graph.kinds,
+        layers=tuple(
+            Layer(id=f"{name}{i}", kind=names[name])
+            for i, name in enumerate(kinds)
+        ),
+    )
+    assert repeated_range(replace(problem, graph=graph)) == expected
+
+
+def test_longer_parts_of_an_even_split_come_first() -> None:
+    assert even_split(7, 3) == [(0, 3), (3, 5), (5, 7)]
+    assert even_split(2, 2) == [(0, 1), (1, 2)]
+    for num_stages in (0, 3):
+        with pytest.raises(
+            ValueError, match=f"^num_stages: expected 1 to 2, got {num_stages}"
+        ):
+            even_split(2, num_stages)
+
+
+@pytest.mark.parametrize(
+    ("levels", "devices", "expected"),
+    [((8, 4), 32, 8), ((1, 4, 2), 8, 4), ((8, 4), 6, 6), ((1,), 1, 1)],
+)
+def test_a_node_is_the_lowest_level_that_joins_devices(
+    levels: tuple[int, ...], devices: int, expected: int
+) -> None:
+    topology = make_levels(*((fan_out, *FLAT) for fan_out in levels))
+    problem = two_layers(devices=devices, topology=topology)
+    assert node_size(problem) == expected
+
+
+@pytest.mark.parametrize(
+    ("schedule", "stages_left", "expected"),
+    [("gpipe", 1, 4), ("1f1b", 1, 1), ("1f1b", 3, 3), ("1f1b", 5, 4)],
+)
+def test_micro_batches_in_flight(
+    schedule: str, stages_left: int, expected: int
+) -> None:
+    problem = two_layers(schedule=schedule)
+    assert in_flight(problem, Case(1, 1, 4, 8), stages_left) == expected
+
+
+def test_strategies_of_a_case_have_their_devices() -> None:
+    """Two samples: dp and tp up to 2, as far as there are devices."""
+    problem = chain_of(global_batch=4, micro_batches=(2,))
+    found = {
+        devices: [str(s) for s in case_strategies(problem, case)]
+        for devices in (1, 2, 4)
+        for case in [Case(1, 2, 2, devices)]
+    }
+    assert sorted(found[1]) == ["single"]
+    assert sorted(found[2]) == ["dp2", "single", "tp2"]
+    assert sorted(found[4]) == ["dp2", "dp2·tp2", "single", "tp2"]
+
+
+def test_stages_write_a_common_strategy_once() -> None:
+    problem = chain_of(3)
+    one, two = Strategy(dp=2), Strategy(tp=2)
+    same = make_stage(problem, [2, 0], [one])
+    assert same == make_stage(problem, [2, 0], [one, one])
+    assert same.layers == ("c", "a")
+    assert (same.devices, same.strategy, same.strategies) == (2, one, None)
+    mixed = make_stage(problem, [0, 1], [one, two])
+    assert (mixed.devices, mixed.strategy) == (2, None)
+    assert mixed.strategies == (one, two)
