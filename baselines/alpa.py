@@ -5,51 +5,57 @@ Zheng, Li, Zhang, Zhuang, Chen, Huang, Wang, Xu, Zhuo, Xing, Gonzalez, Stoica,
 Learning*, OSDI 2022 (arXiv 2201.12023), re-implemented; rules as in its code
 at b8078a9f (December 2023).
 
-Search space: one pipeline on all ``N`` devices, no fewer. Layers are
-clustered (:mod:`baselines.alpa_layers`), stages are runs of clusters. A stage
-gets a submesh, a power of two devices of a node or 2, 4, 8, … whole nodes,
-and a logical mesh ``dp × tp`` on it with ``tp`` at most a node
-(:mod:`baselines.alpa_intra`). With ``granularity: layer`` the layers of a
-stage may differ, by an integer program that counts resharding, not memory.
+Search space
+    One pipeline on all ``N`` devices, no fewer. Layers are clustered
+    (:mod:`baselines.alpa_layers`), stages are runs of clusters. A stage gets a
+    submesh, a power of two devices of a node or 2, 4, 8, … whole nodes, and a
+    logical mesh ``dp × tp`` on it with ``tp`` at most a node
+    (:mod:`baselines.alpa_intra`). With ``granularity: layer`` the layers of a
+    stage may differ, by an integer program that counts resharding, not memory.
 
-The number of micro-batches, recomputation and ZeRO are no part of its search,
-they are what its users set: here every micro-batch of the job is tried with
-and without full recomputation, and the best plan by Alpa's objective is kept.
+    The number of micro-batches, recomputation and ZeRO are no part of its
+    search, they are what its users set: here every micro-batch of the job is
+    tried with and without full recomputation, and the best plan by Alpa's
+    objective is kept.
 
-Objective: ``T = Σ t + (M-1) max t`` (:mod:`baselines.alpa_inter`), ``t`` the
-forward and backward pass of one micro-batch with the collectives inside the
-stage, ``M`` the micro-batches. Memory is bounded by ``max_n_succ``.
+Objective
+    ``T = Σ t + (M-1) max t`` (:mod:`baselines.alpa_inter`), ``t`` the forward
+    and backward pass of one micro-batch with the collectives inside the stage,
+    ``M`` the micro-batches. Memory is bounded by ``max_n_succ``.
 
-What it ignores: gradient synchronisation and optimiser update, what passes
-between stages, where in the cluster a stage sits (every stage is priced as if
-it sat on the first devices), context parallelism, idle devices as a way out.
+Ignored
+    Gradient synchronisation and optimiser update, what passes between stages,
+    where in the cluster a stage sits (every stage is priced as if it sat on
+    the first devices), context parallelism, idle devices as a way out.
 
-Deviations from paper and code:
-
-- Layers are the operators. Times and memory come from the shared cost model,
-  in place of compiling and profiling every stage, and so do the shardings of
-  a layer: batch, tensor and expert splits that have a cost entry.
-- The integer program sees those layer times and the shared resharding costs
-  (a message forward and one backward wherever the layout changes), in place
-  of the code's α–β costs per operator; so what it minimises is ``t`` itself.
-  Gradient synchronisation is left out of it as it is out of ``t``.
-- Experts are split over the whole batch axis of the mesh or not at all; Alpa
-  could split them over the other axis as well.
-- Stages sit side by side in pipeline order, as everywhere here. Alpa places
-  the largest submesh first, so that none sits on more nodes than it must; a
-  plan whose stages do so in pipeline order would not be Alpa's. So only
-  pipelines without such stages are searched, unless option ``placement`` is
-  ``any``; the detail of an answer then counts them.
-- Times are integers: no gap of 1e-6 between the values of ``t_max``, no
-  float32. The values of ``t_max`` are searched in another order.
-- Flags are those of the published suites (``suite_auto_gpt.py``) as far as
-  they go: reduce-scatter and all-gather in place of the all-reduce of
-  gradients, with sharded optimiser state (``prefer_reduce_scatter``), is ZeRO
-  1 here. They set 6 to 16 clusters by hand, here 16 is the default; and they
-  recompute always, by layer, which here is tried beside no recomputation. A
-  job that does not allow ZeRO 1 gets the lowest stage that it allows; one
-  with neither ``none`` nor ``full`` recomputation what it has.
-- A node is the lowest level of the network that joins several devices.
+Deviations
+    - Layers are the operators. Times and memory come from the shared cost
+      model, in place of compiling and profiling every stage, and so do the
+      shardings of a layer: batch, tensor and expert splits that have a cost
+      entry.
+    - The integer program sees those layer times and the shared resharding
+      costs (a message forward and one backward wherever the layout changes),
+      in place of the code's α–β costs per operator; so what it minimises is
+      ``t`` itself. Gradient synchronisation is left out of it as it is out of
+      ``t``.
+    - Experts are split over the whole batch axis of the mesh or not at all;
+      Alpa could split them over the other axis as well.
+    - Stages sit side by side in pipeline order, as everywhere here. Alpa
+      places the largest submesh first, so that none sits on more nodes than it
+      must; a plan whose stages do so in pipeline order would not be Alpa's. So
+      only pipelines without such stages are searched, unless option
+      ``placement`` is ``any``; the detail of an answer then counts them.
+    - Times are integers: no gap of 1e-6 between the values of ``t_max``, no
+      float32. The values of ``t_max`` are searched in another order.
+    - Flags are those of the published suites (``suite_auto_gpt.py``) as far as
+      they go: reduce-scatter and all-gather in place of the all-reduce of
+      gradients, with sharded optimiser state (``prefer_reduce_scatter``), is
+      ZeRO 1 here. They set 6 to 16 clusters by hand, here 16 is the default;
+      and they recompute always, by layer, which here is tried beside no
+      recomputation. A job that does not allow ZeRO 1 gets the lowest stage
+      that it allows; one with neither ``none`` nor ``full`` recomputation what
+      it has.
+    - A node is the lowest level of the network that joins several devices.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ Objective
     (:mod:`baselines.galvatron_core`). Gradient sync overlaps the backward
     pass, both slowed down by 1.1256 meanwhile.
 
-What it ignores
+Ignored
     Where stages sit and how fast their links are, beyond the first devices;
     a slow stage in the middle of the pipeline; the gradient sync of embedding
     and head; the second gather of ZeRO-3 and the scatter per micro-batch of
@@ -33,7 +33,7 @@ What it ignores
     units in the code). A fifth of a memory above 20 GiB is left to the
     allocator's cache, so plans rarely overrun.
 
-Deviations from the code
+Deviations
     - Times and memory come from the shared cost model instead of profiles:
       computation and collectives of the layer on the first devices, gradient
       sync of a plain all-reduce, what the layer keeps, the static bytes of

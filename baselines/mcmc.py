@@ -1,6 +1,6 @@
 """``mcmc``: FlexFlow's random walk over parallelisation strategies.
 
-Sources: Jia, Zaharia and Aiken, "Beyond data and model parallelism for deep
+Source: Jia, Zaharia and Aiken, "Beyond data and model parallelism for deep
 neural networks", MLSys'19 (arXiv 1807.05358), §6; ``FFModel::mcmc_optimize``
 and ``Simulator::simulate_runtime`` of github.com/flexflow/FlexFlow, as of
 2021.
@@ -25,9 +25,9 @@ Search
 Objective
     The simulated time of a step, ``M Σ (F_s + G_s) + max Y_s``: no
     pipelining, the stages of all micro-batches run one after another, then
-    all gradients are synchronised (FlexFlow's bulk-synchronous mode, the
-    default). To it come 1 ms per MB that a device lacks, summed over the
-    devices.
+    all gradients are synchronised and weights updated, ``Y_s`` (FlexFlow's
+    bulk-synchronous mode, the default). To it come 1 ms per MB that a device
+    lacks, summed over the devices.
 
 Memory
     Weights, gradients, optimiser state and the activations of one
@@ -35,7 +35,7 @@ Memory
 
 Ignored
     That stages overlap on different micro-batches, so that a pipeline is
-    only ever worth its memory.
+    only ever worth its memory. What the job's schedule keeps in flight.
 
 Deviations
     FlexFlow has no micro-batches and no replicas: a random configuration

@@ -1,6 +1,6 @@
 """``megatron``: the hand rules by which Megatron-LM runs are set up.
 
-Sources: Narayanan et al., "Efficient large-scale language model training on
+Source: Narayanan et al., "Efficient large-scale language model training on
 GPU clusters using Megatron-LM", SC'21 (arXiv 2104.04473), takeaways 1 to 3
 and equation 1; memory per parameter from Rajbhandari et al., "ZeRO" (arXiv
 1910.02054), §3.1; recomputation and the activations in flight from
@@ -40,9 +40,10 @@ Memory
     the activations. The bytes per layer come from the problem's cost table.
 
 Ignored
-    Communication between stages and data parallel ranks, the uneven stages
-    with embedding and output layer, and in the memory the working sets
-    (gathered weights, logits, what is computed again) and the reserve.
+    Communication between stages and data parallel ranks, the optimiser
+    update, the uneven stages with embedding and output layer, and in the
+    memory the working sets (gathered weights, logits, what is computed again)
+    and the reserve.
 
 Deviations
     The papers leave open how much recomputation and what micro-batch to try;

@@ -1,59 +1,62 @@
 """``phaze``: Phaze's device placement program.
 
-Citation: Wang, Tarnawski, Phanishayee, Mahajan, "Integrated Hardware
+Source: Wang, Tarnawski, Phanishayee, Mahajan, "Integrated Hardware
 Architecture and Device Placement Search" (Phaze), ICML 2024; its published
 solver ``device_placement.cpp``. How Phaze costs a layer on an accelerator of
 tensor and vector cores is :mod:`baselines.phaze_schedule`.
 
-Search space: one tensor parallel degree ``t``, one number ``d`` of replicas
-and one recomputation flag for the whole model; sequences of stages, each a
-difference of two closed sets of the graph; micro-batch sizes.
+Search space
+    One tensor parallel degree ``t``, one number ``d`` of replicas and one
+    recomputation flag for the whole model; sequences of stages, each a
+    difference of two closed sets of the graph; micro-batch sizes.
 
-Objective: for a stage ``S`` with ``s`` stages from it to the end of the
-pipeline, ``in`` (``out``) the slowest edge ``c/β`` that enters (leaves) it on
-a flat network without latency, ``F`` and ``G`` the forward and backward
-passes of its layers::
+Objective
+    For a stage ``S`` with ``s`` stages from it to the end of the pipeline,
+    ``in`` (``out``) the slowest edge ``c/β`` that enters (leaves) it on a flat
+    network without latency, ``F`` and ``G`` the forward and backward passes of
+    its layers::
 
-    load     = (in + F) + (out + G)             without recomputation, or s = 1
-    load     = (in + F) + (max(F, out) + G)     with
-    memory   = weights, gradients, state + A + (s-1) stash
-    dp[D][s] = min over D' ⊂ D of max(dp[D'][s-1], load(D - D', s))
-    step     = max load · (m + s - 1) + 4 (d-1)/d W_first / β
+        load     = (in + F) + (out + G)          if s = 1 or nothing recomputed
+        load     = (in + F) + (max(F, out) + G)  else
+        memory   = weights, gradients, state + A + (s-1) stash
+        dp[D][s] = min over D' ⊂ D of max(dp[D'][s-1], load(D - D', s))
+        step     = max load · (m + s - 1) + 4 (d-1)/d W_first / β
 
-``A`` are all activations of the stage, ``stash`` the same, or with
-recomputation the bytes of the edges that enter; ``s`` counts all stages in the
-last line, ``m = ⌈N/d⌉`` of ``N`` micro-batches. Only the first stage's weights
-``W_first`` are synchronised, so the choice of the first stage weighs them.
-Exactly ``s`` stages of ``a`` devices each use ``s a`` of the ``⌊K/d⌋``
-devices of a replica.
+    ``A`` are all activations of the stage, ``stash`` the same, or with
+    recomputation the bytes of the edges that enter; ``s`` counts all stages in
+    the last line, ``m = ⌈N/d⌉`` of ``N`` micro-batches. Only the first stage's
+    weights ``W_first`` are synchronised, so the choice of the first stage
+    weighs them. Exactly ``s`` stages of ``a`` devices each use ``s a`` of the
+    ``⌊K/d⌋`` devices of a replica.
 
-It ignores: levels and latency of the network, placement, the gradient sync
-of all stages but the first, the optimiser update, working sets of layers,
-ZeRO, context and expert parallelism.
+Ignored
+    Levels and latency of the network, placement, the gradient sync of all
+    stages but the first, the optimiser update, working sets of layers, ZeRO,
+    context and expert parallelism.
 
-In the shared plan space: ``d`` is ``R``, with the least ``dp`` that the job
-allows inside a stage (``d = R dp``; 1 unless the job says otherwise; every
-``dp`` where a preset has no replicas, as ``piper``); ``cp``, ``ep`` and
-``zero`` are the least allowed with it. Every legal ``(R, B)`` is a run. The
-flag stands for recompute ``full``, or ``selective`` where the job has no
-``full``; the last stage recomputes nothing where it may. Passes include the
-collectives inside a layer, on the first devices of a replica; ``β`` is the
-bandwidth between the first and the last device of the cluster, and an edge is
-split over the data ranks of a stage. Activations without recomputation are
-what a layer keeps then; where the job does not allow that, what it keeps and
-what it needs to compute it again.
+In the shared plan space
+    ``d`` is ``R``, with the least ``dp`` that the job allows inside a stage
+    (``d = R dp``; 1 unless the job says otherwise; every ``dp`` where a preset
+    has no replicas, as ``piper``); ``cp``, ``ep`` and ``zero`` are the least
+    allowed with it. Every legal ``(R, B)`` is a run. The flag stands for
+    recompute ``full``, or ``selective`` where the job has no ``full``; the
+    last stage recomputes nothing where it may. Passes include the collectives
+    inside a layer, on the first devices of a replica; ``β`` is the bandwidth
+    between the first and the last device of the cluster, and an edge is split
+    over the data ranks of a stage. Activations without recomputation are what
+    a layer keeps then; where the job does not allow that, what it keeps and
+    what it needs to compute it again.
 
-Deviations from paper and code:
-
-* Costs come from the shared tables, in whole quanta; the search over
-  accelerators around the program is not done.
-* ``d`` is limited to legal ``(R, B)``; the code tries every ``d`` up to ``N``
-  and rounds.
-* Optimiser state is the job's, where the code knows SGD, and Adam with one
-  copy.
-* Stages may branch: their passes add up. The code refuses such stages.
-* A graph with more than ``max_closed_sets`` closed sets is cut in one
-  topological order; the code stops at 40,000.
+Deviations
+    - Costs come from the shared tables, in whole quanta; the search over
+      accelerators around the program is not done.
+    - ``d`` is limited to legal ``(R, B)``; the code tries every ``d`` up to
+      ``N`` and rounds.
+    - Optimiser state is the job's, where the code knows SGD, and Adam with one
+      copy.
+    - Stages may branch: their passes add up. The code refuses such stages.
+    - A graph with more than ``max_closed_sets`` closed sets is cut in one
+      topological order; the code stops at 40,000.
 """
 
 from __future__ import annotations

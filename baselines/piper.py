@@ -1,67 +1,73 @@
 """``piper``: Piper's dynamic program over downsets.
 
-Citation: Tarnawski, Narayanan and Phanishayee, "Piper: Multidimensional
+Source: Tarnawski, Narayanan and Phanishayee, "Piper: Multidimensional
 Planner for DNN Parallelization", NeurIPS 2021; its published code at commit
 d7fc8cf (``algo.cpp``).
 
-Search space: sequences of stages, each a difference of two closed sets of the
-graph, with its own data parallel degree ``d`` and tensor parallel degree
-``t``; in a stage every layer chooses between its fastest and its smallest
-alternative (recomputation or not).
+Search space
+    Sequences of stages, each a difference of two closed sets of the graph,
+    with its own data parallel degree ``d`` and tensor parallel degree ``t``;
+    in a stage every layer chooses between its fastest and its smallest
+    alternative (recomputation or not).
 
-Objective: the time per micro-batch in the steady state (its "TPS"), the
-largest load of a stage. For a stage with degrees ``t`` and ``d``::
+Objective
+    The time per micro-batch in the steady state (its "TPS"), the largest load
+    of a stage. For a stage with degrees ``t`` and ``d``::
 
-    load = Σ p / d + Σ 2 c / (d β) + 4 (d-1)/d W / (N β)
+        load = Σ p / d + Σ 2 c / (d β) + 4 (d-1)/d W / (N β)
 
-``p`` forward and backward pass of a layer, ``c`` the bytes of every edge that
-enters or leaves, ``W`` its weights per device, ``N`` micro-batches per step,
-``β`` the bandwidth of a flat network without latency. Memory is ``Σ (y kept +
-static)`` with ``y = ⌈s/d⌉`` micro-batches in flight, ``s`` the sum of ``d``
-from this stage on.
+    ``p`` forward and backward pass of a layer, ``c`` the bytes of every edge
+    that enters or leaves, ``W`` its weights per device, ``N`` micro-batches
+    per step, ``β`` the bandwidth of a flat network without latency. Memory is
+    ``Σ (y kept + static)`` with ``y = ⌈s/d⌉`` micro-batches in flight, ``s``
+    the sum of ``d`` from this stage on.
 
-Program: ``dp[D][k][s]``, the least largest load of the layers ``D`` at the
-end of the pipeline on ``k`` devices with ``Σ d <= s``::
+Search
+    ``dp[D][k][s]``, the least largest load of the layers ``D`` at the end of
+    the pipeline on ``k`` devices with ``Σ d <= s``::
 
-    dp[D][k][s] = min over D' ⊂ D, t, d of
-                  max(dp[D'][k - d t][s - d], T(D - D', t, d, ⌈s/d⌉))
+        dp[D][k][s] = min over D' ⊂ D, t, d of
+                      max(dp[D'][k - d t][s - d], T(D - D', t, d, ⌈s/d⌉))
 
-``T`` chooses alternatives with a greedy knapsack: all fastest if that fits,
-else those with the least extra time per byte saved become the smallest, one
-layer after the other, until the stage fits. Of the best plans the one with
-the fewest devices, then with the least ``Σ d``, is returned.
+    ``T`` chooses alternatives with a greedy knapsack: all fastest if that
+    fits, else those with the least extra time per byte saved become the
+    smallest, one layer after the other, until the stage fits. Of the best
+    plans the one with the fewest devices, then with the least ``Σ d``, is
+    returned.
 
-It ignores: filling and draining the pipeline, the optimiser update, latency,
-levels of the network and placement, working sets of layers, ZeRO, context and
-expert parallelism.
+Ignored
+    Filling and draining the pipeline, the optimiser update, latency, levels of
+    the network and placement, working sets of layers, ZeRO, context and expert
+    parallelism.
 
-In the shared plan space (presets whose ranks share a micro-batch): a stage of
-degree ``d`` is one with ``dp`` in each of ``R`` replicas, ``d = R dp``. Every
-legal ``(R, B)`` is a run of the program on ``⌊N/R⌋`` devices; ``dp`` divides
-``B``, in place of ``d`` dividing ``N``. ``p`` and the memory are those of
-``B/dp`` samples on the first devices of a replica, so ``p`` is not divided by
-``dp`` again; an edge is split over the ranks. Runs are compared by ``M`` times
-the largest load, which is also ``own_objective_ns``; with equal values the
-larger ``R`` stays, as without ZeRO sharding inside the stage gains nothing.
-``β`` is the bandwidth between the first and the last device of the cluster.
-``cp``, ``ep`` and ``zero`` are the least that the job allows for a ``(dp,
-tp)``. With granularity ``stage`` all layers of a stage choose alike, which is
-the flag ``ARallOrNone`` of the code; with ``layer`` each chooses.
+In the shared plan space
+    Under presets whose ranks share a micro-batch, a stage of degree ``d`` is
+    one with ``dp`` in each of ``R`` replicas, ``d = R dp``. Every legal ``(R,
+    B)`` is a run of the program on ``⌊N/R⌋`` devices; ``dp`` divides ``B``, in
+    place of ``d`` dividing ``N``. ``p`` and the memory are those of ``B/dp``
+    samples on the first devices of a replica, so ``p`` is not divided by
+    ``dp`` again; an edge is split over the ranks. Runs are compared by ``M``
+    times the largest load, which is also ``own_objective_ns``; with equal
+    values the larger ``R`` stays, as without ZeRO sharding inside the stage
+    gains nothing. ``β`` is the bandwidth between the first and the last device
+    of the cluster. ``cp``, ``ep`` and ``zero`` are the least that the job
+    allows for a ``(dp, tp)``. With granularity ``stage`` all layers of a stage
+    choose alike, which is the flag ``ARallOrNone`` of the code; with ``layer``
+    each chooses.
 
-Deviations from paper and code:
-
-* The code tabulates ``s``; here the least ``s`` of every ``(D, k)`` is found
-  for a bound on the load, by bisection over the loads there are. The same
-  optimum wherever ``T`` does not fall as ``y`` rises, as the code assumes
-  too; where the greedy choice breaks that, a stage may take the choice made
-  for a larger ``y``, which fits as well.
-* No tolerance: the code merges values within 1e-9 of each other.
-* Three recomputation choices are reduced to two per layer, as the code takes
-  no more than two alternatives.
-* A graph with more than ``max_closed_sets`` closed sets is cut in one
-  topological order; the code stops at 40,000 and its linearisation is not
-  written.
-* A job that restricts the number of stages adds that number to the state.
+Deviations
+    - The code tabulates ``s``; here the least ``s`` of every ``(D, k)`` is
+      found for a bound on the load, by bisection over the loads there are. The
+      same optimum wherever ``T`` does not fall as ``y`` rises, as the code
+      assumes too; where the greedy choice breaks that, a stage may take the
+      choice made for a larger ``y``, which fits as well.
+    - No tolerance: the code merges values within 1e-9 of each other.
+    - Three recomputation choices are reduced to two per layer, as the code
+      takes no more than two alternatives.
+    - A graph with more than ``max_closed_sets`` closed sets is cut in one
+      topological order; the code stops at 40,000 and its linearisation is not
+      written.
+    - A job that restricts the number of stages adds that number to the state.
 """
 
 from __future__ import annotations

@@ -1,20 +1,30 @@
 """``random``: the best of many random plans, the floor for every planner.
 
-Search space: all plans of the problem that are not interleaved, with one
-strategy per stage. A plan is drawn by choosing ``(R, B)``, then a number of
-stages, the cuts, and a strategy for each stage in pipeline order, uniformly
-among those that every layer of the stage has a cost for. The number of
-stages is log-uniform: a range ``2^i .. 2^(i+1) - 1`` is drawn first, then a
-number inside it. A stage takes at most twice its even share of the devices
-that are left, so that the first ones do not use them up. Under a preset whose
-stages have to be alike, one strategy is drawn for all.
+No publication; comparisons of placement planners have the same floor.
 
-What breaks a counting rule or exceeds the memory is drawn again, until
-``plans`` plans fit or ``draws`` were drawn.
+Search space
+    All plans that are not interleaved, with one strategy per stage, each
+    stage a run of the layers in one topological order.
 
-Objective: the shared step time, of plans that fit. It ignores nothing and
-knows nothing. No publication; the same floor appears in comparisons of
-placement planners as "random".
+Search
+    A plan is drawn by choosing ``(R, B)``, then a number of stages, the cuts,
+    and a strategy for each stage in pipeline order, uniformly among those that
+    every layer of the stage has a cost for. The number of stages is
+    log-uniform: a range ``2^i .. 2^(i+1) - 1`` is drawn first, then a number
+    inside it. A stage takes at most twice its even share of the devices that
+    are left, so that the first ones do not use them up. Under a preset whose
+    stages have to be alike, one strategy is drawn for all. What breaks a
+    counting rule or exceeds the memory is drawn again, until ``plans`` plans
+    fit or ``draws`` were drawn.
+
+Objective
+    The shared step time, of plans that fit.
+
+Ignored
+    Nothing: it scores what it draws, and learns nothing from it.
+
+Deviations
+    None, as there is nothing to deviate from.
 """
 
 from __future__ import annotations

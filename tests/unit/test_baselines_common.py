@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
@@ -223,3 +224,16 @@ def test_stages_write_a_common_strategy_once() -> None:
     mixed = make_stage(problem, [0, 1], [one, two])
     assert (mixed.devices, mixed.strategy) == (2, None)
     assert mixed.strategies == (one, two)
+
+
+# What their modules say
+
+
+@pytest.mark.parametrize("planner", solver_names()[4:12])
+def test_planners_say_what_they_are(planner: str) -> None:
+    text = inspect.getdoc(inspect.getmodule(get_solver(planner)))
+    assert text is not None
+    assert text.startswith(f"``{planner}``: ")
+    headings = ["Search space", "Objective", "Ignored", "Deviations"]
+    lines = text.splitlines()
+    assert [line for line in lines if line in headings] == headings
