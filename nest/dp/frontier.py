@@ -39,13 +39,14 @@ from nest.dp.closed_sets import ClosedSets
 from nest.dp.errors import OutOfTimeError
 from nest.dp.forked import Link, share
 from nest.dp.layerwise import LayerTables
-from nest.dp.pipeline import Chosen, PipelineSearch
+from nest.dp.pipeline import Chosen, PipelineSearch, Relaxation
 from nest.dp.stages import (
     INFINITE,
     Candidates,
     Ints,
     KindTerms,
     StageTables,
+    concatenate,
 )
 from nest.ir.plan import Plan
 from nest.solvers.base import Deadline, SolverOutput, ignore_progress
@@ -198,11 +199,13 @@ class SizedCandidates(Candidates):
     """Candidates of all levels, with what they hold.
 
     With ``i`` micro-batches in flight a stage holds ``fixed_bytes + i
-    kept_bytes``. ``max_inflight`` is under the cap of its level.
+    kept_bytes``. ``max_inflight`` is under the cap of its level; ``size`` is
+    the number of devices.
     """
 
     fixed_bytes: Ints
     kept_bytes: Ints
+    size: Ints
 
     def memory(self, inflight: Ints) -> Ints:
         """Return the bytes per device with so many in flight."""
@@ -286,9 +289,10 @@ class LevelTables(StageTables):
                 ]
             )
         if not parts:
-            return self._spread([np.zeros(0, dtype=np.int64)] * 9)
+            return self._spread([np.zeros(0, dtype=np.int64)] * 9, size)
         return self._spread(
-            [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+            [np.concatenate(columns) for columns in zip(*parts, strict=True)],
+            size,
         )
 
     def _memory(
@@ -307,7 +311,7 @@ class LevelTables(StageTables):
             kept_of[target] - kept_of[source],
         )
 
-    def _spread(self, columns: list[Ints]) -> SizedCandidates:
+    def _spread(self, columns: list[Ints], size: int) -> SizedCandidates:
         """Make one candidate per level, without most dominated ones."""
         levels, count = self.levels, self.sets.count
         columns = self._less_dominated(columns)
@@ -364,6 +368,7 @@ class LevelTables(StageTables):
             fit[where],
             fixed[where],
             kept[where],
+            np.full(len(where), size, dtype=np.int64),
         )
 
     def _less_dominated(self, columns: list[Ints]) -> list[Ints]:
@@ -392,24 +397,59 @@ class LevelTables(StageTables):
         return [column[order] for column in columns]
 
 
-class _Labels(NamedTuple):
-    """Labels of all states at one offset, ordered by state."""
+class _Labels:
+    """The labels of all states at all offsets, one after the other.
 
-    state: Ints
-    total: Ints
-    worst: Ints
-    sync: Ints
-    stages: Ints
-    memory: Ints
-    target: Ints
-    strategy: Ints
-    size: Ints
-    next_label: Ints
-    first: Ints
+    Columns are named by :attr:`NAMES`. Those of state ``a`` at offset ``k``
+    are ``first[k, a]`` to ``first[k, a + 1]``; ``next_label`` is the one
+    behind the label's stage, or -1.
+    """
+
+    NAMES = (
+        *("state", "total", "worst", "sync", "stages", "memory"),
+        *("target", "strategy", "size", "next_label"),
+    )
+
+    def __init__(self, num_offsets: int, num_states: int) -> None:
+        self._table = np.empty((len(self.NAMES), 1024), dtype=np.int64)
+        self._states = np.arange(num_states + 1)
+        self.count = 0
+        self.first = np.zeros((num_offsets, num_states + 1), dtype=np.int64)
+
+    def __getitem__(self, name: str) -> Ints:
+        return self._table[self.NAMES.index(name), : self.count]
+
+    def append(self, offset: int, columns: Sequence[Ints]) -> None:
+        """Add the labels at an offset, ordered by state."""
+        start, self.count = self.count, self.count + len(columns[0])
+        while self._table.shape[1] < self.count:
+            self._table = np.concatenate(
+                (self._table, np.empty_like(self._table)), axis=1
+            )
+        for row, column in zip(self._table, columns, strict=True):
+            row[start : self.count] = column
+        self.first[offset] = start + np.searchsorted(columns[0], self._states)
+
+    def stages(
+        self, label: int, num_sets: int
+    ) -> list[tuple[int, int, int, int]]:
+        """Return the stages that a label stands for."""
+        found = []
+        while label >= 0:
+            row = dict(
+                zip(self.NAMES, self._table[:, label].tolist(), strict=True)
+            )
+            source, target = row["state"] % num_sets, row["target"] % num_sets
+            found.append((source, target, row["strategy"], row["size"]))
+            label = row["next_label"]
+        return found
 
 
-class LevelSearch(PipelineSearch):
+class LevelSearch:
     """Search one ``(R, B)`` at all levels of its tables.
+
+    The relaxations and labels are those of :mod:`nest.dp.pipeline`, for all
+    levels at once.
 
     Parameters
     ----------
@@ -423,8 +463,6 @@ class LevelSearch(PipelineSearch):
         No plan of the problem needs less memory.
     """
 
-    tables: LevelTables
-
     def __init__(
         self,
         tables: LevelTables,
@@ -432,21 +470,43 @@ class LevelSearch(PipelineSearch):
         staircase: Staircase,
         least_bytes: int,
     ) -> None:
-        super().__init__(tables, deadline)
+        self.tables, self.deadline = tables, deadline
+        self.num_devices = tables.case.devices
+        self.num_sets = tables.sets.count
+        self.num_states = tables.num_states
+        self.extra_slots = tables.case.num_micro_batches - 1
         self.memories, self.times = staircase.arrays()
-        count = tables.sets.count
         self.floors = np.maximum(tables.levels.floors, least_bytes)
         self.uppers = self._upper(self.floors)
-        self._floor_of = np.repeat(self.floors, count)
-        self._is_end = np.zeros(self.num_sets, dtype=np.bool_)
+        self._floor_of = np.repeat(self.floors, self.num_sets)
+        #: Closed sets at which a pipeline starts and ends, per level.
+        self.starts = np.arange(0, self.num_states, self.num_sets)
+        self.ends = self.starts + self.num_sets - 1
+        self._is_end = np.zeros(self.num_states, dtype=np.bool_)
         self._is_end[self.ends] = True
         self._stage_counts = tables.model.problem.job.pipeline_parallel
+        #: Per offset the candidates that may still be of use, in parts.
+        self.alive: list[list[SizedCandidates]] | None = None
+
+    def _check_time(self) -> None:
+        if self.deadline.passed:
+            raise OutOfTimeError
 
     def _upper(self, memory: Ints) -> Ints:
         upper: Ints = self.times[
             np.searchsorted(self.memories, memory, "right")
         ]
         return upper
+
+    def _need(self, stages: Ints) -> Ints:
+        """Return the in-flight counts with so many stages left."""
+        tables = self.tables
+        most = tables.case.num_micro_batches
+        if tables.need(1) == most:
+            return np.full(len(stages), most, dtype=np.int64)
+        return np.minimum(stages, most)
+
+    # Bounds
 
     def bounds(self) -> Ints:
         """Return a lower bound on every step time of interest per level.
@@ -459,20 +519,33 @@ class LevelSearch(PipelineSearch):
         OutOfTimeError
             If the deadline passed.
         """
-        if not self.alive:
+        if self.alive is None:
             self._gather()
         bounds = np.zeros(len(self.uppers), dtype=np.int64)
         for _ in range(3):
-            before = self._num_alive()
-            self.suffix = self._relax_suffix()
+            before = self.num_alive().sum()
+            self._relax_suffix()
             bounds = np.maximum(bounds, self._root_bounds())
             if (bounds >= INFINITE).all():
                 break
-            self.prefix = self._relax_prefix()
-            self._filter_levels()
-            if self._num_alive() > 0.7 * before:
+            self._relax_prefix()
+            self._filter()
+            if self.num_alive().sum() > 0.7 * before:
                 break
         return bounds
+
+    def _gather(self) -> None:
+        self.alive = []
+        for offset in range(self.num_devices):
+            parts = []
+            for size in self.tables.sizes:
+                if offset + size <= self.num_devices:
+                    self._check_time()
+                    found = self.tables.at(offset, size)
+                    assert isinstance(found, SizedCandidates)
+                    if len(found):
+                        parts.append(found)
+            self.alive.append(parts)
 
     def narrow(self, other: LevelSearch, children: Sequence[int]) -> None:
         """Start from what another search has kept.
@@ -484,103 +557,187 @@ class LevelSearch(PipelineSearch):
         children
             How many levels of this one each of its levels holds.
         """
-        count = self.tables.sets.count
+        count = self.num_sets
         number = np.array(children, dtype=np.int64)
         first = np.cumsum(number) - number
         caps, most = self.tables.levels.caps, self.tables.most_inflight
         least = self.tables.need(1)
-        for where, found in other.alive.items():
-            assert isinstance(found, SizedCandidates)
-            parent = found.source // count
-            width = number[parent]
-            rows = np.repeat(np.arange(len(found)), width)
-            if not len(rows):
-                continue
-            level = np.arange(len(rows)) - np.repeat(
-                np.cumsum(width) - width, width
-            )
-            level += first[parent][rows]
-            fixed, kept = found.fixed_bytes[rows], found.kept_bytes[rows]
-            fit = (caps[level] - fixed) // np.maximum(kept, 1)
-            fit[(kept == 0) & (fit >= 0)] = most
-            fit = np.minimum(fit, most)
-            fits = np.flatnonzero(fit >= least)
-            rows, level = rows[fits], level[fits]
-            taken = found.take(rows)
-            self.alive[where] = replace(
-                taken,
-                source=taken.source % count + level * count,
-                target=taken.target % count + level * count,
-                max_inflight=fit[fits],
-            )
+        assert other.alive is not None
+        self.alive = [[] for _ in other.alive]
+        for offset, parts in enumerate(other.alive):
+            for found in parts:
+                parent = found.source // count
+                width = number[parent]
+                rows = np.repeat(np.arange(len(found)), width)
+                if not len(rows):
+                    continue
+                level = np.arange(len(rows)) - np.repeat(
+                    np.cumsum(width) - width, width
+                )
+                level += first[parent][rows]
+                fixed, kept = found.fixed_bytes[rows], found.kept_bytes[rows]
+                fit = (caps[level] - fixed) // np.maximum(kept, 1)
+                fit[(kept == 0) & (fit >= 0)] = most
+                fit = np.minimum(fit, most)
+                fits = np.flatnonzero(fit >= least)
+                rows, level = rows[fits], level[fits]
+                taken = found.take(rows)
+                self.alive[offset].append(
+                    replace(
+                        taken,
+                        source=taken.source % count + level * count,
+                        target=taken.target % count + level * count,
+                        max_inflight=fit[fits],
+                    )
+                )
 
     def num_alive(self) -> Ints:
         """Return how many candidates of every level are of use."""
-        count = self.tables.sets.count
         total = np.zeros(len(self.uppers), dtype=np.int64)
-        for found in self.alive.values():
-            total += np.bincount(found.source // count, minlength=len(total))
+        for parts in self.alive or ():
+            for found in parts:
+                level = found.source // self.num_sets
+                total += np.bincount(level, minlength=len(total))
         return total
 
     def restrict(self, chosen: Bools) -> None:
         """Drop the candidates of all other levels."""
-        count = self.tables.sets.count
-        self.alive = {
-            where: found.take(chosen[found.source // count])
-            for where, found in self.alive.items()
-        }
+        self.alive = [
+            [
+                found.take(chosen[found.source // self.num_sets])
+                for found in parts
+            ]
+            for parts in self.alive or ()
+        ]
+
+    def _relax_suffix(self) -> None:
+        """Bound the layers beyond ``a`` on devices from ``k`` on."""
+        self.suffix = Relaxation.empty(self.num_devices + 1, self.num_states)
+        for field in self.suffix.fields:
+            field[:, self.ends] = 0
+        flat = [field.reshape(-1) for field in self.suffix.fields]
+        alive = self.alive or []
+        for offset in range(self.num_devices - 1, -1, -1):
+            self._check_time()
+            for found in alive[offset]:
+                behind = self._behind(offset, found)
+                stages = flat[-1][behind] + 1
+                usable = (found.max_inflight >= self._need(stages)) & (
+                    stages < INFINITE
+                )
+                where = np.flatnonzero(usable)
+                if not len(where):
+                    continue
+                behind, source = behind[where], found.source[where]
+                load, sync = found.load[where], found.sync[where]
+                for field, values in zip(
+                    self.suffix.fields,
+                    (
+                        flat[0][behind] + load,
+                        np.maximum(flat[1][behind], load),
+                        np.maximum(flat[2][behind], sync),
+                        np.maximum(flat[3][behind], found.joint[where]),
+                        stages[where],
+                    ),
+                    strict=True,
+                ):
+                    np.minimum.at(field[offset], source, values)
+
+    def _relax_prefix(self) -> None:
+        """Bound the layers of ``a`` on exactly the first ``k`` devices."""
+        self.prefix = Relaxation.empty(self.num_devices + 1, self.num_states)
+        for field in self.prefix.fields:
+            field[0, self.starts] = 0
+        flat = [field.reshape(-1) for field in self.prefix.fields]
+        left = self.suffix.stages.reshape(-1)
+        for offset, parts in enumerate(self.alive or ()):
+            self._check_time()
+            front = [field[offset] for field in self.prefix.fields]
+            for found in parts:
+                behind = self._behind(offset, found)
+                stages = left[behind] + 1
+                usable = (found.max_inflight >= self._need(stages)) & (
+                    stages < INFINITE
+                )
+                usable &= front[-1][found.source] < INFINITE
+                where = np.flatnonzero(usable)
+                if not len(where):
+                    continue
+                behind, source = behind[where], found.source[where]
+                load, sync = found.load[where], found.sync[where]
+                for field, values in zip(
+                    flat,
+                    (
+                        front[0][source] + load,
+                        np.maximum(front[1][source], load),
+                        np.maximum(front[2][source], sync),
+                        np.maximum(front[3][source], found.joint[where]),
+                        front[4][source] + 1,
+                    ),
+                    strict=True,
+                ):
+                    np.minimum.at(field, behind, values)
+
+    def _behind(self, offset: int, found: SizedCandidates) -> Ints:
+        """Return where the states behind candidates are in flat tables."""
+        behind: Ints = (offset + found.size) * self.num_states + found.target
+        return behind
 
     def _root_bounds(self) -> Ints:
         suffix, root = self.suffix, self.starts
         reached = suffix.stages[0, root] < INFINITE
-        apart = self.extra_slots * np.where(reached, suffix.worst[0, root], 0)
-        apart += np.where(reached, suffix.sync[0, root], 0)
-        joint = np.where(reached, suffix.joint[0, root], 0)
-        total = np.where(reached, suffix.total[0, root], 0)
-        bound = total + np.maximum(apart, joint)
+        total, worst, sync, joint = (
+            np.where(reached, field[0, root], 0) for field in suffix.fields[:4]
+        )
+        bound = total + np.maximum(self.extra_slots * worst + sync, joint)
         result: Ints = np.where(
             reached & (bound < self.uppers), bound, INFINITE
         )
         return result
 
-    def _filter_levels(self) -> None:
+    def _filter(self) -> None:
         """Drop candidates that are part of no plan faster than ``U``."""
-        prefix, suffix = self.prefix, self.suffix
-        for (offset, size), found in self.alive.items():
-            if not len(found):
-                continue
+        front = [field.reshape(-1) for field in self.prefix.fields]
+        back = [field.reshape(-1) for field in self.suffix.fields]
+        alive = self.alive or []
+        for offset, parts in enumerate(alive):
             self._check_time()
-            after = offset + size
-            reachable = (prefix.stages[offset, found.source] < INFINITE) & (
-                suffix.stages[after, found.target] < INFINITE
-            )
-            if not reachable.all():
-                found = found.take(reachable)
-            assert isinstance(found, SizedCandidates)
-            source, target = found.source, found.target
-            worst = np.maximum(
-                np.maximum(prefix.worst[offset, source], found.load),
-                suffix.worst[after, target],
-            )
-            sync = np.maximum(
-                np.maximum(prefix.sync[offset, source], found.sync),
-                suffix.sync[after, target],
-            )
-            joint = np.maximum(
-                np.maximum(prefix.joint[offset, source], found.joint),
-                suffix.joint[after, target],
-            )
-            bound = (
-                prefix.total[offset, source]
-                + found.load
-                + suffix.total[after, target]
-                + np.maximum(self.extra_slots * worst + sync, joint)
-            )
-            stages = suffix.stages[after, target] + 1
-            memory = found.memory(self._need(stages))
-            upper = self._upper(np.maximum(memory, self._floor_of[source]))
-            useful = (bound < upper) & self._fits(found, stages)
-            self.alive[offset, size] = found.take(useful)
+            kept = []
+            for found in parts:
+                at = offset * self.num_states + found.source
+                behind = self._behind(offset, found)
+                stages = back[-1][behind] + 1
+                usable = (found.max_inflight >= self._need(stages)) & (
+                    stages < INFINITE
+                )
+                usable &= front[-1][at] < INFINITE
+                where = np.flatnonzero(usable)
+                at, behind, stages = at[where], behind[where], stages[where]
+                load = found.load[where]
+                worst = np.maximum(
+                    np.maximum(front[1][at], load), back[1][behind]
+                )
+                sync = np.maximum(
+                    np.maximum(front[2][at], found.sync[where]),
+                    back[2][behind],
+                )
+                joint = np.maximum(
+                    np.maximum(front[3][at], found.joint[where]),
+                    back[3][behind],
+                )
+                bound = front[0][at] + load + back[0][behind]
+                bound += np.maximum(self.extra_slots * worst + sync, joint)
+                memory = found.fixed_bytes[where]
+                memory = memory + self._need(stages) * found.kept_bytes[where]
+                floor = self._floor_of[found.source[where]]
+                upper = self._upper(np.maximum(memory, floor))
+                where = where[bound < upper]
+                if len(where):
+                    kept.append(found.take(where))
+            # From here on there are few: one part is faster than many.
+            alive[offset] = [concatenate(kept)] if len(kept) > 1 else kept
+
+    # Labels
 
     def plans(self, max_labels: int | None) -> list[Chosen]:
         """Return pipelines that are faster than ``U`` of their memory.
@@ -593,51 +750,45 @@ class LevelSearch(PipelineSearch):
         OutOfTimeError
             If the deadline passed.
         """
-        labels: dict[int, _Labels] = {}
+        labels = _Labels(self.num_devices + 1, self.num_states)
+        alive = self.alive or []
         for offset in range(self.num_devices - 1, -1, -1):
             self._check_time()
             parts = [
                 part
-                for size in self.tables.sizes
-                if (found := self.alive.get((offset, size))) is not None
-                and len(found)
-                for part in self._extended(
-                    found, offset, size, labels.get(offset + size)
-                )
+                for found in alive[offset]
+                if len(found)
+                for part in self._extended(found, offset, labels)
             ]
             if parts:
                 joined = [
                     np.concatenate(columns)
                     for columns in zip(*parts, strict=True)
                 ]
-                labels[offset] = self._kept(joined, max_labels)
-        root = labels.get(0)
-        if root is None or not len(root.total):
-            return []
-        times = root.total + self.extra_slots * root.worst + root.sync
+                labels.append(offset, self._kept(joined, max_labels))
+        # The labels at offset 0 are the last ones.
+        root = np.arange(labels.first[0, 0], labels.first[0, -1])
+        total, worst, sync, stages, memory = (
+            labels[name][root]
+            for name in ("total", "worst", "sync", "stages", "memory")
+        )
+        times = total + self.extra_slots * worst + sync
         if self._stage_counts is not None:
-            legal = np.isin(root.stages, self._stage_counts)
+            legal = np.isin(stages, self._stage_counts)
             times = np.where(legal, times, INFINITE)
-        order = np.lexsort((times, root.memory))
-        best = INFINITE
+        best = int(INFINITE)
         result = []
-        for label in order.tolist():
-            if times[label] < best:
-                best = times[label]
-                result.append(
-                    Chosen(int(times[label]), self._traced(labels, label))
-                )
+        for row in np.lexsort((times, memory)).tolist():
+            if times[row] < best:
+                best = int(times[row])
+                chosen = labels.stages(int(root[row]), self.num_sets)
+                result.append(Chosen(best, chosen))
         return result
 
     def _extended(
-        self,
-        found: Candidates,
-        offset: int,
-        size: int,
-        behind: _Labels | None,
+        self, found: SizedCandidates, offset: int, labels: _Labels
     ) -> list[list[Ints]]:
         """Put every candidate in front of every label it can precede."""
-        assert isinstance(found, SizedCandidates)
         parts = []
         last = self._is_end[found.target]
         if last.any():
@@ -647,45 +798,40 @@ class LevelSearch(PipelineSearch):
                 self._useful(
                     final,
                     offset,
-                    size,
                     [final.load, final.load, final.sync, one],
                     np.zeros_like(one),
                     -one,
                 )
             )
-        if behind is not None and not last.all():
-            front = found.take(~last)
-            first = behind.first[front.target]
-            count = behind.first[front.target + 1] - first
-            repeat = np.repeat(np.arange(len(front)), count)
-            if len(repeat):
-                starts = np.cumsum(count) - count
-                label = np.arange(len(repeat)) - np.repeat(
-                    starts - first, count
+            found = found.take(~last)
+        after = offset + found.size
+        first = labels.first[after, found.target]
+        count = labels.first[after, found.target + 1] - first
+        repeat = np.repeat(np.arange(len(found)), count)
+        if len(repeat):
+            starts = np.cumsum(count) - count
+            label = np.arange(len(repeat)) - np.repeat(starts - first, count)
+            front = found.take(repeat)
+            parts.append(
+                self._useful(
+                    front,
+                    offset,
+                    [
+                        labels["total"][label] + front.load,
+                        np.maximum(labels["worst"][label], front.load),
+                        np.maximum(labels["sync"][label], front.sync),
+                        labels["stages"][label] + 1,
+                    ],
+                    labels["memory"][label],
+                    label,
                 )
-                front = front.take(repeat)
-                parts.append(
-                    self._useful(
-                        front,
-                        offset,
-                        size,
-                        [
-                            behind.total[label] + front.load,
-                            np.maximum(behind.worst[label], front.load),
-                            np.maximum(behind.sync[label], front.sync),
-                            behind.stages[label] + 1,
-                        ],
-                        behind.memory[label],
-                        label,
-                    )
-                )
+            )
         return parts
 
     def _useful(
         self,
         front: SizedCandidates,
         offset: int,
-        size: int,
         values: list[Ints],
         memory: Ints,
         label: Ints,
@@ -703,10 +849,11 @@ class LevelSearch(PipelineSearch):
                 prefix.joint[offset, source],
             )
         )
-        memory = np.maximum(memory, front.memory(self._need(stages)))
+        need = self._need(stages)
+        memory = np.maximum(memory, front.memory(need))
         memory = np.maximum(memory, self._floor_of[source])
         where = np.flatnonzero(
-            (bound < self._upper(memory)) & self._fits(front, stages)
+            (bound < self._upper(memory)) & (front.max_inflight >= need)
         )
         return [
             source[where],
@@ -717,11 +864,11 @@ class LevelSearch(PipelineSearch):
             memory[where],
             front.target[where],
             front.strategy[where],
-            np.full(len(where), size, dtype=np.int64),
+            front.size[where],
             label[where],
         ]
 
-    def _kept(self, columns: list[Ints], max_labels: int | None) -> _Labels:
+    def _kept(self, columns: list[Ints], max_labels: int | None) -> list[Ints]:
         """Drop dominated labels and order the rest by state."""
         state, total, worst, sync, stages, memory = columns[:6]
         need = self._need(stages)
@@ -735,30 +882,7 @@ class LevelSearch(PipelineSearch):
         keep = non_dominated_rows(
             state[order], [column[order] for column in criteria], max_labels
         )
-        kept = [column[order[keep]] for column in columns]
-        kept.append(np.searchsorted(kept[0], np.arange(self.num_sets + 1)))
-        return _Labels(*kept)
-
-    def _traced(
-        self, labels: dict[int, _Labels], label: int
-    ) -> list[tuple[int, int, int, int]]:
-        stages = []
-        count = self.tables.sets.count
-        offset = 0
-        while label >= 0:
-            at = labels[offset]
-            size = int(at.size[label])
-            stages.append(
-                (
-                    int(at.state[label]) % count,
-                    int(at.target[label]) % count,
-                    int(at.strategy[label]),
-                    size,
-                )
-            )
-            label = int(at.next_label[label])
-            offset += size
-        return stages
+        return [column[order[keep]] for column in columns]
 
 
 def non_dominated_rows(

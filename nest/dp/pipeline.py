@@ -153,10 +153,7 @@ class PipelineSearch:
         self.tables = tables
         self.deadline = deadline
         self.num_devices = tables.case.devices
-        self.num_sets = tables.num_states
-        #: Closed sets at which a pipeline starts and ends.
-        self.starts = np.arange(0, self.num_sets, tables.sets.count)
-        self.ends = self.starts + tables.sets.count - 1
+        self.num_sets = tables.sets.count
         self.extra_slots = tables.case.num_micro_batches - 1
         self._rule = _StageRule.of(tables)
         #: Layers in every closed set; as many stages can hold them.
@@ -228,9 +225,10 @@ class PipelineSearch:
 
     def _relax_suffix(self) -> Relaxation:
         """Bound the layers beyond ``a`` on devices from ``k`` on."""
+        last = self.num_sets - 1
         result = Relaxation.empty(self.num_devices + 1, self.num_sets)
         for field in result.fields:
-            field[:, self.ends] = 0
+            field[:, last] = 0
         for offset in range(self.num_devices - 1, -1, -1):
             self._check_time()
             for size in self.tables.sizes:
@@ -264,7 +262,7 @@ class PipelineSearch:
         """Bound the layers of ``a`` on exactly the first ``k`` devices."""
         result = Relaxation.empty(self.num_devices + 1, self.num_sets)
         for field in result.fields:
-            field[0, self.starts] = 0
+            field[0, 0] = 0
         suffix = self.suffix
         for offset in range(self.num_devices):
             self._check_time()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,8 +123,6 @@ class StageTables:
         self._receives: dict[object, Ints] = {}
         self._terms: dict[object, KindTerms] = {}
         self._candidates: dict[object, Candidates] = {}
-        #: Closed sets that the candidates number.
-        self.num_states = sets.count
         #: Loads at or above this are of no use; the search lowers it.
         self.max_load = int(INFINITE)
 
@@ -310,7 +308,9 @@ class StageTables:
                     fit[fits],
                 )
             )
-        return _without_dominated(concatenate(parts))
+        return _without_dominated(
+            concatenate(parts) if parts else no_candidates()
+        )
 
     def _max_inflight(
         self, terms: KindTerms, row: int, source: Ints, target: Ints
@@ -432,17 +432,23 @@ class KindTerms:
             setattr(self, name, getattr(self, name)[chosen])
 
 
-def concatenate(parts: list[Candidates]) -> Candidates:
+C = TypeVar("C", bound=Candidates)
+
+
+def concatenate(parts: Sequence[C]) -> C:
     """Return the candidates of several parts, one part after the other."""
-    if not parts:
-        empty = np.zeros(0, dtype=np.int64)
-        return Candidates(*(empty for _ in Candidates.__dataclass_fields__))
-    return Candidates(
+    return type(parts[0])(
         *(
             np.concatenate([getattr(part, field) for part in parts])
-            for field in Candidates.__dataclass_fields__
+            for field in parts[0].__dataclass_fields__
         )
     )
+
+
+def no_candidates() -> Candidates:
+    """Return candidates of which there are none."""
+    empty = np.zeros(0, dtype=np.int64)
+    return Candidates(*(empty for _ in Candidates.__dataclass_fields__))
 
 
 def _without_dominated(found: Candidates) -> Candidates:
