@@ -64,7 +64,7 @@ mutation: $(STAMP)
 # uv is needed for this target only; it is not part of the lock.
 lock: $(STAMP)
 	$(BIN)/python -m pip install -qq --disable-pip-version-check uv
-	$(BIN)/uv pip compile pyproject.toml --extra highs --group dev \
+	$(BIN)/uv pip compile pyproject.toml --extra highs --extra plot --group dev \
 	  --universal --upgrade --generate-hashes --no-emit-index-url --no-annotate --quiet \
 	  --custom-compile-command 'make lock' --output-file requirements.lock
 

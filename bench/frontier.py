@@ -1,0 +1,104 @@
+"""Wall time, CPU time and peak memory of whole ``nest pareto`` processes.
+
+Runs ``nest pareto --workers 2`` as a user would, start-up included, one
+command at a time. Writes ``bench/results/frontier.json``: a row per command
+with the number of points, the ends of the curve and what is not proven, and
+fills the table of docs/frontier.md.
+
+    python bench/frontier.py [--only TEXT]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+
+from result_files import ROOT, fill, result_path, write_rows
+from speed import COMMAND, measure
+
+#: One cluster each; several clusters; a strategy per layer, with a limit.
+RUNS = [
+    *(
+        [name]
+        for name in (
+            *("llama2-7b-8", "llama2-7b-16", "llama2-70b-64"),
+            *("gpt3-175b-64", "gpt3-175b-256", "mixtral-8x7b-32"),
+        )
+    ),
+    *(
+        ["--model", model, "--cluster", f"h100x{devices}"]
+        for model in ("llama2-70b", "gpt3-175b")
+        for devices in (64, 128, 256, 512)
+    ),
+    ["llama2-70b-64", "--objectives", "time,memory,devices"],
+    ["llama2-7b-8", "--granularity", "layer", "--time-limit", "60"],
+]
+
+
+def run(arguments: list[str]) -> dict[str, object]:
+    """Measure one process and read what it found."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "frontier.json"
+        command = [*COMMAND, "pareto", *arguments, "--workers", "2"]
+        used = measure([*command, "--json", str(path)])
+        document = json.loads(path.read_text())
+    points = document["points"]
+    return {
+        "command": " ".join(arguments),
+        "problem_hash": document["problem_hash"],
+        "points": len(points),
+        "proven": document["proven"],
+        "gaps": sum(len(curve["gaps"]) for curve in document["curves"]),
+        "fastest_ns": min(p["step_time_ns"] for p in points),
+        "least_memory_bytes": min(p["memory_bytes"] for p in points),
+        **used,
+    }
+
+
+def markdown(rows: list[dict[str, object]]) -> str:
+    """Return the table of the docs."""
+    lines = [
+        "| `nest pareto … --workers 2` | points | proven | wall | CPU | "
+        "peak memory |",
+        "|---|---:|---|---:|---:|---:|",
+    ]
+    lines += [
+        f"| `{row['command']}` | {row['points']} | "
+        f"{'yes' if row['proven'] else 'in part'} | {row['wall_s']:.1f} s | "
+        f"{row['cpu_s']:.1f} s | {row['peak_rss_mb']} MB |"
+        for row in rows
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", metavar="TEXT")
+    options = parser.parse_args()
+    path = result_path("frontier")
+    known = {}
+    if path.exists():
+        rows = json.loads(path.read_text())["rows"]
+        known = {row["command"]: row for row in rows}
+    for arguments in RUNS:
+        if options.only not in " ".join(arguments):
+            continue
+        row = run(arguments)
+        known[str(row["command"])] = row
+        print(
+            f"{row['command']:<54} {row['points']:>5} points "
+            f"{'proven' if row['proven'] else 'open':<6} "
+            f"{row['wall_s']:>7} s wall {row['cpu_s']:>7} s CPU "
+            f"{row['peak_rss_mb']:>6} MB",
+            flush=True,
+        )
+        write_rows("frontier", list(known.values()))
+    fill(
+        ROOT / "docs" / "frontier.md", "speed", markdown(list(known.values()))
+    )
+
+
+if __name__ == "__main__":
+    main()
