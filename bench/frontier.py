@@ -1,7 +1,7 @@
 """Wall time, CPU time and peak memory of whole ``nest pareto`` processes.
 
-Runs ``nest pareto --workers 2`` as a user would, start-up included, one
-command at a time. Writes ``bench/results/frontier.json``: a row per command
+Runs ``nest pareto`` as a user would, start-up included, one command at a
+time. Writes ``bench/results/frontier.json``: a row per command
 with the number of points, the ends of the curve and what is not proven, and
 fills the table of docs/frontier.md.
 
@@ -41,7 +41,7 @@ def run(arguments: list[str]) -> dict[str, object]:
     """Measure one process and read what it found."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "frontier.json"
-        command = [*COMMAND, "pareto", *arguments, "--workers", "2"]
+        command = [*COMMAND, "pareto", *arguments]
         used = measure([*command, "--json", str(path)])
         document = json.loads(path.read_text())
     points = document["points"]
@@ -60,8 +60,7 @@ def run(arguments: list[str]) -> dict[str, object]:
 def markdown(rows: list[dict[str, object]]) -> str:
     """Return the table of the docs."""
     lines = [
-        "| `nest pareto … --workers 2` | points | proven | wall | CPU | "
-        "peak memory |",
+        "| `nest pareto …` | points | proven | wall | CPU | peak memory |",
         "|---|---:|---|---:|---:|---:|",
     ]
     lines += [

@@ -8,7 +8,7 @@ problem is built, and its hash, which must not change unnoticed. Writes
 ``bench/results/planners.json`` after every cell and fills the tables of
 docs/planners.md.
 
-    python bench/planners.py [--time-limit 300] [--only NAME ...]
+    python bench/planners.py [--time-limit 120] [--only NAME ...]
                              [--solvers A,B,…] [--tables]
 """
 
@@ -218,7 +218,7 @@ def mean(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--time-limit", type=float, default=300)
+    parser.add_argument("--time-limit", type=float, default=120)
     parser.add_argument("--only", nargs="*", metavar="NAME")
     parser.add_argument("--solvers", default=",".join(SOLVERS))
     parser.add_argument(

@@ -79,9 +79,10 @@ def price(text: str) -> float:
 @click.option(
     "--workers",
     type=integer(1, num_cpus),
-    default=1,
+    default=num_cpus,
     metavar="N",
-    help="Processes that share the sizes; threads of --prove.  [default: 1]",
+    help="Processes that share the work; threads of --prove.  [default: the "
+    "CPUs at hand]",
 )
 @click.option(
     "--time-limit",
