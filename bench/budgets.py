@@ -27,6 +27,7 @@ from nest.ir.problem import Problem
 from nest.pareto import Curve, frontier
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.run import run_solver
+from nest.units import MAX_TOTAL
 from nest.workloads.architectures import architecture
 from nest.workloads.graphs import Request, build_problem, choose
 
@@ -94,11 +95,12 @@ def compare(
     options = SolveOptions(time_limit_s=time_limit_s)
     known = curve.at_most(budget)
     best = None if known is None else known.step_quanta
-    proven = best is None or is_proven(curve, budget, best - 1)
-    if best is not None and not proven:
+    proven = is_proven(curve, budget, MAX_TOTAL if best is None else best - 1)
+    if not proven:
         optimum = run_solver(with_memory(problem, budget), "dp", options)
-        best = min(best, optimum.step_quanta or best)
-        proven = optimum.status is Status.OPTIMAL
+        proven = optimum.status in (Status.OPTIMAL, Status.INFEASIBLE)
+        if optimum.step_quanta is not None:
+            best = min(optimum.step_quanta, best or optimum.step_quanta)
     row: dict[str, object] = {
         "granularity": problem.job.granularity,
         "budget_bytes": budget,
