@@ -1,11 +1,13 @@
 """Exact frontiers against planners that get one memory budget at a time.
 
 For every problem the frontier of step time and memory is traced once, up to
-the largest budget. For every budget a Galvatron-style planner and a uniform,
-Megatron-style one plan for devices with so much memory. The curve must lie on
-or below every plan of theirs that fits: at the budget, and at what the plan
-holds. Writes ``bench/results/budgets.json`` and prints a table; exits with 1
-if a plan lies below a curve.
+the largest budget. For every budget a Galvatron-style planner and one by the
+hand rules of Megatron-LM plan for devices with so much memory, and the best
+uniform plan is found by scoring all of them: every stage alike, the layers
+split evenly, all devices in use. The curve must lie on or below every one of
+these plans that fits: at the budget, and at what the plan holds. Writes
+``bench/results/budgets.json``, prints a table; exits with 1 if a plan lies
+below a curve.
 
     python bench/budgets.py [--problem NAME ...] [--granularity stage|layer]
                             [--time-limit S]
@@ -20,6 +22,11 @@ from typing import cast
 from msgspec.structs import replace
 from result_files import write_rows
 
+from baselines.common import even_split, make_plan
+from nest.cost.model import CostModel
+from nest.cost.score import score
+from nest.cost.space import cases, strategies
+from nest.errors import InvalidPlanError
 from nest.fit import with_memory
 from nest.hardware import parse_cluster
 from nest.ir.job import Granularity
@@ -34,6 +41,7 @@ from nest.workloads.graphs import Request, build_problem, choose
 #: Bytes per device.
 BUDGETS = (16 * 10**9, 24 * 10**9, 36 * 10**9, 80 * 10**9)
 PLANNERS = ("galvatron", "megatron")
+UNIFORM = "uniform"
 
 #: Model, cluster, granularities.
 PROBLEMS: dict[str, tuple[str, str, tuple[Granularity, ...]]] = {
@@ -52,7 +60,7 @@ def main() -> None:
     below = False
     print(
         f"{'problem':14} {'per':5} {'GB':>3} {'curve s':>9} "
-        + " ".join(f"{name:>9}  above" for name in PLANNERS)
+        + " ".join(f"{name:>9}  above" for name in (*PLANNERS, UNIFORM))
     )
     for name in options.problem:
         for granularity in PROBLEMS[name][2]:
@@ -62,6 +70,7 @@ def main() -> None:
                 time_limit_s=options.time_limit,
             )
             (curve,) = found.curves
+            plans = uniform_plans(problem)
             print(
                 f"{name:14} {granularity:5} {len(curve.points)} points in "
                 f"{curve.wall_s:.1f} s, "
@@ -69,7 +78,9 @@ def main() -> None:
                 flush=True,
             )
             for budget in BUDGETS:
-                row = compare(problem, curve, budget, options.time_limit)
+                row = compare(
+                    problem, curve, plans, budget, options.time_limit
+                )
                 below |= row["beaten"] is True
                 rows.append({"problem": name, **row})
                 print(describe(rows[-1]), flush=True)
@@ -88,8 +99,35 @@ def load(name: str, granularity: Granularity) -> Problem:
     return replace(problem, job=job)
 
 
+def uniform_plans(problem: Problem) -> list[tuple[int, int]]:
+    """Return step time and memory of every uniform plan."""
+    model = CostModel(problem)
+    num_devices = problem.cluster.num_devices
+    num_layers = len(problem.graph.layers)
+    found = []
+    for case in cases(problem):
+        for strategy in strategies(problem, case.micro_batch):
+            used = case.replicas * strategy.devices
+            num_stages = num_devices // used
+            if num_devices % used or num_stages > num_layers:
+                continue
+            ranges = even_split(num_layers, num_stages)
+            plan = make_plan(problem, case, [(*r, strategy) for r in ranges])
+            try:
+                verdict = score(problem, plan, model)
+            except InvalidPlanError:  # a layer has no such cost
+                continue
+            memory = max(block.memory_bytes for block in verdict.blocks)
+            found.append((verdict.step_quanta, memory))
+    return found
+
+
 def compare(
-    problem: Problem, curve: Curve, budget: int, time_limit_s: float
+    problem: Problem,
+    curve: Curve,
+    plans: list[tuple[int, int]],
+    budget: int,
+    time_limit_s: float,
 ) -> dict[str, object]:
     """Run the planners on devices with so much memory."""
     options = SolveOptions(time_limit_s=time_limit_s)
@@ -114,15 +152,26 @@ def compare(
         "beaten": False,
         "beaten_where_open": False,
     }
+    fitting = [plan for plan in plans if plan[1] <= budget]
+    answers: dict[str, tuple[str, tuple[int, int] | None]] = {
+        UNIFORM: ("feasible" if fitting else "none fits", None)
+    }
+    if fitting:
+        answers[UNIFORM] = ("feasible", min(fitting))
     for planner in PLANNERS:
         result = run_solver(with_memory(problem, budget), planner, options)
-        step = result.step_quanta
-        row[f"{planner}_status"] = str(result.status or result.outcome)
-        row[f"{planner}_s"] = None if step is None else seconds(step)
-        row[f"{planner}_above"] = None
-        if step is None or result.score is None:
+        status = str(result.status or result.outcome)
+        answers[planner] = (status, None)
+        if result.step_quanta is not None and result.score is not None:
+            memory = max(block.memory_bytes for block in result.score.blocks)
+            answers[planner] = (status, (result.step_quanta, memory))
+    for planner, (status, answer) in answers.items():
+        row[f"{planner}_status"] = status
+        row[f"{planner}_s"] = row[f"{planner}_above"] = None
+        if answer is None:
             continue
-        memory = max(block.memory_bytes for block in result.score.blocks)
+        step, memory = answer
+        row[f"{planner}_s"] = seconds(step)
         row[f"{planner}_memory_bytes"] = memory
         if best is not None:
             row[f"{planner}_above"] = step / best - 1
@@ -154,7 +203,7 @@ def describe(row: dict[str, object]) -> str:
         f"{cast('int', row['budget_bytes']) / 1e9:3.0f} "
         f"{number(row['curve_s'], '9.3f')}"
     ]
-    for planner in PLANNERS:
+    for planner in (*PLANNERS, UNIFORM):
         step = number(row[f"{planner}_s"], "9.3f")
         if row[f"{planner}_s"] is None:
             step = f"{row[f'{planner}_status']:>9}"
