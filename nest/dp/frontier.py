@@ -132,6 +132,11 @@ def merge_gaps(gaps: Iterable[Gap]) -> list[Gap]:
     return merged
 
 
+def nothing_below(model: CostModel) -> int:
+    """Return a floor of memory that every plan is above."""
+    return model.problem.cluster.device.reserve_bytes - 1
+
+
 def make_point(model: CostModel, plan: Plan) -> Point:
     """Return what a plan reaches by the shared cost model."""
     found = score(model.problem, plan, model)
@@ -1024,7 +1029,7 @@ class FrontierSearch:
         self._link: Link | None = None
         self.capacity = model.problem.cluster.device.memory_bytes
         self.staircase = Staircase()
-        self.gaps = [Gap(0, self.capacity, 0)]
+        self.gaps = [Gap(nothing_below(model), self.capacity, 0)]
         #: No plan needs less memory.
         self.least_bytes = 0
 
@@ -1133,7 +1138,7 @@ class FrontierSearch:
                         bound,
                         least_total,
                         least_bytes,
-                        [Gap(0, self.capacity, bound)],
+                        [Gap(nothing_below(self.model), self.capacity, bound)],
                     )
                 )
         return found
@@ -1415,7 +1420,8 @@ def descend(
             point = make_point(model, found.plan)
             staircase.add(point)
         if found.limit is not None:
-            return [Gap(0, cap, found.lower_bound_quanta or 0)]
+            bound = found.lower_bound_quanta or 0
+            return [Gap(nothing_below(model), cap, bound)]
         if found.plan is None:
             return []
         say(f"proven down to {point.memory_bytes} bytes")
