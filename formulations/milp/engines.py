@@ -131,10 +131,9 @@ def _run_cbc(
     options = [
         f"integerTolerance {TOLERANCE}",
         f"primalTolerance {TOLERANCE}",
-    ]
-    if any(v.cat == "Integer" and v.upBound > 1 for v in problem.variables()):
         # With it CBC 2.10 calls some solutions optimal that are not.
-        options.append("preprocess off")
+        "preprocess off",
+    ]
     if seed:
         options.append(f"randomCbcSeed {seed % 2**31}")
     with tempfile.TemporaryDirectory(prefix="nest-milp-") as folder:
