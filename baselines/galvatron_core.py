@@ -23,6 +23,7 @@ Section numbers refer to reference/galvatron.md.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -193,7 +194,7 @@ def pipeline_s(
     the passes so far, ``max(0, g_i - Σ_{j<=i} c_j)``. A slow stage in the
     middle counts once only.
     """
-    first, rest = compute_s[0], sum(compute_s[1:])
+    first, rest = compute_s[0], math.fsum(compute_s[1:])
     num_stages = len(compute_s)
     waits = min(num_stages - 1, num_chunks - 1)
     by_last = first + rest + compute_s[-1] * (num_chunks - 1)

@@ -24,7 +24,10 @@ def check_magnitude(problem: Problem) -> None:
     InvalidProblemError
         If a step could take more than 2**61 quanta.
     """
-    longest = longest_step_ns(problem) * 1000 / problem.quantum_ps
+    try:
+        longest = longest_step_ns(problem) * 1000 / problem.quantum_ps
+    except OverflowError:
+        longest = math.inf
     if longest > MAX_TOTAL:
         raise InvalidProblemError(
             f"$.quantum_ps: expected a quantum that keeps every step time "
@@ -71,7 +74,7 @@ def longest_step_ns(problem: Problem) -> float:
     def layer_ns(cost: LayerCost) -> tuple[float, float]:
         weights = (cost.weight_bytes + cost.expert_weight_bytes) * grown
         passes = cost.forward_ns + cost.backward_ns
-        passes += sum(
+        passes += math.fsum(
             call.count * message_ns(call.size_bytes)
             for call in cost.collectives
         )
@@ -88,13 +91,13 @@ def longest_step_ns(problem: Problem) -> float:
         ]
         for kind in graph.kinds
     }
-    load = sum(worst[layer.kind][0] for layer in graph.layers)
-    sync = sum(worst[layer.kind][1] for layer in graph.layers)
+    load = math.fsum(worst[layer.kind][0] for layer in graph.layers)
+    sync = math.fsum(worst[layer.kind][1] for layer in graph.layers)
     batch = max(job.micro_batches)
     load += (
         4
         * max(job.virtual_stages)
-        * sum(
+        * math.fsum(
             message_ns(
                 batch
                 * max(

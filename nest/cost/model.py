@@ -426,7 +426,7 @@ class CostModel:
         axes: tuple[str, str] = _DATA_AXES,
     ) -> float:
         """All-gather of the weights over the ranks that share them."""
-        return sum(
+        return math.fsum(
             self._collective_ns("all-gather", groups[axis], size.weight_bytes)
             for size, axis in zip(sizes, axes, strict=True)
         )
@@ -438,7 +438,7 @@ class CostModel:
         axes: tuple[str, str] = _DATA_AXES,
     ) -> float:
         """Reduce-scatter of the gradients over the same ranks."""
-        return sum(
+        return math.fsum(
             self._collective_ns(
                 "reduce-scatter", groups[axis], size.gradient_bytes
             )
@@ -848,7 +848,7 @@ class CostModel:
         rounds = block.replicas.bit_length() - 1
         latencies = self.network.latencies_ns
         factors = [NS_PER_S / bw for bw in self.network.raw_bandwidths]
-        per_byte = sum(factors[0] / 2**i for i in range(rounds))
+        per_byte = math.fsum(factors[0] / 2**i for i in range(rounds))
         constant = rounds * latencies[0]
         top = self.network.level(0, (block.replicas - 1) * block.pitch)
         before_per_byte = before = 0.0

@@ -399,7 +399,7 @@ def _check_weights(
     where: str, what: str, part: dict[str, Measured], expected_mb: float
 ) -> None:
     """Refuse the weights of another model."""
-    got_mb = sum(row.figures["weights"] for row in part.values())
+    got_mb = math.fsum(row.figures["weights"] for row in part.values())
     if abs(got_mb - expected_mb) > WEIGHT_TOLERANCE * expected_mb:
         first = next(iter(part.values())).line
         raise InvalidProfileError(
@@ -420,7 +420,7 @@ def _entry(
     def total(column: str) -> float:
         return math.fsum(row.figures[column] for row in part.values())
 
-    kept_mb = total("activations") - sum(
+    kept_mb = total("activations") - math.fsum(
         part[name].figures["activations"] for name in NOT_KEPT if name in part
     )
     if _EMBEDDING in part:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import product
-from math import gcd, isqrt
+from math import fsum, gcd, isqrt
 from typing import NamedTuple
 
 import msgspec
@@ -749,7 +749,7 @@ def sum_costs(costs: Sequence[LayerCost]) -> LayerCost:
             Activations(
                 recompute=choice.recompute,
                 kept_bytes=sum(found.kept_bytes for found in same),
-                extra_ns=sum(found.extra_ns for found in same),
+                extra_ns=fsum(found.extra_ns for found in same),
                 working_bytes=max(found.working_bytes for found in same),
             )
         )
@@ -758,8 +758,8 @@ def sum_costs(costs: Sequence[LayerCost]) -> LayerCost:
         cp=first.cp,
         ep=first.ep,
         samples=first.samples,
-        forward_ns=sum(cost.forward_ns for cost in costs),
-        backward_ns=sum(cost.backward_ns for cost in costs),
+        forward_ns=fsum(cost.forward_ns for cost in costs),
+        backward_ns=fsum(cost.backward_ns for cost in costs),
         weight_bytes=sum(cost.weight_bytes for cost in costs),
         expert_weight_bytes=sum(cost.expert_weight_bytes for cost in costs),
         working_bytes=max(cost.working_bytes for cost in costs),

@@ -77,6 +77,7 @@ embedding and head stay in bf16, and so do weights and kept activations.
 
 from __future__ import annotations
 
+from math import fsum
 from typing import Literal, NamedTuple
 
 from nest.errors import InvalidProblemError
@@ -262,8 +263,8 @@ class Node(Struct, frozen=True, kw_only=True):
     def flops(self) -> tuple[float, float]:
         """Return the forward and the backward FLOPs."""
         return (
-            sum(operator.forward_flops for operator in self.operators),
-            sum(operator.backward_flops for operator in self.operators),
+            fsum(operator.forward_flops for operator in self.operators),
+            fsum(operator.backward_flops for operator in self.operators),
         )
 
 
@@ -608,10 +609,10 @@ def _pass_ns(
     """
     launch_ns = calibration.launch_ns
     ahead = max(
-        sum(time_ns for time_ns, _ in operators),
+        fsum(time_ns for time_ns, _ in operators),
         launch_ns * sum(kernels for _, kernels in operators),
     )
-    waiting = sum(
+    waiting = fsum(
         max(time_ns, launch_ns * kernels) for time_ns, kernels in operators
     )
     return ahead + calibration.waiting_fraction * (waiting - ahead)

@@ -918,8 +918,13 @@ def test_a_time_beyond_the_range_is_refused():
             edges=(("a", "b", 10**9),),
             topology=make_levels((4, 0.0, 1.0)),
         ),
+        make_problem(
+            {name: make_cost() for name in "abc"},
+            edges=(("a", "b", 10**9), ("b", "c", 10**9)),
+            topology=make_levels((4, 0.0, 4e-290 / 1.5)),
+        ),
     ],
-    ids=["compute", "transfer"],
+    ids=["compute", "transfer", "more than a float holds"],
 )
 def test_a_step_that_may_overflow_is_refused(problem):
     """Either way a step may take 1e18 ns and more, 2**61 is 2.3e18."""
