@@ -35,8 +35,8 @@ from nest.pareto import Curve, frontier
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.run import run_solver
 from nest.units import MAX_TOTAL
-from nest.workloads.architectures import architecture
 from nest.workloads.graphs import Request, build_problem, choose
+from nest.workloads.zoo import architecture
 
 #: Bytes per device.
 BUDGETS = (16 * 10**9, 24 * 10**9, 36 * 10**9, 80 * 10**9)

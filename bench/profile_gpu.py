@@ -27,8 +27,8 @@ from nest.profiles.torch_profiler import (  # noqa: E402
     profile_layers,
     split_layer,
 )
-from nest.workloads.architectures import architecture  # noqa: E402
 from nest.workloads.operators import layer_cost  # noqa: E402
+from nest.workloads.zoo import architecture  # noqa: E402
 
 RESULTS = ROOT / "bench" / "results"
 MODELS = "gpt3-1.3b,llama2-7b,llama3-8b"

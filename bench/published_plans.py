@@ -30,8 +30,8 @@ from nest.ir.plan import RECOMPUTE, Plan, Recompute, Stage, Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import SolveOptions
 from nest.solvers.run import run_solver
-from nest.workloads.architectures import architecture
 from nest.workloads.graphs import Request, build_problem, choose
+from nest.workloads.zoo import architecture
 
 ROOT = Path(__file__).resolve().parent.parent
 #: Seconds for the search with interleaving, at most.

@@ -353,9 +353,9 @@ def load_model(text: str) -> Architecture:
         from nest.workloads.hf import read_hf
 
         return read_hf(text)
-    from nest.workloads import architectures
+    from nest.workloads.zoo import architecture
 
-    return architectures.architecture(text)
+    return architecture(text)
 
 
 def model_problem(model: Architecture, job: Mapping[str, Any]) -> Problem:

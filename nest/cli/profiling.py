@@ -133,7 +133,7 @@ def profile_command(
         profile_layers,
         require_torch,
     )
-    from nest.workloads.architectures import architecture
+    from nest.workloads.zoo import architecture
 
     check_output(output, "-o")
     shape = architecture(model)
@@ -215,7 +215,7 @@ def profile_csv_command(
     """
     from nest.hardware import device_spec
     from nest.profiles.aceso import import_aceso
-    from nest.workloads.architectures import architecture
+    from nest.workloads.zoo import architecture
 
     check_distinct_files(**{path: path for path in paths}, **{"-o": output})
     check_output(output, "-o")

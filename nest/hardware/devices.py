@@ -6,9 +6,9 @@ import re
 from functools import cache
 
 from nest.errors import UnknownNameError
-from nest.hardware._data import read_data
 from nest.ir.base import Struct, check_integer, check_real
 from nest.ir.cluster import Device
+from nest.stored import read_stored
 
 
 class Reserve(Struct, frozen=True, kw_only=True):
@@ -109,7 +109,7 @@ class DeviceFile(
 
 @cache
 def _file() -> DeviceFile:
-    return read_data("devices.json", DeviceFile)
+    return read_stored("nest.hardware", "devices.json", DeviceFile)
 
 
 def device_specs() -> tuple[DeviceSpec, ...]:

@@ -7,9 +7,9 @@ from functools import cache
 import msgspec
 
 from nest.errors import UnknownNameError
-from nest.hardware._data import read_data
 from nest.ir.base import Struct, check_real
 from nest.ir.cluster import Level
+from nest.stored import read_stored
 
 
 class LinkSpec(Struct, frozen=True, kw_only=True):
@@ -48,7 +48,8 @@ class LinkFile(
 @cache
 def _links() -> dict[str, LinkSpec]:
     return {
-        link.name: link for link in read_data("links.json", LinkFile).links
+        link.name: link
+        for link in read_stored("nest.hardware", "links.json", LinkFile).links
     }
 
 
@@ -133,7 +134,9 @@ class LinkCalibrationFile(
 @cache
 def stored_link_calibration() -> LinkCalibrationFile:
     """Return the calibration that comes with the package."""
-    return read_data("link_calibration.json", LinkCalibrationFile)
+    return read_stored(
+        "nest.hardware", "link_calibration.json", LinkCalibrationFile
+    )
 
 
 def link_calibration(name: str) -> LinkCalibration | None:

@@ -8,12 +8,12 @@ from functools import cache
 import msgspec
 
 from nest.errors import InvalidOptionError, UnknownNameError
-from nest.hardware._data import read_data
 from nest.hardware.calibration import Calibration, calibration_of
 from nest.hardware.devices import DeviceSpec, device_spec
 from nest.hardware.links import calibrated, link_spec
 from nest.ir.base import Struct, check_integer, check_real
 from nest.ir.cluster import Cluster, Device, Hierarchy, Level
+from nest.stored import read_stored
 from nest.units import ceil_div
 
 
@@ -148,7 +148,7 @@ class MachineFile(
 @cache
 def machine_specs() -> tuple[MachineSpec, ...]:
     """Return all machines as stored; the first of a device is its default."""
-    return read_data("machines.json", MachineFile).machines
+    return read_stored("nest.hardware", "machines.json", MachineFile).machines
 
 
 def build_machine(spec: MachineSpec, device: DeviceSpec) -> Machine:

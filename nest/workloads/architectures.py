@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nest.errors import UnknownNameError
 from nest.ir.base import Struct
 from nest.workloads.blocks import Attention, Block, Head, Mlp, Tower
 
@@ -21,6 +20,8 @@ class Architecture(Struct, frozen=True, kw_only=True):
     ----------
     name, source
         Keyword, and the publication that gives the shape.
+    note
+        Where the shape departs from the source, what ``left_out`` counts.
     towers, head
         Its parts; a tower that reads another comes after it.
     max_sequence
@@ -35,6 +36,7 @@ class Architecture(Struct, frozen=True, kw_only=True):
 
     name: str
     source: str = ""
+    note: str = ""
     towers: tuple[Tower, ...]
     head: Head
     max_sequence: int
@@ -53,7 +55,7 @@ class Architecture(Struct, frozen=True, kw_only=True):
         return sum(
             embedding_weights(tower)
             + final_norm_weights(tower)
-            + sum(run.count * block_weights(run.block) for run in tower.runs)
+            + sum(map(block_weights, tower.blocks()))
             for tower in self.towers
         ) + sum(
             head_weights(self.head, tower.hidden)
@@ -108,8 +110,8 @@ class Architecture(Struct, frozen=True, kw_only=True):
             tokens = lengths[tower.name]
             source = lengths.get(tower.reads or "", 0) if tower.reads else 0
             forward += 2 * tokens * tower.patch_values * tower.hidden
-            for run in tower.runs:
-                forward += run.count * _block_flops(run.block, tokens, source)
+            for block in tower.blocks():
+                forward += _block_flops(block, tokens, source)
         for tower in head_towers(self):
             tokens = 1 if self.head.pooled else lengths[tower.name]
             matrix = self.head.outputs * tower.hidden
@@ -200,28 +202,13 @@ class Architecture(Struct, frozen=True, kw_only=True):
         return None
 
 
-def architecture(name: str) -> Architecture:
-    """Return the architecture of that name.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is none; the text lists all names.
-    """
-    from nest.workloads.zoo import ARCHITECTURES
-
-    known = {record.name: record for record in ARCHITECTURES}
-    if name not in known:
-        raise UnknownNameError("architecture", name, known)
-    return known[name]
-
-
 def blocks(model: Architecture, *, once: bool = False) -> Iterator[Block]:
     """Yield the blocks of all towers, or every run's block once."""
     for tower in model.towers:
-        for run in tower.runs:
-            for _ in range(1 if once else run.count):
-                yield run.block
+        if once:
+            yield from (run.block for run in tower.runs)
+        else:
+            yield from tower.blocks()
 
 
 def head_towers(model: Architecture) -> tuple[Tower, ...]:

@@ -9,6 +9,8 @@ sequence lengths are tokens per sample.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from nest.ir.base import Struct
 
 
@@ -128,8 +130,9 @@ class Tower(Struct, frozen=True, kw_only=True):
     ----------
     name
         Prefix of its graph nodes; empty for the only tower of a model.
-    runs
-        Its blocks, first to last; all of one width.
+    runs, repeat
+        Its blocks, first to last, all of one width, and how often they
+        follow each other.
     vocabulary
         Rows of the token embedding; ``0`` if the input is not tokens.
     patch_values
@@ -153,6 +156,7 @@ class Tower(Struct, frozen=True, kw_only=True):
 
     name: str = ""
     runs: tuple[Run, ...]
+    repeat: int = 1
     vocabulary: int = 0
     patch_values: int = 0
     learned_positions: int = 0
@@ -171,7 +175,14 @@ class Tower(Struct, frozen=True, kw_only=True):
     @property
     def layers(self) -> int:
         """Number of blocks."""
-        return sum(run.count for run in self.runs)
+        return self.repeat * sum(run.count for run in self.runs)
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield its blocks, first to last."""
+        for _ in range(self.repeat):
+            for run in self.runs:
+                for _ in range(run.count):
+                    yield run.block
 
 
 class Head(Struct, frozen=True, kw_only=True):

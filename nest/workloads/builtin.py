@@ -1,9 +1,10 @@
-"""Built-in problems: published models, jobs and machines in one table.
+"""Built-in problems: published models and jobs on published machines.
 
-Costs come from :mod:`nest.workloads.operators`, shapes from
-:mod:`nest.workloads.zoo`, rates from :mod:`nest.hardware`. All jobs train in
-bf16 with mixed-precision Adam (2 bytes per weight, 2 per gradient, 12 of
-state), 1F1B and sequence parallelism, under the preset ``standard``.
+The recipes are stored in ``data/problems.json``. Costs come from
+:mod:`nest.workloads.operators`, shapes from :mod:`nest.workloads.zoo`, rates
+from :mod:`nest.hardware`. All jobs train in bf16 with mixed-precision Adam (2
+bytes per weight, 2 per gradient, 12 of state), 1F1B and sequence parallelism,
+under the preset ``standard``.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from nest.hardware import machine
 from nest.ir.base import Struct
 from nest.ir.plan import RECOMPUTE, Recompute
 from nest.ir.problem import Problem
-from nest.workloads.architectures import architecture
+from nest.stored import read_stored
 from nest.workloads.graphs import Choices, Degrees, build_problem
+from nest.workloads.zoo import architecture
 
 
 class Recipe(Struct, frozen=True, kw_only=True):
-    """One row of the table of built-in problems.
+    """How one built-in problem is made.
 
     Attributes
     ----------
@@ -58,68 +60,19 @@ class Recipe(Struct, frozen=True, kw_only=True):
     layers_per_node: int = 1
 
 
-RECIPES = (
-    Recipe(
-        name="llama2-7b-8",
-        model="llama2-7b",
-        machine="quad-a100-40gb",
-        num_devices=8,
-        global_batch=1024,
-        sequence_length=4096,
-        micro_batches=(1, 2),
-        tp=(1, 2, 4),
-        cp=(1,),
-        zero=(0, 1),
-        recompute=("none", "full"),
-        layers_per_node=4,
-    ),
-    Recipe(
-        name="llama2-7b-16",
-        model="llama2-7b",
-        machine="dgx-a100",
-        num_devices=16,
-        global_batch=1024,
-        sequence_length=4096,
-        micro_batches=(1, 2, 4, 8),
-    ),
-    Recipe(
-        name="llama2-70b-64",
-        model="llama2-70b",
-        machine="dgx-a100",
-        num_devices=64,
-        global_batch=1024,
-        sequence_length=4096,
-        micro_batches=(1, 2, 4),
-    ),
-    Recipe(
-        name="gpt3-175b-64",
-        model="gpt3-175b",
-        machine="dgx-a100",
-        num_devices=64,
-        global_batch=1536,
-        sequence_length=2048,
-        micro_batches=(1, 2, 4, 8),
-    ),
-    Recipe(
-        name="gpt3-175b-256",
-        model="gpt3-175b",
-        machine="dgx-a100",
-        num_devices=256,
-        global_batch=1536,
-        sequence_length=2048,
-        micro_batches=(1, 2, 4, 8, 16, 32),
-    ),
-    Recipe(
-        name="mixtral-8x7b-32",
-        model="mixtral-8x7b",
-        machine="dgx-h100",
-        num_devices=32,
-        global_batch=1024,
-        sequence_length=4096,
-        micro_batches=(1, 2, 4, 8),
-        ep=(1, 2, 4, 8),
-    ),
-)
+class RecipeFile(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    tag_field="schema",
+    tag="nest-built-in-problems/1",
+):
+    """The stored recipes."""
+
+    problems: tuple[Recipe, ...]
+
+
+RECIPES = read_stored("nest.workloads", "problems.json", RecipeFile).problems
 
 #: The problem that is used when none is named.
 DEFAULT = "llama2-7b-8"

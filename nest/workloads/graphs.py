@@ -554,7 +554,7 @@ def _nodes(model: Architecture, choices: Choices) -> list[_GraphNode]:
                 (_Part(tower, tower),),
             )
         )
-        members = [run.block for run in tower.runs for _ in range(run.count)]
+        members = list(tower.blocks())
         count = choices.layers_per_node
         if len(members) % count:
             raise InvalidProblemError(

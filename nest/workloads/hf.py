@@ -19,7 +19,7 @@ import msgspec
 from nest.errors import InvalidProblemError, UnknownNameError
 from nest.workloads.architectures import Architecture
 from nest.workloads.blocks import Block, Mlp, Run
-from nest.workloads.zoo import (
+from nest.workloads.families import (
     bert,
     clip,
     decoder_only,
@@ -380,11 +380,13 @@ def _one_tower(
     *,
     tied: bool,
     length: int,
+    repeat: int = 1,
 ) -> Architecture:
     return decoder_only(
         name,
         source,
         runs,
+        repeat=repeat,
         vocabulary=config.integer("vocab_size"),
         max_sequence=config.integer("max_position_embeddings", default=length),
         tied=config.flag("tie_word_embeddings", tied),
@@ -545,8 +547,11 @@ def _gemma(config: Config, name: str, source: str) -> Architecture:
 
 def _gemma2(config: Config, name: str, source: str) -> Architecture:
     heads = config.integer("num_attention_heads")
+    layers = config.integer("num_hidden_layers")
+    # An odd last layer is a local one.
+    repeat = 1 if layers % 2 else layers // 2
     runs = gemma2_runs(
-        layers=config.integer("num_hidden_layers"),
+        layers=layers // repeat,
         hidden=config.integer("hidden_size"),
         heads=heads,
         kv_heads=config.kv_heads(heads, 4),
@@ -554,7 +559,9 @@ def _gemma2(config: Config, name: str, source: str) -> Architecture:
         mlp_hidden=config.integer("intermediate_size"),
         window=config.integer("sliding_window", default=4096),
     )
-    return _one_tower(config, name, source, runs, tied=True, length=8192)
+    return _one_tower(
+        config, name, source, runs, tied=True, length=8192, repeat=repeat
+    )
 
 
 def _deepseek(config: Config, name: str, source: str) -> Architecture:

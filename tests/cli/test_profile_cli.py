@@ -43,12 +43,12 @@ TWO = SimpleNamespace(towers=(GPT_TOWER, GPT_TOWER), head=GPT.head)
 
 @pytest.fixture(autouse=True)
 def _models(monkeypatch: pytest.MonkeyPatch) -> None:
-    from nest.workloads import architectures
+    from nest.workloads import zoo
 
-    real = architectures.architecture
+    real = zoo.architecture
     known = {"toy": TOY, "gpt-toy": GPT, "two": TWO}
     monkeypatch.setattr(
-        architectures,
+        zoo,
         "architecture",
         lambda name: known[name] if name in known else real(name),
     )

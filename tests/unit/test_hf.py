@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from nest.errors import InvalidProblemError, UnknownNameError
-from nest.workloads.architectures import Architecture, architecture
+from nest.workloads.architectures import Architecture
 from nest.workloads.hf import FAMILIES, from_hf, read_hf
+from nest.workloads.zoo import architecture
 
 LLAMA3 = {
     "architectures": ["LlamaForCausalLM"],
@@ -448,6 +449,12 @@ def test_layers_of_unequal_mixtures() -> None:
     )
     found = [(r.block.name, r.count) for r in model.towers[0].runs]
     assert found == [("dense", 3), ("sparse", 1), ("dense", 1), ("sparse", 1)]
+
+
+def test_an_odd_last_layer_is_local() -> None:
+    fields = {**fields_of("gemma2-27b"), "num_hidden_layers": 3}
+    names = [block.name for block in from_hf(fields).towers[0].blocks()]
+    assert names == ["local", "global", "local"]
 
 
 @pytest.mark.parametrize(

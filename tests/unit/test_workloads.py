@@ -14,7 +14,6 @@ from nest.ir import CollectiveCall, Problem, decode_problem, encode
 from nest.workloads import builtin
 from nest.workloads.architectures import (
     Architecture,
-    architecture,
     block_weights,
     blocks,
     final_norm_weights,
@@ -28,7 +27,7 @@ from nest.workloads.operators import (
     head_node,
     layer_cost,
 )
-from nest.workloads.zoo import ARCHITECTURES
+from nest.workloads.zoo import ARCHITECTURES, architecture
 
 GPT3 = architecture("gpt3-175b")
 LLAMA2 = architecture("llama2-7b")

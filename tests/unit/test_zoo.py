@@ -18,7 +18,6 @@ from nest.ir import Plan, Problem, Stage, Strategy
 from nest.ir.graph import Activations, CollectiveCall, LayerCost
 from nest.workloads.architectures import (
     Architecture,
-    architecture,
     attention_weights,
     block_weights,
     embedding_weights,
@@ -41,6 +40,7 @@ from nest.workloads.graphs import (
 from nest.workloads.operators import Dtype
 from nest.workloads.zoo import (
     ARCHITECTURES,
+    architecture,
     kind_of,
     markdown_table,
     names,
@@ -132,6 +132,26 @@ def test_the_zoo_is_complete() -> None:
     }
 
 
+def test_a_record_of_the_zoo_has_known_keys_only() -> None:
+    (record,) = msgspec.to_builtins([architecture("gpt2")])
+    assert msgspec.convert(record, Architecture) == architecture("gpt2")
+    record["towers"][0]["runs"][0]["block"]["width"] = 768
+    with pytest.raises(
+        msgspec.ValidationError,
+        match=r"unknown field `width` - at `\$\.towers\[0\]\.runs",
+    ):
+        msgspec.convert(record, Architecture)
+
+
+def test_alternating_blocks() -> None:
+    """Gemma 2 has 23 pairs; each of its 46 blocks counts."""
+    model = architecture("gemma2-27b")
+    (tower,) = model.towers
+    names = [block.name for block in tower.blocks()]
+    assert names == ["local", "global"] * 23
+    assert tower.layers == model.layers == len(names)
+
+
 def test_parts_of_gpt2() -> None:
     """h = 768: 4 h² + 4 h, 8 h² + 5 h, two norms of 2 h."""
     block = block_of("gpt2")
@@ -218,11 +238,11 @@ def test_flops_per_token_are_six_per_weight(model: Architecture) -> None:
     """
     s = min(model.max_sequence, 2048)
     core = 0
-    for run in model.towers[0].runs:
-        attention = run.block.attention
+    for block in model.towers[0].blocks():
+        attention = block.attention
         value = attention.value_size or attention.head_size
         width = attention.heads * (attention.head_size + value)
-        core += 6 * s * width * run.count
+        core += 6 * s * width
     visited = model.active_parameters - embedding_weights(model.towers[0])
     if model.head.tied:
         visited += model.head.outputs * model.towers[0].hidden
@@ -794,7 +814,7 @@ def test_the_graph_of_a_405b_model_builds_fast() -> None:
     """Under 2 s for a whole process, as the best of three."""
     code = (
         "from nest.hardware import parse_cluster\n"
-        "from nest.workloads.architectures import architecture\n"
+        "from nest.workloads.zoo import architecture\n"
         "from nest.workloads.graphs import Request, build_problem, choose\n"
         "model = architecture('llama3-405b')\n"
         "site, count = parse_cluster('h100x16384')\n"
