@@ -5,6 +5,7 @@
 #   make test       lint, type check, and the whole test suite
 #   make lint       only the static checks
 #   make test-full  the agreement tests on thousands of random problems
+#   make test-torch the tests that need PyTorch, with its CPU build
 #   make mutation   break the solvers on purpose; some test must notice
 #   make lock       resolve the dependencies anew
 #   make clean      remove what the other targets made
@@ -17,7 +18,7 @@ PYTEST_ARGS ?= -n 2
 SEED ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint test-full mutation lock clean
+.PHONY: help demo test lint test-full test-torch mutation lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -58,18 +59,38 @@ test-full: $(STAMP)
 	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest $(PYTEST_ARGS) \
 	  --hypothesis-seed=$(SEED) tests/properties
 
+# PyTorch's CPU build, beside the environment and not in it, so that all other
+# targets run without it. On Linux "+cpu" keeps out the build with gigabytes
+# of CUDA libraries; TORCH_PIP_ARGS may say where else to look for it. Its
+# hash is not checked, as every source of CPU builds has its own.
+TORCH ?= torch==2.13.0$(if $(filter Linux,$(shell uname -s)),+cpu)
+TORCH_PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check \
+  --no-compile --target .torch
+.torch/.installed-from-lock: requirements-torch.lock $(STAMP)
+	rm -rf .torch
+	$(TORCH_PIP) --require-hashes -r requirements-torch.lock
+	$(TORCH_PIP) --no-deps --only-binary :all: $(TORCH_PIP_ARGS) $(TORCH)
+	@touch $@
+
+# Without PyTorch these tests would be skipped: the import fails instead.
+test-torch: .torch/.installed-from-lock
+	PYTHONPATH=.torch $(BIN)/python -c 'import torch'
+	PYTHONPATH=.torch $(BIN)/python -m pytest -m torch tests/unit tests/cli
+
 mutation: $(STAMP)
 	$(BIN)/python bench/mutation.py
 
 # uv is needed for this target only; it is not part of the lock.
+COMPILE := $(BIN)/uv pip compile --universal --upgrade --generate-hashes \
+  --no-emit-index-url --no-annotate --quiet --custom-compile-command 'make lock'
 lock: $(STAMP)
 	$(BIN)/python -m pip install -qq --disable-pip-version-check uv
-	$(BIN)/uv pip compile pyproject.toml --extra highs --extra plot --group dev \
-	  --universal --upgrade --generate-hashes --no-emit-index-url --no-annotate --quiet \
-	  --custom-compile-command 'make lock' --output-file requirements.lock
+	$(COMPILE) pyproject.toml --extra highs --extra plot --group dev \
+	  --output-file requirements.lock
+	$(COMPILE) --group torch --output-file requirements-torch.lock
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	rm -rf $(VENV) .torch .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 	  .coverage build dist
 	find nest formulations baselines tests bench -name __pycache__ \
 	  -type d -prune -exec rm -rf {} +

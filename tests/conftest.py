@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,3 +23,16 @@ def shared_data() -> Path:
             pytest.fail(f"{reason}; CI must provide them")
         pytest.skip(reason)
     return path.resolve()
+
+
+@pytest.fixture
+def torch() -> Any:
+    """PyTorch, which ``make test-torch`` installs."""
+    return pytest.importorskip("torch", reason="PyTorch is not installed")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that need PyTorch, for ``make test-torch``."""
+    for item in items:
+        if "torch" in getattr(item, "fixturenames", ()):
+            item.add_marker("torch")

@@ -54,11 +54,6 @@ def _models(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.fixture
-def torch() -> Any:
-    return pytest.importorskip("torch", reason="PyTorch is not installed")
-
-
 def test_a_model_is_profiled(cli: Cli, torch: Any, tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
     options = "--device cpu --warm-up 0 --repeats 1 --tp 1,2 --samples 1,3"

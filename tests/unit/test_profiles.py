@@ -708,11 +708,6 @@ def split_of(layer: LayerShape, **changes: Any) -> Split:
 
 
 @pytest.fixture
-def torch() -> Any:
-    return pytest.importorskip("torch", reason="PyTorch is not installed")
-
-
-@pytest.fixture
 def build(torch: Any) -> Callable[..., Any]:
     from nest.profiles.torch_layers import Shard
 
