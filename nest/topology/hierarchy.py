@@ -30,11 +30,15 @@ class GroupShape(NamedTuple):
         Ranks per unit of level 0, units of level 0 per unit of level 1, and
         so on up to ``level``, if the same everywhere; else ``None``, and the
         hierarchical algorithm does not apply.
+    bandwidth
+        Of an uneven group, the least that a member has on any level, in
+        bytes/s; the counts of an even one say what it is.
     """
 
     size: int
     level: int
     counts: tuple[int, ...] | None
+    bandwidth: float | None = None
 
 
 class HierarchyNetwork:
@@ -82,14 +86,19 @@ class HierarchyNetwork:
         """Return the shape of a group of ascending device numbers."""
         level = self.level(devices[0], devices[-1])
         counts: list[int] = []
+        bandwidth = math.inf
+        even = True
         units: Iterable[int] = devices
-        for fan_out in self.fan_outs[: level + 1]:
+        for below, fan_out in enumerate(self.fan_outs[: level + 1]):
             members = Counter(unit // fan_out for unit in units)
-            if len(set(members.values())) > 1:
-                return GroupShape(len(devices), level, None)
-            counts.append(next(iter(members.values())))
+            found = set(members.values())
+            even = even and len(found) == 1
+            bandwidth = min(bandwidth, *(self._reach(below, n) for n in found))
+            counts.append(max(found))
             units = members
-        return GroupShape(len(devices), level, tuple(counts))
+        if even:
+            return GroupShape(len(devices), level, tuple(counts))
+        return GroupShape(len(devices), level, None, bandwidth)
 
     def collective_ns(
         self,
@@ -134,17 +143,14 @@ class HierarchyNetwork:
     def _best_ns(
         self, kind: CollectiveKind, shape: GroupShape, size_bytes: float
     ) -> float:
-        top = shape.level
-        counts = shape.counts
-        if shape.size == 1 or size_bytes == 0:
+        n, top, counts, beta = shape
+        if n == 1 or size_bytes == 0:
             return 0.0
-        beta = (
-            self.path_bandwidths[top]
-            if counts is None
-            else min(self._reach(i, count) for i, count in enumerate(counts))
-        )
+        if counts is not None:
+            beta = min(self._reach(i, count) for i, count in enumerate(counts))
+        assert beta is not None
         flat = self.launches_ns[top] + flat_collective_ns(
-            kind, shape.size, size_bytes, self.latencies_ns[top], beta
+            kind, n, size_bytes, self.latencies_ns[top], beta
         )
         if counts is None or top == 0:
             return flat
@@ -196,16 +202,17 @@ class HierarchyNetwork:
         Jeaugey, *Massively Scale Your Deep Learning Training with NCCL 2.4*,
         2019, on double binary trees at full bandwidth.
         """
-        n, top, counts = shape
+        n, top, counts, bandwidth = shape
         if n == 1 or size_bytes == 0:
             return 0.0
         volume_ns = size_bytes * NS_PER_S
         launch_ns = self.launches_ns[top]
         if counts is None:
+            assert bandwidth is not None
             rounds = 2 if kind == "all-reduce" else 1
             return launch_ns + rounds * (
                 (n - 1) * self.latencies_ns[top]
-                + (n - 1) / n * volume_ns / self.path_bandwidths[top]
+                + (n - 1) / n * volume_ns / bandwidth
             )
         beta = math.inf
         hops_ns = depth_ns = slowest_ns = 0.0

@@ -101,7 +101,7 @@ def test_the_slowest_link_may_be_any_level_below():
     assert [network.transfer_ns(level, 500) for level in range(3)] == [
         5000
     ] * 3
-    uneven = GroupShape(3, 2, None)
+    uneven = network.shape((0, 1, 4))
     assert network.collective_ns("all-gather", [uneven], 300) == 2000
 
 
@@ -111,10 +111,10 @@ def test_the_slowest_link_may_be_any_level_below():
         ((0, 1), (2, 0, (2,))),
         ((0, 2), (2, 1, (1, 2))),
         ((1, 2), (2, 1, (1, 2))),  # straddles two pairs
-        ((0, 1, 2), (3, 1, None)),  # 2 + 1
+        ((0, 1, 2), (3, 1, None, 1e8)),  # 2 + 1
         ((0, 1, 2, 3), (4, 1, (2, 2))),
         ((0, 1, 4, 5), (4, 2, (2, 1, 2))),
-        ((0, 1, 2, 3, 4, 5), (6, 2, None)),  # 2 pairs + 1 pair
+        ((0, 1, 2, 3, 4, 5), (6, 2, None, 1e8)),  # 2 pairs + 1 pair
         ((0, 4), (2, 2, (1, 1, 2))),
         ((5,), (1, 0, (1,))),
     ],
@@ -271,6 +271,33 @@ def test_a_group_uses_the_links_between_its_members(
         msgspec.structs.replace(MESH, algorithms=algorithms)
     )
     shape = network.shape(range(ranks))
+    assert network.collective_ns("all-gather", [shape], 600) == pytest.approx(
+        expected
+    )
+
+
+@pytest.mark.parametrize("algorithms", ["best", "nccl"])
+@pytest.mark.parametrize(
+    ("devices", "expected"),
+    [
+        # three of one mesh at 2·1e9 and one of another, which uses none of
+        # its links: 3/4·600 at 2e9
+        ((0, 1, 2, 4), 225),
+        # three of one, two of the other at 1e9: 4/5·600
+        ((0, 1, 2, 4, 5), 480),
+        # two of one, one of the other: 2/3·600
+        ((0, 1, 4), 400),
+    ],
+)
+def test_an_uneven_group_uses_the_links_of_its_members(
+    algorithms, devices, expected
+):
+    """The unit with the fewest links between its members holds it up."""
+    network = HierarchyNetwork(
+        msgspec.structs.replace(MESH, algorithms=algorithms)
+    )
+    shape = network.shape(devices)
+    assert shape.counts is None
     assert network.collective_ns("all-gather", [shape], 600) == pytest.approx(
         expected
     )

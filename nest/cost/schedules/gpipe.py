@@ -1,0 +1,40 @@
+"""GPipe: all forward passes, then all backward passes.
+
+Source: Huang et al., *GPipe: Efficient Training of Giant Neural Networks
+using Pipeline Parallelism*, NeurIPS 2019, arXiv 1811.06965.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from nest.cost.schedules.base import Pass, StageSchedule
+
+
+class GPipe(StageSchedule):
+    """``T = Σ τ + (M-1) (max F + max G)``, as long as the schedule takes.
+
+    The slowest forward and the slowest backward pass may be those of
+    different stages.
+    """
+
+    name: ClassVar[str] = "gpipe"
+
+    def paces(self, forward: int, backward: int) -> tuple[int, ...]:
+        """Return ``F_s`` and ``G_s``."""
+        return (forward, backward)
+
+    def inflight(self, stages_left: int, num_micro_batches: int) -> int:
+        """Return ``M``."""
+        return num_micro_batches
+
+    def passes(
+        self, block: int, num_blocks: int, num_micro_batches: int
+    ) -> Iterator[Pass]:
+        """Yield all forward, then all backward passes."""
+        return (
+            Pass(block, m, is_backward)
+            for is_backward in (False, True)
+            for m in range(num_micro_batches)
+        )

@@ -1,0 +1,87 @@
+"""Interleaved 1F1B: every block runs several chunks of the model.
+
+Source: Narayanan et al., *Efficient Large-Scale Language Model Training on GPU
+Clusters Using Megatron-LM*, SC 2021, arXiv 2104.04473, section 2.2; the order
+of the passes is that of Megatron-LM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+from nest.cost.schedules.base import (
+    InFlight,
+    Pass,
+    Schedule,
+    alternate,
+    critical_path,
+    peak,
+)
+
+
+class Interleaved(Schedule):
+    """1F1B with ``v`` chunks per block, timed pass by pass.
+
+    For equal chunks the step takes ``M τ_b + (S-1) τ_b / v``.
+    """
+
+    name: ClassVar[str] = "interleaved 1f1b"
+
+    def __init__(self, virtual_stages: int) -> None:
+        self.virtual_stages = virtual_stages
+
+    def why_not(self, num_blocks: int, num_micro_batches: int) -> str | None:
+        """Return why not: micro-batches come in groups of ``S``."""
+        if num_micro_batches % num_blocks == 0:
+            return None
+        return (
+            f"virtual_stages: expected the blocks of an interleaved plan to "
+            f"divide the {num_micro_batches} micro-batches, got {num_blocks} "
+            f"blocks"
+        )
+
+    def passes(
+        self, block: int, num_blocks: int, num_micro_batches: int
+    ) -> Iterator[Pass]:
+        """Yield ``2(S-r-1) + (v-1)S`` forward passes, then one of each.
+
+        Micro-batches in groups of ``S``, each group through the block's
+        chunks in order, backward in the opposite order.
+        """
+        virtual = self.virtual_stages
+        group = num_blocks * virtual
+
+        def chunks(backward: bool) -> Iterator[Pass]:
+            for number in range(num_micro_batches * virtual):
+                chunk = number // num_blocks % virtual
+                if backward:
+                    chunk = virtual - 1 - chunk
+                micro_batch = number // group * num_blocks
+                yield Pass(
+                    chunk * num_blocks + block,
+                    micro_batch + number % num_blocks,
+                    backward,
+                )
+
+        warm_up = 2 * (num_blocks - block - 1) + (virtual - 1) * num_blocks
+        return alternate(chunks(False), chunks(True), warm_up)
+
+    def pipeline_time(
+        self,
+        forward: Sequence[int],
+        backward: Sequence[int],
+        num_micro_batches: int,
+    ) -> int:
+        """Return the critical path of all blocks' passes."""
+        return critical_path(self, forward, backward, num_micro_batches)
+
+    def kept(
+        self,
+        kept_bytes: Sequence[int],
+        block: int,
+        num_blocks: int,
+        num_micro_batches: int,
+    ) -> InFlight:
+        """Return the peak over the block's whole list of passes."""
+        return peak(self, kept_bytes, block, num_blocks, num_micro_batches)

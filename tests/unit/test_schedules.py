@@ -1,0 +1,149 @@
+"""Schedules: lists of passes, and the times and counts that follow."""
+
+import pytest
+
+from nest.cost.schedules import SCHEDULES, Pass, schedule_of
+from nest.cost.schedules.base import critical_path, peak
+
+SHAPES = [(blocks, micro) for blocks in range(1, 5) for micro in range(1, 7)]
+
+
+def interleaved_shapes():
+    return [
+        (blocks, virtual, blocks * groups)
+        for blocks in (2, 3, 4)
+        for virtual in (2, 3)
+        for groups in (1, 2, 3)
+    ]
+
+
+def in_short(schedule, block, num_blocks, num_micro_batches):
+    """Return passes as text: chunk a, b, ... in capitals if backward."""
+    return " ".join(
+        f"{'AB'[p.chunk // num_blocks] if p.backward else 'ab'[p.chunk // num_blocks]}"
+        f"{p.micro_batch}"
+        for p in schedule.passes(block, num_blocks, num_micro_batches)
+    )
+
+
+def test_one_f_one_b_alternates_after_its_warm_up():
+    schedule = SCHEDULES["1f1b"]
+    assert in_short(schedule, 0, 3, 4) == "a0 a1 a2 A0 a3 A1 A2 A3"
+    assert in_short(schedule, 2, 3, 4) == "a0 A0 a1 A1 a2 A2 a3 A3"
+    # fewer micro-batches than the warm-up takes
+    assert in_short(schedule, 0, 3, 1) == "a0 A0"
+
+
+def test_gpipe_runs_all_forward_passes_first():
+    assert in_short(SCHEDULES["gpipe"], 0, 2, 3) == "a0 a1 a2 A0 A1 A2"
+
+
+def test_interleaved_passes_go_in_groups_of_the_blocks():
+    """S = 2, v = 2, M = 4. Warm-up 2(2-r-1) + 2 is 4 and 2 passes."""
+    schedule = schedule_of("1f1b", 2)
+    assert in_short(schedule, 0, 2, 4) == (
+        "a0 a1 b0 b1 a2 B0 a3 B1 b2 A0 b3 A1 B2 B3 A2 A3"
+    )
+    assert in_short(schedule, 1, 2, 4) == (
+        "a0 a1 b0 B0 b1 B1 a2 A0 a3 A1 b2 B2 b3 B3 A2 A3"
+    )
+    # one group: fewer passes than the warm-up of the first block takes
+    assert in_short(schedule, 0, 2, 2) == "a0 a1 b0 b1 B0 B1 A0 A1"
+
+
+@pytest.mark.parametrize(("blocks", "virtual", "micro"), interleaved_shapes())
+def test_every_pass_runs_once(blocks, virtual, micro):
+    schedule = schedule_of("1f1b", virtual)
+    for block in range(blocks):
+        passes = list(schedule.passes(block, blocks, micro))
+        assert len(passes) == len(set(passes))
+        assert set(passes) == {
+            Pass(chunk, m, backward)
+            for chunk in range(block, blocks * virtual, blocks)
+            for m in range(micro)
+            for backward in (False, True)
+        }
+
+
+@pytest.mark.parametrize(("blocks", "virtual", "micro"), interleaved_shapes())
+def test_equal_chunks_have_the_closed_form(blocks, virtual, micro):
+    """``M τ_b + (S-1) τ_b / v``: the bubble is divided by ``v``."""
+    schedule = schedule_of("1f1b", virtual)
+    chunks = blocks * virtual
+    time = schedule.pipeline_time([3] * chunks, [7] * chunks, micro)
+    assert time == micro * virtual * 10 + (blocks - 1) * 10
+
+
+def test_unequal_chunks_take_their_critical_path():
+    """S = 2, v = 2, M = 2; chunks take F = 1, 1, 1, 3 and G = 1, 1, 1, 1.
+
+    Block 0 runs a0 a1 b0 b1 B0 B1 A0 A1, block 1 runs a0 a1 b0 B0 b1 B1 A0
+    A1. Chunk 1 ends at 2 and 3, chunk 2 (b of block 0) at 3 and 4. Chunk 3
+    of micro-batch 0 runs from 3 to 6, its backward pass to 7, that of
+    micro-batch 1 to 10 and 11. Chunk 2 backward ends at 8 and 12, chunk 1
+    (after 11, where its block is free) at 12 and 13, chunk 0 at 13 and 14.
+    """
+    schedule = schedule_of("1f1b", 2)
+    assert schedule.pipeline_time([1, 1, 1, 3], [1, 1, 1, 1], 2) == 14
+
+
+def test_passes_in_flight_peak_after_the_warm_up():
+    """S = 2, v = 2, M = 4, chunks of 1 and 10 bytes on the first block.
+
+    The list begins a0 a1 b0 b1 a2: 2 passes of a, 2 of b, then 3 of a, 23
+    bytes. After B0 comes a3: 4 of a and 1 of b. After B1 b2: 4 and 1; after
+    A0 b3: 3 and 2, 23 bytes; A1 then 2 and 2. The most is 4 passes of a, 2
+    of b, 5 at once and 23 bytes, not 4 · 1 + 2 · 10 = 24.
+    """
+    found = schedule_of("1f1b", 2).kept([1, 10], 0, 2, 4)
+    assert found == ((4, 2), 5, 23)
+
+
+def test_later_mixes_may_keep_more_than_the_warm_up():
+    """The same with 10 bytes for a and 1 for b.
+
+    When the first backward pass begins 3 passes of a and 2 of b keep 32
+    bytes; two passes later 4 of a and 1 of b keep 41.
+    """
+    assert schedule_of("1f1b", 2).kept([10, 1], 0, 2, 4).kept_bytes == 41
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize(("blocks", "micro"), SHAPES)
+def test_in_flight_is_the_peak_of_the_passes(name, blocks, micro):
+    schedule = SCHEDULES[name]
+    for block in range(blocks):
+        found = schedule.kept([5], block, blocks, micro)
+        assert found == peak(schedule, [5], block, blocks, micro)
+
+
+@pytest.mark.parametrize(("blocks", "micro"), SHAPES)
+def test_gpipe_takes_its_critical_path(blocks, micro):
+    """``Σ τ + (M-1)(max F + max G)``, maxima of different stages."""
+    schedule = SCHEDULES["gpipe"]
+    forward, backward = [2, 9, 4, 1][:blocks], [5, 3, 3, 8][:blocks]
+    assert schedule.pipeline_time(
+        forward, backward, micro
+    ) == critical_path(schedule, forward, backward, micro)
+
+
+@pytest.mark.parametrize(("blocks", "micro"), SHAPES)
+def test_one_f_one_b_takes_no_longer_than_its_formula(blocks, micro):
+    """Equal stages take exactly that."""
+    schedule = SCHEDULES["1f1b"]
+    forward, backward = [2, 9, 4, 1][:blocks], [5, 3, 3, 8][:blocks]
+    exact = critical_path(schedule, forward, backward, micro)
+    assert schedule.pipeline_time(forward, backward, micro) >= exact
+    forward, backward = [2] * blocks, [3] * blocks
+    assert schedule.pipeline_time(
+        forward, backward, micro
+    ) == critical_path(schedule, forward, backward, micro)
+
+
+def test_interleaved_blocks_divide_the_micro_batches():
+    schedule = schedule_of("1f1b", 2)
+    assert schedule.why_not(4, 8) is None
+    assert schedule.why_not(4, 6) == (
+        "virtual_stages: expected the blocks of an interleaved plan to divide "
+        "the 6 micro-batches, got 4 blocks"
+    )
