@@ -22,10 +22,10 @@ from typing import Any
 
 from result_files import ROOT, fill, write_rows
 
+from nest.audits.nest_artifact.importer import import_nest_artifact
 from nest.cost.score import score
 from nest.errors import InvalidPlanError
 from nest.ir import Plan, Problem, Stage, Strategy
-from nest.workloads.nest_artifact import import_nest_artifact
 
 DATA = ROOT.parent / "shared" / "data" / "nest-artifact"
 #: Chains are priced alike to the last digit that is printed. A tensor that

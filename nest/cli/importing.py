@@ -27,7 +27,7 @@ def import_group() -> None:
 @output_option("problem")
 def nest_artifact_command(path: str, output: str) -> int:
     """Import an instance of the NEST artifact."""
-    from nest.workloads.nest_artifact import import_nest_artifact
+    from nest.audits.nest_artifact.importer import import_nest_artifact
 
     check_distinct_files(**{"FILE": path, "-o": output})
     check_output(output, "-o")
@@ -71,7 +71,7 @@ def piper_command(
     output: str,
 ) -> int:
     """Import a workload of Piper, with its alternatives per layer."""
-    from nest.workloads.piper import import_piper
+    from nest.audits.piper.importer import import_piper
 
     check_distinct_files(**{"FILE": path, "-o": output})
     check_output(output, "-o")

@@ -1438,13 +1438,13 @@ def _fastest(
 ) -> SolverOutput:
     """Return the fastest plan, as solver ``dp`` does."""
     if model.preset.uniform:
-        from nest.dp import uniform
+        from nest.audits.nest_artifact import search as uniform
 
         return uniform.search(
             model, sets, deadline, ignore_progress, upper, plan
         )
     if model.preset.ranks_take_turns:
-        from nest.dp import piper
+        from nest.audits.piper import search as piper
 
         return piper.search(
             model, sets, deadline, ignore_progress, upper, plan

@@ -182,11 +182,11 @@ def _search(
     it rules out most of the rest.
     """
     if model.preset.uniform:
-        from nest.dp import uniform
+        from nest.audits.nest_artifact import search as uniform
 
         return uniform.search(model, sets, deadline, report, upper, plan)
     if model.preset.ranks_take_turns:
-        from nest.dp import piper
+        from nest.audits.piper import search as piper
 
         return piper.search(model, sets, deadline, report, upper, plan)
     from nest.dp import cases

@@ -484,7 +484,7 @@ def test_import(
         return tiny_problem("imported")
 
     monkeypatch.setattr(
-        "nest.workloads.nest_artifact.import_nest_artifact", importer
+        "nest.audits.nest_artifact.importer.import_nest_artifact", importer
     )
     path = str(tmp_path / "problem.json")
     assert cli("import", "nest-artifact", "model.xml", "-o", path) == 0

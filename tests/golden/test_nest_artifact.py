@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import pytest
 
+from nest.audits.nest_artifact.importer import import_nest_artifact
 from nest.cost.score import score
 from nest.dp.solver import DpSolver
 from nest.ir import Plan, Problem, Stage, Strategy
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.registry import get_solver
-from nest.workloads.nest_artifact import import_nest_artifact
 
 #: The figures are floats of another program; ours are rounded integers.
 RELATIVE = 1e-7

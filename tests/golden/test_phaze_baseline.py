@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from baselines.phaze import PhazeSolver
+from nest.audits.nest_artifact.importer import import_nest_artifact
 from nest.cost.score import score
 from nest.solvers.base import SolveOptions
-from nest.workloads.nest_artifact import import_nest_artifact
 
 
 @pytest.fixture(scope="module")

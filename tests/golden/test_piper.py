@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
+from nest.audits.piper.importer import ALTERNATIVES, import_piper
 from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.dp.solver import DpSolver
 from nest.ir import Plan, Problem, Stage, Strategy
 from nest.solvers.base import SolveOptions, Status
-from nest.workloads.piper import ALTERNATIVES, import_piper
 
 RELATIVE = 1e-9
 PS_PER_S = 10**12

@@ -15,10 +15,10 @@ import pytest
 from msgspec.structs import replace
 
 from baselines.piper import PiperSolver
+from nest.audits.piper.importer import import_piper
 from nest.cost.score import score
 from nest.ir import Problem
 from nest.solvers.base import SolveOptions, SolverOutput
-from nest.workloads.piper import import_piper
 
 RELATIVE = 1e-9
 NS_PER_UNIT = 1e9

@@ -8,6 +8,10 @@ from typing import Any
 
 import pytest
 
+from nest.audits.nest_artifact.importer import (
+    choose_quantum_ps,
+    import_nest_artifact,
+)
 from nest.errors import InvalidProblemError
 from nest.ir import (
     Activations,
@@ -17,10 +21,6 @@ from nest.ir import (
     encode,
 )
 from nest.units import quantise
-from nest.workloads.nest_artifact import (
-    choose_quantum_ps,
-    import_nest_artifact,
-)
 from tests.documents import (
     Document,
     change,

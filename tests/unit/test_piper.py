@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from nest.audits.piper import search as piper
+from nest.audits.piper.importer import import_piper
 from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.cost.space import strategies
-from nest.dp import piper
 from nest.dp.closed_sets import closed_sets
 from nest.dp.solver import DpSolver
 from nest.errors import (
@@ -36,7 +37,6 @@ from nest.ir import (
 from nest.solvers.base import Deadline, Limit, SolveOptions, Status
 from nest.solvers.registry import get_solver
 from nest.units import quantise, quantise_all
-from nest.workloads.piper import import_piper
 from tests.builders import (
     SINGLE,
     call,

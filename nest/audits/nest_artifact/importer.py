@@ -15,14 +15,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from nest.ir.base import Struct
-from nest.ir.cluster import Cluster, Device, Hierarchy, Level
-from nest.ir.graph import Activations, Edge, Graph, LayerCost
-from nest.ir.job import Job, Optimizer
-from nest.ir.plan import Recompute
-from nest.ir.problem import Problem
-from nest.units import MAX_TERM
-from nest.workloads.foreign import (
+from nest.audits.foreign import (
     MAX_RATE,
     MAX_TIME,
     NS_PER_UNIT,
@@ -33,6 +26,13 @@ from nest.workloads.foreign import (
     listed,
     make_graph,
 )
+from nest.ir.base import Struct
+from nest.ir.cluster import Cluster, Device, Hierarchy, Level
+from nest.ir.graph import Activations, Edge, Graph, LayerCost
+from nest.ir.job import Job, Optimizer
+from nest.ir.plan import Recompute
+from nest.ir.problem import Problem
+from nest.units import MAX_TERM
 
 #: Quanta that the longest step may take: so many if that is fine enough, and
 #: never more than the second figure.

@@ -11,14 +11,7 @@ import math
 from decimal import ROUND_CEILING, Decimal
 from pathlib import Path
 
-from nest.ir.base import Struct
-from nest.ir.cluster import Cluster, Device, Hierarchy, Level
-from nest.ir.graph import Activations, Edge, Graph, LayerCost
-from nest.ir.job import Job
-from nest.ir.plan import Recompute
-from nest.ir.problem import Problem
-from nest.units import MAX_TERM
-from nest.workloads.foreign import (
+from nest.audits.foreign import (
     MAX_RATE,
     MAX_TIME,
     NS_PER_UNIT,
@@ -29,6 +22,13 @@ from nest.workloads.foreign import (
     listed,
     make_graph,
 )
+from nest.ir.base import Struct
+from nest.ir.cluster import Cluster, Device, Hierarchy, Level
+from nest.ir.graph import Activations, Edge, Graph, LayerCost
+from nest.ir.job import Job
+from nest.ir.plan import Recompute
+from nest.ir.problem import Problem
+from nest.units import MAX_TERM
 
 #: Ids of the alternatives, and what they are here.
 ALTERNATIVES: dict[str, Recompute] = {

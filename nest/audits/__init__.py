@@ -1,0 +1,1 @@
+"""Published planners in their own terms: rules, exact search, importer."""

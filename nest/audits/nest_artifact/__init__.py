@@ -1,0 +1,1 @@
+"""NEST (MLSys 2026), as its artifact computes."""

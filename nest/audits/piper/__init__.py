@@ -1,0 +1,1 @@
+"""Piper (NeurIPS 2021), as its code computes."""
