@@ -3,7 +3,7 @@
 Reference: Miao et al., *Galvatron: Efficient Transformer Training over
 Multiple GPUs Using Automatic Parallelism*, PVLDB 16(3), 2022, and its code,
 Hetu-Galvatron at cea12ff. What fills the tables is up to the caller:
-:mod:`baselines.galvatron_profiles` reads the planner's own profiles,
+``bench/galvatron_profiles.py`` reads the planner's own profiles,
 :mod:`baselines.galvatron` the shared cost model.
 
 A *task* is one choice of everything the outer loops go through: chunks

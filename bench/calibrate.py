@@ -29,6 +29,7 @@ import msgspec
 import numpy as np
 from result_files import write_result
 from scipy.optimize import least_squares
+from splits import leave_one_source_out
 
 from nest.hardware import machine_for
 from nest.hardware.calibration import (
@@ -44,7 +45,7 @@ from nest.validation.predict import (
     Skip,
     predict,
 )
-from nest.validation.report import Selection
+from nest.validation.report import Selection, source_of
 from nest.validation.rows import (
     Row,
     measured_memory_bytes,
@@ -52,7 +53,6 @@ from nest.validation.rows import (
     read_rows,
     why_unusable,
 )
-from nest.validation.splits import leave_one_source_out, source_of
 
 ROOT = Path(__file__).resolve().parent.parent
 MEASUREMENTS = (

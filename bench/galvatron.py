@@ -14,21 +14,18 @@ import json
 import os
 import platform
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from baselines.galvatron_profiles import (  # noqa: E402
+from galvatron_profiles import (
     Search,
     read_hardware,
     read_model,
     search_profiles,
 )
 
+ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT.parent / "shared" / "data" / "profiles" / "galvatron"
 RESULTS = ROOT / "bench" / "results" / "galvatron.json"
 

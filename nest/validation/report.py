@@ -28,7 +28,6 @@ from nest.validation.rows import (
     ran_out_of_memory,
     why_unusable,
 )
-from nest.validation.splits import source_of
 
 SCHEMA = "nest-validation/1"
 
@@ -44,6 +43,11 @@ BEST_TOLERANCE = 0.05
 HIGH_SPEARMAN = 0.9
 
 _NOT_STATED = "not stated"
+
+
+def source_of(row: Row) -> str:
+    """Return the name under which the row's source is reported."""
+    return row.source or _NOT_STATED
 
 
 class Outcome(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from baselines.galvatron_profiles import (
+from bench.galvatron_profiles import (
     HardwareProfile,
     ModelProfile,
     ProfileAnswer,

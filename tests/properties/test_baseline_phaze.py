@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from baselines.phaze_schedule import Cores, Operator, schedule
+from bench.phaze_schedule import Cores, Operator, schedule
 from nest.cost.model import Block, CostModel
 from nest.cost.space import cases, strategies
 from nest.ir import Problem

@@ -14,7 +14,6 @@ import pytest
 from msgspec.structs import replace
 
 from baselines import galvatron_core as core
-from baselines import galvatron_profiles as profiles
 from baselines.galvatron import (
     OVERLAP_SLOWDOWN,
     GalvatronSolver,
@@ -24,7 +23,9 @@ from baselines.galvatron import (
     memory_unit_bytes,
 )
 from baselines.galvatron_core import Other, Tables
-from baselines.galvatron_profiles import (
+from baselines.transfers import Transfers
+from bench import galvatron_profiles as profiles
+from bench.galvatron_profiles import (
     HardwareProfile,
     Messages,
     ModelProfile,
@@ -33,7 +34,6 @@ from baselines.galvatron_profiles import (
     Search,
     Task,
 )
-from baselines.transfers import Transfers
 from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.errors import InvalidProblemError

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from bench.hardware_tables import devices_table, links_table, machines_table
 from nest.errors import InvalidOptionError, UnknownNameError
 from nest.hardware import (
     MACHINES,
@@ -27,7 +28,6 @@ from nest.hardware.links import (
     stored_link_calibration,
 )
 from nest.hardware.machines import machine_specs
-from nest.hardware.tables import devices_table, links_table, machines_table
 from nest.ir.cluster import Level
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "hardware.md"

@@ -9,7 +9,7 @@ import pytest
 
 from baselines.downsets import Stages
 from baselines.phaze import PhazeSolver, make_tables, settings
-from baselines.phaze_schedule import (
+from bench.phaze_schedule import (
     Cores,
     LayerOperators,
     Operator,

@@ -7,6 +7,7 @@ import io
 
 import pytest
 
+from bench.splits import leave_one_source_out
 from nest.errors import (
     InvalidOptionError,
     InvalidProblemError,
@@ -43,7 +44,6 @@ from nest.validation.rows import (
     read_rows,
     why_unusable,
 )
-from nest.validation.splits import leave_one_source_out
 
 #: A complete run of 8 samples per step on 8 devices.
 CELLS = {

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from nest.errors import InvalidOptionError
+from nest.validation.report import source_of
 from nest.validation.rows import Row
 
 Parameters = TypeVar("Parameters")
@@ -36,11 +37,6 @@ class HeldOut(NamedTuple, Generic[Parameters, Answer]):
     num_fitted: int
     parameters: Parameters
     answers: list[tuple[Row, Answer]]
-
-
-def source_of(row: Row) -> str:
-    """Return the name under which the row's source is reported."""
-    return row.source or "not stated"
 
 
 def leave_one_source_out(

@@ -1,4 +1,7 @@
-"""The tables of docs/hardware.md, from the stored data."""
+"""The tables of docs/hardware.md, from the stored data.
+
+python bench/hardware_tables.py
+"""
 
 from __future__ import annotations
 
@@ -101,3 +104,7 @@ def links_table() -> str:
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [head, ("---",) * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+if __name__ == "__main__":
+    print(devices_table(), machines_table(), links_table(), sep="\n\n")
