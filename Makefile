@@ -7,6 +7,7 @@
 #   make test-full  the agreement tests on thousands of random problems
 #   make test-torch the tests that need PyTorch, with its CPU build
 #   make mutation   break the solvers on purpose; some test must notice
+#   make coverage   the whole test suite, with what it reaches
 #   make lock       resolve the dependencies anew
 #   make clean      remove what the other targets made
 
@@ -14,11 +15,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-from-lock
-PYTEST_ARGS ?= -n 2
+PYTEST_ARGS ?= -n 2 --dist worksteal
 SEED ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint test-full test-torch mutation lock clean
+.PHONY: help demo test lint test-full test-torch coverage mutation lock clean
 .DELETE_ON_ERROR:
 
 help:
