@@ -50,6 +50,8 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/codespell
+	$(BIN)/validate-pyproject pyproject.toml
 
 # pytest comes last, so that its summary is the last line.
 test: lint
@@ -59,6 +61,12 @@ test: lint
 test-full: $(STAMP)
 	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest $(PYTEST_ARGS) \
 	  --hypothesis-seed=$(SEED) tests/properties
+
+coverage: $(STAMP)
+	$(BIN)/python -m coverage erase
+	$(BIN)/python -m coverage run -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m coverage combine -q
+	$(BIN)/python -m coverage report
 
 # PyTorch's CPU build, beside the environment and not in it, so that all other
 # targets run without it. On Linux "+cpu" keeps out the build with gigabytes
@@ -92,6 +100,6 @@ lock: $(STAMP)
 
 clean:
 	rm -rf $(VENV) .torch .mypy_cache .ruff_cache .pytest_cache .hypothesis \
-	  .coverage build dist
+	  .coverage .coverage.* build dist
 	find nest formulations baselines tests bench -name __pycache__ \
 	  -type d -prune -exec rm -rf {} +
