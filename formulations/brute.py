@@ -16,6 +16,7 @@ from math import prod
 from typing import ClassVar
 
 from nest.cost.model import CostModel
+from nest.cost.schedules import schedule_of
 from nest.cost.score import score
 from nest.cost.space import Case, Runtime, cases, runtimes, strategies
 from nest.errors import InvalidOptionError, UnsupportedProblemError
@@ -239,8 +240,12 @@ class PlanSpace:
             case.devices,
             case.num_micro_batches,
         )
+        schedule = schedule_of(
+            self.problem.job.schedule, runtime.virtual_stages
+        )
         for num_blocks in range(2, most + 1):
-            if self.complete(num_blocks):
+            reason = schedule.why_not(num_blocks, case.num_micro_batches)
+            if reason is None and self.complete(num_blocks):
                 yield _Choice(case, tuple(found), runtime, num_blocks)
 
     def complete(self, num_stages: int) -> bool:

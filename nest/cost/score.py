@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from nest.cost.model import Block, CostModel, LayerTerms
+from nest.cost.schedules import schedule_of
 from nest.cost.space import (
     Case,
     Runtime,
@@ -248,6 +249,7 @@ def score(
     _check_costs(problem, plan, stages, model)
 
     num_micro_batches = case.num_micro_batches
+    schedule = schedule_of(problem.job.schedule, plan.virtual_stages)
     where = _blocks(plan, case.devices, model)
     runtime = runtime_of(plan)
     scored = [
@@ -258,7 +260,7 @@ def score(
     ]
     stage_scores = tuple(stage for stage, _ in scored)
     blocks = tuple(
-        _score_block(plan, number, scored, model)
+        _score_block(plan, number, scored, num_micro_batches, model)
         for number in range(plan.num_blocks)
     )
     if plan.virtual_stages == 1 and "gradients" in plan.overlap:
@@ -271,16 +273,14 @@ def score(
     loads = [block.load for block in blocks]
     syncs = [block.sync for block in blocks]
     if model.preset.step_time == "sum-max":
-        # Every block passes all micro-batches; what the others add is paid
-        # once, and a chunk at a time if the schedule is interleaved.
-        others = sum(loads) - max(loads)
-        step = num_micro_batches * max(loads) + _round_half_up(
-            others, plan.virtual_stages
-        )
-        step += _step_sync(syncs, model)
+        step = schedule.pipeline_time(
+            [stage.forward for stage in stage_scores],
+            [stage.backward for stage in stage_scores],
+            num_micro_batches,
+        ) + max(syncs)
     elif model.preset.step_time == "slots-max":
         step = (num_micro_batches + len(stages) - 1) * max(loads)
-        step += _step_sync(syncs, model)
+        step += syncs[0]
     else:
         samples = plan.micro_batch
         step = max(
@@ -299,14 +299,6 @@ def score(
         mfu=_mfu(problem, seconds, samples),
         quantum_ps=problem.quantum_ps,
     )
-
-
-def _step_sync(syncs: list[int], model: CostModel) -> int:
-    return max(syncs) if model.preset.sync_stages == "max" else syncs[0]
-
-
-def _round_half_up(numerator: int, denominator: int) -> int:
-    return (2 * numerator + denominator) // (2 * denominator)
 
 
 def _violations(
@@ -516,7 +508,7 @@ def _score_stage(
         backward += recomputed + receive_backward
 
     inflight, kept_bytes = _kept(
-        plan, number, members, num_micro_batches, terms, model
+        plan, number, stages, num_micro_batches, terms, model
     )
     reserve_bytes = model.problem.cluster.device.reserve_bytes
     stage = StageScore(
@@ -543,6 +535,7 @@ def _score_block(
     plan: Plan,
     number: int,
     scored: list[tuple[StageScore, int]],
+    num_micro_batches: int,
     model: CostModel,
 ) -> BlockScore:
     """Add up the chunks of a block.
@@ -561,16 +554,25 @@ def _score_block(
     def total(field: str) -> int:
         return sum(getattr(stage, field) for stage in stages)
 
+    inflight, kept_bytes = total("inflight"), total("kept_bytes")
+    if plan.virtual_stages > 1:
+        schedule = schedule_of(model.problem.job.schedule, plan.virtual_stages)
+        _, inflight, kept_bytes = schedule.kept(
+            [stage.kept_bytes // stage.inflight for stage in stages],
+            number,
+            plan.num_blocks,
+            num_micro_batches,
+        )
     return BlockScore(
         stages=tuple(i + 1 for i in chunks),
         load=total("load"),
         sync=total("sync") - hidden,
-        inflight=total("inflight"),
+        inflight=inflight,
         weight_bytes=total("weight_bytes"),
         gradient_bytes=total("gradient_bytes"),
         state_bytes=total("state_bytes"),
         buffer_bytes=total("buffer_bytes"),
-        kept_bytes=total("kept_bytes"),
+        kept_bytes=kept_bytes,
         working_bytes=max(stage.working_bytes for stage in stages),
         reserve_bytes=stages[0].reserve_bytes,
     )
@@ -579,23 +581,27 @@ def _score_block(
 def _kept(
     plan: Plan,
     number: int,
-    members: list[tuple[int, Strategy]],
+    stages: list[list[tuple[int, Strategy]]],
     num_micro_batches: int,
     terms: list[LayerTerms],
     model: CostModel,
 ) -> tuple[int, int]:
     """Return (micro-batches in flight, bytes kept for them)."""
-    stages_left = len(plan.stages) - number
-    inflight = stages_left
+    block = number % plan.num_blocks
+    schedule = schedule_of(model.problem.job.schedule, plan.virtual_stages)
+    chunks = schedule.kept(
+        [1] * plan.virtual_stages, block, plan.num_blocks, num_micro_batches
+    ).chunks
+    inflight = chunks[number // plan.num_blocks]
+    members = stages[number]
     if model.preset.ranks_take_turns:
         ranks = [stage.layer_strategies[0].dp for stage in plan.stages]
         inflight = ceil_div(sum(ranks[number:]), ranks[number])
-    elif model.problem.job.schedule == "gpipe":
-        inflight = num_micro_batches
-    elif plan.virtual_stages > 1:
-        inflight = _chunk_passes(plan, number, num_micro_batches)
-    elif model.preset.inflight_capped:
-        inflight = min(num_micro_batches, stages_left)
+    elif (
+        not model.preset.inflight_capped
+        and model.problem.job.schedule == "1f1b"
+    ):
+        inflight = len(plan.stages) - number
     once = sum(t.kept_bytes for t in terms)
     _, strategy = members[0]
     if model.preset.stash_boundary_only and strategy.recompute == "full":
@@ -607,7 +613,53 @@ def _kept(
             if target in inside and source not in inside
         )
         return inflight, once + (inflight - 1) * entering
+    if model.preset.name == "standard":
+        once += _passing_bytes(plan, number, stages, model)
     return inflight, inflight * once
+
+
+def _passing_bytes(
+    plan: Plan,
+    number: int,
+    stages: list[list[tuple[int, Strategy]]],
+    model: CostModel,
+) -> int:
+    """Return what the tensors that pass a stage take, per micro-batch."""
+    entering = _crossing(stages, number, model)
+    leaving = _crossing(stages, number + 1, model)
+    _, strategy = stages[number][0]
+    shards = strategy.shards(model.problem.job.sequence_parallel)
+    return sum(
+        ceil_div(size_bytes * plan.micro_batch, shards)
+        for producer, size_bytes in leaving.items()
+        if producer in entering
+    )
+
+
+def _crossing(
+    stages: list[list[tuple[int, Strategy]]],
+    first_after: int,
+    model: CostModel,
+) -> dict[int, int]:
+    """Return the bytes per sample of the tensors that cross a cut.
+
+    By producer; the cut is in front of stage ``first_after``. A tensor is as
+    large as its largest consumer beyond the cut needs it, and one of 0 bytes
+    does not cross.
+    """
+    before = {
+        position for stage in stages[:first_after] for position, _ in stage
+    }
+    crossing = {}
+    for tensor in model.tensors:
+        if tensor.producer in before:
+            size_bytes = max(
+                (s for node, s in tensor.consumers if node not in before),
+                default=0,
+            )
+            if size_bytes:
+                crossing[tensor.producer] = size_bytes
+    return crossing
 
 
 def _exchange(
@@ -656,30 +708,6 @@ def _sync_constant(
     return model.quanta(sync_ns, "gradient sync")
 
 
-def _chunk_passes(plan: Plan, number: int, num_micro_batches: int) -> int:
-    """Return how many passes of a chunk are in flight on its block.
-
-    Block ``r`` (from 0) starts ``n = min(M v, 2(S-r-1) + (v-1)S + 1)``
-    forward passes before its first backward pass: micro-batches in groups
-    of ``S`` (the last one may be smaller), each group through one chunk
-    after the other. Sources: Narayanan et al. 2021 (arXiv 2104.04473), §2.2;
-    Korthikanti et al. 2022 (arXiv 2205.05198), whose ``L (1 + (p-1)/(p v))``
-    layers on the first block this gives.
-    """
-    virtual, size = plan.virtual_stages, plan.num_blocks
-    chunk, block = divmod(number, size)
-    passes = min(
-        num_micro_batches * virtual,
-        2 * (size - block - 1) + (virtual - 1) * size + 1,
-    )
-    count = 0
-    for k in range(passes):
-        group, inside = divmod(k, size * virtual)
-        width = min(size, num_micro_batches - group * size)
-        count += inside // width == chunk
-    return count
-
-
 def _receive(
     plan: Plan,
     number: int,
@@ -690,16 +718,17 @@ def _receive(
     forward: bool,
 ) -> int:
     """Return the receive of activations (or gradients) of a stage."""
-    block_number = number % plan.num_blocks
-    if plan.virtual_stages > 1 and (
-        block_number == 0 if forward else block_number == plan.num_blocks - 1
-    ):
+    if sender.offset + sender.devices == block.offset:
+        levels = model.boundary_levels(
+            block, forward=True, neighbour=sender.offset
+        )
+    elif block.offset + block.devices == sender.offset:
+        levels = model.boundary_levels(
+            block, forward=False, neighbour=sender.offset
+        )
+    else:
         first, last = sorted((block, sender), key=lambda b: b.offset)
         levels = model.wrap_levels(first, last)
-    else:
-        levels = model.boundary_levels(
-            block, forward=forward, neighbour=sender.offset
-        )
     members = stages[number]
     if model.preset.receive_per_edge:
         inside = {position for position, _ in members}
@@ -718,22 +747,14 @@ def _receive(
     # With one strategy per layer, the layer next to the boundary receives.
     _, strategy = members[0] if forward else members[-1]
     shards = strategy.shards(model.problem.job.sequence_parallel)
-    first_after = number if forward else number + 1
-    before = {
-        position for stage in stages[:first_after] for position, _ in stage
-    }
-    crossing = []
-    for tensor in model.tensors:
-        sizes = [size for node, size in tensor.consumers if node not in before]
-        if tensor.producer in before and sizes:
-            crossing.append(max(sizes))
+    crossing = _crossing(stages, number if forward else number + 1, model)
     if not crossing:
         return 0
     return max(
         model.message(level)
         + sum(
             model.tensor(level, size, plan.micro_batch, shards)
-            for size in crossing
+            for size in crossing.values()
         )
         for level in levels
     )
@@ -764,6 +785,8 @@ def _redistribution(
     forward = backward = 0
     for source, target, size_bytes in model.edges:
         if source not in strategy_of or target not in strategy_of:
+            continue
+        if size_bytes == 0:
             continue
         before, after = strategy_of[source], strategy_of[target]
         if (before.dp, before.tp, before.cp) == (after.dp, after.tp, after.cp):

@@ -11,6 +11,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from nest.cost.presets import get_preset
+from nest.cost.schedules import schedule_of
 from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap, Plan, Strategy
 from nest.ir.problem import Problem
 from nest.units import ceil_div
@@ -89,12 +90,10 @@ def why_not_runtime(
             f"virtual_stages: expected one of {list(job.virtual_stages)}, "
             f"got {virtual}"
         )
-    if virtual > 1 and num_micro_batches < plan.num_blocks:
-        return (
-            f"virtual_stages: expected at least one micro-batch per block "
-            f"({plan.num_blocks}) of an interleaved plan, got "
-            f"{num_micro_batches}"
-        )
+    schedule = schedule_of(job.schedule, virtual)
+    reason = schedule.why_not(plan.num_blocks, num_micro_batches)
+    if reason is not None:
+        return reason
     for name in plan.overlap:
         if name not in job.overlap:
             allowed = [str(x) for x in OVERLAP if x in job.overlap] or "none"

@@ -106,10 +106,50 @@ def test_two_virtual_stages_halve_the_bubble():
     assert [block.stages for block in result.blocks] == [(1, 3), (2, 4)]
 
 
-def test_the_rest_of_the_pipeline_is_divided_and_rounded_half_up():
-    """Block 0: a + c = 30 + 31. Block 1: 30 + 32. 4 · 62 + 61 / 2 = 30.5."""
-    problem = chain(costs={"c": make_cost(11, 20), "d": make_cost(12, 20)})
-    assert score(problem, chunks()).step_quanta == 4 * 62 + 31
+def test_the_blocks_of_an_interleaved_plan_divide_the_micro_batches():
+    """Eight layers of 3000 + 6000 ns on four devices, M = 6.
+
+    Plain stages of two layers take 9 · 18000 = 162000. With two chunks per
+    block the bubble would be halved to 135000, but six micro-batches are no
+    groups of four; twelve are: 12 · 18000 + 3 · 9000.
+    """
+    names = "abcdefgh"
+    costs = dict.fromkeys(names, make_cost(3000, 6000))
+    plain = make_plan(
+        *((pair, SINGLE) for pair in ("a b", "c d", "e f", "g h"))
+    )
+    problem = chain(names, devices=4, global_batch=6, costs=costs)
+    assert score(problem, plain).step_quanta == 162000
+    with pytest.raises(
+        InvalidPlanError,
+        match=r"^virtual_stages: expected a number of blocks that divides the "
+        r"micro-batches \(6\) of an interleaved plan, got 4; choose another",
+    ):
+        score(problem, chunks(names))
+    twelve = chain(names, devices=4, global_batch=12, costs=costs)
+    assert score(twelve, chunks(names)).step_quanta == 12 * 18000 + 27000
+
+
+def test_unequal_chunks_take_their_critical_path():
+    """As worked through in ``tests/unit/test_schedules.py``, in tens."""
+    short, long = make_cost(10, 10), make_cost(30, 10)
+    costs = {"a": long, "b": short, "c": short, "d": long}
+    problem = chain(costs=costs, global_batch=2)
+    assert score(problem, chunks()).step_quanta == 180
+
+
+def test_gpipe_waits_for_the_slowest_forward_and_backward_pass():
+    """Stages of 30 + 10 and 10 + 50, M = 4: 100 + 3 (30 + 50).
+
+    1F1B takes 100 + 3 · 60.
+    """
+    costs = {"a": make_cost(30, 10), "b": make_cost(10, 50)}
+    plan = make_plan(("a", SINGLE), ("b", SINGLE))
+    for schedule, step in (("gpipe", 340), ("1f1b", 280)):
+        problem = make_problem(
+            costs, devices=2, global_batch=4, schedule=schedule
+        )
+        assert score(problem, plan).step_quanta == step
 
 
 def test_sync_of_a_block_adds_up_its_chunks():
@@ -132,7 +172,9 @@ def test_every_chunk_receives_and_wraps_around_the_replica():
 
     0-1 meet in a pair: 10 + 5. 1-2 and 2-0 across pairs: 100 + 50.
     """
-    problem = chain("abcdef", edge=5, devices=4, topology=PAIRS)
+    problem = chain(
+        "abcdef", edge=5, devices=4, topology=PAIRS, global_batch=3
+    )
     result = score(problem, chunks("abcdef"))
     assert [s.receive_forward for s in result.stages] == [
         *(0, 15, 150),
@@ -144,14 +186,13 @@ def test_every_chunk_receives_and_wraps_around_the_replica():
     ]
     # loads 60 and the receives: 165 + 15; 165 + 165; 300 + 150
     assert [b.load for b in result.blocks] == [240, 390, 510]
-    assert result.step_quanta == 4 * 510 + (240 + 390) // 2
 
 
-def test_wrapping_around_pays_the_level_that_holds_both_blocks():
-    """Blocks of two devices: 0-1 and 2-3. Their ends 0 and 3 are far apart.
+def test_two_blocks_are_neighbours_both_ways():
+    """Blocks of two devices: 0-1 and 2-3, on threes.
 
-    The neighbour 2 of block 0 would be as far; on one switch of four below
-    the top all is 10 + 5.
+    Block 0 receives from 2, on one switch of three: 10 + 5, activations as
+    well as gradients. Block 1 spans 1-3 with its neighbour: 100 + 50.
     """
     wide = make_cost(10, 20, tp=2)
     problem = chain(
@@ -161,10 +202,33 @@ def test_wrapping_around_pays_the_level_that_holds_both_blocks():
         costs=dict.fromkeys("abcd", wide),
     )
     result = score(problem, chunks(strategy=Strategy(tp=2)))
-    # block 1 is 2-3: with neighbour 1 it spans 1-3, across the threes
-    assert [s.receive_forward for s in result.stages] == [0, 150, 150, 150]
-    # block 0 receives gradients from 2: 0-2 is one switch of three
+    assert [s.receive_forward for s in result.stages] == [0, 150, 15, 150]
     assert [s.receive_backward for s in result.stages] == [15, 150, 15, 0]
+
+
+def test_wrapping_around_pays_the_level_that_holds_both_blocks():
+    """Blocks of two devices 0-1, 2-3, 4-5 on switches of four.
+
+    Between 4-5 and 0-1 the message goes across: 100 + 50.
+    """
+    wide = make_cost(10, 20, tp=2)
+    problem = chain(
+        "abcdef",
+        edge=5,
+        devices=8,
+        global_batch=3,
+        topology=make_levels((4, 10.0, 1e9), (2, 100.0, 1e8)),
+        costs=dict.fromkeys("abcdef", wide),
+    )
+    result = score(problem, chunks("abcdef", strategy=Strategy(tp=2)))
+    assert [s.receive_forward for s in result.stages] == [
+        *(0, 15, 150),
+        *(150, 15, 150),
+    ]
+    assert [s.receive_backward for s in result.stages] == [
+        *(15, 150, 150),
+        *(15, 150, 0),
+    ]
 
 
 def test_wrapping_around_pays_the_worst_replica():
@@ -196,21 +260,22 @@ def test_replicas_wrap_around_within_themselves():
 
 
 @pytest.mark.parametrize(
-    ("blocks", "virtual", "micro_batches", "inflight"),
+    ("blocks", "virtual", "micro_batches", "inflight", "at_once"),
     [
-        # n = min(8, 2 + 2 + 1) = 5 passes on block 0: aa cc a;
-        # n = min(8, 0 + 2 + 1) = 3 on block 1: bb d
-        (2, 2, 4, [3, 2, 2, 1]),
-        # M v = 4 passes at most: aa cc; bb d
-        (2, 2, 2, [2, 2, 2, 1]),
-        # block 0: min(9, 2 + 4 + 1) = 7: aa cc ee a; block 1: bb dd f
-        (2, 3, 3, [3, 2, 2, 2, 2, 1]),
-        # the second group has one micro-batch only; block 0: 8 passes
-        # aaa ddd a d; block 1: 2 + 3 + 1 = 6: bbb eee; block 2: ccc f
-        (3, 2, 4, [4, 3, 3, 4, 3, 1]),
+        # block 0: a a c c a C a C c A c A C C A A
+        # block 1: b b d D d D b B b B d D d D B B
+        (2, 2, 4, [4, 3, 2, 1], [5, 3]),
+        # block 0: a a c c C C A A; block 1: b b d D d D B B
+        (2, 2, 2, [2, 2, 2, 1], [4, 3]),
+        # block 0: all forward first; block 1: b b d d f F f F D D B B
+        (2, 3, 2, [2, 2, 2, 2, 2, 1], [6, 5]),
+        # block 1: b b b e e e E E E B B B; block 2: c c c f F f F f F C C C
+        (3, 2, 3, [3, 3, 3, 3, 3, 1], [6, 6, 4]),
     ],
 )
-def test_chunk_passes_in_flight(blocks, virtual, micro_batches, inflight):
+def test_chunk_passes_in_flight(
+    blocks, virtual, micro_batches, inflight, at_once
+):
     names = "abcdef"[: blocks * virtual]
     problem = chain(
         names,
@@ -224,8 +289,9 @@ def test_chunk_passes_in_flight(blocks, virtual, micro_batches, inflight):
     assert [stage.kept_bytes for stage in result.stages] == [
         7 * count for count in inflight
     ]
-    assert [block.inflight for block in result.blocks] == [
-        sum(inflight[i::blocks]) for i in range(blocks)
+    assert [block.inflight for block in result.blocks] == at_once
+    assert [block.kept_bytes for block in result.blocks] == [
+        7 * count for count in at_once
     ]
 
 
@@ -248,9 +314,10 @@ def test_first_block_keeps_what_korthikanti_et_al_state(blocks, virtual):
 def memory_chain(**fields):
     """Block 0 is a and c.
 
-    Weights, gradients, state: 8 · 15 bytes. Kept: 3 · 100 + 2 · 10 in
-    flight. Working: the larger of 5 and 30. Together 120 + 320 + 30 = 470.
-    Block 1: 3 · 2 kept by b, twice.
+    Weights, gradients, state: 8 · 15 bytes. Kept: 4 · 100 + 10 once a a c c
+    a C a are done, more than 3 · 100 + 2 · 10 when the first backward pass
+    begins. Working: the larger of 5 and 30. Together 120 + 410 + 30 = 560.
+    Block 1: 3 · 3 kept by b.
     """
     return chain(
         costs={
@@ -274,18 +341,18 @@ def test_memory_of_a_block_adds_up_its_chunks():
         "gradient_bytes": 15,
         "state_bytes": 90,
         "buffer_bytes": 0,
-        "kept_bytes": 320,
+        "kept_bytes": 410,
         "working_bytes": 30,
         "reserve_bytes": 0,
     }
-    assert first.memory_bytes == 470
-    assert second.memory_bytes == 6
+    assert first.memory_bytes == 560
+    assert second.memory_bytes == 9
 
 
 def test_capacity_is_checked_per_block():
-    assert score(memory_chain(memory_bytes=470), chunks()).feasible
-    assert score(memory_chain(memory_bytes=469), chunks()).violations == (
-        "block 1: expected at most 469 bytes per device (0.00 GiB), got 470 "
+    assert score(memory_chain(memory_bytes=560), chunks()).feasible
+    assert score(memory_chain(memory_bytes=559), chunks()).violations == (
+        "block 1: expected at most 559 bytes per device (0.00 GiB), got 560 "
         "(0.00 GiB, 0.2 % too much)",
     )
 
@@ -300,7 +367,7 @@ def test_the_document_of_an_interleaved_plan_has_blocks():
         # 15 bytes per byte of weights, 1 ns each
         "sync_ns": 225,
         "inflight": 5,
-        "memory_bytes": 470,
+        "memory_bytes": 560,
         "memory": score(memory_chain(), chunks()).blocks[0].memory,
     }
     plain = score(chain(), make_plan(("a b c d", SINGLE))).to_json()
@@ -664,12 +731,12 @@ def test_reserve_counts_once_per_stage_and_is_named():
         # both layers on one device take 2 · 30; on two 30 + 30
         (0, 0, 60),
         (40, 0, 60),
-        # 160 + 41 bytes do not fit 200; a message of 10 ns each way
-        (41, 0, 80),
+        # 160 + 41 bytes do not fit 200; a message of 10 + 1 ns each way
+        (41, 0, 82),
         # 4 bytes per weight: 160 + 40
         (0, 4, 60),
-        (0, 5, 80),
-        (1, 4, 80),
+        (0, 5, 82),
+        (1, 4, 82),
         (121, 0, None),
     ],
 )
@@ -678,7 +745,7 @@ def test_every_solver_respects_buffers_and_reserve(
 ):
     problem = make_problem(
         {name: make_cost(10, 20, weight_bytes=10) for name in "ab"},
-        edges=(("a", "b", 0),),
+        edges=(("a", "b", 1),),
         devices=2,
         replicas=(1,),
         optimizer=Optimizer(buffer_bytes=buffer_bytes),
@@ -733,8 +800,9 @@ PLAIN = make_plan(("a b", SINGLE), ("c d", SINGLE))
         (
             chain(global_batch=1),
             chunks(),
-            r"virtual_stages: expected at least one micro-batch per block "
-            r"\(2\) of an interleaved plan, got 1; choose another value",
+            r"virtual_stages: expected a number of blocks that divides the "
+            r"micro-batches \(1\) of an interleaved plan, got 2; choose "
+            r"another value",
         ),
         (
             chain(overlap={"cp": 1.0, "tp": 0.5}),

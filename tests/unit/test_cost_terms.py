@@ -351,14 +351,90 @@ def test_only_consumers_behind_the_cut_count():
     assert first.receive_backward == 310
 
 
-def test_a_cut_without_tensor_is_free_and_one_with_no_bytes_is_not():
-    """No edge: 0. An edge of 0 bytes is still a message: 10."""
-    costs = {"a": make_cost(), "b": make_cost()}
-    plan = make_plan(("a", SINGLE), ("b", SINGLE))
-    for edges, expected in (((), 0), ((("a", "b", 0),), 10)):
+def test_a_cut_that_no_byte_crosses_is_free():
+    """No edge, or one of 0 bytes, is no message; one of 1 byte is: 10 + 1.
+
+    The message of 5 bytes from a is no larger for a tensor of 0 bytes.
+    """
+    costs = {"a": make_cost(), "b": make_cost(), "c": make_cost()}
+    plan = make_plan(("a b", SINGLE), ("c", SINGLE))
+    for edges, expected in (
+        ((), 0),
+        ((("a", "c", 0),), 0),
+        ((("a", "c", 1),), 11),
+        ((("a", "c", 5), ("b", "c", 0)), 15),
+    ):
         first, second = stages_of(make_problem(costs, edges=edges), plan)
         assert second.receive_forward == expected
         assert first.receive_backward == expected
+
+
+# Tensors that pass a stage
+
+
+def passing(edges, strategy=SINGLE, plan=(), **fields):
+    """Return the kept bytes of a, b, c, d in stages of their own."""
+    fields = {"devices": 4, "replicas": (1,), **fields}
+    names = "abcd"
+    costs = {
+        name: make_cost(
+            10, 20, tp=strategy.tp, samples=fields.get("samples", 1),
+            kept_bytes=100,
+        )
+        for name in names
+    }  # fmt: skip
+    fields.pop("samples", None)
+    problem = make_problem(costs, edges=edges, **fields)
+    plan = make_plan(*((name, strategy) for name in names), **dict(plan))
+    return [stage.kept_bytes for stage in score(problem, plan).stages]
+
+
+def test_a_tensor_takes_memory_in_every_stage_that_it_passes():
+    """From a to d, 7 bytes: b and c keep it for 3 and 2 micro-batches."""
+    skip = (("a", "d", 7),)
+    assert passing(skip, global_batch=4) == [400, 300 + 21, 200 + 14, 100]
+    # no more micro-batches than there are
+    assert passing(skip, global_batch=2) == [200, 200 + 14, 200 + 14, 100]
+    assert passing(skip, global_batch=4, schedule="gpipe") == [
+        *(400, 400 + 28),
+        *(400 + 28, 400),
+    ]
+
+
+def test_a_tensor_that_a_stage_uses_too_passes_it():
+    """b reads a and hands it on: as large as c and d need it, 9 then 5."""
+    edges = (("a", "b", 20), ("a", "c", 9), ("a", "d", 5))
+    assert passing(edges) == [100, 100 + 9, 100 + 5, 100]
+
+
+def test_each_tensor_that_passes_is_sharded_as_the_receive():
+    """B = 4 samples of 3 and 1 bytes on dp 2: 6 and 2 bytes.
+
+    With sequence parallelism on tp 2 too: 3 and 1 bytes.
+    """
+    edges = (("a", "d", 3), ("b", "d", 1))
+    both = {
+        "global_batch": 4,
+        "micro_batches": (4,),
+        "plan": {"micro_batch": 4},
+    }
+    wide = Strategy(dp=2, tp=2)
+    fields = {**both, "devices": 16, "samples": 2}
+    assert passing(edges, wide, **fields) == [100, 106, 108, 100]
+    assert passing(edges, wide, sequence_parallel=True, **fields) == [
+        *(100, 103),
+        *(104, 100),
+    ]
+
+
+def test_every_tensor_that_passes_is_rounded_up():
+    """Two tensors of one byte on dp 2 take a byte each."""
+    edges = (("a", "d", 1), ("b", "d", 1))
+    kept = passing(
+        edges, Strategy(dp=2), devices=8, global_batch=3 * 2, samples=1,
+        micro_batches=(2,), plan={"micro_batch": 2},
+    )  # fmt: skip
+    assert kept == [300, 300 + 3, 200 + 4, 100]
 
 
 # ZeRO, synchronisation, optimiser
@@ -943,3 +1019,21 @@ def test_a_coarser_quantum_counts_in_its_own_units():
     result = score(problem, make_plan(("a", SINGLE)))
     assert result.step_quanta == 31
     assert result.step_time_ns == 310
+
+
+def test_a_change_of_strategy_moves_only_bytes():
+    """An edge of 0 bytes between two layouts costs nothing, one of 2 does."""
+    strategies = (Strategy(tp=2), Strategy(dp=2))
+    for size, free in ((0, True), (2, False)):
+        problem = make_problem(
+            {
+                "a": make_cost(tp=2, samples=2),
+                "b": make_cost(),
+            },
+            edges=(("a", "b", size),),
+            micro_batches=(2,),
+            global_batch=2,
+        )
+        stage = Stage(layers=("a", "b"), devices=2, strategies=strategies)
+        plan = Plan(replicas=1, micro_batch=2, stages=(stage,))
+        assert (only_stage(problem, plan).redistribution == 0) is free

@@ -19,10 +19,11 @@ def interleaved_shapes():
 
 def in_short(schedule, block, num_blocks, num_micro_batches):
     """Return passes as text: chunk a, b, ... in capitals if backward."""
+    passes = schedule.passes(block, num_blocks, num_micro_batches)
     return " ".join(
-        f"{'AB'[p.chunk // num_blocks] if p.backward else 'ab'[p.chunk // num_blocks]}"
+        f"{('AB' if p.backward else 'ab')[p.chunk // num_blocks]}"
         f"{p.micro_batch}"
-        for p in schedule.passes(block, num_blocks, num_micro_batches)
+        for p in passes
     )
 
 
@@ -75,16 +76,17 @@ def test_equal_chunks_have_the_closed_form(blocks, virtual, micro):
 
 
 def test_unequal_chunks_take_their_critical_path():
-    """S = 2, v = 2, M = 2; chunks take F = 1, 1, 1, 3 and G = 1, 1, 1, 1.
+    """S = 2, v = 2, M = 2; chunks take F = 3, 1, 1, 3 and G = 1.
 
     Block 0 runs a0 a1 b0 b1 B0 B1 A0 A1, block 1 runs a0 a1 b0 B0 b1 B1 A0
-    A1. Chunk 1 ends at 2 and 3, chunk 2 (b of block 0) at 3 and 4. Chunk 3
-    of micro-batch 0 runs from 3 to 6, its backward pass to 7, that of
-    micro-batch 1 to 10 and 11. Chunk 2 backward ends at 8 and 12, chunk 1
-    (after 11, where its block is free) at 12 and 13, chunk 0 at 13 and 14.
+    A1. Chunk 0 runs 0-3 and 3-6, chunk 1 3-4 and 6-7, chunk 2 6-7 and 7-8.
+    Block 1 then goes b0 7-10, B0 10-11, b1 11-14, B1 14-15; chunk 2 backward
+    11-12 and 15-16, chunk 1 (after 15, where its block is free) 15-16 and
+    16-17, chunk 0 16-17 and 17-18. With loads 6 and 6 the formula of equal
+    chunks would say 2 * 6 + 6 / 2 = 15.
     """
     schedule = schedule_of("1f1b", 2)
-    assert schedule.pipeline_time([1, 1, 1, 3], [1, 1, 1, 1], 2) == 14
+    assert schedule.pipeline_time([3, 1, 1, 3], [1, 1, 1, 1], 2) == 18
 
 
 def test_passes_in_flight_peak_after_the_warm_up():
@@ -122,9 +124,9 @@ def test_gpipe_takes_its_critical_path(blocks, micro):
     """``Σ τ + (M-1)(max F + max G)``, maxima of different stages."""
     schedule = SCHEDULES["gpipe"]
     forward, backward = [2, 9, 4, 1][:blocks], [5, 3, 3, 8][:blocks]
-    assert schedule.pipeline_time(
-        forward, backward, micro
-    ) == critical_path(schedule, forward, backward, micro)
+    assert schedule.pipeline_time(forward, backward, micro) == critical_path(
+        schedule, forward, backward, micro
+    )
 
 
 @pytest.mark.parametrize(("blocks", "micro"), SHAPES)
@@ -135,15 +137,15 @@ def test_one_f_one_b_takes_no_longer_than_its_formula(blocks, micro):
     exact = critical_path(schedule, forward, backward, micro)
     assert schedule.pipeline_time(forward, backward, micro) >= exact
     forward, backward = [2] * blocks, [3] * blocks
-    assert schedule.pipeline_time(
-        forward, backward, micro
-    ) == critical_path(schedule, forward, backward, micro)
+    assert schedule.pipeline_time(forward, backward, micro) == critical_path(
+        schedule, forward, backward, micro
+    )
 
 
 def test_interleaved_blocks_divide_the_micro_batches():
     schedule = schedule_of("1f1b", 2)
     assert schedule.why_not(4, 8) is None
     assert schedule.why_not(4, 6) == (
-        "virtual_stages: expected the blocks of an interleaved plan to divide "
-        "the 6 micro-batches, got 4 blocks"
+        "virtual_stages: expected a number of blocks that divides the "
+        "micro-batches (6) of an interleaved plan, got 4"
     )

@@ -135,8 +135,9 @@ class StageSchedule(Schedule):
     ) -> int:
         """Return ``Σ τ + (M-1) Σ_j max p_j``."""
         paces = zip(*map(self.paces, forward, backward), strict=True)
+        slowest: int = sum(max(pace) for pace in paces)
         once = sum(forward) + sum(backward)
-        return once + (num_micro_batches - 1) * sum(map(max, paces))
+        return once + (num_micro_batches - 1) * slowest
 
     def kept(
         self,

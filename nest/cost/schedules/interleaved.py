@@ -36,9 +36,9 @@ class Interleaved(Schedule):
         if num_micro_batches % num_blocks == 0:
             return None
         return (
-            f"virtual_stages: expected the blocks of an interleaved plan to "
-            f"divide the {num_micro_batches} micro-batches, got {num_blocks} "
-            f"blocks"
+            f"virtual_stages: expected a number of blocks that divides the "
+            f"micro-batches ({num_micro_batches}) of an interleaved plan, got "
+            f"{num_blocks}"
         )
 
     def passes(
