@@ -31,12 +31,12 @@ from nest.fit import with_memory
 from nest.hardware import parse_cluster
 from nest.ir.job import Granularity
 from nest.ir.problem import Problem
+from nest.models.graphs import Request, build_problem, choose
+from nest.models.zoo import architecture
 from nest.pareto import Curve, frontier
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.run import run_solver
 from nest.units import MAX_TOTAL
-from nest.workloads.graphs import Request, build_problem, choose
-from nest.workloads.zoo import architecture
 
 #: Bytes per device.
 BUDGETS = (16 * 10**9, 24 * 10**9, 36 * 10**9, 80 * 10**9)

@@ -23,9 +23,9 @@ sys.path.insert(0, str(ROOT))
 
 from nest.ir.io import problem_hash, read_problem  # noqa: E402
 from nest.ir.problem import Problem  # noqa: E402
+from nest.models import builtin  # noqa: E402
 from nest.solvers.base import SolveOptions  # noqa: E402
 from nest.solvers.registry import get_solver  # noqa: E402
-from nest.workloads import builtin  # noqa: E402
 
 EXPECTED = Path(__file__).with_suffix(".json")
 STORED = ROOT / "tests" / "data" / "regression"

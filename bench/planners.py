@@ -27,7 +27,7 @@ from result_files import ROOT, fill, result_path, write_rows
 from speed import COMMAND, measure
 
 from nest.ir.io import problem_hash, read_problem, write
-from nest.workloads import builtin
+from nest.models import builtin
 
 INSTANCES = ROOT / "bench" / "instances" / "planners.json"
 REFERENCE = "dp"

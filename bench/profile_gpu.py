@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from nest.hardware import Machine, machine  # noqa: E402
+from nest.models.operators import layer_cost  # noqa: E402
+from nest.models.zoo import architecture  # noqa: E402
 from nest.profiles.format import Entry, write_profile  # noqa: E402
 from nest.profiles.torch_profiler import (  # noqa: E402
     Degrees,
@@ -27,8 +29,6 @@ from nest.profiles.torch_profiler import (  # noqa: E402
     profile_layers,
     split_layer,
 )
-from nest.workloads.operators import layer_cost  # noqa: E402
-from nest.workloads.zoo import architecture  # noqa: E402
 
 RESULTS = ROOT / "bench" / "results"
 MODELS = "gpt3-1.3b,llama2-7b,llama3-8b"

@@ -28,10 +28,10 @@ from nest.cost.score import Score, score
 from nest.hardware import parse_cluster
 from nest.ir.plan import RECOMPUTE, Plan, Recompute, Stage, Strategy
 from nest.ir.problem import Problem
+from nest.models.graphs import Request, build_problem, choose
+from nest.models.zoo import architecture
 from nest.solvers.base import SolveOptions
 from nest.solvers.run import run_solver
-from nest.workloads.graphs import Request, build_problem, choose
-from nest.workloads.zoo import architecture
 
 ROOT = Path(__file__).resolve().parent.parent
 #: Seconds for the search with interleaving, at most.

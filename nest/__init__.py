@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from nest.ir.io import read_plan, read_problem, write
     from nest.ir.plan import Plan
     from nest.ir.problem import Problem
+    from nest.models.builtin import load as load_problem
     from nest.solvers.base import SolveOptions
     from nest.solvers.registry import register_solver, solver_names
     from nest.solvers.result import SolveResult
     from nest.solvers.run import run_solver as solve
-    from nest.workloads.builtin import load as load_problem
 
     __version__: str
 
@@ -55,7 +55,7 @@ _PLACES = {
     "SolveOptions": "nest.solvers.base:SolveOptions",
     "SolveResult": "nest.solvers.result:SolveResult",
     "compare_solvers": "nest.compare:compare",
-    "load_problem": "nest.workloads.builtin:load",
+    "load_problem": "nest.models.builtin:load",
     "read_plan": "nest.ir.io:read_plan",
     "read_problem": "nest.ir.io:read_problem",
     "register_solver": "nest.solvers.registry:register_solver",

@@ -101,7 +101,7 @@ def hf_command(path: str, output: str, **job: Any) -> int:
 
     What the options leave open is chosen as for 'nest compare --model'.
     """
-    from nest.workloads.hf import read_hf
+    from nest.models.hf import read_hf
 
     check_distinct_files(
         **{"FILE": path, "--profile": job["profile"], "-o": output}

@@ -22,7 +22,7 @@ from nest.errors import (
 if TYPE_CHECKING:
     from nest.ir.plan import Plan
     from nest.ir.problem import Problem
-    from nest.workloads.architectures import Architecture
+    from nest.models.architectures import Architecture
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -131,7 +131,7 @@ def load_problem(text: str) -> Problem:
     if os.path.exists(text):
         return read_problem(text)
 
-    from nest.workloads import builtin
+    from nest.models import builtin
 
     if text in builtin.names():
         return builtin.load(text)
@@ -161,7 +161,7 @@ def job_options(command: F) -> F:
     """Add the options that choose the job and the graph of a model.
 
     They arrive as keyword arguments with the names of
-    :class:`nest.workloads.graphs.Request`, and ``profile``.
+    :class:`nest.models.graphs.Request`, and ``profile``.
     """
     from nest.ir.plan import RECOMPUTE
 
@@ -350,10 +350,10 @@ def load_model(text: str) -> Architecture:
         If there is no such model or the file is bad.
     """
     if text.endswith(".json") or os.path.isfile(text):
-        from nest.workloads.hf import read_hf
+        from nest.models.hf import read_hf
 
         return read_hf(text)
-    from nest.workloads.zoo import architecture
+    from nest.models.zoo import architecture
 
     return architecture(text)
 
@@ -374,7 +374,7 @@ def model_problem(model: Architecture, job: Mapping[str, Any]) -> Problem:
         If an option or the profile is bad; the text names the option.
     """
     from nest.hardware import parse_cluster
-    from nest.workloads.graphs import Request, build_problem, choose
+    from nest.models.graphs import Request, build_problem, choose
 
     try:
         site, num_devices = parse_cluster(job["cluster"])

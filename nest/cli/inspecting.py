@@ -162,7 +162,7 @@ def problems_command(
     With --model and --cluster, write the problem of training that model.
     """
     from nest.errors import UnknownNameError
-    from nest.workloads import builtin
+    from nest.models import builtin
 
     if name is not None and shown is not None:
         raise InvalidOptionError(
@@ -247,7 +247,7 @@ def _list(
 
 
 def _list_models(as_json: bool) -> None:
-    from nest.workloads.zoo import ARCHITECTURES, kind_of
+    from nest.models.zoo import ARCHITECTURES, kind_of
 
     _list(
         "model",

@@ -127,13 +127,13 @@ def profile_command(
     Forward and backward pass apart, the local shard of one rank, without
     communication. PyTorch is the extra 'profile'.
     """
+    from nest.models.zoo import architecture
     from nest.profiles.torch_profiler import (
         Degrees,
         layer_shapes,
         profile_layers,
         require_torch,
     )
-    from nest.workloads.zoo import architecture
 
     check_output(output, "-o")
     shape = architecture(model)
@@ -214,8 +214,8 @@ def profile_csv_command(
     and way of cutting.
     """
     from nest.hardware import device_spec
+    from nest.models.zoo import architecture
     from nest.profiles.aceso import import_aceso
-    from nest.workloads.zoo import architecture
 
     check_distinct_files(**{path: path for path in paths}, **{"-o": output})
     check_output(output, "-o")

@@ -82,7 +82,7 @@ def compare_command(
     ):
         time_limit = MODEL_TIME_LIMIT_S
     if problem_text is None and set(job.values()) == {None}:
-        from nest.workloads import builtin
+        from nest.models import builtin
 
         problem_text = builtin.DEFAULT
     check_problem_choice("nest compare", problem_text, job)

@@ -45,6 +45,15 @@ from typing import NamedTuple
 
 from nest.errors import InvalidOptionError, UnknownNameError
 from nest.ir.base import check_integer
+from nest.models.blocks import Head, Tower
+from nest.models.operators import (
+    Execution,
+    Node,
+    Split,
+    block_node,
+    embedding_node,
+    head_node,
+)
 from nest.profiles.format import (
     DTYPE_BYTES,
     PEAK_TOLERANCE,
@@ -54,15 +63,6 @@ from nest.profiles.format import (
     peak_of,
 )
 from nest.units import MAX_TERM
-from nest.workloads.blocks import Head, Tower
-from nest.workloads.operators import (
-    Execution,
-    Node,
-    Split,
-    block_node,
-    embedding_node,
-    head_node,
-)
 
 #: Bytes of an MB, and ns of a µs, as the files use them.
 MB = 2**20
@@ -75,7 +75,7 @@ WEIGHT_TOLERANCE = 0.05
 _EMBEDDING = "encoder-embedding"
 
 #: Operators of an embedding, of one layer and of a head, each with the name
-#: of its matrix product in :mod:`nest.workloads.operators`, if it has one.
+#: of its matrix product in :mod:`nest.models.operators`, if it has one.
 OPERATORS: dict[str, dict[str, str | None]] = {
     "embedding": {_EMBEDDING: None},
     "decoder": {

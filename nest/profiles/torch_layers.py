@@ -1,7 +1,7 @@
 """Layers in PyTorch: the shard of one rank, without communication.
 
-Shapes come from :mod:`nest.workloads.blocks` and are split as
-:mod:`nest.workloads.operators` counts them. What other ranks would send
+Shapes come from :mod:`nest.models.blocks` and are split as
+:mod:`nest.models.operators` counts them. What other ranks would send
 stands in a buffer that is there before the layer runs, so that neither its
 transfer nor its memory is measured with the layer.
 
@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional
 
-from nest.workloads.blocks import Attention, Block, Head, Mlp, Tower
-from nest.workloads.operators import Split, _vocabulary_rows
+from nest.models.blocks import Attention, Block, Head, Mlp, Tower
+from nest.models.operators import Split, _vocabulary_rows
 
 Tensor = Any
 Layer = Callable[[Tensor], Tensor]

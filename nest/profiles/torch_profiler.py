@@ -16,15 +16,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from nest.errors import InvalidOptionError, NestError
-from nest.profiles.format import (
-    DTYPE_BYTES,
-    Entry,
-    InvalidProfileError,
-    Profile,
-)
-from nest.versions import DISTRIBUTION, machine
-from nest.workloads.blocks import Block, Head, Tower
-from nest.workloads.operators import (
+from nest.models.blocks import Block, Head, Tower
+from nest.models.operators import (
     Execution,
     Node,
     Split,
@@ -32,6 +25,13 @@ from nest.workloads.operators import (
     embedding_node,
     head_node,
 )
+from nest.profiles.format import (
+    DTYPE_BYTES,
+    Entry,
+    InvalidProfileError,
+    Profile,
+)
+from nest.versions import DISTRIBUTION, machine
 
 if TYPE_CHECKING:
     from nest.profiles.torch_layers import Part, Shard

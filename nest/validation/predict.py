@@ -38,9 +38,8 @@ from nest.ir.plan import (
     Strategy,
 )
 from nest.ir.problem import Problem
-from nest.validation.rows import Row
-from nest.workloads.blocks import Attention, Block, Head, Mlp, Run, Tower
-from nest.workloads.operators import (
+from nest.models.blocks import Attention, Block, Head, Mlp, Run, Tower
+from nest.models.operators import (
     BF16,
     DTYPES,
     Execution,
@@ -51,6 +50,7 @@ from nest.workloads.operators import (
     head_node,
     layer_cost,
 )
+from nest.validation.rows import Row
 
 
 class Software(Struct, frozen=True, kw_only=True):

@@ -1,1 +1,1 @@
-"""Where problems come from: built-in ones and importers."""
+"""Importers of the files of published planners."""

@@ -22,9 +22,9 @@ from nest.ir import (
     read_problem,
     write,
 )
+from nest.models import builtin
 from nest.solvers import registry
 from nest.versions import num_cpus
-from nest.workloads import builtin
 from tests.cli.conftest import Cli
 from tests.loopback import (
     BASELINE,

@@ -10,9 +10,9 @@ import pytest
 
 from nest.hardware import machine
 from nest.ir import encode, read_plan, read_problem
-from nest.workloads.graphs import Request, build_problem, choose
-from nest.workloads.hf import from_hf
-from nest.workloads.zoo import architecture, names
+from nest.models.graphs import Request, build_problem, choose
+from nest.models.hf import from_hf
+from nest.models.zoo import architecture, names
 from tests.cli.conftest import Cli
 
 #: A model that every solver is done with at once.

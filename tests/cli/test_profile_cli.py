@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from nest.models.blocks import Attention, Block, Head, Mlp, Run, Tower
 from nest.profiles import load_profile, torch_profiler
 from nest.profiles.format import decode_profile
-from nest.workloads.blocks import Attention, Block, Head, Mlp, Run, Tower
 from tests.cli.conftest import Cli
 from tests.unit.test_profiles import GPT_TOWER, LINES, NAME, write_lines
 
@@ -43,7 +43,7 @@ TWO = SimpleNamespace(towers=(GPT_TOWER, GPT_TOWER), head=GPT.head)
 
 @pytest.fixture(autouse=True)
 def _models(monkeypatch: pytest.MonkeyPatch) -> None:
-    from nest.workloads import zoo
+    from nest.models import zoo
 
     real = zoo.architecture
     known = {"toy": TOY, "gpt-toy": GPT, "two": TWO}

@@ -13,8 +13,8 @@ from nest.dp.closed_sets import closed_sets
 from nest.dp.errors import OutOfTimeError
 from nest.dp.forked import Link, share
 from nest.errors import SolverError
+from nest.models import builtin
 from nest.solvers.base import Deadline
-from nest.workloads import builtin
 
 
 def run_all(run, num_cases=4, workers=2):

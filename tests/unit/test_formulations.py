@@ -42,8 +42,8 @@ from nest.ir import (
     Strategy,
     decode_problem,
 )
+from nest.models import builtin
 from nest.solvers.base import Deadline, Limit, SolveOptions, Status
-from nest.workloads import builtin
 from tests.builders import (
     SINGLE,
     make_cost,

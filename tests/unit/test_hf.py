@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from nest.errors import InvalidProblemError, UnknownNameError
-from nest.workloads.architectures import Architecture
-from nest.workloads.hf import FAMILIES, from_hf, read_hf
-from nest.workloads.zoo import architecture
+from nest.models.architectures import Architecture
+from nest.models.hf import FAMILIES, from_hf, read_hf
+from nest.models.zoo import architecture
 
 LLAMA3 = {
     "architectures": ["LlamaForCausalLM"],

@@ -19,7 +19,7 @@ import pytest
 
 from nest.cost.score import score
 from nest.ir import problem_hash
-from nest.workloads import builtin
+from nest.models import builtin
 from tests.regression.store import load, solve, stored
 
 SCRIPT = Path(__file__).parents[2] / "bench" / "identity.py"

@@ -11,8 +11,8 @@ import pytest
 from nest.errors import InvalidProblemError
 from nest.hardware import Machine, machine
 from nest.hardware.calibration import Calibration
-from nest.workloads.blocks import Attention, Block, Head, Mlp, Run, Tower
-from nest.workloads.operators import (
+from nest.models.blocks import Attention, Block, Head, Mlp, Run, Tower
+from nest.models.operators import (
     Execution,
     Node,
     Operator,

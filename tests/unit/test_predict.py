@@ -12,6 +12,15 @@ from nest.hardware.calibration import (
     Software,
     stored_calibration,
 )
+from nest.models.blocks import Attention, Block, Head, Mlp, Run, Tower
+from nest.models.operators import (
+    Execution,
+    Split,
+    block_node,
+    embedding_node,
+    head_node,
+    layer_cost,
+)
 from nest.validation.predict import (
     Case,
     Prediction,
@@ -22,15 +31,6 @@ from nest.validation.predict import (
     recomputations,
 )
 from nest.validation.rows import Row
-from nest.workloads.blocks import Attention, Block, Head, Mlp, Run, Tower
-from nest.workloads.operators import (
-    Execution,
-    Split,
-    block_node,
-    embedding_node,
-    head_node,
-    layer_cost,
-)
 
 
 def row(**changes: Any) -> Row:

@@ -26,6 +26,8 @@ from nest.ir.graph import (
 from nest.ir.job import Job
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.ir.problem import Problem
+from nest.models.blocks import Attention, Block, Head, Mlp, Run, Tower
+from nest.models.operators import Split
 from nest.profiles import (
     Entry,
     InvalidProfileError,
@@ -48,8 +50,6 @@ from nest.profiles.torch_profiler import (
     profile_layers,
     time_passes,
 )
-from nest.workloads.blocks import Attention, Block, Head, Mlp, Run, Tower
-from nest.workloads.operators import Split
 
 
 def entry(**changes: Any) -> Entry:

@@ -20,8 +20,8 @@ from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.cost.space import cases
 from nest.ir import Problem, Strategy
+from nest.models import builtin
 from nest.solvers.base import Limit, Progress, SolveOptions, Status
-from nest.workloads import builtin
 from tests.builders import make_cost, make_levels, make_problem
 from tests.loopback import GOOD_NS, good_plan, tiny_problem
 

@@ -11,14 +11,14 @@ from nest.errors import InvalidProblemError, UnknownNameError
 from nest.hardware import machine, machines
 from nest.hardware.calibration import Calibration
 from nest.ir import CollectiveCall, Problem, decode_problem, encode
-from nest.workloads import builtin
-from nest.workloads.architectures import (
+from nest.models import builtin
+from nest.models.architectures import (
     Architecture,
     block_weights,
     blocks,
     final_norm_weights,
 )
-from nest.workloads.operators import (
+from nest.models.operators import (
     Node,
     Operator,
     Split,
@@ -27,7 +27,7 @@ from nest.workloads.operators import (
     head_node,
     layer_cost,
 )
-from nest.workloads.zoo import ARCHITECTURES, architecture
+from nest.models.zoo import ARCHITECTURES, architecture
 
 GPT3 = architecture("gpt3-175b")
 LLAMA2 = architecture("llama2-7b")

@@ -16,7 +16,7 @@ from nest.errors import InvalidOptionError, InvalidProblemError
 from nest.hardware import Machine, machine
 from nest.ir import Plan, Problem, Stage, Strategy
 from nest.ir.graph import Activations, CollectiveCall, LayerCost
-from nest.workloads.architectures import (
+from nest.models.architectures import (
     Architecture,
     attention_weights,
     block_weights,
@@ -26,8 +26,8 @@ from nest.workloads.architectures import (
     head_weights,
     mlp_weights,
 )
-from nest.workloads.blocks import Block
-from nest.workloads.graphs import (
+from nest.models.blocks import Block
+from nest.models.graphs import (
     MAX_NODES,
     Choices,
     Degrees,
@@ -37,8 +37,8 @@ from nest.workloads.graphs import (
     choose,
     sum_costs,
 )
-from nest.workloads.operators import Dtype
-from nest.workloads.zoo import (
+from nest.models.operators import Dtype
+from nest.models.zoo import (
     ARCHITECTURES,
     architecture,
     kind_of,
@@ -814,8 +814,8 @@ def test_the_graph_of_a_405b_model_builds_fast() -> None:
     """Under 2 s for a whole process, as the best of three."""
     code = (
         "from nest.hardware import parse_cluster\n"
-        "from nest.workloads.zoo import architecture\n"
-        "from nest.workloads.graphs import Request, build_problem, choose\n"
+        "from nest.models.zoo import architecture\n"
+        "from nest.models.graphs import Request, build_problem, choose\n"
         "model = architecture('llama3-405b')\n"
         "site, count = parse_cluster('h100x16384')\n"
         "request = Request(layers_per_node=1)\n"

@@ -35,13 +35,13 @@ from nest.ir.graph import (
 from nest.ir.job import Job
 from nest.ir.plan import RECOMPUTE, Recompute
 from nest.ir.problem import Problem
-from nest.workloads.architectures import (
+from nest.models.architectures import (
     Architecture,
     final_norm_weights,
     head_towers,
 )
-from nest.workloads.blocks import Block, Head, Tower
-from nest.workloads.operators import (
+from nest.models.blocks import Block, Head, Tower
+from nest.models.operators import (
     BF16,
     DTYPES,
     MIXED_PRECISION_ADAM,

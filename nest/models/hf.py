@@ -17,9 +17,9 @@ from typing import Any, overload
 import msgspec
 
 from nest.errors import InvalidProblemError, UnknownNameError
-from nest.workloads.architectures import Architecture
-from nest.workloads.blocks import Block, Mlp, Run
-from nest.workloads.families import (
+from nest.models.architectures import Architecture
+from nest.models.blocks import Block, Mlp, Run
+from nest.models.families import (
     bert,
     clip,
     decoder_only,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nest.workloads.architectures import Architecture
-from nest.workloads.blocks import Attention, Block, Head, Mlp, Run, Tower
+from nest.models.architectures import Architecture
+from nest.models.blocks import Attention, Block, Head, Mlp, Run, Tower
 
 
 def gpt(
@@ -106,7 +106,7 @@ def llama_block(
     """Return a block of the Llama family: RMSNorm, rotary embedding, gate.
 
     ``head_size`` 0 is ``hidden / heads``; the rest is as in
-    :class:`~nest.workloads.blocks.Block` and its parts.
+    :class:`~nest.models.blocks.Block` and its parts.
     """
     return Block(
         name=name,

@@ -1,7 +1,7 @@
 """Built-in problems: published models and jobs on published machines.
 
 The recipes are stored in ``data/problems.json``. Costs come from
-:mod:`nest.workloads.operators`, shapes from :mod:`nest.workloads.zoo`, rates
+:mod:`nest.models.operators`, shapes from :mod:`nest.models.zoo`, rates
 from :mod:`nest.hardware`. All jobs train in bf16 with mixed-precision Adam (2
 bytes per weight, 2 per gradient, 12 of state), 1F1B and sequence parallelism,
 under the preset ``standard``.
@@ -16,9 +16,9 @@ from nest.hardware import machine
 from nest.ir.base import Struct
 from nest.ir.plan import RECOMPUTE, Recompute
 from nest.ir.problem import Problem
+from nest.models.graphs import Choices, Degrees, build_problem
+from nest.models.zoo import architecture
 from nest.stored import read_stored
-from nest.workloads.graphs import Choices, Degrees, build_problem
-from nest.workloads.zoo import architecture
 
 
 class Recipe(Struct, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ class RecipeFile(
     problems: tuple[Recipe, ...]
 
 
-RECIPES = read_stored("nest.workloads", "problems.json", RecipeFile).problems
+RECIPES = read_stored("nest.models", "problems.json", RecipeFile).problems
 
 #: The problem that is used when none is named.
 DEFAULT = "llama2-7b-8"

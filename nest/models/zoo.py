@@ -1,7 +1,7 @@
 """The zoo: published architectures, each with its source.
 
 They are stored in ``data/architectures.json``, as
-:class:`~nest.workloads.architectures.Architecture` says; a new model is one
+:class:`~nest.models.architectures.Architecture` says; a new model is one
 more record, and nothing else in the project names one.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from nest.errors import UnknownNameError
 from nest.ir.base import Struct
+from nest.models.architectures import Architecture
 from nest.stored import read_stored
-from nest.workloads.architectures import Architecture
 
 MILLION = 10**6
 BILLION = 10**9
@@ -29,7 +29,7 @@ class ArchitectureFile(
 
 
 ARCHITECTURES = read_stored(
-    "nest.workloads", "architectures.json", ArchitectureFile
+    "nest.models", "architectures.json", ArchitectureFile
 ).architectures
 
 

@@ -1,6 +1,6 @@
 """Architectures: towers of blocks and a head, their weights and FLOPs.
 
-The zoo of published ones is :mod:`nest.workloads.zoo`; this module counts.
+The zoo of published ones is :mod:`nest.models.zoo`; this module counts.
 Counts come from shapes alone and are exact, so that they can be compared
 with what a model's authors print.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nest.ir.base import Struct
-from nest.workloads.blocks import Attention, Block, Head, Mlp, Tower
+from nest.models.blocks import Attention, Block, Head, Mlp, Tower
 
 
 class Architecture(Struct, frozen=True, kw_only=True):

@@ -92,8 +92,8 @@ from nest.ir.graph import (
 )
 from nest.ir.job import Optimizer
 from nest.ir.plan import RECOMPUTE, Recompute
+from nest.models.blocks import Attention, Block, Head, Mlp, Tower
 from nest.units import ceil_div
-from nest.workloads.blocks import Attention, Block, Head, Mlp, Tower
 
 #: Bytes of a value in fp8, in fp16 or bf16, in fp32, and of a token id.
 FP8 = 1

@@ -1,0 +1,1 @@
+"""Models: shapes, the zoo, operator counts, graphs, configurations."""
