@@ -31,7 +31,8 @@ from nest.fit import with_memory
 from nest.hardware import parse_cluster
 from nest.ir.job import Granularity
 from nest.ir.problem import Problem
-from nest.models.graphs import Request, build_problem, choose
+from nest.models.choices import Request, choose
+from nest.models.graphs import build_problem
 from nest.models.zoo import architecture
 from nest.pareto import Curve, frontier
 from nest.solvers.base import SolveOptions, Status

@@ -93,7 +93,8 @@ MILP = "formulations/milp/constraints.py"
 SCORE = "nest/cost/score.py"
 MODEL = "nest/cost/model.py"
 HIERARCHY = "nest/topology/hierarchy.py"
-OPERATORS = "nest/models/operators.py"
+ATTENTION = "nest/models/operators/attention.py"
+TIMING = "nest/models/operators/timing.py"
 PREDICT = "nest/validation/predict.py"
 PIPER = "nest/audits/piper/search.py"
 SPACE = "nest/cost/space.py"
@@ -644,21 +645,21 @@ MUTATIONS = (
     ),
     Mutation(
         "operators: a causal mask saves nothing",
-        OPERATORS,
+        ATTENTION,
         "seen = length / 2",
         "seen = length",
         COUNTS,
     ),
     Mutation(
         "operators: one half-size dimension counts",
-        OPERATORS,
+        TIMING,
         "fraction *= size / (size + calibration.matmul_half_size)",
         "fraction = size / (size + calibration.matmul_half_size)",
         COUNTS,
     ),
     Mutation(
         "operators: the host always runs ahead",
-        OPERATORS,
+        TIMING,
         "return ahead + calibration.waiting_fraction * (waiting - ahead)",
         "return ahead",
         COUNTS,

@@ -28,7 +28,8 @@ from nest.cost.score import Score, score
 from nest.hardware import parse_cluster
 from nest.ir.plan import RECOMPUTE, Plan, Recompute, Stage, Strategy
 from nest.ir.problem import Problem
-from nest.models.graphs import Request, build_problem, choose
+from nest.models.choices import Request, choose
+from nest.models.graphs import build_problem
 from nest.models.zoo import architecture
 from nest.solvers.base import SolveOptions
 from nest.solvers.run import run_solver

@@ -161,7 +161,7 @@ def job_options(command: F) -> F:
     """Add the options that choose the job and the graph of a model.
 
     They arrive as keyword arguments with the names of
-    :class:`nest.models.graphs.Request`, and ``profile``.
+    :class:`nest.models.choices.Request`, and ``profile``.
     """
     from nest.ir.plan import RECOMPUTE
 
@@ -374,7 +374,8 @@ def model_problem(model: Architecture, job: Mapping[str, Any]) -> Problem:
         If an option or the profile is bad; the text names the option.
     """
     from nest.hardware import parse_cluster
-    from nest.models.graphs import Request, build_problem, choose
+    from nest.models.choices import Request, choose
+    from nest.models.graphs import build_problem
 
     try:
         site, num_devices = parse_cluster(job["cluster"])

@@ -16,7 +16,8 @@ from nest.hardware import machine
 from nest.ir.base import Struct
 from nest.ir.plan import RECOMPUTE, Recompute
 from nest.ir.problem import Problem
-from nest.models.graphs import Choices, Degrees, build_problem
+from nest.models.choices import Choices, Degrees
+from nest.models.graphs import build_problem
 from nest.models.zoo import architecture
 from nest.stored import read_stored
 

@@ -19,7 +19,7 @@ import torch
 from torch.nn import functional
 
 from nest.models.blocks import Attention, Block, Head, Mlp, Tower
-from nest.models.operators import Split, _vocabulary_rows
+from nest.models.operators import Split, vocabulary_rows
 
 Tensor = Any
 Layer = Callable[[Tensor], Tensor]
@@ -510,7 +510,7 @@ def embedding_part(shard: Shard, tower: Tower) -> Part:
     block = tower.runs[0].block
     layers: list[Layer] = []
     if tower.vocabulary:
-        rows = _vocabulary_rows(tower.vocabulary, split.tp)
+        rows = vocabulary_rows(tower.vocabulary, split.tp)
         table = shard.weight(rows, hidden)
         if tower.shares_embedding is not None:
             shard.weights.pop()
@@ -564,7 +564,7 @@ def head_part(
     outer = 1 if head.pooled else shard.outer_length
     rows = head.outputs
     if not head.pooled:
-        rows = _vocabulary_rows(head.outputs, split.tp)
+        rows = vocabulary_rows(head.outputs, split.tp)
     layers: list[Layer] = []
     if norm:
         layers.append(_norm(shard, hidden, layer_norm))

@@ -10,7 +10,8 @@ import pytest
 
 from nest.hardware import machine
 from nest.ir import encode, read_plan, read_problem
-from nest.models.graphs import Request, build_problem, choose
+from nest.models.choices import Request, choose
+from nest.models.graphs import build_problem
 from nest.models.hf import from_hf
 from nest.models.zoo import architecture, names
 from tests.cli.conftest import Cli

@@ -12,12 +12,7 @@ from nest.hardware import machine, machines
 from nest.hardware.calibration import Calibration
 from nest.ir import CollectiveCall, Problem, decode_problem, encode
 from nest.models import builtin
-from nest.models.architectures import (
-    Architecture,
-    block_weights,
-    blocks,
-    final_norm_weights,
-)
+from nest.models.architectures import Architecture, blocks
 from nest.models.operators import (
     Node,
     Operator,
@@ -27,6 +22,7 @@ from nest.models.operators import (
     head_node,
     layer_cost,
 )
+from nest.models.weights import block_weights, final_norm_weights
 from nest.models.zoo import ARCHITECTURES, architecture
 
 GPT3 = architecture("gpt3-175b")

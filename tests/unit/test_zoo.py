@@ -16,28 +16,25 @@ from nest.errors import InvalidOptionError, InvalidProblemError
 from nest.hardware import Machine, machine
 from nest.ir import Plan, Problem, Stage, Strategy
 from nest.ir.graph import Activations, CollectiveCall, LayerCost
-from nest.models.architectures import (
-    Architecture,
-    attention_weights,
-    block_weights,
-    embedding_weights,
-    final_norm_weights,
-    head_towers,
-    head_weights,
-    mlp_weights,
-)
+from nest.models.architectures import Architecture, head_towers
 from nest.models.blocks import Block
-from nest.models.graphs import (
+from nest.models.choices import (
     MAX_NODES,
     Choices,
     Degrees,
     Request,
-    build_graph,
-    build_problem,
     choose,
-    sum_costs,
 )
-from nest.models.operators import Dtype
+from nest.models.graphs import build_graph, build_problem
+from nest.models.operators import Dtype, sum_costs
+from nest.models.weights import (
+    attention_weights,
+    block_weights,
+    embedding_weights,
+    final_norm_weights,
+    head_weights,
+    mlp_weights,
+)
 from nest.models.zoo import (
     ARCHITECTURES,
     architecture,
@@ -815,7 +812,8 @@ def test_the_graph_of_a_405b_model_builds_fast() -> None:
     code = (
         "from nest.hardware import parse_cluster\n"
         "from nest.models.zoo import architecture\n"
-        "from nest.models.graphs import Request, build_problem, choose\n"
+        "from nest.models.choices import Request, choose\n"
+        "from nest.models.graphs import build_problem\n"
         "model = architecture('llama3-405b')\n"
         "site, count = parse_cluster('h100x16384')\n"
         "request = Request(layers_per_node=1)\n"

@@ -1,0 +1,369 @@
+"""What a problem needs besides model and cluster: chosen, or filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import product
+from math import gcd, isqrt
+from typing import NamedTuple
+
+from nest.errors import InvalidOptionError
+from nest.hardware import Machine
+from nest.ir.base import Struct
+from nest.ir.plan import RECOMPUTE, Recompute
+from nest.models.architectures import Architecture, head_towers
+from nest.models.operators import DTYPES, Dtype
+
+#: Tokens per step unless the user says otherwise.
+GLOBAL_TOKENS = 4 * 2**20
+
+#: Devices up to which a sample is shared by default: Llama-3-405B was trained
+#: on 16,384 with 2,048 samples (Grattafiori et al. 2024, arXiv 2407.21783,
+#: table 4).
+DEVICES_PER_SAMPLE = 8
+
+#: Longest sequence unless the user says otherwise.
+SEQUENCE_LENGTH = 8192
+
+#: Sequences from this length on may be split over ``cp`` by default.
+LONG_SEQUENCE = 8192
+
+#: Tokens of the largest share of a micro-batch that one rank is offered.
+TOKENS_PER_RANK = 2**15
+
+#: Largest degrees and micro-batch that are tried by default.
+MAX_TP = 16
+MAX_EP = 64
+MAX_MICRO_BATCH = 64
+
+#: Graph nodes up to which the dynamic program is quick on a chain.
+MAX_NODES = 100
+
+#: Fewer nodes than this leave too little choice of where to cut.
+MIN_NODES = 16
+
+
+class Degrees(NamedTuple):
+    """Key of a cost: degrees, and samples per data-parallel rank."""
+
+    tp: int = 1
+    cp: int = 1
+    ep: int = 1
+    samples: int = 1
+
+
+class Request(Struct, frozen=True, kw_only=True):
+    """What the user chooses; ``None`` leaves it to :func:`choose`.
+
+    Attributes
+    ----------
+    global_batch, sequence_length
+        Samples per step; tokens of the towers without a length of their own.
+    micro_batches, tp, cp, ep, zero, recompute
+        Candidates.
+    layers_per_node
+        Consecutive blocks that one graph node stands for.
+    dtype
+        Of the matrix products.
+    virtual_stages
+        Chunks per block that plans may have; above 1 they are interleaved.
+    """
+
+    global_batch: int | None = None
+    sequence_length: int | None = None
+    micro_batches: tuple[int, ...] | None = None
+    tp: tuple[int, ...] | None = None
+    cp: tuple[int, ...] | None = None
+    ep: tuple[int, ...] | None = None
+    zero: tuple[int, ...] | None = None
+    recompute: tuple[Recompute, ...] | None = None
+    layers_per_node: int | None = None
+    dtype: Dtype | None = None
+    virtual_stages: tuple[int, ...] | None = None
+
+
+class Choices(Struct, frozen=True, kw_only=True):
+    """All that a problem needs besides model and cluster.
+
+    Attributes
+    ----------
+    global_batch, sequence_length, micro_batches, zero, recompute
+        As in :class:`~nest.ir.job.Job`.
+    degrees
+        Keys of the cost tables.
+    layers_per_node
+        Consecutive blocks that one graph node stands for.
+    sequence_parallel
+        Whether activations between layers are cut over ``tp`` too.
+    dtype
+        Of the matrix products.
+    virtual_stages
+        As in :class:`~nest.ir.job.Job`.
+    """
+
+    global_batch: int
+    sequence_length: int
+    micro_batches: tuple[int, ...]
+    degrees: tuple[Degrees, ...]
+    zero: tuple[int, ...] = (0, 1, 2, 3)
+    recompute: tuple[Recompute, ...] = RECOMPUTE
+    layers_per_node: int = 1
+    sequence_parallel: bool = True
+    dtype: Dtype = "bf16"
+    virtual_stages: tuple[int, ...] = (1,)
+
+
+def choose(
+    model: Architecture,
+    site: Machine,
+    num_devices: int,
+    request: Request | None = None,
+) -> Choices:
+    """Fill in what the user left open.
+
+    ======================  ==============================================
+    ``sequence_length``     the model's longest, at most 8192
+    ``global_batch``        a power of two of samples, about 4 Mi tokens;
+                            more from 8 devices per sample on
+    ``micro_batches``       powers of two up to 64
+    ``tp``                  powers of two up to the node, at most 16, that
+                            divide heads, matrices and tokens
+    ``cp``                  1, and 2 for sequences from 8192 tokens on
+    ``ep``                  powers of two that divide the experts, up to
+                            64 and no more than the devices
+    ``zero``, ``recompute`` all
+    ``layers_per_node``     the least divisor of the layers that leaves at
+                            most 100 nodes
+    samples per rank        powers of two up to 32 Ki tokens; every
+                            ``B/dp`` of micro-batches that the user names
+    ``dtype``               bf16, on devices without it fp16
+    ``virtual_stages``      1: no interleaving
+    ======================  ==============================================
+
+    Sequence parallelism is off where a tower's length does not divide by
+    every ``tp`` (the 257 tokens of an image).
+
+    Parameters
+    ----------
+    model, site, num_devices
+        What is trained on what.
+    request
+        What the user chooses; degrees among it must divide the model.
+
+    Raises
+    ------
+    InvalidOptionError
+        If a choice is out of range or does not divide the model; the text
+        begins with the field's name.
+    """
+    request = request or Request()
+    length = _sequence_length(model, request.sequence_length)
+    longest = max(model.lengths(length).values())
+    batch = request.global_batch
+    if batch is None:
+        batch = _power_of_two(
+            max(GLOBAL_TOKENS // longest, num_devices // DEVICES_PER_SAMPLE, 1)
+        )
+    micro_batches = request.micro_batches
+    if micro_batches is None:
+        most = min(MAX_MICRO_BATCH, num_devices * 2, batch)
+        micro_batches = tuple(
+            size for size in _powers(most) if batch % size == 0
+        )
+    elif all(batch % size for size in micro_batches):
+        raise InvalidOptionError(
+            f"micro_batches: expected at least one divisor of global_batch "
+            f"{batch}, got {_listed(micro_batches)}; choose others"
+        )
+    tps, sequence_parallel = _tensor_degrees(
+        model, site, num_devices, length, request.tp
+    )
+    cps = _checked(
+        model,
+        "cp",
+        request.cp or ((1, 2) if longest >= LONG_SEQUENCE else (1,)),
+        num_devices,
+        length,
+        strict=request.cp is not None,
+    )
+    eps = _checked(
+        model,
+        "ep",
+        request.ep or _powers(min(MAX_EP, num_devices)),
+        num_devices,
+        length,
+        strict=request.ep is not None,
+    )
+    if request.micro_batches is None:
+        limit = max(TOKENS_PER_RANK // longest, 1)
+        samples = _powers(min(limit, max(micro_batches)))
+    else:
+        samples = _shares(micro_batches)
+    degrees = tuple(
+        Degrees(*key)
+        for key in product(tps, cps, eps, samples)
+        if model.why_not_split(*key[:3], length, sequence_parallel) is None
+    )
+    if not degrees:
+        raise InvalidOptionError(
+            f"tp: expected degrees that divide {model.name} together with "
+            f"cp and ep, got tp {_listed(tps)}, cp {_listed(cps)} and ep "
+            f"{_listed(eps)}; choose smaller ones"
+        )
+    return Choices(
+        global_batch=batch,
+        sequence_length=length,
+        micro_batches=micro_batches,
+        degrees=degrees,
+        zero=request.zero or (0, 1, 2, 3),
+        recompute=request.recompute or RECOMPUTE,
+        layers_per_node=_layers_per_node(model, request.layers_per_node),
+        sequence_parallel=sequence_parallel,
+        dtype=_dtype(site, request.dtype),
+        virtual_stages=request.virtual_stages or (1,),
+    )
+
+
+def _sequence_length(model: Architecture, wanted: int | None) -> int:
+    own = [tower.sequence_length for tower in model.towers]
+    if wanted is None:
+        return min(model.max_sequence, SEQUENCE_LENGTH)
+    if None not in own and wanted != model.max_sequence:
+        raise InvalidOptionError(
+            f"sequence_length: expected {model.max_sequence}, which "
+            f"{model.name} fixes, got {wanted}; leave it out"
+        )
+    tables = [
+        tower.learned_positions
+        for tower in model.towers
+        if tower.learned_positions and tower.sequence_length is None
+    ]
+    if tables and wanted > min(tables):
+        raise InvalidOptionError(
+            f"sequence_length: expected at most the {min(tables)} learned "
+            f"positions of {model.name}, got {wanted}; choose less"
+        )
+    return wanted
+
+
+def _tensor_degrees(
+    model: Architecture,
+    site: Machine,
+    num_devices: int,
+    length: int,
+    wanted: tuple[int, ...] | None,
+) -> tuple[tuple[int, ...], bool]:
+    """Return the degrees, and whether all can cut the sequence too."""
+    tps = _checked(
+        model,
+        "tp",
+        wanted or _powers(min(site.node.fan_out, num_devices, MAX_TP)),
+        num_devices,
+        length,
+        strict=wanted is not None,
+    )
+    parallel = all(
+        tokens % tp == 0
+        for tokens in model.lengths(length).values()
+        for tp in tps
+    )
+    return tps, parallel
+
+
+def _checked(
+    model: Architecture,
+    axis: str,
+    values: tuple[int, ...],
+    num_devices: int,
+    length: int,
+    *,
+    strict: bool,
+) -> tuple[int, ...]:
+    """Return the degrees that divide the model; refuse the user's others."""
+    found = []
+    for value in values:
+        if value > num_devices:
+            reason: str | None = (
+                f"{axis}: expected at most the {num_devices} devices, got "
+                f"{value}; choose less"
+            )
+        else:
+            degrees = {"tp": 1, "cp": 1, "ep": 1, axis: value}
+            reason = model.why_not_split(
+                **degrees, sequence_length=length, sequence_parallel=False
+            )
+        if reason is None:
+            found.append(value)
+        elif strict:
+            raise InvalidOptionError(reason)
+    return tuple(found)
+
+
+def _layers_per_node(model: Architecture, wanted: int | None) -> int:
+    """Return the user's number, or one that leaves a graph of useful size."""
+    layers = gcd(*(tower.layers for tower in model.towers))
+    if wanted is not None:
+        if layers % wanted:
+            most = min(wanted, layers)
+            fits = max(n for n in range(1, most + 1) if layers % n == 0)
+            raise InvalidOptionError(
+                f"layers_per_node: expected a divisor of the {layers} "
+                f"layers of {model.name}, got {wanted}; choose {fits}"
+            )
+        return wanted
+    # The closed sets of towers side by side are pairs of positions.
+    readers = head_towers(model)
+    for count in range(1, layers + 1):
+        if layers % count:
+            continue
+        sets = 1
+        for tower in readers:
+            sets *= tower.layers // count + 1
+        if len(readers) == 1:
+            sets = model.layers // count
+        if sets <= MAX_NODES:
+            return count if model.layers // count >= MIN_NODES else 1
+    return 1
+
+
+def _dtype(site: Machine, wanted: Dtype | None) -> Dtype:
+    """Return the user's data type if the device multiplies it."""
+    peaks = site.device.peak_flops
+    known = [name for name in DTYPES if name in peaks]
+    if wanted is None:
+        if not known:
+            raise InvalidOptionError(
+                f"dtype: expected a device that multiplies one of "
+                f"{', '.join(DTYPES)}, got {site.device.name} with "
+                f"{', '.join(sorted(peaks)) or 'none'}; choose another"
+            )
+        return known[0]
+    if wanted not in known:
+        raise InvalidOptionError(
+            f"dtype: expected one of {', '.join(known)}, which "
+            f"{site.device.name} multiplies, got {wanted!r}; choose another"
+        )
+    return wanted
+
+
+def _powers(limit: int) -> tuple[int, ...]:
+    """Return the powers of two up to ``limit``."""
+    return tuple(2**i for i in range(max(limit, 1).bit_length()))
+
+
+def _power_of_two(limit: int) -> int:
+    return 1 << (limit.bit_length() - 1)
+
+
+def _shares(micro_batches: Iterable[int]) -> tuple[int, ...]:
+    """Return every ``B/dp`` of the micro-batches."""
+    found: set[int] = set()
+    for size in micro_batches:
+        small = [n for n in range(1, isqrt(size) + 1) if size % n == 0]
+        found.update(small)
+        found.update(size // n for n in small)
+    return tuple(sorted(found))
+
+
+def _listed(values: Iterable[object]) -> str:
+    return ", ".join(map(str, values))

@@ -1,0 +1,237 @@
+"""Operators on one device, and the nodes that are made of them."""
+
+from __future__ import annotations
+
+from math import fsum
+from typing import Literal, NamedTuple
+
+from nest.ir.base import Struct
+from nest.ir.graph import CollectiveCall
+from nest.ir.plan import Recompute
+from nest.units import ceil_div
+
+#: Bytes of a value in fp8, in fp16 or bf16, in fp32, and of a token id.
+FP8 = 1
+BF16 = 2
+FP32 = 4
+TOKEN_ID = 8
+
+#: Megatron-LM pads the vocabulary to a multiple of this times ``tp``.
+VOCABULARY_MULTIPLE = 128
+
+#: Values that a matrix dimension must be a multiple of for tensor cores to
+#: run at full rate: 16 bytes of 2-byte values (NVIDIA, Matrix Multiplication
+#: Background User's Guide, §2.1).
+ALIGNMENT = 8
+
+Dtype = Literal["bf16", "fp16", "fp8"]
+DTYPES: tuple[Dtype, ...] = ("bf16", "fp16", "fp8")
+
+
+class Split(Struct, frozen=True, kw_only=True):
+    """How one node is split, and what one data-parallel rank feeds it.
+
+    Attributes
+    ----------
+    tp, cp, ep
+        Tensor, context and expert parallel degree.
+    samples
+        Samples ``b`` per data-parallel rank.
+    sequence_length
+        Tokens ``s`` of a sample, in the node's own tower.
+    sequence_parallel
+        Whether activations between layers are also split over ``tp``.
+    source_length
+        Tokens per sample of the tower that cross-attention reads.
+    """
+
+    tp: int = 1
+    cp: int = 1
+    ep: int = 1
+    samples: int = 1
+    sequence_length: int
+    sequence_parallel: bool = True
+    source_length: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens ``T`` of a rank inside tensor parallel regions."""
+        return self.samples * self.sequence_length // self.cp
+
+    @property
+    def outer_tokens(self) -> int:
+        """Tokens ``U`` of a rank outside tensor parallel regions."""
+        return self.tokens // (self.tp if self.sequence_parallel else 1)
+
+
+class Execution(Struct, frozen=True, kw_only=True):
+    """How operators are run.
+
+    Attributes
+    ----------
+    dtype
+        Of the matrix products.
+    flash_attention
+        Whether attention is one fused kernel.
+    fused
+        Whether neighbouring elementwise operators (bias with activation
+        function, bias with dropout and residual, the steps of a norm, of
+        rotary embedding) are one kernel each.
+    fused_softmax
+        Whether scale, mask and softmax of an attention that is not fused are
+        one kernel.
+    fused_loss
+        Whether softmax and gradient of the loss are one kernel each instead
+        of one for every step, as in Megatron-LM up to 2023.
+    """
+
+    dtype: Dtype = "bf16"
+    flash_attention: bool = True
+    fused: bool = True
+    fused_softmax: bool = True
+    fused_loss: bool = True
+
+
+#: bf16 with flash attention and fused elementwise operators.
+FUSED = Execution()
+
+
+class Operator(NamedTuple):
+    """One operator on one device, forward and backward.
+
+    Attributes
+    ----------
+    name
+        For people, and to say which operators are computed again.
+    unit
+        Which efficiency applies: ``matmul``, ``attention``, or ``memory``
+        (elementwise, without counted FLOPs).
+    forward_flops, forward_bytes, backward_flops, backward_bytes
+        Work and memory traffic of the two passes.
+    kernels, backward_kernels
+        Kernels that the host launches.
+    shape
+        ``(m, k, n)`` of one product; products of the backward pass have the
+        same three dimensions in another order.
+    low_precision
+        Whether it may run in fp8.
+    """
+
+    name: str
+    unit: Literal["matmul", "attention", "memory"]
+    forward_flops: float
+    forward_bytes: float
+    backward_flops: float
+    backward_bytes: float
+    kernels: int = 1
+    backward_kernels: int = 2
+    shape: tuple[int, int, int] = (0, 0, 0)
+    low_precision: bool = False
+
+
+class Node(Struct, frozen=True, kw_only=True):
+    """What one graph node does and holds on one device.
+
+    Attributes
+    ----------
+    operators
+        In forward order.
+    collectives
+        Per micro-batch.
+    weights, expert_weights
+        Number of dense weights and of expert weights.
+    kept_bytes
+        Activation bytes kept per micro-batch, by recompute choice (parts of
+        a layer have no ``full``).
+    repeated
+        Names of the operators that ``selective`` computes again.
+    working_bytes
+        See the module docstring.
+    """
+
+    operators: tuple[Operator, ...]
+    collectives: tuple[CollectiveCall, ...]
+    weights: int
+    expert_weights: int = 0
+    kept_bytes: dict[Recompute, int]
+    repeated: tuple[str, ...] = ()
+    working_bytes: int
+
+    def flops(self) -> tuple[float, float]:
+        """Return the forward and the backward FLOPs."""
+        return (
+            fsum(operator.forward_flops for operator in self.operators),
+            fsum(operator.backward_flops for operator in self.operators),
+        )
+
+
+def vocabulary_rows(vocabulary: int, tp: int) -> int:
+    """Return the rows of one rank of a vocabulary cut over ``tp``."""
+    return ceil_div(vocabulary, VOCABULARY_MULTIPLE * tp) * VOCABULARY_MULTIPLE
+
+
+def matmul(
+    name: str,
+    m: int,
+    k: int,
+    n: int,
+    groups: int = 1,
+) -> Operator:
+    """Count ``m × k`` times ``k × n``; ``groups`` matrices share the rows.
+
+    Backward are two products of the same size, for both gradients. The rows
+    of a group are padded to the alignment.
+    """
+    flops = 2 * m * k * n
+    size = BF16 * (m * k + groups * k * n + m * n)
+    return Operator(
+        name,
+        "matmul",
+        flops,
+        size,
+        2 * flops,
+        2 * size,
+        kernels=groups,
+        backward_kernels=2 * groups,
+        shape=(
+            m if groups == 1 else ALIGNMENT * ceil_div(m, ALIGNMENT * groups),
+            k,
+            n,
+        ),
+    )
+
+
+def elementwise(
+    name: str,
+    values: int,
+    forward_bytes: int,
+    backward_bytes: int,
+    kernels: int = 1,
+    least: int = 1,
+) -> Operator:
+    """Count an operator bound by memory; the bytes are per value.
+
+    The bytes are for the ``least`` number of kernels; every further one, of
+    an operator that is not fused, reads and writes the values once more.
+    """
+    more = 2 * BF16 * (kernels - least)
+    return Operator(
+        name,
+        "memory",
+        0,
+        (forward_bytes + more) * values,
+        0,
+        (backward_bytes + more) * values,
+        kernels=kernels,
+        backward_kernels=kernels,
+    )
+
+
+def norm(name: str, values: int, execution: Execution) -> Operator:
+    """Count a norm: one kernel, or five where it is not fused."""
+    return elementwise(name, values, 4, 6, kernels=1 if execution.fused else 5)
+
+
+def linear(name: str, m: int, k: int, n: int, groups: int = 1) -> Operator:
+    """Count a product of a block: one that may run in fp8."""
+    return matmul(name, m, k, n, groups)._replace(low_precision=True)

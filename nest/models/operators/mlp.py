@@ -1,0 +1,130 @@
+"""Dense MLPs, and routed experts in their place."""
+
+from __future__ import annotations
+
+from nest.models.blocks import Block, Mlp
+from nest.models.operators.base import (
+    BF16,
+    FP32,
+    Execution,
+    Node,
+    Operator,
+    Split,
+    elementwise,
+    linear,
+    matmul,
+)
+from nest.models.operators.collectives import both_passes, expert_exchange
+
+
+def dense_mlp(
+    block: Block, shape: Mlp, split: Split, execution: Execution
+) -> Node:
+    """Count the products and the activation function of a dense MLP."""
+    tokens, hidden = split.tokens, block.hidden
+    width = shape.hidden // split.tp
+    matrices = 3 if shape.gated else 2
+    inner = matrices - 1
+    weights = matrices * hidden * width
+    if shape.biases:
+        weights += inner * width + hidden
+    none = BF16 * matrices * tokens * width
+    loose = 0
+    if shape.gated and not execution.fused:
+        # The activated gate, before it is multiplied.
+        loose = BF16 * tokens * width
+    return Node(
+        operators=(
+            linear("mlp up", tokens, hidden, inner * width),
+            activation(shape, tokens * width, execution),
+            linear("mlp down", tokens, width, hidden),
+        ),
+        collectives=both_passes(split, tokens * hidden),
+        weights=weights,
+        kept_bytes={
+            "none": none + loose,
+            "selective": BF16 * inner * tokens * width
+            if execution.flash_attention
+            else none + loose,
+        },
+        repeated=("activation function",) if execution.flash_attention else (),
+        working_bytes=BF16 * matrices * tokens * width,
+    )
+
+
+def expert_mlp(
+    block: Block, shape: Mlp, split: Split, execution: Execution
+) -> Node:
+    """Count router, dispatch, experts of this rank, shared experts, sum.
+
+    Kept are the dispatched tokens, the expert intermediates, the expert
+    outputs (for the gradient of the gates) and the fp32 gates.
+    """
+    hidden, width = block.hidden, shape.hidden // split.tp
+    visits, experts = shape.experts_per_token, shape.experts // split.ep
+    matrices = 3 if shape.gated else 2
+    inner = matrices - 1
+    outer = split.outer_tokens
+    rows = split.tokens * visits
+    routed = outer * visits * hidden
+    fused = execution.flash_attention
+    selective = (
+        BF16 * (2 * routed + inner * rows * width)
+        + FP32 * outer * shape.experts
+    )
+    none = selective + BF16 * rows * width
+    region = rows if split.sequence_parallel else split.tokens
+    expert_weights = experts * matrices * hidden * width
+    if shape.biases:
+        expert_weights += experts * (inner * width + hidden)
+    weights = hidden * shape.experts
+    operators = [
+        matmul("router", outer, hidden, shape.experts),
+        elementwise("dispatch", routed, 4, 4, kernels=4, least=4),
+        linear("mlp up", rows, hidden, inner * width, experts),
+        activation(shape, rows * width, execution),
+        linear("mlp down", rows, width, hidden, experts),
+        elementwise("combine", routed, 4, 6, kernels=2, least=2),
+    ]
+    working = BF16 * matrices * rows * width
+    if shape.shared_hidden:
+        shared = Mlp(
+            hidden=shape.shared_hidden, gated=shape.gated, biases=shape.biases
+        )
+        part = dense_mlp(block, shared, split, execution)
+        operators += [
+            part.operators[0]._replace(name="shared up"),
+            part.operators[1],
+            part.operators[2]._replace(name="shared down"),
+        ]
+        weights += part.weights
+        none += part.kept_bytes["none"]
+        selective += part.kept_bytes["selective"]
+    return Node(
+        operators=tuple(operators),
+        collectives=(
+            *both_passes(split, region * hidden),
+            *expert_exchange(split, routed),
+        ),
+        weights=weights,
+        expert_weights=expert_weights,
+        kept_bytes={"none": none, "selective": selective if fused else none},
+        repeated=("activation function",) if fused else (),
+        working_bytes=working,
+    )
+
+
+def activation(shape: Mlp, values: int, execution: Execution) -> Operator:
+    """Count the activation function on ``values`` outputs.
+
+    With a gate it reads two inputs and writes one output; backward it reads
+    the gradient and both inputs and writes two gradients.
+    """
+    forward, backward = (6, 10) if shape.gated else (4, 6)
+    return elementwise(
+        "activation function",
+        values,
+        forward,
+        backward,
+        kernels=1 if execution.fused else 2,
+    )

@@ -1,0 +1,261 @@
+"""What one graph node does: an embedding, a block, a norm, a head."""
+
+from __future__ import annotations
+
+from nest.ir.graph import CollectiveCall
+from nest.ir.plan import RECOMPUTE
+from nest.models.blocks import Block, Head, Tower
+from nest.models.operators.attention import attention
+from nest.models.operators.base import (
+    BF16,
+    FP32,
+    FUSED,
+    TOKEN_ID,
+    Execution,
+    Node,
+    Operator,
+    Split,
+    elementwise,
+    matmul,
+    norm,
+    vocabulary_rows,
+)
+from nest.models.operators.collectives import gathered_bytes, merged, regions
+from nest.models.operators.mlp import dense_mlp, expert_mlp
+from nest.models.weights import final_norm_weights, norm_weights
+
+#: Bytes per value that a norm of single operators keeps besides its input
+#: and output: the input in fp32, and the normalised value in 16 bits.
+LOOSE_NORM_BYTES = FP32 + BF16
+
+
+def embedding_node(
+    tower: Tower, split: Split, execution: Execution = FUSED
+) -> Node:
+    """Count the embedding of a tower: look-up or patches, positions, norm.
+
+    The table is cut over ``tp`` by vocabulary, so the partial results are
+    all-reduced, or reduce-scattered under sequence parallelism, in which case
+    the backward pass gathers the gradient. A linear layer embeds patches and
+    is not cut.
+    """
+    hidden = tower.hidden
+    values = split.tokens * hidden
+    outer = split.outer_tokens * hidden
+    block = tower.runs[0].block
+    operators = []
+    weights = 0
+    kept = 0
+    if tower.vocabulary:
+        # Read and write a row; add its gradient to the row of the table.
+        operators.append(
+            Operator("look-up", "memory", 0, 4 * values, 0, 6 * values)
+        )
+        if tower.shares_embedding is None:
+            rows = vocabulary_rows(tower.vocabulary, split.tp)
+            weights += rows * hidden
+        kept += TOKEN_ID * split.tokens
+    if tower.patch_values:
+        operators.append(
+            matmul("patches", split.outer_tokens, tower.patch_values, hidden)
+        )
+        weights += (tower.patch_values + 1) * hidden
+        kept += BF16 * split.outer_tokens * tower.patch_values
+    none = kept
+    tables = tower.learned_positions + tower.token_types
+    if tables:
+        weights += tables * hidden
+        operators.append(elementwise("positions", outer, 6, 4))
+    if tower.embedding_norm:
+        weights += norm_weights(block)
+        operators.append(norm("embedding norm", outer, execution))
+        none += BF16 * outer
+    if block.dropout:
+        operators.append(elementwise("dropout", outer, 5, 5))
+        none += outer
+    collectives: tuple[CollectiveCall, ...] = ()
+    if tower.vocabulary:
+        gather = 1 if split.sequence_parallel else 0
+        collectives = (
+            *regions(split, values, "forward", enters=0, leaves=1),
+            *regions(split, values, "backward", enters=gather, leaves=0),
+        )
+    return Node(
+        operators=tuple(operators),
+        collectives=collectives,
+        weights=weights,
+        kept_bytes={"none": none, "selective": none, "full": kept},
+        working_bytes=BF16 * values,
+    )
+
+
+def block_node(
+    block: Block, split: Split, execution: Execution = FUSED
+) -> Node:
+    """Count one block: attention, cross-attention, dense or expert MLP."""
+    hidden, tokens = block.hidden, split.tokens
+    outer = split.outer_tokens * hidden
+    parts = [attention(block, block.attention, split, execution)]
+    if block.cross_attention is not None:
+        parts.append(attention(block, block.cross_attention, split, execution))
+    count_mlp = expert_mlp if block.mlp.experts else dense_mlp
+    parts.append(count_mlp(block, block.mlp, split, execution))
+
+    mask = 1 if block.dropout else 0
+    operators: list[Operator] = []
+    for number, part in enumerate(parts):
+        operators.append(norm(f"norm {number + 1}", outer, execution))
+        operators += part.operators
+        operators.append(
+            elementwise(
+                f"residual {number + 1}",
+                outer,
+                6 + mask,
+                6 + mask,
+                kernels=1 if execution.fused else 2 + mask,
+            )
+        )
+    more_norms = block.norms - len(parts)
+    operators += [
+        norm(f"output norm {number + 1}", outer, execution)
+        for number in range(more_norms)
+    ]
+    # Inputs of all norms and the dropout masks stay; outputs of the norms
+    # are cheap to compute again. A norm of an output keeps its input only.
+    inputs = len(parts) * (BF16 + mask) * outer + more_norms * BF16 * outer
+    none = inputs + len(parts) * BF16 * outer
+    selective = inputs
+    repeated = [f"norm {number + 1}" for number in range(len(parts))]
+    if not execution.flash_attention:
+        selective, repeated = none, []
+    for part in parts:
+        none += part.kept_bytes["none"]
+        selective += part.kept_bytes["selective"]
+        repeated += part.repeated
+    if not execution.fused:
+        none += block.norms * LOOSE_NORM_BYTES * outer
+        selective += block.norms * LOOSE_NORM_BYTES * outer
+    region = tokens * hidden * max(block.mlp.experts_per_token, 1)
+    return Node(
+        operators=tuple(operators),
+        collectives=merged(
+            call for part in parts for call in part.collectives
+        ),
+        weights=sum(part.weights for part in parts)
+        + block.norms * norm_weights(block),
+        expert_weights=sum(part.expert_weights for part in parts),
+        kept_bytes={
+            "none": none,
+            "selective": selective,
+            "full": BF16 * outer,
+        },
+        repeated=tuple(repeated),
+        working_bytes=gathered_bytes(split, region)
+        + max(part.working_bytes for part in parts),
+    )
+
+
+def head_node(
+    head: Head,
+    hidden: int,
+    split: Split,
+    execution: Execution = FUSED,
+    *,
+    norm_weights: int = 0,
+) -> Node:
+    """Count final norm, output layer and loss.
+
+    The logits are cut over ``tp`` by vocabulary and kept in fp32
+    (Korthikanti et al. 2022, §4.3); the loss all-reduces three fp32 numbers
+    per token. A tied matrix is held here and in the embedding, as in any
+    pipeline that separates them; summing its two gradients is not counted. A
+    pooled head sees one vector per sample and is not cut.
+
+    Parameters
+    ----------
+    head, hidden
+        The head and the width of what enters it.
+    split, execution
+        How it is split and run.
+    norm_weights
+        Weights of the final norm, ``0`` without one.
+    """
+    tp = 1 if head.pooled else split.tp
+    tokens = split.samples if head.pooled else split.tokens
+    outer = (split.samples if head.pooled else split.outer_tokens) * hidden
+    rows = head.outputs if head.pooled else vocabulary_rows(head.outputs, tp)
+    logits = tokens * rows
+    region = tokens * hidden
+    operators = []
+    weights = rows * hidden + norm_weights + (rows if head.bias else 0)
+    none = selective = FP32 * logits
+    if head.transform:
+        rows_in = outer // hidden
+        operators += [
+            matmul("transform", rows_in, hidden, hidden),
+            elementwise("transform activation", outer, 4, 6),
+            norm("transform norm", outer, execution),
+        ]
+        weights += hidden * hidden + 3 * hidden
+        none += 3 * BF16 * outer
+        selective += 2 * BF16 * outer
+    if norm_weights:
+        operators.append(norm("final norm", outer, execution))
+        none += BF16 * outer
+    none += BF16 * outer
+    selective += BF16 * outer
+    operators += [
+        matmul("output layer", tokens, hidden, rows),
+        _loss(logits, execution),
+    ]
+    collectives: tuple[CollectiveCall, ...] = ()
+    if tp > 1:
+        gather = 1 if split.sequence_parallel else 0
+        collectives = (
+            *regions(split, region, "forward", enters=gather, leaves=0),
+            CollectiveCall(
+                kind="all-reduce",
+                axis="tp",
+                phase="forward",
+                size_bytes=FP32 * tokens,
+                count=3,
+            ),
+            *regions(split, region, "backward", enters=0, leaves=1),
+        )
+    gathered = 0 if head.pooled else gathered_bytes(split, region)
+    return Node(
+        operators=tuple(operators),
+        collectives=collectives,
+        weights=weights,
+        kept_bytes={
+            "none": none,
+            "selective": selective,
+            "full": BF16 * outer,
+        },
+        repeated=("final norm",) if norm_weights else (),
+        working_bytes=gathered + BF16 * logits,
+    )
+
+
+def _loss(logits: int, execution: Execution) -> Operator:
+    """Count softmax and cross-entropy; the bytes are per logit.
+
+    Fused: a cast to fp32 (6) and the softmax (8), backward (8) and a cast
+    back (6). Else maximum (4), subtraction, exponential and division (8
+    each) and sum (4) after the cast, and two kernels more backward.
+    """
+    if execution.fused_loss:
+        return elementwise("loss", logits, 14, 14, kernels=2, least=2)
+    return elementwise("loss", logits, 38, 22, kernels=6, least=6)
+
+
+def norm_node(tower: Tower, split: Split) -> Node:
+    """Count the norm behind a tower that another reads; it keeps its input."""
+    values = split.outer_tokens * tower.hidden
+    return Node(
+        operators=(norm("final norm", values, FUSED),),
+        collectives=(),
+        weights=final_norm_weights(tower),
+        kept_bytes=dict.fromkeys(RECOMPUTE, BF16 * values),
+        working_bytes=0,
+    )
