@@ -9,13 +9,9 @@ from typing import Any
 from nest.ir.io import problem_hash
 from nest.ir.problem import Problem
 from nest.solvers.base import SolveOptions, Status
+from nest.solvers.cell import OnProgress
 from nest.solvers.result import Outcome, SolveResult
-from nest.solvers.run import (
-    CellInterrupted,
-    OnProgress,
-    check_request,
-    run_solver,
-)
+from nest.solvers.run import CellInterrupted, check_request, run_solver
 from nest.versions import machine, versions
 
 #: Called with all results so far whenever a cell is finished.

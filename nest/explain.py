@@ -26,9 +26,10 @@ from nest.ir.problem import Problem
 from nest.neighbours import Neighbour, neighbours
 from nest.restrictions import Restrictions, describe, restrict
 from nest.solvers.base import SolveOptions, Status
+from nest.solvers.cell import OnProgress, Running
 from nest.solvers.registry import solver_class
 from nest.solvers.result import SolveResult, plan_to_json
-from nest.solvers.run import OnProgress, Running, run_solver
+from nest.solvers.run import run_solver
 from nest.units import quanta_to_ns
 from nest.versions import machine, versions
 

@@ -25,9 +25,10 @@ from nest.errors import InvalidOptionError
 from nest.ir.io import problem_hash
 from nest.ir.problem import Problem
 from nest.solvers.base import SolveOptions, Status
+from nest.solvers.cell import OnProgress, Running
 from nest.solvers.registry import solver_class
 from nest.solvers.result import SolveResult, plan_to_json
-from nest.solvers.run import OnProgress, Running, run_solver
+from nest.solvers.run import run_solver
 from nest.units import MAX_TOTAL, format_bytes, quanta_to_ns
 from nest.versions import machine, versions
 

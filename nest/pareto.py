@@ -8,7 +8,7 @@ objectives is a filter of time, memory and devices.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -33,10 +33,9 @@ from nest.ir.base import check_real
 from nest.ir.io import problem_hash
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
-from nest.solvers.base import Capabilities, Deadline
-from nest.solvers.messages import Answer, Failure, Message, Request
-from nest.solvers.process import Worker
-from nest.solvers.run import TICK_S, grace_s
+from nest.solvers.base import Capabilities, Deadline, SolveOptions
+from nest.solvers.cell import Cell, OnProgress, Running, run_cells
+from nest.solvers.messages import Failure
 from nest.versions import num_cpus
 
 Objective = Literal["time", "memory", "devices", "cost"]
@@ -166,10 +165,6 @@ class Frontier:
         return next(c for c in self.curves if c.devices == devices)
 
 
-#: Called with the number of devices and a line of text.
-OnProgress = Callable[[int, str], None]
-
-
 def frontier(
     problem: Problem,
     objectives: Sequence[str] = ("time", "memory"),
@@ -241,12 +236,9 @@ def frontier(
         )
     CostModel(problem)
     problems = [with_devices(problem, size) for size in sizes]
-    say = on_progress or _silent
-    deadline = Deadline(time_limit_s)
-    if workers == 1 or len(sizes) == 1:
-        traced = _trace_here(problems, deadline, say, workers)
-    else:
-        traced = _Pool(problems, deadline, workers, say).run()
+    alone = workers == 1 or len(sizes) == 1
+    trace = _trace_here if alone else _trace_apart
+    traced = trace(problems, Deadline(time_limit_s), on_progress, workers)
     curves = tuple(_checked_curve(*item) for item in traced)
     return Frontier(
         problem=problem,
@@ -258,10 +250,6 @@ def frontier(
         price_usd_per_hour=price,
         unsearched=_SEARCHED.unsearched(problem),
     )
-
-
-def _silent(devices: int, text: str) -> None:
-    """Say nothing."""
 
 
 # What is asked for
@@ -394,110 +382,93 @@ def _share(deadline: Deadline, left: int, workers: int) -> Deadline:
     return Deadline(remaining_s * workers / left)
 
 
+def _show(
+    problem: Problem,
+    deadline: Deadline,
+    on_progress: OnProgress | None,
+    said: str | Running,
+) -> None:
+    """Hand on what is said about the search on one size."""
+    if on_progress is None:
+        return
+    size = f"{problem.cluster.num_devices} devices"
+    text = said if isinstance(said, str) else said.message
+    on_progress(
+        Running(
+            solver="pareto",
+            elapsed_s=deadline.elapsed_s,
+            message=": ".join(filter(None, (size, text))),
+            quantum_ps=problem.quantum_ps,
+        )
+    )
+
+
 def _trace_here(
     problems: Sequence[Problem],
     deadline: Deadline,
-    say: OnProgress,
+    on_progress: OnProgress | None,
     workers: int,
 ) -> list[tuple[Problem, _Traced]]:
+    """Trace the sizes in this process, one after the other."""
     from nest.dp.curve import trace
 
     found = []
     for number, problem in enumerate(problems):
         clock = _share(deadline, len(problems) - number, 1)
-        size = problem.cluster.num_devices
-        points, gaps = trace(problem, clock, partial(say, size), workers)
+        say = partial(_show, problem, deadline, on_progress)
+        points, gaps = trace(problem, clock, say, workers)
         traced = _Traced(tuple(points), tuple(gaps), clock.elapsed_s)
         found.append((problem, traced))
     return found
 
 
-class _Pool:
-    """Traces the sizes in processes that end with this one."""
+def _trace_apart(
+    problems: Sequence[Problem],
+    deadline: Deadline,
+    on_progress: OnProgress | None,
+    workers: int,
+) -> list[tuple[Problem, _Traced]]:
+    """Trace the sizes in processes of their own, some at the same time."""
+    # Without a limit the longest first: all end soonest.
+    order = problems if deadline.limit_s else problems[::-1]
+    traced: dict[int, _Traced] = {}
 
-    def __init__(
-        self,
-        problems: Sequence[Problem],
-        deadline: Deadline,
-        workers: int,
-        say: OnProgress,
-    ) -> None:
-        self.problems, self.workers = problems, workers
-        self.deadline, self.say = deadline, say
-        # Without a limit the longest first: all end soonest.
-        order = range(len(problems))
-        self.waiting = list(order if deadline.limit_s else reversed(order))
-        self.running: dict[int, tuple[Worker, Deadline]] = {}
-        self.traced: dict[int, _Traced] = {}
+    def cells() -> Iterator[Cell]:
+        for number, problem in enumerate(order):
+            # Those that run already have their share.
+            free = workers - (number - len(traced))
+            clock = _share(deadline, len(order) - number, free)
+            say = partial(_show, problem, deadline, on_progress)
+            options = SolveOptions()
+            yield Cell("pareto", _TRACER, problem, options, clock, say)
 
-    def run(self) -> list[tuple[Problem, _Traced]]:
-        """Return what was traced, by ascending size."""
-        try:
-            while self.waiting or self.running:
-                while self.waiting and len(self.running) < self.workers:
-                    self._start(self.waiting.pop(0))
-                for number in list(self.running):
-                    self._listen(number)
-        finally:
-            for worker, _ in self.running.values():
-                worker.stop()
-        return [(p, self.traced[i]) for i, p in enumerate(self.problems)]
-
-    def _start(self, number: int) -> None:
-        # Those that run already have their share.
-        clock = _share(
-            self.deadline,
-            len(self.waiting) + 1,
-            self.workers - len(self.running),
-        )
-        end = None
-        if clock.limit_s is not None:
-            end = clock.start + clock.limit_s
-        request = Request(
-            target=_TRACER, problem=self.problems[number], deadline=end
-        )
-        try:
-            worker = Worker(msgspec.json.encode(request) + b"\n", 1)
-        except OSError as error:
-            raise SolverError(f"cannot start a process: {error}") from error
-        self.running[number] = worker, clock
-
-    def _listen(self, number: int) -> None:
-        """Take what one process says; settle it if it is done."""
-        worker, clock = self.running[number]
-        last: Answer | Failure | None = None
-        for line in worker.poll(TICK_S / len(self.running)):
-            message: Message = msgspec.json.decode(line, type=Message)
-            if isinstance(message, (Answer, Failure)):
-                last = message
-            else:
-                size = self.problems[number].cluster.num_devices
-                self.say(size, message.message)
-        late = clock.limit_s is not None and (
-            clock.elapsed_s > clock.limit_s + grace_s(clock.limit_s)
-        )
-        if last is None and not worker.ended and not late:
-            return
-        del self.running[number]
-        usage = worker.stop()
-        if isinstance(last, Failure):
-            raise _failure(last)
-        if last is None and not late:
+    def take(cell: Cell) -> None:
+        cluster = cell.problem.cluster
+        if isinstance(cell.last, Failure):
+            raise _failure(cell.last)
+        if cell.last is None and not cell.out_of_time:
+            assert cell.usage is not None
             raise SolverError(
-                f"frontier of {self.problems[number].cluster.num_devices} "
-                f"devices: the process ended with code {usage.exit_code}, no "
-                f"answer; give it more memory, or use fewer --workers"
+                f"frontier of {cluster.num_devices} devices: the process "
+                f"ended with code {cell.usage.exit_code}, no answer; give it "
+                f"more memory, or use fewer --workers"
             )
-        capacity = self.problems[number].cluster.device.memory_bytes
-        extra = last.extra if last is not None else {}
-        self.traced[number] = _Traced(
+        extra = cell.last.output.extra if cell.last is not None else {}
+        everything = (-1, cluster.device.memory_bytes, 0)
+        traced[cluster.num_devices] = _Traced(
             tuple(
                 Point(quanta, memory_bytes, msgspec.convert(plan, Plan))
                 for quanta, memory_bytes, plan in extra.get("points", ())
             ),
-            tuple(Gap(*gap) for gap in extra.get("gaps", [(-1, capacity, 0)])),
-            clock.elapsed_s,
+            tuple(Gap(*gap) for gap in extra.get("gaps", [everything])),
+            cell.clock.elapsed_s,
         )
+
+    try:
+        run_cells(cells(), workers, take)
+    except OSError as error:
+        raise SolverError(f"cannot start a process: {error}") from error
+    return [(p, traced[p.cluster.num_devices]) for p in problems]
 
 
 def _failure(failure: Failure) -> Exception:

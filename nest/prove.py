@@ -18,9 +18,10 @@ from nest.errors import InvalidOptionError
 from nest.fit import with_memory
 from nest.pareto import Curve, Frontier, FrontierPoint
 from nest.solvers.base import SolveOptions, Status
+from nest.solvers.cell import OnProgress
 from nest.solvers.registry import get_solver, solver_class, solver_names
 from nest.solvers.result import SolveResult
-from nest.solvers.run import OnProgress, run_solver
+from nest.solvers.run import run_solver
 
 Verdict = Literal["proven", "open", "better", "contradiction"]
 

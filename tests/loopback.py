@@ -155,6 +155,9 @@ CLAIMS: dict[str, SolverOutput] = {
         claimed_quanta=None, lower_bound_quanta=None
     ),
     "feasible": good_output(**FEASIBLE, lower_bound_quanta=60),
+    "close": good_output(
+        status=Status.FEASIBLE, lower_bound_quanta=88, detail="enough"
+    ),
     "heuristic": good_output(
         status=Status.FEASIBLE,
         lower_bound_quanta=None,
@@ -240,6 +243,10 @@ class Loopback:
             Path(options.extra["pids"]).write_text(text)
         if options.extra.get("report") == "good":
             report(Progress(good_plan(), GOOD_NS, 60, "found one"))
+        elif options.extra.get("report") == "close":
+            report(Progress(good_plan(), GOOD_NS, 88))
+        elif options.extra.get("report") == "proof":
+            report(Progress(good_plan(), GOOD_NS, GOOD_NS))
         elif options.extra.get("report") == "lie":
             report(Progress(good_plan(), GOOD_NS - 1, 60))
         elif options.extra.get("report") == "infeasible":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -165,6 +164,7 @@ def pareto_command(
 
     Exits with 1 if a solver of --prove contradicts the frontier.
     """
+    from nest.cli.progress import ProgressLine
     from nest.pareto import check_objectives, frontier, known_price
     from nest.prove import check_prover
     from nest.report.frontier import check_plot, to_document, write_plot
@@ -198,7 +198,7 @@ def pareto_command(
     )
     if steps is not None:
         _check_steps(known_price(restricted.problem, chosen, price_usd))
-    progress = _progress(restricted.problem.time_unit)
+    progress = ProgressLine(restricted.problem.time_unit)
     try:
         found = frontier(
             restricted.problem,
@@ -207,7 +207,7 @@ def pareto_command(
             price_usd_per_hour=price_usd,
             time_limit_s=time_limit,
             workers=workers,
-            on_progress=_reporter(progress, restricted.problem.quantum_ps),
+            on_progress=progress,
         )
         proofs: list[Proof] = []
         if prover is not None:
@@ -258,34 +258,6 @@ def _check_steps(price_usd: float | None) -> None:
             "seconds, got none; pass --price-usd-per-device-hour, or leave "
             "out --steps"
         )
-
-
-def _progress(time_unit: str) -> ProgressLine:
-    from nest.cli.progress import ProgressLine
-
-    return ProgressLine(time_unit)
-
-
-def _reporter(progress: ProgressLine, quantum_ps: int) -> Any:
-    """Return what shows the search on a line of progress."""
-    from nest.solvers.run import Running
-
-    start = time.monotonic()
-
-    def say(devices: int, text: str) -> None:
-        progress(
-            Running(
-                solver="pareto",
-                elapsed_s=time.monotonic() - start,
-                best_quanta=None,
-                lower_bound_quanta=None,
-                has_plan=False,
-                message=f"{devices} devices: {text}",
-                quantum_ps=quantum_ps,
-            )
-        )
-
-    return say
 
 
 def _prove(

@@ -8,7 +8,7 @@ import sys
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nest.solvers.run import Running
+    from nest.solvers.cell import Running
 
 
 class ProgressLine:

@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, ClassVar, Protocol
 
 from nest.ir.plan import Plan
@@ -59,6 +60,9 @@ class Capabilities:
         then may it claim OPTIMAL, INFEASIBLE or a lower bound.
     anytime
         It reports plans while it searches.
+    parallel
+        It makes use of many workers, and its answers do not depend on how
+        many: by default it gets every CPU.
     warm_start
         It makes use of :attr:`SolveOptions.warm_start`.
     precision
@@ -89,6 +93,7 @@ class Capabilities:
     method: str
     precision: float = 0.0
     anytime: bool = False
+    parallel: bool = False
     warm_start: bool = False
     requires: tuple[str, ...] = ()
     extra: str | None = None
@@ -165,8 +170,11 @@ class SolveOptions:
     ----------
     time_limit_s
         Wall-clock limit for the whole solve; ``None`` is no limit.
+    gap
+        An exact solver may stop once ``(cost - bound) / cost`` is proven to
+        be at most so much, see :meth:`reached`; 0 asks for the optimum.
     num_workers
-        Threads an engine may use.
+        Threads or processes a solver may use.
     seed
         Seed of every random choice.
     warm_start
@@ -179,11 +187,24 @@ class SolveOptions:
     """
 
     time_limit_s: float | None = None
+    gap: float = 0.0
     num_workers: int = 1
     seed: int = 0
     warm_start: Plan | None = None
     repair: bool = False
     extra: Mapping[str, str] = field(default_factory=dict)
+
+    def reached(
+        self, step_quanta: int | None, lower_bound_quanta: int | None
+    ) -> bool:
+        """Whether a plan and a bound are as close as :attr:`gap` asks for.
+
+        Never so if no gap is asked for, or either is missing. Exact.
+        """
+        if not self.gap or step_quanta is None or lower_bound_quanta is None:
+            return False
+        allowed = Fraction(self.gap) * step_quanta
+        return step_quanta - lower_bound_quanta <= allowed
 
 
 @dataclass(frozen=True)

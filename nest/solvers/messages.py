@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
-from nest.ir.plan import Plan
 from nest.ir.problem import Problem
-from nest.solvers.base import Limit, Status
+from nest.solvers.base import Progress, SolveOptions, SolverOutput
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,6 +17,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     target
         ``"module:Class"`` of the solver.
+    problem, options
+        What it gets; the time limit is the deadline's.
     deadline
         When to stop, on :func:`time.monotonic`, which all processes of a
         machine share; ``None`` is never.
@@ -25,33 +26,20 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     target: str
     problem: Problem
+    options: SolveOptions
     deadline: float | None = None
-    num_workers: int = 1
-    seed: int = 0
-    warm_start: Plan | None = None
-    extra: dict[str, str] = {}
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
-    """A :class:`~nest.solvers.base.Progress` on its way."""
+class ProgressMessage(msgspec.Struct, frozen=True, tag="progress"):
+    """What a running solver reports."""
 
-    plan: Plan | None = None
-    claimed_quanta: int | None = None
-    lower_bound_quanta: int | None = None
-    message: str = ""
+    progress: Progress
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True, tag="answer"):
-    """A :class:`~nest.solvers.base.SolverOutput` on its way."""
+class OutputMessage(msgspec.Struct, frozen=True, tag="output"):
+    """What a solver hands back in the end."""
 
-    status: Status
-    plan: Plan | None = None
-    claimed_quanta: int | None = None
-    lower_bound_quanta: int | None = None
-    limit: Limit | None = None
-    detail: str = ""
-    own_objective_ns: float | None = None
-    extra: dict[str, Any] = {}
+    output: SolverOutput
     peak_rss_bytes: int | None = None
 
 
@@ -78,4 +66,4 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
     peak_rss_bytes: int | None = None
 
 
-Message = Report | Answer | Failure
+Message = ProgressMessage | OutputMessage | Failure

@@ -21,7 +21,12 @@ from nest.errors import (
     UnknownSolverError,
 )
 from nest.solvers.base import Capabilities, Solver
-from nest.versions import DISTRIBUTION, nest_version, package_version
+from nest.versions import (
+    DISTRIBUTION,
+    nest_version,
+    num_cpus,
+    package_version,
+)
 
 #: Entry-point group for solvers of other packages.
 GROUP = "nest.solvers"
@@ -198,6 +203,19 @@ def solver_version(name: str) -> str | None:
         if version is not None:
             parts.append(f"{package} {version}")
     return ", ".join(parts) or None
+
+
+def default_workers(name: str) -> int:
+    """Return how many workers a solver gets if nobody says otherwise.
+
+    Every CPU where that changes no answer, see
+    :attr:`~nest.solvers.base.Capabilities.parallel`; else one.
+    """
+    try:
+        parallel = solver_class(name).capabilities.parallel
+    except SolverNotInstalledError:
+        parallel = False
+    return num_cpus() if parallel else 1
 
 
 class _Plugins(NamedTuple):

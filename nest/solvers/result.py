@@ -230,6 +230,7 @@ class SolveResult:
             "peak_rss_bytes": self.peak_rss_bytes,
             "options": {
                 "time_limit_s": options.time_limit_s,
+                "gap": options.gap,
                 "num_workers": options.num_workers,
                 "seed": options.seed,
                 "warm_start": options.warm_start is not None,

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import traceback
+from dataclasses import replace
 from typing import Literal
 
 import msgspec
@@ -30,14 +31,14 @@ from nest.errors import (
     SolverNotInstalledError,
     UnknownNameError,
 )
-from nest.solvers.base import (
-    Limit,
-    Progress,
-    SolveOptions,
-    SolverOutput,
-    Status,
+from nest.solvers.base import Limit, Progress, SolverOutput, Status
+from nest.solvers.messages import (
+    Failure,
+    Message,
+    OutputMessage,
+    ProgressMessage,
+    Request,
 )
-from nest.solvers.messages import Answer, Failure, Message, Report, Request
 from nest.solvers.registry import load_target
 
 
@@ -61,8 +62,9 @@ def main(directory: str) -> None:
     ).start()
     try:
         request = msgspec.json.decode(line, type=Request)
-        answer = _answer(_solve(request, channel))
-        channel.send(answer)
+        output = _solve(request, channel)
+        output = replace(output, extra=dict(output.extra))
+        channel.send(OutputMessage(output, _peak_rss_bytes()))
     except BaseException as error:  # whatever it is, the parent must know
         channel.send(_failure(error))
 
@@ -117,23 +119,11 @@ def _solve(request: Request, channel: _Channel) -> SolverOutput:
                 detail="the limit passed before the search began",
             )
 
-    def report(progress: Progress) -> None:
-        channel.send(
-            Report(
-                plan=progress.plan,
-                claimed_quanta=progress.claimed_quanta,
-                lower_bound_quanta=progress.lower_bound_quanta,
-                message=progress.message,
-            )
-        )
+    options = replace(request.options, time_limit_s=remaining_s)
 
-    options = SolveOptions(
-        time_limit_s=remaining_s,
-        num_workers=request.num_workers,
-        seed=request.seed,
-        warm_start=request.warm_start,
-        extra=request.extra,
-    )
+    def report(progress: Progress) -> None:
+        channel.send(ProgressMessage(progress))
+
     output: object = solver.solve(request.problem, options, report)
     if not isinstance(output, SolverOutput):
         raise TypeError(
@@ -145,20 +135,6 @@ def _solve(request: Request, channel: _Channel) -> SolverOutput:
 
 class _Unsupported(Exception):
     """The solver said why it cannot search this problem."""
-
-
-def _answer(output: SolverOutput) -> Answer:
-    return Answer(
-        status=output.status,
-        plan=output.plan,
-        claimed_quanta=output.claimed_quanta,
-        lower_bound_quanta=output.lower_bound_quanta,
-        limit=output.limit,
-        detail=output.detail,
-        own_objective_ns=output.own_objective_ns,
-        extra=dict(output.extra),
-        peak_rss_bytes=_peak_rss_bytes(),
-    )
 
 
 def _failure(error: BaseException) -> Failure:

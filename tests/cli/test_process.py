@@ -16,7 +16,7 @@ import pytest
 
 from nest.cli.progress import ProgressLine
 from nest.ir import write
-from nest.solvers.run import Running
+from nest.solvers.cell import Running
 from tests.loopback import tiny_problem
 
 ROOT = Path(__file__).parents[2]

@@ -215,7 +215,7 @@ def test_the_document_has_every_part():
 
 
 def test_signs_of_life_name_what_is_solved(monkeypatch):
-    from nest.solvers.run import Running
+    from nest.solvers.cell import Running
 
     def run(problem, name, options, on_progress):
         on_progress(Running(name, 1.0, None, None, False, "busy", 1000))

@@ -336,7 +336,7 @@ def test_the_target_is_a_whole_number(value):
 
 def test_signs_of_life_name_the_candidate(monkeypatch):
     """What the runner reports is handed on with the cluster in front."""
-    from nest.solvers.run import Running
+    from nest.solvers.cell import Running
 
     def run(problem, name, options, on_progress):
         on_progress(Running(name, 1.0, None, None, False, "busy", 1000))

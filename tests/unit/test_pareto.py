@@ -36,6 +36,8 @@ from nest.pareto import Curve, Frontier, frontier
 from nest.prove import check_prover, prove
 from nest.report.frontier import check_plot, to_document, write_plot
 from nest.solvers.base import SolveOptions, Status
+from nest.solvers.cell import Running
+from nest.solvers.process import Worker
 from nest.solvers.result import Outcome, SolveResult
 from nest.versions import num_cpus
 from tests.builders import make_cost, make_levels, make_problem
@@ -341,7 +343,7 @@ def test_a_process_that_dies_is_an_error():
     ):
         pool(small())
     with (
-        mock.patch("nest.pareto.Worker", DeadWorker),
+        mock.patch("nest.solvers.cell.Worker", DeadWorker),
         pytest.raises(
             SolverError,
             match=r"^frontier of 2 devices: the process ended with code 3, "
@@ -361,6 +363,9 @@ class DeadWorker:
 
     def poll(self, timeout_s: float) -> list[bytes]:
         return []
+
+    def wait(self, timeout_s: float) -> None:
+        pass
 
     def stop(self) -> DeadWorker:
         return self
@@ -390,7 +395,7 @@ def answering(message: dict[str, object]) -> type[DeadWorker]:
 def test_failures_of_processes_are_errors(failure, error, text):
     message = {"type": "failure", "text": "why", **failure}
     with (
-        mock.patch("nest.pareto.Worker", answering(message)),
+        mock.patch("nest.solvers.cell.Worker", answering(message)),
         pytest.raises(error, match=text),
     ):
         pool(small())
@@ -398,7 +403,7 @@ def test_failures_of_processes_are_errors(failure, error, text):
 
 def test_a_process_that_cannot_start_is_an_error():
     with (
-        mock.patch("nest.pareto.Worker", side_effect=OSError("no more")),
+        mock.patch("nest.solvers.cell.Worker", side_effect=OSError("no more")),
         pytest.raises(SolverError, match=r"^cannot start a process: no more$"),
     ):
         pool(small())
@@ -409,16 +414,14 @@ def test_an_interrupt_leaves_no_process():
     started = []
 
     def watched(*arguments: object) -> object:
-        from nest.solvers.process import Worker
-
         started.append(Worker(*arguments))
         return started[-1]
 
-    def interrupt(devices: int, text: str) -> None:
+    def interrupt(running: Running) -> None:
         raise KeyboardInterrupt
 
     with (
-        mock.patch("nest.pareto.Worker", watched),
+        mock.patch("nest.solvers.cell.Worker", watched),
         pytest.raises(KeyboardInterrupt),
     ):
         pool(small(), on_progress=interrupt)

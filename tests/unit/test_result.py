@@ -164,6 +164,7 @@ def test_json_has_the_promised_keys_and_the_whole_plan() -> None:
     assert {key: cell[key] for key in promised} == promised
     assert cell["options"] == {
         "time_limit_s": None,
+        "gap": 0.0,
         "num_workers": 1,
         "seed": 3,
         "warm_start": True,

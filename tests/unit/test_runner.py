@@ -24,7 +24,7 @@ from nest.errors import (
     UnknownSolverError,
 )
 from nest.ir import Plan, Stage, Strategy, problem_hash
-from nest.solvers import registry, run
+from nest.solvers import cell, registry
 from nest.solvers.base import (
     Capabilities,
     Limit,
@@ -32,9 +32,10 @@ from nest.solvers.base import (
     SolverOutput,
     Status,
 )
+from nest.solvers.cell import Running, grace_s
 from nest.solvers.judge import judge
 from nest.solvers.result import Outcome, SolveResult
-from nest.solvers.run import CellInterrupted, Running, grace_s, run_solver
+from nest.solvers.run import CellInterrupted, run_solver
 from nest.versions import num_cpus
 from tests.loopback import (
     BASELINE,
@@ -61,7 +62,7 @@ def _solvers() -> Iterator[None]:
 
 @pytest.fixture
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "grace_s", lambda limit_s: 0.3)
+    monkeypatch.setattr(cell, "grace_s", lambda limit_s: 0.3)
 
 
 def solve(
@@ -69,10 +70,11 @@ def solve(
     *,
     solver: str = "loopback",
     time_limit_s: float | None = None,
+    gap: float = 0.0,
     **extra: str,
 ) -> SolveResult:
     options = SolveOptions(
-        time_limit_s=time_limit_s, extra={"act": act, **extra}
+        time_limit_s=time_limit_s, gap=gap, extra={"act": act, **extra}
     )
     return run_solver(tiny_problem(), solver, options)
 
@@ -134,6 +136,53 @@ def test_feasible_with_a_gap() -> None:
     assert result.limit is Limit.TIME
     assert result.gap is not None
     assert 3 * result.gap == 1
+
+
+@pytest.mark.parametrize(
+    ("step", "bound", "gap", "expected"),
+    [
+        (90, 88, 0.0, False),
+        (90, 90, 0.0, False),  # no gap is asked for
+        (90, None, 0.5, False),
+        (None, 88, 0.5, False),
+        (96, 93, 0.03125, True),  # 3 / 96 is 1 / 32, exactly
+        (96, 92, 0.03125, False),
+        (2**60, 2**60 - 1, 2.0**-60, True),
+        (2**60 - 1, 2**60 - 2, 2.0**-60, False),  # beyond floats
+        (0, 0, 0.5, True),
+    ],
+)
+def test_a_gap_is_reached_exactly(
+    step: int | None, bound: int | None, gap: float, expected: bool
+) -> None:
+    options = SolveOptions(gap=gap)
+    assert options.reached(step, bound) is expected
+
+
+@pytest.mark.parametrize(
+    ("act", "extra", "gap", "detail"),
+    [
+        # 2 of 90 quanta are open: reported, then claimed in the end
+        ("hang", {"report": "close"}, 0.05, "stopped within a gap of 5 %"),
+        ("close", {}, 0.05, "stopped within a gap of 5 %; enough"),
+        ("close", {}, 0.02, "enough"),
+        ("close", {}, 0.0, "enough"),
+    ],
+)
+def test_stops_within_a_certified_gap(
+    act: str, extra: dict[str, str], gap: float, detail: str
+) -> None:
+    result = solve(act, gap=gap, **extra)
+    assert result.outcome is Outcome.SOLVED
+    assert result.status is Status.FEASIBLE
+    assert (result.step_quanta, result.lower_bound_quanta) == (90, 88)
+    assert (result.limit, result.detail) == (None, detail)
+    assert result.options.gap == gap
+
+
+def test_a_gap_that_closes_is_a_proof() -> None:
+    result = solve("hang", gap=0.05, report="proof")
+    assert (result.status, result.detail) == (Status.OPTIMAL, "")
 
 
 def test_infeasible_and_no_solution_are_results() -> None:
@@ -435,6 +484,8 @@ def test_bad_input_found_by_the_solver_is_raised() -> None:
     [
         (SolveOptions(time_limit_s=0), "time_limit_s: expected a finite"),
         (SolveOptions(time_limit_s=float("nan")), "time_limit_s: expected"),
+        (SolveOptions(gap=1.0), "^gap: expected a fraction from 0 to below 1"),
+        (SolveOptions(gap=-0.1), "^gap: .*, got -0.1; 0.02 is 2 %$"),
         (SolveOptions(num_workers=0), r"num_workers: expected 1 to \d+"),
         (SolveOptions(num_workers=num_cpus() + 1), "num_workers: expected 1"),
         (SolveOptions(seed=-1), "seed: expected 0 to"),

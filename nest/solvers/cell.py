@@ -1,0 +1,229 @@
+"""Cells: a solver at work on a problem, in a process of its own each.
+
+Everything that runs in a child process runs through :func:`run_cells`: one
+cell at a time for the runner, several for a frontier.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from nest.ir.problem import Problem
+from nest.solvers.base import Deadline, Progress, SolveOptions
+from nest.solvers.messages import (
+    Failure,
+    Message,
+    OutputMessage,
+    ProgressMessage,
+    Request,
+)
+from nest.solvers.process import Usage, Worker
+
+#: How often a running cell shows a sign of life.
+TICK_S = 0.5
+
+#: How long a solver that gave its answer may take to leave.
+_LEAVE_S = 1.0
+
+
+@dataclass(frozen=True)
+class Running:
+    """A sign of life of a running cell.
+
+    Attributes
+    ----------
+    solver, elapsed_s
+        Who is running, and for how long.
+    best_quanta, lower_bound_quanta
+        What it claims so far; not checked yet.
+    has_plan
+        Whether it reported a plan.
+    message
+        Its last words.
+    quantum_ps
+        Size of the quantum.
+    """
+
+    solver: str
+    elapsed_s: float = 0.0
+    best_quanta: int | None = None
+    lower_bound_quanta: int | None = None
+    has_plan: bool = False
+    message: str = ""
+    quantum_ps: int = 1000
+
+
+OnProgress = Callable[[Running], None]
+
+
+def grace_s(time_limit_s: float) -> float:
+    """Return how long after its limit a solver is killed."""
+    return max(2.0, 0.1 * time_limit_s)
+
+
+class Cell:
+    """One solver, one problem, one process, one clock.
+
+    Gathers what the solver says until it answers, fails, dies, has proven
+    enough or is :func:`grace_s` too late.
+
+    Parameters
+    ----------
+    name, target
+        The solver, for people and as ``"module:Class"``.
+    problem, options, clock
+        What it gets; its time limit is that of the clock.
+    on_progress
+        Called at every report and every :data:`TICK_S`.
+
+    Attributes
+    ----------
+    best, bound, message
+        The best report of a plan, the greatest lower bound in quanta, and
+        the last words.
+    last
+        What it ended with, if it said so.
+    out_of_time, within_gap
+        Whether it was stopped, and why.
+    usage
+        What its process used, once that has ended.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        target: str,
+        problem: Problem,
+        options: SolveOptions,
+        clock: Deadline,
+        on_progress: OnProgress | None = None,
+    ) -> None:
+        self.name, self.target = name, target
+        self.problem, self.options, self.clock = problem, options, clock
+        self.on_progress = on_progress
+        self.best = Progress()
+        self.bound: int | None = None
+        self.message = ""
+        self.last: OutputMessage | Failure | None = None
+        self.out_of_time = self.within_gap = False
+        self.usage: Usage | None = None
+        self._worker: Worker | None = None
+
+    def start(self) -> None:
+        """Start the process; ``OSError`` if there can be none."""
+        deadline = None
+        if self.clock.limit_s is not None:
+            deadline = self.clock.start + self.clock.limit_s
+        request = Request(
+            target=self.target,
+            problem=self.problem,
+            options=replace(self.options, extra=dict(self.options.extra)),
+            deadline=deadline,
+        )
+        line = msgspec.json.encode(request) + b"\n"
+        self._worker = Worker(line, self.options.num_workers)
+
+    def listen(self, timeout_s: float) -> bool:
+        """Take what it says, for so long; return whether that was all."""
+        worker = self._worker
+        assert worker is not None
+        end_s = math.inf
+        if self.clock.limit_s is not None:
+            end_s = self.clock.limit_s + grace_s(self.clock.limit_s)
+        remaining_s = end_s - self.clock.elapsed_s
+        for line in worker.poll(min(timeout_s, remaining_s)):
+            if self.last is None:
+                self._take(line)
+        if self.last is not None:
+            worker.wait(_LEAVE_S)
+        elif not worker.ended:
+            self.within_gap = self.options.reached(
+                self.best.claimed_quanta, self.bound
+            )
+            self.out_of_time = self.clock.elapsed_s >= end_s
+            if not self.within_gap and not self.out_of_time:
+                self._show()
+                return False
+        self.stop()
+        return True
+
+    def stop(self) -> None:
+        """End the process, if there is one."""
+        if self._worker is not None:
+            self.usage = self._worker.stop()
+
+    def _show(self) -> None:
+        if self.on_progress is not None:
+            self.on_progress(
+                Running(
+                    solver=self.name,
+                    elapsed_s=self.clock.elapsed_s,
+                    best_quanta=self.best.claimed_quanta,
+                    lower_bound_quanta=self.bound,
+                    has_plan=self.best.plan is not None,
+                    message=self.message,
+                    quantum_ps=self.problem.quantum_ps,
+                )
+            )
+
+    def _take(self, line: bytes) -> None:
+        message: Message
+        try:
+            message = msgspec.json.decode(line, type=Message)
+        except msgspec.MsgspecError as error:
+            text = f"its answer is malformed: {error}"
+            message = Failure(kind="error", text=text)
+        if not isinstance(message, ProgressMessage):
+            self.last = message
+            return
+        report = message.progress
+        if report.plan is not None:
+            old, new = self.best.claimed_quanta, report.claimed_quanta
+            if old is None or new is None or new <= old:
+                self.best = report
+        bound = report.lower_bound_quanta
+        if bound is not None and (self.bound is None or bound > self.bound):
+            self.bound = bound
+        self.message = report.message or self.message
+
+
+def run_cells(
+    cells: Iterator[Cell], at_once: int, on_end: Callable[[Cell], None]
+) -> None:
+    """Run cells until all have ended, some of them at the same time.
+
+    Whatever happens, no process is left behind.
+
+    Parameters
+    ----------
+    cells
+        The next one is asked for when it can start.
+    at_once
+        How many may run.
+    on_end
+        Called with every cell that has ended.
+
+    Raises
+    ------
+    OSError
+        If a process cannot be started.
+    """
+    running: list[Cell] = []
+    try:
+        while True:
+            while len(running) < at_once and (cell := next(cells, None)):
+                running.append(cell)
+                cell.start()
+            if not running:
+                return
+            for cell in tuple(running):
+                if cell.listen(TICK_S / len(running)):
+                    running.remove(cell)
+                    on_end(cell)
+    finally:
+        for cell in running:
+            cell.stop()
