@@ -1,1 +1,0 @@
-"""Importers of the files of published planners."""
