@@ -38,7 +38,6 @@ from baselines.galvatron_core import (
     ranges,
     solve_tasks,
     usable_mib,
-    zero_ratios,
 )
 from nest.errors import InvalidProblemError
 
@@ -688,6 +687,39 @@ def search_profiles(
         ):
             best = answer
     return best
+
+
+def zero_ratios(
+    ranks: int,
+    num_chunks: int,
+    *,
+    mixed_precision: bool = True,
+    async_grad_reduce: bool = True,
+) -> tuple[float, float]:
+    """Return which part of the model states ZeRO-2 and ZeRO-3 leave.
+
+    Parameters
+    ----------
+    ranks
+        Devices ``d`` that share them; a shard is ``r = 1/d + 0.003``.
+    num_chunks
+        Micro-batches per step.
+    mixed_precision, async_grad_reduce
+        Whether weights are kept twice, and whether gradients are reduced at
+        the end of the step only (§6; the ratios without mixed
+        precision are those of the code).
+    """
+    shard = 1 / ranks + 0.003
+    if num_chunks > 1 and async_grad_reduce:
+        if mixed_precision:
+            return 6 / 8 * shard + 2 / 8, 7 / 8 * shard + 1 / 8
+        return 2 / 4 * shard + 2 / 4, 3 / 4 * shard + 1 / 4
+    zero2 = 7 / 8 * shard + 1 / 8 if mixed_precision else 3 / 4 * shard + 1 / 4
+    if num_chunks == 1:
+        return zero2, shard
+    if mixed_precision:
+        return zero2 * 5 / 4, shard * 5 / 4
+    return zero2, shard * 5 / 4
 
 
 # Files

@@ -126,7 +126,7 @@ def test_pipeline_time(
 def test_zero_ratios(
     num_chunks: int, mixed: bool, delayed: bool, zero2: float, zero3: float
 ) -> None:
-    assert core.zero_ratios(
+    assert profiles.zero_ratios(
         8, num_chunks, mixed_precision=mixed, async_grad_reduce=delayed
     ) == pytest.approx((zero2, zero3), rel=1e-12)
 
