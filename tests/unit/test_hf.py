@@ -451,6 +451,11 @@ def test_layers_of_unequal_mixtures() -> None:
     assert found == [("dense", 3), ("sparse", 1), ("dense", 1), ("sparse", 1)]
 
 
+def test_falcon_names_its_heads_in_two_ways() -> None:
+    fields = {**without(FALCON, "num_attention_heads"), "n_head": 128}
+    assert from_hf(fields) == from_hf(FALCON)
+
+
 def test_an_odd_last_layer_is_local() -> None:
     fields = {**fields_of("gemma2-27b"), "num_hidden_layers": 3}
     names = [block.name for block in from_hf(fields).towers[0].blocks()]
@@ -567,6 +572,15 @@ BAD: list[tuple[dict[str, Any], str]] = [
         without(DEEPSEEK, "n_routed_experts"),
         "n_routed_experts: expected an integer, got no such field; add it or "
         "check model_type",
+    ),
+    (
+        {**DEEPSEEK, "n_shared_experts": False},
+        "n_shared_experts: expected an integer, got false; correct its type",
+    ),
+    (
+        {**DEEPSEEK, "first_k_dense_replace": -1},
+        "first_k_dense_replace: expected an integer from 0 to 2147483647, "
+        "got -1; correct the value",
     ),
     (
         {**DEEPSEEK, "moe_layer_freq": 2},

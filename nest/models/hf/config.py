@@ -1,0 +1,155 @@
+"""Read the fields of a Hugging Face configuration, with checks."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple, TypeVar
+
+from nest.errors import InvalidProblemError
+from nest.models.blocks import Head, Tower
+
+T = TypeVar("T")
+
+#: Larger figures, and numbers of layers, are typing errors.
+LARGEST = 2**31 - 1
+MOST_LAYERS = 10_000
+
+
+class Parts(NamedTuple):
+    """What a configuration says of an architecture; fields as there."""
+
+    towers: tuple[Tower, ...]
+    head: Head
+    max_sequence: int
+    left_out: int = 0
+
+
+class Config:
+    """The fields of a configuration.
+
+    Every method raises :class:`~nest.errors.InvalidProblemError` if a field
+    is missing and has no default, is of another type, or out of range; the
+    text names the file and the field.
+
+    Parameters
+    ----------
+    fields
+        The decoded JSON object; ``null`` is no value.
+    where
+        Name of the file, and of the object in it, for messages.
+    """
+
+    def __init__(self, fields: dict[str, Any], where: str) -> None:
+        self.fields = fields
+        self.where = where
+
+    def refuse(
+        self, name: str, expected: str, got: object, remedy: str
+    ) -> InvalidProblemError:
+        """Return the error about one field."""
+        return InvalidProblemError(
+            f"{self.where}: {name}: expected {expected}, got {got}; {remedy}"
+        )
+
+    def _find(self, names: tuple[str, ...]) -> tuple[str, Any]:
+        for name in names:
+            if self.fields.get(name) is not None:
+                return name, self.fields[name]
+        return names[0], None
+
+    def typed(self, name: str, value: object, kind: type[T], what: str) -> T:
+        """Return a value of that type; true and false are no numbers."""
+        if not isinstance(value, kind) or (
+            isinstance(value, bool) and kind is not bool
+        ):
+            raise self.refuse(name, what, shown(value), "correct its type")
+        return value
+
+    def integer(
+        self, *names: str, default: int | None = None, least: int = 1
+    ) -> int:
+        """Read an integer; several names are the same field."""
+        name, value = self._find(names)
+        if value is None:
+            if default is None:
+                raise self.refuse(
+                    " or ".join(names),
+                    "an integer",
+                    "no such field",
+                    "add it or check model_type",
+                )
+            return default
+        number = self.typed(name, value, int, "an integer")
+        most = MOST_LAYERS if "layer" in name else LARGEST
+        if not least <= number <= most:
+            raise self.refuse(
+                name,
+                f"an integer from {least} to {most}",
+                number,
+                "correct the value",
+            )
+        return number
+
+    def flag(self, name: str, default: bool) -> bool:
+        """Read true or false."""
+        value = self.fields.get(name)
+        if value is None:
+            return default
+        return self.typed(name, value, bool, "true or false")
+
+    def drops(self, name: str, default: float) -> bool:
+        """Return whether a dropout rate is not 0."""
+        value = self.fields.get(name)
+        if value is None:
+            return default > 0
+        number = float(value) if type(value) is int else value
+        rate = self.typed(name, number, float, "a number")
+        if not 0 <= rate <= 1:
+            raise self.refuse(
+                name, "a rate from 0 to 1", value, "correct the value"
+            )
+        return rate > 0
+
+    def part(self, name: str) -> Config:
+        """Read an object inside this one."""
+        value = self.fields.get(name)
+        if not isinstance(value, dict):
+            got = "no such field" if value is None else shown(value)
+            raise self.refuse(name, "an object", got, "add it")
+        return Config(value, f"{self.where}: {name}")
+
+    def head_size(
+        self,
+        hidden: tuple[str, ...] = ("hidden_size",),
+        heads: tuple[str, ...] = ("num_attention_heads",),
+    ) -> int:
+        """Return the width divided by the number of heads."""
+        width, count = self.integer(*hidden), self.integer(*heads)
+        if width % count:
+            raise self.refuse(
+                self._find(heads)[0],
+                f"a divisor of {self._find(hidden)[0]} = {width}",
+                count,
+                "correct one of them",
+            )
+        return width // count
+
+    def kv_heads(
+        self, heads: int, default: int, name: str = "num_key_value_heads"
+    ) -> int:
+        """Read the number of key and value heads, which all heads share."""
+        kv_heads = self.integer(name, default=default)
+        if heads % kv_heads:
+            raise self.refuse(
+                name,
+                f"a divisor of the {heads} attention heads",
+                kv_heads,
+                "correct one of them",
+            )
+        return kv_heads
+
+
+def shown(value: object) -> str:
+    """Return a value as JSON, cut short."""
+    text = json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
