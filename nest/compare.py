@@ -10,9 +10,10 @@ from nest.ir.io import problem_hash
 from nest.ir.problem import Problem
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.cell import OnProgress
+from nest.solvers.registry import default_workers
 from nest.solvers.result import Outcome, SolveResult
 from nest.solvers.run import CellInterrupted, check_request, run_solver
-from nest.versions import machine, versions
+from nest.versions import provenance
 
 #: Called with all results so far whenever a cell is finished.
 OnCell = Callable[[Sequence[SolveResult]], None]
@@ -20,7 +21,7 @@ OnCell = Callable[[Sequence[SolveResult]], None]
 
 def compare(
     problem: Problem,
-    solvers: Iterable[str],
+    solvers: Iterable[str] | Mapping[str, SolveOptions],
     options: SolveOptions | None = None,
     *,
     solver_options: Mapping[str, Mapping[str, str]] | None = None,
@@ -37,11 +38,13 @@ def compare(
     problem
         The problem.
     solvers
-        Keywords; the order of the results.
+        Keywords, in the order of the results; with options of their own,
+        or with those below.
     options
-        The same for all.
+        The same for all; by default each gets its number of workers, see
+        :func:`~nest.solvers.registry.default_workers`.
     solver_options
-        Options of single solvers by keyword.
+        What is ``extra`` for single solvers, by keyword.
     on_cell, on_progress
         Called with the results so far after every cell, and while a cell
         runs.
@@ -58,14 +61,14 @@ def compare(
     CellInterrupted
         On Ctrl-C, after ``on_cell`` got the interrupted cell.
     """
-    options = options or SolveOptions()
-    cells = {
-        name: replace(
-            options,
-            extra={**options.extra, **(solver_options or {}).get(name, {})},
-        )
-        for name in solvers
-    }
+    if isinstance(solvers, Mapping):
+        cells = dict(solvers)
+    else:
+        cells = {}
+        for name in solvers:
+            own = options or SolveOptions(num_workers=default_workers(name))
+            extra = {**own.extra, **(solver_options or {}).get(name, {})}
+            cells[name] = replace(own, extra=extra)
     for name, cell_options in cells.items():
         check_request(problem, name, cell_options)
 
@@ -131,15 +134,17 @@ def _refute(
 
 def to_document(
     problem: Problem,
-    options: SolveOptions,
-    solvers: Iterable[str],
+    cells: Mapping[str, SolveOptions],
     results: Iterable[SolveResult],
 ) -> dict[str, Any]:
     """Return the ``nest-compare/1`` document of a comparison.
 
-    ``solvers`` are the keywords asked for; there are fewer cells if it is
-    written before the end.
+    ``cells`` are the solvers asked for, with their options; there are fewer
+    results if it is written before the end. ``workers`` is ``null`` if they
+    have not all the same number.
     """
+    first = next(iter(cells.values()))
+    workers = {options.num_workers for options in cells.values()}
     return {
         "schema": "nest-compare/1",
         "problem": problem.name,
@@ -147,11 +152,10 @@ def to_document(
         "preset": problem.preset,
         "quantum_ps": problem.quantum_ps,
         "time_unit": problem.time_unit,
-        "time_limit_s": options.time_limit_s,
-        "workers": options.num_workers,
-        "seed": options.seed,
-        "solvers": list(solvers),
-        "versions": versions(),
-        "machine": machine(),
+        "time_limit_s": first.time_limit_s,
+        "workers": workers.pop() if len(workers) == 1 else None,
+        "seed": first.seed,
+        "solvers": list(cells),
+        **provenance(),
         "cells": [result.to_json() for result in results],
     }

@@ -31,7 +31,7 @@ from nest.solvers.registry import solver_class
 from nest.solvers.result import SolveResult, plan_to_json
 from nest.solvers.run import run_solver
 from nest.units import quanta_to_ns
-from nest.versions import machine, versions
+from nest.versions import provenance
 
 
 @dataclass(frozen=True)
@@ -377,6 +377,5 @@ def to_document(found: Explanation, solver: str) -> dict[str, Any]:
             "terms_ns": preferred.terms and all_ns(preferred.terms.step),
             **(solved(preferred.result) or {}),
         },
-        "versions": versions(),
-        "machine": machine(),
+        **provenance(),
     }

@@ -30,7 +30,7 @@ from nest.solvers.registry import solver_class
 from nest.solvers.result import SolveResult, plan_to_json
 from nest.solvers.run import run_solver
 from nest.units import MAX_TOTAL, format_bytes, quanta_to_ns
-from nest.versions import machine, versions
+from nest.versions import provenance
 
 Question = Literal["devices", "memory"]
 Answer = Literal["yes", "no", "open"]
@@ -509,6 +509,5 @@ def to_document(problem: Problem, fit: Fit, solver: str) -> dict[str, Any]:
         "answer": with_plan(fit.best),
         "fastest": with_plan(fit.fastest),
         "candidates": [candidate(trial) for trial in fit.trials],
-        "versions": versions(),
-        "machine": machine(),
+        **provenance(),
     }

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, permutations
 from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
@@ -23,6 +23,7 @@ from nest.errors import InvalidPlanError
 from nest.ir.base import LayerId
 from nest.ir.plan import RECOMPUTE, Plan, Stage, Strategy
 from nest.ir.problem import Problem
+from nest.restrictions import AXES
 
 Verdict = Literal["fits", "too large", "illegal"]
 
@@ -166,12 +167,11 @@ def _batches(plan: Plan) -> Iterator[Move]:
 
 def _degrees(plan: Plan) -> Iterator[Move]:
     """Yield degrees doubled and halved, alone and traded for another."""
-    for up in ("tp", "dp", "cp"):
-        for down in ("tp", "dp", "cp"):
-            if down != up:
-                name = f"{up} doubled, {down} halved"
-                yield from _changed(plan, name, {up: 2, down: -2})
-    for degree in ("tp", "dp", "cp"):
+    wide = [axis.name for axis in AXES if axis.adds_devices]
+    for up, down in permutations(wide, 2):
+        name = f"{up} doubled, {down} halved"
+        yield from _changed(plan, name, {up: 2, down: -2})
+    for degree in wide:
         if plan.replicas % 2 == 0:
             name = f"{degree} doubled, replicas halved"
             fewer = replace(plan, replicas=plan.replicas // 2)
@@ -179,9 +179,9 @@ def _degrees(plan: Plan) -> Iterator[Move]:
         name = f"{degree} halved, replicas doubled"
         more = replace(plan, replicas=2 * plan.replicas)
         yield from _changed(more, name, {degree: -2})
-    for degree in ("tp", "dp", "cp", "ep"):
-        yield from _changed(plan, f"{degree} doubled", {degree: 2})
-        yield from _changed(plan, f"{degree} halved", {degree: -2})
+    for axis in AXES:
+        yield from _changed(plan, f"{axis.name} doubled", {axis.name: 2})
+        yield from _changed(plan, f"{axis.name} halved", {axis.name: -2})
 
 
 def _changed(plan: Plan, name: str, factors: dict[str, int]) -> Iterator[Move]:

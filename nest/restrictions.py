@@ -26,6 +26,57 @@ Restrictions = Mapping[str, tuple[Value, ...]]
 _SHOWN = 12
 
 
+class Axis(NamedTuple):
+    """One parallel degree of a strategy.
+
+    Attributes
+    ----------
+    name
+        Of the field of a strategy, and on the command line.
+    field
+        The field of the job that holds its allowed values.
+    meaning
+        For messages.
+    default
+        What a model's job allows if nobody says otherwise; empty where
+        nobody can.
+    adds_devices
+        Whether a stage has as many times more devices.
+    """
+
+    name: str
+    field: str
+    meaning: str
+    default: str = ""
+    adds_devices: bool = True
+
+
+#: The parallel degrees of a strategy: messages, moves between plans and the
+#: command line know no others.
+AXES = (
+    Axis(
+        "tp",
+        "tensor_parallel",
+        "tensor parallel degrees",
+        default="powers of two up to the node",
+    ),
+    Axis("dp", "data_parallel", "data parallel degrees"),
+    Axis(
+        "cp",
+        "context_parallel",
+        "context parallel degrees",
+        default="1, and 2 for long sequences",
+    ),
+    Axis(
+        "ep",
+        "expert_parallel",
+        "expert parallel degrees",
+        default="powers of two up to 64",
+        adds_devices=False,
+    ),
+)
+
+
 class Setting(NamedTuple):
     """One setting that can be pinned.
 
@@ -33,36 +84,46 @@ class Setting(NamedTuple):
     ----------
     field
         The field of the job that holds its allowed values.
-    long
-        Its other name on the command line, if any.
     meaning
         For messages.
+    long
+        Its other name on the command line, if any.
+    of_strategy
+        Whether it is a field of a strategy.
+    words, numbers
+        Its values: the one or the other.
     """
 
     field: str
-    long: str | None
     meaning: str
+    long: str | None = None
+    of_strategy: bool = False
+    words: tuple[str, ...] = ()
+    numbers: range = range(1, 2**31)
 
 
 SETTINGS = {
-    "r": Setting("replicas", "replicas", "pipeline replicas"),
-    "b": Setting("micro_batches", "micro_batch", "micro-batches"),
-    "pp": Setting("pipeline_parallel", None, "numbers of stages"),
-    "tp": Setting("tensor_parallel", None, "tensor parallel degrees"),
-    "dp": Setting("data_parallel", None, "data parallel degrees"),
-    "cp": Setting("context_parallel", None, "context parallel degrees"),
-    "ep": Setting("expert_parallel", None, "expert parallel degrees"),
-    "zero": Setting("zero", None, "ZeRO stages"),
-    "recompute": Setting("recompute", None, "recompute choices"),
-    "v": Setting("virtual_stages", "virtual_stages", "chunks per stage"),
+    "r": Setting("replicas", "pipeline replicas", long="replicas"),
+    "b": Setting("micro_batches", "micro-batches", long="micro_batch"),
+    "pp": Setting("pipeline_parallel", "numbers of stages"),
+    **{
+        axis.name: Setting(axis.field, axis.meaning, of_strategy=True)
+        for axis in AXES
+    },
+    "zero": Setting("zero", "ZeRO stages", of_strategy=True, numbers=range(4)),
+    "recompute": Setting(
+        "recompute",
+        "recompute choices",
+        of_strategy=True,
+        words=RECOMPUTE,
+        numbers=range(0),
+    ),
+    "v": Setting("virtual_stages", "chunks per stage", long="virtual_stages"),
 }
 
 _SHORT = {name: name for name in SETTINGS} | {
     setting.long: name for name, setting in SETTINGS.items() if setting.long
 }
-
-#: What a strategy itself says.
-_OF_STRATEGY = ("tp", "dp", "cp", "ep", "zero", "recompute")
 
 
 def parse(texts: Sequence[str], option: str) -> dict[str, tuple[Value, ...]]:
@@ -114,18 +175,17 @@ def parse(texts: Sequence[str], option: str) -> dict[str, tuple[Value, ...]]:
 
 
 def _read(option: str, name: str, text: str) -> Value:
-    text = text.strip()
-    if name == "recompute":
-        if text in RECOMPUTE:
-            return text
-        expected = f"one of {', '.join(RECOMPUTE)}"
-    else:
-        lowest, highest = (0, 3) if name == "zero" else (1, 2**31 - 1)
-        if text.isdecimal() and lowest <= int(text) <= highest:
-            return int(text)
-        expected = f"an integer >= {lowest}"
-        if name == "zero":
-            expected = "0, 1, 2 or 3"
+    text, setting = text.strip(), SETTINGS[name]
+    if text in setting.words:
+        return text
+    if text.isdecimal() and int(text) in setting.numbers:
+        return int(text)
+    expected = f"an integer >= {setting.numbers.start}"
+    if setting.words:
+        expected = f"one of {', '.join(setting.words)}"
+    elif len(setting.numbers) < _SHOWN:
+        *most, last = map(str, setting.numbers)
+        expected = f"{', '.join(most)} or {last}"
     raise InvalidOptionError(
         f"{option} {name}: expected {expected}, got {text!r}; correct the "
         f"value"
@@ -169,16 +229,15 @@ def choices(problem: Problem) -> dict[str, tuple[Value, ...]]:
         found["pp"].update(stage_counts(problem, case))
     for several in known.values():
         for strategy in several:
-            for name in _OF_STRATEGY:
-                found[name].add(getattr(strategy, name))
+            for name, setting in SETTINGS.items():
+                if setting.of_strategy:
+                    found[name].add(getattr(strategy, name))
     found["v"].update(problem.job.virtual_stages)
+    # In the order of their words, numbers ascending.
     return {
-        name: tuple(
-            sorted(
-                values,
-                key=RECOMPUTE.index if name == "recompute" else None,
-            )
-        )
+        name: tuple(sorted(values, key=SETTINGS[name].words.index))
+        if SETTINGS[name].words
+        else tuple(sorted(values))
         for name, values in found.items()
     }
 

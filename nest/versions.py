@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import platform
+from typing import Any
 
 #: Name of the distribution; the import name is ``nest``.
 DISTRIBUTION = "nest-planner"
@@ -79,3 +80,8 @@ def _cpu_model() -> str:
     except OSError:
         pass
     return platform.machine() or "unknown"
+
+
+def provenance() -> dict[str, Any]:
+    """Return what every document says about where it was made."""
+    return {"versions": versions(), "machine": machine()}

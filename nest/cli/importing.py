@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from nest.cli.inputs import (
     Group,
     check_distinct_files,
     check_output,
-    job_options,
     model_problem,
     output_option,
     write_record,
 )
+from nest.cli.options import JOB, Options, takes
 
 
 @click.group("import", cls=Group)
@@ -29,7 +27,7 @@ def nest_artifact_command(path: str, output: str) -> int:
     """Import an instance of the NEST artifact."""
     from nest.audits.nest_artifact.importer import import_nest_artifact
 
-    check_distinct_files(**{"FILE": path, "-o": output})
+    check_distinct_files({"FILE": path, "-o": output})
     check_output(output, "-o")
     write_record(output, import_nest_artifact(path))
     return 0
@@ -73,7 +71,7 @@ def piper_command(
     """Import a workload of Piper, with its alternatives per layer."""
     from nest.audits.piper.importer import import_piper
 
-    check_distinct_files(**{"FILE": path, "-o": output})
+    check_distinct_files({"FILE": path, "-o": output})
     check_output(output, "-o")
     problem = import_piper(
         path,
@@ -94,18 +92,16 @@ def piper_command(
     metavar="NAME",
     help="Machine and devices, such as h100x64.",
 )
-@job_options
+@takes(*JOB)
 @output_option("problem")
-def hf_command(path: str, output: str, **job: Any) -> int:
+def hf_command(options: Options, path: str, cluster: str, output: str) -> int:
     """Import a model: the config.json of Hugging Face.
 
     What the options leave open is chosen as for 'nest compare --model'.
     """
     from nest.models.hf import read_hf
 
-    check_distinct_files(
-        **{"FILE": path, "--profile": job["profile"], "-o": output}
-    )
-    check_output(output, "-o")
+    options.check_files({"FILE": path}, {"-o": output})
+    job = {**options.job, "cluster": cluster}
     write_record(output, model_problem(read_hf(path), job))
     return 0

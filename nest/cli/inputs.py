@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nest.ir.problem import Problem
     from nest.models.architectures import Architecture
 
-F = TypeVar("F", bound=Callable[..., object])
+Command = Callable[..., Any]
 
 
 class Group(click.Group):
@@ -41,16 +41,36 @@ class Group(click.Group):
         return super().resolve_command(ctx, args)
 
 
-def seconds(text: str) -> float:
-    """Read a finite number of seconds above 0."""
+def positive(what: str, remedy: str) -> Callable[[str], float]:
+    """Return a reader of finite numbers above 0."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = 0.0
+        if not 0 < value < float("inf"):
+            raise click.BadParameter(
+                f"expected a finite number of {what} > 0, got {text!r}; "
+                f"{remedy}"
+            )
+        return value
+
+    return read
+
+
+seconds = positive("seconds", "leave it out for no limit")
+
+
+def fraction(text: str | float) -> float:
+    """Read a fraction from 0 to below 1."""
     try:
         value = float(text)
     except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
+        value = -1.0
+    if not 0 <= value < 1:
         raise click.BadParameter(
-            f"expected a finite number of seconds > 0, got {text!r}; "
-            f"leave it out for no limit"
+            f"expected a fraction from 0 to below 1, got {text!r}; 0.02 is 2 %"
         )
     return value
 
@@ -146,7 +166,7 @@ def load_problem(text: str) -> Problem:
     )
 
 
-def output_option(what: str) -> Callable[[F], F]:
+def output_option(what: str) -> Callable[[Command], Command]:
     """Add ``-o``, the file that what was made goes to; it must be given."""
     return click.option(
         "-o",
@@ -155,119 +175,6 @@ def output_option(what: str) -> Callable[[F], F]:
         metavar="FILE",
         help=f"Where to write the {what}; '-' is standard output.",
     )
-
-
-def job_options(command: F) -> F:
-    """Add the options that choose the job and the graph of a model.
-
-    They arrive as keyword arguments with the names of
-    :class:`nest.models.choices.Request`, and ``profile``.
-    """
-    from nest.ir.plan import RECOMPUTE
-
-    positive = integer(1, lambda: 2**31 - 1)
-    options = (
-        click.option(
-            "--global-batch",
-            type=positive,
-            metavar="N",
-            help="Samples per step.  [default: about 4 Mi tokens]",
-        ),
-        click.option(
-            "--sequence-length",
-            type=positive,
-            metavar="N",
-            help="Tokens per sample.  [default: the model's longest, at "
-            "most 8192]",
-        ),
-        click.option(
-            "--micro-batches",
-            type=integers(),
-            metavar="N,…",
-            help="Samples of one pipeline step.  [default: 1,2,4,…,64]",
-        ),
-        click.option(
-            "--tp",
-            type=integers(),
-            metavar="N,…",
-            help="Tensor parallel degrees.  [default: powers of two up to "
-            "the node]",
-        ),
-        click.option(
-            "--cp",
-            type=integers(),
-            metavar="N,…",
-            help="Context parallel degrees.  [default: 1, and 2 for long "
-            "sequences]",
-        ),
-        click.option(
-            "--ep",
-            type=integers(),
-            metavar="N,…",
-            help="Expert parallel degrees.  [default: powers of two up to 64]",
-        ),
-        click.option(
-            "--zero",
-            type=integers(0, 3),
-            metavar="N,…",
-            help="ZeRO stages.  [default: 0,1,2,3]",
-        ),
-        click.option(
-            "--recompute",
-            type=words(RECOMPUTE),
-            metavar="A,…",
-            help=f"Recompute choices.  [default: {','.join(RECOMPUTE)}]",
-        ),
-        click.option(
-            "--virtual-stages",
-            type=integers(),
-            metavar="N,…",
-            help="Chunks of layers per pipeline stage; above 1 plans are "
-            "interleaved.  [default: 1]",
-        ),
-        click.option(
-            "--layers-per-node",
-            type=positive,
-            metavar="N",
-            help="Consecutive layers that plans do not cut apart.  "
-            "[default: 1, more beyond 100 layers]",
-        ),
-        click.option(
-            "--dtype",
-            type=one_of("bf16", "fp16", "fp8"),
-            metavar="bf16|fp16|fp8",
-            help="Of the matrix products.  [default: bf16]",
-        ),
-        click.option(
-            "--profile",
-            metavar="FILE",
-            help="Measured layers to prefer over analytic costs; see 'nest "
-            "profile'.",
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def model_options(command: F) -> F:
-    """Add ``--model``, ``--cluster`` and the options of the job."""
-    command = job_options(command)
-    for option in (
-        click.option(
-            "--cluster",
-            metavar="NAME",
-            help="Machine and devices for --model, such as h100x64.",
-        ),
-        click.option(
-            "--model",
-            metavar="NAME",
-            help="Model instead of PROBLEM: a name, see 'nest problems "
-            "--models', or a config.json of Hugging Face.",
-        ),
-    ):
-        command = option(command)
-    return command
 
 
 def one_of(*known: str) -> Callable[[str], str]:
@@ -282,63 +189,6 @@ def one_of(*known: str) -> Callable[[str], str]:
         return text
 
     return read
-
-
-def check_problem_choice(
-    command: str, problem_text: str | None, job: Mapping[str, Any]
-) -> None:
-    """Refuse all but either PROBLEM or ``--model`` with ``--cluster``.
-
-    Parameters
-    ----------
-    command
-        Such as ``nest solve``, for messages.
-    problem_text
-        The argument PROBLEM.
-    job
-        Values of :func:`model_options`.
-
-    Raises
-    ------
-    InvalidOptionError
-        If neither or both are given, or an option belongs to neither.
-    """
-    given = [name for name, value in job.items() if value is not None]
-    if problem_text is not None and given:
-        raise InvalidOptionError(
-            f"{_flag(given[0])}: expected either PROBLEM or --model with "
-            f"its options, got {problem_text!r} too; remove one"
-        )
-    if problem_text is None and not given:
-        raise InvalidOptionError(
-            f"{command}: expected PROBLEM, got none; see '{command} --help', "
-            f"or pass --model and --cluster"
-        )
-    if given and job["model"] is None:
-        raise InvalidOptionError(
-            f"{_flag(given[0])}: expected --model too, got none; add it"
-        )
-    if given and job["cluster"] is None:
-        raise InvalidOptionError(
-            "--cluster: expected <machine>x<devices> with --model, got none; "
-            "for example --cluster h100x64"
-        )
-
-
-def find_problem(problem_text: str | None, job: Mapping[str, Any]) -> Problem:
-    """Return the problem of PROBLEM, or of ``--model`` on ``--cluster``.
-
-    The choice was checked by :func:`check_problem_choice`.
-    """
-    if problem_text is not None:
-        return load_problem(problem_text)
-    return model_problem(load_model(job["model"]), job)
-
-
-def model_file(job: Mapping[str, Any]) -> str | None:
-    """Return the file that ``--model`` names, if it names one."""
-    text = job["model"]
-    return text if text is not None and os.path.isfile(text) else None
 
 
 def load_model(text: str) -> Architecture:
@@ -366,7 +216,8 @@ def model_problem(model: Architecture, job: Mapping[str, Any]) -> Problem:
     model
         What is trained.
     job
-        ``cluster`` and the values of :func:`job_options`.
+        ``cluster``, ``profile`` and fields of
+        :class:`nest.models.choices.Request`.
 
     Raises
     ------
@@ -387,7 +238,7 @@ def model_problem(model: Architecture, job: Mapping[str, Any]) -> Problem:
         )
     except InvalidOptionError as error:
         field, colon, rest = str(error).partition(":")
-        raise InvalidOptionError(f"{_flag(field)}{colon}{rest}") from None
+        raise InvalidOptionError(f"{flag(field)}{colon}{rest}") from None
     problem = build_problem(model, site, num_devices, choices)
     if job["profile"] is None:
         return problem
@@ -403,7 +254,8 @@ def model_problem(model: Architecture, job: Mapping[str, Any]) -> Problem:
     )
 
 
-def _flag(field: str) -> str:
+def flag(field: str) -> str:
+    """Return the option of a field."""
     return "--" + field.replace("_", "-")
 
 
@@ -441,7 +293,7 @@ def check_output(path: str | None, option: str) -> None:
         )
 
 
-def check_distinct_files(**paths: str | None) -> None:
+def check_distinct_files(paths: Mapping[str, str | None]) -> None:
     """Refuse to read and write, or to write twice, the same file."""
     seen: dict[str, str] = {}
     for name, path in paths.items():
@@ -482,86 +334,6 @@ def write_record(path: str, record: Problem | Plan) -> None:
 def people(*outputs: str | None) -> IO[str]:
     """Return where to talk to people: standard error if data takes ``-``."""
     return sys.stderr if "-" in outputs else sys.stdout
-
-
-def solve_options(command: F) -> F:
-    """Add the options that ``solve`` and ``compare`` share."""
-    from nest.ir.job import GRANULARITIES
-    from nest.versions import num_cpus
-
-    options = (
-        click.option(
-            "--time-limit",
-            type=seconds,
-            metavar="S",
-            help="Wall-clock seconds per solver, everything included.",
-        ),
-        click.option(
-            "--workers",
-            type=integer(1, num_cpus),
-            default=1,
-            metavar="N",
-            help="Threads per solver.  [default: 1]",
-        ),
-        click.option(
-            "--seed",
-            type=integer(0, lambda: 2**31 - 1),
-            default=0,
-            metavar="N",
-            help="Seed of random choices.  [default: 0]",
-        ),
-        click.option(
-            "--warm-start",
-            metavar="PLAN",
-            help="Plan file to start from, for solvers that can.",
-        ),
-        click.option(
-            "--repair",
-            is_flag=True,
-            help="Make plans that exceed the memory fit: more recomputation, "
-            "more ZeRO, a smaller micro-batch.",
-        ),
-        click.option(
-            "--option",
-            "extra",
-            multiple=True,
-            metavar="SOLVER.KEY=VALUE",
-            help="Option of one solver, see 'nest solvers'; repeatable.",
-        ),
-        click.option(
-            "--granularity",
-            type=one_of(*GRANULARITIES),
-            metavar="|".join(GRANULARITIES),
-            help="Whether every stage or every layer has a strategy of its "
-            "own.  [default: as the problem says]",
-        ),
-        click.option(
-            "--json",
-            "json_path",
-            metavar="FILE",
-            help="Also write a JSON document; '-' is standard output.",
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def restriction_options(command: F) -> F:
-    """Add ``--pin`` and ``--forbid``; read them with :class:`Restricted`."""
-    for name, effect in (
-        ("forbid", "without these settings, such as zero=3"),
-        ("pin", "with these settings, such as tp=8,pp=4 or zero=0|1"),
-    ):
-        command = click.option(
-            f"--{name}",
-            multiple=True,
-            metavar="SETTING=VALUE,…",
-            help=f"Only plans {effect}; repeatable.  Settings: r "
-            f"(replicas), b (micro_batch), pp, tp, dp, cp, ep, zero, "
-            f"recompute, v (virtual_stages).",
-        )(command)
-    return command
 
 
 @dataclass(frozen=True)

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from nest.cli.inputs import (
-    check_distinct_files,
     check_output,
-    check_problem_choice,
-    find_problem,
     load_plan,
     load_problem,
-    model_file,
-    model_options,
-    people,
     write_json,
     write_record,
 )
+from nest.cli.options import MODEL, Options, takes
 from nest.errors import InvalidOptionError
 
 if TYPE_CHECKING:
@@ -33,15 +29,11 @@ if TYPE_CHECKING:
 @click.command("score")
 @click.argument("problem_text", metavar="PROBLEM")
 @click.argument("plan_path", metavar="PLAN")
-@click.option(
-    "--json",
+@takes(
     "json_path",
-    metavar="FILE",
-    help="Also write the score as JSON; '-' is standard output.",
+    json_path="Also write the score as JSON; '-' is standard output.",
 )
-def score_command(
-    problem_text: str, plan_path: str, json_path: str | None
-) -> int:
+def score_command(options: Options, problem_text: str, plan_path: str) -> int:
     """Score a plan with the shared cost model.
 
     Exits with 1 if the plan is infeasible and with 2 if it is no plan for
@@ -52,19 +44,15 @@ def score_command(
     from nest.cost.score import score
     from nest.report.table import score_block, show
 
-    check_distinct_files(
-        **{"PROBLEM": problem_text, "PLAN": plan_path, "--json": json_path}
-    )
-    check_output(json_path, "--json")
+    options.check_files({"PROBLEM": problem_text, "PLAN": plan_path})
     problem, plan = load_problem(problem_text), load_plan(plan_path)
     warn_if_foreign(problem, plan)
     document = score(problem, plan).to_json()
     parts = score_block(problem, plan, document)
     if "blocks" in document:
         parts.append(Padding(_block_table(problem, document), (1, 0, 0, 0)))
-    show(people(json_path), *parts)
-    if json_path is not None:
-        write_json(json_path, document)
+    show(options.people, *parts)
+    options.write_json(document)
     return 0 if document["feasible"] else 1
 
 
@@ -141,21 +129,17 @@ def solvers_command(json_path: str | None) -> int:
 @click.option(
     "--clusters", is_flag=True, help="List the machines for --cluster."
 )
-@model_options
-@click.option(
-    "-o", "--output", metavar="FILE", help="Write the problem to a file."
-)
+@takes(*MODEL, "output", output="Write the problem to a file.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the list as JSON."
 )
 def problems_command(
+    options: Options,
     name: str | None,
     shown: str | None,
     models: bool,
     clusters: bool,
-    output: str | None,
     as_json: bool,
-    **job: Any,
 ) -> int:
     """List the built-in problems, or write one to a file.
 
@@ -170,7 +154,7 @@ def problems_command(
             f"remove one"
         )
     name = name or shown
-    modelled = any(value is not None for value in job.values())
+    modelled, output = bool(options.given_job), options.output
     if models or clusters:
         flag = "--models" if models else "--clusters"
         if (models and clusters) or modelled or name or output:
@@ -181,17 +165,11 @@ def problems_command(
         _list_models(as_json) if models else _list_machines(as_json)
         return 0
     if modelled or name is not None:
-        check_distinct_files(
-            **{
-                "--model": model_file(job),
-                "--profile": job["profile"],
-                "-o": output,
-            }
-        )
-        check_output(output, "-o")
+        options.check_files()
         if modelled:
-            check_problem_choice("nest problems", name, job)
-            problem = find_problem(name, job)
+            options = replace(options, problem_text=name)
+            options.check_problem_choice()
+            problem = options.find_problem()
         elif name is None or name not in builtin.names():
             raise UnknownNameError(
                 "built-in problem", name or "", builtin.names()

@@ -2,58 +2,32 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from nest.cli.inputs import (
     Restricted,
-    check_distinct_files,
-    check_output,
-    check_problem_choice,
-    find_problem,
     integer,
     integers,
-    model_file,
-    model_options,
-    one_of,
-    people,
-    restriction_options,
-    seconds,
-    with_granularity,
-    write_json,
+    positive,
     write_record,
 )
+from nest.cli.options import MODEL, RESTRICTIONS, Options, takes
+from nest.cli.progress import ProgressLine
 from nest.errors import InvalidOptionError, NestError
-from nest.ir.job import GRANULARITIES
 from nest.versions import num_cpus
 
 if TYPE_CHECKING:
-    from nest.cli.progress import ProgressLine
     from nest.pareto import Frontier
     from nest.prove import Proof
 
 
-def price(text: str) -> float:
-    """Read a finite price above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < math.inf:
-        raise click.BadParameter(
-            f"expected a finite number of dollars > 0, got {text!r}; for "
-            f"example 2.5"
-        )
-    return value
-
-
 @click.command("pareto")
-@click.argument("problem_text", metavar="[PROBLEM]", required=False)
 @click.option(
     "--objectives",
     default="time,memory",
@@ -69,31 +43,9 @@ def price(text: str) -> float:
     "cluster.  [default: all; also half, a quarter, … with devices or cost]",
 )
 @click.option(
-    "--granularity",
-    type=one_of(*GRANULARITIES),
-    metavar="|".join(GRANULARITIES),
-    help="Whether every stage or every layer has a strategy of its own.  "
-    "[default: as the problem says]",
-)
-@click.option(
-    "--workers",
-    type=integer(1, num_cpus),
-    default=num_cpus,
-    metavar="N",
-    help="Processes that share the work; threads of --prove.  [default: the "
-    "CPUs at hand]",
-)
-@click.option(
-    "--time-limit",
-    type=seconds,
-    metavar="S",
-    help="Wall-clock seconds for the frontier, and for each run of --prove.  "
-    "[default: none]",
-)
-@click.option(
     "--price-usd-per-device-hour",
     "price_usd",
-    type=price,
+    type=positive("dollars", "for example 2.5"),
     metavar="X",
     help="Price of a device.  [default: as the problem says]",
 )
@@ -123,12 +75,6 @@ def price(text: str) -> float:
     help="Draw time against memory; FILE ends in .svg, .png or .pdf.",
 )
 @click.option(
-    "--json",
-    "json_path",
-    metavar="FILE",
-    help="Also write a JSON document; '-' is standard output.",
-)
-@click.option(
     "-o",
     "--output",
     "folder",
@@ -136,25 +82,24 @@ def price(text: str) -> float:
     help="Write a plan file per point, and the problem of every smaller "
     "cluster, to a new or empty directory.",
 )
-@restriction_options
-@model_options
+@takes(
+    *("problem_text", "granularity", "workers", "time_limit", "json_path"),
+    *(*RESTRICTIONS, *MODEL),
+    workers="Processes that share the work; threads of --prove.  [default: "
+    "the CPUs at hand]",
+    time_limit="Wall-clock seconds for the frontier, and for each run of "
+    "--prove.  [default: none]",
+)
 def pareto_command(
-    problem_text: str | None,
+    options: Options,
     objectives: str,
     devices: tuple[int, ...] | None,
-    granularity: str | None,
-    workers: int,
-    time_limit: float | None,
     price_usd: float | None,
     steps: int | None,
     prover: str | None,
     numbers: tuple[int, ...] | None,
     plot_path: str | None,
-    json_path: str | None,
     folder: str | None,
-    pin: tuple[str, ...],
-    forbid: tuple[str, ...],
-    **job: Any,
 ) -> int:
     """Find the exact frontier: all plans that no other plan beats.
 
@@ -164,12 +109,13 @@ def pareto_command(
 
     Exits with 1 if a solver of --prove contradicts the frontier.
     """
-    from nest.cli.progress import ProgressLine
     from nest.pareto import check_objectives, frontier, known_price
     from nest.prove import check_prover
     from nest.report.frontier import check_plot, to_document, write_plot
 
-    check_problem_choice("nest pareto", problem_text, job)
+    options.check_problem_choice()
+    workers = options.workers or num_cpus()
+    options = replace(options, workers=workers)
     chosen = check_objectives([part.strip() for part in objectives.split(",")])
     if numbers is not None and prover is None:
         raise InvalidOptionError(
@@ -178,52 +124,30 @@ def pareto_command(
         )
     if prover is not None:
         check_prover(prover)
-    check_distinct_files(
-        **{
-            "PROBLEM": problem_text,
-            "--model": model_file(job),
-            "--profile": job["profile"],
-            "--json": json_path,
-            "--plot": plot_path,
-        }
-    )
     check_plot(plot_path)
-    check_output(json_path, "--json")
-    check_output(plot_path, "--plot")
+    options.check_files(writes={"--plot": plot_path})
     _check_folder(folder)
-    restricted = Restricted.of(
-        with_granularity(find_problem(problem_text, job), granularity),
-        pin,
-        forbid,
-    )
+    restricted = options.restricted()
     if steps is not None:
         _check_steps(known_price(restricted.problem, chosen, price_usd))
-    progress = ProgressLine(restricted.problem.time_unit)
-    try:
+    with ProgressLine(restricted.problem.time_unit) as progress:
         found = frontier(
             restricted.problem,
             chosen,
             devices=devices,
             price_usd_per_hour=price_usd,
-            time_limit_s=time_limit,
+            time_limit_s=options.time_limit,
             workers=workers,
             on_progress=progress,
         )
         proofs: list[Proof] = []
         if prover is not None:
-            proofs = _prove(
-                found, prover, numbers, time_limit, workers, progress
-            )
-    finally:
-        progress.clear()
-    _show(people(json_path), restricted, found, steps, prover, proofs)
+            proofs = _prove(found, prover, numbers, options, progress)
+    _show(options, restricted, found, steps, prover, proofs)
     if plot_path is not None:
         write_plot(plot_path, found)
-    if json_path is not None:
-        document = to_document(
-            found, steps=steps, prover=prover, proofs=proofs
-        )
-        write_json(json_path, document | restricted.document())
+    document = to_document(found, steps=steps, prover=prover, proofs=proofs)
+    options.write_json(document | restricted.document())
     if folder is not None:
         _write_plans(folder, restricted, found)
     return int(any(proof.verdict == "contradiction" for proof in proofs))
@@ -264,13 +188,11 @@ def _prove(
     found: Frontier,
     prover: str,
     numbers: Sequence[int] | None,
-    time_limit: float | None,
-    workers: int,
+    options: Options,
     progress: ProgressLine,
 ) -> list[Proof]:
     """Let another solver examine the points that were asked for."""
     from nest.prove import prove
-    from nest.solvers.base import SolveOptions
 
     count = len(found.points)
     for number in numbers or ():
@@ -279,15 +201,15 @@ def _prove(
                 f"--points: expected numbers of the frontier's {count} "
                 f"points, got {number}; remove it"
             )
-    options = SolveOptions(time_limit_s=time_limit, num_workers=workers)
+    limits = options.solve_options(prover)
     return [
-        prove(found, found.points[number - 1], prover, options, progress)
+        prove(found, found.points[number - 1], prover, limits, progress)
         for number in numbers or range(1, count + 1)
     ]
 
 
 def _show(
-    file: IO[str],
+    options: Options,
     restricted: Restricted,
     found: Frontier,
     steps: int | None,
@@ -313,7 +235,7 @@ def _show(
     notes = []
     if restricted.text:
         notes.append(f"only plans under {restricted.text}")
-    show(file, *parts, frontier_footer(found, notes))
+    show(options.people, *parts, frontier_footer(found, notes))
     for proof in proofs:
         if proof.verdict == "contradiction":
             number = found.points.index(proof.point) + 1
@@ -326,8 +248,6 @@ def _show(
 
 def _write_plans(folder: str, restricted: Restricted, found: Frontier) -> None:
     """Write every point's plan, and the problems they are for."""
-    from dataclasses import replace
-
     from nest.fit import with_devices
 
     place = Path(folder)

@@ -217,7 +217,7 @@ def profile_csv_command(
     from nest.models.zoo import architecture
     from nest.profiles.aceso import import_aceso
 
-    check_distinct_files(**{path: path for path in paths}, **{"-o": output})
+    check_distinct_files({path: path for path in paths} | {"-o": output})
     check_output(output, "-o")
     shape = architecture(model)
     if len(shape.towers) != 1:

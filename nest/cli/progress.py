@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from nest.solvers.cell import Running
@@ -30,6 +30,12 @@ class ProgressLine:
         self._next_s = 1.0
         self._solver = ""
         self._shown = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
 
     def __call__(self, running: Running) -> None:
         """Show the state, unless it is too early to."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import IO, TYPE_CHECKING, Any
 
@@ -9,37 +10,18 @@ import click
 
 from nest.cli.inputs import (
     Restricted,
-    check_distinct_files,
-    check_output,
-    check_problem_choice,
-    find_problem,
     integers,
     load_plan,
     load_problem,
-    model_file,
-    model_options,
-    one_of,
-    people,
-    restriction_options,
-    seconds,
-    with_granularity,
-    write_json,
-    write_record,
 )
+from nest.cli.options import MODEL, RESTRICTIONS, Options, takes
 from nest.errors import InvalidOptionError
-from nest.ir.job import GRANULARITIES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nest.explain import Explanation
     from nest.fit import Fit, Target, Trial
     from nest.ir.problem import Problem
-    from nest.solvers.base import SolveOptions
     from nest.solvers.result import SolveResult
-
-#: Seconds per run of a solver for the problem of a model.
-MODEL_TIME_LIMIT_S = 60.0
 
 
 def amount(text: str) -> Fraction:
@@ -55,34 +37,7 @@ def amount(text: str) -> Fraction:
     return value
 
 
-def _time_limit(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--time-limit",
-        type=seconds,
-        metavar="S",
-        help="Wall-clock seconds per run of the solver.  [default: none, 60 "
-        "with --model]",
-    )(command)
-
-
-_GRANULARITY = click.option(
-    "--granularity",
-    type=one_of(*GRANULARITIES),
-    metavar="|".join(GRANULARITIES),
-    help="Whether every stage or every layer has a strategy of its own.  "
-    "[default: as the problem says]",
-)
-
-_JSON = click.option(
-    "--json",
-    "json_path",
-    metavar="FILE",
-    help="Also write a JSON document; '-' is standard output.",
-)
-
-
 @click.command("fit")
-@click.argument("problem_text", metavar="[PROBLEM]", required=False)
 @click.option(
     "--within",
     type=amount,
@@ -116,39 +71,18 @@ _JSON = click.option(
     is_flag=True,
     help="Ask for the smallest memory per device on all devices instead.",
 )
-@click.option(
-    "--solver",
-    default="dp",
-    metavar="NAME",
-    help="See 'nest solvers'.  [default: dp]",
+@takes(
+    *("problem_text", "solver", "output", "time_limit", "granularity"),
+    *("json_path", *RESTRICTIONS, *MODEL),
 )
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    help="Write the plan to a file; '-' is standard output.",
-)
-@_time_limit
-@_GRANULARITY
-@_JSON
-@restriction_options
-@model_options
 def fit_command(
-    problem_text: str | None,
+    options: Options,
     within: Fraction | None,
     tokens_per_s: Fraction | None,
     days: Fraction | None,
     tokens: Fraction | None,
     devices_list: tuple[int, ...] | None,
     memory: bool,
-    solver: str,
-    output: str | None,
-    time_limit: float | None,
-    granularity: str | None,
-    json_path: str | None,
-    pin: tuple[str, ...],
-    forbid: tuple[str, ...],
-    **job: Any,
 ) -> int:
     """Find the fewest devices, or the smallest memory, for a target.
 
@@ -159,53 +93,33 @@ def fit_command(
     Exits with 1 if no candidate is known to keep the target; says then what
     the best possible step time is.
     """
+    from nest.cli.progress import ProgressLine
     from nest.fit import fewest_devices, smallest_memory, to_document
 
-    check_problem_choice("nest fit", problem_text, job)
+    options = options.limited()
+    options.check_problem_choice()
     _check_target(within, tokens_per_s, days, tokens)
     if memory and devices_list is not None:
         raise InvalidOptionError(
             "--devices-list: expected either it or --memory, got both; "
             "remove one"
         )
-    check_distinct_files(
-        **{
-            "PROBLEM": problem_text,
-            "--model": model_file(job),
-            "--profile": job["profile"],
-            "--json": json_path,
-            "-o": output,
-        }
-    )
-    check_output(json_path, "--json")
-    check_output(output, "-o")
-    restricted = Restricted.of(
-        with_granularity(find_problem(problem_text, job), granularity),
-        pin,
-        forbid,
-    )
+    options.check_files()
+    restricted = options.restricted()
     problem = restricted.problem
     target = _target(problem, within, tokens_per_s, days, tokens)
-    options = _options(time_limit, job)
-    progress = _progress(problem)
-    try:
+    solver, limits = options.solver, options.solve_options(options.solver)
+    with ProgressLine(problem.time_unit) as progress:
         if memory:
-            fit = smallest_memory(problem, target, solver, options, progress)
+            fit = smallest_memory(problem, target, solver, limits, progress)
         else:
             fit = fewest_devices(
-                problem, target, devices_list, solver, options, progress
+                problem, target, devices_list, solver, limits, progress
             )
-    finally:
-        progress.clear()
-    _show_fit(people(json_path, output), restricted, fit)
-    if json_path is not None:
-        document = to_document(problem, fit, solver)
-        write_json(json_path, document | restricted.document())
-    if output is not None:
-        if fit.best is not None and fit.best.result.plan is not None:
-            write_record(output, fit.best.result.plan)
-        else:
-            click.echo(f"nest: {output} not written: no plan", err=True)
+    _show_fit(options.people, restricted, fit)
+    document = to_document(problem, fit, solver)
+    options.write_json(document | restricted.document())
+    options.write_plan(fit.best.result.plan if fit.best else None)
     return 0 if fit.best is not None else 1
 
 
@@ -252,20 +166,6 @@ def _target(
     assert days is not None
     assert tokens is not None
     return fit.days(problem, days, tokens)
-
-
-def _options(time_limit: float | None, job: dict[str, Any]) -> SolveOptions:
-    from nest.solvers.base import SolveOptions
-
-    if time_limit is None and job["model"] is not None:
-        time_limit = MODEL_TIME_LIMIT_S
-    return SolveOptions(time_limit_s=time_limit)
-
-
-def _progress(problem: Problem) -> Any:
-    from nest.cli.progress import ProgressLine
-
-    return ProgressLine(problem.time_unit)
 
 
 def _show_fit(file: IO[str], restricted: Restricted, fit: Fit) -> None:
@@ -366,27 +266,15 @@ def _time(problem: Problem, time_ns: float | None) -> str:
     is_flag=True,
     help="Solve nothing: only the terms and the neighbours.",
 )
-@click.option(
-    "--solver",
-    default="dp",
-    metavar="NAME",
-    help="See 'nest solvers'.  [default: dp]",
+@takes(
+    *("solver", "time_limit", "granularity", "json_path", *RESTRICTIONS),
 )
-@_time_limit
-@_GRANULARITY
-@_JSON
-@restriction_options
 def explain_command(
+    options: Options,
     problem_text: str,
     plan_path: str,
     prefer: tuple[str, ...],
     no_search: bool,
-    solver: str,
-    time_limit: float | None,
-    granularity: str | None,
-    json_path: str | None,
-    pin: tuple[str, ...],
-    forbid: tuple[str, ...],
 ) -> int:
     """Explain a plan: its terms, what bounds it, and its neighbours.
 
@@ -398,40 +286,33 @@ def explain_command(
     Exits with 1 if the plan does not fit memory, or a solver failed.
     """
     from nest.cli.inspecting import warn_if_foreign
+    from nest.cli.progress import ProgressLine
     from nest.explain import explain, to_document
     from nest.restrictions import parse
 
-    check_distinct_files(
-        **{"PROBLEM": problem_text, "PLAN": plan_path, "--json": json_path}
-    )
-    check_output(json_path, "--json")
+    options = replace(options, problem_text=problem_text)
+    options.check_files({"PLAN": plan_path})
     if no_search and prefer:
         raise InvalidOptionError(
             "--prefer: expected either it or --no-search, got both; remove one"
         )
     whole, plan = load_problem(problem_text), load_plan(plan_path)
     warn_if_foreign(whole, plan)
-    restricted = Restricted.of(
-        with_granularity(whole, granularity), pin, forbid
-    )
-    problem = restricted.problem
-    progress = _progress(problem)
-    try:
+    restricted = options.restricted(whole)
+    problem, solver = restricted.problem, options.solver
+    with ProgressLine(problem.time_unit) as progress:
         found = explain(
             problem,
             plan,
             prefer=parse(prefer, "--prefer"),
             search=not no_search,
             solver=solver,
-            options=_options(time_limit, {"model": None}),
+            options=options.solve_options(solver),
             on_progress=progress,
         )
-    finally:
-        progress.clear()
-    _show_explanation(people(json_path), restricted, found)
-    if json_path is not None:
-        document = to_document(found, solver)
-        write_json(json_path, document | restricted.document())
+    _show_explanation(options.people, restricted, found)
+    document = to_document(found, solver)
+    options.write_json(document | restricted.document())
     return 0 if found.score.feasible and not found.failed else 1
 
 

@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import IO, TYPE_CHECKING
 
 import click
 
-from nest.cli.inputs import (
-    Restricted,
-    check_distinct_files,
-    check_output,
-    check_problem_choice,
-    find_problem,
-    load_plan,
-    model_file,
-    model_options,
-    parse_extra,
-    people,
-    restriction_options,
-    solve_options,
-    with_granularity,
-    write_json,
-    write_record,
-)
+from nest.cli.inputs import Restricted, parse_extra
+from nest.cli.options import MODEL, RESTRICTIONS, Options, takes
 from nest.errors import InvalidOptionError, UnknownSolverError
 
 if TYPE_CHECKING:
@@ -37,13 +22,15 @@ DEFAULT_SOLVERS = "dp,milp,cpsat"
 #: Stands for every solver that can run here.
 ALL = "all"
 
-#: Seconds per solver for the problem of a model, and for all solvers: the
-#: slower ones would run for days.
-MODEL_TIME_LIMIT_S = 60.0
+_SHARED = (
+    *("problem_text", *MODEL, *RESTRICTIONS),
+    *("time_limit", "gap", "workers", "seed", "warm_start", "repair"),
+    *("extra", "granularity", "json_path"),
+)
+_LIMIT = "Wall-clock seconds per solver, everything included."
 
 
 @click.command("compare")
-@click.argument("problem_text", metavar="[PROBLEM]", required=False)
 @click.option(
     "--solvers",
     "solvers_text",
@@ -51,24 +38,8 @@ MODEL_TIME_LIMIT_S = 60.0
     metavar="A,B,…",
     help=f"Solvers to compare, or {ALL!r}.  [default: {DEFAULT_SOLVERS}]",
 )
-@model_options
-@restriction_options
-@solve_options
-def compare_command(
-    problem_text: str | None,
-    solvers_text: str,
-    time_limit: float | None,
-    workers: int,
-    seed: int,
-    warm_start: str | None,
-    repair: bool,
-    extra: tuple[str, ...],
-    granularity: str | None,
-    json_path: str | None,
-    pin: tuple[str, ...],
-    forbid: tuple[str, ...],
-    **job: Any,
-) -> int:
+@takes(*_SHARED, time_limit=_LIMIT)
+def compare_command(options: Options, solvers_text: str) -> int:
     """Run solvers on one problem and show them side by side.
 
     Every plan is checked and scored by the shared cost model. The problem is
@@ -77,115 +48,45 @@ def compare_command(
     says otherwise.
     """
     solvers = _split(solvers_text)
-    if time_limit is None and (
-        job["model"] is not None or solvers_text == ALL
-    ):
-        time_limit = MODEL_TIME_LIMIT_S
-    if problem_text is None and set(job.values()) == {None}:
+    options = options.limited(slow=solvers_text == ALL)
+    if options.problem_text is None and not options.given_job:
         from nest.models import builtin
 
-        problem_text = builtin.DEFAULT
-    check_problem_choice("nest compare", problem_text, job)
-    session = _Session.start(
-        problem_text,
-        job,
-        solvers,
-        time_limit,
-        workers,
-        seed,
-        warm_start,
-        repair,
-        extra,
-        granularity,
-        json_path,
-        pin,
-        forbid,
-    )
-    file = people(json_path)
+        options = replace(options, problem_text=builtin.DEFAULT)
+    session = _Session.start(options, solvers)
     try:
         session.run()
     finally:
         # Finished cells are shown even if the run is interrupted.
         if session.results:
-            session.show_table(file)
+            session.show_table(options.people)
         session.write_to_stdout()
     return session.exit_code
 
 
 @click.command("solve")
-@click.argument("problem_text", metavar="[PROBLEM]", required=False)
 @click.option(
     "--solver", metavar="NAME", help="See 'nest solvers'.  [required]"
 )
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    help="Write the plan to a file; '-' is standard output.",
-)
-@model_options
-@restriction_options
-@solve_options
-def solve_command(
-    problem_text: str | None,
-    solver: str | None,
-    output: str | None,
-    time_limit: float | None,
-    workers: int,
-    seed: int,
-    warm_start: str | None,
-    repair: bool,
-    extra: tuple[str, ...],
-    granularity: str | None,
-    json_path: str | None,
-    pin: tuple[str, ...],
-    forbid: tuple[str, ...],
-    **job: Any,
-) -> int:
+@takes("output", *_SHARED, time_limit=_LIMIT)
+def solve_command(options: Options, solver: str | None) -> int:
     """Run one solver on one problem and show its plan.
 
     The problem is PROBLEM, or --model on --cluster.
     """
-    check_problem_choice("nest solve", problem_text, job)
+    options.check_problem_choice()
     if solver is None:
         raise InvalidOptionError(
             "nest solve: expected --solver, got none; see 'nest solve --help'"
         )
-    check_distinct_files(
-        **{
-            "PROBLEM": problem_text,
-            "--model": model_file(job),
-            "--profile": job["profile"],
-            "--json": json_path,
-            "-o": output,
-        }
-    )
-    check_output(output, "-o")
-    session = _Session.start(
-        problem_text,
-        job,
-        [solver],
-        time_limit,
-        workers,
-        seed,
-        warm_start,
-        repair,
-        extra,
-        granularity,
-        json_path,
-        pin,
-        forbid,
-    )
-    file = people(json_path, output)
+    session = _Session.start(options, [solver])
     try:
         session.run()
     finally:
         for result in session.results:
-            session.show_answer(file, result)
-            if output is not None and result.plan is not None:
-                write_record(output, session.restricted.adopt(result.plan))
-            elif output is not None:
-                click.echo(f"nest: {output} not written: no plan", err=True)
+            session.show_answer(options.people, result)
+            adopt = session.restricted.adopt
+            options.write_plan(result.plan and adopt(result.plan))
         session.write_to_stdout()
     return max(session.exit_code, session.has_no_room)
 
@@ -194,63 +95,30 @@ def solve_command(
 class _Session:
     """One comparison from the command line."""
 
+    given: Options
     restricted: Restricted
-    solvers: list[str]
-    options: SolveOptions
-    extra: dict[str, dict[str, str]]
-    json_path: str | None
+    cells: dict[str, SolveOptions]
     results: Sequence[SolveResult] = field(default_factory=list)
 
     @classmethod
-    def start(
-        cls,
-        problem_text: str | None,
-        job: Mapping[str, Any],
-        solvers: list[str],
-        time_limit: float | None,
-        workers: int,
-        seed: int,
-        warm_start: str | None,
-        repair: bool,
-        extra: tuple[str, ...],
-        granularity: str | None,
-        json_path: str | None,
-        pin: tuple[str, ...],
-        forbid: tuple[str, ...],
-    ) -> _Session:
+    def start(cls, given: Options, solvers: list[str]) -> _Session:
         """Check everything that can be checked before a solver runs."""
-        from nest.solvers.base import SolveOptions
         from nest.solvers.registry import get_solver, solver_names
 
+        given.check_problem_choice()
         for name in solvers:
             if name not in solver_names():
                 raise UnknownSolverError(name, solver_names())
         for name in solvers:
             get_solver(name)
-        options_by_solver = parse_extra(extra, solvers)
-        check_distinct_files(
-            **{
-                "PROBLEM": problem_text,
-                "--model": model_file(job),
-                "--profile": job["profile"],
-                "--warm-start": warm_start,
-                "--json": json_path,
-            }
-        )
-        check_output(json_path, "--json")
-        restricted = Restricted.of(
-            with_granularity(find_problem(problem_text, job), granularity),
-            pin,
-            forbid,
-        )
-        options = SolveOptions(
-            time_limit_s=time_limit,
-            num_workers=workers,
-            seed=seed,
-            warm_start=load_plan(warm_start) if warm_start else None,
-            repair=repair,
-        )
-        return cls(restricted, solvers, options, options_by_solver, json_path)
+        extra = parse_extra(given.extra, solvers)
+        given.check_files()
+        restricted = given.restricted()
+        cells = {
+            name: replace(given.solve_options(name), extra=extra.get(name, {}))
+            for name in solvers
+        }
+        return cls(given, restricted, cells)
 
     @property
     def problem(self) -> Problem:
@@ -276,30 +144,24 @@ class _Session:
         from nest.cli.progress import ProgressLine
         from nest.compare import compare
 
-        progress = ProgressLine(self.problem.time_unit)
-
         def on_cell(results: Sequence[SolveResult]) -> None:
             progress.clear()
             self.results = results
-            if self.json_path is not None and self.json_path != "-":
-                self._write(self.json_path)
+            if self.given.json_path != "-":
+                self._write()
 
-        try:
+        with ProgressLine(self.problem.time_unit) as progress:
             compare(
                 self.problem,
-                self.solvers,
-                self.options,
-                solver_options=self.extra,
+                self.cells,
                 on_cell=on_cell,
                 on_progress=progress,
             )
-        finally:
-            progress.clear()
 
     def write_to_stdout(self) -> None:
         """Write the document, if it goes to standard output."""
-        if self.json_path == "-" and self.results:
-            self._write("-")
+        if self.given.json_path == "-" and self.results:
+            self._write()
 
     def show_table(self, file: IO[str]) -> None:
         """Print the comparison."""
@@ -317,7 +179,7 @@ class _Session:
             compare_footer(
                 self.problem,
                 self.results[0].problem_hash,
-                self.options,
+                self.cells,
                 notes,
             ),
         )
@@ -334,7 +196,7 @@ class _Session:
     def _ignoring_warm_start(self) -> list[str]:
         from nest.solvers.registry import solver_class
 
-        if self.options.warm_start is None:
+        if self.given.warm_start is None:
             return []
         return [
             result.solver
@@ -342,13 +204,11 @@ class _Session:
             if not solver_class(result.solver).capabilities.warm_start
         ]
 
-    def _write(self, path: str) -> None:
+    def _write(self) -> None:
         from nest.compare import to_document
 
-        document = to_document(
-            self.problem, self.options, self.solvers, self.results
-        )
-        write_json(path, document | self.restricted.document())
+        document = to_document(self.problem, self.cells, self.results)
+        self.given.write_json(document | self.restricted.document())
 
 
 def _split(text: str) -> list[str]:

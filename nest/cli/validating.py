@@ -137,7 +137,7 @@ def validate_command(
     outputs = {"--json": json_path, "--details": details_path}
     if path is None:
         path = _default_file()
-    check_distinct_files(FILE=None if path == "-" else path, **outputs)
+    check_distinct_files({"FILE": None if path == "-" else path, **outputs})
     for option, output in outputs.items():
         check_output(output, option)
     if path == "-":

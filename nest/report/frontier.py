@@ -19,7 +19,7 @@ from nest.prove import Proof
 from nest.report.table import TimeScale, plan_text, simple_table
 from nest.solvers.result import SolveResult, plan_to_json
 from nest.units import GIB, format_bytes, quanta_to_ns
-from nest.versions import DISTRIBUTION, machine, versions
+from nest.versions import DISTRIBUTION, provenance
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -418,6 +418,5 @@ def to_document(
             }
             for proof in proofs
         ],
-        "versions": versions(),
-        "machine": machine(),
+        **provenance(),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import IO, Any
@@ -157,16 +157,25 @@ def compare_table(
 def compare_footer(
     problem: Problem,
     problem_hash: str,
-    options: SolveOptions,
+    cells: Mapping[str, SolveOptions],
     notes: Sequence[str] = (),
 ) -> RenderableType:
-    """Return what a reader must know to repeat the table."""
+    """Return what a reader must know to repeat the table.
+
+    ``cells`` are the options of the solvers, by keyword.
+    """
+    options = next(iter(cells.values()))
     limit_s = options.time_limit_s
+    workers = {name: str(own.num_workers) for name, own in cells.items()}
+    if len(set(workers.values())) == 1:
+        workers = {"": str(options.num_workers)}
+    counts = ", ".join(f"{n} {w}".strip() for n, w in workers.items())
     lines = [
         f"problem {problem.name} · preset {problem.preset} · "
         f"hash {problem_hash[:12]}",
         f"time limit {'none' if limit_s is None else f'{limit_s:g} s'} · "
-        f"workers {options.num_workers} · seed {options.seed}"
+        f"workers {counts} · seed {options.seed}"
+        f"{f' · gap {100 * options.gap:g} %' if options.gap else ''}"
         f"{' · plans repaired' if options.repair else ''}",
         *notes,
     ]

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from tests.loopback import (
     BASELINE,
     OVERRUNNER,
     TARGET,
+    Loopback,
     big_plan,
     crowded_problem,
     foreign_plan,
@@ -287,6 +289,41 @@ def test_compare_table(cli: Cli, files: dict[str, str]) -> None:
     ]
 
 
+def test_solvers_stop_at_a_gap(cli: Cli, files: dict[str, str]) -> None:
+    """It hangs after it reported a plan of 90 quanta and a bound of 88."""
+    code = cli(
+        *("compare", files["problem"], "--solvers", "loopback"),
+        *("--option", "loopback.act=hang", "--gap", "0.05"),
+        *("--option", "loopback.report=close"),
+    )
+    assert code == 0
+    assert "feasible" in cli.out
+    assert "stopped within a gap of 5 %" in cli.out
+    assert "workers 1 · seed 0 · gap 5 %" in cli.out
+
+
+def test_parallel_solvers_get_every_cpu(
+    cli: Cli, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        Loopback,
+        "capabilities",
+        replace(Loopback.capabilities, parallel=True),
+    )
+    command = ("compare", files["problem"], "--solvers", "loopback,baseline")
+    acts = (
+        *("--option", "loopback.act=optimal"),
+        *("--option", "baseline.act=heuristic"),
+    )
+    assert cli(*command, *acts, "--json", "-") == 0
+    document = json.loads(cli.out)
+    workers = [cell["options"]["num_workers"] for cell in document["cells"]]
+    assert workers == [num_cpus(), 1]
+    assert document["workers"] == (1 if num_cpus() == 1 else None)
+    assert cli(*command, *acts, "--workers", "1") == 0
+    assert "workers 1 · seed 0" in cli.out
+
+
 def test_compare_document(
     cli: Cli, files: dict[str, str], tmp_path: Path
 ) -> None:
@@ -302,7 +339,9 @@ def test_compare_document(
     assert document["solvers"] == ["loopback", "baseline"]
     assert document["problem_hash"] == problem_hash(tiny_problem())
     good, bad = document["cells"]
+    assert document["workers"] == 1
     assert good["outcome"] == "solved"
+    assert good["options"]["gap"] == 0
     assert good["score"]["step_time_ns"] == 90
     assert bad["outcome"] == "mismatch"
     assert [p.name for p in tmp_path.iterdir() if "doc" in p.name] == [
@@ -581,6 +620,11 @@ def test_import_piper(cli: Cli, tmp_path: Path) -> None:
             ("compare", "--workers", str(num_cpus() + 1)),
             "--workers: expected an integer from 1 to",
         ),
+        (
+            ("compare", "--gap", "2"),
+            "--gap: expected a fraction from 0 to below 1, got '2'; 0.02 is",
+        ),
+        (("solve", "--gap", "close"), "--gap: expected a fraction"),
         (("compare", "--workers", "two"), "--workers: expected an integer"),
         (("compare", "--seed", "-1"), "--seed: expected an integer from 0"),
         (

@@ -762,7 +762,7 @@ def test_cross_check_of_bounds() -> None:
 
 def test_document() -> None:
     problem = tiny_problem()
-    document = to_document(problem, SolveOptions(seed=1), ["dp"], [])
+    document = to_document(problem, {"dp": SolveOptions(seed=1)}, [])
     assert document["schema"] == "nest-compare/1"
     assert document["problem"] == "tiny"
     assert document["problem_hash"] == problem_hash(problem)

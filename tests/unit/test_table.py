@@ -168,12 +168,21 @@ def test_answer_of_a_planner_with_an_objective_of_its_own() -> None:
     assert not any(row.startswith("lower bound") for row in rows)
 
 
-def test_footer_says_that_plans_were_repaired() -> None:
-    problem = tiny_problem()
-    for repair, text in ((False, "seed 0"), (True, "seed 0 · plans repaired")):
-        options = SolveOptions(repair=repair)
-        footer = text_of(compare_footer(problem, "0" * 64, options))
-        assert footer[-1] == f"time limit none · workers 1 · {text}"
+def test_footer_says_how_to_repeat_the_table() -> None:
+    for cells, text in (
+        ({"dp": SolveOptions()}, "workers 1 · seed 0"),
+        ({"dp": SolveOptions(gap=0.025)}, "workers 1 · seed 0 · gap 2.5 %"),
+        (
+            {"dp": SolveOptions(repair=True), "alpa": SolveOptions()},
+            "workers 1 · seed 0 · plans repaired",
+        ),
+        (
+            {"dp": SolveOptions(num_workers=2), "milp": SolveOptions()},
+            "workers dp 2, milp 1 · seed 0",
+        ),
+    ):
+        footer = text_of(compare_footer(tiny_problem(), "0" * 64, cells))
+        assert footer[-1] == f"time limit none · {text}"
 
 
 def test_encoding_without_unicode() -> None:

@@ -1,0 +1,433 @@
+"""The options that several commands share: spelled, read and checked once.
+
+A command names those it takes with :func:`takes` and gets their values as
+one :class:`Options`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from nest.cli.inputs import (
+    Command,
+    Restricted,
+    check_distinct_files,
+    check_output,
+    flag,
+    fraction,
+    integer,
+    integers,
+    load_model,
+    load_plan,
+    load_problem,
+    model_problem,
+    one_of,
+    people,
+    seconds,
+    with_granularity,
+    words,
+    write_json,
+    write_record,
+)
+from nest.errors import InvalidOptionError
+from nest.ir.job import GRANULARITIES
+from nest.ir.plan import RECOMPUTE
+from nest.restrictions import AXES, SETTINGS
+from nest.versions import num_cpus
+
+if TYPE_CHECKING:
+    from nest.ir.plan import Plan
+    from nest.ir.problem import Problem
+    from nest.solvers.base import SolveOptions
+
+#: Seconds per run of a solver for the problem of a model: the slower ones
+#: would run for days.
+MODEL_TIME_LIMIT_S = 60.0
+
+_positive = integer(1, lambda: 2**31 - 1)
+_option = functools.partial(functools.partial, click.option)
+
+
+def _restriction(name: str, effect: str) -> Callable[..., Any]:
+    names = ", ".join(
+        f"{name} ({setting.long})" if setting.long else name
+        for name, setting in SETTINGS.items()
+    )
+    return _option(
+        f"--{name}",
+        multiple=True,
+        metavar="SETTING=VALUE,…",
+        help=f"Only plans {effect}; repeatable.  Settings: {names}.",
+    )
+
+
+#: What chooses the job and the graph of a model: names are those of
+#: :class:`nest.models.choices.Request`, and ``profile``.
+_JOB = {
+    "global_batch": _option(
+        "--global-batch",
+        type=_positive,
+        metavar="N",
+        help="Samples per step.  [default: about 4 Mi tokens]",
+    ),
+    "sequence_length": _option(
+        "--sequence-length",
+        type=_positive,
+        metavar="N",
+        help="Tokens per sample.  [default: the model's longest, at most "
+        "8192]",
+    ),
+    "micro_batches": _option(
+        "--micro-batches",
+        type=integers(),
+        metavar="N,…",
+        help="Samples of one pipeline step.  [default: 1,2,4,…,64]",
+    ),
+    **{
+        axis.name: _option(
+            f"--{axis.name}",
+            type=integers(),
+            metavar="N,…",
+            help=f"{axis.meaning.capitalize()}.  [default: {axis.default}]",
+        )
+        for axis in AXES
+        if axis.default
+    },
+    "zero": _option(
+        "--zero",
+        type=integers(0, 3),
+        metavar="N,…",
+        help="ZeRO stages.  [default: 0,1,2,3]",
+    ),
+    "recompute": _option(
+        "--recompute",
+        type=words(RECOMPUTE),
+        metavar="A,…",
+        help=f"Recompute choices.  [default: {','.join(RECOMPUTE)}]",
+    ),
+    "virtual_stages": _option(
+        "--virtual-stages",
+        type=integers(),
+        metavar="N,…",
+        help="Chunks of layers per pipeline stage; above 1 plans are "
+        "interleaved.  [default: 1]",
+    ),
+    "layers_per_node": _option(
+        "--layers-per-node",
+        type=_positive,
+        metavar="N",
+        help="Consecutive layers that plans do not cut apart.  "
+        "[default: 1, more beyond 100 layers]",
+    ),
+    "dtype": _option(
+        "--dtype",
+        type=one_of("bf16", "fp16", "fp8"),
+        metavar="bf16|fp16|fp8",
+        help="Of the matrix products.  [default: bf16]",
+    ),
+    "profile": _option(
+        "--profile",
+        metavar="FILE",
+        help="Measured layers to prefer over analytic costs; see 'nest "
+        "profile'.",
+    ),
+}
+
+_MODEL = {
+    "model": _option(
+        "--model",
+        metavar="NAME",
+        help="Model instead of PROBLEM: a name, see 'nest problems "
+        "--models', or a config.json of Hugging Face.",
+    ),
+    "cluster": _option(
+        "--cluster",
+        metavar="NAME",
+        help="Machine and devices for --model, such as h100x64.",
+    ),
+    **_JOB,
+}
+
+#: By what :class:`Options` calls them.
+_OPTIONS: dict[str, Callable[..., Any]] = {
+    "problem_text": functools.partial(
+        click.argument, "problem_text", metavar="[PROBLEM]", required=False
+    ),
+    **_MODEL,
+    "pin": _restriction(
+        "pin", "with these settings, such as tp=8,pp=4 or zero=0|1"
+    ),
+    "forbid": _restriction("forbid", "without these settings, such as zero=3"),
+    "solver": _option(
+        "--solver",
+        default="dp",
+        metavar="NAME",
+        help="See 'nest solvers'.  [default: dp]",
+    ),
+    "time_limit": _option(
+        "--time-limit",
+        type=seconds,
+        metavar="S",
+        help="Wall-clock seconds per run of the solver.  [default: none, 60 "
+        "with --model]",
+    ),
+    "gap": _option(
+        "--gap",
+        type=fraction,
+        default=0.0,
+        metavar="F",
+        help="Let exact solvers stop at a plan proven to be so close to the "
+        "best, such as 0.02 for 2 %.  [default: 0]",
+    ),
+    "workers": _option(
+        "--workers",
+        type=integer(1, num_cpus),
+        metavar="N",
+        help="Threads or processes per solver.  [default: the CPUs at hand "
+        "where no answer depends on it, 1 elsewhere]",
+    ),
+    "seed": _option(
+        "--seed",
+        type=integer(0, lambda: 2**31 - 1),
+        default=0,
+        metavar="N",
+        help="Seed of random choices.  [default: 0]",
+    ),
+    "warm_start": _option(
+        "--warm-start",
+        metavar="PLAN",
+        help="Plan file to start from, for solvers that can.",
+    ),
+    "repair": _option(
+        "--repair",
+        is_flag=True,
+        help="Make plans that exceed the memory fit: more recomputation, "
+        "more ZeRO, a smaller micro-batch.",
+    ),
+    "extra": _option(
+        "--option",
+        "extra",
+        multiple=True,
+        metavar="SOLVER.KEY=VALUE",
+        help="Option of one solver, see 'nest solvers'; repeatable.",
+    ),
+    "granularity": _option(
+        "--granularity",
+        type=one_of(*GRANULARITIES),
+        metavar="|".join(GRANULARITIES),
+        help="Whether every stage or every layer has a strategy of its own.  "
+        "[default: as the problem says]",
+    ),
+    "json_path": _option(
+        "--json",
+        "json_path",
+        metavar="FILE",
+        help="Also write a JSON document; '-' is standard output.",
+    ),
+    "output": _option(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="Write the plan to a file; '-' is standard output.",
+    ),
+}
+
+#: Names for :func:`takes` of options that go together.
+JOB = tuple(_JOB)
+MODEL = tuple(_MODEL)
+RESTRICTIONS = ("pin", "forbid")
+
+
+def takes(*names: str, **helps: str) -> Callable[[Command], Command]:
+    """Add shared options to a command, which gets an :class:`Options` first.
+
+    Parameters
+    ----------
+    names
+        Attributes of :class:`Options`, fields of a job, or
+        ``problem_text``, which is an argument.
+    helps
+        Other texts for the help of some of them.
+    """
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def run(**values: Any) -> Any:
+            path = click.get_current_context().command_path
+            shared = {name: values.pop(name) for name in names}
+            job = {n: shared.pop(n) for n in names if n in _MODEL}
+            return command(Options(path, job=job, **shared), **values)
+
+        for name in reversed(names):
+            changes = {"help": helps[name]} if name in helps else {}
+            _OPTIONS[name](**changes)(run)
+        return run
+
+    return decorate
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says; defaults where a command does not ask.
+
+    Attributes
+    ----------
+    command
+        Such as ``nest solve``, for messages.
+    problem_text
+        The argument PROBLEM.
+    job
+        ``--model``, ``--cluster`` and the options of the job.
+    json_path, output
+        Files to write.
+
+    Notes
+    -----
+    The others are the options of the same name.
+    """
+
+    command: str
+    problem_text: str | None = None
+    job: Mapping[str, Any] = field(default_factory=dict)
+    granularity: str | None = None
+    pin: tuple[str, ...] = ()
+    forbid: tuple[str, ...] = ()
+    solver: str = "dp"
+    time_limit: float | None = None
+    gap: float = 0.0
+    workers: int | None = None
+    seed: int = 0
+    warm_start: str | None = None
+    repair: bool = False
+    extra: tuple[str, ...] = ()
+    json_path: str | None = None
+    output: str | None = None
+
+    @property
+    def people(self) -> IO[str]:
+        """Where to talk to people."""
+        return people(self.json_path, self.output)
+
+    @property
+    def model(self) -> str | None:
+        """What ``--model`` says."""
+        text: str | None = self.job.get("model")
+        return text
+
+    @property
+    def given_job(self) -> list[str]:
+        """The options of a model that are given."""
+        return [name for name, v in self.job.items() if v is not None]
+
+    def limited(self, slow: bool = False) -> Options:
+        """Return them with a time limit, for a model if none is given."""
+        if self.time_limit is None and (slow or self.model is not None):
+            return replace(self, time_limit=MODEL_TIME_LIMIT_S)
+        return self
+
+    def check_problem_choice(self) -> None:
+        """Refuse all but either PROBLEM or ``--model`` with ``--cluster``.
+
+        Raises
+        ------
+        InvalidOptionError
+            If neither or both are given, or an option belongs to neither.
+        """
+        given = self.given_job
+        if self.problem_text is not None and given:
+            raise InvalidOptionError(
+                f"{flag(given[0])}: expected either PROBLEM or --model with "
+                f"its options, got {self.problem_text!r} too; remove one"
+            )
+        if self.problem_text is None and not given:
+            raise InvalidOptionError(
+                f"{self.command}: expected PROBLEM, got none; see "
+                f"'{self.command} --help', or pass --model and --cluster"
+            )
+        if given and self.model is None:
+            raise InvalidOptionError(
+                f"{flag(given[0])}: expected --model too, got none; add it"
+            )
+        if given and self.job["cluster"] is None:
+            raise InvalidOptionError(
+                "--cluster: expected <machine>x<devices> with --model, got "
+                "none; for example --cluster h100x64"
+            )
+
+    def check_files(
+        self,
+        reads: Mapping[str, str | None] | None = None,
+        writes: Mapping[str, str | None] | None = None,
+    ) -> None:
+        """Refuse files that cannot be written, or are named twice.
+
+        Parameters
+        ----------
+        reads, writes
+            Files of the command's own options and arguments, by their names.
+        """
+        writes = {
+            "--json": self.json_path,
+            "-o": self.output,
+            **(writes or {}),
+        }
+        model = self.model
+        check_distinct_files(
+            {
+                "PROBLEM": self.problem_text,
+                **(reads or {}),
+                "--model": model if model and os.path.isfile(model) else None,
+                "--profile": self.job.get("profile"),
+                "--warm-start": self.warm_start,
+                **writes,
+            }
+        )
+        for option, path in writes.items():
+            check_output(path, option)
+
+    def find_problem(self) -> Problem:
+        """Return the problem of PROBLEM, or of ``--model``."""
+        if self.problem_text is not None:
+            return load_problem(self.problem_text)
+        return model_problem(load_model(self.job["model"]), self.job)
+
+    def restricted(self, problem: Problem | None = None) -> Restricted:
+        """Return the problem under ``--pin`` and ``--forbid``."""
+        if problem is None:
+            problem = self.find_problem()
+        problem = with_granularity(problem, self.granularity)
+        return Restricted.of(problem, self.pin, self.forbid)
+
+    def solve_options(self, solver: str) -> SolveOptions:
+        """Return the options of a solver, without its ``--option``."""
+        from nest.solvers.base import SolveOptions
+        from nest.solvers.registry import default_workers
+
+        return SolveOptions(
+            time_limit_s=self.time_limit,
+            gap=self.gap,
+            num_workers=self.workers or default_workers(solver),
+            seed=self.seed,
+            warm_start=load_plan(self.warm_start) if self.warm_start else None,
+            repair=self.repair,
+        )
+
+    def write_json(self, document: Mapping[str, Any]) -> None:
+        """Write the document that ``--json`` asks for, if it does."""
+        if self.json_path is not None:
+            write_json(self.json_path, document)
+
+    def write_plan(self, plan: Plan | None) -> None:
+        """Write the plan that ``-o`` asks for, or say that there is none."""
+        if self.output is None:
+            return
+        if plan is not None:
+            write_record(self.output, plan)
+        else:
+            click.echo(f"nest: {self.output} not written: no plan", err=True)
