@@ -20,7 +20,7 @@ from nest.cost.breakdown import Breakdown, breakdown, with_fast_network
 from nest.cost.model import CostModel
 from nest.cost.score import Score, score
 from nest.fit import most_memory_bytes, with_memory
-from nest.ir.io import problem_hash
+from nest.ir.io import plan_to_json, problem_hash
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.neighbours import Neighbour, neighbours
@@ -28,7 +28,7 @@ from nest.restrictions import Restrictions, describe, restrict
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.cell import OnProgress, Running
 from nest.solvers.registry import solver_class
-from nest.solvers.result import SolveResult, plan_to_json
+from nest.solvers.result import SolveResult
 from nest.solvers.run import run_solver
 from nest.units import quanta_to_ns
 from nest.versions import provenance

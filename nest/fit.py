@@ -22,12 +22,12 @@ from nest.cost.model import CostModel
 from nest.cost.presets import get_preset
 from nest.cost.space import cases, strategies
 from nest.errors import InvalidOptionError
-from nest.ir.io import problem_hash
+from nest.ir.io import plan_to_json, problem_hash
 from nest.ir.problem import Problem
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.cell import OnProgress, Running
 from nest.solvers.registry import solver_class
-from nest.solvers.result import SolveResult, plan_to_json
+from nest.solvers.result import SolveResult
 from nest.solvers.run import run_solver
 from nest.units import MAX_TOTAL, format_bytes, quanta_to_ns
 from nest.versions import provenance

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from nest.cost.model import CostModel
 from nest.dp.closed_sets import closed_sets
 from nest.dp.frontier import Gap, Point, Say, ignore, search
+from nest.ir.io import plan_to_json
 from nest.ir.problem import Problem
 from nest.solvers.base import (
     Capabilities,
@@ -18,7 +19,6 @@ from nest.solvers.base import (
     Status,
     ignore_progress,
 )
-from nest.solvers.result import plan_to_json
 
 
 def trace(

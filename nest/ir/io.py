@@ -11,7 +11,7 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -54,6 +54,13 @@ def decode_problem(data: bytes, where: str = "problem") -> Problem:
 def encode(record: Problem | Plan) -> bytes:
     """Return the record as indented JSON with a final newline."""
     return msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
+
+
+def plan_to_json(plan: Plan | None) -> Any:
+    """Return the object that :func:`encode` would write."""
+    if plan is None:
+        return None
+    return msgspec.json.decode(msgspec.json.encode(plan))
 
 
 def write(path: str | Path, record: Problem | Plan) -> None:

@@ -13,11 +13,11 @@ from rich.text import Text
 
 from nest.dp.frontier import Gap
 from nest.errors import InvalidOptionError, NestError
-from nest.ir.io import problem_hash, write_atomically
+from nest.ir.io import plan_to_json, problem_hash, write_atomically
 from nest.pareto import Curve, Frontier, FrontierPoint
 from nest.prove import Proof
 from nest.report.table import TimeScale, plan_text, simple_table
-from nest.solvers.result import SolveResult, plan_to_json
+from nest.solvers.result import SolveResult
 from nest.units import GIB, format_bytes, quanta_to_ns
 from nest.versions import DISTRIBUTION, provenance
 

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from nest.cost.presets import get_preset
 from nest.errors import InvalidPlanError
+from nest.ir.io import plan_to_json
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.solvers.base import Capabilities, Limit, SolverOutput, Status
-from nest.solvers.result import Outcome, plan_to_json
+from nest.solvers.result import Outcome
 from nest.units import format_bytes
 
 if TYPE_CHECKING:

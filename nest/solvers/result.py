@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
+from nest.ir.io import plan_to_json
 from nest.ir.plan import Plan
 from nest.solvers.base import Limit, SolveOptions, Status
 from nest.units import quanta_to_ns
@@ -241,10 +240,3 @@ class SolveResult:
             "score": None if self.score is None else self.score.to_json(),
             "extra": dict(self.extra),
         }
-
-
-def plan_to_json(plan: Plan | None) -> Any:
-    """Return the object that :func:`nest.ir.encode` would write."""
-    if plan is None:
-        return None
-    return msgspec.json.decode(msgspec.json.encode(plan))
