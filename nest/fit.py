@@ -33,7 +33,7 @@ from nest.units import MAX_TOTAL, format_bytes, quanta_to_ns
 from nest.versions import provenance
 
 Question = Literal["devices", "memory"]
-Answer = Literal["yes", "no", "open"]
+Decision = Literal["yes", "no", "open"]
 
 PS_PER_S = 10**12
 SECONDS_PER_DAY = 86_400
@@ -76,7 +76,7 @@ class Trial:
     """
 
     problem: Problem
-    answer: Answer
+    answer: Decision
     result: SolveResult
 
     @property
@@ -423,7 +423,7 @@ class _Asker:
     def __call__(self, problem: Problem, quanta: int) -> Trial:
         """Return whether some plan takes at most so many quanta."""
         result = self.solve(problem, quanta)
-        answer: Answer = "open"
+        answer: Decision = "open"
         step, bound = result.step_quanta, result.lower_bound_quanta
         if step is not None and step <= quanta:
             answer = "yes"

@@ -25,7 +25,7 @@ from nest.ir.plan import RECOMPUTE, Plan, Stage, Strategy
 from nest.ir.problem import Problem
 from nest.restrictions import AXES
 
-Verdict = Literal["fits", "too large", "illegal"]
+MoveVerdict = Literal["fits", "too large", "illegal"]
 
 
 class Move(NamedTuple):
@@ -64,7 +64,7 @@ class Neighbour:
 
     name: str
     detail: str
-    verdict: Verdict
+    verdict: MoveVerdict
     plan: Plan | None
     score: Score | None
     reason: str = ""

@@ -23,7 +23,7 @@ from nest.solvers.registry import get_solver, solver_class, solver_names
 from nest.solvers.result import SolveResult
 from nest.solvers.run import run_solver
 
-Verdict = Literal["proven", "open", "better", "contradiction"]
+PointVerdict = Literal["proven", "open", "better", "contradiction"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Proof:
     point: FrontierPoint
     within: SolveResult
     below: SolveResult | None
-    verdict: Verdict
+    verdict: PointVerdict
     detail: str
 
     @property
@@ -155,7 +155,7 @@ def _judge(
 ) -> Proof:
     """Weigh both answers against the point and the curve."""
     cap = point.memory_bytes
-    verdict: Verdict = "proven"
+    verdict: PointVerdict = "proven"
     details = []
     for capacity, result in ((cap, within), (cap - 1, below)):
         if result is None:
@@ -169,12 +169,17 @@ def _judge(
     return Proof(point, within, below, verdict, "; ".join(details))
 
 
-_SEVERITY: tuple[Verdict, ...] = ("proven", "open", "better", "contradiction")
+_SEVERITY: tuple[PointVerdict, ...] = (
+    "proven",
+    "open",
+    "better",
+    "contradiction",
+)
 
 
 def _weigh(
     curve: Curve, point: FrontierPoint, capacity: int, result: SolveResult
-) -> tuple[Verdict, str]:
+) -> tuple[PointVerdict, str]:
     """Return what one answer shows.
 
     With as much memory as the point needs, its time must be the least; with

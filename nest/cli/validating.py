@@ -25,7 +25,7 @@ from nest.versions import num_cpus
 
 if TYPE_CHECKING:
     from nest.validation.predict import Prediction, Skip
-    from nest.validation.report import Outcome, Selection
+    from nest.validation.report import Assessment, Selection
     from nest.validation.rows import Row
 
 #: Where the measurements are if no file is named, from the project's root.
@@ -204,7 +204,7 @@ def load_predictor() -> Callable[[Row], Prediction | Skip]:
     return predict
 
 
-def _predict_all(rows: Sequence[Row], jobs: int) -> Iterator[Outcome]:
+def _predict_all(rows: Sequence[Row], jobs: int) -> Iterator[Assessment]:
     """Predict rows, in their order."""
     if jobs == 1:
         yield from _predict(rows)
@@ -231,11 +231,11 @@ def _start_process() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _predict_chunk(rows: Sequence[Row]) -> list[Outcome]:
+def _predict_chunk(rows: Sequence[Row]) -> list[Assessment]:
     return list(_predict(rows))
 
 
-def _predict(rows: Sequence[Row]) -> Iterator[Outcome]:
+def _predict(rows: Sequence[Row]) -> Iterator[Assessment]:
     from nest.validation.report import assess
 
     predictor = load_predictor()
@@ -243,7 +243,9 @@ def _predict(rows: Sequence[Row]) -> Iterator[Outcome]:
         yield assess(row, predictor)
 
 
-def _progress(outcomes: Iterator[Outcome], total: int) -> Iterator[Outcome]:
+def _progress(
+    outcomes: Iterator[Assessment], total: int
+) -> Iterator[Assessment]:
     """Pass on outcomes with signs of life on standard error."""
     file = sys.stderr
     is_terminal = file.isatty() and os.environ.get("TERM") != "dumb"

@@ -207,7 +207,7 @@ class Stated(NamedTuple):
     dp: int
 
 
-class Case(NamedTuple):
+class ModelledRun(NamedTuple):
     """A row as a problem with one plan."""
 
     problem: Problem
@@ -276,7 +276,7 @@ def _stated(row: Row) -> Stated | Skip:
 
 
 def _prediction(
-    row: Row, case: Case, verdict: Score, options: PredictOptions
+    row: Row, case: ModelledRun, verdict: Score, options: PredictOptions
 ) -> Prediction:
     """Return the step time, and the memory in the sense of the row.
 
@@ -310,7 +310,7 @@ def build(
     row: Row,
     recompute: Recompute,
     options: PredictOptions = STORED,
-) -> Case | Skip:
+) -> ModelledRun | Skip:
     """Write a row down as a problem and its plan, or say why not."""
     if "schedule ZB" in (row.overlap or ""):
         return Skip("zero-bubble schedule")
@@ -470,7 +470,7 @@ def build(
         virtual_stages=virtual,
         overlap=tuple(overlap),
     )
-    return Case(problem, plan)
+    return ModelledRun(problem, plan)
 
 
 def _sharding_group(row: Row, dp: int) -> int:

@@ -50,7 +50,7 @@ def source_of(row: Row) -> str:
     return row.source or _NOT_STATED
 
 
-class Outcome(NamedTuple):
+class Assessment(NamedTuple):
     """A row, what was measured and what was predicted.
 
     Attributes
@@ -150,7 +150,9 @@ SHOWN = (
 )
 
 
-def assess(row: Row, predict: Callable[[Row], Prediction | Skip]) -> Outcome:
+def assess(
+    row: Row, predict: Callable[[Row], Prediction | Skip]
+) -> Assessment:
     """Predict a row and put the prediction beside what was measured.
 
     A row that cannot be predicted has a reason: this does not raise, unless
@@ -160,7 +162,7 @@ def assess(row: Row, predict: Callable[[Row], Prediction | Skip]) -> Outcome:
     """
     measured_s = measured_step_time_s(row)
     measured_bytes = measured_memory_bytes(row)
-    outcome = Outcome(
+    outcome = Assessment(
         row, measured_s=measured_s, measured_bytes=measured_bytes
     )
     reason = why_unusable(row)
@@ -192,7 +194,7 @@ def _failure(error: Exception) -> Reason:
     return Reason("the prediction failed", f"{type(error).__name__}: {error}")
 
 
-def _compare(outcome: Outcome, prediction: Prediction) -> Outcome:
+def _compare(outcome: Assessment, prediction: Prediction) -> Assessment:
     predicted_s = prediction.step_time_s
     reason = None
     if ran_out_of_memory(outcome.row):
@@ -291,7 +293,7 @@ def spearman(
     return xy / math.sqrt(xx * yy)
 
 
-class Group(NamedTuple):
+class RankingGroup(NamedTuple):
     """Configurations of one model on one cluster at one batch size.
 
     Attributes
@@ -334,7 +336,7 @@ class Group(NamedTuple):
         return chosen / min(self.measured_s) - 1
 
 
-def ranking_groups(outcomes: Iterable[Outcome]) -> list[Group]:
+def ranking_groups(outcomes: Iterable[Assessment]) -> list[RankingGroup]:
     """Return the groups of :data:`MIN_CHOICES` or more configurations.
 
     Rows of a group have the same source, software, precision, model shape,
@@ -342,7 +344,7 @@ def ranking_groups(outcomes: Iterable[Outcome]) -> list[Group]:
     configuration measured more than once counts once, with the mean of both
     times.
     """
-    found: dict[tuple[object, ...], dict[tuple[object, ...], list[Outcome]]]
+    found: dict[tuple[object, ...], dict[tuple[object, ...], list[Assessment]]]
     found = {}
     for outcome in outcomes:
         if outcome.time_error is None:
@@ -397,9 +399,9 @@ _CHOICES = (
 )
 
 
-def _group(choices: list[list[Outcome]]) -> Group:
+def _group(choices: list[list[Assessment]]) -> RankingGroup:
     row = choices[0][0].row
-    return Group(
+    return RankingGroup(
         source=source_of(row),
         title=f"{row.model or 'model'}, {row.num_devices} devices, "
         f"batch {row.global_batch}",
@@ -414,7 +416,7 @@ def _group(choices: list[list[Outcome]]) -> Group:
     )
 
 
-def ranking_figures(groups: Sequence[Group]) -> dict[str, Any]:
+def ranking_figures(groups: Sequence[RankingGroup]) -> dict[str, Any]:
     """Return how well predictions rank configurations, over groups."""
     correlations = [
         group.correlation for group in groups if group.correlation is not None
@@ -431,7 +433,7 @@ def ranking_figures(groups: Sequence[Group]) -> dict[str, Any]:
     }
 
 
-def memory_figures(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def memory_figures(outcomes: Sequence[Assessment]) -> dict[str, Any]:
     """Return the errors of memory, and who is predicted to fit."""
     errors = [(o, e) for o in outcomes if (e := o.memory_error) is not None]
     judged = [o for o in outcomes if o.fits is not None]
@@ -504,7 +506,7 @@ BREAKDOWNS: dict[str, Callable[[Row], str | None]] = {
 
 
 def validation_document(
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[Assessment],
     selection: Selection = EVERYTHING,
     shown: Sequence[Selection] = SHOWN,
 ) -> dict[str, Any]:
@@ -534,14 +536,14 @@ def validation_document(
 
 
 def _figures(
-    outcomes: Sequence[Outcome], selection: Selection
+    outcomes: Sequence[Assessment], selection: Selection
 ) -> dict[str, Any]:
     timed = [o for o in outcomes if selection.takes(o.row, o.row.time_tier)]
     sized = [o for o in outcomes if selection.takes(o.row, o.row.mem_tier)]
     errors = [(o, e) for o in timed if (e := o.time_error) is not None]
     skipped = Counter(o.reason.reason for o in timed if o.reason is not None)
     groups = ranking_groups(timed)
-    by_source: dict[str, list[Group]] = {}
+    by_source: dict[str, list[RankingGroup]] = {}
     for group in groups:
         by_source.setdefault(group.source, []).append(group)
     total = error_figures([error for _, error in errors])
@@ -563,7 +565,7 @@ def _figures(
 
 
 def _by(
-    errors: Sequence[tuple[Outcome, float]],
+    errors: Sequence[tuple[Assessment, float]],
     class_of: Callable[[Row], str | None],
 ) -> dict[str, dict[str, Any]]:
     found: dict[str, list[float]] = {}
@@ -610,7 +612,7 @@ DETAIL_COLUMNS = (
 )
 
 
-def details_csv(outcomes: Iterable[Outcome]) -> str:
+def details_csv(outcomes: Iterable[Assessment]) -> str:
     """Return a CSV file with a line per row; errors are fractions."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")

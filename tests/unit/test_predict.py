@@ -22,7 +22,7 @@ from nest.models.operators import (
     layer_cost,
 )
 from nest.validation.predict import (
-    Case,
+    ModelledRun,
     Prediction,
     PredictOptions,
     Skip,
@@ -57,9 +57,9 @@ def row(**changes: Any) -> Row:
     return replace(plain, **changes)
 
 
-def case(**changes: Any) -> Case:
+def case(**changes: Any) -> ModelledRun:
     found = build(row(**changes), "none")
-    assert isinstance(found, Case), found
+    assert isinstance(found, ModelledRun), found
     return found
 
 
@@ -208,7 +208,7 @@ def test_sharding_groups(text: str, group: int) -> None:
 
 def test_only_layers_recompute() -> None:
     found = build(row(recompute="full"), "full")
-    assert isinstance(found, Case)
+    assert isinstance(found, ModelledRun)
     (stage,) = found.plan.stages
     assert [s.recompute for s in stage.strategies] == [
         "none",
@@ -404,7 +404,7 @@ def test_other_calibrations() -> None:
         launch_ns=2 * a100.launch_ns,
     )
     changed = build(row(), "none", PredictOptions(calibration={"A100": half}))
-    assert isinstance(changed, Case)
+    assert isinstance(changed, ModelledRun)
     for before, after in zip(
         case().problem.graph.kinds, changed.problem.graph.kinds, strict=True
     ):
@@ -417,7 +417,7 @@ def test_other_calibrations() -> None:
     )
     options = PredictOptions(software=software)
     found = build(row(framework="NeMo"), "none", options)
-    assert isinstance(found, Case)
+    assert isinstance(found, ModelledRun)
     assert found.problem.job.overlap["weights"] == 0.25
 
 

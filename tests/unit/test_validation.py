@@ -17,8 +17,8 @@ from nest.units import GIB
 from nest.validation.predict import Prediction, Skip
 from nest.validation.report import (
     BREAKDOWNS,
-    Group,
-    Outcome,
+    Assessment,
+    RankingGroup,
     Selection,
     assess,
     average_ranks,
@@ -338,7 +338,7 @@ def test_a_prediction_stands_beside_the_measurement():
     """3 s instead of 2 s is +50 %; 1 GiB instead of 2 GiB is -50 %."""
     row = make(peak_mem_gb="2", mem_unit="GiB")
     found = assess(row, lambda row: Prediction(3.0, GIB, True, {}))
-    assert found == Outcome(row, None, 2.0, 3.0, 2 * GIB, GIB, True)
+    assert found == Assessment(row, None, 2.0, 3.0, 2 * GIB, GIB, True)
     assert (found.time_error, found.memory_error) == (0.5, -0.5)
 
 
@@ -473,8 +473,8 @@ def test_spearman_of_constants():
     assert spearman([5, 5, 5], [1, 2, 3]) == 0
 
 
-def group(predicted_s, measured_s) -> Group:
-    return Group("paper", "model", predicted_s, measured_s)
+def group(predicted_s, measured_s) -> RankingGroup:
+    return RankingGroup("paper", "model", predicted_s, measured_s)
 
 
 def test_the_loss_of_the_predicted_best():
@@ -546,7 +546,7 @@ def test_memory_figures():
     """2 GiB predicted for 1, 3 for 4: errors +1 and -0.25. Of three that ran
     two are predicted to fit; of two that did not, one is predicted not to."""
 
-    def one(size: int, fits: bool | None, **cells: str) -> Outcome:
+    def one(size: int, fits: bool | None, **cells: str) -> Assessment:
         return assess(
             make(**cells), lambda row: Prediction(1.0, size * GIB, fits, {})
         )
