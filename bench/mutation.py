@@ -197,8 +197,8 @@ MUTATIONS = (
     Mutation(
         "dp: nest-artifact forgets the stash",
         UNIFORM,
-        "further * place.stash",
-        "0 * place.stash",
+        "room // further if further else INFINITE",
+        "INFINITE",
         (
             "tests/properties/test_solvers_agree.py"
             "::test_exact_solvers_agree_under_the_nest_artifact_preset",
@@ -207,8 +207,8 @@ MUTATIONS = (
     Mutation(
         "dp: nest-artifact adds hidden receives",
         UNIFORM,
-        "np.maximum(again, receive_out)",
-        "(again + receive_out)",
+        "np.maximum(gradient, place.recomputed)",
+        "(gradient + place.recomputed)",
         (
             "tests/properties/test_solvers_agree.py"
             "::test_exact_solvers_agree_under_the_nest_artifact_preset",
@@ -568,15 +568,15 @@ MUTATIONS = (
     Mutation(
         "piper: memory counts at the most in flight only",
         PIPER,
-        "alike = bool((low == low[0]).all())",
-        "alike = True",
+        "if least[0] == least.min() == least.max():",
+        "if True:",
         TURNS,
     ),
     Mutation(
         "piper: options are dropped too early",
         PIPER,
-        "for y in (1, self.most_inflight)",
-        "for y in (1,)",
+        "[x.memory(self.most_inflight) for x in found],",
+        "[x.memory(1) for x in found],",
         TURNS,
     ),
     Mutation(

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nest.audits.nest_artifact.importer import (
-    choose_quantum_ps,
-    import_nest_artifact,
-)
+from nest.audits.nest_artifact.importer import import_nest_artifact
+from nest.cost.magnitude import choose_quantum_ps, longest
+from nest.cost.score import score
+from nest.dp.solver import DpSolver
 from nest.errors import InvalidProblemError
 from nest.ir import (
     Activations,
@@ -20,7 +21,9 @@ from nest.ir import (
     decode_problem,
     encode,
 )
+from nest.solvers.base import SolveOptions, Status
 from nest.units import quantise
+from tests.builders import make_cost, make_levels, make_problem
 from tests.documents import (
     Document,
     change,
@@ -220,25 +223,72 @@ def test_quantum_of_shared_instances(shared_data: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("longest_s", "shortest_s", "expected_ps"),
+    ("micro_batches", "latency_s", "fine_ps", "expected_ps"),
     [
-        # 2**53 ps are 9007 s.
-        (9000.0, 100.0, 1),
-        (9100.0, 100.0, 10),
-        (90100.0, 100.0, 100),
-        # A loss of 1e-9 of a pass of 1 s over ten layers without edges needs
-        # q/2 * 30 <= 1e-9 * 0.1 s, that is q <= 6.7 ps.
-        (90100.0, 1.0, 1),
-        (9.1e8, 1e3, 1_000),
-        # 2**60 quanta of 1 ns are 1.15e9 s: a harder limit than the loss.
-        (2e9, 1.0, 10_000),
-        (0.0, 0.0, 1),
+        # 2**53 ps are 9007 s, and a step of one micro-batch 22 latencies.
+        (1, 409.0, math.inf, 1),
+        (1, 410.0, math.inf, 10),
+        (1, 4100.0, math.inf, 100),
+        # finer if asked for, as far as the sync of six is below 2**53 quanta
+        (1, 4100.0, 67.0, 10),
+        (1, 4100.0, 6.7, 10),
+        # and steps, of 4e6 latencies here, below 2**60 quanta
+        (10**6, 1.0, math.inf, 1000),
+        (10**6, 1.0, 6.7, 10),
     ],
 )
 def test_choose_quantum(
-    longest_s: float, shortest_s: float, expected_ps: int
+    micro_batches: int, latency_s: float, fine_ps: float, expected_ps: int
 ) -> None:
-    assert choose_quantum_ps(longest_s, shortest_s, 10, 0) == expected_ps
+    """Two layers without weights, and a message of no bytes.
+
+    ``M + V + 1`` slots of four latencies each: a round trip there and back;
+    then the sync of both layers, with ``⌊lg 1⌋ + 1 + 2`` latencies each.
+    """
+    problem = make_problem(
+        {"a": make_cost(), "b": make_cost()},
+        edges=(("a", "b", 0),),
+        preset="nest-artifact",
+        devices=1,
+        global_batch=micro_batches,
+        topology=make_levels((1, latency_s * 1e9, 1e9)),
+    )
+    step_ns, term_ns = longest(problem)
+    slots = micro_batches + 3
+    assert step_ns == pytest.approx((4 * slots + 6) * latency_s * 1e9)
+    assert term_ns == pytest.approx(6 * latency_s * 1e9)
+    assert choose_quantum_ps(problem, fine_ps) == expected_ps
+
+
+def test_no_quantum_is_coarse_enough() -> None:
+    problem = make_problem(
+        {"a": make_cost(1e21)}, global_batch=2**50, quantum_ps=1
+    )
+    with pytest.raises(
+        ValueError,
+        match=r"expected step times below 8e\+19 s, got up to .* s; correct",
+    ):
+        choose_quantum_ps(problem)
+
+
+@pytest.mark.parametrize("devices", [16, 128, 1024])
+def test_a_slow_top_level_can_be_solved(
+    tmp_path: Path, document: Document, devices: int
+) -> None:
+    """Its quantum allows for the gradient sync across that level."""
+    document |= {
+        "maxDevices": devices,
+        "devices_per_level": [4, devices // 4],
+        "bws": [1e9, 1e3],
+        "maxMemoryPerDevice": 1e11,
+    }
+    for nodes in document["nodes"].values():
+        for layer in nodes:
+            layer["parameterSize"] = 10**9
+    problem = import_nest_artifact(write_document(tmp_path, document))
+    output = DpSolver().solve(problem, SolveOptions())
+    assert output.status is Status.OPTIMAL
+    assert score(problem, output.plan).step_quanta == output.claimed_quanta
 
 
 BAD_FILES = {

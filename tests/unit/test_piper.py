@@ -15,7 +15,6 @@ from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.cost.space import strategies
 from nest.dp.closed_sets import closed_sets
-from nest.dp.solver import DpSolver
 from nest.errors import (
     InvalidPlanError,
     InvalidProblemError,
@@ -560,20 +559,22 @@ def test_memory_beyond_the_tables_is_refused() -> None:
     problem = piper_problem(
         {"a": make_cost()}, memory_bytes=2**53, devices=300
     )
+    assert solve(problem).status is Status.OPTIMAL
+    problem = piper_problem(
+        {"a": make_cost(kept_bytes=2**53)}, memory_bytes=2**53, devices=300
+    )
     with pytest.raises(
         UnsupportedProblemError,
         match=r"\$\.cluster\.device\.memory_bytes: expected at most .* with "
         r"so many devices and layers, got 9007199254740992; correct it",
     ):
-        DpSolver().solve(problem, SolveOptions())
+        solve(problem)
 
 
 def test_the_bound_on_the_largest_load(three: Problem) -> None:
     """(120 + 101 + 2 · 70) / 4 = 90.25 per device, less half a quantum."""
     model = CostModel(three)
-    program = piper.TurnsProgram(
-        model, closed_sets(three.graph), Deadline(None)
-    )
+    program = piper.Program(model, closed_sets(three.graph), Deadline(None))
     assert program.least_load() == 90
 
 
@@ -599,7 +600,7 @@ def test_more_in_flight_never_looks_cheaper() -> None:
         memory_bytes=18,
         recompute=("none", "selective", "full"),
     )
-    program = piper.TurnsProgram(
+    program = piper.Program(
         CostModel(problem), closed_sets(problem.graph), Deadline(None)
     )
     (degree,) = program.degrees
@@ -607,7 +608,9 @@ def test_more_in_flight_never_looks_cheaper() -> None:
 
 
 def fronts(*kinds: tuple[tuple[int, int, int], ...]) -> piper.Fronts:
-    return piper.Fronts(kinds, 5, Deadline(None))
+    """Build fronts of kinds with further options than the first."""
+    every = tuple(((0, 0, 0), *kind) for kind in kinds)
+    return piper.Fronts(every, 5, Deadline(None))
 
 
 def test_the_front_of_equal_layers_counts_them() -> None:
@@ -636,28 +639,21 @@ def test_both_ends_of_the_memory_count() -> None:
 @pytest.mark.parametrize(
     ("points", "kept"),
     [
-        ([(0, 9), (1, 5), (0, 9), (0, 7)], [True, True, False, True]),
-        ([(5, 5), (5, 4), (5, 6), (4, 4)], [True, True, False, True]),
-        ([(3, 1), (2, 2), (1, 3), (2, 3)], [True, True, True, False]),
-        ([(1, 8), (3, 6), (5, 4), (2, 3)], [True] * 4),
-        ([(1, 8), (2, 3), (3, 5), (4, 2)], [True, True, False, True]),
+        ([(0, 9), (1, 5), (0, 9), (0, 7)], [0, 1, 3]),
+        ([(5, 5), (5, 4), (5, 6), (4, 4)], [0, 1, 3]),
+        ([(3, 1), (2, 2), (1, 3), (2, 3)], [0, 1, 2]),
+        ([(1, 8), (3, 6), (5, 4), (2, 3)], [0, 1, 2, 3]),
+        ([(1, 8), (2, 3), (3, 5), (4, 2)], [0, 1, 3]),
+        ([(7, 3), (7, 3), (7, 2), (7, 4)], [0, 2]),
     ],
 )
-def test_staircase(points: list[tuple[int, int]], kept: list[bool]) -> None:
-    low, high = map(list, zip(*points, strict=True))
-    assert piper._staircase(low, high).tolist() == kept
-
-
-def test_staircase_against_every_pair() -> None:
-    rng = np.random.default_rng(7)
-    for _ in range(200):
-        points = rng.integers(0, 8, (12, 2)).tolist()
-        expected = [
-            not any(a <= x and b <= y for a, b in points[:i])
-            for i, (x, y) in enumerate(points)
-        ]
-        low, high = map(list, zip(*points, strict=True))
-        assert piper._staircase(low, high).tolist() == expected
+def test_choices_that_are_cheaper_or_smaller(
+    points: list[tuple[int, int]], kept: list[int]
+) -> None:
+    """Memory at both ends of the in-flight counts; each costs 1 ns more."""
+    least, most = np.array(points).T
+    found = piper._cheaper_or_smaller(np.arange(len(points)), least, most)
+    assert found.tolist() == kept
 
 
 # Import

@@ -15,6 +15,8 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from nest.audits.foreign import (
     MAX_RATE,
     MAX_TIME,
@@ -26,6 +28,7 @@ from nest.audits.foreign import (
     listed,
     make_graph,
 )
+from nest.cost.magnitude import choose_quantum_ps
 from nest.ir.base import Struct
 from nest.ir.cluster import Cluster, Device, Hierarchy, Level
 from nest.ir.graph import Activations, Edge, Graph, LayerCost
@@ -34,12 +37,7 @@ from nest.ir.plan import Recompute
 from nest.ir.problem import Problem
 from nest.units import MAX_TERM
 
-#: Quanta that the longest step may take: so many if that is fine enough, and
-#: never more than the second figure.
-PREFERRED_QUANTA = 2**53
-LARGEST_QUANTA = 2**60
-
-#: Relative loss to rounding aimed at.
+#: Relative loss of a step time to rounding aimed at.
 TARGET_LOSS = 1e-9
 
 _OPTIMIZERS = {
@@ -161,7 +159,8 @@ def import_nest_artifact(path: str | Path) -> Problem:
     -------
     Problem
         A problem with preset ``nest-artifact``. Its quantum is chosen by
-        :func:`choose_quantum_ps`.
+        :func:`~nest.cost.magnitude.choose_quantum_ps`, so that a step time
+        loses at most 1e-9 to rounding where that is possible.
 
     Raises
     ------
@@ -172,54 +171,9 @@ def import_nest_artifact(path: str | Path) -> Problem:
     return import_file(path, _File, _problem)
 
 
-def choose_quantum_ps(
-    longest_s: float, shortest_pass_s: float, num_layers: int, num_edges: int
-) -> int:
-    """Choose the quantum of an imported problem: a power of ten in ps.
-
-    A step time is ``(M + S - 1) · max τ`` plus a sum of a few terms, and a
-    load ``τ`` of a stage is a sum of at most ``3n + e`` terms that each lose
-    half a quantum. Some stage holds at least ``1/n`` of the computation of
-    all ``n`` layers, so the relative loss is at most
-    ``(3n + e) · q/2 / (shortest / n)``.
-
-    The quantum is the smallest for which the longest step stays below 2**53
-    quanta, where floats are exact too. If that loses more than 1e-9, finer
-    ones are taken as long as the longest step stays below 2**60 quanta. It
-    is never below 1 ps; that floor, not the bound, may then decide the loss.
-
-    Parameters
-    ----------
-    longest_s
-        Upper bound of a step time in s, synchronisation left out; the room
-        up to 2**61 quanta is for that.
-    shortest_pass_s
-        Forward and backward time of all layers in s, at the fastest width.
-    num_layers, num_edges
-        Layers ``n`` and edges ``e`` of the graph.
-
-    Returns
-    -------
-    int
-        The quantum in ps.
-    """
-    quantum_ps = 1
-    while longest_s * PS_PER_UNIT / quantum_ps >= PREFERRED_QUANTA:
-        quantum_ps *= 10
-    terms = 3 * num_layers + num_edges
-    fine_s = TARGET_LOSS * shortest_pass_s / num_layers / (terms / 2)
-    while (
-        quantum_ps > max(1.0, fine_s * PS_PER_UNIT)
-        and longest_s * PS_PER_UNIT / (quantum_ps // 10) < LARGEST_QUANTA
-    ):
-        quantum_ps //= 10
-    return quantum_ps
-
-
 def _problem(file: _File, name: str) -> Problem:
     graph = _graph(file)
-    longest_s, shortest_s = _extremes(file)
-    return Problem(
+    problem = Problem(
         name=name,
         source=(
             "imported dp_input file of the NEST artifact (MLSys 2026, commit "
@@ -256,11 +210,10 @@ def _problem(file: _File, name: str) -> Problem:
             schedule="1f1b",
         ),
         preset="nest-artifact",
-        quantum_ps=choose_quantum_ps(
-            longest_s, shortest_s, len(graph.layers), len(graph.edges)
-        ),
         time_unit="instance unit",
     )
+    quantum_ps = choose_quantum_ps(problem, _fine_ps(file, graph))
+    return replace(problem, quantum_ps=quantum_ps)
 
 
 def _graph(file: _File) -> Graph:
@@ -311,27 +264,26 @@ def _edge(ends: tuple[int, int], by_width: dict[int, int]) -> Edge:
     )
 
 
-def _extremes(file: _File) -> tuple[float, float]:
-    """Return the longest step and the shortest pass over all layers, in s.
+def _fine_ps(file: _File, graph: Graph) -> float:
+    """Return a quantum in ps that loses little to rounding.
 
-    The longest step runs all micro-batches and one more per layer through
-    all layers, forward and twice backward (recomputation is charged with the
-    backward latency), and every edge twice up and down the slowest link.
+    A step time is ``(M + S - 1) · max τ`` plus a sum of a few terms, and a
+    load ``τ`` of a stage is a sum of at most ``3n + e`` terms that each lose
+    half a quantum. Some stage holds at least ``1/n`` of the computation of
+    all ``n`` layers, so the relative loss is at most ``(3n + e) · q/2 /
+    (shortest / n)``, with one pass at the fastest width.
     """
-    latency = max(file.latency_per_level)
-    longest = 0.0
-    shortest = math.inf
-    for width, nodes in file.nodes.items():
-        forward = math.fsum(node.optimalLatencyFw for node in nodes)
-        backward = math.fsum(node.optimalLatencyBw for node in nodes)
-        transfers = math.fsum(
-            4 * (edge.communicationCost / min(file.bws) + latency)
-            for edge in file.edges[width]
+    shortest_s = min(
+        math.fsum(
+            time
+            for node in nodes
+            for time in (node.optimalLatencyFw, node.optimalLatencyBw)
         )
-        rounds = int(file.mbsInBatch) + len(nodes)
-        longest = max(longest, rounds * (forward + 2 * backward + transfers))
-        shortest = min(shortest, forward + backward)
-    return longest, shortest
+        for nodes in file.nodes.values()
+    )
+    num_layers = len(graph.layers)
+    terms = 3 * num_layers + len(graph.edges)
+    return TARGET_LOSS * shortest_s / num_layers / (terms / 2) * PS_PER_UNIT
 
 
 def _check_network(file: _File) -> None:

@@ -1,20 +1,19 @@
-"""The program for presets whose stages all share one strategy.
+"""The exact search for NEST's objective, ``(M+S-1) max τ + Y_first``.
 
-With one strategy a stage's offset follows from the number of stages left, so
-the state is (closed set, stages left). Its value, the least ``max τ``, does
-not depend on the number of replicas; only the last step, which picks the
-first stage, the number of stages ``S`` and the replicas ``R``, needs the
-gradient sync. The objective is ``(M+S-1) max τ + Y_first``.
+All stages share one strategy, so a stage's offset follows from the number of
+stages left, and the state is (closed set, stages left). Its value, the least
+``max τ``, does not depend on the number of replicas; only the last step, which
+picks the first stage, the number of stages ``S`` and the replicas ``R``, needs
+the gradient sync.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nest.cost.model import Block, CostModel, LayerTerms
 from nest.cost.space import Case, cases, strategies
@@ -51,19 +50,17 @@ def search(
         Step time in quanta and plan of a warm start, or ``None``.
     """
     best = int(INFINITE) if upper is None else upper
+    gpipe = model.problem.job.schedule == "gpipe"
     # Cases with the same memory share one program.
     alike: dict[tuple[int, int | None], list[Case]] = {}
     for case in cases(model.problem):
-        key = (case.micro_batch, _most_inflight(model, case))
-        alike.setdefault(key, []).append(case)
+        inflight = case.num_micro_batches if gpipe else None
+        alike.setdefault((case.micro_batch, inflight), []).append(case)
     for (micro_batch, inflight), group in alike.items():
         for strategy in strategies(model.problem, micro_batch):
-            program = UniformProgram(
-                model, sets, strategy, micro_batch, inflight
-            )
-            if deadline.passed or not program.fill(
-                max(case.devices for case in group), deadline
-            ):
+            program = Program(model, sets, strategy, micro_batch)
+            devices = max(case.devices for case in group)
+            if not program.fill(devices, inflight, deadline):
                 return SolverOutput(
                     status=(
                         Status.NO_SOLUTION if plan is None else Status.FEASIBLE
@@ -86,30 +83,37 @@ def search(
     )
 
 
-def _most_inflight(model: CostModel, case: Case) -> int | None:
-    """Return ``M`` if the in-flight counts depend on it, else ``None``."""
-    gpipe = model.problem.job.schedule == "gpipe"
-    if gpipe or model.preset.inflight_capped:
-        return case.num_micro_batches
-    return None
+class _Tensors(NamedTuple):
+    """What crosses the cuts of every stage, each of shape (sets, sets).
+
+    Attributes
+    ----------
+    entering_max, leaving_max
+        Largest tensor in bytes per sample; -1 if there is none.
+    entering_bytes
+        All that enter, per micro-batch.
+    """
+
+    entering_max: Ints
+    leaving_max: Ints
+    entering_bytes: Ints
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Sums over ``b - a`` at one place, each of shape (sets, sets).
+class _Place(NamedTuple):
+    """Sums over every ``b - a`` at one place, each of shape (sets, sets).
 
-    ``memory`` holds one micro-batch; each further one adds ``stash``.
+    ``memory`` holds one micro-batch.
     """
 
     forward: Ints
     backward: Ints
     recomputed: Ints
     memory: Ints
-    stash: Ints
+    kept: Ints
 
 
-class UniformProgram:
-    """The program for one strategy, micro-batch and in-flight limit.
+class Program:
+    """The program for one strategy and micro-batch.
 
     Parameters
     ----------
@@ -117,8 +121,6 @@ class UniformProgram:
         Cost terms and closed sets.
     strategy, micro_batch
         What all stages share.
-    most_inflight
-        ``M`` where in-flight counts depend on it, else ``None``.
     """
 
     def __init__(
@@ -127,182 +129,169 @@ class UniformProgram:
         sets: ClosedSets,
         strategy: Strategy,
         micro_batch: int,
-        most_inflight: int | None,
     ) -> None:
         self.model, self.sets = model, sets
-        self._most_inflight = most_inflight
         self.strategy, self.micro_batch = strategy, micro_batch
         problem = model.problem
         self._num_devices = problem.cluster.num_devices
+        self._capacity = problem.cluster.device.memory_bytes
         self._layers = range(len(problem.graph.layers))
-        self._full_recompute = strategy.recompute == "full"
-        #: ``pair[a, b]``: is a ⊂ b and every layer of b - a available?
-        self.pair = np.zeros((sets.count, sets.count), dtype=np.bool_)
-        self.pair[sets.pair_source, sets.pair_target] = True
-        #: Whether every layer can run; each is part of every plan.
-        self.possible = all(
-            model.available(i, strategy, micro_batch) is None
-            for i in self._layers
-        )
-        self._edges()
-        #: ``values[s][a]``: least max τ of s stages over the rest of a.
+        self._samples = micro_batch // strategy.dp
+        #: ``values[s][a]``: least max τ of s + 1 stages over the rest of a;
+        #: ``loads[s][a, b]``: τ of the first of them.
         self.values: list[Ints] = []
         self.loads: list[Ints] = []
 
-    def _layer_terms(self, block: Block) -> list[LayerTerms]:
-        return [
-            terms
-            for i in self._layers
-            if (
-                terms := self.model.layer_terms(
-                    i, self.strategy, self.micro_batch, block
-                )
-            )
-            is not None
-        ]
+    # Stages: arrays over (a, b)
 
     def _sum(self, values: Sequence[int]) -> Ints:
-        """Sum a value per layer over ``b - a``; shape (sets, sets)."""
+        """Sum a value per layer over every ``b - a``."""
         total = self.sets.member.astype(np.int64) @ np.array(
             values, dtype=np.int64
         )
         return total[None, :] - total[:, None]
 
-    def _edges(self) -> None:
-        """Find the largest tensors entering and leaving every stage."""
+    def _bytes(self, values: Sequence[int]) -> Ints:
+        """Sum sizes; what does not fit alone is cut, to stay in 64 bits."""
+        return self._sum([min(size, self._capacity + 1) for size in values])
+
+    def _largest(self, sizes: Sequence[int]) -> Ints:
+        """Return the largest size in every ``b - a``."""
+        largest = np.zeros((self.sets.count, self.sets.count), dtype=np.int64)
+        for size in sorted(set(sizes)):
+            inside = self._sum([int(other == size) for other in sizes])
+            largest[inside > 0] = min(size, self._capacity + 1)
+        return largest
+
+    def _tensors(self) -> _Tensors:
         member = self.sets.member
-        samples = self.micro_batch // self.strategy.dp
-        shape = self.pair.shape
-        self.entering_max = np.full(shape, -1, dtype=np.int64)
-        self.leaving_max = np.full(shape, -1, dtype=np.int64)
-        self.entering_sum = np.zeros(shape, dtype=np.int64)
+        shape = (self.sets.count, self.sets.count)
+        found = _Tensors(
+            np.full(shape, -1), np.full(shape, -1), np.zeros(shape, np.int64)
+        )
         for source, target, size in self.model.edge_bytes(self.strategy.tp):
-            has_source, has_target = member[:, source], member[:, target]
             # Rows are a, columns b: the edge enters b - a if its source is
             # in a and its target in b - a.
+            has_source, has_target = member[:, source], member[:, target]
             enters = has_source[:, None] & ~has_target[:, None] & has_target
             leaves = ~has_source[:, None] & has_source & ~has_target
-            self.entering_max[enters] = np.maximum(
-                self.entering_max[enters], size
-            )
-            self.leaving_max[leaves] = np.maximum(
-                self.leaving_max[leaves], size
-            )
-            self.entering_sum[enters] += size * samples
+            for largest, where in (
+                (found.entering_max, enters),
+                (found.leaving_max, leaves),
+            ):
+                largest[where] = np.maximum(largest[where], size)
+            found.entering_bytes[enters] += size * self._samples
+        return found
 
-    def _transfer(self, largest: Ints, level: int) -> Ints:
+    def _receive(self, largest: Ints, level: int) -> Ints:
         """Time of the slowest edge: the largest, as time grows with size."""
-        samples = self.micro_batch // self.strategy.dp
         sizes, inverse = np.unique(largest, return_inverse=True)
         times = [
-            0 if size < 0 else self.model.edge(level, int(size), samples)
+            0 if size < 0 else self.model.edge(level, int(size), self._samples)
             for size in sizes
         ]
         return np.array(times, dtype=np.int64)[inverse].reshape(largest.shape)
 
-    def fill(self, share: int, deadline: Deadline) -> bool:
-        """Compute the values for every possible number of stages.
-
-        Returns
-        -------
-        bool
-            False if the deadline passed first.
-        """
-        if not self.possible:
-            return True
-        n = self.strategy.devices
-        places: dict[Block, _Place] = {}
-        capacity = self.model.problem.cluster.device.memory_bytes
-        transfers: dict[int, tuple[Ints, Ints]] = {}
-        # Neither the level nor the receive matters for an end of the
-        # pipeline: no edge crosses it.
-        for stages_left in range(1, min(share // n, len(self._layers)) + 1):
-            if deadline.passed:
-                return False
-            offset = (stages_left - 1) * n
-            block = self.model.aligned(Block(1, 0, offset, n))
-            if block not in places:
-                places[block] = self._place(block)
-            place = places[block]
-            further = self._inflight(stages_left) - 1
-            fits = place.memory + further * place.stash
-            load = np.full(self.pair.shape, INFINITE)
-            usable = self.pair & (fits <= capacity)
-            level_in = self._level(offset, offset + n)
-            level_out = self._level(offset - n, offset)
-            for level in (level_in, level_out):
-                if level not in transfers:
-                    transfers[level] = (
-                        self._transfer(self.entering_max, level),
-                        self._transfer(self.leaving_max, level),
-                    )
-            receive_in = transfers[level_in][0]
-            receive_out = transfers[level_out][1]
-            again = place.recomputed
-            if (
-                stages_left == 1
-                and not self.model.preset.last_stage_recomputes
-            ):
-                again = np.zeros_like(again)
-            if self.model.preset.recompute_hides_receive:
-                back = place.backward + np.maximum(again, receive_out)
-            else:
-                back = place.backward + again + receive_out
-            load[usable] = (place.forward + receive_in + back)[usable]
-            self.loads.append(load)
-            if stages_left == 1:
-                self.values.append(load[:, -1].copy())
-            else:
-                self.values.append(
-                    np.maximum(load, self.values[-1][None, :]).min(axis=1)
-                )
-            if (self.values[-1] >= INFINITE).all():
-                break
-        return True
-
-    def _inflight(self, stages_left: int) -> int:
-        if self._most_inflight is None:
-            return stages_left
-        if self.model.problem.job.schedule == "gpipe":
-            return self._most_inflight
-        return min(self._most_inflight, stages_left)
+    def _terms(self, block: Block) -> list[LayerTerms]:
+        found = (
+            self.model.layer_terms(i, self.strategy, self.micro_batch, block)
+            for i in self._layers
+        )
+        return [terms for terms in found if terms is not None]
 
     def _place(self, block: Block) -> _Place:
-        """Sum the terms of every stage at one place."""
-        terms = self._layer_terms(block)
-        kept = self._sum([t.kept_bytes for t in terms])
-        stash = kept
-        if self.model.preset.stash_boundary_only and self._full_recompute:
-            stash = self.entering_sum
+        terms = self._terms(block)
+        kept = self._bytes([t.kept_bytes for t in terms])
         return _Place(
             forward=self._sum([t.forward for t in terms]),
             backward=self._sum([t.backward - t.recomputed for t in terms]),
             recomputed=self._sum([t.recomputed for t in terms]),
-            memory=self._sum([t.static_bytes for t in terms])
+            memory=self._bytes([t.static_bytes for t in terms])
             + kept
-            + self._working([t.working_bytes for t in terms]),
-            stash=stash,
+            + self._largest([t.working_bytes for t in terms]),
+            kept=kept,
         )
 
     def _level(self, first: int, second: int) -> int:
         """Level at which two neighbouring stages' first devices meet."""
         if first < 0 or second >= self._num_devices:
-            return 0
+            return 0  # an end of the pipeline, which no edge crosses
         block = Block(1, 0, second, self.strategy.devices)
         (level,) = self.model.boundary_levels(
             block, forward=True, neighbour=first
         )
         return level
 
-    def _working(self, sizes: Sequence[int]) -> Ints:
-        """Return the largest working set in every ``b - a``."""
-        member = self.sets.member
-        largest = np.zeros(self.pair.shape, dtype=np.int64)
-        for size in sorted(set(sizes)):
-            layers = [i for i, s in enumerate(sizes) if s == size]
-            count = member[:, layers].sum(axis=1)
-            largest[count[None, :] > count[:, None]] = size
-        return largest
+    # Pipelines, from the last stage on
+
+    def fill(
+        self, devices: int, inflight: int | None, deadline: Deadline
+    ) -> bool:
+        """Compute the values for every possible number of stages.
+
+        Parameters
+        ----------
+        devices
+            At most so many for the stages.
+        inflight
+            Micro-batches that each stage keeps; by default as many as there
+            are stages left.
+        deadline
+            When to give up.
+
+        Returns
+        -------
+        bool
+            False if the deadline passed first.
+        """
+        if any(
+            self.model.available(i, self.strategy, self.micro_batch)
+            for i in self._layers
+        ):
+            return not deadline.passed
+        sets, n = self.sets, self.strategy.devices
+        pair = np.zeros((sets.count, sets.count), dtype=np.bool_)
+        pair[sets.pair_source, sets.pair_target] = True
+        tensors = self._tensors()
+        places: dict[Block, _Place] = {}
+        for left in range(1, min(devices // n, len(self._layers)) + 1):
+            if deadline.passed:
+                return False
+            offset = (left - 1) * n
+            block = self.model.aligned(Block(1, 0, offset, n))
+            if block not in places:
+                places[block] = self._place(block)
+            place = places[block]
+            further = (left if inflight is None else inflight) - 1
+            # Recomputing from a stage's inputs, only they are kept.
+            stash = place.kept
+            if self.strategy.recompute == "full":
+                stash = np.minimum(tensors.entering_bytes, self._capacity + 1)
+            room = self._capacity - place.memory
+            usable = pair & (room >= 0)
+            usable &= stash <= (room // further if further else INFINITE)
+            receive = self._receive(
+                tensors.entering_max, self._level(offset, offset + n)
+            )
+            gradient = self._receive(
+                tensors.leaving_max, self._level(offset - n, offset)
+            )
+            # Recomputation hides that receive; the last stage has none.
+            if left > 1:
+                gradient = np.maximum(gradient, place.recomputed)
+            load = np.full(pair.shape, INFINITE)
+            load[usable] = (
+                place.forward + receive + place.backward + gradient
+            )[usable]
+            self.loads.append(load)
+            self.values.append(
+                load[:, -1].copy()
+                if left == 1
+                else np.maximum(load, self.values[-1][None, :]).min(axis=1)
+            )
+            if (self.values[-1] >= INFINITE).all():
+                break
+        return True
 
     def best(
         self, group: Sequence[Case], upper: int
@@ -311,8 +300,8 @@ class UniformProgram:
         n = self.strategy.devices
         allowed = self.model.problem.job.pipeline_parallel
         choices = []
-        for stages in range(1, len(self.values) + 1):
-            worst = int(self.values[stages - 1][0])
+        for stages, value in enumerate(self.values, 1):
+            worst = int(value[0])
             if worst >= INFINITE:
                 continue
             if allowed is not None and stages not in allowed:
@@ -333,68 +322,51 @@ class UniformProgram:
         if answer is None:
             return None
         step, stages, target, case = answer
-        return step, self._plan(stages, target, case, step)
+        return step, self._plan(stages, target, case)
 
     def _step_times(self, stages: int, case: Case) -> Ints:
         """Return the step time for every choice of the first stage."""
         n = self.strategy.devices
-        load = self.loads[stages - 1][0]
-        if stages == 1:
-            rest = np.full(len(load), INFINITE)
-            rest[-1] = 0
+        worst = self.loads[stages - 1][0]
+        if stages > 1:
+            worst = np.maximum(worst, self.values[stages - 2])
         else:
-            rest = self.values[stages - 2]
-        worst = np.maximum(load, rest)
+            worst = np.where(
+                np.arange(len(worst)) == len(worst) - 1, worst, INFINITE
+            )
         block = Block(case.replicas, stages * n, (stages - 1) * n, n)
-        kinds: dict[str, int] = {}
-        sync = []
-        for i, layer in enumerate(self.model.problem.graph.layers):
-            if layer.kind not in kinds:
-                terms = self.model.layer_terms(
-                    i, self.strategy, self.micro_batch, block
-                )
-                kinds[layer.kind] = 0 if terms is None else terms.sync
-            sync.append(kinds[layer.kind])
-        total = self.sets.member.astype(np.int64) @ np.array(sync)
+        sync = self._sum([terms.sync for terms in self._terms(block)])[0]
         slots = case.num_micro_batches + stages - 1
-        reached: NDArray[np.bool_] = worst < INFINITE
-        times = np.full(len(load), INFINITE)
-        times[reached] = (
-            slots * worst[reached]
-            + total[reached]
-            + self.model.sync_constant(block)
-        )
+        times = np.full(len(worst), INFINITE)
+        reached = worst < INFINITE
+        times[reached] = (slots * worst + sync)[reached]
+        times[reached] += self.model.sync_constant(block)
         return times
 
-    def _plan(self, stages: int, target: int, case: Case, step: int) -> Plan:
+    def _plan(self, stages: int, target: int, case: Case) -> Plan:
         """Build a plan whose first stage is closed set ``target``."""
-        member = self.sets.member
-        order = self.model.problem.graph.topological_order()
         cuts = [0, target]
-        for left in range(stages - 1, 0, -1):
-            if left == 1:
-                cuts.append(self.sets.count - 1)
-            else:
-                through = np.maximum(
-                    self.loads[left - 1][cuts[-1]], self.values[left - 2]
-                )
-                cuts.append(int(np.argmin(through)))
-        result = []
-        for source, end in itertools.pairwise(cuts):
-            inside = member[end] & ~member[source]
-            result.append(
+        for left in range(stages - 1, 1, -1):
+            through = np.maximum(
+                self.loads[left - 1][cuts[-1]], self.values[left - 2]
+            )
+            cuts.append(int(np.argmin(through)))
+        if stages > 1:
+            cuts.append(self.sets.count - 1)
+        graph, member = self.model.problem.graph, self.sets.member
+        return Plan(
+            replicas=case.replicas,
+            micro_batch=self.micro_batch,
+            stages=tuple(
                 Stage(
                     layers=tuple(
-                        self.model.problem.graph.layers[i].id
-                        for i in order
-                        if inside[i]
+                        graph.layers[i].id
+                        for i in graph.topological_order()
+                        if member[end, i] and not member[start, i]
                     ),
                     devices=self.strategy.devices,
                     strategy=self.strategy,
                 )
-            )
-        return Plan(
-            replicas=case.replicas,
-            micro_batch=self.micro_batch,
-            stages=tuple(result),
+                for start, end in itertools.pairwise(cuts)
+            ),
         )

@@ -7,21 +7,22 @@ bytes of the edges. Formulas: reference/piper.md.
 
 from __future__ import annotations
 
-import math
 from decimal import ROUND_CEILING, Decimal
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from nest.audits.foreign import (
     MAX_RATE,
     MAX_TIME,
     NS_PER_UNIT,
-    PS_PER_UNIT,
     check_ids,
     check_range,
     import_file,
     listed,
     make_graph,
 )
+from nest.cost.magnitude import choose_quantum_ps
 from nest.ir.base import Struct
 from nest.ir.cluster import Cluster, Device, Hierarchy, Level
 from nest.ir.graph import Activations, Edge, Graph, LayerCost
@@ -119,8 +120,7 @@ def import_piper(
     -------
     Problem
         A problem with preset ``piper``, whose step time is Piper's TPS. Its
-        quantum is the smallest power of ten in ps that keeps every sum of
-        times below 2**53 quanta.
+        quantum is chosen by :func:`~nest.cost.magnitude.choose_quantum_ps`.
 
     Raises
     ------
@@ -291,7 +291,7 @@ def _check_pair(where: str, alternatives: list[_Alternative]) -> None:
 
 
 def _problem(file: _File, setting: _Setting, name: str) -> Problem:
-    return Problem(
+    problem = Problem(
         name=name,
         source=(
             "imported input file of Piper (NeurIPS 2021, commit d7fc8cf); "
@@ -317,9 +317,9 @@ def _problem(file: _File, setting: _Setting, name: str) -> Problem:
             recompute=("none", "selective"),
         ),
         preset="piper",
-        quantum_ps=_choose_quantum_ps(file, setting),
         time_unit="instance unit",
     )
+    return replace(problem, quantum_ps=choose_quantum_ps(problem))
 
 
 def _graph(file: _File) -> Graph:
@@ -397,30 +397,3 @@ def _exact(size: float) -> Decimal:
 
 def _whole(size: Decimal) -> int:
     return int(size.to_integral_value(rounding=ROUND_CEILING))
-
-
-def _choose_quantum_ps(file: _File, setting: _Setting) -> int:
-    """Return the finest power of ten in ps that keeps sums below 2**53."""
-
-    def slowest(node: _Node) -> float:
-        return max(
-            alternative.timePerSample
-            + 4
-            * (
-                alternative.parameterSize / setting.micro_batches
-                + math.fsum(alternative.syncTimeFw.values())
-                + math.fsum(alternative.syncTimeBw.values())
-            )
-            / setting.bandwidth_bytes_per_s
-            for alternatives in node.TMPCs.values()
-            for alternative in alternatives
-        )
-
-    longest = math.fsum(slowest(node) for node in file.nodes) + math.fsum(
-        4 * edge.communicationCost / setting.bandwidth_bytes_per_s
-        for edge in file.edges
-    )
-    quantum_ps = 1
-    while longest * PS_PER_UNIT / quantum_ps >= MAX_TERM:
-        quantum_ps *= 10
-    return quantum_ps

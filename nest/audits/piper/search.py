@@ -1,4 +1,4 @@
-"""The program for presets whose data ranks take turns (Piper's objective).
+"""The exact search for Piper's objective, the least largest load.
 
 A stage ``b - a`` with degrees ``t`` and ``d`` and ``y`` micro-batches in
 flight takes a load that no other stage changes, and ``y = ⌈s/d⌉`` needs of
@@ -20,19 +20,18 @@ below it is solved.
 
 from __future__ import annotations
 
-import bisect
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nest.cost.model import CostModel
 from nest.cost.space import cases, stage_counts, strategies
 from nest.dp.closed_sets import ClosedSets
 from nest.dp.errors import OutOfTimeError
+from nest.dp.frontier import non_dominated_rows
 from nest.dp.stages import INFINITE, Ints
 from nest.errors import UnsupportedProblemError
 from nest.ir.plan import Plan, Recompute, Stage, Strategy
@@ -79,7 +78,7 @@ def search(
     best = int(INFINITE) if upper is None else upper
     bound = 0
     try:
-        program = TurnsProgram(model, sets, deadline)
+        program = Program(model, sets, deadline)
         bound = program.least_load()
         reached = program.rough(bound)
         if reached is None:
@@ -90,11 +89,11 @@ def search(
         while low < high:
             # What the rough search reached is a plan to start from.
             middle = high - 1 if plan is None else (low + high) // 2
-            found = program.within(int(loads[middle]))
-            if found is None:
+            stages = program.within(int(loads[middle]))
+            if stages is None:
                 low, bound = middle + 1, int(loads[middle]) + 1
                 continue
-            best, plan = found
+            best, plan = program.largest(stages), program.plan(stages)
             high = int(np.searchsorted(loads, best))
             report(
                 Progress(
@@ -120,6 +119,9 @@ def search(
     )
 
 
+# The alternatives of layers, and of bags of them
+
+
 class Option(NamedTuple):
     """One alternative of a layer: quanta, and ``kept * y + static`` bytes."""
 
@@ -128,23 +130,31 @@ class Option(NamedTuple):
     static_bytes: int
     recompute: Recompute
 
+    def memory(self, inflight: int) -> int:
+        """Return the bytes with so many micro-batches in flight."""
+        return self.kept_bytes * inflight + self.static_bytes
+
 
 class Front(NamedTuple):
     """Non-dominated choices of several layers, by rising computation.
 
-    Arrays of one length: quanta and bytes on top of everyone's first option.
+    Arrays of one length: quanta and bytes on top of everyone's first option;
+    the point of the bag without its last layer that a point stems from, and
+    what the last layer chose.
     """
 
     compute: Ints
     kept_bytes: Ints
     static_bytes: Ints
+    before: Ints
+    chosen: Ints
 
 
-#: What the further options of a layer add to its first: (quanta, kept,
+#: What the options of a layer add to its first: rows of (quanta, kept,
 #: static). Layers with equal differences are alike.
 Differences = tuple[tuple[int, int, int], ...]
 
-_EMPTY = Front(*(np.zeros(1, dtype=np.int64) for _ in range(3)))
+_EMPTY = Front(*(np.zeros(1, dtype=np.int64) for _ in Front._fields))
 
 
 class Fronts:
@@ -153,7 +163,7 @@ class Fronts:
     Parameters
     ----------
     kinds
-        What the layers of each kind differ by.
+        What the options of each kind of layer differ by.
     most_inflight
         Largest ``y``. Memory is linear in it, so what is no better at 1 and
         at this end is no better in between.
@@ -167,95 +177,59 @@ class Fronts:
         most_inflight: int,
         deadline: Deadline,
     ) -> None:
-        self.kinds = kinds
+        self.kinds = [np.array(kind, dtype=np.int64) for kind in kinds]
         self._most_inflight = most_inflight
         self._deadline = deadline
         self._known: dict[tuple[int, ...], Front] = {(): _EMPTY}
 
     def of(self, bag: tuple[int, ...]) -> Front:
         """Return the front of a bag: kinds of layers, ascending."""
-        size = len(bag)
-        while bag[:size] not in self._known:
-            size -= 1
-        front = self._known[bag[:size]]
-        for end in range(size + 1, len(bag) + 1):
+        if bag not in self._known:
+            front = self.of(bag[:-1])
             if self._deadline.passed:
                 raise OutOfTimeError
-            front = self._merge(front, self.kinds[bag[end - 1]])
-            self._known[bag[:end]] = front
-        return front
+            self._known[bag] = self._merge(front, self.kinds[bag[-1]])
+        return self._known[bag]
 
-    def _merge(self, front: Front, differences: Differences) -> Front:
-        options = np.array(((0, 0, 0), *differences), dtype=np.int64)
-        return self._prune(
-            Front(
-                *(
-                    (column[None, :] + options[:, [i]]).ravel()
-                    for i, column in enumerate(front)
-                )
-            )
+    def _merge(self, front: Front, options: Ints) -> Front:
+        chosen, before = np.divmod(
+            np.arange(len(options) * len(front.compute)), len(front.compute)
         )
-
-    def _prune(self, front: Front) -> Front:
-        low = front.kept_bytes + front.static_bytes
-        high = front.kept_bytes * self._most_inflight + front.static_bytes
-        alike = bool((low == low[0]).all())
-        if alike:
-            order = np.argsort(front.compute, kind="stable")
-        else:
-            order = np.lexsort((high, low, front.compute))
-        low, high = low[order], high[order]
-        if alike:
-            # One memory decides: keep what needs less than all before it.
-            keep = np.ones(len(order), dtype=np.bool_)
-            keep[1:] = high[1:] < np.minimum.accumulate(high)[:-1]
-        else:
-            keep = _staircase(low.tolist(), high.tolist())
-        return Front(*(column[order][keep] for column in front))
+        compute, kept, static = (
+            column[before] + options[chosen, i]
+            for i, column in enumerate(front[:3])
+        )
+        least, most = kept + static, kept * self._most_inflight + static
+        rows = _cheaper_or_smaller(compute, least, most)
+        columns = compute, kept, static, before, chosen
+        return Front(*(column[rows] for column in columns))
 
     def choose(self, bag: tuple[int, ...], point: int) -> list[int]:
         """Return which option each layer of a bag uses at a front's point."""
         chosen = []
-        target = [int(column[point]) for column in self.of(bag)]
-        while bag:
-            front = self.of(bag[:-1])
-            for number, difference in enumerate(
-                ((0, 0, 0), *self.kinds[bag[-1]])
-            ):
-                before = [
-                    total - part
-                    for total, part in zip(target, difference, strict=True)
-                ]
-                same = np.ones(len(front.compute), dtype=np.bool_)
-                for column, value in zip(front, before, strict=True):
-                    same &= column == value
-                if same.any():
-                    chosen.append(number)
-                    target, bag = before, bag[:-1]
-                    break
-            else:
-                raise AssertionError("a point that no option leads to")
+        for size in range(len(bag), 0, -1):
+            front = self.of(bag[:size])
+            chosen.append(int(front.chosen[point]))
+            point = int(front.before[point])
         return chosen[::-1]
 
 
-def _staircase(low: list[int], high: list[int]) -> NDArray[np.bool_]:
-    """Return which points no earlier one is at most equal to in both."""
-    keep = np.zeros(len(low), dtype=np.bool_)
-    lows: list[int] = []
-    highs: list[int] = []
-    for i, (x, y) in enumerate(zip(low, high, strict=True)):
-        at = bisect.bisect_right(lows, x)
-        if at and highs[at - 1] <= y:
-            continue
-        keep[i] = True
-        end = at
-        while end < len(highs) and highs[end] >= y:
-            end += 1
-        # an equal x before it has a larger y
-        start = at - 1 if at and lows[at - 1] == x else at
-        lows[start:end] = [x]
-        highs[start:end] = [y]
-    return keep
+def _cheaper_or_smaller(compute: Ints, least: Ints, most: Ints) -> Ints:
+    """Return non-dominated rows of one column of time and two of memory.
+
+    They are in the order of the first.
+    """
+    order = np.lexsort((most, least, compute))
+    least, most = least[order], most[order]
+    if least[0] == least.min() == least.max():
+        # One memory decides: keep what needs less than all before it.
+        keep = np.ones(len(order), dtype=np.bool_)
+        keep[1:] = most[1:] < np.minimum.accumulate(most)[:-1]
+        rows = np.flatnonzero(keep)
+    else:
+        rows = non_dominated_rows(np.zeros_like(order), [least, most], None)
+    found: Ints = order[rows]
+    return found
 
 
 class Degree:
@@ -265,63 +239,64 @@ class Degree:
     ----------
     program
         Whose degree it is.
-    tp
-        The degree.
     alike
         Strategies with it, one per recompute choice.
-    data_parallel
-        Legal ``d``, ascending.
 
     Attributes
     ----------
+    tp
+        The degree.
+    options
+        Per layer what it may choose, the least computation first.
     compute
         ``P``: (pairs, ``y`` from 1 on), quanta; INFINITE where nothing fits,
-        as it does beyond the last ``y``.
-    usable
-        Per pair: can every layer run?
+        as it does beyond the last ``y``. Until :meth:`refine` it may be more
+        where not all first options fit.
+    edge_bytes, weight_bytes
+        Of every pair, as floats.
     """
 
-    def __init__(
-        self,
-        program: TurnsProgram,
-        tp: int,
-        alike: Sequence[Strategy],
-        data_parallel: Sequence[int],
-    ) -> None:
-        self.tp, self.data_parallel = tp, tuple(data_parallel)
-        self.program = program
+    def __init__(self, program: Program, alike: Sequence[Strategy]) -> None:
+        self.program, self.tp = program, alike[0].tp
         model, micro_batch = program.model, program.micro_batch
         self.most_inflight = min(
-            program.num_micro_batches, program.num_devices - tp + 1
+            program.num_micro_batches, program.num_devices - self.tp + 1
         )
-        self.options = [
-            self._options(model, layer, alike, micro_batch)
-            for layer in range(len(model.problem.graph.layers))
-        ]
-        self.usable = (
-            program.pair_sums([not options for options in self.options]) == 0
+        layers = range(len(model.problem.graph.layers))
+        self.options = [self._options(layer, alike) for layer in layers]
+        self.weight_bytes = program.pair_sums(
+            [
+                model.weight_bytes(layer, alike[0], micro_batch)
+                if self.options[layer]
+                else 0
+                for layer in layers
+            ]
+        ).astype(np.float64)
+        self.edge_bytes = self._edges().astype(np.float64)
+        numbers: dict[Differences, int] = {}
+        #: Kind of every layer with a choice; -1 of the others.
+        self._kinds = np.array(
+            [
+                numbers.setdefault(_differences(options), len(numbers))
+                if len(options) > 1
+                else -1
+                for options in self.options
+            ]
         )
-        weights = [
-            model.weight_bytes(layer, alike[0], micro_batch) if options else 0
-            for layer, options in enumerate(self.options)
-        ]
-        self.weight_bytes = program.pair_sums(weights).astype(np.float64)
-        self.edge_bytes = self._edges(micro_batch).astype(np.float64)
-        self._kinds()
+        self.fronts = Fronts(
+            tuple(numbers), self.most_inflight, program.deadline
+        )
         self._bounds()
 
-    def _options(
-        self,
-        model: CostModel,
-        layer: int,
-        alike: Sequence[Strategy],
-        micro_batch: int,
-    ) -> list[Option]:
-        """Return what a layer may choose, the least computation first."""
-        beyond = self.program.capacity + 1
-        found = []
+    def _options(self, layer: int, alike: Sequence[Strategy]) -> list[Option]:
+        """Return the non-dominated alternatives, the fastest first."""
+        program = self.program
+        beyond = program.capacity + 1
+        found: list[Option] = []
         for strategy in alike:
-            terms = model.layer_terms(layer, strategy, micro_batch, None)
+            terms = program.model.layer_terms(
+                layer, strategy, program.micro_batch, None
+            )
             if terms is not None:
                 found.append(
                     Option(
@@ -331,27 +306,21 @@ class Degree:
                         strategy.recompute,
                     )
                 )
-        found.sort(
-            key=lambda x: (
-                x.compute,
-                x.kept_bytes + x.static_bytes,
-                x.kept_bytes,
+        if not found:
+            return []
+        rows = _cheaper_or_smaller(
+            *(
+                np.array(column, dtype=np.int64)
+                for column in (
+                    [x.compute for x in found],
+                    [x.memory(1) for x in found],
+                    [x.memory(self.most_inflight) for x in found],
+                )
             )
         )
-        kept: list[Option] = []
-        for option in found:
-            if not any(self._no_worse(other, option) for other in kept):
-                kept.append(option)
-        return kept
+        return [found[row] for row in rows.tolist()]
 
-    def _no_worse(self, one: Option, other: Option) -> bool:
-        return one.compute <= other.compute and all(
-            one.kept_bytes * y + one.static_bytes
-            <= other.kept_bytes * y + other.static_bytes
-            for y in (1, self.most_inflight)
-        )
-
-    def _edges(self, micro_batch: int) -> Ints:
+    def _edges(self) -> Ints:
         """Return the bytes that enter and leave every stage."""
         program = self.program
         member = program.sets.member.astype(np.int64)
@@ -359,7 +328,7 @@ class Degree:
         at_source = np.zeros((num_layers, num_layers), dtype=np.int64)
         at_target = np.zeros_like(at_source)
         for source, target, sent, received in program.model.edge_ends(
-            self.tp, micro_batch
+            self.tp, program.micro_batch
         ):
             at_source[source, target] = sent
             at_target[source, target] = received
@@ -370,63 +339,35 @@ class Degree:
         crossing: Ints = into[a, b] - into[a, a] + out[b, b] - out[a, b]
         return crossing
 
-    def _kinds(self) -> None:
-        """Find layers whose options differ alike."""
-        numbers: dict[Differences, int] = {}
-        kinds = []
-        for options in self.options:
-            kind = -1
-            if len(options) > 1:
-                first = options[0]
-                differences = tuple(
-                    (
-                        option.compute - first.compute,
-                        option.kept_bytes - first.kept_bytes,
-                        option.static_bytes - first.static_bytes,
-                    )
-                    for option in options[1:]
-                )
-                kind = numbers.setdefault(differences, len(numbers))
-            kinds.append(kind)
-        self._kind_array = np.array(kinds)
-        self.fronts = Fronts(
-            tuple(numbers), self.most_inflight, self.program.deadline
-        )
-
     def _bounds(self) -> None:
         """Set ``P`` where all first options fit; else bound it from above."""
         program = self.program
-        firsts = [
-            options[0] if options else Option(0, 0, 0, "none")
-            for options in self.options
-        ]
-        self._first_compute = program.pair_sums([x.compute for x in firsts])
-        self._kept = program.pair_sums([x.kept_bytes for x in firsts])
-        self._static = program.pair_sums([x.static_bytes for x in firsts])
+        usable = program.pair_sums([not x for x in self.options]) == 0
+        # A layer without options makes its stages unusable.
+        options = [x or [Option(0, 0, 0, "none")] for x in self.options]
+        self._first_compute = program.pair_sums(
+            [x[0].compute for x in options]
+        )
+        self._kept = program.pair_sums([x[0].kept_bytes for x in options])
+        self._static = program.pair_sums([x[0].static_bytes for x in options])
         columns = []
         #: Pairs with a choice, for every ``y`` from 1.
         self._open: list[Ints] = []
         for y in range(1, self.most_inflight + 1):
             smallest = [
-                min(
-                    (x.kept_bytes * y + x.static_bytes, x.compute)
-                    for x in options
-                )
-                if options
-                else (0, 0)
-                for options in self.options
+                min((o.memory(y), o.compute) for o in x) for x in options
             ]
             least_bytes = program.pair_sums([size for size, _ in smallest])
-            possible = self.usable & (least_bytes <= program.capacity)
+            possible = usable & (least_bytes <= program.capacity)
             if not possible.any():
                 break
-            most = program.pair_sums([compute for _, compute in smallest])
+            compute = program.pair_sums([time for _, time in smallest])
             fits = self._kept * y + self._static <= program.capacity
-            most[fits] = self._first_compute[fits]
-            columns.append(np.where(possible, most, INFINITE))
+            compute[fits] = self._first_compute[fits]
+            columns.append(np.where(possible, compute, INFINITE))
             self._open.append(np.flatnonzero(possible & ~fits))
         if not columns:
-            columns.append(np.full(len(self.usable), INFINITE))
+            columns.append(np.full(len(usable), INFINITE))
         # What fits with more in flight fits with fewer.
         self.compute = np.minimum.accumulate(
             np.stack(columns, axis=1)[:, ::-1], axis=1
@@ -442,30 +383,24 @@ class Degree:
             table may keep more than ``P``.
         """
         places: dict[tuple[int, ...], list[tuple[int, int]]] = {}
-        bags: dict[int, tuple[int, ...]] = {}
         for y, pairs in enumerate(self._open, 1):
             below = self._first_compute[pairs] <= most_compute[y - 1, pairs]
             for pair in pairs[below].tolist():
-                if pair not in bags:
-                    bags[pair] = self._bag(pair)
-                places.setdefault(bags[pair], []).append((pair, y))
+                places.setdefault(self._bag(pair), []).append((pair, y))
         for bag, found in places.items():
             front = self.fronts.of(bag)
-            pairs, ys = np.array(found, dtype=np.int64).T
-            for part in _parts(len(pairs), len(front.compute)):
-                chosen = self._cheapest(front, pairs[part], ys[part])
-                self.compute[pairs[part], ys[part] - 1] = (
-                    self._first_compute[pairs[part]] + front.compute[chosen]
+            # in parts, so that comparing takes little memory
+            step = max(1, 2**22 // len(front.compute))
+            for start in range(0, len(found), step):
+                pairs, ys = np.array(found[start : start + step]).T
+                point = self._cheapest(front, pairs, ys)
+                self.compute[pairs, ys - 1] = (
+                    self._first_compute[pairs] + front.compute[point]
                 )
 
     def _bag(self, pair: int) -> tuple[int, ...]:
         """Return the kinds of a stage's layers that have a choice."""
-        sets = self.program.sets
-        inside = (
-            sets.member[sets.pair_target[pair]]
-            & ~sets.member[sets.pair_source[pair]]
-        )
-        kinds = self._kind_array[inside]
+        kinds = self._kinds[self.program.inside(pair)]
         return tuple(np.sort(kinds[kinds >= 0]).tolist())
 
     def _cheapest(self, front: Front, pairs: Ints, ys: Ints) -> Ints:
@@ -482,21 +417,31 @@ class Degree:
         one = np.array([pair]), np.array([inflight])
         point = int(self._cheapest(self.fronts.of(bag), *one)[0])
         used: dict[int, list[int]] = {}
-        chosen = self.fronts.choose(bag, point)
-        for kind, number in zip(bag, chosen, strict=True):
+        for kind, number in zip(
+            bag, self.fronts.choose(bag, point), strict=True
+        ):
             used.setdefault(kind, []).append(number)
         found = {}
         for layer in self.program.layers(pair):
-            kind = int(self._kind_array[layer])
+            kind = int(self._kinds[layer])
             number = used[kind].pop() if kind >= 0 else 0
             found[layer] = self.options[layer][number].recompute
         return found
 
 
-def _parts(length: int, width: int, most: int = 2**22) -> list[slice]:
-    """Split rows so that a part has about ``most`` elements."""
-    step = max(1, most // width)
-    return [slice(i, i + step) for i in range(0, length, step)]
+def _differences(options: Sequence[Option]) -> Differences:
+    first = options[0]
+    return tuple(
+        (
+            option.compute - first.compute,
+            option.kept_bytes - first.kept_bytes,
+            option.static_bytes - first.static_bytes,
+        )
+        for option in options
+    )
+
+
+# Stages and pipelines
 
 
 @dataclass(frozen=True)
@@ -514,7 +459,7 @@ class Way:
         return self.dp * self.degree.tp
 
 
-class _Placed(NamedTuple):
+class Placed(NamedTuple):
     """A stage of a plan: its pair, its way, micro-batches in flight."""
 
     pair: int
@@ -522,7 +467,7 @@ class _Placed(NamedTuple):
     inflight: int
 
 
-class TurnsProgram:
+class Program:
     """The tables of a problem, and the search for a plan within a bound.
 
     Parameters
@@ -541,37 +486,50 @@ class TurnsProgram:
         self.num_devices = problem.cluster.num_devices
         (self.micro_batch,) = problem.job.micro_batches
         self.num_micro_batches = problem.job.global_batch // self.micro_batch
-        device = problem.cluster.device
-        self.capacity = device.memory_bytes - device.reserve_bytes
-        most = self.num_devices * len(problem.graph.layers)
-        if 4 * most * (self.capacity + 1) > MAX_BYTES:
-            raise UnsupportedProblemError(
-                f"$.cluster.device.memory_bytes: expected at most "
-                f"{MAX_BYTES // (4 * most) - 1} with so many devices and "
-                f"layers, got {device.memory_bytes}; correct it"
-            )
+        by_tp: dict[int, dict[int, list[Strategy]]] = {}
+        for strategy in strategies(problem, self.micro_batch):
+            by_dp = by_tp.setdefault(strategy.tp, {})
+            by_dp.setdefault(strategy.dp, []).append(strategy)
+        self.capacity = self._capacity(
+            [by_dp[min(by_dp)] for by_dp in by_tp.values()]
+        )
         #: Allowed numbers of stages, ascending; ``None`` for all.
         self._allowed = None
         if problem.job.pipeline_parallel is not None:
             (case,) = cases(problem)
             self._allowed = stage_counts(problem, case)
-        alike: dict[int, list[Strategy]] = {}
-        degrees: dict[int, set[int]] = {}
-        for strategy in strategies(problem, self.micro_batch):
-            degrees.setdefault(strategy.tp, set()).add(strategy.dp)
-            if strategy.dp == min(degrees[strategy.tp]):
-                alike.setdefault(strategy.tp, []).append(strategy)
-        self.degrees = [
-            Degree(self, tp, alike[tp], sorted(degrees[tp]))
-            for tp in sorted(alike)
-        ]
-        self.ways = [
-            self._way(degree, dp)
-            for degree in self.degrees
-            for dp in degree.data_parallel
-        ]
         starts = np.arange(sets.count + 1)
         self._first_pair = np.searchsorted(sets.pair_source, starts)
+        self.degrees: list[Degree] = []
+        self.ways: list[Way] = []
+        for _, by_dp in sorted(by_tp.items()):
+            degree = Degree(self, by_dp[min(by_dp)])
+            self.degrees.append(degree)
+            self.ways += [self._way(degree, dp) for dp in sorted(by_dp)]
+
+    def _capacity(self, choices: list[list[Strategy]]) -> int:
+        """Return the memory of a device, or more than any stage can need."""
+        problem = self.model.problem
+        device = problem.cluster.device
+        layers = range(len(problem.graph.layers))
+        need = [0] * len(layers)
+        for strategy in itertools.chain(*choices):
+            for layer in layers:
+                terms = self.model.layer_terms(
+                    layer, strategy, self.micro_batch, None
+                )
+                if terms is not None:
+                    size = self.num_devices * terms.kept_bytes
+                    need[layer] = max(need[layer], size + terms.static_bytes)
+        capacity = min(device.memory_bytes - device.reserve_bytes, sum(need))
+        most = 4 * self.num_devices * len(layers)
+        if most * (capacity + 1) > MAX_BYTES:
+            raise UnsupportedProblemError(
+                f"$.cluster.device.memory_bytes: expected at most "
+                f"{MAX_BYTES // most - 1} with so many devices and "
+                f"layers, got {device.memory_bytes}; correct it"
+            )
+        return capacity
 
     def pair_sums(self, values: Sequence[int]) -> Ints:
         """Sum a value per layer over every ``b - a``; shape (pairs,)."""
@@ -580,15 +538,20 @@ class TurnsProgram:
         )
         return total[self.sets.pair_target] - total[self.sets.pair_source]
 
+    def inside(self, pair: int) -> Ints:
+        """Return the layers of a stage."""
+        sets = self.sets
+        found: Ints = np.flatnonzero(
+            sets.member[sets.pair_target[pair]]
+            & ~sets.member[sets.pair_source[pair]]
+        )
+        return found
+
     def layers(self, pair: int) -> list[int]:
         """Return the layers of a stage, sources first."""
-        member = self.sets.member
-        inside = (
-            member[self.sets.pair_target[pair]]
-            & ~member[self.sets.pair_source[pair]]
-        )
+        inside = set(self.inside(pair).tolist())
         order = self.model.problem.graph.topological_order()
-        return [layer for layer in order if inside[layer]]
+        return [layer for layer in order if layer in inside]
 
     def _way(self, degree: Degree, dp: int) -> Way:
         edges = self.model.exchange_ns(degree.edge_bytes, dp)
@@ -607,6 +570,8 @@ class TurnsProgram:
             + self.model.all_quanta(sync, "gradient sync"),
             ceil_div(ranks, dp),
         )
+
+    # Bounds on the largest load
 
     def least_load(self) -> int:
         """Return a lower bound on the largest load of every plan.
@@ -633,17 +598,17 @@ class TurnsProgram:
         Within about 2 % of what can be had without knapsacks; ``bound`` is
         a lower bound. To be called before :meth:`refine`.
         """
-        stages = self._within(int(INFINITE))
+        stages = self.within(int(INFINITE))
         if stages is None:
             return None
-        best = self._worst(stages)
+        best = self.largest(stages)
         while (best - bound) * 64 > best:
             middle = (bound + best) // 2
-            stages = self._within(middle)
+            stages = self.within(middle)
             if stages is None:
                 bound = middle + 1
             else:
-                best = self._worst(stages)
+                best = self.largest(stages)
         return best
 
     def refine(self, limit: int) -> None:
@@ -655,8 +620,7 @@ class TurnsProgram:
                     last = most[min(way.most_inflight, len(most)) - 1]
                     np.maximum(last, self._compute(way, limit), out=last)
             # A way that allows y in flight allows less.
-            most = np.maximum.accumulate(most[::-1], axis=0)[::-1]
-            degree.refine(most)
+            degree.refine(np.maximum.accumulate(most[::-1], axis=0)[::-1])
 
     def loads(self, bound: int, end: int) -> Ints:
         """Return the loads of stages from ``bound`` to before ``end``."""
@@ -682,7 +646,25 @@ class TurnsProgram:
         compute[room < 0] = -1
         return compute
 
-    def _limits(self, limit: int) -> Ints:
+    # A plan within a limit
+
+    def within(self, limit: int) -> list[Placed] | None:
+        """Return stages with loads of at most ``limit``, or ``None``."""
+        most = self._most_behind(limit)
+        if self._allowed is None:
+            ranks = self._ranks(most, None)
+            if ranks[0, -1] >= INFINITE:
+                return None
+            return self._follow([ranks], most)
+        # ranks with a number of stages each, from none on
+        by_number = [self._no_stage()]
+        for number in range(1, max(self._allowed, default=0) + 1):
+            by_number.append(self._ranks(most, by_number[-1]))
+            if by_number[-1][0, -1] < INFINITE and number in self._allowed:
+                return self._follow(by_number, most)
+        return None
+
+    def _most_behind(self, limit: int) -> Ints:
         """Return, for every way and pair, the largest ``Σ d`` behind it.
 
         -1 where the load exceeds the limit whatever follows.
@@ -700,45 +682,6 @@ class TurnsProgram:
             most[number, rows] = way.dp * (inflight - 1)
         return most
 
-    def within(self, limit: int) -> tuple[int, Plan] | None:
-        """Return a plan whose loads are at most ``limit``, and its largest.
-
-        ``None`` if there is none.
-        """
-        stages = self._within(limit)
-        if stages is None:
-            return None
-        return self._worst(stages), Plan(
-            replicas=1,
-            micro_batch=self.micro_batch,
-            stages=tuple(self._stage(*stage) for stage in stages),
-        )
-
-    def _worst(self, stages: Sequence[_Placed]) -> int:
-        """Return the largest load of stages."""
-        loads = []
-        for pair, way, inflight in stages:
-            compute = int(way.degree.compute[pair, inflight - 1])
-            turn = int(self.model.turn(compute, way.dp))
-            loads.append(turn + int(way.constant[pair]))
-        return max(loads)
-
-    def _within(self, limit: int) -> list[_Placed] | None:
-        """Return stages with loads of at most ``limit``, or ``None``."""
-        most = self._limits(limit)
-        if self._allowed is None:
-            ranks = self._ranks(most, None)
-            if ranks[0, -1] >= INFINITE:
-                return None
-            return self._follow([ranks], most)
-        # ranks with a number of stages each, from none on
-        by_number = [self._no_stage()]
-        for number in range(1, max(self._allowed, default=0) + 1):
-            by_number.append(self._ranks(most, by_number[-1]))
-            if by_number[-1][0, -1] < INFINITE and number in self._allowed:
-                return self._follow(by_number, most)
-        return None
-
     def _no_stage(self) -> Ints:
         ranks = np.full((self.sets.count, self.num_devices + 1), INFINITE)
         ranks[-1] = 0
@@ -752,7 +695,7 @@ class TurnsProgram:
         Parameters
         ----------
         most
-            From :meth:`_limits`.
+            From :meth:`_most_behind`.
         fewer
             The same with one stage less, for an exact number of stages;
             ``None`` for any number.
@@ -780,27 +723,26 @@ class TurnsProgram:
             for number, row in zip(ways.tolist(), least, strict=True):
                 way = self.ways[number]
                 end = devices + 1 - way.devices
-                np.minimum(
-                    value[way.devices :],
-                    row[:end] + way.dp,
-                    out=value[way.devices :],
-                )
+                after = value[way.devices :]
+                np.minimum(after, row[:end] + way.dp, out=after)
             np.minimum.accumulate(value, out=value)
         return ranks
 
-    def _follow(self, tables: Sequence[Ints], most: Ints) -> list[_Placed]:
+    def _follow(self, tables: Sequence[Ints], most: Ints) -> list[Placed]:
         """Follow the values from the first stage to the last.
 
         ``tables`` are the ranks of any number of stages, or of every number
         from 0 on, the last of which is followed.
         """
-        stages: list[_Placed] = []
+        stages: list[Placed] = []
         number, a, left = len(tables) - 1, 0, self.num_devices
         while a < self.sets.count - 1:
             ranks, fewer = tables[number], tables[max(0, number - 1)]
+            # as few devices as reach the value
+            left = int(np.searchsorted(-ranks[a], -ranks[a, left]))
             pair, way = self._step(ranks, fewer, most, a, left)
             inflight = ceil_div(int(ranks[a, left]), way.dp)
-            stages.append(_Placed(pair, way, inflight))
+            stages.append(Placed(pair, way, inflight))
             a, left = int(self.sets.pair_target[pair]), left - way.devices
             number = max(0, number - 1)
         return stages
@@ -811,18 +753,33 @@ class TurnsProgram:
         """Return a stage that leads from ``a`` to the value there."""
         first, end = self._first_pair[a], self._first_pair[a + 1]
         targets = self.sets.pair_target[first:end]
-        for devices, (number, way) in itertools.product(
-            range(left, 0, -1), enumerate(self.ways)
-        ):
-            if way.devices > devices:
+        for number, way in enumerate(self.ways):
+            if way.devices > left:
                 continue
-            behind = fewer[targets, devices - way.devices]
+            behind = fewer[targets, left - way.devices]
             good = (behind <= most[number, first:end]) & (
                 behind + way.dp == ranks[a, left]
             )
             if good.any():
                 return int(first + np.argmax(good)), way
         raise AssertionError("a value without a stage that leads to it")
+
+    def largest(self, stages: Sequence[Placed]) -> int:
+        """Return the largest load of stages."""
+        loads = []
+        for pair, way, inflight in stages:
+            compute = int(way.degree.compute[pair, inflight - 1])
+            turn = int(self.model.turn(compute, way.dp))
+            loads.append(turn + int(way.constant[pair]))
+        return max(loads)
+
+    def plan(self, stages: Sequence[Placed]) -> Plan:
+        """Return the plan of stages."""
+        return Plan(
+            replicas=1,
+            micro_batch=self.micro_batch,
+            stages=tuple(self._stage(*stage) for stage in stages),
+        )
 
     def _stage(self, pair: int, way: Way, inflight: int) -> Stage:
         choices = way.degree.choices(pair, inflight)
