@@ -23,7 +23,7 @@ from nest.errors import InvalidPlanError
 from nest.ir.base import LayerId
 from nest.ir.plan import RECOMPUTE, Plan, Stage, Strategy
 from nest.ir.problem import Problem
-from nest.restrictions import AXES
+from nest.restrictions import AXES, RANK_AXES
 
 MoveVerdict = Literal["fits", "too large", "illegal"]
 
@@ -167,7 +167,7 @@ def _batches(plan: Plan) -> Iterator[Move]:
 
 def _degrees(plan: Plan) -> Iterator[Move]:
     """Yield degrees doubled and halved, alone and traded for another."""
-    wide = [axis.name for axis in AXES if axis.adds_devices]
+    wide = [axis.name for axis in RANK_AXES]
     for up, down in permutations(wide, 2):
         name = f"{up} doubled, {down} halved"
         yield from _changed(plan, name, {up: 2, down: -2})

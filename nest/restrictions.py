@@ -27,53 +27,32 @@ _SHOWN = 12
 
 
 class Axis(NamedTuple):
-    """One parallel degree of a strategy.
+    """One parallel axis.
 
     Attributes
     ----------
     name
-        Of the field of a strategy, and on the command line.
+        The field of a strategy that holds its degree, and its pin.
     field
-        The field of the job that holds its allowed values.
+        The field of a job with the allowed degrees.
     meaning
         For messages.
-    default
-        What a model's job allows if nobody says otherwise; empty where
-        nobody can.
-    adds_devices
-        Whether a stage has as many times more devices.
     """
 
     name: str
     field: str
     meaning: str
-    default: str = ""
-    adds_devices: bool = True
 
 
-#: The parallel degrees of a strategy: messages, moves between plans and the
-#: command line know no others.
-AXES = (
-    Axis(
-        "tp",
-        "tensor_parallel",
-        "tensor parallel degrees",
-        default="powers of two up to the node",
-    ),
+#: Axes with devices of their own; experts are spread over some of these.
+RANK_AXES = (
+    Axis("tp", "tensor_parallel", "tensor parallel degrees"),
+    Axis("cp", "context_parallel", "context parallel degrees"),
     Axis("dp", "data_parallel", "data parallel degrees"),
-    Axis(
-        "cp",
-        "context_parallel",
-        "context parallel degrees",
-        default="1, and 2 for long sequences",
-    ),
-    Axis(
-        "ep",
-        "expert_parallel",
-        "expert parallel degrees",
-        default="powers of two up to 64",
-        adds_devices=False,
-    ),
+)
+AXES = (
+    *RANK_AXES,
+    Axis("ep", "expert_parallel", "expert parallel degrees"),
 )
 
 

@@ -50,6 +50,13 @@ if TYPE_CHECKING:
 #: would run for days.
 MODEL_TIME_LIMIT_S = 60.0
 
+#: What a model's job allows of an axis if nobody says otherwise.
+_DEFAULT_DEGREES = {
+    "tp": "powers of two up to the node",
+    "cp": "1, and 2 for long sequences",
+    "ep": "powers of two up to 64",
+}
+
 _positive = integer(1, lambda: 2**31 - 1)
 _option = functools.partial(functools.partial, click.option)
 
@@ -94,10 +101,11 @@ _JOB = {
             f"--{axis.name}",
             type=integers(),
             metavar="N,…",
-            help=f"{axis.meaning.capitalize()}.  [default: {axis.default}]",
+            help=f"{axis.meaning.capitalize()}.  [default: "
+            f"{_DEFAULT_DEGREES.get(axis.name, '1')}]",
         )
         for axis in AXES
-        if axis.default
+        if axis.name != "dp"  # whatever is left
     },
     "zero": _option(
         "--zero",
