@@ -26,7 +26,7 @@ from nest.ir.problem import Problem
 from nest.neighbours import Neighbour, neighbours
 from nest.restrictions import Restrictions, describe, restrict
 from nest.solvers.base import SolveOptions, Status
-from nest.solvers.cell import OnProgress, Running
+from nest.solvers.cell import OnProgress, about
 from nest.solvers.registry import solver_class
 from nest.solvers.result import SolveResult
 from nest.solvers.run import run_solver
@@ -34,9 +34,8 @@ from nest.units import quanta_to_ns
 from nest.versions import provenance
 
 
-@dataclass(frozen=True)
-class Relaxed:
-    """A problem with one constraint less, and its best plan.
+class Relaxation(NamedTuple):
+    """A problem with one constraint less.
 
     Attributes
     ----------
@@ -44,22 +43,36 @@ class Relaxed:
         What is relaxed.
     problem
         The relaxed problem.
-    result
-        What the solver says about it.
     num_steps
         How many steps of the problem one step of this one replaces.
     """
 
     name: str
     problem: Problem
-    result: SolveResult
     num_steps: int = 1
+
+
+@dataclass(frozen=True)
+class Relaxed:
+    """A relaxation, and what the solver says about it."""
+
+    relaxation: Relaxation
+    result: SolveResult
+
+    @property
+    def name(self) -> str:
+        """What is relaxed."""
+        return self.relaxation.name
 
     @property
     def step_quanta(self) -> Fraction | None:
         """Time of one step of the problem, in quanta."""
         quanta = self.result.step_quanta
-        return None if quanta is None else Fraction(quanta, self.num_steps)
+        return (
+            None
+            if quanta is None
+            else Fraction(quanta, self.relaxation.num_steps)
+        )
 
     @property
     def proven(self) -> bool:
@@ -154,14 +167,6 @@ class Explanation:
         return self.relaxed[min(found)[1]] if found else None
 
 
-class Relaxation(NamedTuple):
-    """A problem with one constraint less; fields as in :class:`Relaxed`."""
-
-    name: str
-    problem: Problem
-    num_steps: int = 1
-
-
 def relaxations(problem: Problem) -> Iterator[Relaxation]:
     """Yield the problem with one constraint less at a time.
 
@@ -247,13 +252,8 @@ def explain(
     optimum, relaxed, preferred = None, [], None
 
     def solve(name: str, other: Problem, start: Plan | None) -> SolveResult:
-        def say(running: Running) -> None:
-            if on_progress is not None:
-                text = ": ".join(filter(None, (name, running.message)))
-                on_progress(replace(running, message=text))
-
         warm = replace(options, warm_start=_start(other, start, solver))
-        return run_solver(other, solver, warm, say)
+        return run_solver(other, solver, warm, about(name, on_progress))
 
     if search:
         optimum = solve("best plan", problem, plan)
@@ -261,9 +261,7 @@ def explain(
             # The best plan stays one, and its step takes no longer.
             start = optimum.plan if item.num_steps == 1 else None
             result = solve(item.name, item.problem, start)
-            relaxed.append(
-                Relaxed(item.name, item.problem, result, item.num_steps)
-            )
+            relaxed.append(Relaxed(item, result))
     if pinned is not None and prefer is not None:
         text = describe(prefer, {}, "").strip()
         result = solve(text, pinned, None)
@@ -309,14 +307,7 @@ def to_document(found: Explanation, solver: str) -> dict[str, Any]:
     def solved(result: SolveResult | None) -> dict[str, Any] | None:
         if result is None:
             return None
-        return {
-            "status": None if result.status is None else str(result.status),
-            "step_time_ns": result.step_time_ns,
-            "lower_bound_ns": result.lower_bound_ns,
-            "wall_s": round(result.wall_s, 6),
-            "detail": result.detail,
-            "plan": plan_to_json(result.plan),
-        }
+        return result.summary() | {"plan": plan_to_json(result.plan)}
 
     capacity = problem.cluster.device.memory_bytes
     preferred = found.preferred

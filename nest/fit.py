@@ -25,7 +25,7 @@ from nest.errors import InvalidOptionError
 from nest.ir.io import plan_to_json, problem_hash
 from nest.ir.problem import Problem
 from nest.solvers.base import SolveOptions, Status
-from nest.solvers.cell import OnProgress, Running
+from nest.solvers.cell import OnProgress, about
 from nest.solvers.registry import solver_class
 from nest.solvers.result import SolveResult
 from nest.solvers.run import run_solver
@@ -412,12 +412,7 @@ class _Asker:
             f"{cluster.num_devices} devices of "
             f"{format_bytes(cluster.device.memory_bytes)}"
         )
-
-        def say(running: Running) -> None:
-            if self.on_progress is not None:
-                text = ": ".join(filter(None, (what, running.message)))
-                self.on_progress(replace(running, message=text))
-
+        say = about(what, self.on_progress)
         return run_solver(problem, self.solver, options, say)
 
     def __call__(self, problem: Problem, quanta: int) -> Trial:
@@ -467,22 +462,12 @@ class _Asker:
 def to_document(problem: Problem, fit: Fit, solver: str) -> dict[str, Any]:
     """Return the ``nest-fit/1`` document of an answer."""
 
-    def ns(quanta: int | None) -> int | float | None:
-        if quanta is None:
-            return None
-        return quanta_to_ns(quanta, problem.quantum_ps)
-
     def candidate(trial: Trial) -> dict[str, Any]:
-        result = trial.result
         return {
             "num_devices": trial.num_devices,
             "memory_bytes": trial.memory_bytes,
             "answer": trial.answer,
-            "status": None if result.status is None else str(result.status),
-            "step_time_ns": ns(result.step_quanta),
-            "lower_bound_ns": ns(result.lower_bound_quanta),
-            "wall_s": round(result.wall_s, 6),
-            "detail": result.detail,
+            **trial.result.summary(),
         }
 
     def with_plan(trial: Trial | None) -> Mapping[str, Any] | None:
@@ -492,19 +477,20 @@ def to_document(problem: Problem, fit: Fit, solver: str) -> dict[str, Any]:
             "num_devices": trial.num_devices,
             "memory_bytes": trial.memory_bytes,
             "problem_hash": problem_hash(trial.problem),
-            "step_time_ns": ns(trial.result.step_quanta),
+            "step_time_ns": trial.result.step_time_ns,
             "proven_optimal": trial.result.status is Status.OPTIMAL,
             "plan": plan_to_json(trial.result.plan),
             "score": trial.result.score.to_json(),
         }
 
+    target_ns = quanta_to_ns(fit.target.quanta, problem.quantum_ps)
     return {
         "schema": "nest-fit/1",
         "problem": problem.name,
         "problem_hash": problem_hash(problem),
         "solver": solver,
         "question": fit.question,
-        "target": {"text": fit.target.text, "step_ns": ns(fit.target.quanta)},
+        "target": {"text": fit.target.text, "step_ns": target_ns},
         "proven": fit.proven,
         "answer": with_plan(fit.best),
         "fastest": with_plan(fit.fastest),

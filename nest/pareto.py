@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import partial
 from typing import Literal
 
 import msgspec
@@ -34,7 +33,7 @@ from nest.ir.io import problem_hash
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.solvers.base import Capabilities, Deadline, SolveOptions
-from nest.solvers.cell import Cell, OnProgress, Running, run_cells
+from nest.solvers.cell import Cell, OnProgress, Running, about, run_cells
 from nest.solvers.messages import Failure
 from nest.versions import num_cpus
 
@@ -382,25 +381,12 @@ def _share(deadline: Deadline, left: int, workers: int) -> Deadline:
     return Deadline(remaining_s * workers / left)
 
 
-def _show(
-    problem: Problem,
-    deadline: Deadline,
-    on_progress: OnProgress | None,
-    said: str | Running,
-) -> None:
-    """Hand on what is said about the search on one size."""
-    if on_progress is None:
-        return
-    size = f"{problem.cluster.num_devices} devices"
-    text = said if isinstance(said, str) else said.message
-    on_progress(
-        Running(
-            solver="pareto",
-            elapsed_s=deadline.elapsed_s,
-            message=": ".join(filter(None, (size, text))),
-            quantum_ps=problem.quantum_ps,
-        )
-    )
+def _signs(
+    problem: Problem, deadline: Deadline, on_progress: OnProgress | None
+) -> OnProgress:
+    """Return what hands on signs of life, on the clock of the whole."""
+    show = about(f"{problem.cluster.num_devices} devices", on_progress)
+    return lambda running: show(replace(running, elapsed_s=deadline.elapsed_s))
 
 
 def _trace_here(
@@ -415,7 +401,11 @@ def _trace_here(
     found = []
     for number, problem in enumerate(problems):
         clock = _share(deadline, len(problems) - number, 1)
-        say = partial(_show, problem, deadline, on_progress)
+        show = _signs(problem, deadline, on_progress)
+
+        def say(text: str, show: OnProgress = show) -> None:
+            show(Running("pareto", message=text))
+
         points, gaps = trace(problem, clock, say, workers)
         traced = _Traced(tuple(points), tuple(gaps), clock.elapsed_s)
         found.append((problem, traced))
@@ -438,9 +428,11 @@ def _trace_apart(
             # Those that run already have their share.
             free = workers - (number - len(traced))
             clock = _share(deadline, len(order) - number, free)
-            say = partial(_show, problem, deadline, on_progress)
-            options = SolveOptions()
-            yield Cell("pareto", _TRACER, problem, options, clock, say)
+            show, options = (
+                _signs(problem, deadline, on_progress),
+                SolveOptions(),
+            )
+            yield Cell("pareto", _TRACER, problem, options, clock, show)
 
     def take(cell: Cell) -> None:
         cluster = cell.problem.cluster

@@ -308,11 +308,10 @@ def check_distinct_files(paths: Mapping[str, str | None]) -> None:
         seen[place] = name
 
 
-def write_json(path: str, document: Any) -> None:
-    """Write a document to a file, whole or not at all, or to ``-``."""
+def write_text(path: str, text: str) -> None:
+    """Write a text to a file, whole or not at all, or to ``-``."""
     from nest.ir.io import write_atomically
 
-    text = json.dumps(document, indent=1, allow_nan=False) + "\n"
     if path == "-":
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -320,15 +319,16 @@ def write_json(path: str, document: Any) -> None:
         write_atomically(Path(path), text.encode())
 
 
+def write_json(path: str, document: Any) -> None:
+    """Write a document to a file, whole or not at all, or to ``-``."""
+    write_text(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
+
+
 def write_record(path: str, record: Problem | Plan) -> None:
     """Write a problem or a plan to a file or to ``-``."""
-    from nest.ir.io import encode, write
+    from nest.ir.io import encode
 
-    if path == "-":
-        sys.stdout.write(encode(record).decode())
-        sys.stdout.flush()
-    else:
-        write(path, record)
+    write_text(path, encode(record).decode())
 
 
 def people(*outputs: str | None) -> IO[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -162,7 +162,10 @@ def problems_command(
                 f"{flag}: expected no other option than --json, got more; "
                 f"remove one"
             )
-        _list_models(as_json) if models else _list_machines(as_json)
+        if models:
+            _list("model", "nest-model-list/1", _models(), as_json)
+        else:
+            _list("machine", "nest-machine-list/1", _machines(), as_json)
         return 0
     if modelled or name is not None:
         options.check_files()
@@ -183,108 +186,73 @@ def problems_command(
             f"-o {output}: expected the NAME of a problem to write, got "
             f"none; see 'nest problems'"
         )
-    entries = [
-        {
-            "name": entry,
-            "description": builtin.describe(entry),
-            "default": entry == builtin.DEFAULT,
-        }
-        for entry in builtin.names()
-    ]
-    _list(
-        "problem",
-        "description",
-        [
-            (
-                str(entry["name"]),
-                str(entry["description"])
-                + (" (default)" if entry["default"] else ""),
-            )
-            for entry in entries
-        ],
-        {"schema": "nest-problems/1", "problems": entries},
-        as_json,
-    )
+    _list("problem", "nest-problems/1", _problems(), as_json)
     return 0
 
 
+#: An entry of a list: its record in JSON, and its description.
+_Entry = tuple[dict[str, Any], str]
+
+
 def _list(
-    what: str,
-    about: str,
-    rows: list[tuple[str, str]],
-    document: dict[str, Any],
-    as_json: bool,
+    what: str, schema: str, entries: Iterable[_Entry], as_json: bool
 ) -> None:
-    """Print names with a description each, or the document."""
+    """Print names with a description each, or a document of all records."""
     from nest.report.table import show, simple_table
 
+    entries = list(entries)
     if as_json:
-        write_json("-", document)
+        records = [record for record, _ in entries]
+        write_json("-", {"schema": schema, f"{what}s": records})
     else:
-        show(sys.stdout, simple_table((what, about), rows))
+        rows = [(record["name"], text) for record, text in entries]
+        show(sys.stdout, simple_table((what, "description"), rows))
 
 
-def _list_models(as_json: bool) -> None:
+def _problems() -> Iterator[_Entry]:
+    from nest.models import builtin
+
+    for name in builtin.names():
+        text, is_default = builtin.describe(name), name == builtin.DEFAULT
+        record = {"name": name, "description": text, "default": is_default}
+        yield record, text + (" (default)" if is_default else "")
+
+
+def _models() -> Iterator[_Entry]:
     from nest.models.zoo import ARCHITECTURES, kind_of
 
-    _list(
-        "model",
-        "description",
-        [
-            (
-                model.name,
-                f"{kind_of(model)}, {model.parameters / 1e9:.3g} B "
-                f"parameters, {model.layers} layers",
-            )
-            for model in ARCHITECTURES
-        ],
-        {
-            "schema": "nest-model-list/1",
-            "models": [
-                {
-                    "name": model.name,
-                    "kind": kind_of(model),
-                    "layers": model.layers,
-                    "parameters": model.parameters,
-                    "active_parameters": model.active_parameters,
-                    "source": model.source,
-                }
-                for model in ARCHITECTURES
-            ],
-        },
-        as_json,
-    )
+    for model in ARCHITECTURES:
+        record = {
+            "name": model.name,
+            "kind": kind_of(model),
+            "layers": model.layers,
+            "parameters": model.parameters,
+            "active_parameters": model.active_parameters,
+            "source": model.source,
+        }
+        yield (
+            record,
+            f"{kind_of(model)}, {model.parameters / 1e9:.3g} B parameters, "
+            f"{model.layers} layers",
+        )
 
 
-def _list_machines(as_json: bool) -> None:
+def _machines() -> Iterator[_Entry]:
     from nest.hardware import machines
 
-    _list(
-        "machine",
-        "description",
-        [
-            (
-                site.name,
-                f"nodes of {site.node.fan_out} {site.device.name}, "
-                f"{site.network.name}",
-            )
-            for site in machines()
-        ],
-        {
-            "schema": "nest-machine-list/1",
-            "machines": [
-                {
-                    "name": site.name,
-                    "device": site.device.name,
-                    "node_size": site.node.fan_out,
-                    "network": site.network.name,
-                    "source": site.source,
-                }
-                for site in machines()
-            ],
-        },
-        as_json,
-    )
+    for site in machines():
+        record = {
+            "name": site.name,
+            "device": site.device.name,
+            "node_size": site.node.fan_out,
+            "network": site.network.name,
+            "source": site.source,
+        }
+        yield (
+            record,
+            f"nodes of {site.node.fan_out} {site.device.name}, "
+            f"{site.network.name}",
+        )
 
 
 @click.command("versions")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -16,6 +15,7 @@ from nest.cli.inputs import (
     one_of,
     output_option,
     people,
+    write_text,
 )
 from nest.errors import InvalidOptionError, UnknownNameError
 from nest.profiles.format import DTYPE_BYTES
@@ -242,7 +242,7 @@ def profile_csv_command(
 
 def _write(output: str, profile: Profile) -> None:
     """Write the profile and show what is in it."""
-    from nest.profiles.format import encode_profile, write_profile
+    from nest.profiles.format import encode_profile
     from nest.report.table import show, simple_table
 
     rows = [
@@ -276,11 +276,7 @@ def _write(output: str, profile: Profile) -> None:
             rows,
         ),
     )
-    if output == "-":
-        sys.stdout.write(encode_profile(profile).decode())
-        sys.stdout.flush()
-    else:
-        write_profile(output, profile)
+    write_text(output, encode_profile(profile).decode())
 
 
 def _rate(entry: Entry) -> str:

@@ -11,24 +11,24 @@ if TYPE_CHECKING:
     from nest.solvers.cell import Running
 
 
-class ProgressLine:
-    """Shows a running cell: one line that changes, or a line now and then.
+class StatusLine:
+    """A line that changes on a terminal, or a line now and then elsewhere.
 
-    Cells shorter than a second show nothing.
+    Nothing is shown in the first second.
     """
 
-    #: Seconds between two signs of life on a terminal and elsewhere.
+    #: Seconds until the first sign of life, between two on a terminal, and
+    #: between two elsewhere.
+    FIRST_S = 1.0
     TERMINAL_S = 0.25
     PIPE_S = 5.0
 
-    def __init__(self, time_unit: str, file: IO[str] | None = None) -> None:
+    def __init__(self, file: IO[str] | None = None) -> None:
         self._file = file or sys.stderr
-        self._time_unit = time_unit
         self._is_terminal = (
             self._file.isatty() and os.environ.get("TERM") != "dumb"
         )
-        self._next_s = 1.0
-        self._solver = ""
+        self._next_s = self.FIRST_S
         self._shown = False
 
     def __enter__(self) -> Self:
@@ -37,16 +37,17 @@ class ProgressLine:
     def __exit__(self, *_: object) -> None:
         self.clear()
 
-    def __call__(self, running: Running) -> None:
-        """Show the state, unless it is too early to."""
-        if running.solver != self._solver:
-            self.clear()
-            self._solver, self._next_s = running.solver, 1.0
-        if running.elapsed_s < self._next_s:
+    def restart(self) -> None:
+        """Begin anew: the line is about something else."""
+        self.clear()
+        self._next_s = self.FIRST_S
+
+    def show(self, elapsed_s: float, text: str) -> None:
+        """Show a text, unless it is too early to."""
+        if elapsed_s < self._next_s:
             return
         period_s = self.TERMINAL_S if self._is_terminal else self.PIPE_S
-        self._next_s = running.elapsed_s + period_s
-        text = self._describe(running)
+        self._next_s = elapsed_s + period_s
         if self._is_terminal:
             width = shutil.get_terminal_size().columns - 1
             self._file.write(f"\r\x1b[2K{text[:width]}")
@@ -61,6 +62,22 @@ class ProgressLine:
             self._file.write("\r\x1b[2K")
             self._file.flush()
             self._shown = False
+
+
+class ProgressLine(StatusLine):
+    """Shows a running cell."""
+
+    def __init__(self, time_unit: str, file: IO[str] | None = None) -> None:
+        super().__init__(file)
+        self._time_unit = time_unit
+        self._solver = ""
+
+    def __call__(self, running: Running) -> None:
+        """Show the state, unless it is too early to."""
+        if running.solver != self._solver:
+            self.restart()
+            self._solver = running.solver
+        self.show(running.elapsed_s, self._describe(running))
 
     def _describe(self, running: Running) -> str:
         parts = [f"{running.solver}: {running.elapsed_s:.0f} s"]

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from nest.cli.inputs import (
-    check_distinct_files,
-    check_output,
-    integer,
-    people,
-    write_json,
-)
+from nest.cli.inputs import integer, people, write_text
+from nest.cli.options import Options, takes
+from nest.cli.progress import StatusLine
 from nest.errors import InvalidOptionError
 from nest.versions import num_cpus
 
@@ -33,10 +27,6 @@ DEFAULT_FILE = Path("..", "shared", "data", "measured", "measurements.csv")
 
 #: Rows that a process predicts before it reports.
 _CHUNK = 16
-
-#: Seconds until the first sign of life, between two on a terminal, and
-#: between two elsewhere.
-_FIRST_S, _TERMINAL_S, _PIPE_S = 1.0, 0.25, 5.0
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -96,18 +86,14 @@ def _names(text: str) -> tuple[str, ...]:
     help="Processes.  [default: 1]",
 )
 @click.option(
-    "--json",
-    "json_path",
-    metavar="FILE",
-    help="Also write a JSON document; '-' is standard output.",
-)
-@click.option(
     "--details",
     "details_path",
     metavar="FILE",
     help="Also write a CSV line per row; '-' is standard output.",
 )
+@takes("json_path")
 def validate_command(
+    options: Options,
     path: str | None,
     tiers: tuple[str, ...] | None,
     precisions: tuple[str, ...] | None,
@@ -116,7 +102,6 @@ def validate_command(
     min_devices: int | None,
     limit: int | None,
     jobs: int,
-    json_path: str | None,
     details_path: str | None,
 ) -> int:
     """Predict published runs and show how far off the cost model is.
@@ -134,12 +119,11 @@ def validate_command(
     )
     from nest.validation.rows import parse_rows, read_rows
 
-    outputs = {"--json": json_path, "--details": details_path}
     if path is None:
         path = _default_file()
-    check_distinct_files({"FILE": None if path == "-" else path, **outputs})
-    for option, output in outputs.items():
-        check_output(output, option)
+    options.check_files(
+        {"FILE": None if path == "-" else path}, {"--details": details_path}
+    )
     if path == "-":
         rows = parse_rows(sys.stdin.buffer.read(), "standard input")
     else:
@@ -157,11 +141,10 @@ def validate_command(
     document = validation_document(
         outcomes, selection, SHOWN if is_whole else ()
     )
-    show(people(json_path, details_path), *_tables(document))
-    if json_path is not None:
-        write_json(json_path, document)
+    show(people(options.json_path, details_path), *_tables(document))
+    options.write_json(document)
     if details_path is not None:
-        _write_text(details_path, details_csv(outcomes))
+        write_text(details_path, details_csv(outcomes))
     return 0
 
 
@@ -244,44 +227,14 @@ def _predict(rows: Sequence[Row]) -> Iterator[Assessment]:
 
 
 def _progress(
-    outcomes: Iterator[Assessment], total: int
+    assessed: Iterator[Assessment], total: int
 ) -> Iterator[Assessment]:
-    """Pass on outcomes with signs of life on standard error."""
-    file = sys.stderr
-    is_terminal = file.isatty() and os.environ.get("TERM") != "dumb"
-    period_s = _TERMINAL_S if is_terminal else _PIPE_S
+    """Pass them on with signs of life on standard error."""
     start_s = time.monotonic()
-    next_s = _FIRST_S
-    try:
-        for done, outcome in enumerate(outcomes, 1):
-            yield outcome
-            elapsed_s = time.monotonic() - start_s
-            if elapsed_s < next_s:
-                continue
-            next_s = elapsed_s + period_s
-            _say(f"{done} of {total} rows", file, is_terminal)
-    finally:
-        if is_terminal:
-            _say("", file, is_terminal)
-
-
-def _say(text: str, file: IO[str], is_terminal: bool) -> None:
-    if is_terminal:
-        width = shutil.get_terminal_size().columns - 1
-        file.write(f"\r\x1b[2K{text[:width]}")
-    else:
-        file.write(f"{text}\n")
-    file.flush()
-
-
-def _write_text(path: str, text: str) -> None:
-    from nest.ir.io import write_atomically
-
-    if path == "-":
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    else:
-        write_atomically(Path(path), text.encode())
+    with StatusLine() as line:
+        for done, assessment in enumerate(assessed, 1):
+            yield assessment
+            line.show(time.monotonic() - start_s, f"{done} of {total} rows")
 
 
 # Tables

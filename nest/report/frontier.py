@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -383,17 +383,6 @@ def to_document(
             ],
         }
 
-    def answer(result: SolveResult | None) -> Mapping[str, Any] | None:
-        if result is None:
-            return None
-        return {
-            "status": None if result.status is None else str(result.status),
-            "step_time_ns": result.step_time_ns,
-            "lower_bound_ns": result.lower_bound_ns,
-            "wall_s": round(result.wall_s, 6),
-            "detail": result.detail,
-        }
-
     return {
         "schema": "nest-pareto/1",
         "problem": problem.name,
@@ -413,8 +402,8 @@ def to_document(
                 "number": found.points.index(proof.point) + 1,
                 "verdict": proof.verdict,
                 "detail": proof.detail,
-                "within": answer(proof.within),
-                "below": answer(proof.below),
+                "within": proof.within.summary(),
+                "below": proof.below and proof.below.summary(),
             }
             for proof in proofs
         ],

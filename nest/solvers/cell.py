@@ -60,6 +60,17 @@ class Running:
 OnProgress = Callable[[Running], None]
 
 
+def about(what: str, on_progress: OnProgress | None) -> OnProgress:
+    """Return what hands on signs of life, with what they are about."""
+
+    def show(running: Running) -> None:
+        if on_progress is not None:
+            text = ": ".join(filter(None, (what, running.message)))
+            on_progress(replace(running, message=text))
+
+    return show
+
+
 def grace_s(time_limit_s: float) -> float:
     """Return how long after its limit a solver is killed."""
     return max(2.0, 0.1 * time_limit_s)

@@ -204,6 +204,16 @@ class SolveResult:
             None if quanta is None else quanta_to_ns(quanta, self.quantum_ps)
         )
 
+    def summary(self) -> dict[str, Any]:
+        """Return what documents say of one answer among many."""
+        return {
+            "status": None if self.status is None else str(self.status),
+            "step_time_ns": self.step_time_ns,
+            "lower_bound_ns": self.lower_bound_ns,
+            "wall_s": round(self.wall_s, 6),
+            "detail": self.detail,
+        }
+
     def to_json(self) -> dict[str, Any]:
         """Return the cell of a ``nest-compare/1`` document."""
         gap = self.gap
@@ -213,18 +223,14 @@ class SolveResult:
             "version": self.version,
             "exact": self.exact,
             "outcome": str(self.outcome),
-            "status": None if self.status is None else str(self.status),
+            **self.summary(),
             "limit": None if self.limit is None else str(self.limit),
-            "detail": self.detail,
-            "step_time_ns": self.step_time_ns,
             "step_time_quanta": self.step_quanta,
             "claimed_quanta": self.claimed_quanta,
             "own_objective_ns": self.own_objective_ns,
             "over_memory_bytes": self.over_memory_bytes,
-            "lower_bound_ns": self.lower_bound_ns,
             "lower_bound_quanta": self.lower_bound_quanta,
             "gap": None if gap is None else float(gap),
-            "wall_s": round(self.wall_s, 6),
             "cpu_s": None if self.cpu_s is None else round(self.cpu_s, 6),
             "peak_rss_bytes": self.peak_rss_bytes,
             "options": {

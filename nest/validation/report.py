@@ -588,62 +588,38 @@ def _share(part: int, whole: int) -> float | None:
     return _round(part / whole) if whole else None
 
 
-DETAIL_COLUMNS = (
-    "row_id",
-    "line",
-    "source",
-    "hardware",
-    "model",
-    "num_devices",
-    "parallelism",
-    "time_tier",
-    "precision_class",
-    "measured_step_time_s",
-    "predicted_step_time_s",
-    "step_time_error",
-    "mem_class",
-    "mem_tier",
-    "measured_memory_bytes",
-    "predicted_memory_bytes",
-    "memory_error",
-    "fits",
-    "reason",
-    "detail",
-)
+#: Columns of the CSV file with a line per row.
+_DETAILS: dict[str, Callable[[Assessment], Any]] = {
+    "row_id": lambda a: a.row.row_id,
+    "line": lambda a: a.row.line,
+    "source": lambda a: a.row.source,
+    "hardware": lambda a: a.row.hardware,
+    "model": lambda a: a.row.model,
+    "num_devices": lambda a: a.row.num_devices,
+    "parallelism": lambda a: parallelism(a.row),
+    "time_tier": lambda a: a.row.time_tier,
+    "precision_class": lambda a: a.row.precision_class,
+    "measured_step_time_s": lambda a: _six(a.measured_s),
+    "predicted_step_time_s": lambda a: _six(a.predicted_s),
+    "step_time_error": lambda a: _six(a.time_error),
+    "mem_class": lambda a: a.row.mem_class,
+    "mem_tier": lambda a: a.row.mem_tier,
+    "measured_memory_bytes": lambda a: a.measured_bytes,
+    "predicted_memory_bytes": lambda a: a.predicted_bytes,
+    "memory_error": lambda a: _six(a.memory_error),
+    "fits": lambda a: "" if a.fits is None else int(a.fits),
+    "reason": lambda a: a.reason.reason if a.reason else "",
+    "detail": lambda a: " ".join((a.reason or Reason("")).detail.split()),
+}
 
 
 def details_csv(outcomes: Iterable[Assessment]) -> str:
     """Return a CSV file with a line per row; errors are fractions."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(DETAIL_COLUMNS)
+    writer.writerow(_DETAILS)
     for outcome in outcomes:
-        row = outcome.row
-        reason = outcome.reason or Reason("")
-        writer.writerow(
-            (
-                row.row_id,
-                row.line,
-                row.source,
-                row.hardware,
-                row.model,
-                row.num_devices,
-                parallelism(row),
-                row.time_tier,
-                row.precision_class,
-                _six(outcome.measured_s),
-                _six(outcome.predicted_s),
-                _six(outcome.time_error),
-                row.mem_class,
-                row.mem_tier,
-                outcome.measured_bytes,
-                outcome.predicted_bytes,
-                _six(outcome.memory_error),
-                "" if outcome.fits is None else int(outcome.fits),
-                reason.reason,
-                " ".join(reason.detail.split()),
-            )
-        )
+        writer.writerow(column(outcome) for column in _DETAILS.values())
     return buffer.getvalue()
 
 

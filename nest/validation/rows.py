@@ -145,22 +145,6 @@ class Reason(NamedTuple):
     detail: str = ""
 
 
-#: Without one of these columns no row can be used.
-REQUIRED_COLUMNS = (
-    "hardware",
-    "num_devices",
-    "layers",
-    "hidden",
-    "heads",
-    "vocab",
-    "seq_len",
-    "global_batch",
-    "micro_batch",
-    "tp",
-    "pp",
-    "dp",
-)
-
 #: At least one of these columns is needed.
 MEASURED_COLUMNS = (
     "iter_time_s",
@@ -172,6 +156,9 @@ MEASURED_COLUMNS = (
 _MODEL = ("layers", "hidden", "heads", "vocab")
 _BATCH = ("seq_len", "global_batch", "micro_batch")
 _MESH = ("num_devices", "tp", "pp", "dp")
+
+#: Without one of these columns no row can be used.
+REQUIRED_COLUMNS = ("hardware", *_MODEL, *_BATCH, *_MESH)
 
 #: Columns that may hold 0; other counts start at 1.
 _FROM_ZERO = frozenset(

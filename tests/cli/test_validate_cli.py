@@ -14,6 +14,7 @@ import pytest
 
 from nest.cli import validating
 from nest.cli.main import main
+from nest.cli.progress import StatusLine
 from nest.validation.predict import Prediction
 from nest.validation.rows import Row, measured_step_time_s
 from tests.unit.test_validation import CELLS, MESHES, text_of
@@ -157,8 +158,8 @@ def test_the_default_file(cli, table, tmp_path, monkeypatch):
 
 
 def test_signs_of_life(cli, table, monkeypatch):
-    monkeypatch.setattr(validating, "_FIRST_S", 0.0)
-    monkeypatch.setattr(validating, "_PIPE_S", 0.0)
+    monkeypatch.setattr(StatusLine, "FIRST_S", 0.0)
+    monkeypatch.setattr(StatusLine, "PIPE_S", 0.0)
     assert cli("validate", table) == 0
     assert cli.err.splitlines() == [f"{n} of 5 rows" for n in range(1, 6)]
 
