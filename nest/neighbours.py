@@ -231,7 +231,7 @@ def _with_strategies(
         return replace(
             plan,
             stages=tuple(
-                _stage(
+                Stage.of(
                     stage.layers, tuple(map(change, stage.layer_strategies))
                 )
                 for stage in plan.stages
@@ -241,18 +241,6 @@ def _with_strategies(
         return str(error)
     except ValueError as error:
         return str(error)
-
-
-def _stage(
-    layers: tuple[LayerId, ...], strategies: tuple[Strategy, ...]
-) -> Stage:
-    alike = len(set(strategies)) == 1
-    return Stage(
-        layers=layers,
-        devices=strategies[0].devices,
-        strategy=strategies[0] if alike else None,
-        strategies=None if alike else strategies,
-    )
 
 
 def _choices(problem: Problem, plan: Plan) -> Iterator[Move]:
@@ -300,7 +288,7 @@ def _merges(plan: Plan) -> Iterator[Move]:
                         wide = replace(stage.strategy, **{degree: value})
                         ways[str(wide)] = wide
         for text, strategy in ways.items():
-            merged = _stage(layers, (strategy,) * len(layers))
+            merged = Stage.of(layers, (strategy,) * len(layers))
             yield Move(
                 "one stage less",
                 f"stages {i + 1} and {i + 2} merged, {text}",
@@ -329,7 +317,7 @@ def _splits(plan: Plan) -> Iterator[Move]:
         for strategy in ways:
             for cut in range(1, len(stage.layers)):
                 parts = tuple(
-                    _stage(layers, (strategy,) * len(layers))
+                    Stage.of(layers, (strategy,) * len(layers))
                     for layers in (stage.layers[:cut], stage.layers[cut:])
                 )
                 yield Move(
@@ -379,7 +367,7 @@ def _handed(plan: Plan, source: int, target: int, layer: LayerId) -> Plan:
         )
         if pair[0] != layer
     ]
-    stages[source] = _stage(
+    stages[source] = Stage.of(
         tuple(name for name, _ in left), tuple(s for _, s in left)
     )
     layers, strategies = stages[target].layers, stages[target].layer_strategies
@@ -387,5 +375,5 @@ def _handed(plan: Plan, source: int, target: int, layer: LayerId) -> Plan:
         layers, strategies = (layer, *layers), (strategies[0], *strategies)
     else:
         layers, strategies = (*layers, layer), (*strategies, strategies[-1])
-    stages[target] = _stage(layers, strategies)
+    stages[target] = Stage.of(layers, strategies)
     return replace(plan, stages=tuple(stages))

@@ -13,7 +13,7 @@ from typing import TypeVar
 from nest.errors import InvalidProblemError
 from nest.ir.base import Struct
 from nest.ir.graph import Edge, Graph, Layer, LayerCost, LayerKind
-from nest.ir.io import _decode, _read
+from nest.ir.io import decode, read_bytes
 from nest.ir.problem import Problem
 
 File = TypeVar("File", bound=Struct)
@@ -55,7 +55,8 @@ def import_file(
         problem; the text names the file and the place in it.
     """
     path = Path(path)
-    file = _decode(_read(path, InvalidProblemError), str(path), file_type)
+    data = read_bytes(path, InvalidProblemError)
+    file = decode(data, str(path), file_type, "problem", InvalidProblemError)
     try:
         return make_problem(file, path.stem)
     except ValueError as error:

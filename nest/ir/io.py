@@ -38,17 +38,18 @@ _NAMES = {
 
 def read_problem(path: str | Path) -> Problem:
     """Read a problem file (.json, .yaml or .yml)."""
-    return decode_problem(_read(path, InvalidProblemError), str(path))
+    return decode_problem(read_bytes(path, InvalidProblemError), str(path))
 
 
 def read_plan(path: str | Path) -> Plan:
     """Read a plan file (.json, .yaml or .yml)."""
-    return _decode(_read(path, InvalidPlanError), str(path), Plan)
+    data = read_bytes(path, InvalidPlanError)
+    return decode(data, str(path), Plan, "plan", InvalidPlanError)
 
 
 def decode_problem(data: bytes, where: str = "problem") -> Problem:
     """Decode a problem; ``where`` names the source in messages."""
-    return _decode(data, where, Problem)
+    return decode(data, where, Problem, "problem", InvalidProblemError)
 
 
 def encode(record: Problem | Plan) -> bytes:
@@ -117,32 +118,50 @@ def problem_hash(problem: Problem) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def _read(path: str | Path, error_type: type[NestError]) -> bytes:
+def read_bytes(
+    path: str | Path, error_type: type[NestError], what: str = "file"
+) -> bytes:
+    """Return what a file holds; raise ``error_type`` if it has nothing."""
     path = Path(path)
     try:
         if path.is_dir():
             raise error_type(
-                f"{path}: expected a file, got a directory; name a file in it"
+                f"{path}: expected a {what}, got a directory; name a file in "
+                f"it"
             )
         return path.read_bytes()
     except OSError as error:
         raise error_type(
-            f"{path}: expected a readable file, got "
+            f"{path}: expected a readable {what}, got "
             f"{error.strerror or error}; check the path"
         ) from error
 
 
-def _decode(data: bytes, where: str, record_type: type[T]) -> T:
-    is_plan = issubclass(record_type, Plan)
-    error_type = InvalidPlanError if is_plan else InvalidProblemError
-    what = "plan" if is_plan else "problem"
+def decode(
+    data: bytes,
+    where: str,
+    record_type: type[T],
+    what: str,
+    error_type: type[NestError],
+) -> T:
+    """Decode JSON, or YAML if ``where`` ends so.
+
+    Parameters
+    ----------
+    data, where
+        The text, and the name of its source in messages.
+    record_type, what
+        What it should be, for msgspec and for people.
+    error_type
+        Raised if it is not.
+    """
     is_yaml = where.endswith((".yaml", ".yml"))
     try:
         if is_yaml:
             return msgspec.yaml.decode(data, type=record_type)
         return msgspec.json.decode(data, type=record_type)
     except msgspec.ValidationError as error:
-        raise error_type(describe(where, error, record_type)) from error
+        raise error_type(_describe(where, error, record_type)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         text = " ".join(str(error).split())
         raise error_type(
@@ -152,7 +171,7 @@ def _decode(data: bytes, where: str, record_type: type[T]) -> T:
         ) from error
 
 
-def describe(
+def _describe(
     where: str,
     error: msgspec.ValidationError,
     record_type: type[msgspec.Struct],

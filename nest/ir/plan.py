@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from nest.ir.base import LayerId, Struct, check_distinct, check_integer
@@ -111,6 +112,19 @@ class Stage(Struct, frozen=True, kw_only=True):
                     f"devices: expected dp * tp * cp = {strategy.devices} "
                     f"of strategy {strategy}, got {self.devices}"
                 )
+
+    @classmethod
+    def of(
+        cls, layers: Sequence[LayerId], strategies: Sequence[Strategy]
+    ) -> Stage:
+        """Return the stage of layers with a strategy each."""
+        alike = len(set(strategies)) == 1
+        return cls(
+            layers=tuple(layers),
+            devices=strategies[0].devices,
+            strategy=strategies[0] if alike else None,
+            strategies=None if alike else tuple(strategies),
+        )
 
     @property
     def layer_strategies(self) -> tuple[Strategy, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 
 import msgspec
 
@@ -32,8 +31,7 @@ def apply_profile(
     profile: Profile,
     *,
     model: str | None = None,
-    layers_per_node: int | Mapping[str, int] = 1,
-    force: bool = False,
+    layers_per_node: int = 1,
     where: str = "profile",
 ) -> Problem:
     """Return the problem with the measured costs in place of the analytic.
@@ -61,11 +59,7 @@ def apply_profile(
     model
         Which model's entries to use; may be left out if there is only one.
     layers_per_node
-        Layers that a graph node stands for, by kind (1 where a kind is not
-        named); a number counts for every kind except embeddings and heads.
-    force
-        Take the profile although device, data type, sequence parallelism or
-        weights differ.
+        Layers that a graph node stands for, except embeddings and heads.
     where
         Names the profile in messages.
 
@@ -79,8 +73,7 @@ def apply_profile(
         If the profile has no such model.
     """
     entries = _entries(problem, profile, model, where)
-    if not force:
-        _check_setting(problem, profile, entries, where)
+    _check_setting(problem, profile, entries, where)
     peak = peak_of(problem.cluster.device.peak_flops, profile.dtype)
     for entry in entries:
         check_roofline(entry, peak, where)
@@ -89,7 +82,8 @@ def apply_profile(
     total = taken = 0
     kinds = []
     for kind in problem.graph.kinds:
-        count = _layers(layers_per_node, kind.name)
+        single = kind.name.endswith(("embedding", "head"))
+        count = 1 if single else layers_per_node
         costs = []
         for cost in kind.costs:
             total += 1
@@ -97,8 +91,7 @@ def apply_profile(
             if found is None:
                 costs.append(cost)
                 continue
-            if not force:
-                _check_weights(problem, profile, found, cost, count, where)
+            _check_weights(problem, profile, found, cost, count, where)
             taken += 1
             costs.append(_measured_cost(cost, found, count))
         kinds.append(LayerKind(name=kind.name, costs=tuple(costs)))
@@ -245,13 +238,6 @@ def _canonical(name: str) -> str:
         name = device_spec(name).name
     words = name.casefold().replace("-", " ").split()
     return " ".join(word for word in words if word not in _VENDORS)
-
-
-def _layers(layers_per_node: int | Mapping[str, int], kind: str) -> int:
-    if isinstance(layers_per_node, Mapping):
-        return layers_per_node.get(kind, 1)
-    single = kind.endswith(("embedding", "head"))
-    return 1 if single else layers_per_node
 
 
 def _framework(profile: Profile) -> str:

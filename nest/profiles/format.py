@@ -13,7 +13,7 @@ import msgspec
 
 from nest.errors import NestError
 from nest.ir.base import Struct, check_distinct, check_integer, check_real
-from nest.ir.io import describe, write_atomically
+from nest.ir.io import decode, read_bytes, write_atomically
 
 #: Bytes of a value, by the names that :attr:`Profile.dtype` takes.
 DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
@@ -173,14 +173,7 @@ def load_profile(path: str | Path) -> Profile:
         If there is no such file or it is no profile; the text says where
         and what.
     """
-    path = Path(path)
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InvalidProfileError(
-            f"{path}: expected a readable profile, got "
-            f"{error.strerror or error}; check the path"
-        ) from error
+    data = read_bytes(path, InvalidProfileError, "profile")
     return decode_profile(data, str(path))
 
 
@@ -192,16 +185,7 @@ def decode_profile(data: bytes, where: str = "profile") -> Profile:
     InvalidProfileError
         If it is no profile.
     """
-    try:
-        return msgspec.json.decode(data, type=Profile)
-    except msgspec.ValidationError as error:
-        raise InvalidProfileError(describe(where, error, Profile)) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        text = " ".join(str(error).split())
-        raise InvalidProfileError(
-            f"{where}: expected a profile in JSON, got malformed text "
-            f"({text}); check that the file is complete"
-        ) from error
+    return decode(data, where, Profile, "profile", InvalidProfileError)
 
 
 def encode_profile(profile: Profile) -> bytes:

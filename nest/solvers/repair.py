@@ -126,13 +126,7 @@ def _most_bytes(found: Score) -> int:
 
 
 def _changed(stage: Stage, change: Change) -> Stage:
-    strategies = tuple(map(change, stage.layer_strategies))
-    alike = len(set(strategies)) == 1
-    return msgspec.structs.replace(
-        stage,
-        strategy=strategies[0] if alike else None,
-        strategies=None if alike else strategies,
-    )
+    return Stage.of(stage.layers, tuple(map(change, stage.layer_strategies)))
 
 
 def _more_recompute(
@@ -154,7 +148,7 @@ def _more_zero(problem: Problem, plan: Plan) -> Iterator[tuple[str, Change]]:
         if zero:
 
             def change(old: Strategy, zero: int = zero) -> Strategy:
-                if old.zero >= zero or old.dp * old.cp == 1:
+                if old.zero >= zero or old.data_ranks == 1:
                     return old
                 return msgspec.structs.replace(old, zero=zero)
 

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from nest.errors import NestError
 from nest.ir.base import Struct
+from nest.ir.io import read_bytes
 from nest.units import GIB, MAX_TERM
 
 
@@ -44,19 +45,15 @@ class Row(Struct, frozen=True, kw_only=True):
         Samples per model replica and pipeline step.
     dp
         Replicas of the model; ``ep`` is nested in it.
-    tflops_per_gpu
-        10**12 FLOP/s per device, in the accounting of ``tflops_kind``.
     peak_mem_gb
         Peak memory of a device in ``mem_unit``, in the sense of
         ``mem_class``; see :func:`measured_memory_bytes`.
-    params_b
-        Parameters, 10**9.
 
     Notes
     -----
     The other attributes are the columns of the same name. Counts and degrees
-    are integers, ``sp``, ``gated_mlp``, ``tied_embeddings`` and ``verified``
-    booleans, ``_s`` is seconds.
+    are integers, ``sp``, ``gated_mlp`` and ``tied_embeddings`` booleans,
+    ``_s`` is seconds.
     """
 
     line: int = 0
@@ -64,16 +61,13 @@ class Row(Struct, frozen=True, kw_only=True):
 
     row_id: str | None = None
     source: str | None = None
-    locator: str | None = None
     kind: str = "measured"
     hardware: str | None = None
-    device_mem_gb: float | None = None
     interconnect: str | None = None
     num_devices: int | None = None
     devices_per_node: int | None = None
 
     model: str | None = None
-    params_b: float | None = None
     layers: int | None = None
     hidden: int | None = None
     heads: int | None = None
@@ -91,7 +85,6 @@ class Row(Struct, frozen=True, kw_only=True):
     seq_len: int | None = None
     global_batch: int | None = None
     micro_batch: int | None = None
-    grad_accum: int | None = None
     tp: int | None = None
     pp: int | None = None
     vpp: int | None = None
@@ -107,27 +100,17 @@ class Row(Struct, frozen=True, kw_only=True):
     framework: str | None = None
     overlap: str | None = None
 
-    tflops_per_gpu: float | None = None
-    tflops_kind: str | None = None
-    mfu: float | None = None
-    hfu: float | None = None
     iter_time_s: float | None = None
     tokens_per_s_per_gpu: float | None = None
     samples_per_s: float | None = None
     peak_mem_gb: float | None = None
-    mem_kind: str | None = None
     status: str = "ok"
-    verified: bool | None = None
     notes: str | None = None
-    steady_mem_gib: float | None = None
     mem_class: str | None = None
     mem_unit: str | None = None
     precision_class: str | None = None
     time_tier: str | None = None
     mem_tier: str | None = None
-    measured_fields: str | None = None
-    derived_fields: str | None = None
-    assumed_fields: str | None = None
 
 
 class Reason(NamedTuple):
@@ -219,14 +202,7 @@ def read_rows(path: str | Path) -> list[Row]:
         If the file cannot be read, is not a CSV file, has no row, or lacks
         one of the columns that every row needs.
     """
-    path = Path(path)
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InvalidMeasurementsError(
-            f"{path}: expected a readable CSV file, got "
-            f"{error.strerror or error}; check the path"
-        ) from error
+    data = read_bytes(path, InvalidMeasurementsError, "CSV file")
     return parse_rows(data, str(path))
 
 

@@ -150,7 +150,9 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
     missing = tmp_path / "none.json"
     with pytest.raises(InvalidProfileError, match=r"none.json: expected a re"):
         load_profile(missing)
-    with pytest.raises(InvalidProfileError, match=r"expected a readable"):
+    with pytest.raises(
+        InvalidProfileError, match=r"expected a profile, got a directory"
+    ):
         load_profile(tmp_path)
     broken = tmp_path / "broken.json"
     broken.write_text("{")
@@ -347,10 +349,6 @@ def test_a_number_of_layers_counts_for_blocks_only():
     assert costs_of(after, "embedding")[1].forward_ns == 4000
     assert costs_of(after, "decoder")[1].forward_ns == 8000
     assert costs_of(after, "head")[1].forward_ns == 4000
-    named = apply_profile(
-        problem(), profile(*entries), layers_per_node={"decoder": 2}
-    )
-    assert named == after
 
 
 @pytest.mark.parametrize(
@@ -423,14 +421,10 @@ def test_the_model_is_named_where_there_are_several():
         ),
     ],
 )
-def test_a_profile_of_something_else_is_refused_unless_forced(
-    entries, changes, message
-):
+def test_a_profile_of_something_else_is_refused(entries, changes, message):
     other = profile(*entries, **changes)
     with pytest.raises(InvalidProfileError, match=message):
         apply_profile(problem(), other, layers_per_node=2)
-    after = apply_profile(problem(), other, layers_per_node=2, force=True)
-    assert costs_of(after, "decoder")[entries[0].tp].forward_ns == 8000
 
 
 def test_activations_that_nothing_splits_may_be_of_either_kind():
@@ -450,8 +444,7 @@ def test_weights_may_differ_by_padding():
         apply_profile(problem(), far, layers_per_node=2)
 
 
-@pytest.mark.parametrize("force", [False, True])
-def test_another_sequence_length_is_refused(force):
+def test_another_sequence_length_is_refused():
     two = profile(
         entry(sequence_length=64), entry(sequence_length=32, kind="head")
     )
@@ -460,17 +453,16 @@ def test_another_sequence_length_is_refused(force):
         match=r"p\.json: sequence_length: expected 128, as the job has, got "
         r"32 and 64; profile with that length",
     ):
-        apply_profile(problem(), two, force=force, where="p.json")
+        apply_profile(problem(), two, where="p.json")
 
 
-@pytest.mark.parametrize("force", [False, True])
-def test_a_layer_faster_than_the_cluster_device_is_refused(force):
+def test_a_layer_faster_than_the_cluster_device_is_refused():
     """1e9 FLOP at 1 TFLOP/s take about 1e6 ns."""
     fast = profile(entry(forward_flops=1e9))
     with pytest.raises(
         InvalidProfileError, match="forward_ns: expected >= 980392 "
     ):
-        apply_profile(problem(), fast, force=force)
+        apply_profile(problem(), fast)
 
 
 def test_a_profile_without_a_layer_of_the_problem_is_refused():
