@@ -9,26 +9,24 @@ in flight are a constant. Symbols and equations: ``formulations/README.md``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from formulations.graph import GraphFacts
 from nest.cost.model import Block, CostModel
-from nest.cost.space import Case, cases, stage_counts, strategies
+from nest.cost.schedules import SCHEDULES
+from nest.cost.space import Case as BatchSplit
+from nest.cost.space import cases as batch_splits
+from nest.cost.space import stage_counts, strategies
 from nest.ir.plan import Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import Deadline
 from nest.units import ceil_div
 
-
-class OutOfTime(Exception):
-    """The time limit passed while a model was being built."""
-
-
-def check_time(deadline: Deadline) -> None:
-    """Raise :class:`OutOfTime` if the limit is used up."""
-    if deadline.passed:
-        raise OutOfTime
+#: Sides of a slot: it receives activations of the slot before it, and
+#: gradients of the one after it. The boundary of side ``d`` of slot ``s`` is
+#: the one before slot ``s - d``.
+FORWARD, BACKWARD = SIDES = (0, 1)
 
 
 def why_unsupported(problem: Problem) -> str | None:
@@ -39,136 +37,7 @@ def why_unsupported(problem: Problem) -> str | None:
             f"preset {preset.name!r}: data ranks that take turns are not "
             f"formulated here; use solver dp, or brute for small problems"
         )
-    if not preset.uniform and (
-        preset.last_stage_first
-        or preset.pitch_is_used
-        or preset.receive_per_edge
-        or preset.recompute_hides_receive
-        or preset.stash_boundary_only
-        or not preset.last_stage_recomputes
-    ):
-        return (
-            f"preset {preset.name!r}: these choices are formulated only for "
-            f"presets where all stages share one strategy"
-        )
     return None
-
-
-# The graph
-
-
-class Increment(NamedTuple):
-    """One step of a tensor's size, see equation (8).
-
-    The step counts for a boundary if the producer is before it and any of
-    ``consumers`` is after it; these are the consumers that need at least
-    ``sizes[upper]`` bytes per sample. ``lower`` is the step below, -1 if
-    there is none.
-    """
-
-    producer: int
-    consumers: tuple[int, ...]
-    lower: int
-    upper: int
-
-
-class GraphFacts:
-    """Constants of the graph.
-
-    Attributes
-    ----------
-    kind_of
-        Index of each layer's kind; layers of a kind cost the same.
-    members
-        The layers of each kind.
-    num_ancestors, num_descendants
-        Of each layer.
-    connected
-        Whether the graph is connected, edge directions ignored. Then
-        something crosses every boundary.
-    sizes
-        All distinct bytes per sample of the edges, ascending.
-    edge_sizes
-        Position in ``sizes`` of every edge.
-    increments
-        The steps of all tensors.
-    """
-
-    def __init__(self, model: CostModel) -> None:
-        graph = model.problem.graph
-        self.num_layers = len(graph.layers)
-        self.order = graph.topological_order()
-        self.edges = model.edges
-        names = {layer.kind: None for layer in graph.layers}
-        kinds = {name: index for index, name in enumerate(names)}
-        self.kind_of = tuple(kinds[layer.kind] for layer in graph.layers)
-        self.members = tuple(
-            tuple(i for i, k in enumerate(self.kind_of) if k == kind)
-            for kind in range(len(kinds))
-        )
-        self.num_ancestors, self.num_descendants = self._closures()
-        self.connected = self._is_connected()
-        self.sizes = tuple(sorted({size for _, _, size in self.edges}))
-        self.edge_sizes = tuple(
-            self.sizes.index(size) for _, _, size in self.edges
-        )
-        self.increments = tuple(self._increments(model))
-
-    def _closures(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        up = [0] * self.num_layers
-        down = [0] * self.num_layers
-        sources: list[list[int]] = [[] for _ in up]
-        targets: list[list[int]] = [[] for _ in up]
-        for source, target, _ in self.edges:
-            sources[target].append(source)
-            targets[source].append(target)
-        for layer in self.order:
-            for source in sources[layer]:
-                up[layer] |= up[source] | 1 << source
-        for layer in reversed(self.order):
-            for target in targets[layer]:
-                down[layer] |= down[target] | 1 << target
-        return (
-            tuple(mask.bit_count() for mask in up),
-            tuple(mask.bit_count() for mask in down),
-        )
-
-    def _is_connected(self) -> bool:
-        root = list(range(self.num_layers))
-
-        def find(layer: int) -> int:
-            while root[layer] != layer:
-                root[layer] = root[root[layer]]
-                layer = root[layer]
-            return layer
-
-        for source, target, _ in self.edges:
-            root[find(source)] = find(target)
-        return len({find(layer) for layer in root}) == 1
-
-    def _increments(self, model: CostModel) -> Iterator[Increment]:
-        index = {size: i for i, size in enumerate(self.sizes)}
-        for tensor in model.tensors:
-            lower = -1
-            for size in sorted({size for _, size in tensor.consumers}):
-                consumers = tuple(v for v, q in tensor.consumers if q >= size)
-                upper = index[size]
-                yield Increment(tensor.producer, consumers, lower, upper)
-                lower = upper
-
-    def slots_of(self, layer: int, num_stages: int) -> range:
-        """Return the slots in which a layer can be.
-
-        The slots before and after it must all be filled, with layers that
-        are not its descendants and not its ancestors, respectively.
-        """
-        others = self.num_layers - 1
-        first = num_stages - (others - self.num_descendants[layer])
-        last = 1 + others - self.num_ancestors[layer]
-        return range(max(1, first), min(num_stages, last) + 1)
-
-
-# Slots
 
 
 class Choice(NamedTuple):
@@ -176,11 +45,11 @@ class Choice(NamedTuple):
 
     Attributes
     ----------
-    base
-        Quanta per micro-batch.
+    loads
+        Quanta per micro-batch, for each pace of the schedule.
     recomputed
         The part of the backward pass that hides the receive of gradients;
-        0 where the preset adds it, it is then part of ``base``.
+        0 where the preset adds it, it is then part of ``loads``.
     sync
         Quanta per step.
     resident_bytes
@@ -193,7 +62,7 @@ class Choice(NamedTuple):
         ``None`` where all layers of a slot have that of its option.
     """
 
-    base: int
+    loads: tuple[int, ...]
     recomputed: int
     sync: int
     resident_bytes: int
@@ -204,12 +73,12 @@ class Choice(NamedTuple):
     @property
     def load(self) -> int:
         """The least that the layer adds to ``τ``."""
-        return self.base + self.recomputed
+        return sum(self.loads) + self.recomputed
 
     @property
     def costs(self) -> tuple[int, ...]:
         """All that is added up, quanta and bytes."""
-        return self[:5]
+        return (*self.loads, *self[1:5])
 
 
 class Profile(NamedTuple):
@@ -231,7 +100,12 @@ class Profile(NamedTuple):
         all layers of a slot share a strategy.
     moves
         For each layout and each of ``GraphFacts.sizes``, quanta that it
-        takes to redistribute a tensor to that layout.
+        takes to redistribute a tensor to that layout; empty unless there are
+        several.
+    passing
+        For each layout of the slot's first layer (the only one where they
+        share it) and each of the sizes, bytes that a tensor which passes
+        takes; empty where that cannot exceed the memory.
     """
 
     devices: int
@@ -239,11 +113,7 @@ class Profile(NamedTuple):
     tight: bool
     layouts: tuple[Strategy, ...] = ()
     moves: tuple[tuple[int, ...], ...] = ()
-
-    @property
-    def mixed(self) -> bool:
-        """Whether layers of a slot can have different layouts."""
-        return len(self.layouts) > 1
+    passing: tuple[tuple[int, ...], ...] = ()
 
 
 class Receive(NamedTuple):
@@ -260,17 +130,16 @@ class Receive(NamedTuple):
 class Option(NamedTuple):
     """A place for a slot, and the strategy if its layers share one.
 
-    ``profile``, ``forward`` and ``backward`` index the slot's tables; the
-    latter two once for every layout that the receiving layer can have, or
-    not at all if nothing is received.
+    ``profile`` and ``receives`` index the slot's tables; the latter, for each
+    side, once for every layout that the receiving layer can have, or not at
+    all if nothing is received there.
     """
 
     offset: int
     devices: int
     strategy: Strategy | None
     profile: int
-    forward: tuple[int, ...]
-    backward: tuple[int, ...]
+    receives: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -283,9 +152,11 @@ class Slot:
         ``s``, counted from the end of the pipeline.
     options
         What it can choose from, see :class:`Option`.
-    profiles, forward, backward
-        Distinct cost profiles and receives. ``forward`` is empty for the
-        first stage, ``backward`` for the last one.
+    profiles
+        Distinct cost profiles.
+    receives
+        Distinct receives of either side; none forward in the first stage and
+        backward in the last one.
     entering_bytes
         For each edge, bytes kept if it enters the slot (presets that stash
         only boundary tensors); empty if there is nothing to keep.
@@ -296,15 +167,19 @@ class Slot:
     number: int
     options: tuple[Option, ...]
     profiles: tuple[Profile, ...]
-    forward: tuple[Receive, ...]
-    backward: tuple[Receive, ...]
+    receives: tuple[tuple[Receive, ...], ...]
     entering_bytes: tuple[int, ...] = ()
     sync_constant: int = 0
 
     @property
+    def sides(self) -> list[int]:
+        """The sides on which it receives."""
+        return [side for side in SIDES if self.receives[side]]
+
+    @property
     def mixed(self) -> bool:
         """Whether its layers can have different layouts."""
-        return any(profile.mixed for profile in self.profiles)
+        return any(len(profile.layouts) > 1 for profile in self.profiles)
 
 
 @dataclass(frozen=True)
@@ -314,65 +189,80 @@ class SubProblem:
     ``bound`` is a proven lower bound on the step time of its plans.
     """
 
-    case: Case
+    split: BatchSplit
     num_stages: int
     strategy: Strategy | None
     bound: int
 
     def __str__(self) -> str:
         text = (
-            f"R={self.case.replicas} B={self.case.micro_batch} "
+            f"R={self.split.replicas} B={self.split.micro_batch} "
             f"S={self.num_stages}"
         )
         return text if self.strategy is None else f"{text} {self.strategy}"
 
 
 class _Candidate(NamedTuple):
+    """A place, and strategies that layers choose from there.
+
+    They are several, all of the block's size, only where every layer has one
+    of its own.
+    """
+
     offset: int
     strategies: tuple[Strategy, ...]
     profile: Profile
 
 
 class Instance:
-    """A problem taken apart: graph facts, sub-problems and their slots."""
+    """A problem taken apart: graph facts, sub-problems and their slots.
 
-    def __init__(self, problem: Problem, model: CostModel) -> None:
+    Parameters
+    ----------
+    problem, model
+        The problem and its cost model.
+    deadline
+        Checked all along: any method may raise ``OutOfTimeError``.
+    """
+
+    def __init__(
+        self, problem: Problem, model: CostModel, deadline: Deadline
+    ) -> None:
         self.problem = problem
         self.model = model
         self.preset = model.preset
+        self.deadline = deadline
         self.graph = GraphFacts(model)
         self.capacity = problem.cluster.device.memory_bytes
         self.per_layer = problem.job.granularity == "layer"
+        self.schedule = SCHEDULES[problem.job.schedule]
+        #: Increments that take memory where they pass a stage.
+        self.passing = () if self.preset.uniform else self.graph.passing
+        self.num_paces = len(self.paces(0, 0))
         self._strategies: dict[int, list[Strategy]] = {}
-        self._candidates: dict[tuple[Case, int], list[_Candidate]] = {}
+        self._candidates: dict[tuple[BatchSplit, int], list[_Candidate]] = {}
         self._receives: dict[tuple[frozenset[int], int, int], Receive] = {}
 
     # Sub-problems
 
-    def sub_problems(self, deadline: Deadline) -> list[SubProblem]:
-        """Return all sub-problems that may hold a plan, best bound first.
-
-        Raises
-        ------
-        OutOfTime
-            If the deadline passes.
-        """
+    def sub_problems(self) -> list[SubProblem]:
+        """Return all sub-problems that may hold a plan, best bound first."""
         found = []
-        for case in cases(self.problem):
-            usable = self._usable_strategies(case.micro_batch)
+        for split in batch_splits(self.problem):
+            usable = self._usable_strategies(split.micro_batch)
             groups: list[list[Strategy]] = (
                 [[s] for s in usable] if self.preset.uniform else [usable]
             )
             for group in groups:
-                for num_stages in stage_counts(self.problem, case):
-                    check_time(deadline)
-                    bound = self._bound(case, num_stages, group)
+                shared = group[0] if self.preset.uniform else None
+                for num_stages in stage_counts(self.problem, split):
+                    self.deadline.check()
+                    bound = self._bound(split, num_stages, group)
                     if bound is not None:
-                        shared = group[0] if self.preset.uniform else None
                         found.append(
-                            SubProblem(case, num_stages, shared, bound)
+                            SubProblem(split, num_stages, shared, bound)
                         )
-        return sorted(found, key=lambda p: (p.bound, p.num_stages, p.case))
+        return sorted(found, key=lambda p: (p.bound, p.num_stages, p.split))
 
     def _usable_strategies(self, micro_batch: int) -> list[Strategy]:
         if micro_batch not in self._strategies:
@@ -388,7 +278,7 @@ class Instance:
         return self._strategies[micro_batch]
 
     def _bound(
-        self, case: Case, num_stages: int, group: list[Strategy]
+        self, split: BatchSplit, num_stages: int, group: list[Strategy]
     ) -> int | None:
         """Return a lower bound, equation (17), or ``None`` if no plan fits.
 
@@ -398,62 +288,76 @@ class Instance:
         if not group:
             return None
         smallest = min(strategy.devices for strategy in group)
-        largest = case.devices - (num_stages - 1) * smallest
+        largest = split.devices - (num_stages - 1) * smallest
         last = num_stages if self.preset.uniform else 1
-        candidates = [
-            c
+        profiles = {
+            candidate.profile: None
             for number in range(1, last + 1)
-            for c in self._slot_candidates(case, num_stages, number, group)
-            if c.profile.devices <= largest
-        ]
-        by_kind: list[list[tuple[int, int, int]]] = [
-            list(
-                {
-                    (choice.load, c.profile.devices, choice.sync): None
-                    for c in candidates
-                    for choice in c.profile.choices[kind]
-                }
+            for candidate in self._slot_candidates(
+                split, num_stages, number, group
             )
+            if candidate.profile.devices <= largest
+        }
+        by_kind = [
+            [(c, p.devices) for p in profiles for c in p.choices[kind]]
             for kind in range(len(self.graph.members))
         ]
         if not all(by_kind):
             return None
+        self.deadline.check()
 
         def total(weight_load: int, weight_work: int) -> int:
             return sum(
                 len(members)
                 * min(
-                    load * weight_load + load * devices * weight_work
-                    for load, devices, _ in entries
+                    choice.load * (weight_load + devices * weight_work)
+                    for choice, devices in entries
                 )
                 for members, entries in zip(
                     self.graph.members, by_kind, strict=True
                 )
             )
 
-        rest = case.num_micro_batches - 1
-        peak = max(min(load for load, _, _ in e) for e in by_kind)
-        syncs = [min(sync for _, _, sync in e) for e in by_kind]
+        rest = split.num_micro_batches - 1
+        slowest = max(min(c.load for c, _ in e) for e in by_kind)
+        syncs = [min(c.sync for c, _ in e) for e in by_kind]
         sync = max(syncs) if self.preset.sync_stages == "max" else min(syncs)
         if self.preset.step_time == "slots-max":
             slowest = max(
-                peak,
+                slowest,
                 ceil_div(total(1, 0), num_stages),
-                ceil_div(total(0, 1), case.devices),
+                ceil_div(total(0, 1), split.devices),
             )
             return (rest + num_stages) * slowest + sync
-        receives = self._least_receives(case, num_stages, group)
+        receives = self._least_receives(split, num_stages, group)
+        paced = sum(
+            max(min(c.loads[pace] for c, _ in e) for e in by_kind)
+            for pace in range(self.num_paces)
+        )
         return sync + max(
-            total(1, 0) + receives + rest * peak,
+            total(1, 0) + receives + rest * max(slowest, paced),
             ceil_div(
                 total(num_stages + rest, 0) + (num_stages + rest) * receives,
                 num_stages,
             ),
-            ceil_div(total(case.devices, rest), case.devices) + receives,
+            ceil_div(total(split.devices, rest), split.devices) + receives,
         )
 
+    def paces(self, forward: int, backward: int) -> tuple[int, ...]:
+        """Return what of a load counts for each pace of the schedule."""
+        if self.preset.step_time == "slots-max":
+            return (forward + backward,)
+        return self.schedule.paces(forward, backward)
+
+    def pace_of(self, side: int) -> int:
+        """Return the pace for which what happens on a side of a slot counts.
+
+        Forward the first, backward the last.
+        """
+        return side and self.num_paces - 1
+
     def _least_receives(
-        self, case: Case, num_stages: int, group: list[Strategy]
+        self, split: BatchSplit, num_stages: int, group: list[Strategy]
     ) -> int:
         """Return a lower bound on all receives of a plan together.
 
@@ -462,120 +366,112 @@ class Instance:
         """
         if num_stages == 1 or not self.graph.connected:
             return 0
-        shards = max(
-            strategy.shards(self.problem.job.sequence_parallel)
-            for strategy in group
-        )
+        shards = max(self._shards(strategy) for strategy in group)
         size = self.graph.sizes[0]
         return (2 * (num_stages - 1)) * min(
             self.model.message(level)
-            + self.model.tensor(level, size, case.micro_batch, shards)
+            + self.model.tensor(level, size, split.micro_batch, shards)
             for level in range(len(self.model.network.capacities))
         )
 
     # Slots of one sub-problem
 
-    def slots(
-        self, sub_problem: SubProblem, deadline: Deadline
-    ) -> dict[int, Slot] | None:
-        """Return the slots by number, or ``None`` if one has no option.
-
-        Raises
-        ------
-        OutOfTime
-            If the deadline passes.
-        """
-        case, num_stages = sub_problem.case, sub_problem.num_stages
+    def slots(self, sub_problem: SubProblem) -> dict[int, Slot] | None:
+        """Return the slots by number, or ``None`` if one has no option."""
+        split, num_stages = sub_problem.split, sub_problem.num_stages
         shared = sub_problem.strategy
         group = (
-            self._usable_strategies(case.micro_batch)
+            self._usable_strategies(split.micro_batch)
             if shared is None
             else [shared]
         )
         found: dict[int, Slot] = {}
         for number in range(1, num_stages + 1):
-            check_time(deadline)
-            slot = self._slot(case, num_stages, number, group)
+            slot = self._slot(split, num_stages, number, group)
             if not slot.options:
                 return None
             found[number] = slot
         return found
 
     def _slot(
-        self, case: Case, num_stages: int, number: int, group: list[Strategy]
+        self,
+        split: BatchSplit,
+        num_stages: int,
+        number: int,
+        group: list[Strategy],
     ) -> Slot:
         smallest = min(strategy.devices for strategy in group)
         before, after = num_stages - number, number - 1
         if self.preset.last_stage_first:
             before, after = after, before
+        first = before * smallest
+        end = split.devices - after * smallest
         profiles: dict[Profile, int] = {}
-        forward: dict[Receive, int] = {}
-        backward: dict[Receive, int] = {}
+        receives: tuple[dict[Receive, int], ...] = ({}, {})
         options = []
-        for candidate in self._slot_candidates(
-            case, num_stages, number, group
+        for offset, chosen, profile in self._slot_candidates(
+            split, num_stages, number, group
         ):
-            offset, profile = candidate.offset, candidate.profile
-            devices = profile.devices
+            self.deadline.check()
             if (
-                offset < before * smallest
+                offset < first
                 or (offset > 0 and before == 0)
-                or offset + devices > case.devices - after * smallest
+                or offset + profile.devices > end
             ):
                 continue
-            place = (case, num_stages, number, offset)
-            receivers = profile.layouts or candidate.strategies
+            place = (split, num_stages, number, offset)
+            tables = tuple(
+                tuple(
+                    known.setdefault(
+                        self._receive(*place, receiver, side=side), len(known)
+                    )
+                    for receiver in profile.layouts or chosen
+                    if number != (num_stages, 1)[side]
+                )
+                for side, known in enumerate(receives)
+            )
             options.append(
                 Option(
                     offset,
-                    devices,
-                    None if self.per_layer else candidate.strategies[0],
+                    profile.devices,
+                    None if self.per_layer else chosen[0],
                     profiles.setdefault(profile, len(profiles)),
-                    tuple(
-                        forward.setdefault(
-                            self._receive(*place, receiver, forward=True),
-                            len(forward),
-                        )
-                        for receiver in receivers
-                        if number < num_stages
-                    ),
-                    tuple(
-                        backward.setdefault(
-                            self._receive(*place, receiver, forward=False),
-                            len(backward),
-                        )
-                        for receiver in receivers
-                        if number > 1
-                    ),
+                    tables,
                 )
             )
         entering: tuple[int, ...] = ()
         sync_constant = 0
         if self.preset.uniform:
-            strategy = group[0]
-            entering = self._entering_bytes(case, number, strategy)
-            block = self._block(case, num_stages, 0, strategy)
+            entering = self._entering_bytes(split, number, group[0])
+            block = self._block(split, num_stages, 0, group[0])
             sync_constant = self.model.sync_constant(block)
         return Slot(
             number,
             tuple(options),
             tuple(profiles),
-            tuple(forward),
-            tuple(backward),
+            tuple(map(tuple, receives)),
             entering,
             sync_constant,
         )
 
     def _block(
-        self, case: Case, num_stages: int, offset: int, strategy: Strategy
+        self,
+        split: BatchSplit,
+        num_stages: int,
+        offset: int,
+        strategy: Strategy,
     ) -> Block:
-        pitch = case.devices
+        pitch = split.devices
         if self.preset.pitch_is_used:
             pitch = num_stages * strategy.devices
-        return Block(case.replicas, pitch, offset, strategy.devices)
+        return Block(split.replicas, pitch, offset, strategy.devices)
 
     def _slot_candidates(
-        self, case: Case, num_stages: int, number: int, group: list[Strategy]
+        self,
+        split: BatchSplit,
+        num_stages: int,
+        number: int,
+        group: list[Strategy],
     ) -> list[_Candidate]:
         """Return places and strategies that nothing else dominates.
 
@@ -586,17 +482,19 @@ class Instance:
         if self.preset.uniform:
             strategy = group[0]
             devices = strategy.devices
-            if num_stages * devices > case.devices:
+            if num_stages * devices > split.devices:
                 return []
             offset = (number - 1) * devices
             if not self.preset.last_stage_first:
                 offset = (num_stages - number) * devices
-            block = self._block(case, num_stages, offset, strategy)
-            candidate = self._candidate(case, number, (strategy,), block)
-            return [] if candidate is None else [candidate]
+            block = self._block(split, num_stages, offset, strategy)
+            profile = self._profile(split, number, (strategy,), block)
+            if profile is None:
+                return []
+            return [_Candidate(offset, (strategy,), profile)]
 
-        inflight = self._inflight(case, number)
-        if (case, inflight) not in self._candidates:
+        key = (split, self._inflight(split, number))
+        if key not in self._candidates:
             found: list[_Candidate] = []
             by_devices: dict[int, list[Strategy]] = {}
             for strategy in group:
@@ -607,62 +505,85 @@ class Instance:
                     if self.per_layer
                     else [(strategy,) for strategy in equals]
                 )
-                known: dict[tuple[Profile | None, ...], list[int]] = {}
-                for offset in range(case.devices - devices + 1):
-                    block = Block(case.replicas, case.devices, offset, devices)
-                    here = [
-                        self._candidate(case, number, chosen, block)
-                        for chosen in rivals
-                    ]
-                    key = tuple(c and c.profile for c in here)
-                    if key not in known:
-                        known[key] = self._worth_a_try(here)
-                    found.extend(c for i in known[key] if (c := here[i]))
-            self._candidates[case, inflight] = found
-        return self._candidates[case, inflight]
+                known: dict[Block, list[_Candidate]] = {}
+                for offset in range(split.devices - devices + 1):
+                    self.deadline.check()
+                    block = Block(
+                        split.replicas, split.devices, offset, devices
+                    )
+                    alike = self.model.aligned(block)
+                    if alike not in known:
+                        known[alike] = self._worth_a_try(
+                            [
+                                _Candidate(offset, chosen, profile)
+                                for chosen in rivals
+                                if (
+                                    profile := self._profile(
+                                        split, number, chosen, block
+                                    )
+                                )
+                            ]
+                        )
+                    found.extend(
+                        candidate._replace(offset=offset)
+                        for candidate in known[alike]
+                    )
+            self._candidates[key] = found
+        return self._candidates[key]
 
-    def _inflight(self, case: Case, number: int) -> int:
-        if self.problem.job.schedule == "gpipe":
-            return case.num_micro_batches
-        if self.preset.inflight_capped:
-            return min(case.num_micro_batches, number)
+    def _inflight(self, split: BatchSplit, number: int) -> int:
+        if self.preset.inflight_capped or self.schedule.name != "1f1b":
+            return self.schedule.inflight(number, split.num_micro_batches)
         return number
+
+    def _shards(self, strategy: Strategy) -> int:
+        return strategy.shards(self.problem.job.sequence_parallel)
 
     def _stashes(self, strategy: Strategy) -> bool:
         return self.preset.stash_boundary_only and strategy.recompute == "full"
 
     def _entering_bytes(
-        self, case: Case, number: int, strategy: Strategy
+        self, split: BatchSplit, number: int, strategy: Strategy
     ) -> tuple[int, ...]:
         if not self._stashes(strategy):
             return ()
-        extra = self._inflight(case, number) - 1
-        samples = case.micro_batch // strategy.dp
+        extra = self._inflight(split, number) - 1
+        samples = split.micro_batch // strategy.dp
         kept = tuple(
-            extra * size * samples
+            min(extra * size * samples, self.capacity + 1)
             for _, _, size in self.model.edge_bytes(strategy.tp)
         )
         return kept if any(kept) else ()
 
-    def _candidate(
-        self,
-        case: Case,
-        number: int,
-        strategies: tuple[Strategy, ...],
-        block: Block,
-    ) -> _Candidate | None:
-        """Return a place where layers choose among strategies.
+    def _passing_bytes(
+        self, split: BatchSplit, number: int, strategy: Strategy
+    ) -> tuple[int, ...]:
+        """Return what tensors of each size take in a slot they pass, (20)."""
+        shards = self._shards(strategy)
+        inflight = self._inflight(split, number)
+        return tuple(
+            min(
+                inflight * ceil_div(size * split.micro_batch, shards),
+                self.capacity + 1,
+            )
+            for size in self.graph.sizes
+        )
 
-        They are several, all of the block's size, only where every layer has
-        one of its own.
-        """
+    def _profile(
+        self,
+        split: BatchSplit,
+        number: int,
+        chosen: tuple[Strategy, ...],
+        block: Block,
+    ) -> Profile | None:
+        """Return what a place costs whose layers choose among strategies."""
         choices = [
             [
                 (strategy, choice)
-                for strategy in strategies
+                for strategy in chosen
                 if (
                     choice := self._choice(
-                        case, number, members[0], strategy, block
+                        split, number, members[0], strategy, block
                     )
                 )
             ]
@@ -670,8 +591,21 @@ class Instance:
         ]
         if not any(choices):
             return None
+        passing: dict[Strategy, tuple[int, ...]] = {}
+        if self.passing:
+            for strategy in chosen:
+                passing[_layout(strategy)] = self._passing_bytes(
+                    split, number, strategy
+                )
         most = max(c.working_bytes for kind in choices for _, c in kind)
-        most += sum(self._entering_bytes(case, number, strategies[0]))
+        most += sum(self._entering_bytes(split, number, chosen[0]))
+        most += max(
+            (
+                sum(self.graph.increments[i].of(sizes) for i in self.passing)
+                for sizes in passing.values()
+            ),
+            default=0,
+        )
         for members, kind in zip(self.graph.members, choices, strict=True):
             most += len(members) * max(
                 (choice.resident_bytes for _, choice in kind), default=0
@@ -691,7 +625,7 @@ class Instance:
             layouts = tuple(
                 dict.fromkeys(_layout(s) for kind in choices for s, _ in kind)
             )
-        profile = Profile(
+        return Profile(
             block.devices,
             tuple(
                 tuple(
@@ -704,13 +638,15 @@ class Instance:
             ),
             tight,
             layouts,
-            self._moves(case, layouts, block),
+            self._moves(split, layouts, block),
+            tuple(passing[layout] for layout in layouts or passing)
+            if tight and passing
+            else (),
         )
-        return _Candidate(block.offset, strategies, profile)
 
     def _choice(
         self,
-        case: Case,
+        split: BatchSplit,
         number: int,
         layer: int,
         strategy: Strategy,
@@ -718,28 +654,33 @@ class Instance:
     ) -> Choice | None:
         """Return what a layer adds; ``None`` if it cannot be there."""
         terms = self.model.layer_terms(
-            layer, strategy, case.micro_batch, block
+            layer, strategy, split.micro_batch, block
         )
         if terms is None:
             return None
         inflight = 1
         if not self._stashes(strategy):
-            inflight = self._inflight(case, number)
+            inflight = self._inflight(split, number)
         resident = terms.static_bytes + inflight * terms.kept_bytes
         if resident + terms.working_bytes > self.capacity:
             return None
-        base = terms.forward + terms.backward - terms.recomputed
-        recomputed = terms.recomputed
-        if number == 1 and not self.preset.last_stage_recomputes:
+        backward, recomputed = terms.backward, terms.recomputed
+        if self.preset.recompute_hides_receive:
+            backward -= recomputed
+            if number == 1 and not self.preset.last_stage_recomputes:
+                recomputed = 0
+        else:
             recomputed = 0
-        if not self.preset.recompute_hides_receive:
-            base, recomputed = base + recomputed, 0
         return Choice(
-            base, recomputed, terms.sync, resident, terms.working_bytes
+            self.paces(terms.forward, backward),
+            recomputed,
+            terms.sync,
+            resident,
+            terms.working_bytes,
         )
 
     def _moves(
-        self, case: Case, layouts: tuple[Strategy, ...], block: Block
+        self, split: BatchSplit, layouts: tuple[Strategy, ...], block: Block
     ) -> tuple[tuple[int, ...], ...]:
         """Return what redistribution inside a block takes, see (19).
 
@@ -748,109 +689,95 @@ class Instance:
         """
         if len(layouts) < 2:
             return ()
-        model = self.model
+        starts = [
+            replica * block.pitch + block.offset
+            for replica in range(block.replicas)
+        ]
         levels = {
-            model.network.level(start, start + block.devices - 1)
-            for start in (
-                replica * block.pitch + block.offset
-                for replica in range(block.replicas)
-            )
+            self.model.network.level(start, start + block.devices - 1)
+            for start in starts
         }
+        rows = [
+            [self._row(level, split, self._shards(layout)) for level in levels]
+            for layout in layouts
+        ]
         return tuple(
             tuple(
-                max(
-                    model.message(level)
-                    + model.tensor(
-                        level,
-                        size,
-                        case.micro_batch,
-                        layout.shards(self.problem.job.sequence_parallel),
-                    )
-                    for level in levels
-                )
-                for size in self.graph.sizes
+                max(message + times[i] for message, times in of_levels)
+                for i in range(len(self.graph.sizes))
             )
-            for layout in layouts
+            for of_levels in rows
         )
 
-    def _worth_a_try(self, candidates: list[_Candidate | None]) -> list[int]:
+    def _row(
+        self, level: int, split: BatchSplit, shards: int
+    ) -> tuple[int, tuple[int, ...]]:
+        """Return the quanta of a message and of each size of tensor."""
+        return self.model.message(level), tuple(
+            self.model.tensor(level, size, split.micro_batch, shards)
+            for size in self.graph.sizes
+        )
+
+    def _worth_a_try(self, rivals: list[_Candidate]) -> list[_Candidate]:
         """Return which candidates of one place no other one dominates.
 
         Of equal ones the first stays.
         """
-        vectors: dict[int, tuple[float, ...]] = {}
-        for index, candidate in enumerate(candidates):
-            if candidate is None:
-                continue
-            shards = min(
-                strategy.shards(self.problem.job.sequence_parallel)
-                for strategy in candidate.strategies
-            )
-            values: list[float] = [-shards]
-            for kind in candidate.profile.choices:
-                values.extend(kind[0].costs if kind else _MISSING)
-            vectors[index] = tuple(values)
-        return _undominated(vectors)
+        missing = (math.inf,) * (self.num_paces + 4)
+        kept = _undominated(
+            {
+                i: (
+                    -min(map(self._shards, chosen)),
+                    *(
+                        cost
+                        for kind in profile.choices
+                        for cost in (kind[0].costs if kind else missing)
+                    ),
+                )
+                for i, (_, chosen, profile) in enumerate(rivals)
+            }
+        )
+        return [rivals[i] for i in kept]
 
     def _receive(
         self,
-        case: Case,
+        split: BatchSplit,
         num_stages: int,
         number: int,
         offset: int,
         strategy: Strategy,
         *,
-        forward: bool,
+        side: int,
     ) -> Receive:
         neighbour = 0
         if self.preset.last_stage_first:
-            sender = number + 1 if forward else number - 1
+            sender = number - 1 if side else number + 1
             neighbour = (sender - 1) * strategy.devices
-        block = self._block(case, num_stages, offset, strategy)
+        block = self._block(split, num_stages, offset, strategy)
         levels = self.model.boundary_levels(
-            block, forward=forward, neighbour=neighbour
+            block, forward=side == FORWARD, neighbour=neighbour
         )
-        samples = case.micro_batch // strategy.dp
+        samples = split.micro_batch // strategy.dp
         if self.preset.receive_per_edge:
             times = tuple(
                 max(self.model.edge(level, size, samples) for level in levels)
                 for _, _, size in self.model.edge_bytes(strategy.tp)
             )
             return Receive(((0, times),))
-        shards = strategy.shards(self.problem.job.sequence_parallel)
-        key = (levels, case.micro_batch, shards)
+        shards = self._shards(strategy)
+        key = (levels, split.micro_batch, shards)
         if key not in self._receives:
-            rows = {
-                (
-                    self.model.message(level),
-                    tuple(
-                        self.model.tensor(
-                            level, size, case.micro_batch, shards
-                        )
-                        for size in self.graph.sizes
-                    ),
-                )
-                for level in sorted(levels)
-            }
-            # Tensors are no faster at a higher level, messages may be.
+            rows = {self._row(level, split, shards) for level in levels}
+            # Of rows that nothing exceeds: their negatives are undominated.
             ordered = sorted(rows, reverse=True)
-            self._receives[key] = Receive(
-                tuple(
-                    row
-                    for row in ordered
-                    if not any(
-                        other != row
-                        and other[0] >= row[0]
-                        and all(map(int.__ge__, other[1], row[1]))
-                        for other in ordered
-                    )
-                )
+            kept = _undominated(
+                {
+                    i: (-message, *(-time for time in times))
+                    for i, (message, times) in enumerate(ordered)
+                }
             )
+            self._receives[key] = Receive(tuple(ordered[i] for i in kept))
         return self._receives[key]
-
-
-#: Costs of a kind that is not available.
-_MISSING = (math.inf,) * 5
 
 
 def _layout(strategy: Strategy) -> Strategy:

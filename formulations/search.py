@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from formulations.common import Instance, OutOfTime, Slot, SubProblem
+from formulations.common import Instance, Slot, SubProblem
 from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.errors import InvalidPlanError, SolverError
@@ -20,6 +20,7 @@ from nest.ir.problem import Problem
 from nest.solvers.base import (
     Deadline,
     Limit,
+    OutOfTimeError,
     Progress,
     Report,
     SolveOptions,
@@ -83,14 +84,13 @@ class Engine(Protocol):
         slots: dict[int, Slot],
         cutoff: int | None,
         start: Start | None,
-        deadline: Deadline,
     ) -> Answer:
         """Find the best plan with a step time of at most ``cutoff``.
 
         Raises
         ------
-        OutOfTime
-            If the deadline passes before the engine runs.
+        OutOfTimeError
+            If the instance's deadline passes before the engine runs.
         """
 
 
@@ -100,6 +100,7 @@ def search(
     engine: Engine,
     options: SolveOptions,
     report: Report,
+    deadline: Deadline,
 ) -> SolverOutput:
     """Solve all sub-problems, most promising first, and combine the proofs.
 
@@ -110,9 +111,8 @@ def search(
     SolverError
         If an engine's plan is not what the engine says it is.
     """
-    deadline = Deadline(options.time_limit_s)
     model = CostModel(problem)
-    instance = Instance(problem, model)
+    instance = Instance(problem, model, deadline)
     best: Plan | None = None
     best_quanta: int | None = None
     if options.warm_start is not None:
@@ -124,8 +124,8 @@ def search(
     unfinished: list[int] = []
     num_solved = 0
     try:
-        todo = instance.sub_problems(deadline)
-    except OutOfTime:
+        todo = instance.sub_problems()
+    except OutOfTimeError:
         unfinished.append(0)
     num_sub_problems = len(todo)
     while todo:
@@ -133,7 +133,7 @@ def search(
         if best_quanta is not None and sub_problem.bound >= best_quanta:
             break
         try:
-            slots = instance.slots(sub_problem, deadline)
+            slots = instance.slots(sub_problem)
             answer = Answer(finished=True)
             if slots is not None:
                 answer = engine.solve(
@@ -142,10 +142,9 @@ def search(
                     slots,
                     None if best_quanta is None else best_quanta - 1,
                     _start(problem, options.warm_start, sub_problem),
-                    deadline,
                 )
                 num_solved += 1
-        except OutOfTime:
+        except OutOfTimeError:
             break
         del todo[0]
         if not answer.finished:
@@ -210,8 +209,8 @@ def make_plan(
 ) -> Plan:
     """Return the plan given by the slot and the strategy of each layer."""
     return Plan(
-        replicas=sub_problem.case.replicas,
-        micro_batch=sub_problem.case.micro_batch,
+        replicas=sub_problem.split.replicas,
+        micro_batch=sub_problem.split.micro_batch,
         stages=tuple(
             _make_stage(
                 instance,
@@ -275,8 +274,8 @@ def _start(
     """Return the warm start, if it belongs to the sub-problem."""
     if (
         plan is None
-        or plan.replicas != sub_problem.case.replicas
-        or plan.micro_batch != sub_problem.case.micro_batch
+        or plan.replicas != sub_problem.split.replicas
+        or plan.micro_batch != sub_problem.split.micro_batch
         or len(plan.stages) != sub_problem.num_stages
     ):
         return None

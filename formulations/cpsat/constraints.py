@@ -10,13 +10,11 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from formulations.common import Choice, check_time
+from formulations.common import BACKWARD, FORWARD, Choice
 from formulations.cpsat.variables import Model
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import IntVar, LinearExpr, LiteralT
-
-    Variables = dict[tuple[int, int], IntVar]
 
 
 def add_constraints(model: Model) -> None:
@@ -24,7 +22,7 @@ def add_constraints(model: Model) -> None:
 
     Raises
     ------
-    OutOfTime
+    OutOfTimeError
         If the deadline passes.
     """
     for add in (
@@ -42,9 +40,10 @@ def add_constraints(model: Model) -> None:
         bottleneck,
         work_bound,
         sync,
+        passing,
         memory,
     ):
-        check_time(model.deadline)
+        model.instance.deadline.check()
         add(model)
 
 
@@ -52,36 +51,29 @@ def one_option_per_slot(model: Model) -> None:
     """Every slot takes one option, which says what it costs (1).
 
     ``Σ_o y[s,o] = 1``; ``w[s,g]`` is the sum over the options with profile
-    ``g``, ``uses[s,r]`` over those with receive ``r``, unless that depends
+    ``g``, ``uses[s,d,r]`` over those with receive ``r``, unless that depends
     on a layer.
     """
     engine = model.engine
     for s, slot in model.slots.items():
+        model.instance.deadline.check()
         engine.add_exactly_one(
             model.y[s, o] for o in range(len(slot.options))
         ).with_name(f"one_option_per_slot[{s}]")
-        tables: list[tuple[str, Variables, list[tuple[int, ...]]]] = [
-            ("profile", model.w, [(o.profile,) for o in slot.options])
-        ]
-        if not slot.mixed:
-            tables += [
-                (
-                    "forward",
-                    model.uses_forward,
-                    [o.forward for o in slot.options],
-                ),
-                (
-                    "backward",
-                    model.uses_backward,
-                    [o.backward for o in slot.options],
-                ),
-            ]
-        for name, variables, classes in tables:
-            for index in sorted({i for found in classes for i in found}):
-                members = [o for o, c in enumerate(classes) if index in c]
-                engine.add(
-                    sum(model.y[s, o] for o in members) == variables[s, index]
-                ).with_name(f"one_option_per_slot[{s},{name},{index}]")
+        sums: dict[int, tuple[IntVar, list[IntVar]]] = {}
+        for o, option in enumerate(slot.options):
+            tables = [model.w[s, option.profile]]
+            if not slot.mixed:
+                for d in slot.sides:
+                    (r,) = option.receives[d]
+                    tables.append(model.uses[s, d, r])
+            for variable in tables:
+                _, found = sums.setdefault(variable.index, (variable, []))
+                found.append(model.y[s, o])
+        for variable, options in sums.values():
+            engine.add(sum(options) == variable).with_name(
+                f"one_option_per_slot[{s},{variable.name}]"
+            )
 
 
 def consecutive_blocks(model: Model) -> None:
@@ -122,9 +114,7 @@ def nonempty_slots(model: Model) -> None:
     """``Σ_l x[l,s] >= 1`` (4)."""
     for s in model.slots:
         model.engine.add_bool_or(
-            model.x[layer, s]
-            for layer in model.layers
-            if (layer, s) in model.x
+            model.x[layer, s] for layer in model.inside(s)
         ).with_name(f"nonempty_slots[{s}]")
 
 
@@ -144,9 +134,11 @@ def linking(model: Model) -> None:
     """
     engine = model.engine
     for (layer, s), x in model.x.items():
+        model.instance.deadline.check()
+        kind = model.instance.graph.kind_of[layer]
         taken: list[IntVar] = []
         for g in range(len(model.slots[s].profiles)):
-            choices = model.choices(layer, s, g)
+            choices = model.choices(kind, s, g)
             if not choices:
                 engine.add_bool_or(~x, ~model.w[s, g])
             of_layout: dict[int, list[IntVar]] = {}
@@ -184,79 +176,63 @@ def crossing(model: Model) -> None:
 def receiver(model: Model) -> None:
     """Let the layer next to a boundary say what its slot receives (18).
 
-    ``first[l,s]`` marks the first layer of the slot in the graph's order,
-    ``last[l,s]`` the last one: exactly one, one that is inside, and no layer
-    inside is before the first or after the last. If it has layout ``j`` of
-    profile ``g``, then ``front[s,g,j]`` (``back``), which with the option
-    tells the receive that the slot uses.
+    ``end[l,s,d]`` marks the first layer of the slot in the graph's order,
+    backward the last one: exactly one, one that is inside, and no layer
+    inside is before it. If it has layout ``j`` of profile ``g``, then
+    ``face[s,g,j,d]``, which with the option tells the receive that the slot
+    uses.
     """
     for s, slot in model.slots.items():
-        if not slot.mixed:
-            continue
-        check_time(model.deadline)
-        order = [i for i in model.instance.graph.order if (i, s) in model.x]
-        if slot.forward:
-            received = [option.forward for option in slot.options]
-            _end(model, s, order, model.first)
-            _face(model, s, model.first, model.front)
-            _uses(model, s, received, model.front, model.uses_forward)
-        if slot.backward:
-            received = [option.backward for option in slot.options]
-            _end(model, s, order[::-1], model.last)
-            _face(model, s, model.last, model.back)
-            _uses(model, s, received, model.back, model.uses_backward)
+        if slot.mixed:
+            for d in slot.sides:
+                model.instance.deadline.check()
+                _end(model, s, d)
+                _face(model, s, d)
+                _uses(model, s, d)
 
 
-def _end(
-    model: Model, s: int, order: list[int], ends: dict[tuple[int, int], IntVar]
-) -> None:
+def _end(model: Model, s: int, d: int) -> None:
     """``x[l,s]`` implies that the first one is at ``l`` or before it."""
     engine = model.engine
-    engine.add_exactly_one(ends[layer, s] for layer in order)
-    for position, layer in enumerate(order, 1):
-        engine.add_implication(ends[layer, s], model.x[layer, s])
-        engine.add_bool_or(
-            ~model.x[layer, s], *(ends[other, s] for other in order[:position])
-        ).with_name(f"receiver[{s},{layer}]")
+    order = model.inside(s)[:: -1 if d == BACKWARD else 1]
+    ends = [model.end[layer, s, d] for layer in order]
+    engine.add_exactly_one(ends)
+    for position, layer in enumerate(order):
+        x = model.x[layer, s]
+        engine.add_implication(ends[position], x)
+        engine.add_bool_or(~x, *ends[: position + 1]).with_name(
+            f"receiver[{s},{d},{layer}]"
+        )
 
 
-def _face(
-    model: Model,
-    s: int,
-    ends: dict[tuple[int, int], IntVar],
-    faces: dict[tuple[int, int, int], IntVar],
-) -> None:
+def _face(model: Model, s: int, d: int) -> None:
     """Give a slot's receiving side the layout of the layer there."""
     engine = model.engine
     for g, profile in enumerate(model.slots[s].profiles):
         engine.add(
-            sum(faces[s, g, j] for j in range(len(profile.layouts)))
+            sum(model.face[s, g, j, d] for j in range(len(profile.layouts)))
             == model.w[s, g]
         )
     for (layer, number, g, j), at in model.at.items():
         if number == s:
-            engine.add_bool_or(faces[s, g, j], ~ends[layer, s], ~at).with_name(
-                f"receiver[{s},{g},{j},{layer}]"
-            )
-
-
-def _uses(
-    model: Model,
-    s: int,
-    received: list[tuple[int, ...]],
-    faces: dict[tuple[int, int, int], IntVar],
-    uses: dict[tuple[int, int], IntVar],
-) -> None:
-    """Choose the receive by option and layout."""
-    engine = model.engine
-    engine.add_exactly_one(
-        uses[s, r] for r in sorted({r for table in received for r in table})
-    )
-    for o, option in enumerate(model.slots[s].options):
-        for j, r in enumerate(received[o]):
             engine.add_bool_or(
-                uses[s, r], ~model.y[s, o], ~faces[s, option.profile, j]
-            ).with_name(f"receiver[{s},{o},{j}]")
+                model.face[s, g, j, d], ~model.end[layer, s, d], ~at
+            ).with_name(f"receiver[{s},{d},{g},{j},{layer}]")
+
+
+def _uses(model: Model, s: int, d: int) -> None:
+    """Choose the receive by option and layout."""
+    engine, slot = model.engine, model.slots[s]
+    engine.add_exactly_one(
+        model.uses[s, d, r] for r in range(len(slot.receives[d]))
+    )
+    for o, option in enumerate(slot.options):
+        for j, r in enumerate(option.receives[d]):
+            engine.add_bool_or(
+                model.uses[s, d, r],
+                ~model.y[s, o],
+                ~model.face[s, option.profile, j, d],
+            ).with_name(f"receiver[{s},{d},{o},{j}]")
 
 
 def receive(model: Model) -> None:
@@ -269,136 +245,126 @@ def receive(model: Model) -> None:
         _receive_per_edge(model)
         return
     increments = model.instance.graph.increments
-    for s, slot in model.slots.items():
-        for receives, uses, variables, boundary in (
-            (slot.forward, model.uses_forward, model.receive_forward, s),
-            (
-                slot.backward,
-                model.uses_backward,
-                model.receive_backward,
-                s - 1,
-            ),
-        ):
-            check_time(model.deadline)
-            for r, entry in enumerate(receives):
-                for message, times in entry.rows:
-                    total: LinearExpr | int = message * model.crossed[boundary]
-                    for i, step in enumerate(increments):
-                        below = times[step.lower] if step.lower >= 0 else 0
-                        total += (times[step.upper] - below) * model.c[
-                            i, boundary
-                        ]
-                    model.engine.add(variables[s] >= total).with_name(
-                        f"receive[{s},{boundary},{r}]"
-                    ).only_enforce_if(uses[s, r])
+    for (s, d, r), uses in model.uses.items():
+        model.instance.deadline.check()
+        for message, times in model.slots[s].receives[d][r].rows:
+            total: LinearExpr | int = message * model.crossed[s - d]
+            for i, step in enumerate(increments):
+                total += step.of(times) * model.c[i, s - d]
+            model.engine.add(model.receive[s, d] >= total).with_name(
+                f"receive[{s},{d},{r}]"
+            ).only_enforce_if(uses)
 
 
 def _receive_per_edge(model: Model) -> None:
     """Make a receive as long as its slowest edge (8')."""
-    engine = model.engine
-    for s, slot in model.slots.items():
-        for receives, variables, forward in (
-            (slot.forward, model.receive_forward, True),
-            (slot.backward, model.receive_backward, False),
+    for (s, d), received in model.receive.items():
+        (entry,) = model.slots[s].receives[d]
+        ((_, times),) = entry.rows
+        for (source, target, _), time in zip(
+            model.instance.graph.edges, times, strict=True
         ):
-            for entry in receives:
-                ((_, times),) = entry.rows
-                for (source, target, _), time in zip(
-                    model.instance.graph.edges, times, strict=True
-                ):
-                    inside, outside = (
-                        (target, source) if forward else (source, target)
-                    )
-                    if (inside, s) not in model.x:
-                        continue
-                    enforced: list[LiteralT] = [model.x[inside, s]]
-                    if (outside, s) in model.x:
-                        enforced.append(~model.x[outside, s])
-                    engine.add(variables[s] >= time).with_name(
-                        f"receive[{s},{source},{target},{forward}]"
-                    ).only_enforce_if(enforced)
+            inside, outside = (
+                (target, source) if d == FORWARD else (source, target)
+            )
+            if (inside, s) not in model.x:
+                continue
+            enforced: list[LiteralT] = [model.x[inside, s]]
+            if (outside, s) in model.x:
+                enforced.append(~model.x[outside, s])
+            model.engine.add(received >= time).with_name(
+                f"receive[{s},{source},{target},{d}]"
+            ).only_enforce_if(enforced)
 
 
 def change(model: Model) -> None:
     """Make an edge whose layouts differ move its tensor both ways (19).
 
-    ``into[e,s,g,j] >= at[v,s,g,j] - at[u,s,g,j]`` if both ends of the edge
-    ``(u,v)`` are in the slot; ``out_of`` with ``u`` and ``v`` exchanged.
+    ``moved[e,s,g,j,d] >= at[v,s,g,j] - at[u,s,g,j]`` if both ends of the edge
+    ``(u,v)`` are in the slot; backward with ``u`` and ``v`` exchanged.
     """
     edges = model.instance.graph.edges
-    for moved, forward in ((model.into, True), (model.out_of, False)):
-        for (e, s, g, j), changes in moved.items():
-            source, target, _ = edges[e]
-            here, there = (target, source) if forward else (source, target)
-            clause = [changes, ~model.at[here, s, g, j], ~model.x[there, s]]
-            if (there, s, g, j) in model.at:
-                clause.append(model.at[there, s, g, j])
-            model.engine.add_bool_or(clause).with_name(
-                f"change[{e},{s},{g},{j},{forward}]"
-            )
+    for (e, s, g, j, d), moved in model.moved.items():
+        source, target, _ = edges[e]
+        here, there = (target, source) if d == FORWARD else (source, target)
+        clause = [moved, ~model.at[here, s, g, j], ~model.x[there, s]]
+        if (there, s, g, j) in model.at:
+            clause.append(model.at[there, s, g, j])
+        model.engine.add_bool_or(clause).with_name(
+            f"change[{e},{s},{g},{j},{d}]"
+        )
 
 
 def load(model: Model) -> None:
-    """``τ_s``: the layers' time, the receives and the changes (9).
+    """``τ_{s,p}``: the layers' time, the receives and the changes (9).
 
-    Where recomputation hides the receive of the gradients, the larger of
-    the two counts (9').
+    What happens forward counts for the first pace of the schedule, backward
+    for the last. Where recomputation hides the receive of the gradients, the
+    larger of the two counts (9').
     """
+    totals: dict[tuple[int, ...], LinearExpr | int] = dict.fromkeys(
+        model.load, 0
+    )
+    pace_of = model.instance.pace_of
+    for (e, s, g, j, d), moved in model.moved.items():
+        totals[s, pace_of(d)] += model.move(e, s, g, j) * moved
     for s in model.slots:
-        check_time(model.deadline)
-        base: LinearExpr | int = 0
+        model.instance.deadline.check()
         recomputed: LinearExpr | int = 0
         for choice, z in _taken(model, s):
-            base += choice.base * z
+            for p, quanta in enumerate(choice.loads):
+                totals[s, p] += quanta * z
             recomputed += choice.recomputed * z
-        for moved in (model.into, model.out_of):
-            for (e, number, g, j), changes in moved.items():
-                if number == s:
-                    base += model.move(e, s, g, j) * changes
-        forward = model.receive_forward.get(s, 0)
-        backward = model.receive_backward.get(s, 0)
+        backward = model.receive.get((s, BACKWARD), 0)
         if s in model.hidden:
             model.engine.add_max_equality(
                 model.hidden[s], [recomputed, backward]
             )
             backward = model.hidden[s]
-        model.engine.add(model.load[s] == base + forward + backward).with_name(
-            f"load[{s}]"
-        )
+        totals[s, pace_of(FORWARD)] += model.receive.get((s, FORWARD), 0)
+        totals[s, pace_of(BACKWARD)] += backward
+    for (s, p), total in totals.items():
+        model.engine.add(model.load[s, p] == total).with_name(f"load[{s},{p}]")
 
 
 def _taken(
     model: Model, s: int, profiles: Iterable[int] | None = None
 ) -> Iterator[tuple[Choice, IntVar]]:
     """Yield what the layers of a slot can choose, and whether they do."""
+    kind_of = model.instance.graph.kind_of
     if profiles is None:
         profiles = range(len(model.slots[s].profiles))
     for g in profiles:
-        for layer in model.layers:
-            if (layer, s) in model.x:
-                for h, choice in enumerate(model.choices(layer, s, g)):
-                    yield choice, model.z[layer, s, g, h]
+        for layer in model.inside(s):
+            for h, choice in enumerate(model.choices(kind_of[layer], s, g)):
+                yield choice, model.z[layer, s, g, h]
 
 
 def bottleneck(model: Model) -> None:
-    """``t_max = max_s τ_s`` (10)."""
-    model.engine.add_max_equality(
-        model.slowest, list(model.load.values())
-    ).with_name("bottleneck")
+    """``t_max[p] = max_s τ_{s,p}`` (10)."""
+    for p, slowest in model.slowest.items():
+        model.engine.add_max_equality(
+            slowest, [model.load[s, p] for s in model.slots]
+        ).with_name(f"bottleneck[{p}]")
 
 
 def work_bound(model: Model) -> None:
-    """``P t_max >= Σ n_g τ_{l,g,h} z[l,s,g,h]``, a valid inequality (11).
+    """``P t_max[p] >= Σ n_g τ_{l,g,h,p} z[l,s,g,h]``, valid (11).
 
     Slots use at most ``P`` devices together, each for at most ``t_max``.
     """
-    work: LinearExpr | int = 0
-    for (layer, s, g, h), z in model.z.items():
-        choice = model.choices(layer, s, g)[h]
-        work += model.slots[s].profiles[g].devices * choice.load * z
-    model.engine.add(
-        model.sub_problem.case.devices * model.slowest >= work
-    ).with_name("work_bound")
+    for p, slowest in model.slowest.items():
+        work: LinearExpr | int = 0
+        for s, slot in model.slots.items():
+            for g, profile in enumerate(slot.profiles):
+                for choice, z in _taken(model, s, [g]):
+                    quanta = choice.loads[p]
+                    if p == model.paces[-1]:
+                        quanta += choice.recomputed
+                    work += profile.devices * quanta * z
+        model.engine.add(
+            model.sub_problem.split.devices * slowest >= work
+        ).with_name(f"work_bound[{p}]")
 
 
 def sync(model: Model) -> None:
@@ -413,40 +379,71 @@ def sync(model: Model) -> None:
         model.engine.add(model.sync >= total).with_name(f"sync[{s}]")
 
 
+def passing(model: Model) -> None:
+    """Let what leaves a slot that did not make it pass the slot (20).
+
+    ``passes[i,s] >= c[i,s-1] - x[u,s]`` for its producer ``u``.
+    """
+    for (i, s), passes in model.passes.items():
+        producer = model.instance.graph.increments[i].producer
+        clause = [passes, ~model.c[i, s - 1]]
+        if (producer, s) in model.x:
+            clause.append(model.x[producer, s])
+        model.engine.add_bool_or(clause).with_name(f"passing[{i},{s}]")
+
+
 def memory(model: Model) -> None:
-    """Resident bytes and the largest working set fit the capacity (13)."""
+    """Fit what a slot keeps and its largest working set into memory (13).
+
+    Resident bytes of its layers, and the tensors that pass it, as the layout
+    of its first layer has it.
+    """
     engine, capacity = model.engine, model.instance.capacity
+    increments = model.instance.graph.increments
+    passes: dict[int, list[tuple[int, IntVar]]] = {}
+    for (i, s), passed in model.passes.items():
+        passes.setdefault(s, []).append((i, passed))
     for s, slot in model.slots.items():
-        check_time(model.deadline)
         kept = _entering(model, s)
         for g, profile in enumerate(slot.profiles):
             if not profile.tight:
                 continue
-            working = engine.new_int_var(0, capacity, f"working[{s},{g}]")
-            resident: LinearExpr | int = kept
+            model.instance.deadline.check()
+            working = engine.new_int_var(0, capacity, f"working_{s}_{g}")
+            total: LinearExpr | int = working + kept
             for choice, z in _taken(model, s, [g]):
-                resident += choice.resident_bytes * z
                 engine.add(working >= choice.working_bytes * z)
-            engine.add(resident + working <= capacity).with_name(
-                f"memory[{s},{g}]"
-            ).only_enforce_if(model.w[s, g])
+                total += choice.resident_bytes * z
+            rows = [(model.w[s, g], total)]
+            if s in passes:
+                rows = [
+                    (
+                        enforced,
+                        total
+                        + sum(
+                            increments[i].of(sizes) * v for i, v in passes[s]
+                        ),
+                    )
+                    for enforced, sizes in model.held(s, g)
+                ]
+            for enforced, row in rows:
+                engine.add(row <= capacity).with_name(
+                    f"memory[{s},{g}]"
+                ).only_enforce_if(enforced)
 
 
 def _entering(model: Model, s: int) -> LinearExpr | int:
     """Return the bytes kept of tensors that enter a slot (14)."""
     total: LinearExpr | int = 0
-    sizes = model.slots[s].entering_bytes
-    if not sizes:
-        return total
     for (source, target, _), size_bytes in zip(
-        model.instance.graph.edges, sizes, strict=True
+        model.instance.graph.edges, model.slots[s].entering_bytes, strict=False
     ):
         if (target, s) not in model.x:
             continue
-        enters = model.engine.new_bool_var(f"enters[{source},{target},{s}]")
+        enters = model.binary("enters", source, target, s)
         outside: list[IntVar] = []
         if (source, s) in model.x:
             outside.append(model.x[source, s])
         model.engine.add_bool_or(enters, ~model.x[target, s], *outside)
-        total += min(size_bytes, model.instance.capacity + 1) * enters
+        total += size_bytes * enters
     return total

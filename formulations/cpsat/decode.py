@@ -25,7 +25,8 @@ def decode(name: str, model: Model, solver: CpSolver) -> Plan:
     strategy_of = {}
     for (layer, s, g, h), z in model.z.items():
         if solver.value(z):
-            strategy = model.choices(layer, s, g)[h].strategy or shared[s]
+            kind = model.instance.graph.kind_of[layer]
+            strategy = model.choices(kind, s, g)[h].strategy or shared[s]
             assert strategy is not None
             strategy_of[layer] = strategy
     return make_plan(
@@ -49,7 +50,8 @@ def add_hints(model: Model, start: Start) -> None:
         if taken:
             profiles.add((s, option.profile))
     for (layer, s, g, h), z in model.z.items():
-        strategy = model.choices(layer, s, g)[h].strategy
+        kind = model.instance.graph.kind_of[layer]
+        strategy = model.choices(kind, s, g)[h].strategy
         taken = start.slot_of[layer] == s and (s, g) in profiles
         if strategy is not None:
             taken = taken and strategy == start.strategy_of[layer]

@@ -13,15 +13,13 @@ def set_objective(model: Model) -> None:
 
 
 def step_time(model: Model) -> None:
-    """``T = Σ τ + (M-1) t_max + Y`` (15) or ``(M+S-1) t_max + Y`` (15')."""
-    num_micro_batches = model.sub_problem.case.num_micro_batches
-    if model.instance.preset.step_time == "sum-max":
-        pipeline = (
-            sum(model.load.values()) + (num_micro_batches - 1) * model.slowest
-        )
+    """``T = Σ τ + (M-1) Σ_p t_max[p] + Y`` (15), or (15')."""
+    rest = model.sub_problem.split.num_micro_batches - 1
+    slowest = sum(model.slowest.values())
+    if model.instance.preset.step_time == "slots-max":
+        pipeline = (rest + model.sub_problem.num_stages) * slowest
     else:
-        slots = num_micro_batches + model.sub_problem.num_stages - 1
-        pipeline = slots * model.slowest
+        pipeline = sum(model.load.values()) + rest * slowest
     model.engine.add(model.step == pipeline + model.sync).with_name(
         "step_time"
     )

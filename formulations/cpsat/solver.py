@@ -59,11 +59,13 @@ class CpSatSolver:
         SolverError
             If the engine fails.
         """
+        deadline = Deadline(options.time_limit_s)
         for key in options.extra:
             raise InvalidOptionError(
                 f"cpsat: expected no options, got {key!r}; remove it"
             )
-        return search(self.name, problem, _CpSat(options), options, report)
+        engine = _CpSat(options)
+        return search(self.name, problem, engine, options, report, deadline)
 
 
 class _CpSat:
@@ -81,12 +83,11 @@ class _CpSat:
         slots: dict[int, Slot],
         cutoff: int | None,
         start: Start | None,
-        deadline: Deadline,
     ) -> Answer:
         """Find the best plan with a step time of at most ``cutoff``."""
         from ortools.sat.python import cp_model
 
-        model = create(instance, sub_problem, slots, cutoff, deadline)
+        model = create(instance, sub_problem, slots, cutoff)
         add_constraints(model)
         set_objective(model)
         if start is not None:
@@ -99,7 +100,7 @@ class _CpSat:
         parameters.relative_gap_limit = 0.0
         parameters.absolute_gap_limit = 0.0
         parameters.linearization_level = 2
-        remaining_s = deadline.remaining_s
+        remaining_s = instance.deadline.remaining_s
         if remaining_s is not None:
             parameters.max_time_in_seconds = remaining_s
         status = solver.solve(model.engine)

@@ -6,10 +6,12 @@ are those of the equations in ``formulations/README.md``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
-from formulations.common import Choice, Receive, check_time
+from formulations.common import BACKWARD, FORWARD
 from formulations.milp.variables import Content, Model, Terms
+from formulations.variables import Variable
 
 LESS, EQUAL, MORE = -1, 0, 1
 
@@ -23,7 +25,7 @@ def add_constraints(model: Model) -> None:
 
     Raises
     ------
-    OutOfTime
+    OutOfTimeError
         If the deadline passes.
     """
     for add in (
@@ -41,33 +43,38 @@ def add_constraints(model: Model) -> None:
         bottleneck,
         work_bound,
         sync,
+        passing,
         memory,
     ):
-        check_time(model.deadline)
         add(model)
 
 
 def one_option_per_slot(model: Model) -> None:
-    """``Σ_o y[s,o] = 1``; ``w[s,g] = Σ_{o: g(o)=g} y[s,o]`` (1)."""
+    """``Σ_o y[s,o] = 1``; ``w[s,g] = Σ_{o: g(o)=g} y[s,o]`` (1).
+
+    The same for ``uses[s,d,r]``, unless that depends on a layer.
+    """
     for s, slot in model.slots.items():
-        options = list(enumerate(slot.options))
-        model.add(
-            f"one_option_per_slot_{s}",
-            [(model.y[s, o], 1) for o, _ in options],
-            EQUAL,
-            1,
-        )
+        name = f"one_option_per_slot_{s}"
+        options = [(model.y[s, o], 1.0) for o in range(len(slot.options))]
+        model.add(name, options, EQUAL, 1)
         for g in range(len(slot.profiles)):
             terms = [
-                (model.y[s, o], 1.0)
-                for o, option in options
+                y
+                for y, option in zip(options, slot.options, strict=True)
                 if option.profile == g
             ]
-            model.add(
-                f"one_option_per_slot_{s}_{g}",
-                [*terms, (model.w[s, g], -1)],
-                EQUAL,
-            )
+            w = (model.w[s, g], -1.0)
+            model.add(f"{name}_{g}", [*terms, w], EQUAL)
+        for d in () if slot.mixed else slot.sides:
+            for r in range(len(slot.receives[d])):
+                terms = [
+                    y
+                    for y, option in zip(options, slot.options, strict=True)
+                    if option.receives[d] == (r,)
+                ]
+                uses = (model.uses[s, d, r], -1.0)
+                model.add(f"{name}_uses_{d}_{r}", [*terms, uses], EQUAL)
 
 
 def consecutive_blocks(model: Model) -> None:
@@ -89,31 +96,15 @@ def consecutive_blocks(model: Model) -> None:
 def one_slot_per_layer(model: Model) -> None:
     """``Σ_s x[l,s] = 1`` (3)."""
     for layer in model.layers:
-        model.add(
-            f"one_slot_per_layer_{layer}",
-            [
-                (model.x[layer, s], 1)
-                for s in model.slots
-                if (layer, s) in model.x
-            ],
-            EQUAL,
-            1,
-        )
+        slots = _late(model, layer, len(model.slots), 1)
+        model.add(f"one_slot_per_layer_{layer}", slots, EQUAL, 1)
 
 
 def nonempty_slots(model: Model) -> None:
     """``Σ_l x[l,s] >= 1`` (4)."""
     for s in model.slots:
-        model.add(
-            f"nonempty_slots_{s}",
-            [
-                (model.x[layer, s], 1)
-                for layer in model.layers
-                if (layer, s) in model.x
-            ],
-            MORE,
-            1,
-        )
+        layers: Terms = [(model.x[layer, s], 1) for layer in model.inside(s)]
+        model.add(f"nonempty_slots_{s}", layers, MORE, 1)
 
 
 def _late(model: Model, layer: int, s: int, sign: float) -> Terms:
@@ -139,38 +130,30 @@ def precedence(model: Model) -> None:
 def linking(model: Model) -> None:
     """``q[κ,s,g,h]`` counts the layers of a kind that take a choice (6).
 
-    ``Σ_{g,h} q[κ,s,g,h] = Σ_{l in κ} x[l,s]``, ``q <= |κ| p``, ``p <= w``
-    and, for every layer, ``Σ_{g,h} p[κ,s,g,h] >= x[l,s]``.
+    ``Σ_{g,h} q[κ,s,g,h] = Σ_{l in κ} x[l,s]``, ``q <= |κ| some``, ``some <=
+    w`` and, for every layer, ``Σ_{g,h} some[κ,s,g,h] >= x[l,s]``.
     """
-    for kind, members in enumerate(model.instance.graph.members):
-        for s in model.slots:
-            choices = [
-                (g, h)
-                for number, slot, g, h in model.q
-                if (number, slot) == (kind, s)
-            ]
+    for s, slot in model.slots.items():
+        of_kind: dict[int, list[tuple[int, int]]] = {}
+        for kind, g, h, _ in model.counts(s):
+            of_kind.setdefault(kind, []).append((g, h))
+        for kind, members in enumerate(model.instance.graph.members):
+            indices = [(kind, s, g, h) for g, h in of_kind.get(kind, [])]
             inside = [
                 model.x[layer, s] for layer in members if (layer, s) in model.x
             ]
             name = f"linking_{kind}_{s}"
-            model.add(
-                name,
-                [(model.q[kind, s, g, h], 1) for g, h in choices]
-                + [(x, -1) for x in inside],
-                EQUAL,
-            )
-            present = [(model.p[kind, s, g, h], 1.0) for g, h in choices]
+            counted: Terms = [(model.q[index], 1) for index in indices]
+            model.add(name, counted + [(x, -1) for x in inside], EQUAL)
+            some: Terms = [(model.some[index], 1) for index in indices]
             for i, x in enumerate(inside):
-                model.add(f"{name}_any_{i}", [*present, (x, -1)], MORE)
-            for g, h in choices:
-                p, w = model.p[kind, s, g, h], model.w[s, g]
-                model.add(
-                    f"{name}_{g}_{h}_number",
-                    [(model.q[kind, s, g, h], 1), (p, -len(inside))],
-                    LESS,
-                )
-                model.add(f"{name}_{g}_{h}_profile", [(p, 1), (w, -1)], LESS)
-    for s, slot in model.slots.items():
+                model.add(f"{name}_any_{i}", [*some, (x, -1)], MORE)
+            for q, p, (_, _, g, h) in zip(counted, some, indices, strict=True):
+                w = model.w[s, g]
+                name = f"linking_{kind}_{s}_{g}_{h}"
+                most = -len(inside)
+                model.add(f"{name}_number", [q, (p[0], most)], LESS)
+                model.add(f"{name}_profile", [p, (w, -1)], LESS)
         if slot.mixed:
             _link_layouts(model, s)
 
@@ -181,25 +164,21 @@ def _link_layouts(model: Model, s: int) -> None:
     ``Σ_{l in κ} at[l,s,g,j] = Σ_{h of layout j} q[κ,s,g,h]``;
     ``Σ_j at[l,s,g,j] <= w[s,g]``.
     """
-    for layer in model.layers:
-        if (layer, s) not in model.x:
-            continue
+    profiles = model.slots[s].profiles
+    for layer in model.inside(s):
         all_of_it: Terms = [(model.x[layer, s], -1)]
-        for g, profile in enumerate(model.slots[s].profiles):
+        for g, profile in enumerate(profiles):
             found: Terms = [
                 (model.at[layer, s, g, j], 1)
                 for j in range(len(profile.layouts))
                 if (layer, s, g, j) in model.at
             ]
             all_of_it += found
-            model.add(
-                f"linking_at_{layer}_{s}_{g}",
-                [*found, (model.w[s, g], -1)],
-                LESS,
-            )
+            name = f"linking_at_{layer}_{s}_{g}"
+            model.add(name, [*found, (model.w[s, g], -1)], LESS)
         model.add(f"linking_at_{layer}_{s}", all_of_it, EQUAL)
     for kind, members in enumerate(model.instance.graph.members):
-        for g, profile in enumerate(model.slots[s].profiles):
+        for g, profile in enumerate(profiles):
             for j in range(len(profile.layouts)):
                 terms: Terms = [
                     (model.q[kind, s, g, h], -1)
@@ -221,336 +200,260 @@ def crossing(model: Model) -> None:
     ``crossed[s] >= c[i,s]``, and 1 in a connected graph.
     """
     graph = model.instance.graph
-    for s, crossed in model.crossed.items():
-        if graph.connected:
+    if graph.connected:
+        for s, crossed in model.crossed.items():
             model.add(f"crossing_{s}", [(crossed, 1)], EQUAL, 1)
     for (i, s), c in model.c.items():
         increment = graph.increments[i]
+        before = _late(model, increment.producer, s, 1)
         for consumer in increment.consumers:
-            model.add(
-                f"crossing_{i}_{s}_{consumer}",
-                [
-                    (c, 1),
-                    *_late(model, consumer, s, -1),
-                    *_late(model, increment.producer, s, 1),
-                ],
-                MORE,
-            )
+            terms = [(c, 1), *_late(model, consumer, s, -1), *before]
+            model.add(f"crossing_{i}_{s}_{consumer}", terms, MORE)
         if not graph.connected:
-            model.add(
-                f"crossing_{i}_{s}", [(model.crossed[s], 1), (c, -1)], MORE
-            )
+            terms = [(model.crossed[s], 1), (c, -1)]
+            model.add(f"crossing_{i}_{s}", terms, MORE)
 
 
 def receiver(model: Model) -> None:
     """Let the layer next to a boundary say what its slot receives (18).
 
-    ``Σ_l first[l,s] = 1`` and ``first[l,s] <= x[l,s] <= Σ first[m,s]`` over
-    the layers ``m`` up to ``l`` in the graph's order;
-    ``Σ_j front[s,g,j] = w[s,g]``, ``front[s,g,j] >= first[l,s] +
-    at[l,s,g,j] - 1``; ``Σ_r uses[s,r] = 1``, ``uses[s,r] >= Σ y[s,o] +
-    Σ front[s,g,j] - 1`` over options and layouts that receive so. The same
-    backward, with ``last`` and ``back``.
+    ``Σ_l end[l,s,d] = 1`` and ``end[l,s,d] <= x[l,s] <= Σ end[m,s,d]`` over
+    the layers ``m`` up to ``l`` in the graph's order, backward from ``l``
+    on; ``Σ_j face[s,g,j,d] = w[s,g]``, ``face[s,g,j,d] >= end[l,s,d] +
+    at[l,s,g,j] - 1``; ``Σ_r uses[s,d,r] = 1``, ``uses[s,d,r] >= Σ y[s,o] +
+    Σ face[s,g,j,d] - 1`` over options and layouts that receive so.
     """
     for s, slot in model.slots.items():
-        if not slot.mixed:
-            continue
-        check_time(model.deadline)
-        order = [i for i in model.instance.graph.order if (i, s) in model.x]
-        for name, order_of, tables, ends, faces, uses in (
-            (
-                "forward",
-                order,
-                [option.forward for option in slot.options],
-                model.first,
-                model.front,
-                model.uses_forward,
-            ),
-            (
-                "backward",
-                order[::-1],
-                [option.backward for option in slot.options],
-                model.last,
-                model.back,
-                model.uses_backward,
-            ),
-        ):
-            if any(tables):
-                name = f"receiver_{name}_{s}"
-                _end(model, name, s, order_of, ends)
-                _face(model, name, s, ends, faces)
-                _uses(model, name, s, tables, faces, uses)
+        for d in slot.sides if slot.mixed else ():
+            name = f"receiver_{s}_{d}"
+            _end(model, name, s, d)
+            _face(model, name, s, d)
+            _uses(model, name, s, d)
 
 
-def _end(
-    model: Model,
-    name: str,
-    s: int,
-    order: list[int],
-    ends: dict[tuple[int, int], object],
-) -> None:
-    """Mark the first layer of a slot in an order."""
+def _end(model: Model, name: str, s: int, d: int) -> None:
+    """Mark the first layer of a slot in the order of its side."""
+    order = model.inside(s)
+    if d == BACKWARD:
+        order.reverse()
     so_far: Terms = []
     for layer in order:
-        end, x = ends[layer, s], model.x[layer, s]
+        end, x = model.end[layer, s, d], model.x[layer, s]
         so_far = [*so_far, (end, 1)]
         model.add(f"{name}_inside_{layer}", [(end, 1), (x, -1)], LESS)
         model.add(f"{name}_first_{layer}", [*so_far, (x, -1)], MORE)
     model.add(name, so_far, EQUAL, 1)
 
 
-def _face(
-    model: Model,
-    name: str,
-    s: int,
-    ends: dict[tuple[int, int], object],
-    faces: dict[tuple[int, int, int], object],
-) -> None:
+def _face(model: Model, name: str, s: int, d: int) -> None:
     """Give a slot's receiving side the layout of the layer there."""
     for g, profile in enumerate(model.slots[s].profiles):
         sides: Terms = [
-            (faces[s, g, j], 1) for j in range(len(profile.layouts))
+            (model.face[s, g, j, d], 1) for j in range(len(profile.layouts))
         ]
         model.add(f"{name}_layout_{g}", [*sides, (model.w[s, g], -1)], EQUAL)
     for (layer, number, g, j), at in model.at.items():
         if number == s:
-            model.add(
-                f"{name}_layout_{g}_{j}_{layer}",
-                [(faces[s, g, j], 1), (ends[layer, s], -1), (at, -1)],
-                MORE,
-                -1,
-            )
+            terms: Terms = [(model.face[s, g, j, d], 1), (at, -1)]
+            terms.append((model.end[layer, s, d], -1))
+            model.add(f"{name}_layout_{g}_{j}_{layer}", terms, MORE, -1)
 
 
-def _uses(
-    model: Model,
-    name: str,
-    s: int,
-    tables: list[tuple[int, ...]],
-    faces: dict[tuple[int, int, int], object],
-    uses: dict[tuple[int, int], object],
-) -> None:
+def _uses(model: Model, name: str, s: int, d: int) -> None:
     """Choose the receive by option and layout."""
+    slot = model.slots[s]
     alike: dict[tuple[int, tuple[int, ...]], Terms] = {}
-    for o, option in enumerate(model.slots[s].options):
-        found = alike.setdefault((option.profile, tables[o]), [])
+    for o, option in enumerate(slot.options):
+        found = alike.setdefault((option.profile, option.receives[d]), [])
         found.append((model.y[s, o], -1))
-    used = sorted({r for table in tables for r in table})
-    model.add(f"{name}_any", [(uses[s, r], 1) for r in used], EQUAL, 1)
+    used: Terms = [
+        (model.uses[s, d, r], 1) for r in range(len(slot.receives[d]))
+    ]
+    model.add(f"{name}_any", used, EQUAL, 1)
     for i, ((g, table), options) in enumerate(alike.items()):
         for r in sorted(set(table)):
             layouts: Terms = [
-                (faces[s, g, j], -1)
+                (model.face[s, g, j, d], -1)
                 for j, other in enumerate(table)
                 if other == r
             ]
-            model.add(
-                f"{name}_uses_{i}_{r}",
-                [(uses[s, r], 1), *options, *layouts],
-                MORE,
-                -1,
-            )
+            terms = [(model.uses[s, d, r], 1), *options, *layouts]
+            model.add(f"{name}_uses_{i}_{r}", terms, MORE, -1)
 
 
 def receive(model: Model) -> None:
-    """Make a receive as long as at its slowest level (8), or edge (8')."""
-    for s, slot in model.slots.items():
-        check_time(model.deadline)
-        for name, receives, variables, boundary, used, chosen in (
-            (
-                f"receive_forward_{s}",
-                slot.forward,
-                model.receive_forward,
-                s,
-                [option.forward for option in slot.options],
-                model.uses_forward,
-            ),
-            (
-                f"receive_backward_{s}",
-                slot.backward,
-                model.receive_backward,
-                s - 1,
-                [option.backward for option in slot.options],
-                model.uses_backward,
-            ),
-        ):
-            if not receives:
-                continue
-            if model.instance.preset.receive_per_edge:
-                _receive_per_edge(model, name, s, boundary == s, receives)
-                continue
-            uses: list[Terms] = [[] for _ in receives]
-            if slot.mixed:
-                uses = [[(chosen[s, r], 1)] for r in range(len(receives))]
-            else:
-                for o, (r,) in enumerate(used):
-                    uses[r].append((model.y[s, o], 1))
-            _receive(model, name, variables[s], boundary, receives, uses)
+    """Make a receive as long as at its slowest level (8), or edge (8').
 
-
-def _receive(
-    model: Model,
-    name: str,
-    variable: object,
-    boundary: int,
-    receives: tuple[Receive, ...],
-    uses: list[Terms],
-) -> None:
-    """Split what crosses by the receive that the slot uses.
-
-    Increments with the same sizes are counted together: ``v[j,r]`` of them
-    cross if the slot uses receive ``r``, else 0. ``Σ_r v[j,r] = Σ_i c[i]``
-    and ``v[j,r] <= |j| uses[r]``, the options with that receive together
-    unless it depends on a layer. Then one row per level:
-    ``R >= Σ_r (message_r crossed_r + Σ_j Δ_{j,r} v[j,r])``.
+    ``R >= Σ_r (message_r crossed_r + Σ_i Δ_{i,r} c_{i,r})`` for every level,
+    of what crosses while the slot uses receive ``r``, see :func:`_split`.
     """
-    classes: dict[tuple[int, int], list[int]] = {}
-    for i, step in enumerate(model.instance.graph.increments):
-        classes.setdefault((step.lower, step.upper), []).append(i)
-    counted: list[tuple[tuple[int, int] | None, Terms, int]] = [
-        (None, [(model.crossed[boundary], 1)], 1)
-    ]
-    for sizes, members in classes.items():
-        crossing = [(model.c[i, boundary], 1.0) for i in members]
-        counted.append((sizes, crossing, len(members)))
-
-    num_rows = max(len(entry.rows) for entry in receives)
-    rows: list[Terms] = [[(variable, 1)] for _ in range(num_rows)]
-    for j, (steps, amount, most) in enumerate(counted):
-        parts: Terms = []
-        for r, entry in enumerate(receives):
-            part = model.variable(f"{name}_part_{j}_{r}", most)
-            parts.append((part, 1))
-            model.add(
-                f"{name}_used_{j}_{r}",
-                [(part, 1), *((y, -most) for y, _ in uses[r])],
-                LESS,
-            )
-            for i in range(num_rows):
+    for (s, d), received in model.receive.items():
+        name = f"receive_{s}_{d}"
+        receives = model.slots[s].receives[d]
+        if model.instance.preset.receive_per_edge:
+            _receive_per_edge(model, name, s, d)
+            continue
+        uses = [model.uses[s, d, r] for r in range(len(receives))]
+        used = _split(model, f"{name}_any", [model.crossed[s - d]], uses)
+        parts = [(-1, r, part) for r, part in enumerate(used)]
+        crossing = [
+            model.c[i, s - d]
+            for i in range(len(model.instance.graph.increments))
+        ]
+        for i, alike in _classes(model, crossing).items():
+            used = _split(model, f"{name}_{i}", alike, uses)
+            parts += [(i, r, part) for r, part in enumerate(used)]
+        for row in range(max(len(entry.rows) for entry in receives)):
+            terms: Terms = [(received, 1)]
+            for i, r, part in parts:
                 # Repeating a row of a receive with fewer levels is harmless.
-                message, times = entry.rows[min(i, len(entry.rows) - 1)]
-                if steps is None:
-                    quanta = message
-                else:
-                    below, above = steps
-                    quanta = times[above] - (times[below] if below >= 0 else 0)
-                rows[i].append((part, -model.quanta(quanta)))
-        model.add(
-            f"{name}_split_{j}",
-            parts + [(v, -k) for v, k in amount],
-            EQUAL,
-        )
-    for i, row in enumerate(rows):
-        model.add(f"{name}_{i}", row, MORE)
+                rows = receives[r].rows
+                message, times = rows[min(row, len(rows) - 1)]
+                if i >= 0:
+                    message = model.instance.graph.increments[i].of(times)
+                terms.append((part, -model.scaled(message)))
+            model.add(f"{name}_level_{row}", terms, MORE)
 
 
-def _receive_per_edge(
+def _classes(
+    model: Model, variables: Sequence[Variable], of: Sequence[int] = ()
+) -> dict[int, list[Variable]]:
+    """Return variables of increments together where their sizes agree.
+
+    By one increment of each class; ``of`` says which ones they belong to if
+    these are not all.
+    """
+    classes: dict[tuple[int, int], tuple[int, list[Variable]]] = {}
+    for i, variable in zip(
+        of or range(len(variables)), variables, strict=True
+    ):
+        step = model.instance.graph.increments[i]
+        _, found = classes.setdefault((step.lower, step.upper), (i, []))
+        found.append(variable)
+    return dict(classes.values())
+
+
+def _split(
     model: Model,
     name: str,
-    s: int,
-    forward: bool,
-    receives: tuple[Receive, ...],
-) -> None:
+    amounts: list[Variable],
+    uses: Sequence[Variable],
+) -> list[Variable]:
+    """Return how many of some 0/1 amounts count for which of some uses.
+
+    ``Σ_r v[r] = Σ amounts`` and ``v[r] <= |amounts| uses[r]``: all of them
+    for the use that is 1.
+    """
+    parts = []
+    for r, used in enumerate(uses):
+        part = model.variable(name, "part", r, most=len(amounts))
+        terms: Terms = [(part, 1), (used, -len(amounts))]
+        model.add(f"{name}_used_{r}", terms, LESS)
+        parts.append(part)
+    total: Terms = [(part, 1) for part in parts]
+    total += [(amount, -1) for amount in amounts]
+    model.add(f"{name}_split", total, EQUAL)
+    return parts
+
+
+def _receive_per_edge(model: Model, name: str, s: int, d: int) -> None:
     """``R_s >= time_e (x[inside,s] - x[outside,s])`` for every edge (8')."""
-    variables = model.receive_forward if forward else model.receive_backward
-    for entry in receives:
-        ((_, times),) = entry.rows
-        for (source, target, _), time in zip(
-            model.instance.graph.edges, times, strict=True
-        ):
-            inside, outside = (target, source) if forward else (source, target)
-            terms: Terms = [(variables[s], 1)]
-            if (inside, s) in model.x:
-                terms.append((model.x[inside, s], -model.quanta(time)))
-            if (outside, s) in model.x:
-                terms.append((model.x[outside, s], model.quanta(time)))
-            model.add(f"{name}_{source}_{target}", terms, MORE)
+    (entry,) = model.slots[s].receives[d]
+    ((_, times),) = entry.rows
+    for (source, target, _), time in zip(
+        model.instance.graph.edges, times, strict=True
+    ):
+        inside, outside = (
+            (target, source) if d == FORWARD else (source, target)
+        )
+        terms: Terms = [(model.receive[s, d], 1)]
+        if (inside, s) in model.x:
+            terms.append((model.x[inside, s], -model.scaled(time)))
+        if (outside, s) in model.x:
+            terms.append((model.x[outside, s], model.scaled(time)))
+        model.add(f"{name}_{source}_{target}", terms, MORE)
 
 
 def change(model: Model) -> None:
     """Make an edge whose layouts differ move its tensor both ways (19).
 
-    ``into[e,s,g,j] >= at[v,s,g,j] + x[u,s] - at[u,s,g,j] - 1`` for the edge
-    ``(u,v)``; ``out_of`` with ``u`` and ``v`` exchanged.
+    ``moved[e,s,g,j,d] >= at[v,s,g,j] + x[u,s] - at[u,s,g,j] - 1`` for the
+    edge ``(u,v)``; backward with ``u`` and ``v`` exchanged.
     """
     edges = model.instance.graph.edges
-    for name, moved in (("into", model.into), ("out_of", model.out_of)):
-        for (e, s, g, j), changes in moved.items():
-            here, there, _ = edges[e]
-            if moved is model.into:
-                here, there = there, here
-            terms: Terms = [
-                (changes, 1),
-                (model.at[here, s, g, j], -1),
-                (model.x[there, s], -1),
-            ]
-            if (there, s, g, j) in model.at:
-                terms.append((model.at[there, s, g, j], 1))
-            model.add(f"change_{name}_{e}_{s}_{g}_{j}", terms, MORE, -1)
+    for (e, s, g, j, d), moved in model.moved.items():
+        there, here, _ = edges[e]
+        if d == BACKWARD:
+            here, there = there, here
+        terms: Terms = [
+            (moved, 1),
+            (model.at[here, s, g, j], -1),
+            (model.x[there, s], -1),
+        ]
+        if (there, s, g, j) in model.at:
+            terms.append((model.at[there, s, g, j], 1))
+        model.add(f"change_{e}_{s}_{g}_{j}_{d}", terms, MORE, -1)
 
 
 def load(model: Model) -> None:
-    """``τ_s``: the layers' time, the receives and the changes (9).
+    """``τ_{s,p}``: the layers' time, the receives and the changes (9).
 
-    Where recomputation hides the receive of the gradients, the larger of
-    the two counts: ``hidden`` is at least either (9').
+    What happens forward counts for the first pace of the schedule, backward
+    for the last. Where recomputation hides the receive of the gradients, the
+    larger of the two counts: ``hidden`` is at least either (9').
     """
+    pace_of = model.instance.pace_of
+    totals: dict[tuple[int, ...], Terms] = {
+        index: [(tau, -1)] for index, tau in model.load.items()
+    }
+    for (e, s, g, j, d), moved in model.moved.items():
+        quanta = model.scaled(model.move(e, s, g, j))
+        totals[s, pace_of(d)].append((moved, quanta))
+    for (s, d), received in model.receive.items():
+        if d == BACKWARD and s in model.hidden:
+            terms: Terms = [(model.hidden[s], 1), (received, -1)]
+            model.add(f"load_{s}_receive", terms, MORE)
+        else:
+            totals[s, pace_of(d)].append((received, 1))
     for s in model.slots:
-        total: Terms = [(model.load[s], -1)]
         recomputed: Terms = []
-        for choice, q in _counts(model, s):
-            total.append((q, model.quanta(choice.base)))
-            recomputed.append((q, -model.quanta(choice.recomputed)))
-        for moved in (model.into, model.out_of):
-            for (e, number, g, j), changes in moved.items():
-                if number == s:
-                    size = model.instance.graph.edge_sizes[e]
-                    move = model.slots[s].profiles[g].moves[j][size]
-                    total.append((changes, model.quanta(move)))
-        if s in model.receive_forward:
-            total.append((model.receive_forward[s], 1))
-        backward: Terms = []
-        if s in model.receive_backward:
-            backward.append((model.receive_backward[s], 1))
+        for kind, g, h, choice in model.counts(s):
+            q = model.q[kind, s, g, h]
+            for p, quanta in enumerate(map(model.scaled, choice.loads)):
+                totals[s, p].append((q, quanta))
+            recomputed.append((q, -model.scaled(choice.recomputed)))
         if s in model.hidden:
-            hidden = (model.hidden[s], 1.0)
-            model.add(f"load_{s}_recomputed", [hidden, *recomputed], MORE)
-            model.add(
-                f"load_{s}_receive",
-                [hidden, *((v, -k) for v, k in backward)],
-                MORE,
-            )
-            backward = [hidden]
-        model.add(f"load_{s}", total + backward, EQUAL)
-
-
-def _counts(model: Model, s: int) -> list[tuple[Choice, object]]:
-    """Return the choices of a slot with the layers that take them."""
-    return [
-        (model.choice(kind, s, g, h), q)
-        for (kind, slot, g, h), q in model.q.items()
-        if slot == s
-    ]
+            terms = [(model.hidden[s], 1), *recomputed]
+            model.add(f"load_{s}_recomputed", terms, MORE)
+            totals[s, pace_of(BACKWARD)].append((model.hidden[s], 1))
+    for (s, p), total in totals.items():
+        model.add(f"load_{s}_{p}", total, EQUAL)
 
 
 def bottleneck(model: Model) -> None:
-    """``t_max >= τ_s`` (10)."""
-    for s, tau in model.load.items():
-        model.add(f"bottleneck_{s}", [(model.slowest, 1), (tau, -1)], MORE)
+    """``t_max[p] >= τ_{s,p}`` (10)."""
+    for (s, p), tau in model.load.items():
+        terms: Terms = [(model.slowest[p], 1), (tau, -1)]
+        model.add(f"bottleneck_{s}_{p}", terms, MORE)
 
 
 def work_bound(model: Model) -> None:
-    """``P t_max >= Σ n_g τ_{κ,g,h} q[κ,s,g,h]``, a valid inequality (11).
+    """``P t_max[p] >= Σ n_g τ_{κ,g,h,p} q[κ,s,g,h]``, valid (11).
 
     Slots use at most ``P`` devices together, each for at most ``t_max``.
     """
-    devices = model.sub_problem.case.devices
-    work: Terms = [(model.slowest, -1)]
-    for (kind, s, g, h), q in model.q.items():
-        load = model.quanta(model.choice(kind, s, g, h).load)
-        share = load * model.slots[s].profiles[g].devices / devices
-        work.append((q, share))
-    model.add("work_bound", work, LESS)
+    devices = model.sub_problem.split.devices
+    last = model.paces[-1]
+    for p, slowest in model.slowest.items():
+        work: Terms = [(slowest, -1)]
+        for s, slot in model.slots.items():
+            for kind, g, h, choice in model.counts(s):
+                load = choice.loads[p] + (p == last) * choice.recomputed
+                share = slot.profiles[g].devices / devices
+                work.append(
+                    (model.q[kind, s, g, h], model.scaled(load) * share)
+                )
+        model.add(f"work_bound_{p}", work, LESS)
 
 
 def sync(model: Model) -> None:
@@ -560,34 +463,71 @@ def sync(model: Model) -> None:
         counted = [max(model.slots)]
     for s in counted:
         total: Terms = [(model.sync, 1)]
-        for choice, q in _counts(model, s):
-            total.append((q, -model.quanta(choice.sync)))
-        constant = model.quanta(model.slots[s].sync_constant)
+        for kind, g, h, choice in model.counts(s):
+            total.append((model.q[kind, s, g, h], -model.scaled(choice.sync)))
+        constant = model.scaled(model.slots[s].sync_constant)
         model.add(f"sync_{s}", total, MORE, constant)
 
 
+def passing(model: Model) -> None:
+    """Let what leaves a slot that did not make it pass the slot (20).
+
+    ``passes[i,s] >= c[i,s-1] - x[u,s]`` for its producer ``u``.
+    """
+    for (i, s), passes in model.passes.items():
+        producer = model.instance.graph.increments[i].producer
+        terms: Terms = [(passes, 1), (model.c[i, s - 1], -1)]
+        if (producer, s) in model.x:
+            terms.append((model.x[producer, s], 1))
+        model.add(f"passing_{i}_{s}", terms, MORE)
+
+
 def memory(model: Model) -> None:
-    """Resident bytes and the largest working set fit the capacity (13)."""
+    """Fit what a slot keeps and its largest working set into memory (13).
+
+    Of the terms of several profiles only those of the one in use count:
+    profiles exclude each other.
+    """
     capacity = model.size(model.instance.capacity)
     for s, slot in model.slots.items():
         if not any(profile.tight for profile in slot.profiles):
             continue
-        working = model.variable(f"working_{s}")
-        total: Terms = [(working, 1), *_entering(model, s)]
-        # Of the choices in a row, at most one is taken: profiles exclude
-        # each other.
+        working = model.variable("working", s)
+        total = [(working, 1.0), *_entering(model, s), *_held(model, s)]
         needs: dict[tuple[int, int], Terms] = {}
-        for (kind, number, g, h), q in model.q.items():
-            if number != s:
-                continue
-            choice = model.choice(kind, s, g, h)
-            total.append((q, model.size(choice.resident_bytes)))
+        for kind, g, h, choice in model.counts(s):
+            index = (kind, s, g, h)
+            total.append((model.q[index], model.size(choice.resident_bytes)))
             needs.setdefault((kind, h), []).append(
-                (model.p[kind, s, g, h], -model.size(choice.working_bytes))
+                (model.some[index], -model.size(choice.working_bytes))
             )
         for (kind, h), row in needs.items():
             model.add(f"memory_{s}_{kind}_{h}", [(working, 1), *row], MORE)
         model.add(f"memory_{s}", total, LESS, capacity * (1 + MEMORY_SLACK))
+
+
+def _held(model: Model, s: int) -> Terms:
+    """Return the bytes of tensors that pass a slot, see :func:`_split`.
+
+    They depend on its profile and on the layout of its first layer; of a
+    profile that is not tight they count nothing.
+    """
+    passing = [i for i in model.instance.passing if (i, s) in model.passes]
+    uses: list[Variable] = []
+    tables: list[tuple[int, ...]] = []
+    for g in range(len(model.slots[s].profiles)):
+        held = model.held(s, g) or [(model.w[s, g], ())]
+        uses += [variable for variable, _ in held]
+        tables += [sizes for _, sizes in held]
+    total: Terms = []
+    variables = [model.passes[i, s] for i in passing]
+    for i, alike in _classes(model, variables, passing).items():
+        step = model.instance.graph.increments[i]
+        parts = _split(model, f"memory_{s}_passes_{i}", alike, uses)
+        for part, sizes in zip(parts, tables, strict=True):
+            if sizes:
+                total.append((part, model.size(step.of(sizes))))
+    return total
 
 
 def _entering(model: Model, s: int) -> Terms:
@@ -596,56 +536,57 @@ def _entering(model: Model, s: int) -> Terms:
     ``enters >= x[v,s] - x[u,s]`` for edge ``(u,v)``.
     """
     total: Terms = []
-    sizes = model.slots[s].entering_bytes
-    for e, size_bytes in enumerate(sizes):
+    for e, size_bytes in enumerate(model.slots[s].entering_bytes):
         source, target, _ = model.instance.graph.edges[e]
         if (target, s) not in model.x:
             continue
-        enters = model.variable(f"enters_{e}_{s}", 1)
+        enters = model.share("enters", e, s)
         terms: Terms = [(enters, 1), (model.x[target, s], -1)]
         if (source, s) in model.x:
             terms.append((model.x[source, s], 1))
         model.add(f"memory_{s}_enters_{e}", terms, MORE)
-        most = min(size_bytes, model.instance.capacity + 1)
-        total.append((enters, model.size(most)))
+        total.append((enters, model.size(size_bytes)))
     return total
 
 
 def forbid(model: Model, number: int, s: int, content: Content) -> None:
     """Cut off one slot's content that does not fit its memory (13').
 
-    ``w[s,g] + Σ_{l inside} x[l,s] - Σ_{l outside} x[l,s] <= |inside|``. More
-    layers need no less memory unless only tensors that enter are kept, so
-    that layers outside are left out otherwise. Where layers choose, see
-    :func:`_forbid_counts`.
+    ``w[s,g] + Σ_{l inside} x[l,s] - Σ_{l outside} x[l,s] + Σ passes[i,s] <=
+    |inside| + |passing|`` over the increments that pass it. More of either
+    need no less memory, so that layers outside count only where tensors that
+    enter are kept. Where layers choose, the number that takes each choice
+    counts instead; where they can differ in layout, that of the first one
+    does too if anything passes.
     """
-    g = content.profile
-    if any(len(kind) > 1 for kind in model.slots[s].profiles[g].choices):
-        _forbid_counts(model, number, s, content)
-        return
-    terms: Terms = [(model.w[s, g], 1)]
-    exact = bool(model.slots[s].entering_bytes)
-    for layer in model.layers:
-        if (layer, s) in model.x and (exact or layer in content.layers):
-            sign = 1 if layer in content.layers else -1
-            terms.append((model.x[layer, s], sign))
-    model.add(f"forbid_{number}", terms, LESS, len(content.layers))
+    g, slot = content.profile, model.slots[s]
+    terms: Terms = [(model.passes[i, s], 1) for i in content.passing]
+    if slot.mixed and terms:
+        terms.append((model.face[s, g, content.front, FORWARD], 1))
+    if any(len(kind) > 1 for kind in slot.profiles[g].choices):
+        for (kind, h), count in content.counts.items():
+            name = f"forbid_{number}_{kind}_{h}"
+            as_many = _as_many(model, name, (kind, s, g, h), count)
+            terms.append((as_many, 1))
+    else:
+        terms.append((model.w[s, g], 1))
+        terms += [(model.x[layer, s], 1) for layer in content.layers]
+    most = len(terms) - 1
+    if slot.entering_bytes:
+        outside = set(model.inside(s)) - set(content.layers)
+        terms += [(model.x[layer, s], -1) for layer in sorted(outside)]
+    model.add(f"forbid_{number}", terms, LESS, most)
 
 
-def _forbid_counts(
-    model: Model, number: int, s: int, content: Content
-) -> None:
-    """Let some choice be taken by fewer layers (13').
+def _as_many(
+    model: Model, name: str, index: tuple[int, ...], count: int
+) -> Variable:
+    """Return whether so many layers or more take a choice (13').
 
-    ``q[κ,s,g,h] <= n - 1 + (|κ| - n + 1) b[κ,h]`` for every choice that
-    ``n > 0`` layers take; not all ``b`` are 1.
+    ``q[κ,s,g,h] <= count - 1 + (|κ| - count + 1) b``.
     """
-    many: Terms = []
-    for (kind, h), count in content.counts.items():
-        q = model.q[kind, s, content.profile, h]
-        most = len(model.instance.graph.members[kind])
-        name = f"forbid_{number}_{kind}_{h}"
-        as_many = model.binary(f"{name}_as_many")
-        many.append((as_many, 1))
-        model.add(name, [(q, 1), (as_many, count - 1 - most)], LESS, count - 1)
-    model.add(f"forbid_{number}", many, LESS, len(many) - 1)
+    as_many = model.binary(name, "as_many")
+    most = len(model.instance.graph.members[index[0]])
+    terms: Terms = [(model.q[index], 1), (as_many, count - 1 - most)]
+    model.add(name, terms, LESS, count - 1)
+    return as_many

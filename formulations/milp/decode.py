@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from formulations.common import Choice
 from formulations.milp.variables import Content, Model
 from formulations.search import make_plan
 from nest.ir.plan import Plan, Strategy
@@ -25,31 +26,54 @@ def decode(name: str, model: Model) -> Decoded:
     value, and as many layers take a choice as its count says; these are
     within the engine's tolerance of an integer.
     """
-    slot_of = {}
+    slot_of: dict[int, int] = {}
     for layer in model.layers:
         _, slot_of[layer] = max(
-            (x.varValue, s) for (i, s), x in model.x.items() if i == layer
+            (model.x[layer, s].varValue, s)
+            for s in model.slots
+            if (layer, s) in model.x
         )
     strategy_of: dict[int, Strategy] = {}
     contents = {}
     for s, slot in model.slots.items():
-        _, o = max((y.varValue, o) for (r, o), y in model.y.items() if r == s)
-        option = slot.options[o]
-        layers = tuple(layer for layer in model.layers if slot_of[layer] == s)
-        chosen = _choices(model, s, option.profile, layers)
-        for layer, (kind, h) in chosen.items():
-            choice = model.choice(kind, s, option.profile, h)
-            strategy = choice.strategy or option.strategy
+        _, o = max(
+            (model.y[s, o].varValue, o) for o in range(len(slot.options))
+        )
+        g, shared = slot.options[o].profile, slot.options[o].strategy
+        layers = tuple(i for i in model.inside(s) if slot_of[i] == s)
+        taken = _taken(model, s, g, layers)
+        for layer, index in taken.items():
+            strategy = _choice(model, s, g, index).strategy or shared
             assert strategy is not None
             strategy_of[layer] = strategy
-        contents[s] = Content(option.profile, layers, Counter(chosen.values()))
+        contents[s] = Content(
+            profile=g,
+            layers=layers,
+            counts=Counter(taken.values()),
+            passing=tuple(
+                i
+                for i, number in model.passes
+                if number == s and _passes(model, i, s, slot_of)
+            ),
+            front=_choice(model, s, g, taken[layers[0]]).layout,
+        )
     plan = make_plan(
         name, model.instance, model.sub_problem, slot_of, strategy_of
     )
     return Decoded(plan, contents)
 
 
-def _choices(
+def _choice(model: Model, s: int, g: int, index: tuple[int, int]) -> Choice:
+    kind, h = index
+    return model.choices(kind, s, g)[h]
+
+
+def _passes(model: Model, i: int, s: int, slot_of: dict[int, int]) -> bool:
+    step = model.instance.graph.increments[i]
+    return slot_of[step.producer] > s > min(slot_of[v] for v in step.consumers)
+
+
+def _taken(
     model: Model, s: int, g: int, layers: tuple[int, ...]
 ) -> dict[int, tuple[int, int]]:
     """Return kind and choice of every layer of a slot.
@@ -57,31 +81,28 @@ def _choices(
     Layers of a kind and a layout are all alike: the first ones take the
     first choice, as many as it has, and so on.
     """
-    graph = model.instance.graph
     left = {
-        (kind, h): round(q.varValue)
-        for (kind, slot, profile, h), q in model.q.items()
-        if (slot, profile) == (s, g)
+        (kind, h): round(model.q[kind, s, g, h].varValue)
+        for kind, profile, h, _ in model.counts(s)
+        if profile == g
     }
-    chosen = {}
+    taken = {}
     for layer in layers:
-        kind = graph.kind_of[layer]
-        layout = (
-            max(
-                (at.varValue, j)
-                for (i, slot, profile, j), at in model.at.items()
-                if (i, slot, profile) == (layer, s, g)
-            )[1]
-            if model.slots[s].mixed
-            else 0
-        )
-        h = next(
-            h
-            for (of, h), count in left.items()
-            if of == kind
+        kind = model.instance.graph.kind_of[layer]
+        layout = 0
+        if model.slots[s].mixed:
+            _, layout = max(
+                (model.at[layer, s, g, j].varValue, j)
+                for j in range(len(model.slots[s].profiles[g].layouts))
+                if (layer, s, g, j) in model.at
+            )
+        index = next(
+            index
+            for index, count in left.items()
+            if index[0] == kind
             and count > 0
-            and model.choice(kind, s, g, h).layout == layout
+            and _choice(model, s, g, index).layout == layout
         )
-        left[kind, h] -= 1
-        chosen[layer] = kind, h
-    return chosen
+        left[index] -= 1
+        taken[layer] = index
+    return taken

@@ -11,14 +11,14 @@ from __future__ import annotations
 import enum
 import math
 import re
+import subprocess
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from formulations.common import OutOfTime
 from nest.errors import InvalidOptionError, SolverError
+from nest.solvers.base import Deadline, OutOfTimeError
 
 #: The engine that comes with PuLP.
 DEFAULT = "PULP_CBC_CMD"
@@ -84,7 +84,7 @@ def run(
     problem: Any,
     name: str,
     *,
-    remaining_s: float | None,
+    deadline: Deadline,
     num_workers: int,
     seed: int,
 ) -> Outcome:
@@ -92,20 +92,34 @@ def run(
 
     Raises
     ------
-    OutOfTime
+    OutOfTimeError
         If there is no time to start the engine.
     SolverError
         If the engine fails, or says something that is not known here.
     """
-    if remaining_s is not None and remaining_s < LEAST_TIME_S:
-        raise OutOfTime
     runner = {DEFAULT: _run_cbc, "HiGHS": _run_highs}.get(name, _run_other)
     try:
-        return runner(problem, name, remaining_s, num_workers, seed)
-    except SolverError:
+        return runner(problem, name, deadline, num_workers, seed)
+    except (SolverError, OutOfTimeError):
         raise
     except Exception as error:  # an engine may raise anything
         raise SolverError(f"milp: engine {name}: {error}") from error
+
+
+def _left_s(deadline: Deadline, reading_s: float = 0.0) -> float | None:
+    """Return how long an engine may run, so that its answer can be read.
+
+    Raises
+    ------
+    OutOfTimeError
+        If that is not worth while.
+    """
+    if deadline.remaining_s is None:
+        return None
+    left_s = deadline.remaining_s - reading_s
+    if left_s < LEAST_TIME_S:
+        raise OutOfTimeError
+    return left_s
 
 
 #: Result lines of CBC; the first that matches counts.
@@ -120,37 +134,56 @@ _CBC_RESULTS = (
 
 
 def _run_cbc(
-    problem: Any,
-    name: str,
-    remaining_s: float | None,
-    num_workers: int,
-    seed: int,
+    problem: Any, name: str, deadline: Deadline, num_workers: int, seed: int
 ) -> Outcome:
     import pulp
 
     options = [
+        "ratio 0",
+        "allow 0",
+        "timeMode elapsed",
         f"integerTolerance {TOLERANCE}",
         f"primalTolerance {TOLERANCE}",
         # With it CBC 2.10 calls some solutions optimal that are not.
         "preprocess off",
     ]
+    if num_workers > 1:
+        options.append(f"threads {num_workers}")
     if seed:
         options.append(f"randomCbcSeed {seed % 2**31}")
+    solver = pulp.PULP_CBC_CMD()
     with tempfile.TemporaryDirectory(prefix="nest-milp-") as folder:
-        log = Path(folder, "cbc.log")
-        solver = pulp.PULP_CBC_CMD(
-            msg=False,
-            gapRel=0,
-            gapAbs=0,
-            timeLimit=remaining_s,
-            threads=num_workers if num_workers > 1 else None,
-            options=options,
-            logPath=str(log),
+        model, solution, log = (
+            Path(folder, f"cbc.{kind}") for kind in ("mps", "sol", "log")
         )
-        solver.tmpDir = folder
-        problem.solve(solver)
+        _left_s(deadline)
+        started_s = deadline.elapsed_s
+        variables, *names, _ = problem.writeMPS(str(model), rename=1)
+        # It takes no longer to read a solution than to write a model.
+        left_s = _left_s(deadline, deadline.elapsed_s - started_s)
+        if left_s is not None:
+            options.append(f"seconds {left_s}")
+        commands = [*options, "solve", f"solution {solution}"]
+        words = " -".join([f"{solver.path} {model}", *commands]).split()
+        _wait(words, log, left_s)
+        if solution.exists():
+            _, values, *_ = solver.readsol_MPS(
+                str(solution), problem, variables, *names
+            )
+            problem.assignVarsVals(values)
         text = log.read_text(encoding="utf-8", errors="replace")
     return read_cbc_log(text)
+
+
+def _wait(words: list[str], log: Path, left_s: float | None) -> None:
+    """Run a program until it ends; stop it when it overstays."""
+    with (
+        log.open("wb") as file,
+        subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=file, stderr=file
+        ) as process,
+    ):
+        process.wait(left_s)
 
 
 def read_cbc_log(text: str) -> Outcome:
@@ -201,11 +234,7 @@ def _number(text: str, label: str) -> float | None:
 
 
 def _run_highs(
-    problem: Any,
-    name: str,
-    remaining_s: float | None,
-    num_workers: int,
-    seed: int,
+    problem: Any, name: str, deadline: Deadline, num_workers: int, seed: int
 ) -> Outcome:
     import highspy
     import pulp
@@ -214,14 +243,21 @@ def _run_highs(
         msg=False,
         gapRel=0,
         gapAbs=0,
-        timeLimit=remaining_s,
         threads=num_workers,
         random_seed=seed % 2**31,
         # With it HiGHS 1.11 to 1.14 call solutions optimal that are not.
         presolve="off",
     )
-    problem.solve(solver)
+    started_s = deadline.elapsed_s
+    solver.createAndConfigureSolver(problem)
+    solver.buildSolverModel(problem)
     engine = problem.solverModel
+    # It takes no longer to read a solution than to write a model.
+    left_s = _left_s(deadline, deadline.elapsed_s - started_s)
+    if left_s is not None:
+        engine.setOptionValue("time_limit", left_s)
+    solver.callSolver(problem)
+    solver.findSolutionValues(problem)
     status = engine.getModelStatus()
     verdict = {
         highspy.HighsModelStatus.kOptimal: Verdict.OPTIMAL,
@@ -247,21 +283,16 @@ def _run_highs(
 
 
 def _run_other(
-    problem: Any,
-    name: str,
-    remaining_s: float | None,
-    num_workers: int,
-    seed: int,
+    problem: Any, name: str, deadline: Deadline, num_workers: int, seed: int
 ) -> Outcome:
     import pulp
 
     settings: dict[str, Any] = {"msg": False, "gapRel": 0}
-    if remaining_s is not None:
-        settings["timeLimit"] = remaining_s
-    started = time.monotonic()
+    left_s = _left_s(deadline)
+    if left_s is not None:
+        settings["timeLimit"] = left_s
     problem.solve(pulp.getSolver(name, **settings))
-    elapsed_s = time.monotonic() - started
-    stopped = remaining_s is not None and elapsed_s > 0.9 * remaining_s
+    stopped = left_s is not None and (deadline.remaining_s or 0) < 0.1 * left_s
     if problem.sol_status == pulp.LpSolutionOptimal:
         value = float(pulp.value(problem.objective))
         if stopped:

@@ -14,22 +14,21 @@ def set_objective(model: Model) -> None:
 
 
 def step_time(model: Model) -> None:
-    """``T = Σ τ + (M-1) t_max + Y`` (15) or ``(M+S-1) t_max + Y`` (15')."""
-    num_micro_batches = model.sub_problem.case.num_micro_batches
+    """``T = Σ τ + (M-1) Σ_p t_max[p] + Y`` (15), or (15')."""
+    slots = model.sub_problem.split.num_micro_batches - 1
     terms: Terms = [(model.step, -1), (model.sync, 1)]
-    if model.instance.preset.step_time == "sum-max":
-        terms += [(tau, 1) for tau in model.load.values()]
-        terms.append((model.slowest, num_micro_batches - 1))
+    if model.instance.preset.step_time == "slots-max":
+        slots += model.sub_problem.num_stages
     else:
-        slots = num_micro_batches + model.sub_problem.num_stages - 1
-        terms.append((model.slowest, slots))
+        terms += [(tau, 1) for tau in model.load.values()]
+    terms += [(slowest, slots) for slowest in model.slowest.values()]
     model.add("step_time", terms, EQUAL)
 
 
 def cutoff(model: Model) -> None:
     """``T <= incumbent - 1`` (16)."""
     if model.cutoff is not None:
-        limit = model.quanta(model.cutoff)
+        limit = model.scaled(model.cutoff)
         model.add("cutoff", [(model.step, 1)], LESS, limit)
-    bound = model.quanta(model.sub_problem.bound)
+    bound = model.scaled(model.sub_problem.bound)
     model.add("bound", [(model.step, 1)], MORE, bound)

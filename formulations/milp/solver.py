@@ -5,13 +5,7 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-from formulations.common import (
-    Instance,
-    Slot,
-    SubProblem,
-    check_time,
-    why_unsupported,
-)
+from formulations.common import Instance, Slot, SubProblem, why_unsupported
 from formulations.milp.constraints import add_constraints, forbid
 from formulations.milp.decode import decode
 from formulations.milp.engines import DEFAULT, Verdict, engine_name, run
@@ -76,6 +70,7 @@ class MilpSolver:
         SolverError
             If the engine fails, or its plan is not what it says.
         """
+        deadline = Deadline(options.time_limit_s)
         for key in options.extra:
             if key not in self.capabilities.options:
                 raise InvalidOptionError(
@@ -84,7 +79,7 @@ class MilpSolver:
         engine = _Milp(
             engine_name(options.extra.get("engine", DEFAULT)), options
         )
-        return search(self.name, problem, engine, options, report)
+        return search(self.name, problem, engine, options, report, deadline)
 
 
 class _Milp:
@@ -103,7 +98,6 @@ class _Milp:
         slots: dict[int, Slot],
         cutoff: int | None,
         start: Start | None,
-        deadline: Deadline,
     ) -> Answer:
         """Find the best plan with a step time of at most ``cutoff``.
 
@@ -111,16 +105,15 @@ class _Milp:
         what is not feasible. Plans that use more memory than there is, by
         less than floats can tell, are cut off one by one.
         """
-        model = create(instance, sub_problem, slots, cutoff, deadline)
+        model = create(instance, sub_problem, slots, cutoff)
         add_constraints(model)
         set_objective(model)
         num_forbidden = 0
         while True:
-            check_time(deadline)
             outcome = run(
                 model.engine,
                 self.engine,
-                remaining_s=deadline.remaining_s,
+                deadline=instance.deadline,
                 num_workers=self.options.num_workers,
                 seed=self.options.seed,
             )

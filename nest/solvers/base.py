@@ -250,6 +250,10 @@ class Solver(Protocol):
         """Search for the best plan."""
 
 
+class OutOfTimeError(Exception):
+    """The deadline of a search passed; never leaves the solver."""
+
+
 class Deadline:
     """The one clock of a solve: when it started and when it must end."""
 
@@ -273,3 +277,8 @@ class Deadline:
     def passed(self) -> bool:
         """Whether the limit is used up."""
         return self.limit_s is not None and self.elapsed_s >= self.limit_s
+
+    def check(self) -> None:
+        """Raise :class:`OutOfTimeError` if the limit is used up."""
+        if self.passed:
+            raise OutOfTimeError

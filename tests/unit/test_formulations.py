@@ -609,7 +609,7 @@ def test_slots_of_a_layer_leave_enough_for_the_others():
         {name: make_cost() for name in "abcd"},
         edges=(("a", "b", 1), ("a", "c", 1), ("a", "d", 1)),
     )
-    graph = Instance(problem, CostModel(problem)).graph
+    graph = Instance(problem, CostModel(problem), Deadline(None)).graph
     assert list(graph.slots_of(0, 3)) == [3]
     assert list(graph.slots_of(1, 3)) == [1, 2, 3]
     assert list(graph.slots_of(0, 1)) == [1]
@@ -621,7 +621,7 @@ def test_increments_are_steps_of_distinct_sizes():
         {name: make_cost() for name in "abcd"},
         edges=(("a", "b", 4), ("a", "d", 7), ("a", "c", 4), ("b", "d", 9)),
     )
-    graph = Instance(problem, CostModel(problem)).graph
+    graph = Instance(problem, CostModel(problem), Deadline(None)).graph
     assert graph.sizes == (4, 7, 9)
     assert graph.increments == (
         (0, (1, 2, 3), -1, 0),
@@ -656,16 +656,16 @@ def test_dominated_choices_are_left_out():
         recompute=("none", "full"),
         granularity="layer",
     )
-    instance = Instance(problem, CostModel(problem))
+    instance = Instance(problem, CostModel(problem), Deadline(None))
     (slot,) = (
-        instance.slots(sub_problem, Deadline(None))[1]
-        for sub_problem in instance.sub_problems(Deadline(None))
+        instance.slots(sub_problem)[1]
+        for sub_problem in instance.sub_problems()
     )
     (profile,) = slot.profiles
-    assert profile.mixed
+    assert slot.mixed
     assert set(profile.layouts) == {Strategy(tp=2), Strategy(cp=2)}
     for choices in profile.choices:
-        assert {(c.strategy, c.base) for c in choices} == {
+        assert {(c.strategy, c.load) for c in choices} == {
             (Strategy(tp=2), 30),
             (Strategy(cp=2), 29),
         }
@@ -681,9 +681,9 @@ def test_dominated_options_are_left_out():
     problem = make_problem(
         {"a": costs}, devices=2, topology=FREE, replicas=(1,)
     )
-    instance = Instance(problem, CostModel(problem))
-    sub_problem = instance.sub_problems(Deadline(None))[0]
-    slots = instance.slots(sub_problem, Deadline(None))
+    instance = Instance(problem, CostModel(problem), Deadline(None))
+    sub_problem = instance.sub_problems()[0]
+    slots = instance.slots(sub_problem)
     used = {option.strategy for option in slots[1].options}
     assert Strategy(cp=2) in used
     assert Strategy(tp=2) not in used
@@ -815,8 +815,8 @@ def test_bounds_of_sub_problems_hold_for_their_plans(seed, draw):
     problem = draw(random.Random(1000 + seed))
     model = CostModel(problem)
     bounds = {
-        (p.case.replicas, p.case.micro_batch, p.num_stages, p.strategy): p
-        for p in Instance(problem, model).sub_problems(Deadline(None))
+        (p.split.replicas, p.split.micro_batch, p.num_stages, p.strategy): p
+        for p in Instance(problem, model, Deadline(None)).sub_problems()
     }
     for plan in PlanSpace(problem, model, Deadline(None)).plans():
         verdict = score(problem, plan, model)

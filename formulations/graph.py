@@ -1,0 +1,134 @@
+"""Constants of the graph that all models of a problem share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from nest.cost.model import CostModel
+
+
+class Increment(NamedTuple):
+    """One step of a tensor's size, see equation (7).
+
+    The step counts for a boundary if the producer is before it and any of
+    ``consumers`` is after it; these are the consumers that need at least
+    ``sizes[upper]`` bytes per sample. ``lower`` is the step below, -1 if
+    there is none.
+    """
+
+    producer: int
+    consumers: tuple[int, ...]
+    lower: int
+    upper: int
+
+    def of(self, values: tuple[int, ...]) -> int:
+        """Return what the step adds, of values for each of the sizes."""
+        below = values[self.lower] if self.lower >= 0 else 0
+        return values[self.upper] - below
+
+
+class GraphFacts:
+    """Constants of the graph.
+
+    Attributes
+    ----------
+    kind_of
+        Index of each layer's kind; layers of a kind cost the same.
+    members
+        The layers of each kind.
+    num_ancestors, num_descendants
+        Of each layer.
+    connected
+        Whether tensors that are not empty connect the graph, directions
+        ignored. Then something crosses every boundary.
+    sizes
+        All distinct bytes per sample of tensors that are not empty,
+        ascending.
+    edge_sizes
+        Position in ``sizes`` of every edge that is not empty.
+    increments
+        The steps of all tensors; an empty one has none.
+    passing
+        Positions of the increments that can pass a stage: some layer is
+        neither before the producer nor after all consumers.
+    """
+
+    def __init__(self, model: CostModel) -> None:
+        graph = model.problem.graph
+        self.num_layers = len(graph.layers)
+        self.order = graph.topological_order()
+        self.edges = model.edges
+        names = {layer.kind: None for layer in graph.layers}
+        kinds = {name: index for index, name in enumerate(names)}
+        self.kind_of = tuple(kinds[layer.kind] for layer in graph.layers)
+        self.members = tuple(
+            tuple(i for i, k in enumerate(self.kind_of) if k == kind)
+            for kind in range(len(kinds))
+        )
+        up, down = self._closures()
+        self.num_ancestors = [mask.bit_count() for mask in up]
+        self.num_descendants = [mask.bit_count() for mask in down]
+        self.connected = self._is_connected()
+        self.sizes = tuple(sorted({size for _, _, size in self.edges} - {0}))
+        self.edge_sizes = {
+            e: self.sizes.index(size)
+            for e, (_, _, size) in enumerate(self.edges)
+            if size
+        }
+        self.increments = tuple(self._increments(model))
+        every = (1 << self.num_layers) - 1
+        self.passing = tuple(
+            i
+            for i, step in enumerate(self.increments)
+            if any(
+                every
+                & ~(up[step.producer] | 1 << step.producer)
+                & ~(down[consumer] | 1 << consumer)
+                for consumer in step.consumers
+            )
+        )
+
+    def _closures(self) -> tuple[list[int], list[int]]:
+        """Return the ancestors and descendants of each layer, as masks."""
+        up = [0] * self.num_layers
+        down = [0] * self.num_layers
+        position = {layer: i for i, layer in enumerate(self.order)}
+        edges = sorted(self.edges, key=lambda edge: position[edge[1]])
+        for source, target, _ in edges:
+            up[target] |= up[source] | 1 << source
+        edges = sorted(self.edges, key=lambda edge: -position[edge[0]])
+        for source, target, _ in edges:
+            down[source] |= down[target] | 1 << target
+        return up, down
+
+    def _is_connected(self) -> bool:
+        parts = [1 << layer for layer in range(self.num_layers)]
+        for source, target, size in self.edges:
+            if size:
+                ends = 1 << source | 1 << target
+                joined = sum(part for part in parts if part & ends)
+                parts = [part for part in parts if not part & ends]
+                parts.append(joined)
+        return len(parts) == 1
+
+    def _increments(self, model: CostModel) -> Iterator[Increment]:
+        index = {size: i for i, size in enumerate(self.sizes)}
+        for tensor in model.tensors:
+            lower = -1
+            for size in sorted({size for _, size in tensor.consumers} - {0}):
+                consumers = tuple(v for v, q in tensor.consumers if q >= size)
+                upper = index[size]
+                yield Increment(tensor.producer, consumers, lower, upper)
+                lower = upper
+
+    def slots_of(self, layer: int, num_stages: int) -> range:
+        """Return the slots in which a layer can be.
+
+        The slots before and after it must all be filled, with layers that
+        are not its descendants and not its ancestors, respectively.
+        """
+        others = self.num_layers - 1
+        first = num_stages - (others - self.num_descendants[layer])
+        last = 1 + others - self.num_ancestors[layer]
+        return range(max(1, first), min(num_stages, last) + 1)
