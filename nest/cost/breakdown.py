@@ -17,6 +17,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from nest.cost.model import CostModel
+from nest.cost.rules import get_rules
 from nest.cost.score import Score, score
 from nest.ir.graph import LayerCost
 from nest.ir.plan import Plan
@@ -112,17 +113,11 @@ def _step_terms(
     without_network: Score,
     blocks: list[dict[str, int]],
 ) -> Breakdown:
-    preset = CostModel(problem).preset
+    rules = get_rules(problem.preset)
     loads = [block.load for block in found.blocks]
     syncs = [block.sync for block in found.blocks]
-    num_loads = found.num_micro_batches
-    if preset.step_time == "max":
-        both = [load + sync for load, sync in zip(loads, syncs, strict=True)]
-        slowest = syncing = both.index(max(both))
-        num_loads = 1
-    else:
-        slowest = loads.index(max(loads))
-        syncing = syncs.index(max(syncs)) if preset.sync_stages == "max" else 0
+    slowest, syncing = rules.slowest(found.blocks)
+    num_loads = 1 if rules.steady_state else found.num_micro_batches
     step = {name: num_loads * value for name, value in blocks[slowest].items()}
     optimizer = without_network.blocks[syncing].sync
     step["bubble"] = (
@@ -143,26 +138,17 @@ def _recomputed(problem: Problem, plan: Plan) -> list[int]:
     index = problem.graph.index
     found = [0] * plan.num_blocks
     for number, stage in enumerate(plan.stages):
+        positions = [index[str(layer)] for layer in stage.layers]
+        members = list(zip(positions, stage.layer_strategies, strict=True))
         terms = []
-        for layer, strategy in zip(
-            stage.layers, stage.layer_strategies, strict=True
-        ):
-            term = model.layer_terms(
-                index[str(layer)], strategy, plan.micro_batch, None
-            )
+        for layer, strategy in members:
+            term = model.layer_terms(layer, strategy, plan.micro_batch, None)
             assert term is not None
             terms.append(term)
-        recomputed = sum(term.recomputed for term in terms)
         last = number == len(plan.stages) - 1
-        if last and not model.preset.last_stage_recomputes:
-            recomputed = 0
-        if model.preset.ranks_take_turns:
-            work = sum(term.forward + term.backward for term in terms)
-            ranks = stage.layer_strategies[0].dp
-            recomputed = model.turn(work, ranks) - model.turn(
-                work - recomputed, ranks
-            )
-        found[number % plan.num_blocks] += recomputed
+        found[number % plan.num_blocks] += model.rules.recomputed(
+            members, terms, last
+        )
     return found
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from nest.cost.presets import get_preset
+from nest.cost.rules import get_rules
 from nest.errors import InvalidProblemError
-from nest.ir.cluster import Level
 from nest.ir.graph import Edge, LayerCost
 from nest.ir.problem import Problem
+from nest.topology import Network, network_of
 from nest.topology.alphabeta import NS_PER_S
 from nest.units import MAX_TERM, MAX_TOTAL
 
@@ -108,12 +108,13 @@ def longest(problem: Problem) -> Longest:
     the largest load, ``M + V`` counts as nothing more.
     """
     job, graph = problem.job, problem.graph
-    link = _Link.of(problem)
+    network = network_of(problem.cluster.topology)
+    rules = get_rules(problem.preset)
     tables = {
         kind.name: [
             max(values)
             for values in zip(
-                *(_layer_ns(problem, link, cost) for cost in kind.costs),
+                *(_layer_ns(problem, network, cost) for cost in kind.costs),
                 strict=True,
             )
         ]
@@ -123,61 +124,34 @@ def longest(problem: Problem) -> Longest:
     load = math.fsum(load for load, _ in layers)
     sync = math.fsum(sync for _, sync in layers)
     batch = max(job.micro_batches)
-    edges = [
-        link.message_ns(batch * _edge_bytes(edge)) for edge in graph.edges
-    ]
-    received = 4 * math.fsum(edges)
-    slots = job.global_batch / min(job.micro_batches) + len(layers) + 1
-    if get_preset(problem.preset).step_time == "max":
-        slots = 1
+    received = 4 * math.fsum(
+        slowest_message_ns(network, batch * _edge_bytes(edge))
+        for edge in graph.edges
+    )
+    slots = 1.0
+    if not rules.steady_state:
+        slots += job.global_batch / min(job.micro_batches) + len(layers)
     return Longest(
         slots * (load + max(job.virtual_stages) * received) + sync,
         max(load, received, sync),
     )
 
 
-class _Link(NamedTuple):
-    """The slowest of all links, and how often collectives cross it."""
-
-    alpha_ns: float
-    beta: float
-    crossings: int
-    messages: int
-
-    @staticmethod
-    def of(problem: Problem) -> _Link:
-        levels = problem.cluster.topology.levels
-        # The slowest algorithm takes 2n messages and 2X/β per level.
-        return _Link(
-            max(level.latency_ns + level.launch_ns for level in levels),
-            min(_bandwidth(level) for level in levels),
-            len(levels),
-            4 * problem.cluster.num_devices,
-        )
-
-    def message_ns(self, size_bytes: float) -> float:
-        return self.alpha_ns + size_bytes / self.beta * NS_PER_S
-
-    def collective_ns(self, size_bytes: float) -> float:
-        return self.crossings * (
-            self.messages * self.alpha_ns
-            + 4 * size_bytes / self.beta * NS_PER_S
-        )
-
-
-def _bandwidth(level: Level) -> float:
-    peer = level.peer_bandwidth_bytes_per_s
-    return min(level.bandwidth_bytes_per_s, math.inf if peer is None else peer)
+def slowest_message_ns(network: Network, size_bytes: float) -> float:
+    """Return a time that no message between two devices exceeds."""
+    alpha_ns = max(link.alpha_ns for link in network.links)
+    beta = min(link.beta for link in network.links)
+    return alpha_ns + size_bytes / beta * NS_PER_S
 
 
 def _layer_ns(
-    problem: Problem, link: _Link, cost: LayerCost
+    problem: Problem, network: Network, cost: LayerCost
 ) -> tuple[float, float]:
     """Bound what a layer adds to the load and to the sync of its stage."""
-    job = problem.job
+    job, num_devices = problem.job, problem.cluster.num_devices
     passes = cost.forward_ns + cost.backward_ns
     passes += math.fsum(
-        call.count * link.collective_ns(call.size_bytes)
+        call.count * network.longest_ns(call.size_bytes, num_devices)
         for call in cost.collectives
     )
     load = 2 * passes + max(a.extra_ns for a in cost.activations)
@@ -190,31 +164,14 @@ def _layer_ns(
     )
     if max(job.zero) >= 2:
         # Two gathers and a scatter per micro-batch.
-        load += 3 * link.collective_ns(grown)
-    preset = get_preset(problem.preset)
-    if preset.server_sync:
-        return load, 4 * weights / link.beta * NS_PER_S
-    if preset.switch_tree_sync:
-        return load, _switch_tree_ns(problem, weights)
-    sync = 3 * 2**link.crossings * link.collective_ns(grown)
-    hbm = problem.cluster.device.hbm_bytes_per_s
+        load += 3 * network.longest_ns(grown, num_devices)
+    sync = get_rules(problem.preset).longest_sync_ns(
+        network, num_devices, weights, grown
+    )
+    hbm = problem.cluster.hbm_bytes_per_s()
     if hbm is not None:
         sync += 2 * grown / hbm * NS_PER_S
     return load, sync
-
-
-def _switch_tree_ns(problem: Problem, size_bytes: float) -> float:
-    """Bound the sync of NEST's switch tree by its slowest link.
-
-    Level 0 takes at most ``⌊lg R⌋ α + 2X/β``, and every further one at most
-    twice what those below it take together.
-    """
-    levels = problem.cluster.topology.levels
-    link = _Link.of(problem)
-    rounds = problem.cluster.num_devices.bit_length()
-    return 3.0 ** (len(levels) - 1) * (
-        (rounds + 2) * link.alpha_ns + 2 * size_bytes / link.beta * NS_PER_S
-    )
 
 
 def _edge_bytes(edge: Edge) -> int:

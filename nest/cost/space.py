@@ -6,13 +6,24 @@ decided by the cost terms.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import combinations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from nest.cost.presets import get_preset
+from msgspec.structs import replace
+
+from nest.cost.axes import AXES, EXPERT_AXIS
+from nest.cost.rules import get_rules
 from nest.cost.schedules import schedule_of
-from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap, Plan, Strategy
+from nest.ir.plan import (
+    COST_AXES,
+    OVERLAP,
+    RECOMPUTE,
+    Overlap,
+    Plan,
+    Strategy,
+)
 from nest.ir.problem import Problem
 from nest.units import ceil_div
 
@@ -164,43 +175,18 @@ def cases(problem: Problem) -> list[Case]:
     ]
 
 
-def samples_per_rank(
-    problem: Problem, strategy: Strategy, micro_batch: int
-) -> int:
-    """Return the samples that one data parallel rank runs at a time."""
-    if get_preset(problem.preset).ranks_take_turns:
-        return micro_batch
-    return micro_batch // strategy.dp
-
-
 def why_not_stages(
     problem: Problem, plan: Plan, num_micro_batches: int
 ) -> str | None:
     """Return which rule of job or preset forbids the stages, or ``None``."""
-    preset = get_preset(problem.preset)
     allowed = problem.job.pipeline_parallel
     if allowed is not None and plan.num_blocks not in allowed:
         return (
             f"stages: expected one of {list(allowed)} as their number, "
             f"got {plan.num_blocks}"
         )
-    if preset.recompute_per_layer:
-        for number, stage in enumerate(plan.stages, 1):
-            degrees = {(s.dp, s.tp) for s in stage.layer_strategies}
-            if len(degrees) > 1:
-                return (
-                    f"stage {number}: expected one dp and one tp for its "
-                    f"layers under preset {preset.name!r}, got (dp, tp) = "
-                    f"{', '.join(map(str, sorted(degrees)))}"
-                )
-    if preset.ranks_take_turns:
-        ranks = sum(stage.layer_strategies[0].dp for stage in plan.stages)
-        if ranks > num_micro_batches:
-            return (
-                f"stages: expected dp to add up to at most one rank per "
-                f"micro-batch ({num_micro_batches}), got {ranks}"
-            )
-    return None
+    rules = get_rules(problem.preset)
+    return rules.why_not_stages(plan, num_micro_batches)
 
 
 def why_not_strategy(
@@ -208,26 +194,18 @@ def why_not_strategy(
 ) -> str | None:
     """Return which counting rule forbids a strategy, or ``None``."""
     job = problem.job
-    if get_preset(problem.preset).ranks_take_turns:
-        num_micro_batches = job.global_batch // micro_batch
-        if num_micro_batches % strategy.dp:
-            return (
-                f"dp: expected a divisor of the {num_micro_batches} "
-                f"micro-batches, got {strategy.dp}"
-            )
-    elif micro_batch % strategy.dp:
-        return (
-            f"dp: expected a divisor of micro_batch {micro_batch}, "
-            f"got {strategy.dp}"
-        )
-    for field, value, allowed in (
-        ("dp", strategy.dp, job.data_parallel),
-        ("tp", strategy.tp, job.tensor_parallel),
-        ("cp", strategy.cp, job.context_parallel),
-        ("ep", strategy.ep, job.expert_parallel),
-        ("zero", strategy.zero, job.zero),
-        ("recompute", strategy.recompute, job.recompute),
+    reason = get_rules(problem.preset).why_not_data_degree(
+        problem, strategy.dp, micro_batch
+    )
+    if reason is not None:
+        return reason
+    limits = [(axis.name, getattr(job, axis.field)) for axis in AXES]
+    for field, allowed in (
+        *limits,
+        ("zero", job.zero),
+        ("recompute", job.recompute),
     ):
+        value = getattr(strategy, field)
         if allowed is not None and value not in allowed:
             return f"{field}: expected one of {list(allowed)}, got {value!r}"
     return None
@@ -248,45 +226,45 @@ def strategies(problem: Problem, micro_batch: int) -> list[Strategy]:
     }
     found = [
         strategy
-        for tp, cp, ep, samples in sorted(keys)
-        for strategy in _expand(problem, micro_batch, tp, cp, ep, samples)
+        for *degrees, samples in sorted(keys)
+        for strategy in _expand(
+            problem,
+            micro_batch,
+            samples,
+            dict(zip(COST_AXES, degrees, strict=True)),
+        )
     ]
     return sorted(found, key=lambda s: (s.devices, s))
 
 
 def _expand(
-    problem: Problem,
-    micro_batch: int,
-    tp: int,
-    cp: int,
-    ep: int,
-    samples: int,
+    problem: Problem, micro_batch: int, samples: int, degrees: dict[str, Any]
 ) -> Iterator[Strategy]:
-    if get_preset(problem.preset).ranks_take_turns:
-        if samples == micro_batch:
-            for dp in range(1, problem.cluster.num_devices // (tp * cp) + 1):
-                yield from _expand_dp(problem, micro_batch, dp, tp, cp, ep)
-        return
-    dp, rest = divmod(micro_batch, samples)
-    if not rest:
-        yield from _expand_dp(problem, micro_batch, dp, tp, cp, ep)
+    """Yield the strategies that a cost entry stands for."""
+    job, num_devices = problem.job, problem.cluster.num_devices
+    devices = math.prod(
+        degrees.get(axis.name, 1) for axis in AXES if axis.adds_devices
+    )
+    for dp in get_rules(problem.preset).data_degrees(
+        problem, micro_batch, samples, devices
+    ):
+        if devices * dp > num_devices or _experts_left(dp, degrees):
+            continue
+        spread = Strategy(dp=dp, **degrees)
+        zero_stages = sorted(job.zero)
+        if spread.data_ranks == 1:
+            zero_stages = zero_stages[:1]
+        for zero in zero_stages:
+            for recompute in RECOMPUTE:
+                strategy = replace(spread, zero=zero, recompute=recompute)
+                if why_not_strategy(problem, strategy, micro_batch) is None:
+                    yield strategy
 
 
-def _expand_dp(
-    problem: Problem, micro_batch: int, dp: int, tp: int, cp: int, ep: int
-) -> Iterator[Strategy]:
-    if (dp * cp) % ep or dp * tp * cp > problem.cluster.num_devices:
-        return
-    zero_stages = sorted(problem.job.zero)
-    if dp * cp == 1:
-        zero_stages = zero_stages[:1]
-    for zero in zero_stages:
-        for recompute in RECOMPUTE:
-            strategy = Strategy(
-                dp=dp, tp=tp, cp=cp, ep=ep, zero=zero, recompute=recompute
-            )
-            if why_not_strategy(problem, strategy, micro_batch) is None:
-                yield strategy
+def _experts_left(dp: int, degrees: dict[str, Any]) -> int:
+    """Return what is left of the data ranks when experts are spread."""
+    ranks = Strategy(dp=dp, **{**degrees, EXPERT_AXIS.name: 1}).data_ranks
+    return ranks % int(degrees[EXPERT_AXIS.name])
 
 
 def max_stages(problem: Problem, case: Case) -> int:
@@ -306,4 +284,4 @@ def stage_counts(problem: Problem, case: Case) -> list[int]:
 
 def is_uniform(problem: Problem) -> bool:
     """Whether all stages of a plan must share one strategy."""
-    return get_preset(problem.preset).uniform
+    return get_rules(problem.preset).one_strategy

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Literal, get_args
+
+from msgspec.structs import replace
 
 from nest.ir.base import Struct, check_integer, check_real
 
 #: Which collective algorithms a network offers.
 Algorithms = Literal["best", "nccl"]
 ALGORITHMS: tuple[str, ...] = get_args(Algorithms)
+
+#: Ranges of devices, as (first, end).
+Ranges = Iterable[tuple[int, int]]
 
 
 class Device(Struct, frozen=True, kw_only=True):
@@ -131,20 +137,65 @@ class Hierarchy(
             math.prod(fan_outs[: i + 1]) for i in range(len(fan_outs))
         )
 
+    @property
+    def max_devices(self) -> int:
+        """Devices that it has room for."""
+        return self.capacities[-1]
+
+
+#: The kinds of networks that a cluster may have.
+Topology = Hierarchy
+
 
 class Cluster(Struct, frozen=True, kw_only=True):
-    """``num_devices`` equal devices in a fixed order, and their network."""
+    """Devices in a fixed order, and their network.
+
+    What a device is like is asked of a range of them, or of all: the methods
+    take pairs of first device and end, and ``None`` for the whole cluster.
+    """
 
     name: str = "cluster"
     num_devices: int
     device: Device
-    topology: Hierarchy
+    topology: Topology
 
     def __post_init__(self) -> None:
         check_integer("num_devices", self.num_devices, 1)
-        room = self.topology.capacities[-1]
+        room = self.topology.max_devices
         if self.num_devices > room:
             raise ValueError(
                 f"num_devices: expected <= {room} (the product of the "
                 f"fan-outs), got {self.num_devices}; raise a fan_out"
             )
+
+    @property
+    def types(self) -> tuple[Device, ...]:
+        """The types of its devices."""
+        return (self.device,)
+
+    def types_in(self, ranges: Ranges | None = None) -> tuple[int, ...]:
+        """Return which types some devices are of, as positions, ascending."""
+        return (0,)
+
+    def memory_bytes(self, ranges: Ranges | None = None) -> int:
+        """Return what each of some devices has at least."""
+        return min(self.types[i].memory_bytes for i in self.types_in(ranges))
+
+    def reserve_bytes(self, ranges: Ranges | None = None) -> int:
+        """Return the most that one of some devices reserves."""
+        return max(self.types[i].reserve_bytes for i in self.types_in(ranges))
+
+    def hbm_bytes_per_s(self, ranges: Ranges | None = None) -> float | None:
+        """Return the memory bandwidth of the slowest of some devices."""
+        known = [self.types[i].hbm_bytes_per_s for i in self.types_in(ranges)]
+        return min((b for b in known if b is not None), default=None)
+
+    def peak_flops(self, dtype: str) -> float | None:
+        """Return the peak FLOP/s of all devices, if known for the type."""
+        peak = self.device.peak_flops.get(dtype)
+        return None if peak is None else peak * self.num_devices
+
+    def with_memory(self, memory_bytes: int) -> Cluster:
+        """Return the cluster with devices of another capacity."""
+        device = replace(self.device, memory_bytes=memory_bytes)
+        return replace(self, device=device)

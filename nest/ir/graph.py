@@ -133,8 +133,8 @@ class LayerCost(Struct, frozen=True, kw_only=True):
         )
 
     @property
-    def key(self) -> tuple[int, int, int, int]:
-        """The key ``(tp, cp, ep, samples)``."""
+    def key(self) -> tuple[int, ...]:
+        """The key: a strategy's degrees, and samples."""
         return (self.tp, self.cp, self.ep, self.samples)
 
 

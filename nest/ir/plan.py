@@ -16,6 +16,10 @@ Overlap = Literal["tp", "cp", "ep", "weights", "gradients"]
 OVERLAP: tuple[Overlap, ...] = ("tp", "cp", "ep", "weights", "gradients")
 
 
+#: Axes that tell the entries of a cost table apart, besides the samples.
+COST_AXES = ("tp", "cp", "ep")
+
+
 class Strategy(
     Struct, frozen=True, kw_only=True, order=True, omit_defaults=False
 ):
@@ -56,6 +60,16 @@ class Strategy(
     def devices(self) -> int:
         """Number of devices, ``dp * tp * cp``."""
         return self.dp * self.tp * self.cp
+
+    @property
+    def layout(self) -> tuple[int, ...]:
+        """The degrees that activations between layers are split by."""
+        return (self.dp, self.tp, self.cp)
+
+    @property
+    def degrees(self) -> tuple[int, ...]:
+        """The degrees that a layer's cost depends on, see COST_AXES."""
+        return (self.tp, self.cp, self.ep)
 
     @property
     def data_ranks(self) -> int:

@@ -1,5 +1,37 @@
-"""Networks: the time of a transfer and of a collective, α–β models."""
+"""Networks: the time of a transfer and of a collective, α–β models.
 
+One module per kind of network. A new one is a module here, its record in
+:mod:`nest.ir.cluster` and a line in :data:`_NETWORKS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nest.ir.cluster import Hierarchy, Topology
 from nest.topology.hierarchy import GroupShape, HierarchyNetwork
+from nest.topology.protocol import (
+    Block,
+    Link,
+    Network,
+    ParallelGroups,
+    Route,
+)
 
-__all__ = ["GroupShape", "HierarchyNetwork"]
+__all__ = [
+    "Block",
+    "GroupShape",
+    "HierarchyNetwork",
+    "Link",
+    "Network",
+    "ParallelGroups",
+    "Route",
+    "network_of",
+]
+
+_NETWORKS: dict[type, Callable[..., Network]] = {Hierarchy: HierarchyNetwork}
+
+
+def network_of(topology: Topology) -> Network:
+    """Return the network that a cluster's topology describes."""
+    return _NETWORKS[type(topology)](topology)

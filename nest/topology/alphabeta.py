@@ -18,11 +18,6 @@ from nest.ir.graph import CollectiveKind
 NS_PER_S = 1e9
 
 
-def transfer_ns(size_bytes: float, alpha_ns: float, beta: float) -> float:
-    """One message: ``α + X/β``."""
-    return alpha_ns + size_bytes / beta * NS_PER_S
-
-
 def flat_collective_ns(
     kind: CollectiveKind,
     n: int,

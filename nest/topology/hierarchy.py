@@ -6,15 +6,12 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nest.ir.cluster import Hierarchy
 from nest.ir.graph import CollectiveKind
-from nest.topology.alphabeta import (
-    NS_PER_S,
-    flat_collective_ns,
-    transfer_ns,
-)
+from nest.topology.alphabeta import NS_PER_S, flat_collective_ns
+from nest.topology.protocol import Block, Link, ParallelGroups, Route
 
 
 class GroupShape(NamedTuple):
@@ -39,6 +36,9 @@ class GroupShape(NamedTuple):
     level: int
     counts: tuple[int, ...] | None
     bandwidth: float | None = None
+
+
+Shapes = frozenset[GroupShape]
 
 
 class HierarchyNetwork:
@@ -68,6 +68,18 @@ class HierarchyNetwork:
         self.bandwidths = tuple(
             self._through(level, 2) for level in range(len(levels))
         )
+        self.links = tuple(
+            Link(launch_ns + latency_ns, bandwidth)
+            for launch_ns, latency_ns, bandwidth in zip(
+                self.launches_ns,
+                self.latencies_ns,
+                self.bandwidths,
+                strict=True,
+            )
+        )
+        self._known: dict[object, Any] = {}
+
+    # Where blocks and groups meet
 
     def level(self, first: int, last: int) -> int:
         """Return the lowest level whose subtree holds ``first..last``."""
@@ -76,11 +88,91 @@ class HierarchyNetwork:
                 return level
         raise ValueError(f"devices {first} and {last} are not in the cluster")
 
-    def transfer_ns(self, level: int, size_bytes: float) -> float:
-        """Time of one message between devices that meet at ``level``."""
-        return self.launches_ns[level] + transfer_ns(
-            size_bytes, self.latencies_ns[level], self.bandwidths[level]
+    def link(self, first: int, last: int) -> Link:
+        """Return the link between devices ``first`` and ``last``."""
+        return self.links[self.level(first, last)]
+
+    def route(self, receiver: Block, sender: Block) -> Route:
+        """Return how a block receives from another one, in each replica.
+
+        Neighbours meet where the subtree holds the receiver and the
+        sender's device next to it; other blocks where it holds both.
+        """
+        key = (receiver, sender)
+        if key not in self._known:
+            first, end = receiver.offset, receiver.offset + receiver.devices
+            if sender.offset + sender.devices == first:
+                first -= 1
+            elif sender.offset == end:
+                end += 1
+            else:
+                first = min(first, sender.offset)
+                end = max(end, sender.offset + sender.devices)
+            span = receiver._replace(offset=first, devices=end - first)
+            self._known[key] = self.inside(span)
+        route: Route = self._known[key]
+        return route
+
+    def inside(self, block: Block) -> Route:
+        """Return how a block hands on to itself, in each replica.
+
+        The lowest level whose subtree holds it.
+        """
+        if block not in self._known:
+            self._known[block] = frozenset(
+                self.link(start, end - 1) for start, end in block.ranges()
+            )
+        route: Route = self._known[block]
+        return route
+
+    def alike(self, block: Block) -> Block:
+        """Return the first block on which all groups cost the same.
+
+        Shifting all replicas by whole subtrees just below the top level
+        changes no group's shape.
+        """
+        period = self.capacities[-2] if len(self.capacities) > 1 else 1
+        return block._replace(offset=block.offset % period)
+
+    def groups(self, groups: ParallelGroups) -> Shapes:
+        """Return the shapes of groups that run at the same time."""
+        groups = groups._replace(block=self.alike(groups.block))
+        if groups.joined and groups.block.replicas > 1:
+            return self._shapes(groups)
+        if groups.size == 1:
+            return frozenset()
+        return frozenset().union(
+            *(
+                self._shapes(groups._replace(block=block, joined=False))
+                for block in self._different(groups.block)
+            )
         )
+
+    def _shapes(self, groups: ParallelGroups) -> Shapes:
+        if groups not in self._known:
+            self._known[groups] = frozenset(map(self.shape, groups.groups()))
+        shapes: Shapes = self._known[groups]
+        return shapes
+
+    def _different(self, block: Block) -> frozenset[Block]:
+        """Return the block of every replica, up to symmetry.
+
+        Shifting one by whole subtrees of the level that holds it changes
+        nothing.
+        """
+        key = ("different", block)
+        if key not in self._known:
+            self._known[key] = frozenset(
+                Block(
+                    1,
+                    0,
+                    start % self.capacities[self.level(start, end - 1)],
+                    block.devices,
+                )
+                for start, end in block.ranges()
+            )
+        blocks: frozenset[Block] = self._known[key]
+        return blocks
 
     def shape(self, devices: Sequence[int]) -> GroupShape:
         """Return the shape of a group of ascending device numbers."""
@@ -103,7 +195,7 @@ class HierarchyNetwork:
     def collective_ns(
         self,
         kind: CollectiveKind,
-        shapes: Iterable[GroupShape],
+        groups: Iterable[GroupShape],
         size_bytes: float,
     ) -> float:
         """Return the time of parallel groups: the worst of them.
@@ -122,9 +214,25 @@ class HierarchyNetwork:
         """
         time_ns = self._nccl_ns if self.algorithms == "nccl" else self._best_ns
         return max(
-            (time_ns(kind, shape, size_bytes) for shape in shapes),
+            (time_ns(kind, shape, size_bytes) for shape in groups),
             default=0.0,
         )
+
+    def longest_ns(self, size_bytes: float, num_ranks: int) -> float:
+        """Return a time that no transfer or collective exceeds, in ns.
+
+        The slowest algorithm takes ``2n`` messages and ``4 X/β`` per level.
+        """
+        alpha_ns = max(link.alpha_ns for link in self.links)
+        peers = (peer for peer in self.peer_bandwidths if peer is not None)
+        beta = min((*self.raw_bandwidths, *peers))
+        volume_ns = size_bytes / beta * NS_PER_S
+        return len(self.links) * 4 * (num_ranks * alpha_ns + volume_ns)
+
+    @property
+    def unit_sizes(self) -> tuple[int, ...]:
+        """Devices below one switch of each level."""
+        return self.capacities
 
     def _reach(self, level: int, members: int) -> float:
         """Bandwidth of one of ``members`` that meet at ``level``."""

@@ -63,8 +63,13 @@ def places(draw):
     """Draw a tree, a strategy and a block that fits, all replicas."""
     tree = Hierarchy(
         levels=tuple(
-            Level(fan_out=draw(st.integers(1, 4)), bandwidth_bytes_per_s=1e9)
-            for _ in range(draw(st.integers(1, 4)))
+            # every level has a latency of its own, to tell links apart
+            Level(
+                fan_out=draw(st.integers(1, 4)),
+                bandwidth_bytes_per_s=1e9,
+                latency_ns=number,
+            )
+            for number in range(draw(st.integers(1, 4)))
         )
     )
     num_devices = draw(st.integers(1, tree.capacities[-1]))
@@ -99,7 +104,7 @@ def test_groups_are_what_the_design_says(place):
             network.shape(group)
             for group in groups_by_definition(axis, strategy, block)
         }
-        assert model.groups(axis, strategy, block) == expected, axis
+        assert model.groups.keys(strategy, block)[axis] == expected, axis
 
 
 @examples(300, full=5000)
@@ -107,7 +112,7 @@ def test_groups_are_what_the_design_says(place):
 def test_aligning_a_block_changes_no_group(place):
     tree, strategy, block = place
     model, network = model_of(tree), HierarchyNetwork(tree)
-    aligned = model.aligned(block)
+    aligned = network.alike(block)
     for axis in AXES:
         here, there = (
             {
@@ -121,7 +126,7 @@ def test_aligning_a_block_changes_no_group(place):
 
 @examples(100)
 @given(places())
-def test_boundary_levels_hold_block_and_neighbour(place):
+def test_routes_hold_block_and_neighbour(place):
     """The lowest level whose units hold the devices, over all replicas."""
     tree, _, block = place
     model = model_of(tree)
@@ -146,4 +151,10 @@ def test_boundary_levels_hold_block_and_neighbour(place):
             )
             for r in range(block.replicas)
         }
-        assert model.boundary_levels(block, forward=forward) == expected
+        for devices in (1, first + 1 if forward else block.pitch - end):
+            sender = (
+                block.before(devices) if forward else block.behind(devices)
+            )
+            assert model.network.route(block, sender) == {
+                model.network.links[level] for level in expected
+            }

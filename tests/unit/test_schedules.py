@@ -98,7 +98,7 @@ def test_passes_in_flight_peak_after_the_warm_up():
     of b, 5 at once and 23 bytes, not 4 · 1 + 2 · 10 = 24.
     """
     found = schedule_of("1f1b", 2).kept([1, 10], 0, 2, 4)
-    assert found == ((4, 2), 5, 23)
+    assert found == ((4, 2), (4, 20), 5, 23)
 
 
 def test_later_mixes_may_keep_more_than_the_warm_up():

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nest.audits.nest_artifact.rules import Edge, artifact_rules
 from nest.cost.model import Block, CostModel, LayerTerms
 from nest.cost.space import Case, cases, strategies
 from nest.dp.closed_sets import ClosedSets
@@ -131,10 +132,11 @@ class Program:
         micro_batch: int,
     ) -> None:
         self.model, self.sets = model, sets
+        self.rules = artifact_rules(model)
         self.strategy, self.micro_batch = strategy, micro_batch
         problem = model.problem
         self._num_devices = problem.cluster.num_devices
-        self._capacity = problem.cluster.device.memory_bytes
+        self._capacity = problem.cluster.memory_bytes()
         self._layers = range(len(problem.graph.layers))
         self._samples = micro_batch // strategy.dp
         #: ``values[s][a]``: least max τ of s + 1 stages over the rest of a;
@@ -169,7 +171,9 @@ class Program:
         found = _Tensors(
             np.full(shape, -1), np.full(shape, -1), np.zeros(shape, np.int64)
         )
-        for source, target, size in self.model.edge_bytes(self.strategy.tp):
+        for source, target, size in self.model.transfers.edge_bytes(
+            self.strategy.tp
+        ):
             # Rows are a, columns b: the edge enters b - a if its source is
             # in a and its target in b - a.
             has_source, has_target = member[:, source], member[:, target]
@@ -183,11 +187,20 @@ class Program:
             found.entering_bytes[enters] += size * self._samples
         return found
 
-    def _receive(self, largest: Ints, level: int) -> Ints:
-        """Time of the slowest edge: the largest, as time grows with size."""
+    def _receive(self, largest: Ints, edge: Edge | None) -> Ints:
+        """Time of the slowest edge: the largest, as time grows with size.
+
+        Without an edge no other stage is there to send one.
+        """
+        if edge is None:
+            return np.zeros_like(largest)
         sizes, inverse = np.unique(largest, return_inverse=True)
         times = [
-            0 if size < 0 else self.model.edge(level, int(size), self._samples)
+            0
+            if size < 0
+            else self.rules.edge_quanta(
+                self.model, edge, int(size) * self._samples
+            )
             for size in sizes
         ]
         return np.array(times, dtype=np.int64)[inverse].reshape(largest.shape)
@@ -212,15 +225,14 @@ class Program:
             kept=kept,
         )
 
-    def _level(self, first: int, second: int) -> int:
-        """Level at which two neighbouring stages' first devices meet."""
+    def _edge(self, first: int, second: int) -> Edge | None:
+        """Return how an edge between stages at two offsets travels."""
         if first < 0 or second >= self._num_devices:
-            return 0  # an end of the pipeline, which no edge crosses
-        block = Block(1, 0, second, self.strategy.devices)
-        (level,) = self.model.boundary_levels(
-            block, forward=True, neighbour=first
+            return None
+        n = self.strategy.devices
+        return self.rules.edge(
+            self.model, Block(1, 0, first, n), Block(1, 0, second, n)
         )
-        return level
 
     # Pipelines, from the last stage on
 
@@ -258,7 +270,7 @@ class Program:
             if deadline.passed:
                 return False
             offset = (left - 1) * n
-            block = self.model.aligned(Block(1, 0, offset, n))
+            block = self.model.network.alike(Block(1, 0, offset, n))
             if block not in places:
                 places[block] = self._place(block)
             place = places[block]
@@ -271,10 +283,10 @@ class Program:
             usable = pair & (room >= 0)
             usable &= stash <= (room // further if further else INFINITE)
             receive = self._receive(
-                tensors.entering_max, self._level(offset, offset + n)
+                tensors.entering_max, self._edge(offset, offset + n)
             )
             gradient = self._receive(
-                tensors.leaving_max, self._level(offset - n, offset)
+                tensors.leaving_max, self._edge(offset - n, offset)
             )
             # Recomputation hides that receive; the last stage has none.
             if left > 1:
@@ -340,7 +352,7 @@ class Program:
         times = np.full(len(worst), INFINITE)
         reached = worst < INFINITE
         times[reached] = (slots * worst + sync)[reached]
-        times[reached] += self.model.sync_constant(block)
+        times[reached] += self.rules.sync_constant(self.model, block)
         return times
 
     def _plan(self, stages: int, target: int, case: Case) -> Plan:

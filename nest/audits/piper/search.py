@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nest.audits.piper.rules import piper_rules
 from nest.cost.model import CostModel
 from nest.cost.space import cases, stage_counts, strategies
 from nest.dp.closed_sets import ClosedSets
@@ -266,7 +267,7 @@ class Degree:
         self.options = [self._options(layer, alike) for layer in layers]
         self.weight_bytes = program.pair_sums(
             [
-                model.weight_bytes(layer, alike[0], micro_batch)
+                model.layers.weight_bytes(layer, alike[0], micro_batch)
                 if self.options[layer]
                 else 0
                 for layer in layers
@@ -327,7 +328,8 @@ class Degree:
         num_layers = member.shape[1]
         at_source = np.zeros((num_layers, num_layers), dtype=np.int64)
         at_target = np.zeros_like(at_source)
-        for source, target, sent, received in program.model.edge_ends(
+        transfers = program.model.transfers
+        for source, target, sent, received in transfers.edge_ends(
             self.tp, program.micro_batch
         ):
             at_source[source, target] = sent
@@ -482,6 +484,7 @@ class Program:
         self, model: CostModel, sets: ClosedSets, deadline: Deadline
     ) -> None:
         self.model, self.sets, self.deadline = model, sets, deadline
+        self.rules = piper_rules(model)
         problem = model.problem
         self.num_devices = problem.cluster.num_devices
         (self.micro_batch,) = problem.job.micro_batches
@@ -510,7 +513,7 @@ class Program:
     def _capacity(self, choices: list[list[Strategy]]) -> int:
         """Return the memory of a device, or more than any stage can need."""
         problem = self.model.problem
-        device = problem.cluster.device
+        cluster = problem.cluster
         layers = range(len(problem.graph.layers))
         need = [0] * len(layers)
         for strategy in itertools.chain(*choices):
@@ -521,13 +524,15 @@ class Program:
                 if terms is not None:
                     size = self.num_devices * terms.kept_bytes
                     need[layer] = max(need[layer], size + terms.static_bytes)
-        capacity = min(device.memory_bytes - device.reserve_bytes, sum(need))
+        capacity = min(
+            cluster.memory_bytes() - cluster.reserve_bytes(), sum(need)
+        )
         most = 4 * self.num_devices * len(layers)
         if most * (capacity + 1) > MAX_BYTES:
             raise UnsupportedProblemError(
                 f"$.cluster.device.memory_bytes: expected at most "
                 f"{MAX_BYTES // most - 1} with so many devices and "
-                f"layers, got {device.memory_bytes}; correct it"
+                f"layers, got {cluster.memory_bytes()}; correct it"
             )
         return capacity
 
@@ -554,9 +559,10 @@ class Program:
         return [layer for layer in order if layer in inside]
 
     def _way(self, degree: Degree, dp: int) -> Way:
-        edges = self.model.exchange_ns(degree.edge_bytes, dp)
-        sync = self.model.server_sync_ns(
-            degree.weight_bytes, dp, self.num_micro_batches
+        model, rules = self.model, self.rules
+        edges = rules.exchange_ns(model, degree.edge_bytes, dp)
+        sync = rules.sync_ns(
+            model, degree.weight_bytes, dp, self.num_micro_batches
         )
         # The later stages have at most the devices that are left.
         ranks = min(
@@ -566,8 +572,8 @@ class Program:
         return Way(
             degree,
             dp,
-            self.model.all_quanta(edges, "an edge")
-            + self.model.all_quanta(sync, "gradient sync"),
+            model.quanta.round_all(edges, "an edge")
+            + model.quanta.round_all(sync, "gradient sync"),
             ceil_div(ranks, dp),
         )
 
@@ -630,7 +636,7 @@ class Program:
             rows, columns = np.nonzero(
                 table <= self._compute(way, end)[:, None]
             )
-            load = self.model.turn(table[rows, columns], way.dp)
+            load = self.rules.in_turn(table[rows, columns], way.dp)
             load += way.constant[rows]
             found.append(np.unique(load[(load >= bound) & (load < end)]))
         return np.unique(np.concatenate(found))
@@ -769,7 +775,7 @@ class Program:
         loads = []
         for pair, way, inflight in stages:
             compute = int(way.degree.compute[pair, inflight - 1])
-            turn = int(self.model.turn(compute, way.dp))
+            turn = int(self.rules.in_turn(compute, way.dp))
             loads.append(turn + int(way.constant[pair]))
         return max(loads)
 

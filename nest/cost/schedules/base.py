@@ -30,8 +30,8 @@ class InFlight(NamedTuple):
 
     Attributes
     ----------
-    chunks
-        The most passes in flight of each of its chunks.
+    chunks, chunk_bytes
+        The most passes in flight of each of its chunks, and what they keep.
     passes
         The most passes of any of its chunks.
     kept_bytes
@@ -39,6 +39,7 @@ class InFlight(NamedTuple):
     """
 
     chunks: tuple[int, ...]
+    chunk_bytes: tuple[int, ...]
     passes: int
     kept_bytes: int
 
@@ -149,7 +150,8 @@ class StageSchedule(Schedule):
         """Return what the micro-batches in flight keep."""
         (size_bytes,) = kept_bytes
         count = self.inflight(num_blocks - block, num_micro_batches)
-        return InFlight((count,), count, count * size_bytes)
+        total = count * size_bytes
+        return InFlight((count,), (total,), count, total)
 
 
 def critical_path(
@@ -232,7 +234,8 @@ def peak(
         passes = max(passes, sum(count))
         held = sum(n * b for n, b in zip(count, kept_bytes, strict=True))
         size_bytes = max(size_bytes, held)
-    return InFlight(tuple(most), passes, size_bytes)
+    chunk_bytes = tuple(n * b for n, b in zip(most, kept_bytes, strict=True))
+    return InFlight(tuple(most), chunk_bytes, passes, size_bytes)
 
 
 def alternate(

@@ -1,0 +1,110 @@
+"""The axes along which a layer is spread, as data.
+
+Groups, counting rules, pins and listings all read this table. A new axis is
+a line here, a field of :class:`~nest.ir.plan.Strategy`, one of
+:class:`~nest.ir.graph.LayerCost` and one of :class:`~nest.ir.job.Job`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from nest.ir.plan import Strategy
+
+
+class Axis(NamedTuple):
+    """One parallel axis.
+
+    Attributes
+    ----------
+    name
+        The field of a strategy that holds its degree, and its pin.
+    field
+        The field of a job with the allowed degrees.
+    meaning
+        For messages.
+    default
+        What a model's job allows if nobody says otherwise, for people; empty
+        where nobody can.
+    adds_devices
+        Whether a stage has as many times more devices.
+    """
+
+    name: str
+    field: str
+    meaning: str
+    default: str = ""
+    adds_devices: bool = True
+
+
+_TP = Axis(
+    "tp",
+    "tensor_parallel",
+    "tensor parallel degrees",
+    default="powers of two up to the node",
+)
+_CP = Axis(
+    "cp",
+    "context_parallel",
+    "context parallel degrees",
+    default="1, and 2 for long sequences",
+)
+_DP = Axis("dp", "data_parallel", "data parallel degrees")
+
+#: Axes with devices of their own, in the order in which ranks run through a
+#: block: the first fastest. Those that split weights come before those whose
+#: ranks share them (``Strategy.data_ranks``).
+RANK_AXES = (_TP, _CP, _DP)
+
+#: Experts are spread over ranks that share the dense weights.
+EXPERT_AXIS = Axis(
+    "ep",
+    "expert_parallel",
+    "expert parallel degrees",
+    default="powers of two up to 64",
+    adds_devices=False,
+)
+
+#: All of them, in the order in which people are told.
+AXES = (_TP, _DP, _CP, EXPERT_AXIS)
+
+
+class Groups(NamedTuple):
+    """The parallel groups of one purpose.
+
+    Attributes
+    ----------
+    size, stride
+        Ranks of a group inside a block, and how far they are apart.
+    joined
+        Whether a group spans all replicas.
+    """
+
+    size: int
+    stride: int
+    joined: bool = False
+
+
+def groups_of(strategy: Strategy) -> dict[str, Groups]:
+    """Return the groups of a layer, by what they are for.
+
+    Every axis by its name; ``data``, the ranks that share dense weights, and
+    ``expert-data``, those that share experts; ``sync`` and ``expert-sync``,
+    the same over all replicas; ``replicas``, one rank of every replica.
+    Experts sit on ``ep`` consecutive ranks of those that share dense weights.
+    """
+    found = {}
+    stride = 1
+    for axis in RANK_AXES:
+        degree = getattr(strategy, axis.name)
+        found[axis.name] = Groups(degree, stride)
+        stride *= degree
+    ranks, experts = strategy.data_ranks, strategy.ep
+    stride = strategy.devices // ranks
+    found[EXPERT_AXIS.name] = Groups(experts, stride)
+    found["data"] = Groups(ranks, stride)
+    found["expert-data"] = Groups(ranks // experts, stride * experts)
+    found["sync"] = found["data"]._replace(joined=True)
+    found["expert-sync"] = found["expert-data"]._replace(joined=True)
+    found["replicas"] = Groups(1, 1, joined=True)
+    return found

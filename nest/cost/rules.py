@@ -1,0 +1,448 @@
+"""Cost rules: what a cost model says about stages, schedules and the step.
+
+:class:`CostRules` is the project's own model, ``standard``, as
+docs/cost-model.md states it. A published model is a subclass in a room of its
+own under :mod:`nest.audits`, beside its citation, and overrides what it does
+differently.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from nest.cost.schedules import InFlight, Schedule
+from nest.cost.transfers import passing_bytes
+from nest.cost.verdict import BlockScore, StageScore
+from nest.errors import InvalidProblemError, UnknownNameError
+from nest.ir.plan import Plan, Strategy
+from nest.ir.problem import Problem
+from nest.topology.protocol import Block, Network
+
+if TYPE_CHECKING:
+    from nest.cost.groups import GroupKeys
+    from nest.cost.model import CostModel
+    from nest.cost.space import Case, Runtime
+    from nest.cost.terms import LayerPrices, LayerTerms, WeightSizes
+
+#: Layers of a stage with their strategies, sources first.
+Members = list[tuple[int, Strategy]]
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A plan laid out on its devices; chunks are counted from 0.
+
+    Attributes
+    ----------
+    plan, split, runtime, schedule
+        The plan, its batch split, how it runs, and its schedule.
+    members
+        Layers and strategies of every chunk.
+    blocks
+        Where every chunk sits.
+    """
+
+    plan: Plan
+    split: Case
+    runtime: Runtime
+    schedule: Schedule
+    members: Sequence[Members]
+    blocks: Sequence[Block]
+
+    def chunks(self, block: int) -> range:
+        """Return the chunks of a block of devices."""
+        return range(block, len(self.members), self.plan.num_blocks)
+
+    def before(self, chunk: int) -> set[int]:
+        """Return the layers in front of a chunk."""
+        return {
+            layer for members in self.members[:chunk] for layer, _ in members
+        }
+
+
+class Loads(NamedTuple):
+    """Quanta of a stage per micro-batch, as in ``StageScore``."""
+
+    forward: int
+    backward: int
+    receive_forward: int = 0
+    receive_backward: int = 0
+    redistribution: int = 0
+
+
+class CostRules:
+    """The project's own model."""
+
+    name: ClassVar[str] = "standard"
+    summary: ClassVar[str] = "the project's own model"
+    #: Whether a job may allow interleaving, overlap, the distributed
+    #: optimiser, and a strategy per layer.
+    extensions: ClassVar[bool] = True
+    #: Whether all stages of a plan share one strategy.
+    one_strategy: ClassVar[bool] = False
+    #: Whether the data ranks of a stage take whole micro-batches in turn:
+    #: round-robin data parallelism.
+    round_robin: ClassVar[bool] = False
+    #: Whether the step time is the time per micro-batch in a steady state.
+    steady_state: ClassVar[bool] = False
+    #: The exact search of its plans as ``module:function``, if another than
+    #: that of the project's own.
+    search: ClassVar[str | None] = None
+
+    # Which problems and plans there are
+
+    def check(self, problem: Problem) -> None:
+        """Refuse a problem that the model cannot express.
+
+        Raises
+        ------
+        InvalidProblemError
+            With the place, what it must be, and what it is.
+        """
+        if not self.extensions:
+            for field, default in (
+                ("virtual_stages", (1,)),
+                ("overlap", {}),
+                ("distributed_optimizer", False),
+                ("granularity", "stage"),
+            ):
+                value = getattr(problem.job, field)
+                if value != default:
+                    raise InvalidProblemError(
+                        f"$.job.{field}: expected the default under preset "
+                        f"{self.name!r}, got {value}; remove it or use "
+                        f"preset 'standard'"
+                    )
+        for field, remedy in self.refused_sizes.items():
+            for edge in problem.graph.edges:
+                if getattr(edge, field):
+                    raise InvalidProblemError(
+                        f"$.graph.edges: expected no {field} under preset "
+                        f"{self.name!r}, got it on the edge from "
+                        f"{edge.source!r} to {edge.target!r}; {remedy}"
+                    )
+
+    #: Sizes of edges that the model has no use for, and what to do.
+    refused_sizes: ClassVar[dict[str, str]] = {
+        "source_extra_bytes_by_tp": "remove it or use preset 'piper'",
+        "target_extra_bytes_by_tp": "remove it or use preset 'piper'",
+        "bytes_per_sample_by_tp": "give one size",
+    }
+
+    def samples_per_rank(self, strategy: Strategy, micro_batch: int) -> int:
+        """Return the samples that one data rank runs at a time."""
+        return micro_batch // strategy.dp
+
+    def data_degrees(
+        self, problem: Problem, micro_batch: int, samples: int, devices: int
+    ) -> Iterable[int]:
+        """Return the degrees ``dp`` for which a cost entry stands.
+
+        Parameters
+        ----------
+        problem, micro_batch
+            The problem and ``B``.
+        samples, devices
+            Samples of the entry, and devices of one data rank.
+        """
+        dp, rest = divmod(micro_batch, samples)
+        return () if rest else (dp,)
+
+    def why_not_data_degree(
+        self, problem: Problem, dp: int, micro_batch: int
+    ) -> str | None:
+        """Return why ``dp`` ranks cannot share the work, or ``None``."""
+        if micro_batch % dp:
+            return (
+                f"dp: expected a divisor of micro_batch {micro_batch}, "
+                f"got {dp}"
+            )
+        return None
+
+    def why_not_stages(self, plan: Plan, num_micro_batches: int) -> str | None:
+        """Return which rule of its own forbids stages, or ``None``."""
+        return None
+
+    # What a layer costs
+
+    def groups_at(self, block: Block) -> Block:
+        """Return the block whose replicas' groups count."""
+        return block
+
+    def recomputation(self, forward: int, backward: int) -> int:
+        """Return what full recomputation takes, given a layer's passes."""
+        return forward
+
+    def layer_sync(
+        self,
+        layers: LayerPrices,
+        sizes: WeightSizes,
+        strategy: Strategy,
+        groups: GroupKeys | None,
+        block: Block | None,
+        runtime: Runtime,
+        where: str,
+    ) -> tuple[int, int]:
+        """Return a layer's gradient sync and update, and what may hide.
+
+        See :meth:`~nest.cost.terms.LayerPrices.sync`.
+        """
+        return layers.sync(sizes, strategy, groups, block, runtime, where)
+
+    def longest_sync_ns(
+        self,
+        network: Network,
+        num_devices: int,
+        weight_bytes: float,
+        grown_bytes: float,
+    ) -> float:
+        """Return a time that no layer's gradient sync exceeds, in ns.
+
+        Parameters
+        ----------
+        network, num_devices
+            The network, and all ranks on it.
+        weight_bytes, grown_bytes
+            A layer's weights, and with their gradients and state.
+        """
+        return 3 * network.longest_ns(grown_bytes, num_devices)
+
+    def held(self, sizes: WeightSizes) -> WeightSizes:
+        """Return what of a layer's weights takes memory."""
+        return sizes
+
+    # What a stage costs
+
+    def blocks(self, plan: Plan, share: int) -> list[Block]:
+        """Return where every chunk sits.
+
+        Side by side from the first of the ``share`` devices of a replica.
+        """
+        offset, blocks = 0, []
+        for stage in plan.stages[: plan.num_blocks]:
+            blocks.append(Block(plan.replicas, share, offset, stage.devices))
+            offset += stage.devices
+        return blocks * plan.virtual_stages
+
+    def layer_block(self, block: Block) -> Block | None:
+        """Return the block on which layers are priced, if it matters."""
+        return block
+
+    def loads(
+        self,
+        model: CostModel,
+        pipeline: Pipeline,
+        chunk: int,
+        terms: Sequence[LayerTerms],
+    ) -> Loads:
+        """Return what a chunk does per micro-batch.
+
+        Passes of its layers, strategy changes between them, and what it
+        receives across the cuts in front of it and behind it.
+        """
+        received = received_back = 0
+        if chunk > 0:
+            received = receive(model, pipeline, chunk, chunk - 1)
+        if chunk < len(pipeline.members) - 1:
+            received_back = receive(model, pipeline, chunk, chunk + 1)
+        change, change_back = redistribution(model, pipeline, chunk)
+        return Loads(
+            forward=sum(t.forward for t in terms) + change + received,
+            backward=sum(t.backward for t in terms)
+            + change_back
+            + received_back,
+            receive_forward=received,
+            receive_backward=received_back,
+            redistribution=change + change_back,
+        )
+
+    def recomputed(
+        self, members: Members, terms: Sequence[LayerTerms], last: bool
+    ) -> int:
+        """Return what of a chunk's load is recomputation.
+
+        Parameters
+        ----------
+        members, terms
+            Its layers and their terms.
+        last
+            Whether it is the last of its pipeline.
+        """
+        return sum(t.recomputed for t in terms)
+
+    def sync(
+        self,
+        model: CostModel,
+        pipeline: Pipeline,
+        chunk: int,
+        terms: Sequence[LayerTerms],
+    ) -> int:
+        """Return a chunk's gradient sync and update before any hides."""
+        return sum(t.sync for t in terms)
+
+    def kept(
+        self,
+        model: CostModel,
+        pipeline: Pipeline,
+        block: int,
+        terms: Sequence[Sequence[LayerTerms]],
+    ) -> InFlight:
+        """Return what a block keeps for the passes in flight.
+
+        Of each chunk its layers' activations and the tensors that pass it.
+
+        Parameters
+        ----------
+        model, pipeline, block
+            The block, from 0.
+        terms
+            Terms of the layers of every chunk.
+        """
+        kept_bytes = [
+            sum(t.kept_bytes for t in terms[chunk])
+            + passing(model, pipeline, chunk)
+            for chunk in pipeline.chunks(block)
+        ]
+        return pipeline.schedule.kept(
+            kept_bytes,
+            block,
+            pipeline.plan.num_blocks,
+            pipeline.split.num_micro_batches,
+        )
+
+    # What a step takes
+
+    def step(
+        self,
+        pipeline: Pipeline,
+        stages: Sequence[StageScore],
+        blocks: Sequence[BlockScore],
+    ) -> int:
+        """Return the step time in quanta."""
+        return pipeline.schedule.pipeline_time(
+            [stage.forward for stage in stages],
+            [stage.backward for stage in stages],
+            pipeline.split.num_micro_batches,
+        ) + max(block.sync for block in blocks)
+
+    def slowest(self, blocks: Sequence[BlockScore]) -> tuple[int, int]:
+        """Return the blocks that hold up micro-batches, and the step's end.
+
+        The first with the longest load, and the first with the longest
+        sync.
+        """
+        loads = [block.load for block in blocks]
+        syncs = [block.sync for block in blocks]
+        return loads.index(max(loads)), syncs.index(max(syncs))
+
+    def samples_per_step(self, problem: Problem, plan: Plan) -> int:
+        """Return the samples trained in the time that ``step`` returns."""
+        return problem.job.global_batch
+
+
+def receive(
+    model: CostModel, pipeline: Pipeline, chunk: int, sender: int
+) -> int:
+    """Return what a chunk pays to receive from the one before or after.
+
+    With one strategy per layer, the layer next to the cut receives.
+    """
+    forward = sender < chunk
+    members = pipeline.members[chunk]
+    _, strategy = members[0] if forward else members[-1]
+    crossing = model.transfers.crossing(
+        pipeline.before(chunk if forward else sender)
+    )
+    return model.transfers.receive(
+        model.network.route(pipeline.blocks[chunk], pipeline.blocks[sender]),
+        crossing.values(),
+        pipeline.plan.micro_batch,
+        model.shards(strategy),
+    )
+
+
+def passing(model: CostModel, pipeline: Pipeline, chunk: int) -> int:
+    """Return the bytes of tensors that pass a chunk, per micro-batch."""
+    _, strategy = pipeline.members[chunk][0]
+    return passing_bytes(
+        model.transfers.crossing(pipeline.before(chunk)),
+        model.transfers.crossing(pipeline.before(chunk + 1)),
+        pipeline.plan.micro_batch,
+        model.shards(strategy),
+    )
+
+
+def redistribution(
+    model: CostModel, pipeline: Pipeline, chunk: int
+) -> tuple[int, int]:
+    """Return the cost of strategy changes inside a chunk, (fwd, bwd).
+
+    Every edge between layers of different layouts moves its tensor across
+    the block, a message of its own: forward to the consumer's layout,
+    backward to the producer's.
+    """
+    strategy_of = dict(pipeline.members[chunk])
+    if len({strategy.layout for strategy in strategy_of.values()}) == 1:
+        return 0, 0
+    route = model.network.inside(pipeline.blocks[chunk])
+    forward = backward = 0
+    for source, target, size_bytes in model.transfers.edges:
+        if source not in strategy_of or target not in strategy_of:
+            continue
+        before, after = strategy_of[source], strategy_of[target]
+        if before.layout != after.layout and size_bytes:
+            back, there = (
+                model.transfers.receive(
+                    route,
+                    [size_bytes],
+                    pipeline.plan.micro_batch,
+                    model.shards(strategy),
+                )
+                for strategy in (before, after)
+            )
+            forward += there
+            backward += back
+    return forward, backward
+
+
+def hidden_sync(hideable: int, backward: int, fraction: float) -> int:
+    """Return what of a block's gradient sync hides behind its backward load.
+
+    Parameters
+    ----------
+    hideable, backward
+        Quanta of sync that may hide, and of one micro-batch's backward
+        passes.
+    fraction
+        Of the sync that can run behind computation.
+    """
+    return min(math.floor(fraction * hideable + 0.5), backward)
+
+
+#: Rules by name, as ``module:class``, read when asked for.
+_RULES = {
+    "standard": "nest.cost.rules:CostRules",
+    "nest-artifact": "nest.audits.nest_artifact.rules:NestArtifactRules",
+    "piper": "nest.audits.piper.rules:PiperRules",
+}
+
+
+@cache
+def get_rules(name: str) -> CostRules:
+    """Return the cost rules of that name.
+
+    Raises
+    ------
+    UnknownNameError
+        If there are none; the text lists them.
+    """
+    if name not in _RULES:
+        raise UnknownNameError("preset", name, _RULES)
+    module, _, attribute = _RULES[name].partition(":")
+    rules: CostRules = getattr(import_module(module), attribute)()
+    return rules

@@ -1,0 +1,514 @@
+"""What one layer adds to its stage: times in quanta, sizes in bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from nest.cost.groups import GroupKeys, GroupTable
+from nest.cost.quanta import Quanta
+from nest.cost.space import Runtime, why_not_strategy
+from nest.ir.graph import Activations, CollectiveKind, LayerCost
+from nest.ir.job import Optimizer
+from nest.ir.plan import COST_AXES, Overlap, Strategy
+from nest.ir.problem import Problem
+from nest.topology.alphabeta import NS_PER_S
+from nest.topology.protocol import Block, Network
+from nest.units import ceil_div
+
+if TYPE_CHECKING:
+    from nest.cost.rules import CostRules
+
+#: Ranks that share dense weights, and those that share experts.
+DATA_GROUPS = ("data", "expert-data")
+#: The same over all replicas.
+SYNC_GROUPS = ("sync", "expert-sync")
+
+
+class LayerTerms(NamedTuple):
+    """What one layer adds to its stage.
+
+    Attributes
+    ----------
+    forward, backward
+        Quanta per micro-batch; collectives, recomputation and per
+        micro-batch ZeRO traffic included.
+    recomputed
+        The part of ``backward`` that is the recomputed forward pass.
+    sync
+        Quanta per step: its share of gradient sync and optimiser update.
+    hideable_sync
+        The part of ``sync`` that is gradient sync, if the plan overlaps it
+        with the backward pass; else 0.
+    weight_bytes, gradient_bytes, state_bytes, buffer_bytes
+        Kept all the time, per device, after sharding.
+    kept_bytes
+        Kept per in-flight micro-batch, per device.
+    working_bytes
+        Needed while the layer runs, the device's reserve included: so every
+        sum of the parts is the device's memory.
+    """
+
+    forward: int
+    backward: int
+    recomputed: int
+    sync: int
+    hideable_sync: int
+    weight_bytes: int
+    gradient_bytes: int
+    state_bytes: int
+    buffer_bytes: int
+    kept_bytes: int
+    working_bytes: int
+
+    @property
+    def static_bytes(self) -> int:
+        """Weights, gradients, optimiser state and buffers."""
+        return (
+            self.weight_bytes
+            + self.gradient_bytes
+            + self.state_bytes
+            + self.buffer_bytes
+        )
+
+
+class Sizes(NamedTuple):
+    """Bytes per device before sharding, and over how many ranks to shard."""
+
+    weight_bytes: int
+    gradient_bytes: int
+    state_bytes: int
+    buffer_bytes: int
+    ranks: int
+
+
+class WeightSizes(NamedTuple):
+    """What a layer's weights take: dense ones and experts apart."""
+
+    dense: Sizes
+    expert: Sizes
+
+    def over(self, replicas: int) -> WeightSizes:
+        """Return the same, sharded over replicas too."""
+        return WeightSizes(
+            *(size._replace(ranks=size.ranks * replicas) for size in self)
+        )
+
+    def kept(self, sharded: bool, field: str) -> int:
+        """Bytes that a device keeps; shards round up."""
+        return sum(
+            ceil_div(getattr(size, field), size.ranks if sharded else 1)
+            for size in self
+        )
+
+    def gathered(self, sharded: bool, field: str) -> int:
+        """Bytes of the whole tensors while the layer runs, if sharded."""
+        if not sharded:
+            return 0
+        return sum(
+            getattr(size, field) if size.ranks > 1 else 0 for size in self
+        )
+
+
+def weight_sizes(
+    cost: LayerCost, strategy: Strategy, optimizer: Optimizer
+) -> WeightSizes:
+    """Return what a layer's weights take under an optimiser."""
+    unit = optimizer.weight_bytes
+
+    def sizes(weight_bytes: int, ranks: int) -> Sizes:
+        return Sizes(
+            weight_bytes,
+            ceil_div(weight_bytes * optimizer.gradient_bytes, unit),
+            ceil_div(weight_bytes * optimizer.state_bytes, unit),
+            math.ceil(weight_bytes * optimizer.buffer_bytes / unit),
+            ranks,
+        )
+
+    return WeightSizes(
+        sizes(cost.weight_bytes, strategy.data_ranks),
+        sizes(cost.expert_weight_bytes, strategy.data_ranks // strategy.ep),
+    )
+
+
+class LayerPrices:
+    """The terms of every layer of a problem; remembers them.
+
+    Parameters
+    ----------
+    problem, rules, network, groups, quanta
+        The problem; how it is priced; its network, the groups on it; its
+        rounding.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        rules: CostRules,
+        network: Network,
+        groups: GroupTable,
+        quanta: Quanta,
+    ) -> None:
+        self.problem, self.rules = problem, rules
+        self.network, self.groups, self.quanta = network, groups, quanta
+        graph = problem.graph
+        costs = {
+            kind.name: {cost.key: cost for cost in kind.costs}
+            for kind in graph.kinds
+        }
+        self._costs = [costs[layer.kind] for layer in graph.layers]
+        self._kinds = [layer.kind for layer in graph.layers]
+        self._terms: dict[object, LayerTerms | None] = {}
+        self._collectives: dict[object, float] = {}
+        self._known_passes: dict[object, tuple[int, int]] = {}
+
+    def cost(
+        self, layer: int, strategy: Strategy, micro_batch: int
+    ) -> LayerCost | None:
+        """Return the entry of a layer's cost table; ``None``: there is none.
+
+        A missing cost means "not available", never zero.
+        """
+        samples = self.rules.samples_per_rank(strategy, micro_batch)
+        return self._costs[layer].get((*strategy.degrees, samples))
+
+    def weight_bytes(
+        self, layer: int, strategy: Strategy, micro_batch: int
+    ) -> int:
+        """Return the dense weights of an available layer, unsharded."""
+        cost = self.cost(layer, strategy, micro_batch)
+        assert cost is not None
+        return cost.weight_bytes
+
+    def why_not(
+        self, layer: int, strategy: Strategy, micro_batch: int
+    ) -> str | None:
+        """Return why a layer cannot run under a strategy, or ``None``."""
+        reason = why_not_strategy(self.problem, strategy, micro_batch)
+        if reason is not None:
+            return reason
+        cost = self.cost(layer, strategy, micro_batch)
+        name = self.problem.graph.layers[layer].id
+        kind = self._kinds[layer]
+        if cost is None:
+            degrees = "".join(
+                f"{axis}={degree}, "
+                for axis, degree in zip(
+                    COST_AXES, strategy.degrees, strict=True
+                )
+            )
+            samples = self.rules.samples_per_rank(strategy, micro_batch)
+            return (
+                f"layer {name!r}: expected a cost for {degrees}samples="
+                f"{samples}, got none in kind {kind!r}; choose another "
+                f"strategy or add the cost"
+            )
+        if _activations(cost, strategy) is None:
+            return (
+                f"layer {name!r}: expected activations for recompute "
+                f"{strategy.recompute!r}, got none in kind {kind!r}; choose "
+                f"another recompute"
+            )
+        return None
+
+    def terms(
+        self,
+        layer: int,
+        strategy: Strategy,
+        micro_batch: int,
+        block: Block | None,
+        runtime: Runtime,
+    ) -> LayerTerms | None:
+        """Return the terms of a layer, or ``None`` if it is not available.
+
+        Without a block they are the terms without any communication: no
+        block has smaller ones, unless the optimiser is sharded over the
+        replicas of a block.
+        """
+        place = None
+        if block is not None:
+            ranges = block.ranges()
+            types = self.problem.cluster.types_in(ranges)
+            place = (self.network.alike(block), types)
+        key = (
+            self._kinds[layer],
+            strategy,
+            micro_batch,
+            place,
+            runtime.overlap,
+            runtime.distributed_optimizer,
+        )
+        if key not in self._terms:
+            self._terms[key] = (
+                None
+                if self.why_not(layer, strategy, micro_batch)
+                else self._price(layer, strategy, micro_batch, block, runtime)
+            )
+        return self._terms[key]
+
+    def _price(
+        self,
+        layer: int,
+        strategy: Strategy,
+        micro_batch: int,
+        block: Block | None,
+        runtime: Runtime,
+    ) -> LayerTerms:
+        cost = self.cost(layer, strategy, micro_batch)
+        assert cost is not None
+        activations = _activations(cost, strategy)
+        assert activations is not None
+        where = f"kind {self._kinds[layer]!r}"
+        groups: GroupKeys | None = None
+        if block is not None:
+            groups = self.groups.keys(strategy, self.rules.groups_at(block))
+
+        overlap = runtime.overlap
+        forward, backward = self._passes(cost, groups, where, overlap)
+        recomputed = 0
+        if strategy.recompute == "selective":
+            recomputed = self.quanta.round(activations.extra_ns, where)
+        elif strategy.recompute == "full":
+            recomputed = self.rules.recomputation(forward, backward)
+
+        sizes = weight_sizes(cost, strategy, self.problem.job.optimizer)
+        gather_ns = scatter_ns = 0.0
+        if strategy.zero == 3:
+            gather_ns = self.gather_ns(sizes, groups, DATA_GROUPS)
+        if strategy.zero >= 2:
+            scatter_ns = self.scatter_ns(sizes, groups, DATA_GROUPS)
+        if "weights" in overlap:
+            forward, backward = self._passes(
+                cost, groups, where, overlap, gather_ns, scatter_ns
+            )
+        else:
+            gather = self.quanta.round(gather_ns, where)
+            forward += gather
+            backward += gather + self.quanta.round(scatter_ns, where)
+
+        sync, hideable = self.rules.layer_sync(
+            self, sizes, strategy, groups, block, runtime, where
+        )
+        sizes = self.rules.held(sizes)
+        shards = sizes
+        if runtime.distributed_optimizer:
+            assert block is not None
+            shards = sizes.over(block.replicas)
+        sharded = strategy.zero >= 1 or runtime.distributed_optimizer
+        reserve_bytes = self.problem.cluster.reserve_bytes(_ranges(block))
+        return LayerTerms(
+            forward=forward,
+            backward=backward + recomputed,
+            recomputed=recomputed,
+            sync=sync,
+            hideable_sync=hideable,
+            weight_bytes=sizes.kept(strategy.zero >= 3, "weight_bytes"),
+            gradient_bytes=sizes.kept(strategy.zero >= 2, "gradient_bytes"),
+            state_bytes=shards.kept(sharded, "state_bytes"),
+            buffer_bytes=sizes.kept(False, "buffer_bytes")
+            + activations.static_bytes,
+            kept_bytes=activations.kept_bytes,
+            working_bytes=cost.working_bytes
+            + activations.working_bytes
+            + sizes.gathered(strategy.zero >= 3, "weight_bytes")
+            + sizes.gathered(strategy.zero >= 2, "gradient_bytes")
+            + reserve_bytes,
+        )
+
+    def _passes(
+        self,
+        cost: LayerCost,
+        groups: GroupKeys | None,
+        where: str,
+        overlap: frozenset[Overlap],
+        gather_ns: float = 0.0,
+        scatter_ns: float = 0.0,
+    ) -> tuple[int, int]:
+        """Return forward and backward pass with their collectives.
+
+        ``c + g + Σ x - min(c, f_w g + Σ f x)``: computation ``c``, ZeRO
+        traffic ``g``, collectives ``x`` of each axis, and the fractions ``f``
+        of what overlaps that can hide behind the computation.
+
+        Parameters
+        ----------
+        cost, groups, where
+            The layer's cost entry, the groups of every axis, and the name
+            for messages.
+        overlap
+            What overlaps.
+        gather_ns, scatter_ns
+            All-gather of the weights in either pass, and reduce-scatter of
+            the gradients in the backward one, if they overlap.
+        """
+        used = tuple(
+            None if groups is None else groups[call.axis]
+            for call in cost.collectives
+        )
+        key = (where, cost.key, used, overlap, gather_ns, scatter_ns)
+        if key not in self._known_passes:
+            fractions = self.problem.job.overlap
+            compute_ns = {
+                "forward": cost.forward_ns,
+                "backward": cost.backward_ns,
+            }
+            traffic_ns = {
+                "forward": gather_ns,
+                "backward": gather_ns + scatter_ns,
+            }
+            times_ns = {
+                phase: time_ns + traffic_ns[phase]
+                for phase, time_ns in compute_ns.items()
+            }
+            hideable_ns = {
+                phase: time_ns * fractions.get("weights", 0.0)
+                for phase, time_ns in traffic_ns.items()
+            }
+            for call, group in zip(cost.collectives, used, strict=True):
+                time_ns = call.count * self.collective_ns(
+                    call.kind, group, call.size_bytes
+                )
+                times_ns[call.phase] += time_ns
+                if call.axis != "dp" and call.axis in overlap:
+                    hideable_ns[call.phase] += time_ns * fractions[call.axis]
+            forward, backward = (
+                self.quanta.round(
+                    time_ns - min(compute_ns[phase], hideable_ns[phase]), where
+                )
+                for phase, time_ns in times_ns.items()
+            )
+            self._known_passes[key] = forward, backward
+        return self._known_passes[key]
+
+    def collective_ns(
+        self, kind: CollectiveKind, groups: Hashable, size_bytes: int
+    ) -> float:
+        """Return the time of a collective; none without groups."""
+        if groups is None:
+            return 0.0
+        key = (kind, groups, size_bytes)
+        if key not in self._collectives:
+            self._collectives[key] = self.network.collective_ns(
+                kind, groups, size_bytes
+            )
+        return self._collectives[key]
+
+    def gather_ns(
+        self,
+        sizes: WeightSizes,
+        groups: GroupKeys | None,
+        names: tuple[str, str],
+    ) -> float:
+        """All-gather of the weights over the ranks that share them."""
+        return self._both_ns(
+            "all-gather", [size.weight_bytes for size in sizes], groups, names
+        )
+
+    def scatter_ns(
+        self,
+        sizes: WeightSizes,
+        groups: GroupKeys | None,
+        names: tuple[str, str],
+    ) -> float:
+        """Reduce-scatter of the gradients over the same ranks."""
+        return self._both_ns(
+            "reduce-scatter",
+            [size.gradient_bytes for size in sizes],
+            groups,
+            names,
+        )
+
+    def _both_ns(
+        self,
+        kind: CollectiveKind,
+        sizes_bytes: list[int],
+        groups: GroupKeys | None,
+        names: tuple[str, str],
+    ) -> float:
+        if groups is None:
+            return 0.0
+        return math.fsum(
+            self.collective_ns(kind, groups[name], size_bytes)
+            for size_bytes, name in zip(sizes_bytes, names, strict=True)
+        )
+
+    def sync(
+        self,
+        sizes: WeightSizes,
+        strategy: Strategy,
+        groups: GroupKeys | None,
+        block: Block | None,
+        runtime: Runtime,
+        where: str,
+    ) -> tuple[int, int]:
+        """Gradient sync and optimiser update of one layer, in quanta.
+
+        Returned with the part that may hide behind the backward pass: the
+        sync, rounded apart from the update, if the plan overlaps it.
+
+        ZeRO 0: all-reduce of the gradients over replicas and data ranks.
+        ZeRO 1: reduce-scatter and all-gather over the data ranks,
+        all-reduce of the shard over the replicas. ZeRO 2 has paid its
+        reduce-scatter, ZeRO 3 also its all-gather, per micro-batch. The
+        distributed optimiser reduce-scatters and all-gathers over replicas
+        and data ranks together.
+        """
+        sync_ns = 0.0
+        sharded = strategy.zero >= 1
+        if runtime.distributed_optimizer:
+            assert block is not None
+            sync_ns += self.scatter_ns(sizes, groups, SYNC_GROUPS)
+            sync_ns += self.gather_ns(sizes, groups, SYNC_GROUPS)
+            sizes, sharded = sizes.over(block.replicas), True
+        elif groups is not None and strategy.zero == 0:
+            for size, name in zip(sizes, SYNC_GROUPS, strict=True):
+                sync_ns += self.collective_ns(
+                    "all-reduce", groups[name], size.gradient_bytes
+                )
+        elif groups is not None:
+            if strategy.zero == 1:
+                sync_ns += self.scatter_ns(sizes, groups, DATA_GROUPS)
+            if strategy.zero <= 2:
+                sync_ns += self.gather_ns(sizes, groups, DATA_GROUPS)
+            for size in sizes:
+                sync_ns += self.collective_ns(
+                    "all-reduce",
+                    groups["replicas"],
+                    ceil_div(size.gradient_bytes, size.ranks),
+                )
+        sync_ns *= 1.0 - self.problem.job.gradient_sync_overlap
+        update_ns = self._update_ns(sizes, sharded, block)
+        if "gradients" in runtime.overlap:
+            sync = self.quanta.round(sync_ns, where)
+            return sync + self.quanta.round(update_ns, where), sync
+        return self.quanta.round(sync_ns + update_ns, where), 0
+
+    def _update_ns(
+        self, sizes: WeightSizes, sharded: bool, block: Block | None
+    ) -> float:
+        """Optimiser update: memory traffic only.
+
+        Gradients are read, weights and state are read and written, at HBM
+        bandwidth; from ZeRO 1 on each rank updates its shard.
+        """
+        hbm = self.problem.cluster.hbm_bytes_per_s(_ranges(block))
+        if hbm is None:
+            return 0.0
+        traffic = (
+            sizes.kept(sharded, "gradient_bytes")
+            + 2 * sizes.kept(sharded, "weight_bytes")
+            + 2 * sizes.kept(sharded, "state_bytes")
+        )
+        return traffic / hbm * NS_PER_S
+
+
+def _ranges(block: Block | None) -> Iterator[tuple[int, int]] | None:
+    return None if block is None else block.ranges()
+
+
+def _activations(cost: LayerCost, strategy: Strategy) -> Activations | None:
+    for activations in cost.activations:
+        if activations.recompute == strategy.recompute:
+            return activations
+    return None

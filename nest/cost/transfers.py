@@ -1,0 +1,169 @@
+"""What crosses a cut, and what receiving it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from nest.cost.quanta import Quanta
+from nest.ir.problem import Problem
+from nest.topology.alphabeta import NS_PER_S
+from nest.topology.protocol import Link, Route
+from nest.units import ceil_div
+
+
+class Tensor(NamedTuple):
+    """What one layer hands on: its consumers with their sizes per sample."""
+
+    producer: int
+    consumers: tuple[tuple[int, int], ...]
+
+
+class Transfers:
+    """The tensors of a problem, and the time of messages that carry them.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    quanta
+        Its rounding.
+
+    Attributes
+    ----------
+    edges
+        (source, target, bytes per sample) of every edge, in file order.
+    tensors
+        What every layer hands on, by rising position.
+    """
+
+    def __init__(self, problem: Problem, quanta: Quanta) -> None:
+        self._quanta = quanta
+        self._records = problem.graph.edges
+        self.edges = problem.graph.index_edges()
+        consumers: dict[int, list[tuple[int, int]]] = {}
+        for source, target, size_bytes in self.edges:
+            consumers.setdefault(source, []).append((target, size_bytes))
+        self.tensors = tuple(
+            Tensor(producer, tuple(sorted(consumers[producer])))
+            for producer in sorted(consumers)
+        )
+
+    def crossing(self, before: Collection[int]) -> dict[int, int]:
+        """Return what crosses a cut: bytes per sample by producer.
+
+        A tensor is as large as its largest consumer beyond the cut needs
+        it; one of 0 bytes does not cross.
+
+        Parameters
+        ----------
+        before
+            Positions of the layers in front of the cut.
+        """
+        found = {}
+        for producer, consumers in self.tensors:
+            if producer in before:
+                beyond = (s for node, s in consumers if node not in before)
+                size_bytes = max(beyond, default=0)
+                if size_bytes:
+                    found[producer] = size_bytes
+        return found
+
+    def edge_bytes(self, tp: int) -> list[tuple[int, int, int]]:
+        """Return (source, target, bytes per sample) at a tensor width."""
+        return [
+            (source, target, edge.bytes_per_sample_by_tp.get(tp, size_bytes))
+            for (source, target, size_bytes), edge in zip(
+                self.edges, self._records, strict=True
+            )
+        ]
+
+    def edge_ends(
+        self, tp: int, micro_batch: int
+    ) -> list[tuple[int, int, int, int]]:
+        """Return (source, target, bytes at the source, bytes at the target).
+
+        Activation and gradient of a micro-batch, ``2 (X + extra)``, for the
+        end whose stage has tensor parallel degree ``tp``.
+        """
+        ends = []
+        for (source, target, size_bytes), edge in zip(
+            self.edges, self._records, strict=True
+        ):
+            at_source, at_target = (
+                2 * micro_batch * (size_bytes + extra.get(tp, 0))
+                for extra in (
+                    edge.source_extra_bytes_by_tp,
+                    edge.target_extra_bytes_by_tp,
+                )
+            )
+            ends.append((source, target, at_source, at_target))
+        return ends
+
+    def message(self, link: Link) -> int:
+        """Quanta that a message costs whatever its size."""
+        return self._quanta.round(link.alpha_ns, "a message")
+
+    def tensor(
+        self, link: Link, size_bytes: int, samples: int, shards: int
+    ) -> int:
+        """Quanta that one tensor adds to a message, ``X / (shards β)``.
+
+        ``X = size_bytes * samples``.
+        """
+        time_ns = size_bytes * samples / shards / link.beta * NS_PER_S
+        return self._quanta.round(time_ns, "an edge")
+
+    def receive(
+        self,
+        route: Route,
+        sizes_bytes: Iterable[int],
+        samples: int,
+        shards: int,
+    ) -> int:
+        """Quanta of a message with several tensors, on its slowest link.
+
+        Nothing where there is no tensor.
+
+        Parameters
+        ----------
+        route
+            The links of all replicas.
+        sizes_bytes
+            Bytes per sample of every tensor.
+        samples
+            Samples that it carries.
+        shards
+            Over how many ranks each tensor is split.
+        """
+        sizes = list(sizes_bytes)
+        if not sizes:
+            return 0
+        return max(
+            self.message(link)
+            + sum(self.tensor(link, size, samples, shards) for size in sizes)
+            for link in route
+        )
+
+
+def passing_bytes(
+    entering: Collection[int],
+    leaving: dict[int, int],
+    samples: int,
+    shards: int,
+) -> int:
+    """Return what tensors that only pass a stage take, per micro-batch.
+
+    Parameters
+    ----------
+    entering, leaving
+        What crosses the cuts in front of the stage and behind it, see
+        :meth:`Transfers.crossing`.
+    samples, shards
+        Samples per micro-batch, and over how many ranks each is split.
+    """
+    return sum(
+        ceil_div(size_bytes * samples, shards)
+        for producer, size_bytes in leaving.items()
+        if producer in entering
+    )

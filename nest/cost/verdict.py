@@ -1,0 +1,197 @@
+"""The verdict on a plan: every term, by stage and by block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from nest.units import quanta_to_ns
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryScore:
+    """Memory per device, in bytes by part.
+
+    Attributes
+    ----------
+    weight_bytes, gradient_bytes, state_bytes, buffer_bytes
+        Weights, gradients, optimiser state and further buffers.
+    kept_bytes
+        Activations of all that is in flight.
+    working_bytes
+        The largest working set of a layer.
+    reserve_bytes
+        What no plan can use.
+    """
+
+    weight_bytes: int
+    gradient_bytes: int
+    state_bytes: int
+    buffer_bytes: int
+    kept_bytes: int
+    working_bytes: int
+    reserve_bytes: int
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Parts of the memory per device, by name."""
+        return {
+            part.name: getattr(self, part.name) for part in fields(MemoryScore)
+        }
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory per device."""
+        return sum(self.memory.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageScore(MemoryScore):
+    """The terms of one stage; times in quanta.
+
+    A stage of an interleaved plan is a chunk: its memory is what it alone
+    would need, and ``sync`` what it adds to its block's before any hides.
+
+    Attributes
+    ----------
+    forward, backward
+        ``F_s`` and ``G_s`` per micro-batch, receives included.
+    receive_forward, receive_backward
+        Those receives.
+    redistribution
+        Time in both passes spent on strategy changes inside the stage.
+    sync
+        ``Y_s``: gradient sync and optimiser update.
+    inflight
+        Micro-batches whose activations are kept at the same time.
+    """
+
+    forward: int
+    backward: int
+    receive_forward: int
+    receive_backward: int
+    redistribution: int
+    sync: int
+    inflight: int
+
+    @property
+    def load(self) -> int:
+        """``τ_s = F_s + G_s``."""
+        return self.forward + self.backward
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockScore(MemoryScore):
+    """What one block of devices does and holds: its stage, or its chunks.
+
+    Its memory is the sum over the chunks, except for working sets, of which
+    the largest counts, and the reserve, which counts once.
+
+    Attributes
+    ----------
+    stages
+        Numbers of its chunks, from 1.
+    load
+        ``τ_b``: the sum of their loads.
+    sync
+        ``Y_b``: gradient sync and optimiser update.
+    inflight
+        Chunk passes whose activations are kept at the same time.
+    """
+
+    stages: tuple[int, ...]
+    load: int
+    sync: int
+    inflight: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """The verdict on one plan.
+
+    Attributes
+    ----------
+    step_quanta
+        Step time ``T`` in quanta.
+    num_micro_batches
+        ``M`` per replica.
+    stages
+        The terms, in pipeline order; of every chunk in an interleaved plan.
+    blocks
+        The same for every block of devices: one per stage, or fewer in an
+        interleaved plan.
+    violations
+        Why the plan is infeasible; empty if it is feasible.
+    throughput_samples_per_s
+        ``A / T``, or ``B / T`` where ``T`` is the time per micro-batch;
+        ``None`` if the step takes no time.
+    mfu
+        Model FLOPs utilisation, a fraction; ``None`` if the problem does not
+        say what it needs.
+    quantum_ps
+        Size of the quantum.
+    """
+
+    step_quanta: int
+    num_micro_batches: int
+    stages: tuple[StageScore, ...]
+    blocks: tuple[BlockScore, ...]
+    violations: tuple[str, ...]
+    throughput_samples_per_s: float | None
+    mfu: float | None
+    quantum_ps: int
+
+    @property
+    def feasible(self) -> bool:
+        """Whether every device fits its memory."""
+        return not self.violations
+
+    @property
+    def step_time_ns(self) -> int | float:
+        """Step time in ns; whole unless the quantum is finer."""
+        return quanta_to_ns(self.step_quanta, self.quantum_ps)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document of ``nest score --json``."""
+
+        def ns(quanta: int) -> int | float:
+            return quanta_to_ns(quanta, self.quantum_ps)
+
+        document: dict[str, Any] = {
+            "schema": "nest-score/1",
+            "step_time_ns": self.step_time_ns,
+            "step_time_quanta": self.step_quanta,
+            "quantum_ps": self.quantum_ps,
+            "throughput_samples_per_s": self.throughput_samples_per_s,
+            "mfu": self.mfu,
+            "feasible": self.feasible,
+            "violations": list(self.violations),
+            "num_micro_batches": self.num_micro_batches,
+            "stages": [
+                {
+                    "forward_ns": ns(stage.forward),
+                    "backward_ns": ns(stage.backward),
+                    "receive_forward_ns": ns(stage.receive_forward),
+                    "receive_backward_ns": ns(stage.receive_backward),
+                    "redistribution_ns": ns(stage.redistribution),
+                    "sync_ns": ns(stage.sync),
+                    "inflight": stage.inflight,
+                    "memory_bytes": stage.memory_bytes,
+                    "memory": stage.memory,
+                }
+                for stage in self.stages
+            ],
+        }
+        if len(self.blocks) < len(self.stages):
+            document["blocks"] = [
+                {
+                    "stages": list(block.stages),
+                    "load_ns": ns(block.load),
+                    "sync_ns": ns(block.sync),
+                    "inflight": block.inflight,
+                    "memory_bytes": block.memory_bytes,
+                    "memory": block.memory,
+                }
+                for block in self.blocks
+            ]
+        return document

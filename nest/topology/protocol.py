@@ -1,0 +1,152 @@
+"""What the rest of the project asks a network, and in which terms.
+
+A network says how long a transfer between two blocks takes and how long
+collectives of groups that run at the same time, and which blocks are alike.
+What it is made of stays inside: routes and groups are opaque, hashable keys,
+and equal keys cost the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+
+from nest.ir.graph import CollectiveKind
+
+
+class Block(NamedTuple):
+    """A stage's devices: ``[qP + k, qP + k + n)`` of each replica ``q``.
+
+    Attributes
+    ----------
+    replicas, pitch
+        ``R`` and ``P``.
+    offset, devices
+        ``k`` and ``n``.
+    """
+
+    replicas: int
+    pitch: int
+    offset: int
+    devices: int
+
+    def ranges(self) -> Iterator[tuple[int, int]]:
+        """Yield (first device, end) in every replica."""
+        for replica in range(self.replicas):
+            start = replica * self.pitch + self.offset
+            yield start, start + self.devices
+
+    def before(self, devices: int = 1) -> Block:
+        """Return the block of so many devices in front of this one."""
+        return self._replace(offset=self.offset - devices, devices=devices)
+
+    def behind(self, devices: int = 1) -> Block:
+        """Return the block of so many devices behind this one."""
+        return self._replace(
+            offset=self.offset + self.devices, devices=devices
+        )
+
+
+class ParallelGroups(NamedTuple):
+    """Groups that run a collective at the same time.
+
+    Attributes
+    ----------
+    block
+        Where; in every replica.
+    size, stride
+        Ranks of a group inside the block, and how far they are apart.
+        ``stride`` interleaved groups fill ``size * stride`` consecutive
+        devices, and such fillings tile the block.
+    joined
+        Whether a group spans the replicas: its ranks are those at the same
+        places in all of them.
+    """
+
+    block: Block
+    size: int
+    stride: int
+    joined: bool = False
+
+    def groups(self) -> Iterator[list[int]]:
+        """Yield the devices of every group, ascending."""
+        places = [start for start, _ in self.block.ranges()]
+        tile = self.size * self.stride
+        for first in range(0, self.block.devices, tile):
+            for shift in range(self.stride):
+                inside = [
+                    first + shift + self.stride * i for i in range(self.size)
+                ]
+                if self.joined:
+                    yield [place + i for place in places for i in inside]
+                    continue
+                for place in places:
+                    yield [place + i for i in inside]
+
+
+class Link(NamedTuple):
+    """A message of ``X`` bytes takes ``alpha_ns + X / beta``.
+
+    Attributes
+    ----------
+    alpha_ns
+        Latency and launch.
+    beta
+        Bandwidth in bytes/s.
+    """
+
+    alpha_ns: float
+    beta: float
+
+
+#: The links that the replicas' messages take at the same time; the message
+#: takes as long as the slowest of them.
+Route = frozenset[Link]
+
+
+class Network(Protocol):
+    """Times of transfers and collectives on one cluster's network."""
+
+    #: Every link that some route may have.
+    links: tuple[Link, ...]
+
+    def route(self, receiver: Block, sender: Block) -> Route:
+        """Return how a block receives from another one, in each replica."""
+
+    def inside(self, block: Block) -> Route:
+        """Return how a block hands on to itself, in each replica."""
+
+    def groups(self, groups: ParallelGroups) -> Any:
+        """Return a hashable key for groups; equal keys take equal times.
+
+        Groups of one rank, which communicate nothing, have the key of no
+        groups.
+        """
+
+    def collective_ns(
+        self, kind: CollectiveKind, groups: Any, size_bytes: float
+    ) -> float:
+        """Return the time of a collective on all groups at once, in ns.
+
+        Parameters
+        ----------
+        kind
+            What it does.
+        groups
+            A key of :meth:`groups`.
+        size_bytes
+            The whole buffer; 0 bytes take no time.
+        """
+
+    def alike(self, block: Block) -> Block:
+        """Return the first block on which all groups cost the same."""
+
+    def longest_ns(self, size_bytes: float, num_ranks: int) -> float:
+        """Return a time that no transfer or collective exceeds, in ns."""
+
+    @property
+    def unit_sizes(self) -> tuple[int, ...]:
+        """Devices that are closer to each other than to others, ascending.
+
+        The cluster itself included: sizes that planners prefer.
+        """
