@@ -27,7 +27,7 @@ from baselines.alpa_inter import INFINITE
 from baselines.alpa_layers import Span
 from baselines.alpa_shardings import Pairs, least_shardings
 from baselines.common import check_time, front_terms
-from nest.cost.model import CostModel
+from nest.cost.model import Block, CostModel
 from nest.cost.space import Case
 from nest.ir.plan import Strategy
 from nest.solvers.base import Deadline
@@ -222,11 +222,11 @@ class _LayerTable:
                 self.base[a, i] = terms.static_bytes - terms.state_bytes
                 self.kept[a, i] = terms.kept_bytes
                 self.working[a, i] = terms.working_bytes
-        self.capacity = model.problem.cluster.device.memory_bytes
+        self.capacity = model.problem.cluster.memory_bytes()
         place = {position: i for i, position in enumerate(order)}
         self.edges = sorted(
             (place[source], place[target], size_bytes)
-            for source, target, size_bytes in model.edges
+            for source, target, size_bytes in model.transfers.edges
         )
         self._pairs: dict[int, Pairs] = {}
 
@@ -285,15 +285,15 @@ class _LayerTable:
         """
         if size_bytes not in self._pairs:
             model, case = self.model, self.case
-            level = model.network.level(0, self.strategies[0].devices - 1)
-            sequence_parallel = model.problem.job.sequence_parallel
+            route = model.network.inside(
+                Block(1, 0, 0, self.strategies[0].devices)
+            )
             moves = [
-                model.message(level)
-                + model.tensor(
-                    level,
-                    size_bytes,
+                model.transfers.receive(
+                    route,
+                    [size_bytes] if size_bytes else [],
                     case.micro_batch,
-                    strategy.shards(sequence_parallel),
+                    model.shards(strategy),
                 )
                 for strategy in self.strategies
             ]

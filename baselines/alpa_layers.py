@@ -153,10 +153,10 @@ def read_graph(
         if cost is not None:
             time_ns = (cost.forward_ns + cost.backward_ns) / cost.samples
             time_ns *= cost.tp * cost.cp * cost.ep
-        work_of[name] = model.quanta(time_ns, f"kind {name!r}")
+        work_of[name] = model.quanta.round(time_ns, f"kind {name!r}")
     layers = model.problem.graph.layers
     place = {position: i for i, position in enumerate(order)}
     reads: list[list[tuple[int, int]]] = [[] for _ in order]
-    for source, target, size_bytes in model.edges:
+    for source, target, size_bytes in model.transfers.edges:
         reads[place[target]].append((place[source], size_bytes))
     return [work_of[layers[i].kind] for i in order], reads

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from nest.cost.model import Block, CostModel, LayerTerms
-from nest.cost.presets import get_preset
+from nest.cost.rules import get_rules
 from nest.cost.space import Case, is_uniform, strategies
 from nest.errors import InvalidOptionError
 from nest.ir.plan import RECOMPUTE, Plan, Stage, Strategy
@@ -41,13 +41,13 @@ def one_strategy_per_stage(problem: Problem) -> bool:
     """Whether the layers of a stage must all have the same strategy."""
     return (
         problem.job.granularity == "stage"
-        and not get_preset(problem.preset).recompute_per_layer
+        and not get_rules(problem.preset).recompute_per_layer
     )
 
 
 def why_not_turns(problem: Problem) -> str | None:
     """Return why a planner that splits micro-batches cannot search, if so."""
-    if get_preset(problem.preset).ranks_take_turns:
+    if get_rules(problem.preset).round_robin:
         return (
             f"$.preset: expected data parallel ranks that share a "
             f"micro-batch, got preset {problem.preset!r}, under which they "
@@ -148,8 +148,7 @@ def in_flight(problem: Problem, case: Case, stages_left: int) -> int:
 def node_size(problem: Problem) -> int:
     """Return the devices of a node: the lowest level that joins several."""
     cluster = problem.cluster
-    sizes = [size for size in cluster.topology.capacities if size > 1]
-    return min([*sizes, cluster.num_devices])
+    return min([*cluster.topology.unit_sizes, cluster.num_devices])
 
 
 def even_split(num_layers: int, num_stages: int) -> list[tuple[int, int]]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baselines.common import chain, read_count
-from nest.cost.model import CostModel
+from nest.cost.model import Block, CostModel
 from nest.dp.closed_sets import ClosedSets, closed_sets, enumerate_masks
 from nest.ir.plan import Strategy
 from nest.ir.problem import Problem
@@ -166,8 +166,9 @@ def flat_bandwidth_bytes_per_s(model: CostModel) -> float:
     That of a path between the first and the last device of the cluster: what
     any two devices can count on.
     """
-    last = model.problem.cluster.num_devices - 1
-    return model.network.bandwidths[model.network.level(0, last)]
+    num_devices = model.problem.cluster.num_devices
+    (link,) = model.network.inside(Block(1, 0, 0, num_devices))
+    return link.beta
 
 
 def weight_bytes(
@@ -177,8 +178,8 @@ def weight_bytes(
 
     The layer must be available.
     """
-    if not model.preset.weights_take_memory:
-        return model.weight_bytes(layer, strategy, micro_batch)
+    if model.rules.round_robin:
+        return model.layers.weight_bytes(layer, strategy, micro_batch)
     terms = model.layer_terms(layer, strategy, micro_batch, None)
     assert terms is not None
     return terms.weight_bytes

@@ -381,9 +381,7 @@ class _Search:
         self.first, self.last = repeated_range(problem)
         self.cuts = cut_bytes(Transfers(problem, self.model))
         self.coarse = one_strategy_per_stage(problem)
-        self.unit_bytes = memory_unit_bytes(
-            problem.cluster.device.memory_bytes
-        )
+        self.unit_bytes = memory_unit_bytes(problem.cluster.memory_bytes())
         self.passes: dict[object, _Pass | None] = {}
         self.num_tasks = 0
         self.stopped = False
@@ -391,7 +389,7 @@ class _Search:
     def run(self) -> tuple[Plan, float] | None:
         """Return the best plan and its predicted time in s."""
         tasks = list_tasks(self.problem, self.model)
-        budget = budget_units(self.problem.cluster.device.memory_bytes)
+        budget = budget_units(self.problem.cluster.memory_bytes())
         self.num_tasks = len(tasks)
         for ep, group in groupby(tasks, lambda task: task.ep):
             made = [
@@ -634,11 +632,12 @@ class _Search:
         case, devices = task.case, task.devices
         largest = max(self.cuts[start + self.first] for start, _ in stages[1:])
         block = Block(case.replicas, case.devices, devices, devices)
-        level = max(self.model.boundary_levels(block, forward=True))
+        route = self.model.network.route(block, block.before())
         num_layers = self.last - self.first
         times = [
-            self.model.message(level)
-            + self.model.tensor(level, largest, case.micro_batch, s.dp)
+            self.model.transfers.receive(
+                route, [largest], case.micro_batch, s.dp
+            )
             for s in task.offered
         ]
         return np.array(
@@ -699,7 +698,7 @@ class _Search:
         samples = case.micro_batch // strategy.dp
         time_ns = self.model.network.collective_ns(
             "all-gather",
-            self.model.groups("tp", strategy, block),
+            self.model.groups.keys(strategy, block)["tp"],
             size_bytes * samples,
         )
         return time_ns / NS_PER_S

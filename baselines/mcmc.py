@@ -230,7 +230,7 @@ class Walk:
         self.num_layers = len(self.order)
         self.alike = one_strategy_per_stage(problem)
         self.cases = cases(problem)
-        self.capacity = problem.cluster.device.memory_bytes
+        self.capacity = problem.cluster.memory_bytes()
         self._pools: dict[Case, list[Strategy]] = {}
         self._terms: dict[object, list[Terms | None]] = {}
         self._values: dict[object, tuple[int, int, int] | None] = {}
@@ -425,7 +425,7 @@ class Walk:
     def _terms_of(
         self, case: Case, block: Block, strategy: Strategy
     ) -> list[Terms | None]:
-        key = (case, self.model.aligned(block).offset, strategy)
+        key = (case, self.model.network.alike(block).offset, strategy)
         if key not in self._terms:
             found: list[Terms | None] = []
             for position in self.order:

@@ -189,7 +189,7 @@ class Rules:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.model = CostModel(problem)
-        self.capacity = problem.cluster.device.memory_bytes
+        self.capacity = problem.cluster.memory_bytes()
         job, graph = problem.job, problem.graph
         # The distributed optimiser goes with ZeRO 0 and 1 only.
         distributed = job.distributed_optimizer and min(job.zero) <= 1

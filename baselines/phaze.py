@@ -86,7 +86,6 @@ from nest.cost.space import (
     Case,
     cases,
     is_uniform,
-    samples_per_rank,
     stage_counts,
 )
 from nest.ir.plan import Plan, Strategy
@@ -211,7 +210,7 @@ class Setting(NamedTuple):
 def settings(model: CostModel, case: Case) -> Iterator[Setting]:
     """Yield the tensor parallel degrees and flags of a case."""
     grouped: dict[tuple[int, int], list[Strategy]] = {}
-    turns = model.preset.ranks_take_turns
+    turns = model.rules.round_robin
     for strategy in case_strategies(model.problem, case):
         key = strategy.tp, strategy.dp if turns else 0
         grouped.setdefault(key, []).append(strategy)
@@ -246,7 +245,7 @@ def _may_take_turns(
     model: CostModel, case: Case, setting: Setting, count: int
 ) -> bool:
     """Whether there is a micro-batch per rank, where a preset asks for it."""
-    if not model.preset.ranks_take_turns:
+    if not model.rules.round_robin:
         return True
     return count * setting.main.dp <= case.num_micro_batches
 
@@ -303,8 +302,8 @@ def make_tables(
 
     quantum_ns = problem.quantum_ps / 1000
     bandwidth = flat_bandwidth_bytes_per_s(model)
-    sizes = [size for *_, size in model.edge_bytes(main.tp)]
-    samples = samples_per_rank(problem, main, case.micro_batch) / main.cp
+    sizes = [size for *_, size in model.transfers.edge_bytes(main.tp)]
+    samples = model.rules.samples_per_rank(main, case.micro_batch) / main.cp
     into_ns, out_ns = (
         size * (samples / bandwidth * NS_PER_S)
         for size in (
@@ -324,8 +323,8 @@ def make_tables(
         inner_ns = into_ns + f + np.maximum(again_ns, out_ns) + g
         stash = stages.entering(sizes) * samples
 
-    device = problem.cluster.device
-    capacity = device.memory_bytes - device.reserve_bytes
+    cluster = problem.cluster
+    capacity = cluster.memory_bytes() - cluster.reserve_bytes()
     room = capacity - stages.sums(held) - activations
     further = np.full(len(room), float(UNLIMITED))
     np.divide(room, stash, out=further, where=stash > 0)
@@ -334,7 +333,7 @@ def make_tables(
 
     replicas = case.replicas * main.data_ranks
     shared = 4 * (replicas - 1) / replicas * stages.sums(weights)
-    ranks = main.dp if model.preset.ranks_take_turns else 1
+    ranks = main.dp if model.rules.round_robin else 1
     return Tables(
         last_ns,
         inner_ns,
@@ -353,7 +352,7 @@ def _everything_bytes(
     """
     terms = front_terms(model, case, layer, strategy)
     assert terms is not None
-    reserve_bytes = model.problem.cluster.device.reserve_bytes
+    reserve_bytes = model.problem.cluster.reserve_bytes()
     return terms.kept_bytes + terms.working_bytes - reserve_bytes
 
 

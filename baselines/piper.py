@@ -191,14 +191,14 @@ class PiperSolver:
 
 def _rounds(model: CostModel, case: Case) -> int:
     """Return by what a load is multiplied to compare cases."""
-    if model.preset.step_time == "max":
+    if model.rules.steady_state:
         return 1
     return case.num_micro_batches
 
 
 def _most_ranks(model: CostModel, case: Case) -> int:
     """Return the most ``Σ d`` of a plan."""
-    if model.preset.ranks_take_turns:
+    if model.rules.round_robin:
         return min(case.num_micro_batches, case.devices)
     return case.devices
 
@@ -463,7 +463,7 @@ def make_ways(
         key = (kinds, kind_of)
         grouped[key] = max(most, grouped.get(key, 0))
         found.append((strategy, key, most, weights))
-    device = model.problem.cluster.device
+    cluster = model.problem.cluster
     solved = {}
     for (kinds, kind_of), most in grouped.items():
         counts = np.stack(
@@ -477,7 +477,7 @@ def make_ways(
             counts,
             kinds,
             most,
-            device.memory_bytes - device.reserve_bytes,
+            cluster.memory_bytes() - cluster.reserve_bytes(),
             per_layer,
             deadline,
         )
@@ -546,8 +546,7 @@ def _loads(
     quanta: Ints,
 ) -> Floats:
     """Return the loads of all stages; ns, shape (stages, y)."""
-    preset = model.preset
-    ranks = strategy.dp if preset.ranks_take_turns else 1
+    ranks = strategy.dp if model.rules.round_robin else 1
     quantum_ns = model.problem.quantum_ps / 1000
     load = quanta.astype(np.float64) * (quantum_ns / ranks)
     load[quanta == NEVER] = np.inf
@@ -565,7 +564,7 @@ def _edge_bytes(
     model: CostModel, stages: Stages, case: Case, strategy: Strategy
 ) -> Floats:
     """Return what crosses the boundaries of a stage, both ways; bytes."""
-    ends = model.edge_ends(strategy.tp, case.micro_batch)
+    ends = model.transfers.edge_ends(strategy.tp, case.micro_batch)
     received = stages.entering([at_target for *_, at_target in ends])
     sent = stages.leaving([at_source for *_, at_source, _ in ends])
     both: Floats = received + sent

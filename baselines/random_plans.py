@@ -156,7 +156,7 @@ class Room:
         ``standard`` count what is in flight in ways of their own, but at
         least once.
         """
-        capacity = self.problem.cluster.device.memory_bytes
+        capacity = self.problem.cluster.memory_bytes()
         for number, (start, stop, strategy) in enumerate(stages):
             num_kept = 1
             if self.problem.preset == "standard":

@@ -1,7 +1,7 @@
 """What planners with costs for moving activations share.
 
 Times follow docs/cost-model.md: a message of ``α + X/(shards β)`` in the
-layout of its receiver, over the lowest level that holds both ends.
+layout of its receiver.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from baselines.common import chain
 from nest.cost.model import Block, CostModel
 from nest.ir.plan import Strategy
 from nest.ir.problem import Problem
+from nest.topology import Route
 
 
 class Transfers:
@@ -17,26 +18,18 @@ class Transfers:
 
     def __init__(self, problem: Problem, model: CostModel) -> None:
         self.model = model
-        self.sequence_parallel = problem.job.sequence_parallel
-        rank = {node: i for i, node in enumerate(chain(problem))}
+        order = chain(problem)
+        rank = {node: i for i, node in enumerate(order)}
         self.edges = [
             (rank[source], rank[target], size_bytes)
-            for source, target, size_bytes in model.edges
+            for source, target, size_bytes in model.transfers.edges
         ]
         #: Bytes per sample of the tensors that cross a cut in front of the
         #: i-th layer of the chain, each once with its largest size beyond.
-        self.crossing: list[list[int]] = []
-        for cut in range(len(rank) + 1):
-            sizes = []
-            for tensor in model.tensors:
-                beyond = [
-                    size
-                    for node, size in tensor.consumers
-                    if rank[node] >= cut
-                ]
-                if rank[tensor.producer] < cut and beyond:
-                    sizes.append(max(beyond))
-            self.crossing.append(sizes)
+        self.crossing = [
+            list(model.transfers.crossing(set(order[:cut])).values())
+            for cut in range(len(order) + 1)
+        ]
         self._known: dict[object, int] = {}
 
     def receive(
@@ -60,11 +53,9 @@ class Transfers:
             Activations from the block in front, else gradients from the
             block behind.
         """
-        levels = self.model.boundary_levels(block, forward=forward)
-        return max(
-            self._move(level, self.crossing[cut], micro_batch, strategy)
-            for level in levels
-        )
+        sender = block.before() if forward else block.behind()
+        route = self.model.network.route(block, sender)
+        return self._move(route, self.crossing[cut], micro_batch, strategy)
 
     def change(
         self,
@@ -79,37 +70,26 @@ class Transfers:
         Forward in the layout ``after``, backward in ``before``; nothing if
         ``(dp, tp, cp)`` are the same.
         """
-        if (before.dp, before.tp, before.cp) == (after.dp, after.tp, after.cp):
+        if before.layout == after.layout or not size_bytes:
             return 0, 0
-        network = self.model.network
-        levels = {
-            network.level(start, start + block.devices - 1)
-            for replica in range(block.replicas)
-            for start in [replica * block.pitch + block.offset]
-        }
+        route = self.model.network.inside(block)
         forward, backward = (
-            max(
-                self._move(level, [size_bytes], micro_batch, strategy)
-                for level in levels
-            )
+            self._move(route, [size_bytes], micro_batch, strategy)
             for strategy in (after, before)
         )
         return forward, backward
 
     def _move(
         self,
-        level: int,
+        route: Route,
         sizes_bytes: list[int],
         micro_batch: int,
         strategy: Strategy,
     ) -> int:
-        if not sizes_bytes:
-            return 0
-        shards = strategy.shards(self.sequence_parallel)
-        key = (level, tuple(sizes_bytes), micro_batch, shards)
+        shards = self.model.shards(strategy)
+        key = (route, tuple(sizes_bytes), micro_batch, shards)
         if key not in self._known:
-            self._known[key] = self.model.message(level) + sum(
-                self.model.tensor(level, size, micro_batch, shards)
-                for size in sizes_bytes
+            self._known[key] = self.model.transfers.receive(
+                route, sizes_bytes, micro_batch, shards
             )
         return self._known[key]

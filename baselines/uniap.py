@@ -420,7 +420,7 @@ class Builder:
                 in_flight(self.problem, case, pair.num_stages - i)
                 for i in range(pair.num_stages)
             ],
-            capacity_bytes=self.problem.cluster.device.memory_bytes,
+            capacity_bytes=self.problem.cluster.memory_bytes(),
             alike=one_strategy_per_stage(self.problem),
         )
 

@@ -590,7 +590,7 @@ def layer_times_ns(
 
 def schedule_kind(
     kind: LayerKind,
-    operators: Mapping[tuple[int, int, int, int], LayerOperators],
+    operators: Mapping[tuple[int, ...], LayerOperators],
     cores: Cores,
     clock_hz: float,
     **options: Any,

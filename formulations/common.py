@@ -21,6 +21,7 @@ from nest.cost.space import stage_counts, strategies
 from nest.ir.plan import Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import Deadline
+from nest.topology import Link
 from nest.units import ceil_div
 
 #: Sides of a slot: it receives activations of the slot before it, and
@@ -369,9 +370,9 @@ class Instance:
         shards = max(self._shards(strategy) for strategy in group)
         size = self.graph.sizes[0]
         return (2 * (num_stages - 1)) * min(
-            self.model.message(level)
-            + self.model.tensor(level, size, split.micro_batch, shards)
-            for level in range(len(self.model.network.capacities))
+            self.model.message(link)
+            + self.model.tensor(link, size, split.micro_batch, shards)
+            for link in self.model.network.links
         )
 
     # Slots of one sub-problem
@@ -689,32 +690,25 @@ class Instance:
         """
         if len(layouts) < 2:
             return ()
-        starts = [
-            replica * block.pitch + block.offset
-            for replica in range(block.replicas)
-        ]
-        levels = {
-            self.model.network.level(start, start + block.devices - 1)
-            for start in starts
-        }
+        links = self.model.network.inside(block)
         rows = [
-            [self._row(level, split, self._shards(layout)) for level in levels]
+            [self._row(link, split, self._shards(layout)) for link in links]
             for layout in layouts
         ]
         return tuple(
             tuple(
-                max(message + times[i] for message, times in of_levels)
+                max(message + times[i] for message, times in of_links)
                 for i in range(len(self.graph.sizes))
             )
-            for of_levels in rows
+            for of_links in rows
         )
 
     def _row(
-        self, level: int, split: BatchSplit, shards: int
+        self, link: Link, split: BatchSplit, shards: int
     ) -> tuple[int, tuple[int, ...]]:
         """Return the quanta of a message and of each size of tensor."""
-        return self.model.message(level), tuple(
-            self.model.tensor(level, size, split.micro_batch, shards)
+        return self.model.message(link), tuple(
+            self.model.tensor(link, size, split.micro_batch, shards)
             for size in self.graph.sizes
         )
 

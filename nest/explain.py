@@ -18,6 +18,7 @@ from msgspec import structs
 
 from nest.cost.breakdown import Breakdown, breakdown, with_fast_network
 from nest.cost.model import CostModel
+from nest.cost.rules import get_rules
 from nest.cost.score import Score, score
 from nest.fit import most_memory_bytes, with_memory
 from nest.ir.io import plan_to_json, problem_hash
@@ -145,7 +146,7 @@ class Explanation:
     def slack_bytes(self) -> int:
         """Memory left on the fullest device; negative if it is too small."""
         need = self.score.blocks[self.fullest].memory_bytes
-        return self.problem.cluster.device.memory_bytes - need
+        return self.problem.cluster.memory_bytes() - need
 
     @property
     def binding(self) -> Relaxed | None:
@@ -172,18 +173,16 @@ def relaxations(problem: Problem) -> Iterator[Relaxation]:
 
     Batches are doubled only where that leaves the counting rules room.
     """
-    if problem.cluster.device.memory_bytes < most_memory_bytes(problem):
+    if problem.cluster.memory_bytes() < most_memory_bytes(problem):
         unlimited = with_memory(problem, most_memory_bytes(problem))
         yield Relaxation("memory without limit", unlimited)
-    levels = problem.cluster.topology.levels
-    for number, level in enumerate(levels):
-        if level.fan_out > 1:
-            name = f" ({level.name})" if level.name else ""
-            yield Relaxation(
-                f"network level {number}{name} infinitely fast",
-                with_fast_network(problem, number),
-            )
-    if len(levels) > 1:
+    parts = problem.cluster.topology.parts
+    for part, name in parts.items():
+        yield Relaxation(
+            f"network {name} infinitely fast",
+            with_fast_network(problem, part),
+        )
+    if len(parts) > 1:
         fast = with_fast_network(problem)
         yield Relaxation("whole network infinitely fast", fast)
     job = problem.job
@@ -195,14 +194,14 @@ def relaxations(problem: Problem) -> Iterator[Relaxation]:
         and (job.uneven_batches or job.global_batch % size == 0)
     }
     # Ranks that take turns have one size.
-    if sizes and not CostModel(problem).preset.ranks_take_turns:
+    if sizes and not get_rules(problem.preset).round_robin:
         sizes |= set(job.micro_batches)
         more = structs.replace(job, micro_batches=tuple(sorted(sizes)))
         yield Relaxation(
             "micro-batches twice as large allowed",
             structs.replace(problem, job=more),
         )
-    if CostModel(problem).preset.step_time != "max":
+    if not get_rules(problem.preset).steady_state:
         double = structs.replace(job, global_batch=2 * job.global_batch)
         yield Relaxation(
             "global batch doubled (time per old step)",
@@ -309,7 +308,7 @@ def to_document(found: Explanation, solver: str) -> dict[str, Any]:
             return None
         return result.summary() | {"plan": plan_to_json(result.plan)}
 
-    capacity = problem.cluster.device.memory_bytes
+    capacity = problem.cluster.memory_bytes()
     preferred = found.preferred
     binding = found.binding
     return {

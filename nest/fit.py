@@ -19,7 +19,7 @@ from typing import Any, Literal
 from msgspec import structs
 
 from nest.cost.model import CostModel
-from nest.cost.presets import get_preset
+from nest.cost.rules import get_rules
 from nest.cost.space import cases, strategies
 from nest.errors import InvalidOptionError
 from nest.ir.io import plan_to_json, problem_hash
@@ -87,7 +87,7 @@ class Trial:
     @property
     def memory_bytes(self) -> int:
         """Memory per device of the candidate."""
-        return self.problem.cluster.device.memory_bytes
+        return self.problem.cluster.memory_bytes()
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def _tokens_per_step(problem: Problem, option: str) -> int:
             f"in seconds, got {got}; use --within"
         )
     samples = problem.job.global_batch
-    if get_preset(problem.preset).step_time == "max":
+    if get_rules(problem.preset).steady_state:
         # the step time is that of a micro-batch
         (samples,) = problem.job.micro_batches
     return samples * length
@@ -204,8 +204,7 @@ def device_counts(problem: Problem) -> list[int]:
     :data:`FEW_NODES`, then eight per doubling.
     """
     most = problem.cluster.num_devices
-    capacities = problem.cluster.topology.capacities
-    node = next((c for c in capacities if c > 1), 1)
+    node = min(problem.cluster.topology.unit_sizes, default=1)
     if node >= most:
         node = most
     counts = {2**i for i in range(node.bit_length())} | {node, most}
@@ -224,11 +223,8 @@ def with_devices(problem: Problem, num_devices: int) -> Problem:
 
 def with_memory(problem: Problem, memory_bytes: int) -> Problem:
     """Return the problem on devices with so much memory."""
-    cluster = problem.cluster
-    device = structs.replace(cluster.device, memory_bytes=memory_bytes)
-    return structs.replace(
-        problem, cluster=structs.replace(cluster, device=device)
-    )
+    cluster = problem.cluster.with_memory(memory_bytes)
+    return structs.replace(problem, cluster=cluster)
 
 
 def most_memory_bytes(problem: Problem) -> int:
@@ -247,7 +243,7 @@ def most_memory_bytes(problem: Problem) -> int:
         max(edge.bytes_per_sample, *edge.bytes_per_sample_by_tp.values(), 0)
         for edge in problem.graph.edges
     )
-    total = problem.cluster.device.reserve_bytes + inflight * entering * max(
+    total = problem.cluster.reserve_bytes() + inflight * entering * max(
         problem.job.micro_batches
     )
     known: dict[str, int] = {}
@@ -270,7 +266,7 @@ def most_memory_bytes(problem: Problem) -> int:
                 default=0,
             )
         total += known[layer.kind]
-    if model.preset.ranks_take_turns:
+    if model.rules.round_robin:
         # what sums of memory in its program may reach
         most = 4 * problem.cluster.num_devices * len(layers)
         total = min(total, 2**62 // most - 1)
@@ -363,7 +359,7 @@ def smallest_memory(
         )
     best = _shrunk(first)
     # Nothing below low keeps the target, if it is proven.
-    low, proven = problem.cluster.device.reserve_bytes, True
+    low, proven = problem.cluster.reserve_bytes(), True
     at_edge = False
     while low < best.memory_bytes:
         middle = (low + best.memory_bytes) // 2
@@ -410,7 +406,7 @@ class _Asker:
         cluster = problem.cluster
         what = (
             f"{cluster.num_devices} devices of "
-            f"{format_bytes(cluster.device.memory_bytes)}"
+            f"{format_bytes(cluster.memory_bytes())}"
         )
         say = about(what, self.on_progress)
         return run_solver(problem, self.solver, options, say)

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import structs
 
 from nest.cost.model import CostModel
-from nest.cost.presets import get_preset
+from nest.cost.rules import get_rules
 from nest.cost.score import Score, score
 from nest.dp.frontier import Gap, Point
 from nest.errors import (
@@ -307,15 +307,14 @@ def known_price(
     """
     price = given
     if price is None:
-        price = problem.cluster.device.price_usd_per_hour
+        price = problem.cluster.price_usd_per_hour
     else:
         try:
             check_real("price_usd_per_hour", price, positive=True)
         except ValueError as error:
             raise InvalidOptionError(f"{error}; correct the value") from None
     no_seconds = (
-        problem.time_unit != "s"
-        or get_preset(problem.preset).step_time == "max"
+        problem.time_unit != "s" or get_rules(problem.preset).steady_state
     )
     if no_seconds:
         if "cost" in objectives:
@@ -446,7 +445,7 @@ def _trace_apart(
                 f"more memory, or use fewer --workers"
             )
         extra = cell.last.output.extra if cell.last is not None else {}
-        everything = (-1, cluster.device.memory_bytes, 0)
+        everything = (-1, cluster.memory_bytes(), 0)
         traced[cluster.num_devices] = _Traced(
             tuple(
                 Point(quanta, memory_bytes, msgspec.convert(plan, Plan))

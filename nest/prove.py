@@ -130,7 +130,7 @@ def _examine(
 ) -> SolveResult | None:
     """Solve the problem with so much memory."""
     problem = curve.problem
-    if capacity < problem.cluster.device.reserve_bytes:
+    if capacity < problem.cluster.reserve_bytes():
         return None
     # What the frontier leaves out must not count against it.
     job = structs.replace(

@@ -319,7 +319,6 @@ def _describe(problem: Problem) -> list[tuple[str, str]]:
     CostModel(problem)  # refuses a problem whose preset does not fit
     graph, cluster, job = problem.graph, problem.cluster, problem.job
     found = cases(problem)
-    fan_outs = " × ".join(str(x.fan_out) for x in cluster.topology.levels)
     rows = [
         ("problem", problem.name),
         ("hash", problem_hash(problem)),
@@ -331,13 +330,12 @@ def _describe(problem: Problem) -> list[tuple[str, str]]:
         ),
         (
             "cluster",
-            f"{cluster.num_devices} × {cluster.device.name} "
-            f"({format_bytes(cluster.device.memory_bytes)}), "
-            f"levels {fan_outs}"
+            f"{cluster.num_devices} × {cluster.device_name} "
+            f"({format_bytes(cluster.memory_bytes())}), "
+            f"{cluster.topology.text}"
             + (
-                f", {format_bytes(cluster.device.reserve_bytes)} of each "
-                f"reserved"
-                if cluster.device.reserve_bytes
+                f", {format_bytes(cluster.reserve_bytes())} of each reserved"
+                if cluster.reserve_bytes()
                 else ""
             ),
         ),

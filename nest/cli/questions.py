@@ -363,7 +363,7 @@ def _term_lines(found: Explanation) -> list[Any]:
     )
     slack = found.slack_bytes
     left = f"{format_bytes(abs(slack))} {'free' if slack >= 0 else 'too much'}"
-    capacity = found.problem.cluster.device.memory_bytes
+    capacity = found.problem.cluster.memory_bytes()
     return [
         simple_table(("term", "time", "share"), rows),
         key_lines(
@@ -455,7 +455,7 @@ def _neighbour_lines(found: Explanation) -> list[Any]:
     from nest.report.table import simple_table
     from nest.units import format_bytes
 
-    capacity = found.problem.cluster.device.memory_bytes
+    capacity = found.problem.cluster.memory_bytes()
     step = found.score.step_quanta
     own = found.score.blocks[found.fullest].memory_bytes
     rows = []

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -22,10 +21,6 @@ from nest.cost.score import Score, score
 from nest.ir.graph import LayerCost
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
-
-#: What stands for an infinite bandwidth, in bytes/s: the most that a problem
-#: may have. 10 GB take 0.01 ns.
-FAST_BYTES_PER_S = 1e21
 
 #: Terms of a block per micro-batch, then those of the step; for people.
 LOAD_TERMS = {
@@ -181,28 +176,17 @@ def _with_costs(
     return replace(problem, graph=replace(problem.graph, kinds=kinds))
 
 
-def with_fast_network(problem: Problem, only: int | None = None) -> Problem:
-    """Return the problem with network levels that take no time.
+def with_fast_network(problem: Problem, part: int | None = None) -> Problem:
+    """Return the problem with a network that takes no time.
 
     Parameters
     ----------
     problem
         The problem.
-    only
-        The one level to make fast, from 0; ``None`` for all.
+    part
+        The one part to make fast, of its topology's ``parts``; ``None`` for
+        all.
     """
-    fast: dict[str, Any] = {
-        "bandwidth_bytes_per_s": FAST_BYTES_PER_S,
-        "peer_bandwidth_bytes_per_s": None,
-        "latency_ns": 0.0,
-        "launch_ns": 0.0,
-    }
-    topology = problem.cluster.topology
-    levels = tuple(
-        replace(level, **fast) if only in (None, number) else level
-        for number, level in enumerate(topology.levels)
-    )
-    cluster = replace(
-        problem.cluster, topology=replace(topology, levels=levels)
-    )
-    return replace(problem, cluster=cluster)
+    cluster = problem.cluster
+    fast = cluster.topology.without_cost(part)
+    return replace(problem, cluster=replace(cluster, topology=fast))

@@ -90,6 +90,8 @@ class CostRules:
     round_robin: ClassVar[bool] = False
     #: Whether the step time is the time per micro-batch in a steady state.
     steady_state: ClassVar[bool] = False
+    #: Whether the layers of a stage each choose their recomputation.
+    recompute_per_layer: ClassVar[bool] = False
     #: The exact search of its plans as ``module:function``, if another than
     #: that of the project's own.
     search: ClassVar[str | None] = None

@@ -22,6 +22,7 @@ from nest.dp.closed_sets import Ints
 from nest.dp.stages import INFINITE
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.solvers.base import Deadline
+from nest.topology import Route
 from nest.units import ceil_div
 
 #: Ways to move cuts that are tried at a time, at most, before those of the
@@ -137,7 +138,7 @@ class Uniform:
         )
         return [terms for terms in found if terms is not None]
 
-    def receive(self, levels: frozenset[int]) -> Ints:
+    def receive(self, levels: Route) -> Ints:
         """Return the receive across every cut at the worst of some levels."""
         model = self.layers.model
         shards = self.strategy.shards(model.problem.job.sequence_parallel)

@@ -328,11 +328,7 @@ class LayerTables(StageTables):
         key = (block, size_bytes)
         if key not in self._moves:
             model, case = self.model, self.case
-            levels = {
-                model.network.level(start, start + block.devices - 1)
-                for replica in range(block.replicas)
-                for start in [replica * block.pitch + block.offset]
-            }
+            levels = model.network.inside(block)
             move = np.array(
                 [
                     max(

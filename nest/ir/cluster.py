@@ -14,6 +14,10 @@ from nest.ir.base import Struct, check_integer, check_real
 Algorithms = Literal["best", "nccl"]
 ALGORITHMS: tuple[str, ...] = get_args(Algorithms)
 
+#: What stands for an infinite bandwidth, in bytes/s: the most that a problem
+#: may have. 10 GB take 0.01 ns.
+FAST_BYTES_PER_S = 1e21
+
 #: Ranges of devices, as (first, end).
 Ranges = Iterable[tuple[int, int]]
 
@@ -138,6 +142,46 @@ class Hierarchy(
         )
 
     @property
+    def text(self) -> str:
+        """What it looks like, for people."""
+        return f"levels {' × '.join(str(x.fan_out) for x in self.levels)}"
+
+    @property
+    def parts(self) -> dict[int, str]:
+        """What can be made faster apart, for people, by a number."""
+        return {
+            number: f"level {number}" + (f" ({level.name})" * bool(level.name))
+            for number, level in enumerate(self.levels)
+            if level.fan_out > 1
+        }
+
+    def without_cost(self, part: int | None = None) -> Hierarchy:
+        """Return it with one of its parts (or all) taking no time."""
+        return replace(
+            self,
+            levels=tuple(
+                replace(
+                    level,
+                    bandwidth_bytes_per_s=FAST_BYTES_PER_S,
+                    peer_bandwidth_bytes_per_s=None,
+                    latency_ns=0.0,
+                    launch_ns=0.0,
+                )
+                if part in (None, number)
+                else level
+                for number, level in enumerate(self.levels)
+            ),
+        )
+
+    @property
+    def unit_sizes(self) -> tuple[int, ...]:
+        """Devices that are closer to each other than to others, ascending.
+
+        Down to 2; sizes that planners prefer.
+        """
+        return tuple(size for size in self.capacities if size > 1)
+
+    @property
     def max_devices(self) -> int:
         """Devices that it has room for."""
         return self.capacities[-1]
@@ -172,6 +216,16 @@ class Cluster(Struct, frozen=True, kw_only=True):
     def types(self) -> tuple[Device, ...]:
         """The types of its devices."""
         return (self.device,)
+
+    @property
+    def device_name(self) -> str:
+        """What its devices are called."""
+        return " + ".join(device.name for device in self.types)
+
+    @property
+    def price_usd_per_hour(self) -> float | None:
+        """The price of a device, if known."""
+        return self.device.price_usd_per_hour
 
     def types_in(self, ranges: Ranges | None = None) -> tuple[int, ...]:
         """Return which types some devices are of, as positions, ascending."""

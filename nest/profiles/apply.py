@@ -74,7 +74,7 @@ def apply_profile(
     """
     entries = _entries(problem, profile, model, where)
     _check_setting(problem, profile, entries, where)
-    peak = peak_of(problem.cluster.device.peak_flops, profile.dtype)
+    peak = peak_of(problem.cluster.types[0].peak_flops, profile.dtype)
     for entry in entries:
         check_roofline(entry, peak, where)
 
@@ -145,7 +145,7 @@ def _check_setting(
     where: str,
 ) -> None:
     """Refuse a profile that was measured under other conditions."""
-    device = problem.cluster.device.name
+    device = problem.cluster.device_name
     if not same_device(device, profile.device):
         raise InvalidProfileError(
             f"{where}: device: expected {device!r}, as the cluster has, got "

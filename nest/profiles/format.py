@@ -89,7 +89,7 @@ class Entry(Struct, frozen=True, kw_only=True):
                 check_real(field, flops)
 
     @property
-    def key(self) -> tuple[int, int, int, int]:
+    def key(self) -> tuple[int, ...]:
         """The key ``(tp, cp, ep, samples)`` of a cost table."""
         return (self.tp, self.cp, self.ep, self.samples)
 

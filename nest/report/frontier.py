@@ -287,7 +287,7 @@ def _spans(
     A piece ends where the next point takes over, the last one at the
     device's memory, and where a gap begins or ends.
     """
-    capacity = curve.problem.cluster.device.memory_bytes
+    capacity = curve.problem.cluster.memory_bytes()
     pieces = []
     points = curve.points
     for index, point in enumerate(points):

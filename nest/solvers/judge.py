@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from nest.cost.presets import get_preset
+from nest.cost.rules import get_rules
 from nest.errors import InvalidPlanError
 from nest.ir.io import plan_to_json
 from nest.ir.plan import Plan
@@ -131,7 +131,7 @@ def over_memory(
     problem: Problem, claim: SolverOutput, plan: Plan, found: Score
 ) -> Verdict:
     """Return the verdict on a plan that does not fit: what it lacks."""
-    capacity = problem.cluster.device.memory_bytes
+    capacity = problem.cluster.memory_bytes()
     excess = max(block.memory_bytes for block in found.blocks) - capacity
     share = f" ({100 * excess / capacity:.1f} %)" if capacity else ""
     detail = f"{format_bytes(excess)}{share} too much memory"
@@ -161,7 +161,7 @@ def _outside(problem: Problem, plan: Plan) -> str | None:
     """Return why a plan that can be scored is not in the plan space."""
     if problem.job.granularity == "layer":
         return None
-    if get_preset(problem.preset).recompute_per_layer:
+    if get_rules(problem.preset).recompute_per_layer:
         return None
     for number, stage in enumerate(plan.stages, 1):
         count = len(set(stage.layer_strategies))

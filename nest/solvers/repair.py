@@ -82,7 +82,7 @@ def _apply(
         stages = tuple(_changed(stage, changed) for stage in plan.stages)
         alike = msgspec.structs.replace(plan, stages=stages)
         return _if_smaller(problem, alike, found)
-    capacity = problem.cluster.device.memory_bytes
+    capacity = problem.cluster.memory_bytes()
     gained = False
     for number in range(len(plan.stages)):
         block = found.blocks[number % plan.num_blocks]

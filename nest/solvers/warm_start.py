@@ -21,7 +21,7 @@ def check_warm_start(problem: Problem, plan: Plan, model: CostModel) -> int:
     for number, stage in enumerate(plan.stages, 1):
         if (
             problem.job.granularity == "layer"
-            or model.preset.recompute_per_layer
+            or model.rules.recompute_per_layer
         ):
             break  # score knows what the layers of a stage must share
         if len(set(stage.layer_strategies)) > 1:

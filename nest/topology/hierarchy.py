@@ -229,11 +229,6 @@ class HierarchyNetwork:
         volume_ns = size_bytes / beta * NS_PER_S
         return len(self.links) * 4 * (num_ranks * alpha_ns + volume_ns)
 
-    @property
-    def unit_sizes(self) -> tuple[int, ...]:
-        """Devices below one switch of each level."""
-        return self.capacities
-
     def _reach(self, level: int, members: int) -> float:
         """Bandwidth of one of ``members`` that meet at ``level``."""
         full, peer = self.raw_bandwidths[level], self.peer_bandwidths[level]

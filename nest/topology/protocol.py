@@ -143,10 +143,3 @@ class Network(Protocol):
 
     def longest_ns(self, size_bytes: float, num_ranks: int) -> float:
         """Return a time that no transfer or collective exceeds, in ns."""
-
-    @property
-    def unit_sizes(self) -> tuple[int, ...]:
-        """Devices that are closer to each other than to others, ascending.
-
-        The cluster itself included: sizes that planners prefer.
-        """

@@ -283,7 +283,7 @@ def _prediction(
     PyTorch's counters know what is allocated; nvidia-smi also shows what the
     allocator caches and the reserve.
     """
-    reserve = case.problem.cluster.device.reserve_bytes
+    reserve = case.problem.cluster.reserve_bytes()
     blocks = verdict.blocks
     block = max(blocks, key=lambda block: block.memory_bytes)
     if (row.mem_class or "").endswith("last_rank"):

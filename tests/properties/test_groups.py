@@ -111,7 +111,7 @@ def test_groups_are_what_the_design_says(place):
 @given(places())
 def test_aligning_a_block_changes_no_group(place):
     tree, strategy, block = place
-    model, network = model_of(tree), HierarchyNetwork(tree)
+    network = HierarchyNetwork(tree)
     aligned = network.alike(block)
     for axis in AXES:
         here, there = (

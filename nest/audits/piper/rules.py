@@ -37,6 +37,7 @@ class PiperRules(CostRules):
     extensions: ClassVar[bool] = False
     round_robin: ClassVar[bool] = True
     steady_state: ClassVar[bool] = True
+    recompute_per_layer: ClassVar[bool] = True
     search: ClassVar[str | None] = "nest.audits.piper.search:search"
     refused_sizes: ClassVar[dict[str, str]] = {
         "bytes_per_sample_by_tp": "give one size"
