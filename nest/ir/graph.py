@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+from graphlib import CycleError, TopologicalSorter
 from typing import Literal, get_args
 
 from nest.ir.base import (
@@ -251,34 +253,27 @@ class Graph(Struct, frozen=True, kw_only=True):
         ValueError
             If the graph has a cycle; the text names its layers.
         """
-        import heapq
-
-        edges = self.index_edges()
-        missing = [0] * len(self.layers)
-        successors: list[list[int]] = [[] for _ in self.layers]
-        for source, target, _ in edges:
-            missing[target] += 1
-            successors[source].append(target)
-        ready = [i for i, count in enumerate(missing) if count == 0]
-        order = []
-        while ready:
-            node = heapq.heappop(ready)
-            order.append(node)
-            for target in successors[node]:
-                missing[target] -= 1
-                if missing[target] == 0:
-                    heapq.heappush(ready, target)
-        if len(order) < len(self.layers):
+        sorter = TopologicalSorter[int]()
+        for position in range(len(self.layers)):
+            sorter.add(position)
+        for source, target, _ in self.index_edges():
+            sorter.add(target, source)
+        try:
+            sorter.prepare()
+        except CycleError as error:
+            nodes = error.args[1][:-1]
+            first = nodes.index(min(nodes))
+            cycle = [*nodes[first:], *nodes[: first + 1]]
+            names = " -> ".join(repr(self.layers[i].id) for i in cycle)
             raise ValueError(
-                f"edges: expected no cycle, got {self._cycle()}; remove one "
-                f"of its edges"
-            )
+                f"edges: expected no cycle, got {names}; remove one of its "
+                f"edges"
+            ) from None
+        ready: list[int] = []
+        order = []
+        while sorter.is_active():
+            for node in sorter.get_ready():
+                heapq.heappush(ready, node)
+            order.append(heapq.heappop(ready))
+            sorter.done(order[-1])
         return order
-
-    def _cycle(self) -> str:
-        """Return the layers of a cycle, for the message that refuses it."""
-        import networkx
-
-        graph = networkx.DiGraph((s, t) for s, t, _ in self.index_edges())
-        nodes = [source for source, _ in networkx.find_cycle(graph)]
-        return " -> ".join(repr(self.layers[i].id) for i in [*nodes, nodes[0]])
