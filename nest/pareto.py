@@ -483,15 +483,16 @@ def _checked_curve(problem: Problem, traced: _Traced) -> Curve:
     points: list[FrontierPoint] = []
     for claim in traced.points:
         found = score(problem, claim.plan, model)
+        step = found.step_quanta
         memory_bytes = max(block.memory_bytes for block in found.blocks)
         claimed = (claim.step_quanta, claim.memory_bytes)
         ordered = not points or (
             points[-1].memory_bytes < memory_bytes
-            and points[-1].step_quanta > found.step_quanta
+            and points[-1].step_quanta > step
         )
         if (
             not found.feasible
-            or claimed != (found.step_quanta, memory_bytes)
+            or claimed != (step, memory_bytes)
             or not ordered
         ):
             reason = "".join(f"; {text}" for text in found.violations[:1])
@@ -499,34 +500,36 @@ def _checked_curve(problem: Problem, traced: _Traced) -> Curve:
                 f"frontier of {size} devices: expected a feasible plan of "
                 f"{claimed[0]} quanta with {claimed[1]} bytes, faster and "
                 f"larger than the one before it, got one that the shared "
-                f"cost model puts at {found.step_quanta} quanta with "
+                f"cost model puts at {step} quanta with "
                 f"{memory_bytes} bytes{reason}; this is a bug of the search, "
                 f"please report it"
             )
         points.append(
             FrontierPoint(
                 devices=size,
-                step_quanta=found.step_quanta,
+                step_quanta=step,
                 memory_bytes=memory_bytes,
                 plan=structs.replace(
                     claim.plan, problem_hash=problem_hash(problem)
                 ),
                 score=found,
-                proven=not any(
-                    _may_beat(gap, found.step_quanta, memory_bytes)
-                    for gap in traced.gaps
+                proven=not (
+                    leave_room(traced.gaps, memory_bytes, step - 1)
+                    or leave_room(traced.gaps, memory_bytes - 1, step)
                 ),
             )
         )
     return Curve(size, problem, tuple(points), traced.gaps, traced.wall_s)
 
 
-def _may_beat(gap: Gap, step_quanta: int, memory_bytes: int) -> bool:
-    """Whether a gap leaves room for a plan that beats a point."""
-    best = (gap.lower_bound_quanta, gap.above_bytes + 1)
-    point = (step_quanta, memory_bytes)
-    return best != point and all(
-        b <= p for b, p in zip(best, point, strict=True)
+def leave_room(
+    gaps: Iterable[Gap], memory_bytes: int, step_quanta: int
+) -> bool:
+    """Whether a plan as small and as fast as that is not ruled out."""
+    return any(
+        gap.above_bytes < memory_bytes
+        and gap.lower_bound_quanta <= step_quanta
+        for gap in gaps
     )
 
 

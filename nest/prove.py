@@ -16,7 +16,7 @@ from msgspec import structs
 
 from nest.errors import InvalidOptionError
 from nest.fit import with_memory
-from nest.pareto import Curve, Frontier, FrontierPoint
+from nest.pareto import Curve, Frontier, FrontierPoint, leave_room
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.cell import OnProgress
 from nest.solvers.registry import get_solver, solver_class, solver_names
@@ -204,7 +204,7 @@ def _weigh(
         )
         beaten = "nothing" if known is None else f"{known.step_quanta}"
         why = f"a plan takes {step} quanta, the curve has {beaten}"
-        if _is_proven_at(curve, capacity, step):
+        if not leave_room(curve.gaps, capacity, step):
             return "contradiction", why
         if better:
             return "better", why
@@ -219,11 +219,3 @@ def _weigh(
     reason = result.detail or str(result.limit or result.outcome)
     at_least = "" if bound is None else f", at least {bound} quanta"
     return "open", f"not settled ({reason}{at_least})"
-
-
-def _is_proven_at(curve: Curve, capacity: int, step_quanta: int) -> bool:
-    """Whether the curve rules out such a plan within a capacity."""
-    return not any(
-        gap.above_bytes < capacity and gap.lower_bound_quanta <= step_quanta
-        for gap in curve.gaps
-    )

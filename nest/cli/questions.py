@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from nest.solvers.result import SolveResult
 
 
+#: Values of --within, --tokens-per-s, --days and --tokens.
+_Target = dict[str, Fraction | None]
+
+
 def amount(text: str) -> Fraction:
     """Read a number above 0 exactly as it is written."""
     try:
@@ -77,12 +81,9 @@ def amount(text: str) -> Fraction:
 )
 def fit_command(
     options: Options,
-    within: Fraction | None,
-    tokens_per_s: Fraction | None,
-    days: Fraction | None,
-    tokens: Fraction | None,
     devices_list: tuple[int, ...] | None,
     memory: bool,
+    **target: Fraction | None,
 ) -> int:
     """Find the fewest devices, or the smallest memory, for a target.
 
@@ -98,7 +99,7 @@ def fit_command(
 
     options = options.limited()
     options.check_problem_choice()
-    _check_target(within, tokens_per_s, days, tokens)
+    _check_target(target)
     if memory and devices_list is not None:
         raise InvalidOptionError(
             "--devices-list: expected either it or --memory, got both; "
@@ -107,14 +108,14 @@ def fit_command(
     options.check_files()
     restricted = options.restricted()
     problem = restricted.problem
-    target = _target(problem, within, tokens_per_s, days, tokens)
+    goal = _target(problem, target)
     solver, limits = options.solver, options.solve_options(options.solver)
     with ProgressLine(problem.time_unit) as progress:
         if memory:
-            fit = smallest_memory(problem, target, solver, limits, progress)
+            fit = smallest_memory(problem, goal, solver, limits, progress)
         else:
             fit = fewest_devices(
-                problem, target, devices_list, solver, limits, progress
+                problem, goal, devices_list, solver, limits, progress
             )
     _show_fit(options.people, restricted, fit)
     document = to_document(problem, fit, solver)
@@ -123,17 +124,9 @@ def fit_command(
     return 0 if fit.best is not None else 1
 
 
-def _check_target(
-    within: Fraction | None,
-    tokens_per_s: Fraction | None,
-    days: Fraction | None,
-    tokens: Fraction | None,
-) -> None:
-    given = {
-        "--within": within,
-        "--tokens-per-s": tokens_per_s,
-        "--days": days,
-    }
+def _check_target(target: _Target) -> None:
+    given = {f"--{name.replace('_', '-')}": v for name, v in target.items()}
+    tokens = given.pop("--tokens")
     names = [name for name, value in given.items() if value is not None]
     if len(names) != 1:
         got = " and ".join(names) or "none"
@@ -142,7 +135,7 @@ def _check_target(
             f"--days with --tokens, got {got}; "
             f"{'keep one' if names else 'add one'}"
         )
-    if (days is None) != (tokens is None):
+    if (given["--days"] is None) != (tokens is None):
         lacking = "--tokens" if tokens is None else "--days"
         raise InvalidOptionError(
             f"{lacking}: expected --days and --tokens together, got one of "
@@ -150,22 +143,17 @@ def _check_target(
         )
 
 
-def _target(
-    problem: Problem,
-    within: Fraction | None,
-    tokens_per_s: Fraction | None,
-    days: Fraction | None,
-    tokens: Fraction | None,
-) -> Target:
+def _target(problem: Problem, target: _Target) -> Target:
     from nest import fit
 
-    if within is not None:
-        return fit.within(problem, within)
-    if tokens_per_s is not None:
-        return fit.tokens_per_s(problem, tokens_per_s)
-    assert days is not None
-    assert tokens is not None
-    return fit.days(problem, days, tokens)
+    match target:
+        case {"within": Fraction() as step_s}:
+            return fit.within(problem, step_s)
+        case {"tokens_per_s": Fraction() as rate}:
+            return fit.tokens_per_s(problem, rate)
+        case {"days": Fraction() as num_days, "tokens": Fraction() as tokens}:
+            return fit.days(problem, num_days, tokens)
+    raise AssertionError(target)
 
 
 def _show_fit(file: IO[str], restricted: Restricted, fit: Fit) -> None:

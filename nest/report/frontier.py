@@ -11,10 +11,9 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from nest.dp.frontier import Gap
 from nest.errors import InvalidOptionError, NestError
 from nest.ir.io import plan_to_json, problem_hash, write_atomically
-from nest.pareto import Curve, Frontier, FrontierPoint
+from nest.pareto import Curve, Frontier, FrontierPoint, leave_room
 from nest.prove import Proof
 from nest.report.table import TimeScale, plan_text, simple_table
 from nest.solvers.result import SolveResult
@@ -304,17 +303,10 @@ def _spans(
             }
         )
         for start, end in pairwise(cuts):
-            proven = not any(_weakens(gap, point, end) for gap in curve.gaps)
+            faster = point.step_quanta - 1
+            proven = not leave_room(curve.gaps, end, faster)
             pieces.append((start, end, point, proven))
     return pieces
-
-
-def _weakens(gap: Gap, point: FrontierPoint, memory_bytes: int) -> bool:
-    """Whether a faster plan within so much memory is not ruled out."""
-    return (
-        gap.above_bytes < memory_bytes
-        and gap.lower_bound_quanta < point.step_quanta
-    )
 
 
 # Document
