@@ -464,11 +464,11 @@ def _trace_apart(
 
 def _failure(failure: Failure) -> Exception:
     """Return the exception that a process reported."""
-    if failure.bad_input == "problem":
+    if failure.error == "InvalidProblemError":
         return InvalidProblemError(failure.text)
-    if failure.kind == "unsupported":
+    if failure.error == "UnsupportedProblemError":
         return UnsupportedProblemError(failure.text)
-    if failure.kind == "memory":
+    if failure.error == "MemoryError":
         return SolverError(
             "frontier: expected enough memory, got none left; use fewer "
             "--workers or --devices"

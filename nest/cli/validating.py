@@ -352,18 +352,10 @@ def _numbers(
     """Return a table of numbers, to the right, and a name that may wrap."""
     from nest.report.table import simple_table
 
-    widths = [
-        max(len(header), *(len(numbers[i]) for numbers, _ in rows))
-        for i, header in enumerate(headers)
-    ]
-
-    def aligned(cells: Sequence[str], name: str) -> list[str]:
-        pairs = zip(cells, widths, strict=True)
-        return [*(cell.rjust(width) for cell, width in pairs), name]
-
     return simple_table(
-        aligned(headers, title),
-        [aligned(numbers, name) for numbers, name in rows],
+        (*headers, title),
+        [(*numbers, name) for numbers, name in rows],
+        right=range(len(headers)),
     )
 
 

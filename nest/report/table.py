@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import IO, Any
@@ -134,9 +134,8 @@ def compare_table(
     own = any(r.own_objective_ns is not None for r in results)
     if own:
         headers.append("own objective")
-    table = _table(*headers, "wall s", "note")
-    for column in table.columns[2:-1]:
-        column.justify = "right"
+    headers += ["wall s", "note"]
+    table = _table(*headers, right=range(2, len(headers) - 1))
     table.columns[-1].overflow = "fold"
     table.columns[-1].no_wrap = False
     for result in results:
@@ -236,39 +235,40 @@ def stage_table(
         max(s["forward_ns"] + s["backward_ns"] for s in stages),
         problem.time_unit,
     )
-    table = _table(
-        "stage",
-        "layers",
-        "devices",
-        "strategy",
-        "forward",
-        "backward",
-        "sync",
-        "memory",
+    return simple_table(
+        (
+            *("stage", "layers", "devices", "strategy"),
+            *("forward", "backward", "sync", "memory"),
+        ),
+        [
+            (
+                str(number),
+                _layers(stage),
+                str(stage.devices),
+                _strategy(stage),
+                scale(terms["forward_ns"]),
+                scale(terms["backward_ns"]),
+                scale(terms["sync_ns"]),
+                format_bytes(terms["memory_bytes"]),
+            )
+            for number, (stage, terms) in enumerate(
+                zip(plan.stages, stages, strict=True), 1
+            )
+        ],
+        right=(0, 2, 4, 5, 6, 7),
     )
-    for i in (0, 2, 4, 5, 6, 7):
-        table.columns[i].justify = "right"
-    for number, (stage, terms) in enumerate(
-        zip(plan.stages, stages, strict=True), 1
-    ):
-        table.add_row(
-            str(number),
-            Text(_layers(stage)),
-            str(stage.devices),
-            Text(_strategy(stage)),
-            scale(terms["forward_ns"]),
-            scale(terms["backward_ns"]),
-            scale(terms["sync_ns"]),
-            format_bytes(terms["memory_bytes"]),
-        )
-    return table
 
 
 def simple_table(
-    headers: Sequence[str], rows: Sequence[Sequence[str]]
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: Iterable[int] = (),
 ) -> RenderableType:
-    """Return a table of texts; the last column may wrap on a terminal."""
-    table = _table(*headers)
+    """Return a table of texts; the last column may wrap on a terminal.
+
+    ``right`` are the columns whose texts end in one line.
+    """
+    table = _table(*headers, right=right)
     table.columns[-1].no_wrap = False
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
@@ -407,7 +407,7 @@ def _join(name: str, version: str | None) -> str:
     return f"{name} ({version})" if version else name
 
 
-def _table(*headers: str) -> Table:
+def _table(*headers: str, right: Iterable[int] = ()) -> Table:
     table = Table(
         box=box.SIMPLE_HEAD,
         header_style="bold",
@@ -416,4 +416,6 @@ def _table(*headers: str) -> Table:
     )
     for header in headers:
         table.add_column(header, no_wrap=True)
+    for number in right:
+        table.columns[number].justify = "right"
     return table

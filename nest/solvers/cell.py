@@ -187,7 +187,7 @@ class Cell:
             message = msgspec.json.decode(line, type=Message)
         except msgspec.MsgspecError as error:
             text = f"its answer is malformed: {error}"
-            message = Failure(kind="error", text=text)
+            message = Failure(error="", text=text)
         if not isinstance(message, ProgressMessage):
             self.last = message
             return

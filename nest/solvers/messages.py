@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
 from nest.ir.problem import Problem
@@ -48,20 +46,15 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
 
     Attributes
     ----------
-    kind
-        What it means: the solver cannot do this problem, its engine is
-        missing, memory ran out, the input is bad, or it is a bug.
-    bad_input
-        For kind ``bad-input``, which exception to raise again.
+    error
+        The closest class of it in :mod:`nest.errors`; ``MemoryError``; or
+        nothing, for a bug.
     text, traceback
         The message on one line, and the whole story.
     """
 
-    kind: Literal[
-        "unsupported", "not-installed", "memory", "bad-input", "error"
-    ]
+    error: str
     text: str
-    bad_input: Literal["problem", "option", "name"] | None = None
     traceback: str = ""
     peak_rss_bytes: int | None = None
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+import nest.errors
 from nest.errors import (
     InvalidOptionError,
     InvalidPlanError,
-    InvalidProblemError,
     NestError,
     SolverNotInstalledError,
 )
@@ -188,31 +188,29 @@ class _Run:
         return self.settle(Outcome.ERROR, None, text, log=cell.usage.log)
 
     def _fail(self, failure: Failure, usage: Usage) -> Verdict:
-        match failure.kind:
-            case "bad-input":
-                raise {
-                    "problem": InvalidProblemError,
-                    "option": InvalidOptionError,
-                }.get(failure.bad_input or "", NestError)(
-                    f"solver {self.cell.name!r}: {failure.text}"
+        match failure.error:
+            case "SolverError" | "InvalidPlanError" | "":
+                return self.settle(
+                    Outcome.ERROR,
+                    None,
+                    failure.text,
+                    traceback=failure.traceback,
+                    log=usage.log,
                 )
-            case "unsupported" | "not-installed":
-                ran = failure.kind == "unsupported"
-                return Verdict(
-                    outcome=Outcome.SKIPPED if ran else Outcome.NOT_INSTALLED,
-                    status=None,
-                    detail=failure.text or "it gives no reason",
-                )
-            case "memory":
+            case "MemoryError":
                 return self.settle(
                     Outcome.SOLVED, Limit.MEMORY, "ran out of memory"
                 )
-        return self.settle(
-            Outcome.ERROR,
-            None,
-            failure.text,
-            traceback=failure.traceback,
-            log=usage.log,
+            case "InvalidProblemError" | "InvalidOptionError" as name:
+                error = getattr(nest.errors, name)
+                raise error(f"solver {self.cell.name!r}: {failure.text}")
+            case "UnknownNameError" | "UnknownSolverError":
+                raise NestError(f"solver {self.cell.name!r}: {failure.text}")
+        ran = failure.error != "SolverNotInstalledError"
+        return Verdict(
+            outcome=Outcome.SKIPPED if ran else Outcome.NOT_INSTALLED,
+            status=None,
+            detail=failure.text or "it gives no reason",
         )
 
     def settle(

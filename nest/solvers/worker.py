@@ -18,18 +18,14 @@ import threading
 import time
 import traceback
 from dataclasses import replace
-from typing import Literal
 
 import msgspec
 
+import nest.errors
 from nest.errors import (
-    InvalidOptionError,
     InvalidPlanError,
-    InvalidProblemError,
-    NestError,
     SolverError,
-    SolverNotInstalledError,
-    UnknownNameError,
+    UnsupportedProblemError,
 )
 from nest.solvers.base import Limit, Progress, SolverOutput, Status
 from nest.solvers.messages import (
@@ -108,7 +104,7 @@ def _solve(request: Request, channel: _Channel) -> SolverOutput:
     solver = load_target(request.target)()
     reason = solver.unsupported(request.problem)
     if reason is not None:
-        raise _Unsupported(reason)
+        raise UnsupportedProblemError(reason)
     remaining_s = None
     if request.deadline is not None:
         remaining_s = request.deadline - time.monotonic()
@@ -133,45 +129,22 @@ def _solve(request: Request, channel: _Channel) -> SolverOutput:
     return output
 
 
-class _Unsupported(Exception):
-    """The solver said why it cannot search this problem."""
-
-
 def _failure(error: BaseException) -> Failure:
-    kind, bad_input = _kind(error)
+    names = [each.__name__ for each in type(error).__mro__]
+    known = [name for name in names if name in _KNOWN]
     text = " ".join(str(error).split())
-    if kind == "error":
+    if not known or isinstance(error, SolverError | InvalidPlanError):
         text = f"{type(error).__name__}: {text}" if text else repr(error)
     return Failure(
-        kind=kind,
-        bad_input=bad_input,
+        error=known[0] if known else "",
         text=text,
         traceback="".join(traceback.format_exception(error)),
         peak_rss_bytes=_peak_rss_bytes(),
     )
 
 
-_Kind = Literal["unsupported", "not-installed", "memory", "bad-input", "error"]
-_BadInput = Literal["problem", "option", "name"]
-
-
-def _kind(error: BaseException) -> tuple[_Kind, _BadInput | None]:
-    match error:
-        case InvalidProblemError():
-            return "bad-input", "problem"
-        case InvalidOptionError():
-            return "bad-input", "option"
-        case UnknownNameError():
-            return "bad-input", "name"
-        case SolverNotInstalledError():
-            return "not-installed", None
-        case SolverError() | InvalidPlanError():
-            return "error", None
-        case _Unsupported() | NestError():
-            return "unsupported", None
-        case MemoryError():
-            return "memory", None
-    return "error", None
+#: What the parent tells apart; everything else is a bug.
+_KNOWN = {"MemoryError", *vars(nest.errors)}
 
 
 def _peak_rss_bytes() -> int:

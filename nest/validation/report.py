@@ -13,6 +13,7 @@ import math
 import os
 import re
 import statistics
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -254,20 +255,11 @@ def error_figures(errors: Sequence[float]) -> dict[str, Any]:
 
 def average_ranks(values: Sequence[float]) -> list[float]:
     """Return the ranks from 1; equal values share the mean of theirs."""
-    order = sorted(range(len(values)), key=values.__getitem__)
-    ranks = [0.0] * len(values)
-    first = 0
-    while first < len(order):
-        last = first
-        while (
-            last + 1 < len(order)
-            and values[order[last + 1]] == values[order[first]]
-        ):
-            last += 1
-        for i in order[first : last + 1]:
-            ranks[i] = (first + last) / 2 + 1
-        first = last + 1
-    return ranks
+    order = sorted(values)
+    return [
+        (bisect_left(order, value) + bisect_right(order, value) + 1) / 2
+        for value in values
+    ]
 
 
 def spearman(

@@ -382,18 +382,14 @@ def answering(message: dict[str, object]) -> type[DeadWorker]:
 @pytest.mark.parametrize(
     ("failure", "error", "text"),
     [
-        ({"kind": "memory"}, SolverError, "expected enough memory, got none"),
-        ({"kind": "error"}, SolverError, "^frontier: why$"),
-        ({"kind": "unsupported"}, UnsupportedProblemError, "^why$"),
-        (
-            {"kind": "bad-input", "bad_input": "problem"},
-            InvalidProblemError,
-            "^why$",
-        ),
+        ("MemoryError", SolverError, "expected enough memory, got none"),
+        ("", SolverError, "^frontier: why$"),
+        ("UnsupportedProblemError", UnsupportedProblemError, "^why$"),
+        ("InvalidProblemError", InvalidProblemError, "^why$"),
     ],
 )
 def test_failures_of_processes_are_errors(failure, error, text):
-    message = {"type": "failure", "text": "why", **failure}
+    message = {"type": "failure", "text": "why", "error": failure}
     with (
         mock.patch("nest.solvers.cell.Worker", answering(message)),
         pytest.raises(error, match=text),
