@@ -5,65 +5,54 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from formulations.brute import PlanSpace
-from formulations.turns import TurnsSpace
-from nest.cost.model import CostModel
-from nest.cost.score import score
-from nest.dp import frontier
-from nest.dp.closed_sets import closed_sets
+from nest.fit import with_memory
 from nest.ir import Problem
 from nest.pareto import frontier as pareto_frontier
 from nest.pareto import with_devices
-from nest.solvers.base import Deadline
+from tests.clock import Ticking
+from tests.frontiers import (
+    SETTINGS,
+    check_limited,
+    enumerated,
+    search,
+    searched,
+)
 from tests.properties.profiles import examples
 from tests.properties.test_piper import problems as turns_problems
-from tests.strategies import problems
-
-Pairs = list[tuple[int, int]]
+from tests.strategies import Draw, problems
 
 
-def enumerated(problem: Problem) -> Pairs:
-    """Return (memory, step time) of the frontier, from every plan."""
-    model = CostModel(problem)
-    space = PlanSpace(problem, model, Deadline(None))
-    found = set()
-    if model.preset.ranks_take_turns:
-        space = TurnsSpace(problem, model, Deadline(None))
-    for plan in space.plans():
-        priced = score(problem, plan, model)
-        if priced.feasible:
-            memory = max(block.memory_bytes for block in priced.blocks)
-            found.add((memory, priced.step_quanta))
-    kept: Pairs = []
-    for memory, step in sorted(found):
-        if not kept or step < kept[-1][1]:
-            kept.append((memory, step))
-    return kept
+@st.composite
+def long_frontiers(draw: Draw) -> Problem:
+    """Draw a problem whose frontier has many points.
+
+    Memory is mostly plenty, the pipelines are long and short, and half of
+    the jobs restrict the number of stages and the degrees.
+    """
+    problem = draw(problems(preset="standard", restricted=draw(st.booleans())))
+    if draw(st.integers(0, 3)):
+        problem = with_memory(problem, 2**40)
+    times = draw(st.sampled_from((1, 1, 2, 5)))
+    job = replace(problem.job, global_batch=times * problem.job.global_batch)
+    return replace(problem, job=job)
 
 
-def searched(problem: Problem) -> Pairs:
-    model = CostModel(problem)
-    points, gaps = frontier.search(
-        model, closed_sets(problem.graph), Deadline(None)
-    )
-    assert gaps == []
-    return [(p.memory_bytes, p.step_quanta) for p in points]
-
-
-@given(problem=problems(preset="standard"))
+@pytest.mark.parametrize("setting", SETTINGS)
+@given(problem=long_frontiers())
 @examples(60)
-def test_stage_frontier_is_that_of_all_plans(problem: Problem) -> None:
-    assert searched(problem) == enumerated(problem)
+def test_stage_frontier_is_that_of_all_plans(
+    setting: str, problem: Problem
+) -> None:
+    assert searched(problem, setting) == enumerated(problem)
 
 
-@given(problem=problems(preset="standard"))
-@examples(60)
-def test_cutting_levels_again_changes_nothing(problem: Problem) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(frontier, "ENOUGH", 0)
-        patch.setattr(frontier, "NUM_PARTS", 2)
-        assert searched(problem) == enumerated(problem)
+@given(problem=long_frontiers())
+@examples(20)
+def test_two_processes_find_that_of_all_plans(problem: Problem) -> None:
+    found = searched(problem, "labels-alone", workers=2)
+    assert found == enumerated(problem)
 
 
 @given(problem=problems(granularity="layer"))
@@ -113,47 +102,27 @@ def test_frontier_with_devices(problem: Problem) -> None:
     ] == expected
 
 
-class Ticking(Deadline):
-    """A clock that is asked for the time instead of running."""
-
-    def __init__(self, ticks: int) -> None:
-        super().__init__(None)
-        self.ticks = ticks
-
-    @property
-    def passed(self) -> bool:
-        self.ticks -= 1
-        return self.ticks < 0
-
-
 @given(
     problem=st.one_of(
-        problems(preset="standard"),
+        long_frontiers(),
         problems(preset="nest-artifact"),
         problems(granularity="layer"),
     ),
+    setting=st.sampled_from(sorted(SETTINGS)),
     ticks=st.integers(0, 300),
 )
-@examples(60)
+@examples(80)
 def test_what_a_limit_leaves_open_is_said(
+    problem: Problem, setting: str, ticks: int
+) -> None:
+    points, gaps = search(problem, setting, Ticking(ticks))
+    check_limited(points, gaps, enumerated(problem))
+
+
+@given(problem=long_frontiers(), ticks=st.integers(0, 150))
+@examples(20)
+def test_what_forked_processes_leave_open_is_said(
     problem: Problem, ticks: int
 ) -> None:
-    """Whatever was not found lies in a gap; what is proven is right."""
-    points, gaps = frontier.search(
-        CostModel(problem), closed_sets(problem.graph), Ticking(ticks)
-    )
-    found = [(p.memory_bytes, p.step_quanta) for p in points]
-    truth = enumerated(problem)
-    for memory, step in truth:
-        known = any(m <= memory and t <= step for m, t in found)
-        assert known or any(
-            gap.above_bytes < memory <= gap.up_to_bytes
-            and gap.lower_bound_quanta <= step
-            for gap in gaps
-        )
-    for memory, step in found:
-        open_ = any(
-            gap.above_bytes < memory and gap.lower_bound_quanta <= step
-            for gap in gaps
-        )
-        assert open_ or (memory, step) in truth
+    points, gaps = search(problem, "labels-alone", Ticking(ticks), workers=2)
+    check_limited(points, gaps, enumerated(problem))

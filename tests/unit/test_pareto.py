@@ -41,6 +41,8 @@ from nest.solvers.process import Worker
 from nest.solvers.result import Outcome, SolveResult
 from nest.versions import num_cpus
 from tests.builders import make_cost, make_levels, make_problem
+from tests.clock import Ticking
+from tests.frontiers import settings
 from tests.inside import run_inside
 
 #: $ per hour that make a device cost 0.001 $ per ns.
@@ -275,6 +277,60 @@ def test_gaps_leave_points_unproven(gap, proven):
     found = gapped(gap)
     assert [p.proven for p in found.points] == proven
     assert not found.proven
+
+
+def test_a_process_passes_on_what_its_limit_leaves_open():
+    """With some time, so that it has both points and gaps to tell."""
+    points, gaps = tracing.trace(small(), Ticking(70))
+    assert points
+    assert gaps
+    with mock.patch.object(tracing, "Deadline", return_value=Ticking(70)):
+        answer = tracing.CurveTracer().solve(small(), SolveOptions())
+    assert [Gap(*gap) for gap in answer.extra["gaps"]] == gaps
+    assert [found[:2] for found in answer.extra["points"]] == [
+        (point.step_quanta, point.memory_bytes) for point in points
+    ]
+
+
+def test_one_open_curve_leaves_the_frontier_open():
+    found = frontier(small(), ("time", "memory", "devices"))
+    one, two = found.curves
+    assert found.proven
+    for curves in (
+        (one, replace(two, gaps=(Gap(8, 9, 100),))),
+        (replace(one, gaps=(Gap(8, 9, 100),)), two),
+    ):
+        assert not replace(found, curves=curves).proven
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_limit_that_passes_on_the_way_leaves_gaps(workers):
+    """Wherever that is, in forked processes too: what is proven is right."""
+    if num_cpus() < workers:
+        pytest.skip(f"needs {workers} CPUs")
+    # Forking takes far longer than what a tick stands for.
+    for ticks in range(0, 200, 1 if workers == 1 else 5):
+        with (
+            mock.patch("nest.pareto.Deadline", lambda _, n=ticks: Ticking(n)),
+            settings("labels-alone"),
+        ):
+            found = frontier(small(), workers=workers)
+        (curve,) = found.curves
+        assert found.proven == (not curve.gaps)
+        if found.proven:
+            break
+        for time, memory, _ in TWO:
+            known = curve.at_most(memory)
+            assert (known is not None and known.step_quanta <= time) or any(
+                gap.above_bytes < memory <= gap.up_to_bytes
+                and gap.lower_bound_quanta <= time
+                for gap in curve.gaps
+            )
+        for point in found.points:
+            vector = (point.step_quanta, point.memory_bytes, point.devices)
+            assert vector in TWO or not point.proven
+    assert ticks > 10
+    assert vectors(found) == TWO
 
 
 def test_extensions_are_not_searched_and_named():

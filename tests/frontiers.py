@@ -1,0 +1,131 @@
+"""Frontiers of small problems: by enumeration, and by the search.
+
+All tests enter the search by :func:`search` here, so that what they need to
+know of it is in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from formulations.brute import PlanSpace
+from formulations.turns import TurnsSpace
+from nest.cost.model import CostModel
+from nest.cost.score import score
+from nest.dp import frontier
+from nest.dp.closed_sets import closed_sets
+from nest.dp.frontier import Gap, Point
+from nest.ir import Problem
+from nest.solvers.base import Deadline
+
+#: (memory in bytes, step time in quanta), by ascending memory.
+Pairs = list[tuple[int, int]]
+
+#: Constants of the search that no answer may depend on. Small problems reach
+#: all of it only with some of these.
+SETTINGS: dict[str, dict[str, object]] = {
+    "as-it-is": {},
+    # Nothing is known before the labels, and no level is cut.
+    "labels-alone": {
+        "FIRST_GUESSES": (),
+        "FIRST_SHARE": -1,
+        "ENOUGH": 10**9,
+    },
+    # Every level is cut again, and labels are compared head by head.
+    "levels-cut-again": {
+        "FIRST_GUESSES": (),
+        "FIRST_SHARE": -1,
+        "ENOUGH": 0,
+        "NUM_PARTS": 2,
+        "MOST_LEVELS": 8,
+        "SQUARE": 0,
+    },
+}
+
+
+@contextmanager
+def settings(name: str) -> Iterator[None]:
+    """Set the constants of a setting for a while."""
+    with pytest.MonkeyPatch.context() as patch:
+        for constant, value in SETTINGS[name].items():
+            patch.setattr(frontier, constant, value)
+        yield
+
+
+def search(
+    problem: Problem,
+    setting: str = "as-it-is",
+    deadline: Deadline | None = None,
+    workers: int = 1,
+) -> tuple[list[Point], list[Gap]]:
+    """Return the points and gaps that the search finds."""
+    with settings(setting):
+        return frontier.search(
+            CostModel(problem),
+            closed_sets(problem.graph),
+            deadline or Deadline(None),
+            workers=workers,
+        )
+
+
+def pairs(points: Iterable[Point]) -> Pairs:
+    """Return what points reach."""
+    return [(p.memory_bytes, p.step_quanta) for p in points]
+
+
+def searched(
+    problem: Problem, setting: str = "as-it-is", workers: int = 1
+) -> Pairs:
+    """Return the frontier, which must be proven."""
+    points, gaps = search(problem, setting, workers=workers)
+    assert gaps == []
+    return pairs(points)
+
+
+def space(problem: Problem, model: CostModel) -> PlanSpace | TurnsSpace:
+    """Return all plans of a problem."""
+    if model.preset.ranks_take_turns:
+        return TurnsSpace(problem, model, Deadline(None))
+    return PlanSpace(problem, model, Deadline(None))
+
+
+def enumerated(problem: Problem) -> Pairs:
+    """Return the frontier of every plan there is."""
+    model = CostModel(problem)
+    found = set()
+    for plan in space(problem, model).plans():
+        priced = score(problem, plan, model)
+        if priced.feasible:
+            memory = max(block.memory_bytes for block in priced.blocks)
+            found.add((memory, priced.step_quanta))
+    kept: Pairs = []
+    for memory, step in sorted(found):
+        if not kept or step < kept[-1][1]:
+            kept.append((memory, step))
+    return kept
+
+
+def check_limited(
+    points: Iterable[Point], gaps: list[Gap], truth: Pairs
+) -> None:
+    """Hold an answer that time cut short against the whole frontier.
+
+    Whatever was not found lies in a gap; what is proven is right.
+    """
+    found = pairs(points)
+    for memory, step in truth:
+        known = any(m <= memory and t <= step for m, t in found)
+        assert known or any(
+            gap.above_bytes < memory <= gap.up_to_bytes
+            and gap.lower_bound_quanta <= step
+            for gap in gaps
+        ), f"nothing says that {step} quanta in {memory} bytes may be there"
+    for memory, step in found:
+        open_ = any(
+            gap.above_bytes < memory and gap.lower_bound_quanta <= step
+            for gap in gaps
+        )
+        assert open_ or (memory, step) in truth

@@ -1,0 +1,65 @@
+"""The search on every stored frontier; tolerance 0 quanta and bytes."""
+
+from __future__ import annotations
+
+import pytest
+
+from nest.ir import problem_hash
+from tests.clock import Ticking
+from tests.frontiers import (
+    SETTINGS,
+    check_limited,
+    enumerated,
+    pairs,
+    search,
+    searched,
+)
+from tests.regression.frontiers import load, stored
+
+#: More than the search of any stored problem asks for the time.
+MOST_TICKS = 2000
+
+
+def test_frontiers_are_there():
+    assert len(stored()) >= 10
+
+
+@pytest.mark.parametrize("name", stored())
+def test_a_stored_problem_is_the_one_that_was_enumerated(name):
+    known = load(name)
+    assert problem_hash(known.problem) == known.problem_hash
+    assert enumerated(known.problem) == known.points
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("name", stored())
+def test_the_known_frontier_is_proven_again(name, setting):
+    known = load(name)
+    assert searched(known.problem, setting) == known.points
+
+
+@pytest.mark.parametrize("name", stored())
+def test_two_processes_prove_it_too(name):
+    known = load(name)
+    assert searched(known.problem, "labels-alone", workers=2) == known.points
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("name", stored())
+def test_what_a_limit_leaves_open_is_said(name, workers):
+    """Wherever the time is up, in this process or in a forked one."""
+    known = load(name)
+    for setting in ("labels-alone", "levels-cut-again"):
+        ticks = 0
+        while ticks < MOST_TICKS:
+            points, gaps = search(
+                known.problem, setting, Ticking(ticks), workers
+            )
+            check_limited(points, gaps, known.points)
+            if not gaps:
+                assert pairs(points) == known.points
+                break
+            # Forking takes far longer than what a tick stands for.
+            ticks += 1 + ticks // (8 if workers == 1 else 2)
+        else:
+            pytest.fail(f"gaps are left after {MOST_TICKS} ticks")
