@@ -21,8 +21,9 @@ from nest.fit import (
     with_devices,
     within,
 )
-from nest.ir import Device, Problem
-from nest.solvers.base import SolveOptions, Status
+from nest.ir import Activations, Device, Problem, problem_hash
+from nest.solvers.base import Limit, SolveOptions, Status
+from nest.solvers.result import Outcome, SolveResult
 from nest.units import MAX_TOTAL
 from tests.builders import PAIRS, make_cost, make_levels, make_problem
 from tests.inside import run_inside
@@ -130,6 +131,72 @@ def test_what_is_not_decided_is_open(monkeypatch):
     assert not fit.proven
 
 
+def gives_up(problem: Problem, bound: int | None = None) -> SolveResult:
+    """Return an answer without a plan."""
+    return SolveResult(
+        solver="dp",
+        exact=True,
+        outcome=Outcome.SOLVED,
+        status=Status.NO_SOLUTION,
+        problem_hash=problem_hash(problem),
+        quantum_ps=problem.quantum_ps,
+        lower_bound_quanta=bound,
+        detail="gave up",
+    )
+
+
+@pytest.mark.parametrize(
+    ("bound", "answer"), [(None, "open"), (120, "open"), (121, "no")]
+)
+def test_a_bound_above_the_target_refutes_it(monkeypatch, bound, answer):
+    """Where one device is not settled, two are an answer, not a proof."""
+
+    def run(problem, *arguments):
+        if problem.cluster.num_devices == 1:
+            return gives_up(problem, bound)
+        return run_inside(problem, *arguments)
+
+    monkeypatch.setattr("nest.fit.run_solver", run)
+    fit = fewest_devices(chain(), at_most(120), [1, 2, 3])
+    assert [trial.answer for trial in fit.trials] == [answer, "yes"]
+    assert fit.best is not None
+    assert fit.best.num_devices == 2
+    assert fit.proven == (answer == "no")
+
+
+def test_one_open_candidate_leaves_a_refusal_open(monkeypatch):
+    """One device takes 180 > 119; nobody knows about two."""
+
+    def run(problem, *arguments):
+        if problem.cluster.num_devices == 2:
+            return gives_up(problem)
+        return run_inside(problem, *arguments)
+
+    monkeypatch.setattr("nest.fit.run_solver", run)
+    fit = fewest_devices(chain(), at_most(119), [1, 2])
+    assert [trial.answer for trial in fit.trials] == ["no", "open"]
+    assert fit.best is None
+    assert not fit.proven
+
+
+def test_an_open_size_leaves_the_smallest_memory_open(monkeypatch):
+    """Only one byte less is refuted, nothing about less than that."""
+    first = smallest_memory(chain(), at_most(180)).best
+    assert first is not None
+    limit = first.memory_bytes - 2
+
+    def run(problem, *arguments):
+        if problem.cluster.device.memory_bytes <= limit:
+            return gives_up(problem)
+        return run_inside(problem, *arguments)
+
+    monkeypatch.setattr("nest.fit.run_solver", run)
+    fit = smallest_memory(chain(), at_most(180))
+    assert fit.best is not None
+    assert fit.best.memory_bytes == first.memory_bytes
+    assert not fit.proven
+
+
 def test_the_smallest_memory_is_exact_to_the_byte():
     """A layer has 1 + 1 + 6 bytes and keeps 10 per micro-batch in flight.
 
@@ -146,6 +213,30 @@ def test_the_smallest_memory_is_exact_to_the_byte():
         assert fit.best.result.step_quanta <= quanta
         below = [t for t in fit.trials if t.memory_bytes == memory_bytes - 1]
         assert [trial.answer for trial in below] == ["no"]
+
+
+def test_no_byte_is_skipped():
+    """100, 52 or 51 bytes, the fewer the slower: 50 are not enough.
+
+    With 99, one byte below the fastest plan, the next one is found, which
+    is a byte larger than the smallest.
+    """
+    cost = make_cost(
+        10,
+        20,
+        activations=(
+            Activations(kept_bytes=100),
+            Activations(recompute="selective", kept_bytes=52, extra_ns=1.0),
+            Activations(recompute="full", kept_bytes=51),
+        ),
+    )
+    problem = make_problem(
+        {"a": cost}, devices=1, recompute=("none", "selective", "full")
+    )
+    fit = smallest_memory(problem, at_most(1000), "brute")
+    assert fit.best is not None
+    assert fit.best.memory_bytes == 51
+    assert fit.proven
 
 
 def test_reserved_memory_counts():
@@ -314,10 +405,25 @@ def test_dp_stops_at_a_target_or_refutes_it():
     # A known plan is an answer, or stays one.
     start = solve(180).plan
     assert solve(180, warm_start=start).plan == start
+    # One quantum too slow is no answer.
+    slow = DpSolver().solve(with_devices(chain(), 1), SolveOptions()).plan
+    assert slow is not None
+    better = solve(179, warm_start=slow)
+    assert better.claimed_quanta is not None
+    assert better.claimed_quanta < 180
     kept = solve(59, warm_start=start)
     assert kept.status is Status.FEASIBLE
     assert kept.plan == start
     assert kept.lower_bound_quanta == 60
+
+
+def test_dp_refutes_no_target_without_time():
+    from nest.dp.solver import DpSolver
+
+    options = SolveOptions(extra={"at_most_quanta": "59"}, time_limit_s=1e-9)
+    output = DpSolver().solve(chain(), options)
+    assert output.limit is Limit.TIME
+    assert (output.lower_bound_quanta or 0) < 60
 
 
 @pytest.mark.parametrize("value", ["-1", "1.5", "soon"])

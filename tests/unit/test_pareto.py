@@ -649,9 +649,15 @@ def test_a_beaten_point_is_a_contradiction_unless_it_is_not_proven():
     why = "with 10 bytes a plan takes 110 quanta, the curve has 115"
     proof = proven(found, 2)
     assert (proof.verdict, proof.detail) == ("contradiction", why)
-    curve = replace(curve, gaps=(Gap(9, 10, 100),))
-    proof = proven(replace(found, curves=(curve,)), 2)
-    assert (proof.verdict, proof.detail) == ("better", why)
+    for gap, verdict in (
+        (Gap(9, 10, 110), "better"),
+        # Nothing there is as fast, or as small.
+        (Gap(9, 10, 111), "contradiction"),
+        (Gap(10, 20, 100), "contradiction"),
+    ):
+        curve = replace(curve, gaps=(gap,))
+        proof = proven(replace(found, curves=(curve,)), 2)
+        assert (proof.verdict, proof.detail) == (verdict, why)
 
 
 def claim(**fields: object) -> SolveResult:
