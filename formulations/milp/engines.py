@@ -85,41 +85,56 @@ def run(
     name: str,
     *,
     deadline: Deadline,
+    building_s: float,
     num_workers: int,
     seed: int,
 ) -> Outcome:
     """Solve a PuLP problem to proven optimality or until time is up.
 
+    Parameters
+    ----------
+    problem, name
+        The problem, and PuLP's name of the engine.
+    deadline
+        What is left is the engine's, less the time that it takes to hand
+        over the problem and the solution.
+    building_s
+        How long it took to build the problem: to hand it over takes no
+        longer, nor to read a solution as it took to hand over the problem.
+    num_workers, seed
+        Of the engine.
+
     Raises
     ------
     OutOfTimeError
-        If there is no time to start the engine.
+        If there is no time for the engine.
     SolverError
         If the engine fails, or says something that is not known here.
     """
+    _left_s(deadline, building_s)
     runner = {DEFAULT: _run_cbc, "HiGHS": _run_highs}.get(name, _run_other)
     try:
-        return runner(problem, name, deadline, num_workers, seed)
+        return runner(problem, name, deadline, building_s, num_workers, seed)
     except (SolverError, OutOfTimeError):
         raise
     except Exception as error:  # an engine may raise anything
         raise SolverError(f"milp: engine {name}: {error}") from error
 
 
-def _left_s(deadline: Deadline, reading_s: float = 0.0) -> float | None:
-    """Return how long an engine may run, so that its answer can be read.
+def _left_s(deadline: Deadline, kept_s: float) -> float | None:
+    """Return what is left beyond a time to keep; ``None`` without a limit.
 
     Raises
     ------
     OutOfTimeError
         If that is not worth while.
     """
-    if deadline.remaining_s is None:
+    remaining_s = deadline.remaining_s
+    if remaining_s is None:
         return None
-    left_s = deadline.remaining_s - reading_s
-    if left_s < LEAST_TIME_S:
+    if remaining_s - kept_s < LEAST_TIME_S:
         raise OutOfTimeError
-    return left_s
+    return remaining_s - kept_s
 
 
 #: Result lines of CBC; the first that matches counts.
@@ -134,7 +149,12 @@ _CBC_RESULTS = (
 
 
 def _run_cbc(
-    problem: Any, name: str, deadline: Deadline, num_workers: int, seed: int
+    problem: Any,
+    name: str,
+    deadline: Deadline,
+    building_s: float,
+    num_workers: int,
+    seed: int,
 ) -> Outcome:
     import pulp
 
@@ -156,16 +176,25 @@ def _run_cbc(
         model, solution, log = (
             Path(folder, f"cbc.{kind}") for kind in ("mps", "sol", "log")
         )
-        _left_s(deadline)
         started_s = deadline.elapsed_s
         variables, *names, _ = problem.writeMPS(str(model), rename=1)
-        # It takes no longer to read a solution than to write a model.
         left_s = _left_s(deadline, deadline.elapsed_s - started_s)
         if left_s is not None:
-            options.append(f"seconds {left_s}")
-        commands = [*options, "solve", f"solution {solution}"]
-        words = " -".join([f"{solver.path} {model}", *commands]).split()
-        _wait(words, log, left_s)
+            # Between two relaxations it looks at the clock, and still hands
+            # out what it has.
+            options.append(f"seconds {left_s - min(1.0, 0.1 * left_s)}")
+        command = " -".join(
+            [
+                f"{solver.path} {model}",
+                *options,
+                "solve",
+                f"solution {solution}",
+            ]
+        )
+        try:
+            _run_program(command.split(), log, left_s)
+        except subprocess.TimeoutExpired:
+            return Outcome(Verdict.STOPPED)
         if solution.exists():
             _, values, *_ = solver.readsol_MPS(
                 str(solution), problem, variables, *names
@@ -175,15 +204,17 @@ def _run_cbc(
     return read_cbc_log(text)
 
 
-def _wait(words: list[str], log: Path, left_s: float | None) -> None:
-    """Run a program until it ends; stop it when it overstays."""
-    with (
-        log.open("wb") as file,
-        subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=file, stderr=file
-        ) as process,
-    ):
-        process.wait(left_s)
+def _run_program(words: list[str], log: Path, left_s: float | None) -> None:
+    """Run a program; kill it and raise ``TimeoutExpired`` if it overstays."""
+    with log.open("wb") as file:
+        subprocess.run(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            timeout=left_s,
+            check=True,
+        )
 
 
 def read_cbc_log(text: str) -> Outcome:
@@ -234,7 +265,12 @@ def _number(text: str, label: str) -> float | None:
 
 
 def _run_highs(
-    problem: Any, name: str, deadline: Deadline, num_workers: int, seed: int
+    problem: Any,
+    name: str,
+    deadline: Deadline,
+    building_s: float,
+    num_workers: int,
+    seed: int,
 ) -> Outcome:
     import highspy
     import pulp
@@ -252,7 +288,6 @@ def _run_highs(
     solver.createAndConfigureSolver(problem)
     solver.buildSolverModel(problem)
     engine = problem.solverModel
-    # It takes no longer to read a solution than to write a model.
     left_s = _left_s(deadline, deadline.elapsed_s - started_s)
     if left_s is not None:
         engine.setOptionValue("time_limit", left_s)
@@ -283,16 +318,21 @@ def _run_highs(
 
 
 def _run_other(
-    problem: Any, name: str, deadline: Deadline, num_workers: int, seed: int
+    problem: Any,
+    name: str,
+    deadline: Deadline,
+    building_s: float,
+    num_workers: int,
+    seed: int,
 ) -> Outcome:
     import pulp
 
     settings: dict[str, Any] = {"msg": False, "gapRel": 0}
-    left_s = _left_s(deadline)
+    left_s = _left_s(deadline, 2 * building_s)
     if left_s is not None:
         settings["timeLimit"] = left_s
     problem.solve(pulp.getSolver(name, **settings))
-    stopped = left_s is not None and (deadline.remaining_s or 0) < 0.1 * left_s
+    stopped = left_s is not None and deadline.passed
     if problem.sol_status == pulp.LpSolutionOptimal:
         value = float(pulp.value(problem.objective))
         if stopped:

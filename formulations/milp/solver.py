@@ -105,15 +105,19 @@ class _Milp:
         what is not feasible. Plans that use more memory than there is, by
         less than floats can tell, are cut off one by one.
         """
+        deadline = instance.deadline
+        started_s = deadline.elapsed_s
         model = create(instance, sub_problem, slots, cutoff)
         add_constraints(model)
         set_objective(model)
+        building_s = deadline.elapsed_s - started_s
         num_forbidden = 0
         while True:
             outcome = run(
                 model.engine,
                 self.engine,
-                deadline=instance.deadline,
+                deadline=deadline,
+                building_s=building_s,
                 num_workers=self.options.num_workers,
                 seed=self.options.seed,
             )
