@@ -13,20 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from nest.cost.model import CostModel
 from nest.cost.score import score
-from nest.dp.cases import search
-from nest.dp.closed_sets import closed_sets
-from nest.dp.layerwise import LayerTables
 from nest.ir import Problem, write
-from nest.solvers.base import (
-    Deadline,
-    SolveOptions,
-    SolverOutput,
-    Status,
-    ignore_progress,
-)
+from nest.solvers.base import SolveOptions, SolverOutput, Status
 from nest.solvers.registry import get_solver
+from tests import optima
 from tests.properties.profiles import examples
 from tests.strategies import problems
 
@@ -156,19 +147,33 @@ def test_formulations_keep_to_the_degrees_that_a_job_allows(problem):
     check(("cpsat", "milp"), problem)
 
 
+@pytest.mark.parametrize("setting", optima.SETTINGS)
+@given(
+    problem=st.one_of(
+        problems(preset="standard"),
+        problems(preset="standard", restricted=True),
+        problems(granularity="layer"),
+        problems(granularity="layer"),
+    )
+)
 @examples(100, full=2000)
-@given(problems(granularity="layer"))
-def test_layers_need_no_plan_to_start_from(problem):
+def test_dp_needs_no_plan_to_start_from(setting, problem):
     """The optimum is the same if the search starts without a bound."""
     truth = solve("brute", problem)
-    output = search(
-        CostModel(problem),
-        closed_sets(problem.graph),
-        Deadline(None),
-        ignore_progress,
-        None,
-        None,
-        LayerTables,
-    )
+    output = optima.search(problem, setting)
     assert output.status is truth.status
     assert output.claimed_quanta == truth.claimed_quanta
+    assert output.lower_bound_quanta == truth.lower_bound_quanta
+
+
+@given(
+    problem=st.one_of(
+        problems(preset="standard"),
+        problems(granularity="layer"),
+    ),
+    setting=st.sampled_from(sorted(optima.SETTINGS)),
+    ticks=st.integers(0, 100),
+)
+@examples(100, full=2000)
+def test_what_dp_proves_in_time_is_true(problem, setting, ticks):
+    optima.check_limited(problem, setting, ticks, solve("brute", problem))

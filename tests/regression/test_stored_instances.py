@@ -6,7 +6,9 @@ import pytest
 
 from nest.cost.score import score
 from nest.ir import problem_hash
+from nest.solvers.base import SolverOutput, Status
 from nest.solvers.registry import get_solver
+from tests import optima
 from tests.regression.store import load, solve, stored
 
 EXACT = ("brute", "dp", "cpsat", "milp")
@@ -51,3 +53,33 @@ def test_the_known_optimum_is_proven_again(name, solver):
         verdict = score(known.problem, output.plan)
         assert verdict.feasible
         assert verdict.step_quanta == known.step_quanta
+
+
+def choosing() -> list[str]:
+    """Return the instances whose stages choose their own strategies."""
+    return [
+        name for name in stored() if load(name).problem.preset == "standard"
+    ]
+
+
+@pytest.mark.parametrize("setting", optima.SETTINGS)
+@pytest.mark.parametrize("name", choosing())
+def test_dp_needs_no_plan_to_start_from(name, setting):
+    known = load(name)
+    output = optima.search(known.problem, setting)
+    assert output.status == known.status
+    assert output.claimed_quanta == known.step_quanta
+    assert output.lower_bound_quanta == known.step_quanta
+
+
+@pytest.mark.parametrize("setting", ["as-it-is", "proof-alone"])
+@pytest.mark.parametrize("name", choosing())
+def test_what_dp_proves_in_time_is_true(name, setting):
+    """Wherever the time is up."""
+    known = load(name)
+    truth = SolverOutput(
+        status=Status(known.status), claimed_quanta=known.step_quanta
+    )
+    ticks = 0
+    while not optima.check_limited(known.problem, setting, ticks, truth):
+        ticks += 1 + ticks // 8

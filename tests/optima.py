@@ -1,0 +1,106 @@
+"""The exact search for the best plan, through one door.
+
+As :mod:`tests.frontiers` for frontiers: what tests need to know of the search
+is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from nest.cost.model import CostModel
+from nest.dp import cases, layerwise
+from nest.dp.closed_sets import closed_sets
+from nest.dp.layerwise import LayerTables
+from nest.dp.pipeline import PipelineSearch
+from nest.dp.stages import StageTables
+from nest.ir import Problem
+from nest.solvers.base import (
+    Deadline,
+    Progress,
+    Report,
+    SolverOutput,
+    Status,
+    ignore_progress,
+)
+from tests.clock import Ticking
+
+#: Constants of the search that no answer may depend on.
+SETTINGS: dict[str, dict[str, int]] = {
+    "as-it-is": {},
+    # No plan is known before the proof begins: it has to find the best one.
+    "proof-alone": {},
+    # So too, with the in-flight counts of layers in groups.
+    "proof-in-groups": {"EXACT_INFLIGHT": 1},
+}
+
+
+@contextmanager
+def settings(name: str) -> Iterator[None]:
+    """Set the constants of a setting for a while."""
+    solve = PipelineSearch.solve
+
+    def only_exact(
+        self: PipelineSearch, upper: int, max_labels: int | None = None
+    ) -> Any:
+        return None if max_labels is not None else solve(self, upper)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for constant, value in SETTINGS[name].items():
+            patch.setattr(layerwise, constant, value)
+        if name != "as-it-is":
+            patch.setattr(PipelineSearch, "solve", only_exact)
+        yield
+
+
+def search(
+    problem: Problem,
+    setting: str = "as-it-is",
+    deadline: Deadline | None = None,
+    report: Report = ignore_progress,
+) -> SolverOutput:
+    """Search all plans of a problem whose stages choose for themselves."""
+    per_layer = problem.job.granularity == "layer"
+    with settings(setting):
+        return cases.search(
+            CostModel(problem),
+            closed_sets(problem.graph),
+            deadline or Deadline(None),
+            report,
+            None,
+            None,
+            LayerTables if per_layer else StageTables,
+        )
+
+
+def check_limited(
+    problem: Problem, setting: str, ticks: int, truth: SolverOutput
+) -> bool:
+    """Hold an answer that time cut short against the optimum.
+
+    No bound is above the optimum, those reported on the way included, and
+    what is called optimal or infeasible is. Returns whether time was left.
+    """
+    optimum = truth.claimed_quanta
+    bounds: list[int | None] = []
+
+    def report(progress: Progress) -> None:
+        bounds.append(progress.lower_bound_quanta)
+
+    output = search(problem, setting, Ticking(ticks), report)
+    bounds.append(output.lower_bound_quanta)
+    if optimum is not None:
+        assert all(bound is None or bound <= optimum for bound in bounds)
+    if output.claimed_quanta is not None:
+        assert optimum is not None
+        assert optimum <= output.claimed_quanta
+    if output.limit is None:
+        assert output.status is truth.status
+        assert output.claimed_quanta == optimum
+    else:
+        assert output.status in (Status.FEASIBLE, Status.NO_SOLUTION)
+    return output.limit is None
