@@ -1,0 +1,637 @@
+"""Random problems and plans over the whole space of docs/cost-model.md.
+
+All draws come from one ``random.Random``, or Hypothesis' own, which shrinks.
+Sizes, rates and times are of one order: 1e9 bytes/s move one byte per ns.
+Nothing here asks the product which plans exist.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from random import Random
+from typing import Any, cast
+
+from msgspec.structs import replace
+
+from nest.ir import (
+    RECOMPUTE,
+    Activations,
+    Cluster,
+    CollectiveCall,
+    Device,
+    Edge,
+    Graph,
+    Hierarchy,
+    Job,
+    Layer,
+    LayerCost,
+    LayerKind,
+    Level,
+    Optimizer,
+    Plan,
+    Problem,
+    Stage,
+    Strategy,
+)
+from nest.ir.graph import AXES, COLLECTIVES, Axis, CollectiveKind
+from nest.ir.plan import OVERLAP
+from tests.independent.rules import IllegalPlan, activations_of, cost_of
+from tests.independent.scorer import score
+
+_SIZES = (0, 1, 3, 40, 97, 250, 1000)
+_WEIGHTS = (0, 0, 1, 7, 64, 333, 1000)
+_FRACTIONS = (0.0, 0.25, 0.3, 0.5, 0.9, 1.0)
+
+
+def chance(random: Random, one_in: int) -> bool:
+    return random.randrange(one_in) == 0
+
+
+def some(random: Random, values: Sequence[Any]) -> tuple[Any, ...]:
+    """Draw a subset with at least one value, in order."""
+    chosen = [x for x in values if chance(random, 2)]
+    return tuple(chosen) or (random.choice(values),)
+
+
+def time_ns(random: Random, most: int) -> float:
+    """Draw a time, often one that ends in a half or in many digits."""
+    return random.randint(0, most) + random.choice((0.0, 0.0, 0.5, 0.3, 1 / 3))
+
+
+# Graphs
+
+
+def draw_graph(
+    random: Random, num_layers: int, kinds: tuple[LayerKind, ...], preset: str
+) -> Graph:
+    """Draw a DAG: a chain, a chain with skips, or any."""
+    pairs = list(itertools.combinations(range(num_layers), 2))
+    chain = list(itertools.pairwise(range(num_layers)))
+    shape = random.choice(("chain", "skips", "skips", "any"))
+    if shape == "chain" or not pairs:
+        chosen = set(chain)
+    elif shape == "skips":
+        chosen = set(chain) | set(random.sample(pairs, min(3, len(pairs))))
+    else:
+        chosen = {pair for pair in pairs if chance(random, 3)}
+    names = [f"l{i}" for i in range(num_layers)]
+    random.shuffle(names)
+
+    def by_tp(*presets: str) -> dict[int, int]:
+        if preset not in presets or chance(random, 2):
+            return {}
+        return {tp: random.choice(_SIZES) for tp in some(random, (1, 2, 4))}
+
+    edges = tuple(
+        Edge(
+            source=names[source],
+            target=names[target],
+            bytes_per_sample=random.choice(_SIZES),
+            bytes_per_sample_by_tp=by_tp("nest-artifact"),
+            source_extra_bytes_by_tp=by_tp("piper"),
+            target_extra_bytes_by_tp=by_tp("piper"),
+        )
+        for source, target in sorted(chosen)
+    )
+    # the order of the file need not be topological
+    order = list(names)
+    if chance(random, 2):
+        random.shuffle(order)
+    return Graph(
+        kinds=kinds,
+        layers=tuple(
+            Layer(id=name, kind=random.choice(kinds).name) for name in order
+        ),
+        edges=edges,
+    )
+
+
+def draw_calls(
+    random: Random, tp: int, cp: int, ep: int
+) -> tuple[CollectiveCall, ...]:
+    sizes = {"tp": tp, "cp": cp, "ep": ep, "dp": 2}
+    axes = [axis for axis in AXES if sizes[axis] > 1]
+    return tuple(
+        CollectiveCall(
+            kind=cast("CollectiveKind", random.choice(COLLECTIVES)),
+            axis=cast("Axis", random.choice(axes)),
+            phase=random.choice(("forward", "backward")),
+            size_bytes=random.choice(_SIZES),
+            count=random.choice((1, 1, 2, 3)),
+        )
+        for _ in range(random.choice((0, 1, 2, 3)))
+    )
+
+
+def draw_activations(
+    random: Random, job: Job, piper: bool
+) -> tuple[Activations, ...]:
+    return tuple(
+        Activations(
+            recompute=choice,
+            kept_bytes=random.choice(_SIZES),
+            extra_ns=(time_ns(random, 60) if choice == "selective" else 0.0),
+            working_bytes=0 if piper else random.choice((0, 0, 30, 81)),
+            static_bytes=random.choice((0, 0, 500)),
+        )
+        for choice in (RECOMPUTE[:2] if chance(random, 5) else job.recompute)
+    )
+
+
+def draw_kind(
+    random: Random,
+    name: str,
+    keys: list[tuple[int, int, int, int]],
+    job: Job,
+    preset: str,
+) -> LayerKind:
+    piper = preset == "piper"
+    costs: list[LayerCost] = []
+    for tp, cp, ep, samples in keys:
+        if len(costs) > 1 and chance(random, 8):
+            continue
+        costs.append(
+            LayerCost(
+                tp=tp,
+                cp=cp,
+                ep=ep,
+                samples=samples,
+                forward_ns=time_ns(random, 300),
+                backward_ns=time_ns(random, 600),
+                weight_bytes=random.choice(_WEIGHTS),
+                expert_weight_bytes=(0 if piper else random.choice(_WEIGHTS)),
+                working_bytes=0 if piper else random.choice((0, 30, 81)),
+                activations=draw_activations(random, job, piper),
+                collectives=() if piper else draw_calls(random, tp, cp, ep),
+            )
+        )
+    return LayerKind(name=name, costs=tuple(costs))
+
+
+# Clusters
+
+
+def draw_network(random: Random, num_devices: int, preset: str) -> Hierarchy:
+    if preset == "piper":
+        return Hierarchy(
+            levels=(
+                Level(
+                    fan_out=num_devices,
+                    bandwidth_bytes_per_s=random.choice((1e9, 3e8, 7.7e8)),
+                ),
+            )
+        )
+    fan_outs = [
+        random.choice((1, 2, 2, 3, 4))
+        for _ in range(random.choice((0, 1, 1, 2)))
+    ]
+    fan_outs.append(-(-num_devices // math.prod(fan_outs)))
+    fan_outs[-1] += random.choice((0, 1))
+    return Hierarchy(
+        levels=tuple(
+            Level(
+                fan_out=fan_out,
+                bandwidth_bytes_per_s=random.choice(
+                    (4e9, 1e9, 1e9, 3e8, 7.7e8, 1e8)
+                ),
+                latency_ns=random.choice((0.0, 1.5, 20.0, 0.1, 100.0)),
+                launch_ns=random.choice((0.0, 0.0, 3.3, 50.0)),
+                peer_bandwidth_bytes_per_s=random.choice(
+                    (None, None, 1e8, 3.3e8, 2e9)
+                ),
+            )
+            for fan_out in fan_outs
+        ),
+        algorithms=random.choice(("best", "nccl")),
+    )
+
+
+# Jobs
+
+
+def draw_job(random: Random, preset: str) -> Job:
+    recompute = some(random, RECOMPUTE)
+    micro_batches = random.choice(((1,), (2,), (4,), (6,), (1, 2), (2, 4)))
+    batch = max(micro_batches) * random.choice((1, 2, 3, 4, 6, 8))
+    optimizer = Optimizer(
+        weight_bytes=random.choice((1, 2, 3, 4)),
+        gradient_bytes=random.choice((0, 2, 4, 5)),
+        state_bytes=random.choice((0, 3, 12)),
+        buffer_bytes=random.choice((0, 0, 0.5, 4)),
+    )
+    if preset == "piper":
+        return Job(
+            global_batch=min(micro_batches) * random.choice((1, 2, 4, 6, 12)),
+            micro_batches=micro_batches[:1],
+            optimizer=optimizer,
+            recompute=recompute,
+            replicas=(1,),
+            model_flops_per_sample=random.choice((None, 1e6)),
+        )
+    uneven = chance(random, 4)
+    if uneven:
+        batch += random.choice((0, 1, 2))
+    fields: dict[str, Any] = {
+        "global_batch": batch,
+        "micro_batches": micro_batches,
+        "optimizer": optimizer,
+        "schedule": random.choice(("1f1b", "1f1b", "gpipe")),
+        "zero": some(random, (0, 1, 2, 3)),
+        "recompute": recompute,
+        "uneven_batches": uneven,
+        "gradient_sync_overlap": random.choice((0.0, 0.0, 0.3, 1.0)),
+        "model_flops_per_sample": random.choice((None, 1e6)),
+    }
+    for degrees in (
+        "replicas",
+        "data_parallel",
+        "pipeline_parallel",
+        "tensor_parallel",
+        "context_parallel",
+        "expert_parallel",
+    ):
+        if chance(random, 8):
+            fields[degrees] = some(random, (1, 2, 3, 4))
+    if preset == "standard":
+        fields["sequence_parallel"] = chance(random, 2)
+        fields["granularity"] = random.choice(("stage", "layer"))
+        if chance(random, 2):
+            fields["overlap"] = {
+                name: random.choice(_FRACTIONS)
+                for name in some(random, OVERLAP)
+            }
+        fields["distributed_optimizer"] = chance(random, 3)
+        if fields["schedule"] == "1f1b" and chance(random, 2):
+            fields["virtual_stages"] = some(random, (1, 2, 3))
+    return Job(**fields)
+
+
+def draw_keys(
+    random: Random, job: Job, preset: str, num_devices: int
+) -> list[tuple[int, int, int, int]]:
+    """Draw the keys (tp, cp, ep, samples) that have costs."""
+    if preset == "piper":
+        return [(tp, 1, 1, job.micro_batches[0]) for tp in (1, 2, 4)]
+    widths = [(1, 1, 1)]
+    others = [
+        (tp, cp, ep)
+        for tp in (1, 2, 3, 4)
+        for cp in (1, 2, 3)
+        for ep in (1, 2, 3, 4)
+        if tp * cp <= num_devices
+    ]
+    widths += random.sample(others, min(len(others), random.choice((2, 4))))
+    return [
+        (tp, cp, ep, samples)
+        for tp, cp, ep in sorted(set(widths))
+        for samples in range(1, max(job.micro_batches) + 1)
+        if any(batch % samples == 0 for batch in job.micro_batches)
+    ]
+
+
+# Problems
+
+
+def draw_problem(
+    random: Random,
+    preset: str,
+    *,
+    most_devices: int = 24,
+    most_layers: int = 8,
+) -> Problem:
+    job = draw_job(random, preset)
+    num_devices = random.choice(
+        [n for n in (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 24) if n <= most_devices]
+    )
+    num_layers = random.randint(1, most_layers)
+    keys = draw_keys(random, job, preset, num_devices)
+    kinds = tuple(
+        draw_kind(random, f"k{i}", keys, job, preset)
+        for i in range(random.choice((1, 2, 3)))
+    )
+    return Problem(
+        graph=draw_graph(random, num_layers, kinds, preset),
+        cluster=Cluster(
+            num_devices=num_devices,
+            device=Device(
+                memory_bytes=2**40,
+                hbm_bytes_per_s=random.choice((None, 2e9, 7e9)),
+                peak_flops=random.choice(({}, {"bf16": 1e12})),
+                reserve_bytes=random.choice((0, 0, 1234)),
+            ),
+            topology=draw_network(random, num_devices, preset),
+        ),
+        job=job,
+        preset=preset,
+        quantum_ps=random.choice((1000, 1000, 1, 250, 7, 3000)),
+    )
+
+
+def with_memory(problem: Problem, memory_bytes: int) -> Problem:
+    device = problem.cluster.device
+    device = replace(
+        device, memory_bytes=max(device.reserve_bytes, memory_bytes)
+    )
+    return replace(problem, cluster=replace(problem.cluster, device=device))
+
+
+# Plans
+
+
+def draw_order(random: Random, graph: Graph) -> list[str]:
+    """Draw a topological order."""
+    left = [str(x.id) for x in graph.layers]
+    edges = [(str(e.source), str(e.target)) for e in graph.edges]
+    order = []
+    while left:
+        name = random.choice(
+            [
+                name
+                for name in left
+                if not any(t == name and s in left for s, t in edges)
+            ]
+        )
+        left.remove(name)
+        order.append(name)
+    return order
+
+
+def draw_strategies(
+    random: Random, problem: Problem, micro_batch: int, dps: list[int]
+) -> list[Strategy]:
+    """List strategies with a cost for some kind, as far as allowed."""
+    job = problem.job
+    found = []
+    keys = sorted(
+        {
+            (cost.tp, cost.cp, cost.ep, cost.samples)
+            for kind in problem.graph.kinds
+            for cost in kind.costs
+        }
+    )
+    for tp, cp, ep, samples in keys:
+        for dp in dps:
+            if problem.preset != "piper" and dp * samples != micro_batch:
+                continue
+            if (dp * cp) % ep or dp * tp * cp > problem.cluster.num_devices:
+                continue
+            if any(
+                allowed is not None and degree not in allowed
+                for degree, allowed in (
+                    (dp, job.data_parallel),
+                    (tp, job.tensor_parallel),
+                    (cp, job.context_parallel),
+                    (ep, job.expert_parallel),
+                )
+            ):
+                continue
+            found += [
+                Strategy(
+                    dp=dp, tp=tp, cp=cp, ep=ep, zero=zero, recompute=recompute
+                )
+                for zero in job.zero
+                for recompute in job.recompute
+            ]
+    return found
+
+
+def draw_plan(random: Random, problem: Problem) -> Plan | None:
+    """Draw a plan, mostly a legal one; ``None`` if the draws do not fit."""
+    job = problem.job
+    num_devices = problem.cluster.num_devices
+    micro_batch = random.choice(job.micro_batches)
+    replicas = 1
+    if problem.preset != "piper":
+        replicas = random.choice(
+            [
+                r
+                for r in range(1, num_devices + 1)
+                if job.uneven_batches
+                or job.global_batch % (r * micro_batch) == 0
+            ]
+            or [1]
+        )
+    count = -(-job.global_batch // (replicas * micro_batch))
+    pitch = num_devices // replicas
+    order = draw_order(random, problem.graph)
+    virtual = random.choice(job.virtual_stages)
+    if virtual > 1:
+        sizes = [
+            s
+            for s in range(2, len(order) // virtual + 1)
+            if count % s == 0 and s <= pitch
+        ]
+        if not sizes:
+            return None
+        num_blocks = random.choice(sizes)
+    else:
+        num_blocks = random.randint(1, min(len(order), pitch))
+    num_parts = num_blocks * virtual
+    cuts = sorted(random.sample(range(1, len(order)), num_parts - 1))
+    pieces = [
+        order[start:end]
+        for start, end in itertools.pairwise([0, *cuts, len(order)])
+    ]
+    dps = list(range(1, micro_batch + 1))
+    if problem.preset == "piper":
+        dps = [dp for dp in range(1, num_devices + 1) if count % dp == 0]
+    allowed = draw_strategies(random, problem, micro_batch, dps)
+    if job.distributed_optimizer and chance(random, 2):
+        distributed = True
+        allowed = [x for x in allowed if x.zero < 2]
+    else:
+        distributed = False
+    alike = problem.preset == "nest-artifact" or chance(random, 4)
+    stages: list[Stage] = []
+    left = pitch
+    shared: Strategy | None = None
+    for number, piece in enumerate(pieces):
+        block = number % num_blocks
+        if number < num_blocks:
+            room = left - (num_blocks - number - 1)
+            fitting = [x for x in allowed if x.dp * x.tp * x.cp <= room]
+            # wide ones are rare; ask for one every other time
+            widest = max((x.dp * x.tp * x.cp for x in fitting), default=0)
+            if chance(random, 2):
+                fitting = [
+                    x for x in fitting if x.dp * x.tp * x.cp * 2 > widest
+                ]
+        else:
+            size = stages[block].devices
+            fitting = [x for x in allowed if x.dp * x.tp * x.cp == size]
+        if alike and shared is not None:
+            fitting = [x for x in fitting if x == shared]
+        fitting = [
+            x for x in fitting if _have_costs(problem, piece, x, micro_batch)
+        ]
+        if not fitting:
+            return None
+        first = random.choice(fitting)
+        shared = shared or first
+        devices = first.dp * first.tp * first.cp
+        chosen = [first] * len(piece)
+        if problem.preset != "nest-artifact" and chance(random, 2):
+            chosen = [
+                random.choice(
+                    [
+                        x
+                        for x in allowed
+                        if x.dp * x.tp * x.cp == devices
+                        and _have_costs(problem, [name], x, micro_batch)
+                        and (
+                            problem.preset != "piper"
+                            or (x.dp, x.tp) == (first.dp, first.tp)
+                        )
+                    ]
+                )
+                for name in piece
+            ]
+        names = list(piece)
+        if chance(random, 2):
+            pairs = list(zip(names, chosen, strict=True))
+            random.shuffle(pairs)
+            names = [name for name, _ in pairs]
+            chosen = [strategy for _, strategy in pairs]
+        if len(set(chosen)) == 1:
+            stages.append(
+                Stage(layers=tuple(names), devices=devices, strategy=first)
+            )
+        else:
+            stages.append(
+                Stage(
+                    layers=tuple(names),
+                    devices=devices,
+                    strategies=tuple(chosen),
+                )
+            )
+        if number < num_blocks:
+            left -= devices
+    return Plan(
+        replicas=replicas,
+        micro_batch=micro_batch,
+        stages=tuple(stages),
+        virtual_stages=virtual,
+        overlap=some(random, tuple(job.overlap)) if job.overlap else (),
+        distributed_optimizer=distributed,
+    )
+
+
+def _have_costs(
+    problem: Problem, names: list[str], strategy: Strategy, micro_batch: int
+) -> bool:
+    """Return whether all layers have a cost for a strategy."""
+    samples = micro_batch
+    if problem.preset != "piper":
+        samples //= strategy.dp
+    costs = [cost_of(problem, name, strategy, samples) for name in names]
+    return all(
+        cost is not None
+        and activations_of(cost, strategy.recompute) is not None
+        for cost in costs
+    )
+
+
+# Plans that may be illegal
+
+
+def spoil(random: Random, problem: Problem, plan: Plan) -> Plan:
+    """Change one thing, which may or may not break a rule."""
+    stages = list(plan.stages)
+    number = random.randrange(len(stages))
+    stage = stages[number]
+    what = random.choice(
+        (
+            "replicas",
+            "micro_batch",
+            "virtual_stages",
+            "overlap",
+            "distributed_optimizer",
+            "swap",
+            "drop",
+            "repeat",
+            "stranger",
+            "merge",
+            "degrees",
+            "zero",
+            "recompute",
+            "ep",
+        )
+    )
+    try:
+        if what in ("replicas", "micro_batch", "virtual_stages"):
+            number = random.choice((1, 2, 3, 4, 5, 8, 30))
+            return replace(plan, **{what: number})
+        if what == "overlap":
+            return replace(plan, overlap=some(random, OVERLAP))
+        if what == "distributed_optimizer":
+            return replace(
+                plan, distributed_optimizer=not plan.distributed_optimizer
+            )
+        if what == "swap":
+            other = random.randrange(len(stages))
+            stages[number], stages[other] = stages[other], stage
+        elif what == "drop":
+            stages.pop(number)
+        elif what == "repeat":
+            stages.insert(number, stage)
+        elif what == "stranger":
+            layers = (*stage.layers[:-1], random.choice(("?", "l0", "l1")))
+            stages[number] = replace(stage, layers=layers)
+        elif what == "merge" and number:
+            before = stages.pop(number - 1)
+            stages[number - 1] = replace(
+                stage, layers=(*before.layers, *stage.layers)
+            )
+        elif stage.strategy is not None:
+            old = stage.strategy
+            if what == "degrees":
+                dp, tp, cp = random.sample((old.dp, old.tp, old.cp), 3)
+                new = replace(old, dp=dp, tp=tp, cp=cp)
+            elif what == "zero":
+                new = replace(old, zero=random.randrange(4))
+            elif what == "recompute":
+                new = replace(old, recompute=random.choice(RECOMPUTE))
+            else:
+                new = replace(old, ep=random.choice((1, 2, 3, 4)))
+            stages[number] = replace(stage, strategy=new)
+        if not stages:
+            return plan
+        return replace(plan, stages=tuple(stages))
+    except ValueError:
+        return plan  # the records themselves refuse it
+
+
+# Pairs
+
+
+def draw_pair(
+    random: Random, preset: str | None = None
+) -> tuple[Problem, Plan]:
+    """Draw a problem and a plan; about one in eight plans is illegal.
+
+    The plan fits the memory exactly, lacks one byte, or has plenty.
+    """
+    if preset is None:
+        preset = random.choice(
+            ("standard",) * 6 + ("nest-artifact", "nest-artifact", "piper")
+        )
+    plan = None
+    while plan is None:
+        problem = draw_problem(random, preset)
+        for _ in range(4):
+            plan = draw_plan(random, problem)
+            if plan is not None:
+                break
+    if chance(random, 6):
+        plan = spoil(random, problem, plan)
+    capacity = random.choice(("plenty", "plenty", "exact", "short"))
+    if capacity != "plenty":
+        try:
+            blocks = score(problem, plan).blocks
+        except IllegalPlan:
+            return problem, plan
+        need = max(block.memory_bytes for block in blocks)
+        problem = with_memory(problem, need - (capacity == "short"))
+    return problem, plan

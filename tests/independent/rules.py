@@ -1,0 +1,166 @@
+"""Which plans are legal, by docs/cost-model.md, section *Plans*."""
+
+from __future__ import annotations
+
+from nest.ir import Activations, LayerCost, Plan, Problem, Stage, Strategy
+
+
+class IllegalPlan(Exception):
+    """The plan breaks a rule; ``args`` are the rules."""
+
+
+def batches(problem: Problem, plan: Plan) -> int:
+    """Return ``M``, the micro-batches of a replica."""
+    job = problem.job
+    return -(-job.global_batch // (plan.replicas * plan.micro_batch))
+
+
+def num_blocks(plan: Plan) -> int:
+    return len(plan.stages) // plan.virtual_stages
+
+
+def strategies_of(stage: Stage) -> dict[str, Strategy]:
+    """Return the strategy of every layer, by the text of its id."""
+    names = [str(x) for x in stage.layers]
+    if stage.strategies is not None:
+        return dict(zip(names, stage.strategies, strict=True))
+    assert stage.strategy is not None
+    return dict.fromkeys(names, stage.strategy)
+
+
+def cost_of(
+    problem: Problem, layer: str, strategy: Strategy, samples: int
+) -> LayerCost | None:
+    """Return the entry of the table of the layer's kind, if there is one."""
+    for node in problem.graph.layers:
+        if str(node.id) == layer:
+            kind = node.kind
+    for table in problem.graph.kinds:
+        if table.name == kind:
+            for cost in table.costs:
+                if (cost.tp, cost.cp, cost.ep, cost.samples) == (
+                    strategy.tp,
+                    strategy.cp,
+                    strategy.ep,
+                    samples,
+                ):
+                    return cost
+    return None
+
+
+def activations_of(cost: LayerCost, recompute: str) -> Activations | None:
+    for entry in cost.activations:
+        if entry.recompute == recompute:
+            return entry
+    return None
+
+
+def samples_per_rank(problem: Problem, plan: Plan, strategy: Strategy) -> int:
+    """Return the samples of a cost key: ``B/dp``, under piper ``B``."""
+    if problem.preset == "piper":
+        return plan.micro_batch
+    return plan.micro_batch // strategy.dp
+
+
+def broken_rules(problem: Problem, plan: Plan) -> list[str]:
+    """Return what makes the plan illegal; nothing if it is legal."""
+    job = problem.job
+    broken = []
+
+    def rule(name: str, holds: bool) -> None:
+        if not holds:
+            broken.append(name)
+
+    replicas, micro_batch = plan.replicas, plan.micro_batch
+    num_devices = problem.cluster.num_devices
+    rule("1 <= R <= N", 1 <= replicas <= num_devices)
+    rule("replicas", job.replicas is None or replicas in job.replicas)
+    rule("micro_batches", micro_batch in job.micro_batches)
+    rule(
+        "RB divides A",
+        job.uneven_batches or job.global_batch % (replicas * micro_batch) == 0,
+    )
+    blocks = num_blocks(plan)
+    used = sum(stage.devices for stage in plan.stages[:blocks])
+    rule("devices", used <= num_devices // replicas)
+    rule(
+        "pipeline_parallel",
+        job.pipeline_parallel is None or blocks in job.pipeline_parallel,
+    )
+    # every layer in exactly one stage, no edge backwards
+    where: dict[str, int] = {}
+    for number, stage in enumerate(plan.stages):
+        for layer in stage.layers:
+            rule("layer twice", str(layer) not in where)
+            where[str(layer)] = number
+    known = {str(layer.id) for layer in problem.graph.layers}
+    rule("layers", set(where) == known)
+    if set(where) == known:
+        for edge in problem.graph.edges:
+            rule(
+                "edge backwards",
+                where[str(edge.source)] <= where[str(edge.target)],
+            )
+    for stage in plan.stages:
+        for layer, strategy in strategies_of(stage).items():
+            if layer in known:
+                broken += _broken_by(problem, plan, layer, strategy)
+    # extensions
+    rule("virtual_stages", plan.virtual_stages in job.virtual_stages)
+    if plan.virtual_stages > 1:
+        rule("interleaved: 1f1b", job.schedule == "1f1b")
+        rule("interleaved: S >= 2", blocks >= 2)
+        rule("interleaved: S divides M", batches(problem, plan) % blocks == 0)
+    rule("overlap", set(plan.overlap) <= set(job.overlap))
+    everywhere = [
+        strategy
+        for stage in plan.stages
+        for strategy in strategies_of(stage).values()
+    ]
+    if plan.distributed_optimizer:
+        rule("distributed_optimizer", job.distributed_optimizer)
+        rule(
+            "distributed_optimizer: zero",
+            all(strategy.zero <= 1 for strategy in everywhere),
+        )
+    if problem.preset == "nest-artifact":
+        rule("one strategy", len(set(everywhere)) == 1)
+    if problem.preset == "piper":
+        rule("R = 1", replicas == 1)
+        degrees = []
+        for stage in plan.stages:
+            shared = {(x.dp, x.tp) for x in strategies_of(stage).values()}
+            rule("one dp and tp per stage", len(shared) == 1)
+            degrees.append(next(iter(shared))[0])
+        rule("dp of all stages <= M", sum(degrees) <= batches(problem, plan))
+    return broken
+
+
+def _broken_by(
+    problem: Problem, plan: Plan, layer: str, strategy: Strategy
+) -> list[str]:
+    """Return what is wrong with the strategy of a layer."""
+    job = problem.job
+    broken = []
+    for field, allowed in (
+        ("dp", job.data_parallel),
+        ("tp", job.tensor_parallel),
+        ("cp", job.context_parallel),
+        ("ep", job.expert_parallel),
+        ("zero", job.zero),
+        ("recompute", job.recompute),
+    ):
+        if allowed is not None and getattr(strategy, field) not in allowed:
+            broken.append(field)
+    if problem.preset == "piper":
+        if batches(problem, plan) % strategy.dp:
+            broken.append("dp divides M")
+    elif plan.micro_batch % strategy.dp:
+        return [*broken, "dp divides B"]
+    samples = samples_per_rank(problem, plan, strategy)
+    cost = cost_of(problem, layer, strategy, samples)
+    if cost is None:
+        broken.append("no cost")
+    elif activations_of(cost, strategy.recompute) is None:
+        broken.append("no activations")
+    return broken

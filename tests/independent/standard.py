@@ -1,0 +1,783 @@
+"""The preset ``standard``, written from docs/cost-model.md alone.
+
+Naive on purpose: groups are lists of devices, every collective is priced
+where it occurs, nothing is kept for later. Names and sections are those of
+the page.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from nest.ir import LayerCost, Plan, Problem, Strategy
+from tests.independent import network
+from tests.independent.record import (
+    MEMORY,
+    BlockRecord,
+    Record,
+    StageRecord,
+)
+from tests.independent.rules import (
+    activations_of,
+    batches,
+    cost_of,
+    num_blocks,
+    samples_per_rank,
+    strategies_of,
+)
+
+# Integers and floats
+
+
+def rounded(problem: Problem, ns: float) -> int:
+    """Return a time in quanta, half up."""
+    return math.floor(ns * 1000.0 / problem.quantum_ps + 0.5)
+
+
+def up(dividend: int, divisor: int) -> int:
+    return -(-dividend // divisor)
+
+
+# Groups
+
+
+def sizes_and_strides(strategy: Strategy) -> dict[str, tuple[int, int]]:
+    """Return size and stride of the groups of every axis."""
+    dp, tp, cp, ep = strategy.dp, strategy.tp, strategy.cp, strategy.ep
+    return {
+        "tp": (tp, 1),
+        "cp": (cp, tp),
+        "dp": (dp, tp * cp),
+        "ep": (ep, tp),
+        "data": (dp * cp, tp),
+        "expert-data": (dp * cp // ep, tp * ep),
+    }
+
+
+def groups(
+    strategy: Strategy, axis: str, starts: list[int]
+) -> list[list[int]]:
+    """Return the groups of an axis in the blocks that begin at ``starts``."""
+    devices = strategy.dp * strategy.tp * strategy.cp
+    if axis == "replicas":
+        return [[start + rank for start in starts] for rank in range(devices)]
+    if axis in ("sync", "expert-sync"):
+        own = "data" if axis == "sync" else "expert-data"
+        return [
+            [start + rank for start in starts for rank in group]
+            for group in groups(strategy, own, [0])
+        ]
+    size, stride = sizes_and_strides(strategy)[axis]
+    return [
+        [start + tile + j + member * stride for member in range(size)]
+        for start in starts
+        for tile in range(0, devices, size * stride)
+        for j in range(stride)
+    ]
+
+
+# Layers
+
+
+@dataclass
+class LayerOfStage:
+    """A layer where it runs: its cost entry, its strategy, its blocks."""
+
+    problem: Problem
+    plan: Plan
+    name: str
+    strategy: Strategy
+    starts: list[int]
+
+    @property
+    def cost(self) -> LayerCost:
+        cost = cost_of(
+            self.problem,
+            self.name,
+            self.strategy,
+            samples_per_rank(self.problem, self.plan, self.strategy),
+        )
+        assert cost is not None
+        return cost
+
+    def collective(self, kind: str, axis: str, size_bytes: int) -> float:
+        """Return the time of the slowest group of an axis, in ns."""
+        return max(
+            network.collective(
+                self.problem.cluster.topology, kind, group, size_bytes
+            )
+            for group in groups(self.strategy, axis, self.starts)
+        )
+
+    # Sizes: of dense weights, then of experts
+
+    @property
+    def weights(self) -> tuple[int, int]:
+        return (self.cost.weight_bytes, self.cost.expert_weight_bytes)
+
+    @property
+    def gradients(self) -> tuple[int, int]:
+        optimizer = self.problem.job.optimizer
+        dense, expert = self.weights
+        return (
+            up(dense * optimizer.gradient_bytes, optimizer.weight_bytes),
+            up(expert * optimizer.gradient_bytes, optimizer.weight_bytes),
+        )
+
+    @property
+    def state(self) -> tuple[int, int]:
+        optimizer = self.problem.job.optimizer
+        dense, expert = self.weights
+        return (
+            up(dense * optimizer.state_bytes, optimizer.weight_bytes),
+            up(expert * optimizer.state_bytes, optimizer.weight_bytes),
+        )
+
+    @property
+    def buffers(self) -> tuple[int, int]:
+        optimizer = self.problem.job.optimizer
+        dense, expert = self.weights
+        return (
+            math.ceil(dense * optimizer.buffer_bytes / optimizer.weight_bytes),
+            math.ceil(
+                expert * optimizer.buffer_bytes / optimizer.weight_bytes
+            ),
+        )
+
+    @property
+    def sharing(self) -> tuple[int, int]:
+        """Ranks ``z`` of a replica that share dense weights, experts."""
+        ranks = self.strategy.dp * self.strategy.cp
+        return (ranks, ranks // self.strategy.ep)
+
+    # Passes
+
+    def computation(self, phase: str) -> float:
+        if phase == "forward":
+            return self.cost.forward_ns
+        return self.cost.backward_ns
+
+    def calls(self, phase: str) -> list[tuple[str, float]]:
+        """Return axis and time ``x`` of every collective of a pass."""
+        return [
+            (
+                call.axis,
+                call.count
+                * self.collective(call.kind, call.axis, call.size_bytes),
+            )
+            for call in self.cost.collectives
+            if call.phase == phase
+        ]
+
+    def gather_ns(self) -> float:
+        """Return ``a_dense + a_expert``."""
+        if self.strategy.zero < 3:
+            return 0.0
+        dense, expert = self.weights
+        return self.collective("all-gather", "data", dense) + self.collective(
+            "all-gather", "expert-data", expert
+        )
+
+    def scatter_ns(self) -> float:
+        """Return ``d_dense + d_expert``."""
+        if self.strategy.zero < 2:
+            return 0.0
+        dense, expert = self.gradients
+        return self.collective(
+            "reduce-scatter", "data", dense
+        ) + self.collective("reduce-scatter", "expert-data", expert)
+
+    def one_pass(self, phase: str, zero_ns: float | None) -> int:
+        """Return a pass, with the ZeRO traffic ``y`` in the term or not."""
+        fractions: dict[str, float] = {
+            name: self.problem.job.overlap[name] for name in self.plan.overlap
+        }
+        computation = self.computation(phase)
+        total = computation
+        hidden = 0.0
+        if zero_ns is not None:
+            total += zero_ns
+            hidden += fractions["weights"] * zero_ns
+        for axis, time in self.calls(phase):
+            total += time
+            if axis in ("tp", "cp", "ep"):
+                hidden += fractions.get(axis, 0.0) * time
+        return rounded(self.problem, total - min(computation, hidden))
+
+    def forward(self) -> int:
+        """Return what the layer adds to the forward load."""
+        if "weights" in self.plan.overlap:
+            return self.one_pass("forward", self.gather_ns())
+        return self.one_pass("forward", None) + rounded(
+            self.problem, self.gather_ns()
+        )
+
+    def backward(self) -> int:
+        """Return what it adds to the backward load, but recomputation."""
+        if "weights" in self.plan.overlap:
+            return self.one_pass(
+                "backward", self.gather_ns() + self.scatter_ns()
+            )
+        return (
+            self.one_pass("backward", None)
+            + rounded(self.problem, self.gather_ns())
+            + rounded(self.problem, self.scatter_ns())
+        )
+
+    def recomputation(self) -> int:
+        if self.strategy.recompute == "full":
+            return self.one_pass("forward", None)
+        if self.strategy.recompute == "selective":
+            entry = activations_of(self.cost, "selective")
+            assert entry is not None
+            return rounded(self.problem, entry.extra_ns)
+        return 0
+
+    # End of the step
+
+    def sync_ns(self) -> float:
+        job = self.problem.job
+        dense, expert = self.gradients
+        dense_weights, expert_weights = self.weights
+        z_dense, z_expert = self.sharing
+        zero = self.strategy.zero
+        time = 0.0
+        if self.plan.distributed_optimizer:
+            time += self.collective(
+                "reduce-scatter", "sync", dense
+            ) + self.collective("reduce-scatter", "expert-sync", expert)
+            time += self.collective(
+                "all-gather", "sync", dense_weights
+            ) + self.collective("all-gather", "expert-sync", expert_weights)
+        elif zero == 0:
+            time += self.collective("all-reduce", "sync", dense)
+            time += self.collective("all-reduce", "expert-sync", expert)
+        else:
+            if zero == 1:
+                time += self.collective(
+                    "reduce-scatter", "data", dense
+                ) + self.collective("reduce-scatter", "expert-data", expert)
+            if zero in (1, 2):
+                time += self.collective(
+                    "all-gather", "data", dense_weights
+                ) + self.collective(
+                    "all-gather", "expert-data", expert_weights
+                )
+            time += self.collective(
+                "all-reduce", "replicas", up(dense, z_dense)
+            )
+            time += self.collective(
+                "all-reduce", "replicas", up(expert, z_expert)
+            )
+        return time * (1.0 - job.gradient_sync_overlap)
+
+    def update_ns(self) -> float:
+        bandwidth = self.problem.cluster.device.hbm_bytes_per_s
+        if bandwidth is None:
+            return 0.0
+        if self.plan.distributed_optimizer:
+            shares = self.sharing_with_replicas
+        elif self.strategy.zero >= 1:
+            shares = self.sharing
+        else:
+            shares = (1, 1)
+        traffic = 0
+        for gradient, weight, state, z in zip(
+            self.gradients, self.weights, self.state, shares, strict=True
+        ):
+            traffic += up(gradient, z) + 2 * up(weight, z) + 2 * up(state, z)
+        return traffic / bandwidth * 1e9
+
+    @property
+    def sharing_with_replicas(self) -> tuple[int, int]:
+        dense, expert = self.sharing
+        return (self.plan.replicas * dense, self.plan.replicas * expert)
+
+    # Memory, but for what is kept
+
+    def memory(self) -> dict[str, int]:
+        zero = self.strategy.zero
+
+        def shards(sizes: tuple[int, int], sharing: tuple[int, int]) -> int:
+            return sum(map(up, sizes, sharing))
+
+        parts = dict.fromkeys(MEMORY, 0)
+        parts["weight_bytes"] = shards(
+            self.weights, self.sharing if zero == 3 else (1, 1)
+        )
+        parts["gradient_bytes"] = shards(
+            self.gradients, self.sharing if zero >= 2 else (1, 1)
+        )
+        if self.plan.distributed_optimizer:
+            of_state = self.sharing_with_replicas
+        else:
+            of_state = self.sharing if zero >= 1 else (1, 1)
+        parts["state_bytes"] = shards(self.state, of_state)
+        entry = activations_of(self.cost, self.strategy.recompute)
+        assert entry is not None
+        parts["buffer_bytes"] = sum(self.buffers) + entry.static_bytes
+        working = self.cost.working_bytes + entry.working_bytes
+        for weight, gradient, z in zip(
+            self.weights, self.gradients, self.sharing, strict=True
+        ):
+            if z > 1 and zero == 3:
+                working += weight
+            if z > 1 and zero >= 2:
+                working += gradient
+        parts["working_bytes"] = working
+        return parts
+
+    @property
+    def kept_bytes(self) -> int:
+        entry = activations_of(self.cost, self.strategy.recompute)
+        assert entry is not None
+        return entry.kept_bytes
+
+
+def whole_memory(
+    problem: Problem, layers: Iterable[LayerOfStage], kept_bytes: int
+) -> dict[str, int]:
+    """Return the parts of the memory of some layers together."""
+    total = dict.fromkeys(MEMORY, 0)
+    for layer in layers:
+        for part, size in layer.memory().items():
+            if part == "working_bytes":
+                total[part] = max(total[part], size)
+            else:
+                total[part] += size
+    total["kept_bytes"] = kept_bytes
+    total["reserve_bytes"] = problem.cluster.device.reserve_bytes
+    return total
+
+
+# Stages
+
+
+@dataclass
+class Part:
+    """A stage of a plan, or a chunk of an interleaved one.
+
+    ``layers`` are in the order in which they run; ``offset`` and ``size``
+    are of its block.
+    """
+
+    number: int
+    offset: int
+    size: int
+    layers: list[LayerOfStage]
+
+
+def run_order(problem: Problem, names: Iterable[str]) -> list[str]:
+    """Return layers sources first, ties in the order of the file."""
+    wanted = set(names)
+    left = [str(x.id) for x in problem.graph.layers if str(x.id) in wanted]
+    edges = [(str(e.source), str(e.target)) for e in problem.graph.edges]
+    order = []
+    while left:
+        name = next(
+            name
+            for name in left
+            if not any(t == name and s in left for s, t in edges)
+        )
+        left.remove(name)
+        order.append(name)
+    return order
+
+
+def replica_starts(problem: Problem, plan: Plan) -> list[int]:
+    pitch = problem.cluster.num_devices // plan.replicas
+    return [replica * pitch for replica in range(plan.replicas)]
+
+
+def parts_of(problem: Problem, plan: Plan) -> list[Part]:
+    """Place the stages side by side, chunk ``i`` on block ``i mod S``."""
+    blocks = num_blocks(plan)
+    parts = []
+    for number, stage in enumerate(plan.stages):
+        block = number % blocks
+        offset = sum(x.devices for x in plan.stages[:block])
+        starts = [x + offset for x in replica_starts(problem, plan)]
+        strategies = strategies_of(stage)
+        parts.append(
+            Part(
+                number=number,
+                offset=offset,
+                size=stage.devices,
+                layers=[
+                    LayerOfStage(problem, plan, name, strategies[name], starts)
+                    for name in run_order(problem, strategies)
+                ],
+            )
+        )
+    return parts
+
+
+# Boundaries
+
+
+def crossing(problem: Problem, parts: list[Part], cut: int) -> dict[str, int]:
+    """Return bytes per sample of every producer across a cut.
+
+    ``cut`` is the number of parts in front of it.
+    """
+    where = {
+        layer.name: part.number for part in parts for layer in part.layers
+    }
+    tensors: dict[str, int] = {}
+    for edge in problem.graph.edges:
+        source, target = str(edge.source), str(edge.target)
+        if where[source] < cut <= where[target] and edge.bytes_per_sample > 0:
+            tensors[source] = max(
+                tensors.get(source, 0), edge.bytes_per_sample
+            )
+    return tensors
+
+
+def shards(problem: Problem, strategy: Strategy) -> int:
+    count = strategy.dp * strategy.cp
+    return count * strategy.tp if problem.job.sequence_parallel else count
+
+
+def message(problem: Problem, level: int, sizes: list[float]) -> int:
+    """Return one message of tensors of so many bytes per shard, quanta."""
+    topology = problem.cluster.topology
+    bandwidth = network.through(topology, level, 2)
+    at = topology.levels[level]
+    return rounded(problem, at.launch_ns + at.latency_ns) + sum(
+        rounded(problem, size / bandwidth * 1e9) for size in sizes
+    )
+
+
+def receive(
+    problem: Problem,
+    plan: Plan,
+    receiver: Part,
+    sender: Part,
+    strategy: Strategy,
+    tensors: dict[str, int],
+) -> int:
+    """Return the time in which a part receives the tensors of a cut."""
+    if not tensors:
+        return 0
+    block = list(range(receiver.offset, receiver.offset + receiver.size))
+    other = list(range(sender.offset, sender.offset + sender.size))
+    if other[-1] + 1 == block[0]:
+        together = [*block, other[-1]]
+    elif block[-1] + 1 == other[0]:
+        together = [*block, other[0]]
+    else:
+        together = [*block, *other]
+    over = shards(problem, strategy)
+    sizes = [size * plan.micro_batch / over for size in tensors.values()]
+    return max(
+        message(
+            problem,
+            network.lowest_level(
+                problem.cluster.topology,
+                [start + device for device in together],
+            ),
+            sizes,
+        )
+        for start in replica_starts(problem, plan)
+    )
+
+
+def strategy_changes(problem: Problem, plan: Plan, part: Part) -> list[int]:
+    """Return strategy changes inside a part: forward, backward."""
+    strategies = {layer.name: layer.strategy for layer in part.layers}
+    totals = [0, 0]
+    for edge in problem.graph.edges:
+        ends = (str(edge.target), str(edge.source))
+        if not set(ends) <= set(strategies) or edge.bytes_per_sample == 0:
+            continue
+        target, source = (strategies[end] for end in ends)
+        if (target.dp, target.tp, target.cp) == (
+            source.dp,
+            source.tp,
+            source.cp,
+        ):
+            continue
+        for phase, strategy in enumerate((target, source)):
+            size = (
+                edge.bytes_per_sample
+                * plan.micro_batch
+                / shards(problem, strategy)
+            )
+            totals[phase] += max(
+                message(
+                    problem,
+                    network.lowest_level(
+                        problem.cluster.topology,
+                        range(
+                            start + part.offset,
+                            start + part.offset + part.size,
+                        ),
+                    ),
+                    [size],
+                )
+                for start in replica_starts(problem, plan)
+            )
+    return totals
+
+
+def passing_bytes(
+    problem: Problem, plan: Plan, parts: list[Part], part: Part
+) -> int:
+    """Return the bytes of a micro-batch that only pass through a part."""
+    front = crossing(problem, parts, part.number)
+    behind = crossing(problem, parts, part.number + 1)
+    over = shards(problem, part.layers[0].strategy)
+    return sum(
+        up(size * plan.micro_batch, over)
+        for producer, size in behind.items()
+        if producer in front
+    )
+
+
+# Schedules
+
+
+def pass_list(
+    blocks: int, chunks: int, count: int, block: int
+) -> list[tuple[str, int, int]]:
+    """Return the passes of a block of an interleaved plan.
+
+    Each is (direction, chunk of the plan, micro-batch).
+    """
+    total = count * chunks
+    forward = []
+    backward = []
+    for j in range(total):
+        turn = j // blocks % chunks
+        micro_batch = j // (blocks * chunks) * blocks + j % blocks
+        forward.append(("forward", turn * blocks + block, micro_batch))
+        backward.append(
+            ("backward", (chunks - 1 - turn) * blocks + block, micro_batch)
+        )
+    warm_up = min(total, 2 * (blocks - block - 1) + (chunks - 1) * blocks)
+    passes = forward[:warm_up]
+    for j in range(total - warm_up):
+        passes += [forward[warm_up + j], backward[j]]
+    return passes + backward[total - warm_up :]
+
+
+def critical_path(
+    lists: list[list[tuple[str, int, int]]],
+    num_chunks: int,
+    duration: Callable[[str, int], int],
+) -> int:
+    """Return when the last pass ends."""
+    ended: dict[tuple[str, int, int], int] = {}
+    todo = [list(passes) for passes in lists]
+    free = [0] * len(lists)
+    while any(todo):
+        moved = False
+        for block, passes in enumerate(todo):
+            while passes:
+                direction, chunk, micro_batch = passes[0]
+                if direction == "forward":
+                    after = ("forward", chunk - 1, micro_batch)
+                    ready = chunk == 0 or after in ended
+                elif chunk == num_chunks - 1:
+                    after = ("forward", chunk, micro_batch)
+                    ready = after in ended
+                else:
+                    after = ("backward", chunk + 1, micro_batch)
+                    ready = after in ended
+                if not ready:
+                    break
+                free[block] = max(free[block], ended.get(after, 0)) + duration(
+                    direction, chunk
+                )
+                ended[passes.pop(0)] = free[block]
+                moved = True
+        if not moved:
+            raise ValueError("schedule: expected no deadlock, got one")
+    return max(free)
+
+
+# The preset standard
+
+
+def score(problem: Problem, plan: Plan) -> Record:
+    job = problem.job
+    parts = parts_of(problem, plan)
+    count = batches(problem, plan)
+    blocks = num_blocks(plan)
+    chunks = plan.virtual_stages
+    stages = []
+    kept = []
+    for part in parts:
+        changes = strategy_changes(problem, plan, part)
+        forward = sum(layer.forward() for layer in part.layers)
+        backward = sum(
+            layer.backward() + layer.recomputation() for layer in part.layers
+        )
+        from_front = from_behind = 0
+        if part.number > 0:
+            from_front = receive(
+                problem,
+                plan,
+                part,
+                parts[part.number - 1],
+                part.layers[0].strategy,
+                crossing(problem, parts, part.number),
+            )
+        if part.number + 1 < len(parts):
+            from_behind = receive(
+                problem,
+                plan,
+                part,
+                parts[part.number + 1],
+                part.layers[-1].strategy,
+                crossing(problem, parts, part.number + 1),
+            )
+        kept.append(
+            sum(layer.kept_bytes for layer in part.layers)
+            + passing_bytes(problem, plan, parts, part)
+        )
+        stages.append(
+            StageRecord(
+                forward=forward + changes[0] + from_front,
+                backward=backward + changes[1] + from_behind,
+                receive_forward=from_front,
+                receive_backward=from_behind,
+                redistribution=sum(changes),
+                sync=0,
+                inflight=0,
+                memory={},
+            )
+        )
+    # passes in flight, and the most bytes they keep on a block
+    lists = [
+        pass_list(blocks, chunks, count, block) if chunks > 1 else []
+        for block in range(blocks)
+    ]
+    kept_of_block = []
+    inflight_of_block = []
+    for block in range(blocks):
+        if chunks > 1:
+            flying = dict.fromkeys(range(block, len(parts), blocks), 0)
+            most = most_passes = 0
+            for direction, chunk, _ in lists[block]:
+                flying[chunk] += 1 if direction == "forward" else -1
+                stages[chunk].inflight = max(
+                    stages[chunk].inflight, flying[chunk]
+                )
+                most = max(most, sum(n * kept[c] for c, n in flying.items()))
+                most_passes = max(most_passes, sum(flying.values()))
+            inflight_of_block.append(most_passes)
+            kept_of_block.append(most)
+        else:
+            if job.schedule == "gpipe":
+                stages[block].inflight = count
+            else:
+                stages[block].inflight = min(count, blocks - block)
+            inflight_of_block.append(stages[block].inflight)
+            kept_of_block.append(stages[block].inflight * kept[block])
+    # end of the step
+    blocks_of_plan = []
+    for block in range(blocks):
+        numbers = list(range(block, len(parts), blocks))
+        update_and_sync = 0
+        syncs = 0
+        for number in numbers:
+            of_chunk = 0
+            for layer in parts[number].layers:
+                if "gradients" in plan.overlap:
+                    update = rounded(problem, layer.update_ns())
+                    sync = rounded(problem, layer.sync_ns())
+                    of_chunk += update + sync
+                    syncs += sync
+                else:
+                    of_chunk += rounded(
+                        problem, layer.sync_ns() + layer.update_ns()
+                    )
+            stages[number].sync = of_chunk
+            update_and_sync += of_chunk
+        hidden = 0
+        if "gradients" in plan.overlap:
+            hidden = min(
+                math.floor(job.overlap["gradients"] * syncs + 0.5),
+                sum(stages[number].backward for number in numbers),
+            )
+        if chunks == 1:
+            stages[block].sync = update_and_sync - hidden
+        for number in numbers:
+            stages[number].memory = whole_memory(
+                problem,
+                parts[number].layers,
+                stages[number].inflight * kept[number],
+            )
+        blocks_of_plan.append(
+            BlockRecord(
+                stages=tuple(number + 1 for number in numbers),
+                load=sum(
+                    stages[number].forward + stages[number].backward
+                    for number in numbers
+                ),
+                sync=update_and_sync - hidden,
+                inflight=inflight_of_block[block],
+                memory=whole_memory(
+                    problem,
+                    [x for number in numbers for x in parts[number].layers],
+                    kept_of_block[block],
+                ),
+            )
+        )
+    # step time
+    loads = [stage.forward + stage.backward for stage in stages]
+    if chunks > 1:
+        passes = critical_path(
+            lists,
+            len(parts),
+            lambda direction, chunk: getattr(stages[chunk], direction),
+        )
+    elif job.schedule == "gpipe":
+        passes = sum(loads) + (count - 1) * (
+            max(stage.forward for stage in stages)
+            + max(stage.backward for stage in stages)
+        )
+    else:
+        passes = sum(loads) + (count - 1) * max(loads)
+    step = passes + max(block.sync for block in blocks_of_plan)
+    return record(problem, plan, step, stages, blocks_of_plan)
+
+
+def record(
+    problem: Problem,
+    plan: Plan,
+    step: int,
+    stages: list[StageRecord],
+    blocks: list[BlockRecord],
+    samples: int | None = None,
+) -> Record:
+    """Add what follows from step time and memory.
+
+    ``samples`` is what a step takes in, the global batch by default.
+    """
+    job, cluster = problem.job, problem.cluster
+    seconds = step * problem.quantum_ps / 1e12
+    if samples is None:
+        samples = job.global_batch
+    throughput = samples / seconds if step else math.inf
+    peak = cluster.device.peak_flops.get(job.dtype)
+    mfu = None
+    if peak is not None and job.model_flops_per_sample is not None and step:
+        mfu = (job.model_flops_per_sample * samples) / (
+            seconds * cluster.num_devices * peak
+        )
+    return Record(
+        step=step,
+        num_micro_batches=batches(problem, plan),
+        stages=stages,
+        blocks=blocks,
+        feasible=all(
+            block.memory_bytes <= cluster.device.memory_bytes
+            for block in blocks
+        ),
+        throughput=throughput,
+        mfu=mfu,
+    )
