@@ -17,13 +17,13 @@ from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
+from nest.cost.axes import AXES, RANK_AXES
 from nest.cost.model import CostModel
 from nest.cost.score import Score, score
 from nest.errors import InvalidPlanError
 from nest.ir.base import LayerId
 from nest.ir.plan import RECOMPUTE, Plan, Stage, Strategy
 from nest.ir.problem import Problem
-from nest.restrictions import AXES, RANK_AXES
 
 MoveVerdict = Literal["fits", "too large", "illegal"]
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from nest.cost.axes import AXES
 from nest.cost.space import cases, max_stages, stage_counts, strategies
 from nest.errors import InvalidOptionError, UnknownNameError
 from nest.ir.plan import RECOMPUTE
@@ -24,36 +25,6 @@ Restrictions = Mapping[str, tuple[Value, ...]]
 
 #: Values that a message lists at most.
 _SHOWN = 12
-
-
-class Axis(NamedTuple):
-    """One parallel axis.
-
-    Attributes
-    ----------
-    name
-        The field of a strategy that holds its degree, and its pin.
-    field
-        The field of a job with the allowed degrees.
-    meaning
-        For messages.
-    """
-
-    name: str
-    field: str
-    meaning: str
-
-
-#: Axes with devices of their own; experts are spread over some of these.
-RANK_AXES = (
-    Axis("tp", "tensor_parallel", "tensor parallel degrees"),
-    Axis("cp", "context_parallel", "context parallel degrees"),
-    Axis("dp", "data_parallel", "data parallel degrees"),
-)
-AXES = (
-    *RANK_AXES,
-    Axis("ep", "expert_parallel", "expert parallel degrees"),
-)
 
 
 class Setting(NamedTuple):

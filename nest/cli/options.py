@@ -35,10 +35,11 @@ from nest.cli.inputs import (
     write_json,
     write_record,
 )
+from nest.cost.axes import AXES
 from nest.errors import InvalidOptionError
 from nest.ir.job import GRANULARITIES
 from nest.ir.plan import RECOMPUTE
-from nest.restrictions import AXES, SETTINGS
+from nest.restrictions import SETTINGS
 from nest.versions import num_cpus
 
 if TYPE_CHECKING:
