@@ -32,7 +32,7 @@ class DpSolver:
     """Exact over all replicas, micro-batches, stages, strategies, offsets.
 
     Where the job allows interleaving, uniform interleaved plans are tried
-    after that; see :mod:`nest.dp.interleaved`.
+    after that; see :mod:`nest.search.interleaved`.
     """
 
     name: ClassVar[str] = "dp"
@@ -103,7 +103,11 @@ def _solve(
     plan: Plan | None,
 ) -> SolverOutput:
     """Search all plans, interleaved ones last."""
-    from nest.dp.interleaved import interleave, virtual_stages, without_bounds
+    from nest.search.interleaved import (
+        interleave,
+        virtual_stages,
+        without_bounds,
+    )
 
     if not virtual_stages(model.problem):
         return _search(model, sets, deadline, report, upper, plan)
@@ -193,8 +197,8 @@ def _search(
 
     if model.problem.job.granularity == "stage":
         return cases.search(model, sets, deadline, report, upper, plan)
-    from nest.dp.interleaved import without_bounds
     from nest.dp.layerwise import LayerTables
+    from nest.search.interleaved import without_bounds
 
     first = cases.search(
         model, sets, deadline, without_bounds(report), upper, plan

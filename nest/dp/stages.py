@@ -135,7 +135,7 @@ class StageTables:
                 beyond = [
                     s for node, s in tensor.consumers if not member[node]
                 ]
-                if beyond:
+                if any(beyond):
                     sizes.append(max(beyond))
         return tuple(sorted(sizes))
 

@@ -3,16 +3,16 @@
 The exact programs have one stage per block of devices. Where a job allows
 ``v > 1`` chunks per block, this search tries uniform plans: every ``(R, B)``,
 every strategy that all layers have a cost for, every ``v`` and number of
-blocks ``S``, one strategy for all blocks. Where to cut the layers into
-``S v`` chunks is up to :mod:`nest.dp.chunks`.
+blocks ``S`` that divides ``M``, one strategy for all blocks. Where to cut the
+layers into ``S v`` chunks is up to :mod:`nest.search.chunks`.
 
-Choices are taken in the order of a lower bound on their step time, and none
-whose bound is no better than a plan in hand. With ``M`` micro-batches, the
-sum ``Σ`` of the layers' loads and the heaviest of them ``t``, a block takes
-``max τ >= m = max(⌈Σ/S⌉, t)``, hence ``T >= M m + (Σ - m)/v + ⌈ΣY/S⌉``. The
-bounds leave communication out at first; then a layer costs what it does on
-its cheapest block, and every receive what the cheapest one does. ``score``
-prices every plan that is handed on.
+With the sum ``Σ`` of the layers' loads and the heaviest of them ``t``, a block
+takes ``max τ >= m = max(⌈Σ/S⌉, t)``, hence ``T >= M m + ⌈ΣY/S⌉``. Choices
+whose bound is no better than a plan in hand are left out; the others are taken
+in the order of what even chunks would take, ``(Σ - m)/v`` more. Communication
+is left out at first; then a layer costs what it does on its cheapest block,
+and every receive what the cheapest one does. ``score`` prices every plan that
+is handed on.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ import numpy as np
 from nest.cost.model import Block, CostModel
 from nest.cost.score import score
 from nest.cost.space import cases, strategies
-from nest.dp.chunks import LayerOrder, Shape, Uniform, best_plan
 from nest.dp.closed_sets import Ints
-from nest.ir.plan import Plan, Strategy
+from nest.dp.stages import INFINITE
+from nest.ir.plan import Plan
 from nest.ir.problem import Problem
+from nest.search.chunks import Cutter, LayerOrder, Shape, Uniform
 from nest.solvers.base import (
     Deadline,
     Limit,
@@ -84,35 +85,34 @@ def interleave(
     """
     if not virtual_stages(model.problem):
         return plain
-    best, plan = plain.claimed_quanta, plain.plan
+    plan, best = plain.plan, int(INFINITE)
+    if plain.claimed_quanta is not None:
+        best = plain.claimed_quanta
     queue: list[Item] = []
     for item in uniform_choices(LayerOrder.of(model)):
         if deadline.passed:
             return _output(plain, plan, best, complete=False)
         heapq.heappush(queue, item)
     while queue and not deadline.passed:
-        bound, _, uniform, shape = heapq.heappop(queue)
-        if best is not None and bound >= best:
-            queue.clear()
-        elif shape is None:
+        _, _, bound, uniform, shape = heapq.heappop(queue)
+        if bound >= best:
+            continue
+        if shape is None:
             for item in shapes(uniform):
-                if best is None or item.bound < best:
-                    heapq.heappush(queue, item)
+                heapq.heappush(queue, item)
         else:
-            found = best_plan(uniform, shape, best, deadline)
+            found = Cutter(uniform, shape, best, deadline).plan()
             if found is None:
                 continue
             verdict = score(model.problem, found, model)
-            if verdict.feasible and (
-                best is None or verdict.step_quanta < best
-            ):
+            if verdict.feasible and verdict.step_quanta < best:
                 best, plan = verdict.step_quanta, found
                 report(Progress(plan=plan, claimed_quanta=best))
     return _output(plain, plan, best, complete=not queue)
 
 
 def _output(
-    plain: SolverOutput, plan: Plan | None, best: int | None, complete: bool
+    plain: SolverOutput, plan: Plan | None, best: int, complete: bool
 ) -> SolverOutput:
     """Return a claim that is true of plain and interleaved plans."""
     details = [plain.detail, TRIED]
@@ -140,38 +140,43 @@ def _output(
 
 
 class Item(NamedTuple):
-    """What to try next; all shapes of a uniform choice if none is given."""
+    """What to try next; all shapes of a uniform choice if none is given.
 
-    bound: int
+    The first field is what even chunks would take.
+    """
+
+    estimate: int
     number: tuple[object, ...]
+    bound: int
     uniform: Uniform
     shape: Shape | None
 
 
 def uniform_choices(layers: LayerOrder) -> Iterator[Item]:
-    """Yield every case and strategy with a bound free of communication."""
+    """Yield every case and strategy, estimated without communication."""
     problem = layers.model.problem
     virtual = virtual_stages(problem)
-    choices: dict[int, list[Strategy]] = {}
     for case in cases(problem):
-        size = case.micro_batch
-        if size not in choices:
-            choices[size] = [
-                strategy
-                for strategy in strategies(problem, size)
-                if all(
-                    layers.model.available(layer, strategy, size) is None
-                    for layer in layers.representatives
-                )
-            ]
-        for strategy in choices[size]:
-            uniform = Uniform(layers, case, strategy)
-            most = uniform.most_blocks(virtual[0])
-            if uniform.fewest_blocks > most:
+        for strategy in strategies(problem, case.micro_batch):
+            if any(
+                layers.model.available(layer, strategy, case.micro_batch)
+                for layer in layers.representatives
+            ):
                 continue
-            loads, syncs = _times(uniform, [None])
-            bound = _bound(uniform, loads, syncs, 0, most, virtual[-1])
-            yield Item(int(bound), uniform.number, uniform, None)
+            uniform = Uniform(layers, case, strategy)
+            blocks = uniform.blocks(virtual[0])
+            if len(blocks):
+                loads, syncs = _times(uniform, [None])
+                bounds, even = _estimates(
+                    uniform, loads, syncs, 0, blocks, virtual[-1]
+                )
+                yield Item(
+                    int(even.min()),
+                    uniform.number,
+                    int(bounds.min()),
+                    uniform,
+                    None,
+                )
 
 
 def _times(uniform: Uniform, blocks: list[Block | None]) -> tuple[Ints, Ints]:
@@ -183,53 +188,42 @@ def _times(uniform: Uniform, blocks: list[Block | None]) -> tuple[Ints, Ints]:
     return np.min(load, axis=0)[kinds], np.min(sync, axis=0)[kinds]
 
 
-def _bound(
+def _estimates(
     uniform: Uniform,
     loads: Ints,
     syncs: Ints,
     receive: int,
-    blocks: Ints | int,
+    blocks: Ints,
     virtual: int,
-) -> Ints:
-    """Bound the step time from below for some numbers of blocks."""
+) -> tuple[Ints, Ints]:
+    """Return a bound on the step time, and what even chunks would take."""
     total = loads.sum() + 2 * receive * (blocks * virtual - 1)
     worst = np.maximum(-(-total // blocks), loads.max())
-    rest = (total - worst) // virtual
-    bound: Ints = (
-        uniform.case.num_micro_batches * worst
-        + rest
-        + -(-syncs.sum() // blocks)
-    )
-    return bound
+    bounds = uniform.case.num_micro_batches * worst
+    bounds += -(-syncs.sum() // blocks)
+    return bounds, bounds + (total - worst) // virtual
 
 
 def shapes(uniform: Uniform) -> Iterator[Item]:
-    """Yield every ``S`` and ``v`` of a uniform choice, communication counted.
-
-    The blocks hold all weights and one micro-batch at least; fewer of them
-    than that takes are left out.
-    """
+    """Yield every ``S`` and ``v`` of a uniform choice, with communication."""
     model = uniform.layers.model
     choices = virtual_stages(model.problem)
-    most = uniform.most_blocks(choices[0])
-    blocks = [uniform.block(number) for number in range(most)]
-    places = {model.aligned(block): block for block in blocks}
-    loads, syncs = _times(uniform, list(places.values()))
-    levels = {
-        model.boundary_levels(block, forward=True) for block in blocks[1:]
-    } | {model.boundary_levels(block, forward=False) for block in blocks[:-1]}
-    receive = min(int(uniform.receive(level)[1:-1].min()) for level in levels)
+    most = int(uniform.blocks(choices[0]).max())
+    places = [uniform.block(number) for number in range(most)]
+    alike = {model.aligned(block): block for block in places}
+    loads, syncs = _times(uniform, list(alike.values()))
+    pairs = [(block, block - 1) for block in range(1, most)]
+    levels = {uniform.levels(*pair) for pair in pairs}
+    levels |= {uniform.levels(*pair[::-1]) for pair in pairs}
+    receive = min(int(uniform.receive(x)[1:-1].min()) for x in levels)
     for virtual in choices:
-        most = uniform.most_blocks(virtual)
-        sizes = np.arange(uniform.fewest_blocks, most + 1)
-        allowed = model.problem.job.pipeline_parallel
-        if allowed is not None:
-            sizes = sizes[np.isin(sizes, allowed)]
-        bounds = _bound(uniform, loads, syncs, receive, sizes, virtual)
-        for size, bound in zip(sizes.tolist(), bounds.tolist(), strict=True):
+        sizes = uniform.blocks(virtual)
+        found = _estimates(uniform, loads, syncs, receive, sizes, virtual)
+        for size, bound, even in zip(sizes, *found, strict=True):
             yield Item(
-                bound,
-                (*uniform.number, size, virtual),
+                int(even),
+                (*uniform.number, int(size), virtual),
+                int(bound),
                 uniform,
-                Shape(size, virtual),
+                Shape(int(size), virtual),
             )

@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from nest.cost.model import CostModel
+from nest.cost.schedules import schedule_of
 from nest.cost.score import score
 from nest.cost.space import make_case
-from nest.dp import chunks, interleaved
-from nest.dp.interleaved import TRIED, interleave
 from nest.dp.solver import DpSolver
 from nest.errors import InvalidPlanError
 from nest.ir import Activations, Strategy
+from nest.search import chunks, interleaved
+from nest.search.interleaved import TRIED, interleave
 from nest.solvers.base import (
     Deadline,
     Limit,
@@ -113,34 +114,38 @@ def test_chunks_divide_the_bubble(allowed, step, virtual):
         assert len(output.plan.stages) == 2 * virtual
 
 
-def test_layers_of_a_block_balance_over_all_its_chunks():
-    """Loads 40, 10, 10, 40, 10, 10, 40, 40 in eight chunks: all balanced.
+def test_what_counts_is_the_critical_path():
+    """Loads 40, 10, 10, 40, 10, 10, 40, 40: balanced, but only by block.
 
-    Chunks of one layer give 40 + 10 + 10 + 40 = 100 to either block; v = 4:
-    4 · 100 + 100 / 4. Without interleaving 100 and 100 need a cut behind the
-    fourth layer: 4 · 100 + 100.
+    Chunks of one layer give 40 + 10 + 10 + 40 = 100 to either block, and
+    even chunks of 25 would take 4 · 100 + 100 / 4. These wait for each
+    other: no cut is faster than two plain stages, 4 · 100 + 100.
     """
     loads = [40, 10, 10, 40, 10, 10, 40, 40]
-    costs = [make_cost(0, load) for load in loads]
-    assert solve(chain(costs, virtual_stages=(1,))).claimed_quanta == 500
-    assert solve(chain(costs, virtual_stages=(1, 4))).claimed_quanta == 425
+    problem = chain([make_cost(0, x) for x in loads], virtual_stages=(1, 4))
+    names = [(layer.id, SINGLE) for layer in problem.graph.layers]
+    apart = replace(make_plan(*names), virtual_stages=4)
+    assert score(problem, apart).step_quanta > 500
+    assert solve(problem).claimed_quanta == 500
 
 
 @pytest.mark.parametrize("max_moves", [chunks.MAX_MOVES, 0])
 @pytest.mark.parametrize(
     ("loads", "sizes"),
     [
-        # 10 + 30 and 10 + 30; in proportion to the load, and with chunks of
-        # 30 at most, block 0 has 20 + 10
-        ((10, 10, 20, 10, 30), [1, 1, 2, 1]),
+        # 10 + 30 and 30 + 10; in proportion to the load, and with chunks of
+        # 30 at most, block 0 has 20 + 30
         ((10, 10, 20, 30, 10), [1, 2, 1, 1]),
-        ((10, 20, 10, 10, 30), [2, 1, 1, 1]),
+        # 10 + 30 and 30 + 10, from 10 + 10 and 30 + 30
+        ((10, 30, 10, 20, 10), [1, 1, 2, 1]),
+        # 20 + 20 and 30 + 10, from 20 + 10 and 20 + 30
+        ((20, 20, 10, 20, 10), [1, 2, 1, 1]),
     ],
 )
 def test_cuts_move_where_that_is_faster(monkeypatch, loads, sizes, max_moves):
     """Two blocks of 40: 4 · 40 + 40 / 2; without interleaving 40 more."""
     monkeypatch.setattr(chunks, "MAX_MOVES", max_moves)
-    output = solve(chain([make_cost(0, load) for load in loads]))
+    output = solve(chain([make_cost(load / 2, load / 2) for load in loads]))
     assert output.claimed_quanta == 180
     assert [len(stage.layers) for stage in output.plan.stages] == sizes
 
@@ -206,15 +211,17 @@ def test_recomputation_makes_room_for_more_passes():
 def test_one_chunk_may_keep_less_than_another():
     """Six layers of 30 ns; 80 bytes of weights and state, 7 kept.
 
-    Three layers on either block: 4 · 90 + 90 / 2. The first one has chunks
-    of one and two layers: with 3 and 2 passes in flight they keep 3 + 2 · 2
-    times 7 bytes, the other way round 3 · 2 + 2 times. Plain stages of three
-    keep 2 · 3 times 7 bytes: 4 · 90 + 90.
+    Three layers on either block. The first one has chunks of one and two
+    layers: with 3 and 2 passes in flight, or 4 and 1, they keep 3 + 2 · 2
+    times 7 bytes, the other way round 4 · 2 + 1 times. Block 1 with chunks of
+    two and one takes 4 · 90, 10 ns before its first pass and 20 behind its
+    last at least, and as the passes run 10 more. Plain stages of three keep
+    2 · 3 times 7 bytes: 4 · 90 + 90.
     """
     cost = make_cost(10, 20, weight_bytes=10, kept_bytes=7)
     needed = 3 * 80 + 7 * (3 + 2 * 2)
     output = solve(equal(6, cost, memory_bytes=needed))
-    assert output.claimed_quanta == 405
+    assert output.claimed_quanta == 400
     assert [len(s.layers) for s in output.plan.stages][::2] == [1, 2]
     tight = solve(equal(6, cost, memory_bytes=needed - 1))
     assert (tight.claimed_quanta, tight.plan.virtual_stages) == (450, 1)
@@ -260,7 +267,7 @@ def ways_to_cut(draw):
         )
         for _ in range(blocks * virtual + draw(st.integers(0, 4)))
     ]
-    micro_batches = blocks + draw(st.integers(0, 3))
+    micro_batches = blocks * draw(st.integers(1, 4))
     last = len(costs) - 1
     problem = chain(
         costs,
@@ -304,7 +311,12 @@ def test_prices_are_those_of_the_score(way):
     prices = chunks.price(uniform, shape, pieces, np.array([cuts]))
     plan = chunks.make_plan(uniform, shape, cuts)
     verdict = score(problem, plan)
-    assert prices.step.tolist() == [verdict.step_quanta]
+    micro_batches = uniform.case.num_micro_batches
+    step = chunks.step_time(shape, micro_batches, prices, 0)
+    assert step == verdict.step_quanta
+    stages = verdict.stages
+    assert prices.forward[0].tolist() == [s.forward for s in stages]
+    assert prices.backward[0].tolist() == [s.backward for s in stages]
     assert prices.load[0].tolist() == [b.load for b in verdict.blocks]
     assert prices.sync[0].tolist() == [b.sync for b in verdict.blocks]
     capacity = problem.cluster.device.memory_bytes
@@ -337,63 +349,77 @@ def test_a_plan_that_fits_is_considered_and_no_faster_than_its_bounds(way):
     assert refined <= verdict.step_quanta
 
 
-def test_bounds_of_equal_layers_are_exact():
-    """Two blocks of 120: 480 + 120 / v; the first bound takes v = 4."""
+def test_bounds_of_equal_layers():
+    """Two blocks of 120: 480, and 120 / v more as even chunks.
+
+    The first estimate takes v = 4.
+    """
     layers = chunks.LayerOrder.of(
         CostModel(equal(8, virtual_stages=(1, 2, 4)))
     )
     (first,) = interleaved.uniform_choices(layers)
-    assert (first.bound, first.shape) == (510, None)
-    found = {x.shape: x.bound for x in interleaved.shapes(first.uniform)}
-    assert found == {(2, 2): 540, (2, 4): 510}
+    assert (first.bound, first.estimate, first.shape) == (480, 510, None)
+    found = {x.shape: x for x in interleaved.shapes(first.uniform)}
+    assert {x.bound for x in found.values()} == {480}
+    assert {shape: x.estimate for shape, x in found.items()} == {
+        (2, 2): 540,
+        (2, 4): 510,
+    }
 
 
 def test_a_way_that_fits_comes_before_a_faster_one():
-    """Bytes too many, then step time, then balance."""
+    """Bytes too many, then step time, then balance of blocks and chunks."""
+    load = np.array([[5, 5], [5, 6], [9, 1], [5, 5]])
     zeros = np.zeros((4, 2), dtype=np.int64)
     prices = chunks.Prices(
         excess=np.array([[1, 0], [0, 0], [0, 0], [0, 0]]),
-        load=np.array([[5, 5], [5, 6], [9, 1], [5, 5]]),
+        forward=load,
+        backward=zeros,
+        load=load,
         sync=zeros,
         step=np.array([1, 9, 8, 8]),
     )
-    assert prices.best() == 3
+    assert prices.order().tolist() == [3, 2, 1, 0]
     keys = [prices.key(way) for way in range(4)]
     assert sorted(range(4), key=keys.__getitem__) == [3, 2, 1, 0]
 
 
 @pytest.mark.parametrize("virtual", [2, 3, 4])
 @pytest.mark.parametrize("blocks", [2, 3, 4])
-@pytest.mark.parametrize("further", [0, 1, 2, 3, 9])
-def test_passes_in_flight_are_those_of_the_score(blocks, virtual, further):
-    micro_batches = blocks + further
-    problem = equal(
-        blocks * virtual,
-        make_cost(1, 1, kept_bytes=1),
-        devices=blocks,
-        global_batch=micro_batches,
-        virtual_stages=(virtual,),
-    )
-    names = [layer.id for layer in problem.graph.layers]
-    plan = replace(
-        make_plan(*((name, SINGLE) for name in names)),
-        virtual_stages=virtual,
-    )
-    passes = chunks.passes_in_flight(blocks, virtual, micro_batches)
-    stages = score(problem, plan).stages
-    assert [s.inflight for s in stages] == passes.T.ravel().tolist()
+@pytest.mark.parametrize("groups", [1, 2, 3, 4, 9])
+def test_passes_in_flight_are_those_of_the_schedule(blocks, virtual, groups):
+    """Of many micro-batches the first three groups say it all."""
+    rng = np.random.default_rng(groups)
+    schedule, shape = schedule_of("1f1b", virtual), (blocks, virtual)
+    few = min(groups, 3) * blocks
+    for block in range(blocks):
+        counts = chunks.passes_in_flight(
+            chunks.Shape(blocks, virtual), block, few
+        )
+        for kept in rng.integers(0, 100, (20, virtual)).tolist():
+            peak = schedule.kept(kept, block, blocks, groups * blocks)
+            assert (counts @ np.array(kept)).max() == peak.kept_bytes
 
 
 def test_passes_in_flight_by_hand():
-    """Two blocks of two chunks, M = 4: aa cc a and bb d.
+    """Two blocks of two chunks, M = 4: aa cc a|c a|c c|a c|a, bb d|d d|d b.
 
-    Three of two, M = 4, so that the second group has one micro-batch: aaa
-    ddd a d, bbb eee and ccc f.
+    Behind a bar the backward pass of the one that ends before the next.
     """
-    two = chunks.passes_in_flight(2, 2, 4)
-    assert two.tolist() == [[3, 2], [2, 1]]
-    three = chunks.passes_in_flight(3, 2, 4)
-    assert three.tolist() == [[4, 4], [3, 3], [3, 1]]
+    first = chunks.passes_in_flight(chunks.Shape(2, 2), 0, 4)
+    assert sorted(first.tolist()) == [[3, 2], [4, 1]]
+    second = chunks.passes_in_flight(chunks.Shape(2, 2), 1, 4)
+    assert sorted(second.tolist()) == [[2, 1], [3, 0]]
+
+
+def test_an_uneven_plan_is_not_faster_than_its_passes():
+    """Six micro-batches on four blocks are refused, as by Megatron."""
+    problem = equal(
+        8, devices=4, global_batch=6, virtual_stages=(1, 2), replicas=(1,)
+    )
+    output = solve(problem)
+    assert output.plan.virtual_stages == 1
+    assert output.claimed_quanta == 60 * (6 + 3)
 
 
 # Against other searches

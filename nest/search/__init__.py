@@ -1,0 +1,1 @@
+"""The exact searches: label setting over closed sets and offsets."""

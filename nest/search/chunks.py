@@ -1,0 +1,565 @@
+"""Chunks of an interleaved plan: what they cost and where to cut.
+
+A way to cut the layers, in topological order, into ``S v`` chunks is an array
+of ``S v + 1`` rising positions, ``0`` and the number of layers included. Many
+ways are priced at a time, from sums over the first layers: loads, sync and
+memory as ``score`` has them, the step time as even chunks would take it. Cuts
+start in proportion to the loads, and where the heaviest chunk is lightest.
+Then runs of neighbouring cuts move by one layer for as long as that makes the
+plan fit, or faster; at last by the critical path of the passes, which
+:mod:`nest.cost.schedules` lists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nest.cost.model import Block, CostModel, LayerTerms
+from nest.cost.schedules import schedule_of
+from nest.cost.space import Case
+from nest.dp.closed_sets import Ints
+from nest.dp.frontier import non_dominated_rows
+from nest.dp.stages import INFINITE
+from nest.ir.plan import Plan, Stage, Strategy
+from nest.solvers.base import Deadline
+from nest.units import ceil_div
+
+#: Ways to move cuts that are tried at a time, at most, before those of the
+#: heaviest blocks only.
+MAX_MOVES = 1500
+
+#: Ways of them that are timed pass by pass, the most promising ones.
+MAX_TIMED = 8
+
+#: Groups of ``S`` micro-batches that are timed pass by pass.
+MAX_GROUPS = 4
+
+
+class LayerOrder(NamedTuple):
+    """The layers in topological order, and the tensors that cross cuts.
+
+    Attributes
+    ----------
+    model
+        Cost terms.
+    positions
+        Of the layers in the graph, in topological order.
+    kinds
+        Number of every layer's kind.
+    representatives
+        Position of one layer of every kind; all cost the same.
+    crossing
+        Per cut ``i``, in front of the ``i``-th layer: bytes per sample of
+        the tensors that cross it, by producer.
+    """
+
+    model: CostModel
+    positions: list[int]
+    kinds: Ints
+    representatives: list[int]
+    crossing: list[dict[int, int]]
+
+    @staticmethod
+    def of(model: CostModel) -> LayerOrder:
+        """Read the graph of a problem."""
+        graph = model.problem.graph
+        positions = graph.topological_order()
+        names = [graph.layers[i].kind for i in positions]
+        numbers = {name: i for i, name in enumerate(dict.fromkeys(names))}
+        place = {layer: i for i, layer in enumerate(positions)}
+        crossing: list[dict[int, int]] = [{} for _ in range(len(names) + 1)]
+        for tensor in model.tensors:
+            for cut in range(place[tensor.producer] + 1, len(names)):
+                size = max(
+                    (s for node, s in tensor.consumers if place[node] >= cut),
+                    default=0,
+                )
+                if size:
+                    crossing[cut][tensor.producer] = size
+        return LayerOrder(
+            model=model,
+            positions=positions,
+            kinds=np.array([numbers[name] for name in names]),
+            representatives=[positions[names.index(x)] for x in numbers],
+            crossing=crossing,
+        )
+
+
+class Shape(NamedTuple):
+    """Number of blocks ``S`` and chunks per block ``v``."""
+
+    blocks: int
+    virtual: int
+
+
+@dataclass(frozen=True, eq=False)
+class Uniform:
+    """A case and the strategy of all blocks."""
+
+    layers: LayerOrder
+    case: Case
+    strategy: Strategy
+
+    @property
+    def number(self) -> tuple[int, int, Strategy]:
+        """Its place among all, for a fixed order."""
+        return self.case.replicas, self.case.micro_batch, self.strategy
+
+    @property
+    def shards(self) -> int:
+        """Parts that a tensor between two blocks is in."""
+        job = self.layers.model.problem.job
+        return self.strategy.shards(job.sequence_parallel)
+
+    def blocks(self, virtual: int) -> Ints:
+        """Return the numbers of blocks that ``v`` chunks each may have.
+
+        They divide ``M`` and have devices and layers, and they may hold all
+        weights and one micro-batch.
+        """
+        problem, case = self.layers.model.problem, self.case
+        most = min(
+            case.devices // self.strategy.devices,
+            case.num_micro_batches,
+            len(self.layers.positions) // virtual,
+        )
+        terms = self.terms(None)
+        free = problem.cluster.device.memory_bytes
+        free -= min(t.working_bytes for t in terms)
+        need = [t.static_bytes + t.kept_bytes for t in terms]
+        total = sum(need[kind] for kind in self.layers.kinds)
+        # A device-byte less than nothing is as good as one.
+        sizes = np.arange(max(2, ceil_div(total, max(free, 1))), most + 1)
+        allowed = problem.job.pipeline_parallel
+        if allowed is not None:
+            sizes = sizes[np.isin(sizes, allowed)]
+        found: Ints = sizes[case.num_micro_batches % sizes == 0]
+        return found
+
+    def block(self, number: int) -> Block:
+        """Return where a block sits."""
+        size = self.strategy.devices
+        return Block(
+            self.case.replicas, self.case.devices, number * size, size
+        )
+
+    def terms(self, block: Block | None) -> list[LayerTerms]:
+        """Return the terms of every kind on a block; all are available."""
+        found = (
+            self.layers.model.layer_terms(
+                layer, self.strategy, self.case.micro_batch, block
+            )
+            for layer in self.layers.representatives
+        )
+        return [terms for terms in found if terms is not None]
+
+    def levels(self, receiver: int, sender: int) -> frozenset[int]:
+        """Return the network levels at which a block receives from another."""
+        model = self.layers.model
+        here, there = self.block(receiver), self.block(sender)
+        if abs(receiver - sender) == 1:
+            return model.boundary_levels(here, forward=sender < receiver)
+        first, last = sorted((here, there), key=lambda b: b.offset)
+        return model.wrap_levels(first, last)
+
+    def receive(self, levels: frozenset[int]) -> Ints:
+        """Return the receive across every cut at the worst of some levels."""
+        model = self.layers.model
+        times: dict[tuple[int, ...], int] = {(): 0}
+        cuts = [tuple(sorted(x.values())) for x in self.layers.crossing]
+        for sizes in set(cuts) - times.keys():
+            times[sizes] = max(
+                model.message(level)
+                + sum(
+                    model.tensor(
+                        level, size, self.case.micro_batch, self.shards
+                    )
+                    for size in sizes
+                )
+                for level in levels
+            )
+        return np.array([times[sizes] for sizes in cuts], dtype=np.int64)
+
+
+class Pieces(NamedTuple):
+    """What chunks cost: sums over the first layers, a row per block.
+
+    Attributes
+    ----------
+    forward, backward, sync
+        ``(S, layers + 1)``, in quanta.
+    receive, receive_back
+        Receives across every cut, of the block behind it and before it.
+    static_bytes, kept_bytes
+        ``(layers + 1,)``.
+    passing_bytes
+        What tensors that pass a chunk take, ``(layers + 1, layers + 1)``.
+    has_kind
+        ``(layers + 1, kinds)``: layers of every kind.
+    working_bytes
+        Per kind.
+    inflight
+        Per block the passes of its chunks in flight at a time,
+        ``(times, v)``.
+    """
+
+    forward: Ints
+    backward: Ints
+    sync: Ints
+    receive: Ints
+    receive_back: Ints
+    static_bytes: Ints
+    kept_bytes: Ints
+    passing_bytes: Ints
+    has_kind: Ints
+    working_bytes: Ints
+    inflight: list[Ints]
+
+
+def make_pieces(uniform: Uniform, shape: Shape) -> Pieces:
+    """Sum up what the layers cost on every block."""
+    layers, size = uniform.layers, shape.blocks
+    kinds = layers.kinds
+    terms = [uniform.terms(uniform.block(block)) for block in range(size)]
+    # A layer that does not fit alone never fits; see StageTables.
+    too_much = layers.model.problem.cluster.device.memory_bytes + 1
+
+    def sums(values: list[list[int]]) -> Ints:
+        total = np.zeros((len(values), len(kinds) + 1), dtype=np.int64)
+        np.cumsum(np.array(values)[:, kinds], axis=1, out=total[:, 1:])
+        return total
+
+    def sizes(values: list[int]) -> Ints:
+        total: Ints = sums([[min(value, too_much) for value in values]])[0]
+        return total
+
+    blocks = range(size)
+    front = [uniform.levels(block, (block - 1) % size) for block in blocks]
+    back = [uniform.levels(block, (block + 1) % size) for block in blocks]
+    receive = {levels: uniform.receive(levels) for levels in {*front, *back}}
+    micro_batches = min(uniform.case.num_micro_batches, 3 * size)
+    return Pieces(
+        forward=sums([[t.forward for t in row] for row in terms]),
+        backward=sums([[t.backward for t in row] for row in terms]),
+        sync=sums([[t.sync for t in row] for row in terms]),
+        receive=np.array([receive[levels] for levels in front]),
+        receive_back=np.array([receive[levels] for levels in back]),
+        static_bytes=sizes([t.static_bytes for t in terms[0]]),
+        kept_bytes=sizes([t.kept_bytes for t in terms[0]]),
+        passing_bytes=_passing_bytes(uniform),
+        has_kind=np.pad(
+            np.cumsum(
+                kinds[:, None] == np.arange(len(layers.representatives)),
+                axis=0,
+            ),
+            ((1, 0), (0, 0)),
+        ),
+        working_bytes=np.array(
+            [min(t.working_bytes, too_much) for t in terms[0]], dtype=np.int64
+        ),
+        inflight=[
+            passes_in_flight(shape, block, micro_batches) for block in blocks
+        ],
+    )
+
+
+def _passing_bytes(uniform: Uniform) -> Ints:
+    """Return what passes a chunk from one cut to another, per micro-batch."""
+    crossing = uniform.layers.crossing
+    found = np.zeros((len(crossing), len(crossing)), dtype=np.int64)
+    for end, leaving in enumerate(crossing):
+        for producer, size in leaving.items():
+            kept = ceil_div(size * uniform.case.micro_batch, uniform.shards)
+            enters = [producer in entering for entering in crossing[:end]]
+            found[:end, end] += kept * np.array(enters, dtype=np.int64)
+    return found
+
+
+@cache
+def passes_in_flight(shape: Shape, block: int, num_micro_batches: int) -> Ints:
+    """Return the passes in flight of a block's chunks, whenever that differs.
+
+    The warm-up takes less than ``v + 1`` groups of passes, and from then on
+    every ``S`` micro-batches are alike: those of ``3 S`` are those of more.
+
+    Returns
+    -------
+    Ints
+        ``(times, v)``; times at which no chunk has more are left out.
+    """
+    counts = [0] * shape.virtual
+    found = {tuple(counts)}
+    schedule = schedule_of("1f1b", shape.virtual)
+    for run in schedule.passes(block, shape.blocks, num_micro_batches):
+        counts[run.chunk // shape.blocks] += -1 if run.backward else 1
+        found.add(tuple(counts))
+    rows = np.array(sorted(found, reverse=True), dtype=np.int64)
+    most: Ints = rows[
+        non_dominated_rows(np.zeros(len(rows), np.int64), list(-rows.T), None)
+    ]
+    return most
+
+
+class Prices(NamedTuple):
+    """What some ways to cut cost: arrays with a row for each of them.
+
+    Attributes
+    ----------
+    excess
+        ``(ways, S)``: bytes over the capacity, or 0.
+    forward, backward
+        ``(ways, S v)``: per chunk, in quanta.
+    load, sync
+        ``(ways, S)``: per block, in quanta.
+    step
+        Step time if chunks were even, in quanta.
+    """
+
+    excess: Ints
+    forward: Ints
+    backward: Ints
+    load: Ints
+    sync: Ints
+    step: Ints
+
+    def order(self) -> Ints:
+        """Return the ways, the best first: they fit, are fast, balanced."""
+        excess = self.excess.sum(axis=1)
+        order: Ints = np.lexsort((self._squares(), self.step, excess))
+        return order
+
+    def key(self, way: int) -> tuple[int, int, float]:
+        """Return what :meth:`order` compares."""
+        squares = float(self._squares()[way])
+        return int(self.excess[way].sum()), int(self.step[way]), squares
+
+    def _squares(self) -> NDArray[np.float64]:
+        """Return how uneven blocks are, and chunks."""
+        chunks = np.square((self.forward + self.backward).astype(np.float64))
+        blocks = np.square(self.load.astype(np.float64))
+        uneven: NDArray[np.float64] = blocks.sum(axis=1) + chunks.mean(axis=1)
+        return uneven
+
+
+def price(
+    uniform: Uniform, shape: Shape, pieces: Pieces, cuts: Ints
+) -> Prices:
+    """Price ways to cut; ``cuts`` has a row of ``S v + 1`` for each."""
+    size, virtual = shape
+    start, end = cuts[:, :-1], cuts[:, 1:]
+    block = np.arange(size * virtual) % size
+
+    def per_block(values: Ints) -> Ints:
+        total: Ints = values.reshape(len(cuts), virtual, size).sum(axis=1)
+        return total
+
+    def between(sums: Ints) -> Ints:
+        inside: Ints = sums[block, end] - sums[block, start]
+        return inside
+
+    forward = between(pieces.forward) + pieces.receive[block, start]
+    backward = between(pieces.backward) + pieces.receive_back[block, end]
+    load, sync = per_block(forward + backward), per_block(between(pieces.sync))
+    kept = pieces.kept_bytes[end] - pieces.kept_bytes[start]
+    kept += pieces.passing_bytes[start, end]
+    memory = per_block(pieces.static_bytes[end] - pieces.static_bytes[start])
+    for number, inflight in enumerate(pieces.inflight):
+        memory[:, number] += (kept[:, number::size] @ inflight.T).max(axis=1)
+    working = np.zeros_like(memory)
+    for kind in np.argsort(pieces.working_bytes, kind="stable"):
+        inside = pieces.has_kind[end, kind] > pieces.has_kind[start, kind]
+        working[per_block(inside) > 0] = pieces.working_bytes[kind]
+    capacity = uniform.layers.model.problem.cluster.device.memory_bytes
+    worst = load.max(axis=1)
+    step = (
+        uniform.case.num_micro_batches * worst
+        + (load.sum(axis=1) - worst) // virtual
+        + sync.max(axis=1)
+    )
+    excess = np.maximum(memory + working - capacity, 0)
+    return Prices(excess, forward, backward, load, sync, step)
+
+
+def step_time(
+    shape: Shape, num_micro_batches: int, prices: Prices, way: int
+) -> int:
+    """Return the step time of a way, by the passes of the first groups.
+
+    The rest are taken to last as long as the last of them.
+    """
+    schedule = schedule_of("1f1b", shape.virtual)
+    forward = prices.forward[way].tolist()
+    backward = prices.backward[way].tolist()
+
+    def path(groups: int) -> int:
+        count = groups * shape.blocks
+        return schedule.pipeline_time(forward, backward, count)
+
+    groups = num_micro_batches // shape.blocks
+    time = path(min(groups, MAX_GROUPS))
+    if groups > MAX_GROUPS:
+        time += (groups - MAX_GROUPS) * (time - path(MAX_GROUPS - 1))
+    return time + int(prices.sync[way].max())
+
+
+def _proportional(load: Ints, num_chunks: int) -> Ints:
+    """Cut in proportion to the load, at least one layer per chunk."""
+    targets = load[-1] * np.arange(1, num_chunks) / num_chunks
+    nearest = np.searchsorted((load[1:] + load[:-1]) / 2, targets)
+    chunk = np.arange(1, num_chunks)
+    last = len(load) - 1
+    cuts = np.maximum(nearest, chunk)
+    cuts = np.maximum.accumulate(cuts - chunk) + chunk
+    cuts = np.minimum(cuts, last - num_chunks + chunk)
+    return np.concatenate(([0], cuts, [last]))
+
+
+def _lightest(load: Ints, num_chunks: int) -> Ints:
+    """Cut so that the heaviest chunk is as light as can be."""
+    last = len(load) - 1
+    alone = load[None, :] - load[:, None]
+    alone = np.where(np.tri(last + 1, dtype=np.bool_), INFINITE, alone)
+    # worst[i]: heaviest chunk of the layers in front of cut i
+    worst = alone[0]
+    before = []
+    for _ in range(1, num_chunks):
+        through = np.maximum(worst[:, None], alone)
+        before.append(through.argmin(axis=0))
+        worst = through.min(axis=0)
+    cuts = [last]
+    for choice in reversed(before):
+        cuts.append(int(choice[cuts[-1]]))
+    return np.array([0, *reversed(cuts)])
+
+
+def _moves(cuts: Ints, size: int, blocks: Ints) -> Ints:
+    """Return all ways to move a run of neighbouring cuts by one layer.
+
+    That hands a layer's worth from the chunk at one end to the one at the
+    other. Of many ways, those that leave the given blocks alone are left out.
+    """
+    chunks = len(cuts) - 1
+    first, last = np.triu_indices(chunks - 1)
+    if len(first) > MAX_MOVES:
+        ends = np.isin([first % size, (last + 1) % size], blocks)
+        first, last = first[ends.any(axis=0)], last[ends.any(axis=0)]
+    cut = np.arange(chunks + 1)
+    inside = (cut > first[:, None]) & (cut <= last[:, None] + 1)
+    moved = np.concatenate((cuts + inside, cuts - inside))
+    legal = (moved[:, 1:] > moved[:, :-1]).all(axis=1)
+    found: Ints = moved[legal]
+    return found
+
+
+class Cutter:
+    """Looks where to cut, for one uniform choice and shape.
+
+    Parameters
+    ----------
+    uniform, shape
+        The choice.
+    best
+        Step time in quanta that a plan must be below to matter.
+    deadline
+        When to stop.
+    """
+
+    def __init__(
+        self, uniform: Uniform, shape: Shape, best: int, deadline: Deadline
+    ) -> None:
+        self.uniform, self.shape = uniform, shape
+        self.best, self.deadline = best, deadline
+        self.pieces = make_pieces(uniform, shape)
+
+    def plan(self) -> Plan | None:
+        """Return a plan that fits and may take less than ``best``."""
+        chunks = self.shape.blocks * self.shape.virtual
+        load = (self.pieces.forward + self.pieces.backward).min(axis=0)
+        starts = [_proportional(load, chunks), _lightest(load, chunks)]
+        starts += [self._even(cuts) for cuts in starts]
+        ways = np.unique(starts, axis=0)
+        fits = ~self._price(ways).excess.any(axis=1)
+        found = [self._timed(cuts) for cuts in ways[fits]]
+        step, cuts = min(found, default=(self.best, []))
+        if step >= self.best:
+            return None
+        return make_plan(self.uniform, self.shape, cuts)
+
+    def _further(self, cuts: Ints, prices: Prices) -> tuple[Ints, Prices]:
+        """Return ways that differ by one move, the best first."""
+        load, sync, excess = prices.load, prices.sync, prices.excess
+        blocks = [column[0].argmax() for column in (load, sync, excess)]
+        moved = _moves(cuts, self.shape.blocks, np.array(blocks))
+        if not len(moved):
+            return moved, prices
+        further = self._price(moved)
+        order = further.order()
+        return moved[order], Prices(*(column[order] for column in further))
+
+    def _price(self, cuts: Ints) -> Prices:
+        return price(self.uniform, self.shape, self.pieces, cuts)
+
+    def _even(self, cuts: Ints) -> Ints:
+        """Move cuts for as long as that makes even chunks fit, or faster.
+
+        A plan that does not fit gets slower as it is made to; it is given up
+        when it is no faster than ``best``.
+        """
+        prices = self._price(cuts[None])
+        while not self.deadline.passed:
+            if prices.excess.any() and prices.step[0] >= self.best:
+                break
+            moved, further = self._further(cuts, prices)
+            if not len(moved) or further.key(0) >= prices.key(0):
+                break
+            cuts, prices = moved[0], Prices(*(x[:1] for x in further))
+        return cuts
+
+    def _timed(self, cuts: Ints) -> tuple[int, list[int]]:
+        """Move cuts for as long as that shortens the critical path."""
+        shape = self.shape
+        micro_batches = self.uniform.case.num_micro_batches
+        prices = self._price(cuts[None])
+        step = step_time(shape, micro_batches, prices, 0)
+        while not self.deadline.passed:
+            moved, further = self._further(cuts, prices)
+            if not len(moved):
+                break
+            least = micro_batches * further.load.max(axis=1)
+            least += further.sync.max(axis=1)
+            useful = (least < step) & ~further.excess.any(axis=1)
+            times = [
+                (step_time(shape, micro_batches, further, way), way)
+                for way in np.flatnonzero(useful)[:MAX_TIMED].tolist()
+            ]
+            found, way = min(times, default=(step, 0))
+            if found >= step:
+                break
+            step, cuts = found, moved[way]
+            prices = Prices(*(column[[way]] for column in further))
+        return step, cuts.tolist()
+
+
+def make_plan(uniform: Uniform, shape: Shape, cuts: list[int]) -> Plan:
+    """Return the plan of one way to cut."""
+    graph = uniform.layers.model.problem.graph
+    names = [graph.layers[i].id for i in uniform.layers.positions]
+    return Plan(
+        replicas=uniform.case.replicas,
+        micro_batch=uniform.case.micro_batch,
+        stages=tuple(
+            Stage(
+                layers=tuple(names[start:end]),
+                devices=uniform.strategy.devices,
+                strategy=uniform.strategy,
+            )
+            for start, end in pairwise(cuts)
+        ),
+        virtual_stages=shape.virtual,
+    )
