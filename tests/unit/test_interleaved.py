@@ -390,12 +390,13 @@ def test_a_way_that_fits_comes_before_a_faster_one():
 def test_passes_in_flight_are_those_of_the_schedule(blocks, virtual, groups):
     """Of many micro-batches the first three groups say it all."""
     rng = np.random.default_rng(groups)
-    schedule, shape = schedule_of("1f1b", virtual), (blocks, virtual)
+    shape, schedule = (
+        chunks.Shape(blocks, virtual),
+        schedule_of("1f1b", virtual),
+    )
     few = min(groups, 3) * blocks
     for block in range(blocks):
-        counts = chunks.passes_in_flight(
-            chunks.Shape(blocks, virtual), block, few
-        )
+        counts = chunks.passes_in_flight(shape, block, few)
         for kept in rng.integers(0, 100, (20, virtual)).tolist():
             peak = schedule.kept(kept, block, blocks, groups * blocks)
             assert (counts @ np.array(kept)).max() == peak.kept_bytes
