@@ -193,14 +193,15 @@ def _search(
         from nest.audits.piper import search as piper
 
         return piper.search(model, sets, deadline, report, upper, plan)
-    from nest.dp import cases
+    from nest.search import best
 
     if model.problem.job.granularity == "stage":
-        return cases.search(model, sets, deadline, report, upper, plan)
+        return best.search(model, sets, deadline, report, upper, plan)
+    from nest.dp import cases
     from nest.dp.layerwise import LayerTables
     from nest.search.interleaved import without_bounds
 
-    first = cases.search(
+    first = best.search(
         model, sets, deadline, without_bounds(report), upper, plan
     )
     return cases.search(

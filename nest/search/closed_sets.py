@@ -1,0 +1,103 @@
+"""Predecessor-closed sets of the graph: the states of the program.
+
+A stage is the difference ``b - a`` of two closed sets ``a ⊂ b``; a pipeline
+is a chain of closed sets from the empty one to the whole graph. A chain of
+``V`` layers has ``V + 1`` of them; ``w`` parallel branches of ``V/w`` layers
+have ``(V/w + 1)^w``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nest.errors import UnsupportedProblemError
+from nest.ir.graph import Graph
+
+Ints = NDArray[np.int64]
+
+#: Above this many closed sets the pairs take too much time and memory.
+MAX_CLOSED_SETS = 1000
+
+#: How far the sets are counted for the message that refuses a graph.
+MAX_COUNTED = 100_000
+
+
+@dataclass(frozen=True)
+class ClosedSets:
+    """All closed sets, smallest first, and the pairs ``a ⊂ b``.
+
+    Attributes
+    ----------
+    member
+        Boolean ``(sets, layers)``: is the layer in the set?
+    pair_source, pair_target
+        Positions of ``a`` and ``b`` of every pair, ordered by ``(a, b)``.
+    """
+
+    member: NDArray[np.bool_]
+    pair_source: Ints
+    pair_target: Ints
+
+    @property
+    def count(self) -> int:
+        """Number of closed sets; the last one is the whole graph."""
+        return len(self.member)
+
+
+def enumerate_masks(graph: Graph, limit: int) -> list[int]:
+    """Return the closed sets as bit masks of layer positions, by size.
+
+    Stops soon after ``limit`` sets.
+    """
+    num_layers = len(graph.layers)
+    needed = [0] * num_layers
+    for source, target, _ in graph.index_edges():
+        needed[target] |= 1 << source
+    level = {0}
+    found = [0]
+    while level and len(found) <= limit:
+        level = {
+            mask | 1 << layer
+            for mask in level
+            for layer in range(num_layers)
+            if not mask >> layer & 1 and not needed[layer] & ~mask
+        }
+        found += sorted(level)
+    return found
+
+
+def closed_sets(graph: Graph, limit: int = MAX_CLOSED_SETS) -> ClosedSets:
+    """Enumerate the closed sets of a graph.
+
+    Raises
+    ------
+    UnsupportedProblemError
+        If there are more than ``limit``; the text says how many.
+    """
+    masks = enumerate_masks(graph, max(limit, MAX_COUNTED))
+    if len(masks) > limit:
+        complete = masks[-1] == (1 << len(graph.layers)) - 1
+        raise UnsupportedProblemError(
+            f"$.graph: expected at most {limit} predecessor-closed sets, got "
+            f"{'' if complete else 'more than '}{len(masks)}; merge layers "
+            f"of parallel branches, use another solver, or raise "
+            f"dp.max_closed_sets"
+        )
+    num_layers = len(graph.layers)
+    member = np.array(
+        [[mask >> layer & 1 for layer in range(num_layers)] for mask in masks],
+        dtype=np.bool_,
+    )
+    sources, targets = [], []
+    absent = ~member
+    for a in range(len(masks)):
+        # a ⊂ b: no layer of a is absent from b.
+        supersets = ~(absent & member[a]).any(axis=1)
+        supersets[: a + 1] = False
+        found = np.flatnonzero(supersets)
+        sources.append(np.full(len(found), a, dtype=np.int64))
+        targets.append(found.astype(np.int64))
+    return ClosedSets(member, np.concatenate(sources), np.concatenate(targets))

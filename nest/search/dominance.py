@@ -1,0 +1,112 @@
+"""What beats what: the one place where dominated rows are dropped.
+
+Rows are entries of parallel arrays. A row is beaten by another of its group
+that is no larger in any column; of equal rows one stays. Where larger is
+better, give the negative column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+#: So many neighbours in sorted order are compared at first.
+NEIGHBOURS = 3
+
+#: So few rows are compared all with all.
+SQUARE = 160
+
+
+def drop_neighbours(
+    group: Ints, columns: Sequence[Ints], rounds: int = 3
+) -> Ints:
+    """Return rows, sorted, without most of those that another one beats.
+
+    Rows are sorted by group and then by the columns, and compared with their
+    neighbours only: linear time, and what is left costs time, not exactness.
+
+    Parameters
+    ----------
+    group
+        Only rows of the same group are compared.
+    columns
+        What must be no larger, the most telling one first.
+    rounds
+        How often, at most; a round that finds nothing is the last.
+
+    Returns
+    -------
+    array
+        Positions of the rows kept, in sorted order.
+    """
+    order: Ints = np.lexsort((*reversed(columns), group))
+    for _ in range(rounds):
+        groups = group[order]
+        # The first column is no larger by the order, if the group is equal.
+        table = [column[order] for column in columns[1:]]
+        beaten = np.zeros(len(order), dtype=np.bool_)
+        for shift in range(1, min(NEIGHBOURS, len(order) - 1) + 1):
+            front, back = slice(None, -shift), slice(shift, None)
+            worse = groups[front] == groups[back]
+            for column in table:
+                worse &= column[front] <= column[back]
+            beaten[back] |= worse
+        if not beaten.any():
+            break
+        order = order[~beaten]
+    return order
+
+
+def non_dominated(
+    group: Ints, columns: Sequence[Ints], max_rows: int | None = None
+) -> Ints:
+    """Return the rows of each group that no earlier one beats.
+
+    Rows are ordered by group, and so that none is beaten by a later one of
+    its group unless they are equal.
+
+    Parameters
+    ----------
+    group, columns
+        As in :func:`drop_neighbours`.
+    max_rows
+        Keep only so many rows of a group, the first ones; ``None`` keeps
+        all.
+
+    Returns
+    -------
+    array
+        Positions of the rows kept, ascending.
+    """
+    alive = np.arange(len(group))
+    kept: list[Ints] = []
+    number = 0
+    # The first row of every group is kept, and drops what it beats.
+    while len(alive) > SQUARE or (max_rows is not None and len(alive)):
+        groups = group[alive]
+        first = np.flatnonzero(np.r_[True, groups[1:] != groups[:-1]])
+        heads = alive[first]
+        kept.append(heads)
+        number += 1
+        if number == max_rows:
+            return np.sort(np.concatenate(kept))
+        head = np.repeat(heads, np.diff(np.r_[first, len(alive)]))
+        beaten = columns[0][head] <= columns[0][alive]
+        for column in columns[1:]:
+            beaten &= column[head] <= column[alive]
+        alive = alive[~beaten]
+    if len(alive):
+        groups = group[alive]
+        beats = np.tri(len(alive), k=-1, dtype=np.bool_).T
+        beats &= groups[:, None] == groups[None, :]
+        for column in columns:
+            values = column[alive]
+            beats &= values[:, None] <= values[None, :]
+        kept.append(alive[~beats.any(axis=0)])
+    if not kept:
+        return alive
+    return np.sort(np.concatenate(kept))

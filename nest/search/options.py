@@ -1,0 +1,690 @@
+"""Stage options: what a stage may be, and what it costs at least or exactly.
+
+A stage is a pair of closed sets ``a ⊂ b``, a number of devices and a
+strategy. What it does and holds are sums over the layers of ``b - a``, so
+stages with as many layers of each kind and the same tensors passing through
+are one *shape*. Prices come in two steps: :meth:`StageOptions.loose` knows no
+place, so its loads are the least over all places of replica 0;
+:meth:`StageOptions.placed` prices exactly what the bounds have left over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nest.cost.model import Block, CostModel, LayerTerms
+from nest.cost.space import Case, max_stages, stage_counts, strategies
+from nest.ir.plan import Strategy
+from nest.search.closed_sets import ClosedSets
+from nest.search.dominance import drop_neighbours
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+#: Larger than every time and count that occurs; the sum of two of them
+#: still fits 64 bits with a time on top.
+INFINITE = np.int64(2**61 + 2**58)
+
+#: So many (strategy, shape) pairs are priced at a time.
+CHUNK = 2_000_000
+
+
+class StageShapes:
+    """What the stages of a graph consist of, whatever runs them.
+
+    Parameters
+    ----------
+    model, sets
+        Cost terms, and the closed sets of the graph.
+
+    Attributes
+    ----------
+    representatives
+        One layer per kind: layers of a kind cost the same.
+    kind_counts
+        Layers of each kind in every closed set, ``(sets, kinds)``.
+    cuts, cut_of
+        Sizes per sample of the tensors that cross a cut, per distinct cut,
+        and which one every closed set has. A tensor of no bytes crosses
+        nothing.
+    of_pair
+        Shape of every pair ``a ⊂ b``.
+    counts, passing
+        Layers of each kind in every shape, and bytes per sample of each of
+        the tensors that are produced before it and needed after it.
+    source, target
+        Closed sets of one pair of every shape.
+    """
+
+    def __init__(self, model: CostModel, sets: ClosedSets) -> None:
+        self.model, self.sets = model, sets
+        layers = model.problem.graph.layers
+        first: dict[str, int] = {}
+        for position, layer in enumerate(layers):
+            first.setdefault(layer.kind, position)
+        self.representatives = list(first.values())
+        number = {kind: i for i, kind in enumerate(first)}
+        #: Position in :attr:`representatives` of every layer's kind.
+        self.kind_of = [number[layer.kind] for layer in layers]
+        one_hot = np.eye(len(first), dtype=np.int64)[self.kind_of]
+        self.kind_counts: Ints = sets.member.astype(np.int64) @ one_hot
+
+        # Per tensor and set: is it produced inside, and how large is what
+        # the layers outside need of it?
+        inside = [sets.member[:, t.producer] for t in model.tensors]
+        beyond = [
+            np.max(
+                [~sets.member[:, node] * size for node, size in t.consumers],
+                axis=0,
+            )
+            for t in model.tensors
+        ]
+        crossing = np.array(
+            [a * size for a, size in zip(inside, beyond, strict=True)],
+            dtype=np.int64,
+        ).reshape(len(model.tensors), sets.count)
+        cuts: dict[tuple[int, ...], int] = {}
+        self.cut_of: Ints = np.array(
+            [
+                cuts.setdefault(tuple(sorted(c[c > 0].tolist())), len(cuts))
+                for c in crossing.T
+            ],
+            dtype=np.int64,
+        )
+        self.cuts = list(cuts)
+
+        source, target = sets.pair_source, sets.pair_target
+        columns = [
+            column
+            for a, size in zip(inside, beyond, strict=True)
+            if (column := a[source] * size[target]).any()
+        ]
+        rows = np.column_stack(
+            [self.kind_counts[target] - self.kind_counts[source], *columns]
+        )
+        shapes, pairs, inverse = np.unique(
+            rows, axis=0, return_index=True, return_inverse=True
+        )
+        self.of_pair: Ints = inverse.reshape(-1)
+        self.counts: Ints = shapes[:, : len(first)]
+        self.passing: Ints = shapes[:, len(first) :]
+        self.source, self.target = source[pairs], target[pairs]
+        #: Pairs ordered by shape; those of shape i start at first_pair[i].
+        self.pairs: Ints = np.argsort(self.of_pair, kind="stable")
+        self.first_pair: Ints = np.searchsorted(
+            self.of_pair[self.pairs], np.arange(len(shapes) + 1)
+        )
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Terms of strategies and kinds, arrays of shape (strategies, kinds).
+
+    Quanta and bytes; ``missing`` where a kind has no cost.
+    """
+
+    forward: Ints
+    backward: Ints
+    sync: Ints
+    static_bytes: Ints
+    kept_bytes: Ints
+    working_bytes: Ints
+    missing: Bools
+
+    @staticmethod
+    def of(rows: list[list[LayerTerms | None]], most_bytes: int) -> Table:
+        """Return the table of some terms.
+
+        A layer that does not fit alone never fits; clipping its bytes keeps
+        the sums of a stage within 64 bits.
+        """
+
+        def table(field: Callable[[LayerTerms], int]) -> Ints:
+            values = [
+                [0 if term is None else field(term) for term in row]
+                for row in rows
+            ]
+            return np.array(values, dtype=np.int64)
+
+        return Table(
+            table(lambda t: t.forward),
+            table(lambda t: t.backward),
+            table(lambda t: t.sync),
+            table(lambda t: min(t.static_bytes, most_bytes)),
+            table(lambda t: min(t.kept_bytes, most_bytes)),
+            table(lambda t: min(t.working_bytes, most_bytes)),
+            np.array([[term is None for term in row] for row in rows]),
+        )
+
+
+class BatchTerms:
+    """The strategies at one micro-batch size, and terms without a place.
+
+    Parameters
+    ----------
+    shapes
+        The stages of the problem.
+    micro_batch
+        ``B``.
+
+    Attributes
+    ----------
+    strategies, devices, shards
+        The strategies with their devices, and over how many ranks each
+        splits a boundary tensor.
+    free
+        Terms without communication: no place has smaller ones.
+    """
+
+    def __init__(self, shapes: StageShapes, micro_batch: int) -> None:
+        self.shapes, self.micro_batch = shapes, micro_batch
+        model = shapes.model
+        self.model = model
+        #: More than any device has, so that clipping changes no answer.
+        self.most_bytes = model.problem.cluster.device.memory_bytes + 1
+        self.strategies: list[Strategy] = []
+        rows = []
+        for strategy in strategies(model.problem, micro_batch):
+            row = self.terms(strategy, None)
+            if any(term is not None for term in row):
+                self.strategies.append(strategy)
+                rows.append(row)
+        split = model.problem.job.sequence_parallel
+        self.devices: Ints = np.array(
+            [s.devices for s in self.strategies], dtype=np.int64
+        )
+        self.shards = [s.shards(split) for s in self.strategies]
+        self.free = Table.of(rows, self.most_bytes) if rows else None
+        self._least_load: Ints | None = None
+
+    def terms(
+        self, strategy: Strategy, block: Block | None
+    ) -> list[LayerTerms | None]:
+        """Return the terms of every kind on a block."""
+        return [
+            self.model.layer_terms(layer, strategy, self.micro_batch, block)
+            for layer in self.shapes.representatives
+        ]
+
+    @property
+    def least_load(self) -> Ints:
+        """Least load over all places of replica 0, (strategies, kinds).
+
+        A stage's load is the worst over the replicas, so no place of any
+        number of replicas has a smaller one.
+        """
+        if self._least_load is None:
+            unit = math.gcd(*self.devices.tolist())
+            self._least_load = np.array(
+                [self._least(strategy, unit) for strategy in self.strategies],
+                dtype=np.int64,
+            )
+        return self._least_load
+
+    def _least(self, strategy: Strategy, unit: int) -> list[int]:
+        num_devices = self.model.problem.cluster.num_devices
+        seen: dict[int, Block] = {}
+        for offset in range(0, num_devices - strategy.devices + 1, unit):
+            block = Block(1, 0, offset, strategy.devices)
+            if offset and self.model.aligned(block).offset == 0:
+                break
+            seen.setdefault(self.model.groups_number(strategy, block), block)
+        rows = [self.terms(strategy, block) for block in seen.values()]
+        return [
+            min(0 if t is None else t.forward + t.backward for t in column)
+            for column in zip(*rows, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Parallel arrays of one length."""
+
+    def __len__(self) -> int:
+        first = next(iter(fields(self))).name
+        return len(getattr(self, first))
+
+    def take(self, chosen: Bools | Ints) -> Self:
+        """Return the chosen rows."""
+        return type(self)(
+            *(getattr(self, field.name)[chosen] for field in fields(self))
+        )
+
+    @classmethod
+    def concatenate(cls, parts: list[Self]) -> Self:
+        """Return the rows of several parts, one part after the other."""
+        return cls(
+            *(
+                np.concatenate([getattr(part, field.name) for part in parts])
+                for field in fields(cls)
+            )
+        )
+
+
+@dataclass(frozen=True)
+class LooseOptions(Rows):
+    """Shapes and strategies with lower bounds, ordered by shape.
+
+    Attributes
+    ----------
+    shape, strategy, size
+        Positions of both, and the number of devices.
+    load, sync
+        Quanta that ``τ`` and ``Y`` are at least.
+    fixed_bytes, kept_bytes
+        With ``i`` micro-batches in flight a stage holds ``fixed_bytes + i
+        kept_bytes``.
+    """
+
+    shape: Ints
+    strategy: Ints
+    size: Ints
+    load: Ints
+    sync: Ints
+    fixed_bytes: Ints
+    kept_bytes: Ints
+
+
+@dataclass(frozen=True)
+class PairOptions(Rows):
+    """Stages that a plan may have, and where.
+
+    Attributes
+    ----------
+    level
+        Of memory, see :class:`~nest.search.labels.Levels`.
+    pair, strategy, size
+        Positions of the pair of closed sets and of the strategy; devices.
+    first, last
+        Offsets at which the stage may begin.
+    """
+
+    level: Ints
+    pair: Ints
+    strategy: Ints
+    size: Ints
+    fixed_bytes: Ints
+    kept_bytes: Ints
+    max_inflight: Ints
+    first: Ints
+    last: Ints
+
+
+@dataclass(frozen=True)
+class PlacedOptions(Rows):
+    """Stages at their places, ordered by offset and source.
+
+    Attributes
+    ----------
+    offset, size
+        The devices ``[offset, offset + size)`` of a replica.
+    source, target
+        Closed sets ``a`` and ``b``, numbered per level of memory.
+    strategy
+        What the owner of the options knows the strategies by.
+    load, sync, joint
+        ``τ``, ``Y`` and ``(M-1) paces + Y`` in quanta.
+    forward
+        The part of ``τ`` that is the forward pass.
+    fixed_bytes, kept_bytes, max_inflight
+        Memory, and the largest in-flight count that fits, at least 1.
+    """
+
+    offset: Ints
+    size: Ints
+    source: Ints
+    target: Ints
+    strategy: Ints
+    load: Ints
+    forward: Ints
+    sync: Ints
+    joint: Ints
+    fixed_bytes: Ints
+    kept_bytes: Ints
+    max_inflight: Ints
+
+
+class StageOptions:
+    """The stage options of one ``(R, B)``.
+
+    Parameters
+    ----------
+    terms
+        The strategies of ``B``.
+    split
+        Replicas, micro-batch, micro-batches and devices per replica.
+    """
+
+    def __init__(self, terms: BatchTerms, split: Case) -> None:
+        self.terms, self.split = terms, split
+        self.shapes, self.model = terms.shapes, terms.model
+        problem = self.model.problem
+        self.gpipe = problem.job.schedule == "gpipe"
+        self.extra_slots = split.num_micro_batches - 1
+        self.usable = terms.devices <= split.devices
+        self.most_stages = max_stages(problem, split)
+        self.stage_counts = stage_counts(problem, split)
+        #: Devices of the smallest stage.
+        self.smallest = int(terms.devices.min()) if len(terms.devices) else 1
+        self._receives: dict[object, Ints] = {}
+        self._exact: dict[object, dict[int, Table]] = {}
+        self._passing: dict[int, Ints] = {}
+
+    def inflight(self, stages: Ints) -> Ints:
+        """Return the in-flight counts with so many stages left."""
+        most = self.split.num_micro_batches
+        if self.gpipe:
+            return np.full(np.shape(stages), most, dtype=np.int64)
+        return np.minimum(stages, most)
+
+    def need(self, stages: int) -> int:
+        """Return the in-flight count of a stage with so many stages left."""
+        most = self.split.num_micro_batches
+        return most if self.gpipe else min(stages, most)
+
+    def layer_strategies(self, chosen: int) -> tuple[Strategy, ...]:
+        """Return the strategy of all layers of a chosen option."""
+        return (self.terms.strategies[chosen],)
+
+    def paces(self, found: PlacedOptions) -> list[Ints]:
+        """Return the columns whose maxima are paid ``M - 1`` times."""
+        if self.gpipe:
+            return [found.forward, found.load - found.forward]
+        return [found.load]
+
+    def most_behind(self, fit: Ints) -> Ints:
+        """Return how many stages can be behind one that fits so many."""
+        most = self.split.num_micro_batches
+        return np.where(fit >= most, self.most_stages, fit - 1)
+
+    # Without a place
+
+    def fit(self, found: LooseOptions, cap_bytes: int) -> Ints:
+        """Return the largest in-flight counts that fit, up to ``M``."""
+        free = cap_bytes - found.fixed_bytes
+        most = self.split.num_micro_batches
+        fit = np.where(
+            found.kept_bytes > 0,
+            free // np.maximum(found.kept_bytes, 1),
+            most,
+        )
+        return np.minimum(fit, most)
+
+    def passing_bytes(self, shards: int) -> Ints:
+        """Return per shape what passing tensors take per micro-batch."""
+        if shards not in self._passing:
+            sizes = self.shapes.passing * self.split.micro_batch
+            self._passing[shards] = -(-sizes // shards).sum(axis=1)
+        return self._passing[shards]
+
+    def loose(self, limit: int, cap_bytes: int) -> LooseOptions:
+        """Return what is below a load and fits alone, without a place."""
+        shapes = self.shapes
+        chosen = np.flatnonzero(self.usable)
+        width = max(1, CHUNK // max(1, len(shapes)))
+        parts = [
+            self._loose(chosen[start : start + width], limit, cap_bytes)
+            for start in range(0, len(chosen), width)
+        ]
+        if not parts:
+            none = np.zeros(0, dtype=np.int64)
+            return LooseOptions(*(none for _ in fields(LooseOptions)))
+        found = LooseOptions.concatenate(parts)
+        return found.take(np.argsort(found.shape, kind="stable"))
+
+    def _loose(
+        self, chosen: Ints, limit: int, cap_bytes: int
+    ) -> LooseOptions:
+        terms, shapes = self.terms, self.shapes
+        free = terms.free
+        assert free is not None
+
+        def summed(table: Ints) -> Ints:
+            """Sum over the layers of every shape."""
+            of_set = table @ shapes.kind_counts.T
+            difference: Ints = of_set[:, shapes.target]
+            difference -= of_set[:, shapes.source]
+            return difference
+
+        load = summed(terms.least_load[chosen])
+        missing = summed(free.missing[chosen].astype(np.int64))
+        row, shape = np.nonzero((load < limit) & (missing == 0))
+        fixed = summed(free.static_bytes[chosen])[row, shape]
+        kept = summed(free.kept_bytes[chosen])[row, shape]
+        sync = summed(free.sync[chosen])[row, shape]
+        working = np.zeros(len(row), dtype=np.int64)
+        for kind, column in enumerate(free.working_bytes[chosen].T):
+            has = shapes.counts[shape, kind] > 0
+            np.maximum(working, np.where(has, column[row], 0), out=working)
+        fixed += working
+        strategy = chosen[row]
+        if shapes.passing.shape[1]:
+            kept += np.array(
+                [self.passing_bytes(shards) for shards in terms.shards]
+            )[strategy, shape]
+        fits = np.flatnonzero(fixed + self.need(1) * kept <= cap_bytes)
+        return LooseOptions(
+            shape[fits],
+            strategy[fits],
+            terms.devices[strategy[fits]],
+            load[row, shape][fits],
+            sync[fits],
+            fixed[fits],
+            kept[fits],
+        )
+
+    # At its place
+
+    def placed(
+        self, found: PairOptions, limits: Ints
+    ) -> PlacedOptions:
+        """Price options exactly at every place where they may stand.
+
+        Parameters
+        ----------
+        found
+            What the bounds have left over.
+        limits
+            Loads at or above are of no use, per level.
+        """
+        parts = [
+            priced
+            for size, offsets in self._offsets(found).items()
+            for priced in self._placed(
+                found.take(found.size == size), size, offsets, limits
+            )
+        ]
+        if not parts:
+            none = np.zeros(0, dtype=np.int64)
+            return PlacedOptions(*(none for _ in fields(PlacedOptions)))
+        joined = PlacedOptions.concatenate(parts)
+        order = np.lexsort((joined.source, joined.offset))
+        return joined.take(order)
+
+    def _offsets(self, found: PairOptions) -> dict[int, list[int]]:
+        """Return per size the offsets that some pipeline reaches."""
+        devices = self.split.devices
+        spans = {
+            int(size): (
+                int(found.first[found.size == size].min()),
+                int(found.last[found.size == size].max()),
+            )
+            for size in np.unique(found.size)
+        }
+        reached = np.zeros(devices + 1, dtype=np.bool_)
+        reached[0] = True
+        offsets: dict[int, list[int]] = {size: [] for size in spans}
+        for offset in range(devices):
+            if reached[offset]:
+                for size, (first, last) in spans.items():
+                    if first <= offset <= last:
+                        offsets[size].append(offset)
+                        reached[offset + size] = True
+        return offsets
+
+    def _placed(
+        self, found: PairOptions, size: int, offsets: list[int], limits: Ints
+    ) -> Iterator[PlacedOptions]:
+        """Price options of one size, place by place."""
+        alike: dict[object, list[int]] = {}
+        for offset in offsets:
+            alike.setdefault(self._place(offset, size), []).append(offset)
+        for (block, before, after), places in alike.items():
+            where = np.array(places, dtype=np.int64)
+            low = np.searchsorted(where, found.first)
+            high = np.searchsorted(where, found.last, "right")
+            here = low < high
+            if before is None:
+                here &= found.first == 0
+            rows = found.take(here)
+            priced, kept = self._priced(rows, block, before, after, limits)
+            low, width = low[here][kept], (high - low)[here][kept]
+            repeat = np.repeat(np.arange(len(kept)), width)
+            position = np.arange(len(repeat)) - np.repeat(
+                np.cumsum(width) - width, width
+            )
+            spread = priced.take(repeat)
+            spread.offset[:] = where[low[repeat] + position]
+            yield spread
+
+    def _place(
+        self, offset: int, size: int
+    ) -> tuple[Block, object | None, object | None]:
+        """Return all that the costs at a place depend on."""
+        split = self.split
+        block = Block(split.replicas, split.devices, offset, size)
+        before = after = None
+        if offset:
+            before = self.model.boundary_levels(block, forward=True)
+        if offset + size < split.devices:
+            after = self.model.boundary_levels(block, forward=False)
+        return self.model.aligned(block), before, after
+
+    def _priced(
+        self,
+        found: PairOptions,
+        block: Block,
+        before: object | None,
+        after: object | None,
+        limits: Ints,
+    ) -> tuple[PlacedOptions, Ints]:
+        """Price options at one place; return those kept, and which."""
+        sets, shapes = self.shapes.sets, self.shapes
+        shape = shapes.of_pair[found.pair]
+        source = sets.pair_source[found.pair]
+        target = sets.pair_target[found.pair]
+        used, row = np.unique(found.strategy, return_inverse=True)
+        forward = np.zeros(len(found), dtype=np.int64)
+        load, sync = np.zeros_like(forward), np.zeros_like(forward)
+        if len(found):
+            table = self._table(block, used)
+            for kind in range(len(shapes.representatives)):
+                number = shapes.counts[shape, kind]
+                forward += number * table.forward[row, kind]
+                load += number * table.backward[row, kind]
+                sync += number * table.sync[row, kind]
+            shards = np.array(self.terms.shards, dtype=np.int64)[used][row]
+            forward += self._receive(before, shapes.cut_of[source], shards)
+            load += self._receive(after, shapes.cut_of[target], shards)
+            load += forward
+        fast = np.flatnonzero(load < limits[found.level])
+        order = drop_neighbours(
+            (found.level * sets.count + source)[fast] * sets.count
+            + target[fast],
+            [
+                column[fast]
+                for column in (
+                    load,
+                    forward if self.gpipe else load,
+                    load - forward if self.gpipe else load,
+                    sync,
+                    found.fixed_bytes + self.need(1) * found.kept_bytes,
+                    found.fixed_bytes + self.most_inflight * found.kept_bytes,
+                )
+            ],
+            rounds=1,
+        )
+        kept = fast[order]
+        base = found.level[kept] * sets.count
+        return (
+            PlacedOptions(
+                np.zeros(len(kept), dtype=np.int64),
+                found.size[kept],
+                base + source[kept],
+                base + target[kept],
+                found.strategy[kept],
+                load[kept],
+                forward[kept],
+                sync[kept],
+                self.extra_slots * load[kept] + sync[kept],
+                found.fixed_bytes[kept],
+                found.kept_bytes[kept],
+                found.max_inflight[kept],
+            ),
+            kept,
+        )
+
+    @property
+    def most_inflight(self) -> int:
+        """The largest in-flight count of any stage."""
+        return self.need(self.most_stages)
+
+    def _table(self, block: Block, used: Ints) -> Table:
+        """Return the exact terms of some strategies on a block."""
+        known = self._exact.setdefault(block, {})
+        terms = self.terms
+        for index in used.tolist():
+            if index not in known:
+                row = terms.terms(terms.strategies[index], block)
+                known[index] = Table.of([row], terms.most_bytes)
+        tables = [known[index] for index in used.tolist()]
+        return Table(
+            *(
+                np.concatenate([getattr(t, field.name) for t in tables])
+                for field in fields(Table)
+            )
+        )
+
+    def _receive(
+        self, route: object | None, cut: Ints, shards: Ints
+    ) -> Ints:
+        """Return the receive times in quanta across cuts."""
+        result = np.zeros(len(cut), dtype=np.int64)
+        if route is None:
+            return result
+        for number in np.unique(shards).tolist():
+            chosen = shards == number
+            result[chosen] = self._receive_table(route, number)[cut[chosen]]
+        return result
+
+    def _receive_table(self, route: object, shards: int) -> Ints:
+        """Receive times in quanta of every distinct cut."""
+        key = (route, shards)
+        if key not in self._receives:
+            model, samples = self.model, self.split.micro_batch
+            self._receives[key] = np.array(
+                [
+                    max(
+                        model.message(level)
+                        + sum(
+                            model.tensor(level, size, samples, shards)
+                            for size in sizes
+                        )
+                        for level in route
+                    )
+                    if sizes
+                    else 0
+                    for sizes in self.shapes.cuts
+                ],
+                dtype=np.int64,
+            )
+        return self._receives[key]
