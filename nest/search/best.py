@@ -89,7 +89,7 @@ def work_bound(options: StageOptions) -> tuple[int, int]:
             for count, value in zip(counts.tolist(), values, strict=True)
         )
 
-    capacity = options.model.problem.cluster.device.memory_bytes
+    capacity = options.model.problem.cluster.memory_bytes()
     if total(least(sizes * space)) > devices * capacity:
         return infeasible
     times = least(load)
@@ -171,7 +171,7 @@ class BestSearch:
         self.deadline, self.report = deadline, report
         self.best = int(INFINITE) if upper is None else upper
         self.plan = plan
-        self.capacity = model.problem.cluster.device.memory_bytes
+        self.capacity = model.problem.cluster.memory_bytes()
         self.open: list[OpenSplit] = []
 
     def run(self) -> SolverOutput:

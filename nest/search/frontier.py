@@ -71,6 +71,8 @@ Say = Callable[[str], None]
 
 def ignore(text: str) -> None:
     """Say nothing."""
+
+
 @dataclass(frozen=True)
 class Point:
     """A plan, its step time in quanta, and what its fullest device holds."""
@@ -170,5 +172,3 @@ class Staircase:
                 dtype=np.int64,
             ),
         )
-
-

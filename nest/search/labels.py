@@ -172,9 +172,7 @@ class LabelSearch:
         found = labels.table[:, root]
         times = self.places.step_time(found[1:-4])
         if self._rule is not None:
-            times = np.where(
-                self._rule.complete[found[-4]], times, INFINITE
-            )
+            times = np.where(self._rule.complete[found[-4]], times, INFINITE)
         best = int(INFINITE)
         result = []
         for row in np.lexsort((times, found[-3])).tolist():
@@ -232,10 +230,11 @@ class LabelSearch:
         node = places.begin[rows]
         front = places.prefix[:, node]
         maxima = np.stack(
-            [column[rows] for column in options.paces(found)]
-            + [found.sync[rows]]
+            [column[rows] for column in (*options.paces(found), found.sync)]
         )
-        maxima = np.maximum(np.maximum(behind[1 + 1 : -4], maxima), front[1:-2])
+        maxima = np.maximum(
+            np.maximum(behind[1 + 1 : -4], maxima), front[1:-2]
+        )
         total = behind[1] + found.load[rows]
         stages = behind[-4] + 1
         bound = places.step_time(

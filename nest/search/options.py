@@ -12,17 +12,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nest.cost.model import Block, CostModel, LayerTerms
+from nest.cost.schedules import SCHEDULES
 from nest.cost.space import Case, max_stages, stage_counts, strategies
 from nest.ir.plan import Strategy
 from nest.search.closed_sets import ClosedSets
 from nest.search.dominance import drop_neighbours
+from nest.topology import Route
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -77,18 +79,18 @@ class StageShapes:
 
         # Per tensor and set: is it produced inside, and how large is what
         # the layers outside need of it?
-        inside = [sets.member[:, t.producer] for t in model.tensors]
+        inside = [sets.member[:, t.producer] for t in model.transfers.tensors]
         beyond = [
             np.max(
                 [~sets.member[:, node] * size for node, size in t.consumers],
                 axis=0,
             )
-            for t in model.tensors
+            for t in model.transfers.tensors
         ]
         crossing = np.array(
             [a * size for a, size in zip(inside, beyond, strict=True)],
             dtype=np.int64,
-        ).reshape(len(model.tensors), sets.count)
+        ).reshape(len(model.transfers.tensors), sets.count)
         cuts: dict[tuple[int, ...], int] = {}
         self.cut_of: Ints = np.array(
             [
@@ -190,7 +192,7 @@ class BatchTerms:
         model = shapes.model
         self.model = model
         #: More than any device has, so that clipping changes no answer.
-        self.most_bytes = model.problem.cluster.device.memory_bytes + 1
+        self.most_bytes = model.problem.cluster.memory_bytes() + 1
         self.strategies: list[Strategy] = []
         rows = []
         for strategy in strategies(model.problem, micro_batch):
@@ -198,11 +200,10 @@ class BatchTerms:
             if any(term is not None for term in row):
                 self.strategies.append(strategy)
                 rows.append(row)
-        split = model.problem.job.sequence_parallel
         self.devices: Ints = np.array(
             [s.devices for s in self.strategies], dtype=np.int64
         )
-        self.shards = [s.shards(split) for s in self.strategies]
+        self.shards = [model.shards(s) for s in self.strategies]
         self.free = Table.of(rows, self.most_bytes) if rows else None
         self._least_load: Ints | None = None
 
@@ -223,22 +224,39 @@ class BatchTerms:
         number of replicas has a smaller one.
         """
         if self._least_load is None:
-            unit = math.gcd(*self.devices.tolist())
+            places = self._places()
             self._least_load = np.array(
-                [self._least(strategy, unit) for strategy in self.strategies],
+                [
+                    self._least(strategy, places[strategy.devices])
+                    for strategy in self.strategies
+                ],
                 dtype=np.int64,
             )
         return self._least_load
 
-    def _least(self, strategy: Strategy, unit: int) -> list[int]:
-        num_devices = self.model.problem.cluster.num_devices
-        seen: dict[int, Block] = {}
-        for offset in range(0, num_devices - strategy.devices + 1, unit):
-            block = Block(1, 0, offset, strategy.devices)
-            if offset and self.model.aligned(block).offset == 0:
-                break
-            seen.setdefault(self.model.groups_number(strategy, block), block)
-        rows = [self.terms(strategy, block) for block in seen.values()]
+    def _places(self) -> dict[int, list[Block]]:
+        """Return the blocks that may differ, by size."""
+        cluster, network = self.model.problem.cluster, self.model.network
+        unit = math.gcd(*self.devices.tolist())
+        period = network.period if len(cluster.types) == 1 else math.inf
+        places = {}
+        for size in np.unique(self.devices).tolist():
+            end = min(cluster.num_devices - size + 1, period)
+            found = {}
+            for offset in range(0, max(1, end), unit):
+                block = Block(1, 0, offset, size)
+                types = cluster.types_in(block.ranges())
+                found.setdefault((network.alike(block), types), block)
+            places[size] = list(found.values())
+        return places
+
+    def _least(self, strategy: Strategy, places: list[Block]) -> list[int]:
+        types, groups = self.model.problem.cluster.types_in, self.model.groups
+        different = {
+            (groups.number(strategy, block), types(block.ranges())): block
+            for block in places
+        }
+        rows = [self.terms(strategy, block) for block in different.values()]
         return [
             min(0 if t is None else t.forward + t.backward for t in column)
             for column in zip(*rows, strict=True)
@@ -368,52 +386,61 @@ class StageOptions:
         self.terms, self.split = terms, split
         self.shapes, self.model = terms.shapes, terms.model
         problem = self.model.problem
-        self.gpipe = problem.job.schedule == "gpipe"
         self.extra_slots = split.num_micro_batches - 1
         self.usable = terms.devices <= split.devices
         self.most_stages = max_stages(problem, split)
         self.stage_counts = stage_counts(problem, split)
         #: Devices of the smallest stage.
         self.smallest = int(terms.devices.min()) if len(terms.devices) else 1
+        self._schedule = SCHEDULES[problem.job.schedule]
+        #: In-flight counts by number of stages left; they never fall.
+        self._inflight: Ints = np.array(
+            [
+                self._schedule.inflight(left, split.num_micro_batches)
+                for left in range(1, self.most_stages + 1)
+            ]
+        )
         self._receives: dict[object, Ints] = {}
         self._exact: dict[object, dict[int, Table]] = {}
         self._passing: dict[int, Ints] = {}
 
-    def inflight(self, stages: Ints) -> Ints:
+    def inflight(self, left: Ints) -> Ints:
         """Return the in-flight counts with so many stages left."""
-        most = self.split.num_micro_batches
-        if self.gpipe:
-            return np.full(np.shape(stages), most, dtype=np.int64)
-        return np.minimum(stages, most)
+        found: Ints = self._inflight[np.minimum(left, self.most_stages) - 1]
+        return found
 
-    def need(self, stages: int) -> int:
+    def need(self, left: int) -> int:
         """Return the in-flight count of a stage with so many stages left."""
-        most = self.split.num_micro_batches
-        return most if self.gpipe else min(stages, most)
+        return int(self._inflight[left - 1])
+
+    @property
+    def most_inflight(self) -> int:
+        """The largest in-flight count of any stage."""
+        return int(self._inflight[-1])
+
+    def most_behind(self, fit: Ints) -> Ints:
+        """Return how many stages can be behind one that fits so many."""
+        return np.searchsorted(self._inflight, fit, "right") - 1
 
     def layer_strategies(self, chosen: int) -> tuple[Strategy, ...]:
         """Return the strategy of all layers of a chosen option."""
         return (self.terms.strategies[chosen],)
 
-    def paces(self, found: PlacedOptions) -> list[Ints]:
-        """Return the columns whose maxima are paid ``M - 1`` times."""
-        if self.gpipe:
-            return [found.forward, found.load - found.forward]
-        return [found.load]
+    def paces(self, found: PlacedOptions) -> tuple[Ints, ...]:
+        """Return the columns whose maxima are paid ``M - 1`` times.
 
-    def most_behind(self, fit: Ints) -> Ints:
-        """Return how many stages can be behind one that fits so many."""
-        most = self.split.num_micro_batches
-        return np.where(fit >= most, self.most_stages, fit - 1)
+        They add up to the load.
+        """
+        return self._schedule.paces(found.forward, found.load - found.forward)
 
     # Without a place
 
-    def fit(self, found: LooseOptions, cap_bytes: int) -> Ints:
-        """Return the largest in-flight counts that fit, up to ``M``."""
+    def fit(self, found: LooseOptions | PairOptions, cap_bytes: int) -> Ints:
+        """Return the largest in-flight counts that fit."""
         free = cap_bytes - found.fixed_bytes
-        most = self.split.num_micro_batches
+        most = self.most_inflight
         fit = np.where(
-            found.kept_bytes > 0,
+            (found.kept_bytes > 0) | (free < 0),
             free // np.maximum(found.kept_bytes, 1),
             most,
         )
@@ -441,9 +468,7 @@ class StageOptions:
         found = LooseOptions.concatenate(parts)
         return found.take(np.argsort(found.shape, kind="stable"))
 
-    def _loose(
-        self, chosen: Ints, limit: int, cap_bytes: int
-    ) -> LooseOptions:
+    def _loose(self, chosen: Ints, limit: int, cap_bytes: int) -> LooseOptions:
         terms, shapes = self.terms, self.shapes
         free = terms.free
         assert free is not None
@@ -484,9 +509,7 @@ class StageOptions:
 
     # At its place
 
-    def placed(
-        self, found: PairOptions, limits: Ints
-    ) -> PlacedOptions:
+    def placed(self, found: PairOptions, limits: Ints) -> PlacedOptions:
         """Price options exactly at every place where they may stand.
 
         Parameters
@@ -538,65 +561,81 @@ class StageOptions:
         alike: dict[object, list[int]] = {}
         for offset in offsets:
             alike.setdefault(self._place(offset, size), []).append(offset)
-        for (block, before, after), places in alike.items():
+        for places in alike.values():
             where = np.array(places, dtype=np.int64)
             low = np.searchsorted(where, found.first)
             high = np.searchsorted(where, found.last, "right")
-            here = low < high
-            if before is None:
-                here &= found.first == 0
-            rows = found.take(here)
-            priced, kept = self._priced(rows, block, before, after, limits)
-            low, width = low[here][kept], (high - low)[here][kept]
+            here = np.flatnonzero(low < high)
+            if not len(here):
+                continue
+            priced, kept = self._priced(
+                found.take(here), self._block(places[0], size), limits
+            )
+            low, width = low[here[kept]], (high - low)[here[kept]]
             repeat = np.repeat(np.arange(len(kept)), width)
             position = np.arange(len(repeat)) - np.repeat(
                 np.cumsum(width) - width, width
             )
-            spread = priced.take(repeat)
-            spread.offset[:] = where[low[repeat] + position]
-            yield spread
+            yield replace(
+                priced.take(repeat), offset=where[low[repeat] + position]
+            )
 
-    def _place(
-        self, offset: int, size: int
-    ) -> tuple[Block, object | None, object | None]:
-        """Return all that the costs at a place depend on."""
+    def _block(self, offset: int, size: int) -> Block:
         split = self.split
-        block = Block(split.replicas, split.devices, offset, size)
-        before = after = None
-        if offset:
-            before = self.model.boundary_levels(block, forward=True)
-        if offset + size < split.devices:
-            after = self.model.boundary_levels(block, forward=False)
-        return self.model.aligned(block), before, after
+        return Block(split.replicas, split.devices, offset, size)
+
+    def _routes(self, block: Block) -> tuple[Route | None, Route | None]:
+        """Return how a block receives from in front and from behind."""
+        network, end = self.model.network, block.offset + block.devices
+        return (
+            network.route(block, block.before()) if block.offset else None,
+            network.route(block, block.behind())
+            if end < self.split.devices
+            else None,
+        )
+
+    def _place(self, offset: int, size: int) -> object:
+        """Return a key for all that the costs at a place depend on."""
+        block = self._block(offset, size)
+        types = self.model.problem.cluster.types_in(block.ranges())
+        return (
+            self.model.network.alike(block),
+            types,
+            *self._routes(block),
+        )
 
     def _priced(
         self,
         found: PairOptions,
         block: Block,
-        before: object | None,
-        after: object | None,
         limits: Ints,
     ) -> tuple[PlacedOptions, Ints]:
         """Price options at one place; return those kept, and which."""
+        before, after = self._routes(block)
         sets, shapes = self.shapes.sets, self.shapes
         shape = shapes.of_pair[found.pair]
         source = sets.pair_source[found.pair]
         target = sets.pair_target[found.pair]
         used, row = np.unique(found.strategy, return_inverse=True)
+        table = self._table(block, used)
         forward = np.zeros(len(found), dtype=np.int64)
         load, sync = np.zeros_like(forward), np.zeros_like(forward)
-        if len(found):
-            table = self._table(block, used)
-            for kind in range(len(shapes.representatives)):
-                number = shapes.counts[shape, kind]
-                forward += number * table.forward[row, kind]
-                load += number * table.backward[row, kind]
-                sync += number * table.sync[row, kind]
-            shards = np.array(self.terms.shards, dtype=np.int64)[used][row]
-            forward += self._receive(before, shapes.cut_of[source], shards)
-            load += self._receive(after, shapes.cut_of[target], shards)
-            load += forward
-        fast = np.flatnonzero(load < limits[found.level])
+        for kind in range(len(shapes.representatives)):
+            number = shapes.counts[shape, kind]
+            forward += number * table.forward[row, kind]
+            load += number * table.backward[row, kind]
+            sync += number * table.sync[row, kind]
+        shards = np.array(self.terms.shards, dtype=np.int64)[used][row]
+        forward += self._receive(before, shapes.cut_of[source], shards)
+        load += self._receive(after, shapes.cut_of[target], shards)
+        load += forward
+        fit = np.minimum(
+            found.max_inflight,
+            self.fit(found, self.model.capacity_bytes(block)),
+        )
+        fast = np.flatnonzero(
+            (load < limits[found.level]) & (fit >= self.need(1))
+        )
         order = drop_neighbours(
             (found.level * sets.count + source)[fast] * sets.count
             + target[fast],
@@ -604,8 +643,7 @@ class StageOptions:
                 column[fast]
                 for column in (
                     load,
-                    forward if self.gpipe else load,
-                    load - forward if self.gpipe else load,
+                    *self._schedule.paces(forward, load - forward),
                     sync,
                     found.fixed_bytes + self.need(1) * found.kept_bytes,
                     found.fixed_bytes + self.most_inflight * found.kept_bytes,
@@ -628,15 +666,10 @@ class StageOptions:
                 self.extra_slots * load[kept] + sync[kept],
                 found.fixed_bytes[kept],
                 found.kept_bytes[kept],
-                found.max_inflight[kept],
+                fit[kept],
             ),
             kept,
         )
-
-    @property
-    def most_inflight(self) -> int:
-        """The largest in-flight count of any stage."""
-        return self.need(self.most_stages)
 
     def _table(self, block: Block, used: Ints) -> Table:
         """Return the exact terms of some strategies on a block."""
@@ -654,37 +687,23 @@ class StageOptions:
             )
         )
 
-    def _receive(
-        self, route: object | None, cut: Ints, shards: Ints
-    ) -> Ints:
+    def _receive(self, route: Route | None, cut: Ints, shards: Ints) -> Ints:
         """Return the receive times in quanta across cuts."""
         result = np.zeros(len(cut), dtype=np.int64)
         if route is None:
             return result
         for number in np.unique(shards).tolist():
-            chosen = shards == number
-            result[chosen] = self._receive_table(route, number)[cut[chosen]]
-        return result
-
-    def _receive_table(self, route: object, shards: int) -> Ints:
-        """Receive times in quanta of every distinct cut."""
-        key = (route, shards)
-        if key not in self._receives:
-            model, samples = self.model, self.split.micro_batch
-            self._receives[key] = np.array(
-                [
-                    max(
-                        model.message(level)
-                        + sum(
-                            model.tensor(level, size, samples, shards)
-                            for size in sizes
+            key = (route, number)
+            if key not in self._receives:
+                self._receives[key] = np.array(
+                    [
+                        self.model.transfers.receive(
+                            route, sizes, self.split.micro_batch, number
                         )
-                        for level in route
-                    )
-                    if sizes
-                    else 0
-                    for sizes in self.shapes.cuts
-                ],
-                dtype=np.int64,
-            )
-        return self._receives[key]
+                        for sizes in self.shapes.cuts
+                    ],
+                    dtype=np.int64,
+                )
+            chosen = shards == number
+            result[chosen] = self._receives[key][cut[chosen]]
+        return result

@@ -117,14 +117,16 @@ class Paths:
         )
 
     def _table(
-        self, stages: int, loads: int, price: int, most_load: int
+        self, inflight: int, loads: int, price: int, most_load: int
     ) -> Ints:
-        """Return the least cost of every shape with so many stages left."""
+        """Return the least cost of every shape that fits so many."""
         lean = self.lean
-        usable = (self._lean_fit >= self.options.need(stages)) & (
+        usable = (self._lean_fit >= inflight) & (
             lean.load <= most_load
         )
-        cost = np.where(usable, loads * lean.load + price * lean.size, INFINITE)
+        cost = np.where(
+            usable, loads * lean.load + price * lean.size, INFINITE
+        )
         table = np.full(len(self.shapes), INFINITE)
         table[self._present] = np.minimum.reduceat(cost, self._first_row)
         return table
@@ -145,7 +147,7 @@ class Paths:
         for stages in range(1, self.options.stage_counts[-1] + 1):
             if self.options.need(stages) > need:
                 need = self.options.need(stages)
-                table = self._table(stages, loads, price, most_load)
+                table = self._table(need, loads, price, most_load)
                 if stages == 1:
                     # More stages left never make a shape usable.
                     pairs = np.flatnonzero(
@@ -190,7 +192,8 @@ class Paths:
         stages = []
         source = total = worst = devices = memory = 0
         for left in range(count, 0, -1):
-            table = self._table(left, loads, price, most_load)
+            need = self.options.need(left)
+            table = self._table(need, loads, price, most_load)
             pairs = slice(*self._first_pair[source : source + 2])
             target = sets.pair_target[pairs]
             cost = table[self.shapes.of_pair[pairs]] + behind[left - 1][target]
@@ -200,7 +203,7 @@ class Paths:
                 *np.searchsorted(self.lean.shape, [shape, shape + 1])
             )
             rows = rows[
-                (self._lean_fit[rows] >= self.options.need(left))
+                (self._lean_fit[rows] >= need)
                 & (self.lean.load[rows] <= most_load)
             ]
             cost = loads * self.lean.load[rows] + price * self.lean.size[rows]
@@ -212,7 +215,7 @@ class Paths:
             source = int(target[best])
             total, worst = total + load, max(worst, load)
             devices += size
-            kept = self.options.need(left) * int(self.lean.kept_bytes[row])
+            kept = need * int(self.lean.kept_bytes[row])
             memory = max(memory, int(self.lean.fixed_bytes[row]) + kept)
         return Path(stages, total, worst, devices, memory)
 
@@ -223,7 +226,7 @@ class Paths:
         return behind if self.root(behind)[0] <= devices else None
 
     def least_worst(self) -> int | None:
-        """Return about the least ``max τ`` of a plan; ``None`` if there is none.
+        """Return about the least ``max τ``; ``None`` if there is no plan.
 
         No plan has a smaller one.
         """

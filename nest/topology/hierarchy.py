@@ -77,6 +77,8 @@ class HierarchyNetwork:
                 strict=True,
             )
         )
+        #: Whole subtrees just below the top level.
+        self.period = self.capacities[-2] if len(levels) > 1 else 1
         self._known: dict[object, Any] = {}
 
     # Where blocks and groups meet
@@ -131,8 +133,7 @@ class HierarchyNetwork:
         Shifting all replicas by whole subtrees just below the top level
         changes no group's shape.
         """
-        period = self.capacities[-2] if len(self.capacities) > 1 else 1
-        return block._replace(offset=block.offset % period)
+        return block._replace(offset=block.offset % self.period)
 
     def groups(self, groups: ParallelGroups) -> Shapes:
         """Return the shapes of groups that run at the same time."""

@@ -109,6 +109,8 @@ class Network(Protocol):
 
     #: Every link that some route may have.
     links: tuple[Link, ...]
+    #: Shifting all blocks by so many devices changes no group's time.
+    period: int
 
     def route(self, receiver: Block, sender: Block) -> Route:
         """Return how a block receives from another one, in each replica."""
