@@ -170,7 +170,7 @@ def stage_choices(
     chosen: dict[tuple[int, int], tuple[Strategy, ...]] = {}
     if len(strategies) > 1:
         # one choice for all layers may have the same cost as another
-        plain = len({(s.dp, s.tp, s.cp) for s in strategies}) == 1
+        plain = len({s.layout for s in strategies}) == 1
         for i in range(len(clusters)):
             for k in range(i, len(clusters)):
                 if times[i, k] >= INFINITE:
@@ -246,7 +246,7 @@ class _LayerTable:
 
     def switches(self, picks: Ints) -> Ints:
         """Return 1 for every layer whose layout is not that of the next."""
-        layouts = np.array([(s.dp, s.tp, s.cp) for s in self.strategies])
+        layouts = np.array([s.layout for s in self.strategies])
         used = layouts[picks]
         different: NDArray[np.bool_] = (used[:-1] != used[1:]).any(axis=1)
         return different.astype(np.int64)
@@ -297,7 +297,7 @@ class _LayerTable:
                 )
                 for strategy in self.strategies
             ]
-            layouts = [(s.dp, s.tp, s.cp) for s in self.strategies]
+            layouts = [s.layout for s in self.strategies]
             self._pairs[size_bytes] = tuple(
                 tuple(
                     0 if layouts[a] == layouts[b] else moves[a] + moves[b]

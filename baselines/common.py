@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from nest.cost.model import Block, CostModel, LayerTerms
 from nest.cost.rules import get_rules
+from nest.cost.schedules import SCHEDULES
 from nest.cost.space import Case, is_uniform, strategies
 from nest.errors import InvalidOptionError
 from nest.ir.plan import RECOMPUTE, Plan, Stage, Strategy
@@ -136,13 +137,11 @@ def case_strategies(problem: Problem, case: Case) -> list[Strategy]:
 def in_flight(problem: Problem, case: Case, stages_left: int) -> int:
     """Return the micro-batches whose activations a stage keeps at most.
 
-    Of the preset ``standard``: all under GPipe, ``min(M, stages_left)`` under
-    1F1B, with ``stages_left`` counted from the stage itself to the end of the
-    pipeline.
+    Of the preset ``standard``; ``stages_left`` are counted from the stage
+    itself to the end of the pipeline.
     """
-    if problem.job.schedule == "1f1b":
-        return min(case.num_micro_batches, stages_left)
-    return case.num_micro_batches
+    schedule = SCHEDULES[problem.job.schedule]
+    return schedule.inflight(stages_left, case.num_micro_batches)
 
 
 def node_size(problem: Problem) -> int:

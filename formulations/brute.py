@@ -95,7 +95,7 @@ class BruteSolver:
             report(Progress(plan=best, claimed_quanta=best_quanta))
         try:
             space = PlanSpace(problem, model, deadline)
-            if model.preset.ranks_take_turns:
+            if model.rules.round_robin:
                 from formulations.turns import TurnsSpace
 
                 space = TurnsSpace(problem, model, deadline)
@@ -217,7 +217,7 @@ class PlanSpace:
             found = strategies(self.problem, case.micro_batch)
             for runtime in runtimes(self.problem):
                 for choice in self._runs(case, runtime, found):
-                    if self.model.preset.uniform:
+                    if self.model.rules.one_strategy:
                         for strategy in found:
                             yield replace(choice, strategies=(strategy,))
                     else:

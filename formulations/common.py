@@ -12,7 +12,10 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from formulations.graph import GraphFacts
+from nest.audits.nest_artifact.rules import artifact_rules
 from nest.cost.model import Block, CostModel
 from nest.cost.schedules import SCHEDULES
 from nest.cost.space import Case as BatchSplit
@@ -21,7 +24,7 @@ from nest.cost.space import stage_counts, strategies
 from nest.ir.plan import Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import Deadline
-from nest.topology import Link
+from nest.topology import Link, Route
 from nest.units import ceil_div
 
 #: Sides of a slot: it receives activations of the slot before it, and
@@ -32,10 +35,10 @@ FORWARD, BACKWARD = SIDES = (0, 1)
 
 def why_unsupported(problem: Problem) -> str | None:
     """Return why no formulation covers the problem's preset, or ``None``."""
-    preset = CostModel(problem).preset
-    if preset.ranks_take_turns:
+    rules = CostModel(problem).rules
+    if rules.round_robin:
         return (
-            f"preset {preset.name!r}: data ranks that take turns are not "
+            f"preset {rules.name!r}: data ranks that take turns are not "
             f"formulated here; use solver dp, or brute for small problems"
         )
     return None
@@ -231,18 +234,21 @@ class Instance:
     ) -> None:
         self.problem = problem
         self.model = model
-        self.preset = model.preset
+        #: The rules of NEST's artifact, if the problem has them.
+        self.artifact = (
+            artifact_rules(model) if model.rules.one_strategy else None
+        )
         self.deadline = deadline
         self.graph = GraphFacts(model)
-        self.capacity = problem.cluster.device.memory_bytes
+        self.capacity = problem.cluster.memory_bytes()
         self.per_layer = problem.job.granularity == "layer"
         self.schedule = SCHEDULES[problem.job.schedule]
         #: Increments that take memory where they pass a stage.
-        self.passing = () if self.preset.uniform else self.graph.passing
+        self.passing = () if self.artifact else self.graph.passing
         self.num_paces = len(self.paces(0, 0))
         self._strategies: dict[int, list[Strategy]] = {}
         self._candidates: dict[tuple[BatchSplit, int], list[_Candidate]] = {}
-        self._receives: dict[tuple[frozenset[int], int, int], Receive] = {}
+        self._receives: dict[tuple[Route, int, int], Receive] = {}
 
     # Sub-problems
 
@@ -252,10 +258,10 @@ class Instance:
         for split in batch_splits(self.problem):
             usable = self._usable_strategies(split.micro_batch)
             groups: list[list[Strategy]] = (
-                [[s] for s in usable] if self.preset.uniform else [usable]
+                [[s] for s in usable] if self.artifact else [usable]
             )
             for group in groups:
-                shared = group[0] if self.preset.uniform else None
+                shared = group[0] if self.artifact else None
                 for num_stages in stage_counts(self.problem, split):
                     self.deadline.check()
                     bound = self._bound(split, num_stages, group)
@@ -290,7 +296,7 @@ class Instance:
             return None
         smallest = min(strategy.devices for strategy in group)
         largest = split.devices - (num_stages - 1) * smallest
-        last = num_stages if self.preset.uniform else 1
+        last = num_stages if self.artifact else 1
         profiles = {
             candidate.profile: None
             for number in range(1, last + 1)
@@ -322,8 +328,9 @@ class Instance:
         rest = split.num_micro_batches - 1
         slowest = max(min(c.load for c, _ in e) for e in by_kind)
         syncs = [min(c.sync for c, _ in e) for e in by_kind]
-        sync = max(syncs) if self.preset.sync_stages == "max" else min(syncs)
-        if self.preset.step_time == "slots-max":
+        sync = max(syncs)
+        if self.artifact:
+            sync = min(syncs)
             slowest = max(
                 slowest,
                 ceil_div(total(1, 0), num_stages),
@@ -346,7 +353,7 @@ class Instance:
 
     def paces(self, forward: int, backward: int) -> tuple[int, ...]:
         """Return what of a load counts for each pace of the schedule."""
-        if self.preset.step_time == "slots-max":
+        if self.artifact:
             return (forward + backward,)
         return self.schedule.paces(forward, backward)
 
@@ -368,10 +375,10 @@ class Instance:
         if num_stages == 1 or not self.graph.connected:
             return 0
         shards = max(self._shards(strategy) for strategy in group)
-        size = self.graph.sizes[0]
+        transfers, size = self.model.transfers, self.graph.sizes[0]
         return (2 * (num_stages - 1)) * min(
-            self.model.message(link)
-            + self.model.tensor(link, size, split.micro_batch, shards)
+            transfers.message(link)
+            + transfers.tensor(link, size, split.micro_batch, shards)
             for link in self.model.network.links
         )
 
@@ -403,7 +410,7 @@ class Instance:
     ) -> Slot:
         smallest = min(strategy.devices for strategy in group)
         before, after = num_stages - number, number - 1
-        if self.preset.last_stage_first:
+        if self.artifact:
             before, after = after, before
         first = before * smallest
         end = split.devices - after * smallest
@@ -442,10 +449,10 @@ class Instance:
             )
         entering: tuple[int, ...] = ()
         sync_constant = 0
-        if self.preset.uniform:
+        if self.artifact:
             entering = self._entering_bytes(split, number, group[0])
             block = self._block(split, num_stages, 0, group[0])
-            sync_constant = self.model.sync_constant(block)
+            sync_constant = self.artifact.sync_constant(self.model, block)
         return Slot(
             number,
             tuple(options),
@@ -463,7 +470,7 @@ class Instance:
         strategy: Strategy,
     ) -> Block:
         pitch = split.devices
-        if self.preset.pitch_is_used:
+        if self.artifact:
             pitch = num_stages * strategy.devices
         return Block(split.replicas, pitch, offset, strategy.devices)
 
@@ -480,14 +487,12 @@ class Instance:
         receive and no byte costs more under it: in every plan it can replace
         the other one.
         """
-        if self.preset.uniform:
+        if self.artifact:
             strategy = group[0]
             devices = strategy.devices
             if num_stages * devices > split.devices:
                 return []
             offset = (number - 1) * devices
-            if not self.preset.last_stage_first:
-                offset = (num_stages - number) * devices
             block = self._block(split, num_stages, offset, strategy)
             profile = self._profile(split, number, (strategy,), block)
             if profile is None:
@@ -533,15 +538,16 @@ class Instance:
         return self._candidates[key]
 
     def _inflight(self, split: BatchSplit, number: int) -> int:
-        if self.preset.inflight_capped or self.schedule.name != "1f1b":
-            return self.schedule.inflight(number, split.num_micro_batches)
-        return number
+        rules, count = self.artifact, split.num_micro_batches
+        if rules is None:
+            return self.schedule.inflight(number, count)
+        return rules.inflight(self.model, number, count)
 
     def _shards(self, strategy: Strategy) -> int:
         return strategy.shards(self.problem.job.sequence_parallel)
 
     def _stashes(self, strategy: Strategy) -> bool:
-        return self.preset.stash_boundary_only and strategy.recompute == "full"
+        return bool(self.artifact) and strategy.recompute == "full"
 
     def _entering_bytes(
         self, split: BatchSplit, number: int, strategy: Strategy
@@ -552,7 +558,7 @@ class Instance:
         samples = split.micro_batch // strategy.dp
         kept = tuple(
             min(extra * size * samples, self.capacity + 1)
-            for _, _, size in self.model.edge_bytes(strategy.tp)
+            for _, _, size in self.model.transfers.edge_bytes(strategy.tp)
         )
         return kept if any(kept) else ()
 
@@ -666,9 +672,9 @@ class Instance:
         if resident + terms.working_bytes > self.capacity:
             return None
         backward, recomputed = terms.backward, terms.recomputed
-        if self.preset.recompute_hides_receive:
+        if self.artifact:
             backward -= recomputed
-            if number == 1 and not self.preset.last_stage_recomputes:
+            if number == 1:
                 recomputed = 0
         else:
             recomputed = 0
@@ -707,8 +713,8 @@ class Instance:
         self, link: Link, split: BatchSplit, shards: int
     ) -> tuple[int, tuple[int, ...]]:
         """Return the quanta of a message and of each size of tensor."""
-        return self.model.message(link), tuple(
-            self.model.tensor(link, size, split.micro_batch, shards)
+        return self.model.transfers.message(link), tuple(
+            self.model.transfers.tensor(link, size, split.micro_batch, shards)
             for size in self.graph.sizes
         )
 
@@ -743,25 +749,27 @@ class Instance:
         *,
         side: int,
     ) -> Receive:
-        neighbour = 0
-        if self.preset.last_stage_first:
-            sender = number - 1 if side else number + 1
-            neighbour = (sender - 1) * strategy.devices
         block = self._block(split, num_stages, offset, strategy)
-        levels = self.model.boundary_levels(
-            block, forward=side == FORWARD, neighbour=neighbour
-        )
-        samples = split.micro_batch // strategy.dp
-        if self.preset.receive_per_edge:
+        if self.artifact:
+            sender = number - 1 if side else number + 1
+            edge = self.artifact.edge(
+                self.model,
+                block,
+                block._replace(offset=(sender - 1) * strategy.devices),
+            )
+            samples = split.micro_batch // strategy.dp
             times = tuple(
-                max(self.model.edge(level, size, samples) for level in levels)
-                for _, _, size in self.model.edge_bytes(strategy.tp)
+                self.artifact.edge_quanta(self.model, edge, size * samples)
+                for _, _, size in self.model.transfers.edge_bytes(strategy.tp)
             )
             return Receive(((0, times),))
+        route = self.model.network.route(
+            block, block.before() if side == FORWARD else block.behind()
+        )
         shards = self._shards(strategy)
-        key = (levels, split.micro_batch, shards)
+        key = (route, split.micro_batch, shards)
         if key not in self._receives:
-            rows = {self._row(level, split, shards) for level in levels}
+            rows = {self._row(link, split, shards) for link in route}
             # Of rows that nothing exceeds: their negatives are undominated.
             ordered = sorted(rows, reverse=True)
             kept = _undominated(
@@ -776,7 +784,7 @@ class Instance:
 
 def _layout(strategy: Strategy) -> Strategy:
     """Return ``(dp, tp, cp)``, on which receives and changes depend."""
-    return Strategy(dp=strategy.dp, tp=strategy.tp, cp=strategy.cp)
+    return replace(strategy, ep=1, zero=0, recompute="none")
 
 
 def _useful(

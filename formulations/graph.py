@@ -58,7 +58,7 @@ class GraphFacts:
         graph = model.problem.graph
         self.num_layers = len(graph.layers)
         self.order = graph.topological_order()
-        self.edges = model.edges
+        self.edges = model.transfers.edges
         names = {layer.kind: None for layer in graph.layers}
         kinds = {name: index for index, name in enumerate(names)}
         self.kind_of = tuple(kinds[layer.kind] for layer in graph.layers)
@@ -114,7 +114,7 @@ class GraphFacts:
 
     def _increments(self, model: CostModel) -> Iterator[Increment]:
         index = {size: i for i, size in enumerate(self.sizes)}
-        for tensor in model.tensors:
+        for tensor in model.transfers.tensors:
             lower = -1
             for size in sorted({size for _, size in tensor.consumers} - {0}):
                 consumers = tuple(v for v, q in tensor.consumers if q >= size)

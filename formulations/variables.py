@@ -175,7 +175,7 @@ def create(model: Model) -> None:
             _create_crossing(model, s)
         if slot.mixed:
             _create_layouts(model, s)
-        if instance.preset.recompute_hides_receive:
+        if instance.artifact:
             model.hidden[s] = model.quanta("hidden", s)
         for p in model.paces:
             model.load[s, p] = model.quanta("load", s, p)
@@ -189,7 +189,7 @@ def _create_crossing(model: Model, s: int) -> None:
     """Create what crosses the boundary before a slot, and what passes it."""
     instance, slot = model.instance, model.slots[s]
     model.crossed[s] = model.share("crossed", s)
-    if not instance.preset.receive_per_edge:
+    if not instance.artifact:
         for i in range(len(instance.graph.increments)):
             model.c[i, s] = model.share("c", i, s)
     if s > 1 and any(profile.passing for profile in slot.profiles):

@@ -87,7 +87,7 @@ def searched(
 
 def space(problem: Problem, model: CostModel) -> PlanSpace | TurnsSpace:
     """Return all plans of a problem."""
-    if model.preset.ranks_take_turns:
+    if model.rules.round_robin:
         return TurnsSpace(problem, model, Deadline(None))
     return PlanSpace(problem, model, Deadline(None))
 

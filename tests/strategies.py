@@ -582,7 +582,9 @@ def random_plan(draw: Draw, problem: Problem) -> Plan | None:
         return None
     order = _draw_order(draw, problem)
     num_layers = len(order)
-    shared = draw(st.sampled_from(allowed)) if model.preset.uniform else None
+    shared = (
+        draw(st.sampled_from(allowed)) if model.rules.one_strategy else None
+    )
     stages: list[Stage] = []
     start, devices_left = 0, case.devices
     while start < num_layers:

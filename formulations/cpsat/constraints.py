@@ -79,7 +79,7 @@ def one_option_per_slot(model: Model) -> None:
 def consecutive_blocks(model: Model) -> None:
     """Start a slot at ``p`` iff the one before it ends at ``p`` (2)."""
     order = sorted(model.slots, reverse=True)
-    if model.instance.preset.last_stage_first:
+    if model.instance.artifact:
         order.reverse()
     for before, after in pairwise(order):
         ends: dict[int, list[int]] = {}
@@ -241,7 +241,7 @@ def receive(model: Model) -> None:
     ``message(level) crossed + Σ_i Δ_i(level) c[i]`` for every level of the
     receive that the slot uses, where ``Δ_i`` is what increment ``i`` adds.
     """
-    if model.instance.preset.receive_per_edge:
+    if model.instance.artifact:
         _receive_per_edge(model)
         return
     increments = model.instance.graph.increments
@@ -370,7 +370,7 @@ def work_bound(model: Model) -> None:
 def sync(model: Model) -> None:
     """``Y >= Σ Y_{l,g,h} z[l,s,g,h]`` for the slots that count (12)."""
     counted = list(model.slots)
-    if model.instance.preset.sync_stages == "first":
+    if model.instance.artifact:
         counted = [max(model.slots)]
     for s in counted:
         total: LinearExpr | int = model.slots[s].sync_constant

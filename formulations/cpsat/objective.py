@@ -16,7 +16,7 @@ def step_time(model: Model) -> None:
     """``T = Σ τ + (M-1) Σ_p t_max[p] + Y`` (15), or (15')."""
     rest = model.sub_problem.split.num_micro_batches - 1
     slowest = sum(model.slowest.values())
-    if model.instance.preset.step_time == "slots-max":
+    if model.instance.artifact:
         pipeline = (rest + model.sub_problem.num_stages) * slowest
     else:
         pipeline = sum(model.load.values()) + rest * slowest

@@ -80,7 +80,7 @@ def one_option_per_slot(model: Model) -> None:
 def consecutive_blocks(model: Model) -> None:
     """Start a slot at ``p`` iff the one before it ends at ``p`` (2)."""
     order = sorted(model.slots, reverse=True)
-    if model.instance.preset.last_stage_first:
+    if model.instance.artifact:
         order.reverse()
     for before, after in pairwise(order):
         terms: dict[int, Terms] = {}
@@ -290,7 +290,7 @@ def receive(model: Model) -> None:
     for (s, d), received in model.receive.items():
         name = f"receive_{s}_{d}"
         receives = model.slots[s].receives[d]
-        if model.instance.preset.receive_per_edge:
+        if model.instance.artifact:
             _receive_per_edge(model, name, s, d)
             continue
         uses = [model.uses[s, d, r] for r in range(len(receives))]
@@ -459,7 +459,7 @@ def work_bound(model: Model) -> None:
 def sync(model: Model) -> None:
     """``Y >= Σ Y_{κ,g,h} q[κ,s,g,h]`` for the slots that count (12)."""
     counted = list(model.slots)
-    if model.instance.preset.sync_stages == "first":
+    if model.instance.artifact:
         counted = [max(model.slots)]
     for s in counted:
         total: Terms = [(model.sync, 1)]

@@ -17,7 +17,7 @@ def step_time(model: Model) -> None:
     """``T = Σ τ + (M-1) Σ_p t_max[p] + Y`` (15), or (15')."""
     slots = model.sub_problem.split.num_micro_batches - 1
     terms: Terms = [(model.step, -1), (model.sync, 1)]
-    if model.instance.preset.step_time == "slots-max":
+    if model.instance.artifact:
         slots += model.sub_problem.num_stages
     else:
         terms += [(tau, 1) for tau in model.load.values()]

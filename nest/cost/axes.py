@@ -23,50 +23,26 @@ class Axis(NamedTuple):
         The field of a job with the allowed degrees.
     meaning
         For messages.
-    default
-        What a model's job allows if nobody says otherwise, for people; empty
-        where nobody can.
-    adds_devices
-        Whether a stage has as many times more devices.
     """
 
     name: str
     field: str
     meaning: str
-    default: str = ""
-    adds_devices: bool = True
 
-
-_TP = Axis(
-    "tp",
-    "tensor_parallel",
-    "tensor parallel degrees",
-    default="powers of two up to the node",
-)
-_CP = Axis(
-    "cp",
-    "context_parallel",
-    "context parallel degrees",
-    default="1, and 2 for long sequences",
-)
-_DP = Axis("dp", "data_parallel", "data parallel degrees")
 
 #: Axes with devices of their own, in the order in which ranks run through a
 #: block: the first fastest. Those that split weights come before those whose
 #: ranks share them (``Strategy.data_ranks``).
-RANK_AXES = (_TP, _CP, _DP)
-
-#: Experts are spread over ranks that share the dense weights.
-EXPERT_AXIS = Axis(
-    "ep",
-    "expert_parallel",
-    "expert parallel degrees",
-    default="powers of two up to 64",
-    adds_devices=False,
+RANK_AXES = (
+    Axis("tp", "tensor_parallel", "tensor parallel degrees"),
+    Axis("cp", "context_parallel", "context parallel degrees"),
+    Axis("dp", "data_parallel", "data parallel degrees"),
 )
 
-#: All of them, in the order in which people are told.
-AXES = (_TP, _DP, _CP, EXPERT_AXIS)
+#: Experts are spread over ranks that share the dense weights.
+EXPERT_AXIS = Axis("ep", "expert_parallel", "expert parallel degrees")
+
+AXES = (*RANK_AXES, EXPERT_AXIS)
 
 
 class Groups(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from nest.cost.axes import AXES, EXPERT_AXIS
+from nest.cost.axes import AXES, EXPERT_AXIS, RANK_AXES
 from nest.cost.rules import get_rules
 from nest.cost.schedules import schedule_of
 from nest.ir.plan import (
@@ -242,9 +242,7 @@ def _expand(
 ) -> Iterator[Strategy]:
     """Yield the strategies that a cost entry stands for."""
     job, num_devices = problem.job, problem.cluster.num_devices
-    devices = math.prod(
-        degrees.get(axis.name, 1) for axis in AXES if axis.adds_devices
-    )
+    devices = math.prod(degrees.get(axis.name, 1) for axis in RANK_AXES)
     for dp in get_rules(problem.preset).data_degrees(
         problem, micro_batch, samples, devices
     ):

@@ -57,7 +57,7 @@ class Job(Struct, frozen=True, kw_only=True):
     dtype
         Data type of the matrix products; selects the peak FLOP/s for MFU.
     schedule
-        ``1f1b`` or ``gpipe``; they differ in memory only.
+        ``1f1b`` or ``gpipe``, see :mod:`nest.cost.schedules`.
     replicas, data_parallel
         Allowed values of ``R`` and ``dp``; ``None`` allows every value.
     pipeline_parallel, tensor_parallel, context_parallel, expert_parallel

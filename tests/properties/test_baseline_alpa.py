@@ -10,7 +10,7 @@ from baselines.alpa import AlpaSolver
 from baselines.alpa_inter import straddles
 from baselines.alpa_intra import max_n_succ, submesh_sizes
 from baselines.common import front_terms, node_size
-from nest.cost.model import CostModel
+from nest.cost.model import Block, CostModel
 from nest.cost.score import score
 from nest.cost.space import cases, strategies
 from nest.ir import Plan, Problem
@@ -46,18 +46,17 @@ def own_objective(problem: Problem, plan: Plan) -> int:
             terms = front_terms(model, case, position, strategy)
             assert terms is not None
             load += terms.forward + terms.backward
-        level = model.network.level(0, stage.devices - 1)
-        for source, target, size_bytes in model.edges:
+        route = model.network.inside(Block(1, 0, 0, stage.devices))
+        for source, target, size_bytes in model.transfers.edges:
             if {source, target} <= strategy_of.keys():
                 ends = (strategy_of[source], strategy_of[target])
-                if len({(s.dp, s.tp, s.cp) for s in ends}) > 1:
+                if len({s.layout for s in ends}) > 1 and size_bytes:
                     load += sum(
-                        model.message(level)
-                        + model.tensor(
-                            level,
-                            size_bytes,
+                        model.transfers.receive(
+                            route,
+                            [size_bytes],
                             case.micro_batch,
-                            s.shards(problem.job.sequence_parallel),
+                            model.shards(s),
                         )
                         for s in ends
                     )

@@ -47,8 +47,8 @@ def step_ns(problem, model, case, plain, recomputing, stages):
     """
     main = recomputing or plain
     last = plain or main
-    level = model.network.level(0, problem.cluster.num_devices - 1)
-    ns_per_byte = 1e9 / model.network.bandwidths[level]
+    (link,) = model.network.inside(Block(1, 0, 0, problem.cluster.num_devices))
+    ns_per_byte = 1e9 / link.beta
     samples = case.micro_batch // main.dp / main.cp
     device = problem.cluster.device
     worst = 0.0
@@ -63,12 +63,12 @@ def step_ns(problem, model, case, plain, recomputing, stages):
         ]
         entering = [
             size * samples
-            for s, t, size in model.edges
+            for s, t, size in model.transfers.edges
             if t in stage and s not in stage
         ]
         leaving = [
             size * samples
-            for s, t, size in model.edges
+            for s, t, size in model.transfers.edges
             if s in stage and t not in stage
         ]
         into = max(entering, default=0) * ns_per_byte

@@ -40,7 +40,7 @@ def all_plans(problem: Problem, sizes: list[int]) -> set[Vector]:
         small = with_devices(problem, size)
         model = CostModel(small)
         kind = PlanSpace
-        if model.preset.ranks_take_turns:
+        if model.rules.round_robin:
             kind = TurnsSpace
         for plan in kind(small, model, Deadline(None)).plans():
             priced = score(small, plan, model)

@@ -822,6 +822,6 @@ def test_bounds_of_sub_problems_hold_for_their_plans(seed, draw):
         verdict = score(problem, plan, model)
         if not verdict.feasible:
             continue
-        shared = plan.stages[0].strategy if model.preset.uniform else None
+        shared = plan.stages[0].strategy if model.rules.one_strategy else None
         key = (plan.replicas, plan.micro_batch, len(plan.stages), shared)
         assert bounds[key].bound <= verdict.step_quanta
