@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from nest.errors import InvalidProblemError
 from nest.ir.base import Struct
+from nest.ir.cluster import Hierarchy
 from nest.ir.graph import Edge, Graph, Layer, LayerCost, LayerKind
 from nest.ir.io import decode, read_bytes
 from nest.ir.problem import Problem
@@ -167,3 +168,21 @@ def make_graph(
 def listed(ids: Iterable[int]) -> str:
     """Return ids in order, as text."""
     return ", ".join(map(str, sorted(ids))) or "none"
+
+
+def tree_of(problem: Problem) -> Hierarchy:
+    """Return the network of a problem whose rules know trees only.
+
+    Raises
+    ------
+    InvalidProblemError
+        If it is another kind of network.
+    """
+    topology = problem.cluster.topology
+    if not isinstance(topology, Hierarchy):
+        raise InvalidProblemError(
+            f"$.cluster.topology.kind: expected 'hierarchy' under preset "
+            f"{problem.preset!r}, got {type(topology).__name__}; change it "
+            f"or use preset 'standard'"
+        )
+    return topology

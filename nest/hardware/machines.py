@@ -59,12 +59,8 @@ class Machine(Struct, frozen=True, kw_only=True):
         """Return this machine with other operator parameters."""
         return msgspec.structs.replace(self, own_calibration=calibration)
 
-    def cluster(self, num_devices: int) -> Cluster:
-        """Return a cluster of this machine.
-
-        Levels carry what links reach, see
-        :func:`nest.hardware.links.calibrated`, instead of data-sheet rates.
-        """
+    def shape(self, num_devices: int) -> tuple[int, int]:
+        """Return the nodes of so many devices, and the size of each."""
         size = self.node.fan_out
         nodes = ceil_div(num_devices, size)
         if self.even and nodes > 1:
@@ -74,6 +70,15 @@ class Machine(Struct, frozen=True, kw_only=True):
                 if num_devices % count == 0
             )
             size = num_devices // nodes
+        return nodes, size
+
+    def cluster(self, num_devices: int) -> Cluster:
+        """Return a cluster of this machine.
+
+        Levels carry what links reach, see
+        :func:`nest.hardware.links.calibrated`, instead of data-sheet rates.
+        """
+        nodes, size = self.shape(num_devices)
         return Cluster(
             name=f"{self.name}-{num_devices}",
             num_devices=num_devices,

@@ -94,7 +94,7 @@ def describe(name: str) -> str:
     """
     recipe = _recipe(name)
     site = machine(recipe.machine)
-    nodes = site.cluster(recipe.num_devices).topology.levels[-1].fan_out
+    nodes, _ = site.shape(recipe.num_devices)
     grain = recipe.layers_per_node
     blocks = f", decoder layers in blocks of {grain}" if grain > 1 else ""
     return (

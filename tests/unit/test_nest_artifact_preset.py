@@ -7,13 +7,15 @@ level takes 2.5 ns per byte.
 """
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
 
 from nest.cost.model import Block, CostModel
+from nest.cost.rules import get_rules
 from nest.cost.score import score
-from nest.errors import InvalidPlanError
+from nest.errors import InvalidPlanError, InvalidProblemError
 from nest.ir import Activations, Optimizer, Strategy
 from tests.builders import (
     SINGLE,
@@ -324,3 +326,16 @@ def test_collectives_follow_the_block_here_too():
             terms = model.layer_terms(0, strategy, 1, block)
             assert terms is not None
             assert terms.forward == expected[block]
+
+
+@pytest.mark.parametrize("preset", ["nest-artifact", "piper"])
+def test_published_models_know_trees_only(preset):
+    problem = make_problem({"a": make_cost()}, replicas=(1,), preset=preset)
+    ring = SimpleNamespace(max_devices=4)
+    cluster = replace(problem.cluster, topology=ring)
+    with pytest.raises(
+        InvalidProblemError,
+        match=r"^\$\.cluster\.topology\.kind: expected 'hierarchy' under "
+        rf"preset '{preset}', got SimpleNamespace; change it or use preset",
+    ):
+        get_rules(preset).check(replace(problem, cluster=cluster))

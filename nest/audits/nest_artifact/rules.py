@@ -11,10 +11,12 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+from nest.audits.foreign import tree_of
 from nest.cost.rules import CostRules, Loads, Members, Pipeline
 from nest.cost.schedules import InFlight
 from nest.cost.verdict import BlockScore, StageScore
 from nest.ir.plan import Plan, Strategy
+from nest.ir.problem import Problem
 from nest.topology.alphabeta import NS_PER_S
 from nest.topology.hierarchy import HierarchyNetwork
 from nest.topology.protocol import Block, Link, Network
@@ -54,6 +56,11 @@ class NestArtifactRules(CostRules):
         for field, remedy in CostRules.refused_sizes.items()
         if field != "bytes_per_sample_by_tp"
     }
+
+    def check(self, problem: Problem) -> None:
+        """Refuse what these rules cannot express."""
+        super().check(problem)
+        tree_of(problem)
 
     def groups_at(self, block: Block) -> Block:
         """Return the block in replica 0 only."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from nest.audits.foreign import tree_of
 from nest.cost.rules import CostRules, Loads, Members, Pipeline
 from nest.cost.schedules import InFlight
 from nest.cost.verdict import BlockScore, StageScore
@@ -296,7 +297,7 @@ def piper_rules(model: CostModel) -> PiperRules:
 
 def bandwidth(problem: Problem) -> float:
     """Return the bandwidth of the flat network in bytes/s."""
-    (level,) = problem.cluster.topology.levels
+    (level,) = tree_of(problem).levels
     return level.bandwidth_bytes_per_s
 
 
@@ -314,7 +315,7 @@ def _demands(problem: Problem) -> Iterator[tuple[str, object, object]]:
     yield "job.uneven_batches", False, job.uneven_batches
     yield "job.sequence_parallel", False, job.sequence_parallel
     yield "job.gradient_sync_overlap", 0.0, job.gradient_sync_overlap
-    levels = problem.cluster.topology.levels
+    levels = tree_of(problem).levels
     yield "cluster.topology.levels: number", 1, len(levels)
     (level,) = levels
     where = "cluster.topology.levels[0]"

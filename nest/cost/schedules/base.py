@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 
 class Pass(NamedTuple):
@@ -102,12 +102,22 @@ class Schedule(ABC):
 class StageSchedule(Schedule):
     """A schedule whose blocks run one chunk each, their stage.
 
-    The step takes ``Σ τ + (M-1) Σ_j max p_j`` over columns ``p_j`` of the
-    stages, the *paces*; so a search keeps one maximum per pace.
+    The step takes ``Σ_s o_s + Σ_j r_j max_s p_sj``: what every stage adds
+    once, and the largest of each of its *paces* as often as micro-batches
+    are held up by it. So a search keeps one sum and one maximum per pace.
+    Both take numbers or arrays of integers.
     """
 
+    def once(self, forward: Any, backward: Any) -> Any:
+        """Return what a stage adds to the step once, ``τ_s``."""
+        return forward + backward
+
+    def rounds(self, num_micro_batches: int) -> tuple[int, ...]:
+        """Return how often the largest of each pace counts, ``M-1``."""
+        return (num_micro_batches - 1,) * len(self.paces(0, 0))
+
     @abstractmethod
-    def paces(self, forward: int, backward: int) -> tuple[int, ...]:
+    def paces(self, forward: Any, backward: Any) -> tuple[Any, ...]:
         """Return what of a stage's load may hold up every micro-batch.
 
         Parameters
@@ -134,11 +144,15 @@ class StageSchedule(Schedule):
         backward: Sequence[int],
         num_micro_batches: int,
     ) -> int:
-        """Return ``Σ τ + (M-1) Σ_j max p_j``."""
+        """Return ``Σ_s o_s + Σ_j r_j max_s p_sj``."""
         paces = zip(*map(self.paces, forward, backward), strict=True)
-        slowest: int = sum(max(pace) for pace in paces)
-        once = sum(forward) + sum(backward)
-        return once + (num_micro_batches - 1) * slowest
+        rounds = self.rounds(num_micro_batches)
+        waiting: int = sum(
+            count * max(pace)
+            for count, pace in zip(rounds, paces, strict=True)
+        )
+        once: int = sum(map(self.once, forward, backward))
+        return waiting + once
 
     def kept(
         self,

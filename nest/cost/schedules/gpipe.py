@@ -7,7 +7,7 @@ using Pipeline Parallelism*, NeurIPS 2019, arXiv 1811.06965.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from nest.cost.schedules.base import Pass, StageSchedule
 
@@ -21,7 +21,7 @@ class GPipe(StageSchedule):
 
     name: ClassVar[str] = "gpipe"
 
-    def paces(self, forward: int, backward: int) -> tuple[int, ...]:
+    def paces(self, forward: Any, backward: Any) -> tuple[Any, ...]:
         """Return ``F_s`` and ``G_s``."""
         return (forward, backward)
 

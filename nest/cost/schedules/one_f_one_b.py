@@ -8,7 +8,7 @@ Training*, SOSP 2019; with a flush at the end of the step, Narayanan et al.,
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from nest.cost.schedules.base import Pass, StageSchedule, alternate
 
@@ -21,7 +21,7 @@ class OneFOneB(StageSchedule):
 
     name: ClassVar[str] = "1f1b"
 
-    def paces(self, forward: int, backward: int) -> tuple[int, ...]:
+    def paces(self, forward: Any, backward: Any) -> tuple[Any, ...]:
         """Return the load ``τ_s``."""
         return (forward + backward,)
 
