@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
-
-from msgspec.structs import replace
+from functools import cached_property
+from typing import ClassVar, NamedTuple
 
 from formulations.graph import GraphFacts
-from nest.audits.nest_artifact.rules import artifact_rules
-from nest.cost.model import Block, CostModel
+from nest.cost.model import CostModel
 from nest.cost.schedules import SCHEDULES
 from nest.cost.space import Case as BatchSplit
 from nest.cost.space import cases as batch_splits
@@ -24,24 +22,13 @@ from nest.cost.space import stage_counts, strategies
 from nest.ir.plan import Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import Deadline
-from nest.topology import Link, Route
+from nest.topology.protocol import Block, Link, Route
 from nest.units import ceil_div
 
 #: Sides of a slot: it receives activations of the slot before it, and
 #: gradients of the one after it. The boundary of side ``d`` of slot ``s`` is
 #: the one before slot ``s - d``.
 FORWARD, BACKWARD = SIDES = (0, 1)
-
-
-def why_unsupported(problem: Problem) -> str | None:
-    """Return why no formulation covers the problem's preset, or ``None``."""
-    rules = CostModel(problem).rules
-    if rules.round_robin:
-        return (
-            f"preset {rules.name!r}: data ranks that take turns are not "
-            f"formulated here; use solver dp, or brute for small problems"
-        )
-    return None
 
 
 class Choice(NamedTuple):
@@ -52,8 +39,8 @@ class Choice(NamedTuple):
     loads
         Quanta per micro-batch, for each pace of the schedule.
     recomputed
-        The part of the backward pass that hides the receive of gradients;
-        0 where the preset adds it, it is then part of ``loads``.
+        The part of the backward pass that hides the receive of gradients,
+        under rules where it does; not part of ``loads``.
     sync
         Quanta per step.
     resident_bytes
@@ -96,9 +83,10 @@ class Profile(NamedTuple):
         For each layer kind; one at most where all layers of a slot share a
         strategy, none if the kind is not available or does not fit memory
         even alone.
+    capacity_bytes
+        Memory of each device.
     tight
-        Whether some set of layers exceeds the memory; if not, the byte terms
-        are 0.
+        Whether some set of layers exceeds it; if not, the byte terms are 0.
     layouts
         The ``(dp, tp, cp)`` that layers can have, as strategies; empty where
         all layers of a slot share a strategy.
@@ -114,6 +102,7 @@ class Profile(NamedTuple):
 
     devices: int
     choices: tuple[tuple[Choice, ...], ...]
+    capacity_bytes: int
     tight: bool
     layouts: tuple[Strategy, ...] = ()
     moves: tuple[tuple[int, ...], ...] = ()
@@ -124,8 +113,8 @@ class Receive(NamedTuple):
     """What receiving takes: the largest of some rows of quanta.
 
     Each row is the message and then one time per entry of
-    ``GraphFacts.sizes``; under a preset that prices every edge, the message
-    is 0 and there is one time per edge.
+    ``GraphFacts.sizes``; under rules that price every edge, the message is 0
+    and there is one time per edge.
     """
 
     rows: tuple[tuple[int, tuple[int, ...]], ...]
@@ -162,8 +151,8 @@ class Slot:
         Distinct receives of either side; none forward in the first stage and
         backward in the last one.
     entering_bytes
-        For each edge, bytes kept if it enters the slot (presets that stash
-        only boundary tensors); empty if there is nothing to keep.
+        For each edge, bytes kept if it enters the slot, under rules that
+        keep only such tensors; else empty.
     sync_constant
         Part of ``Y`` that no layer accounts for.
     """
@@ -206,7 +195,7 @@ class SubProblem:
         return text if self.strategy is None else f"{text} {self.strategy}"
 
 
-class _Candidate(NamedTuple):
+class Place(NamedTuple):
     """A place, and strategies that layers choose from there.
 
     They are several, all of the block's size, only where every layer has one
@@ -216,6 +205,66 @@ class _Candidate(NamedTuple):
     offset: int
     strategies: tuple[Strategy, ...]
     profile: Profile
+
+
+class Minima:
+    """The least that the layers of each kind add, over some profiles.
+
+    Parameters
+    ----------
+    members
+        The layers of each kind.
+    profiles
+        What any slot may have.
+    """
+
+    def __init__(
+        self, members: tuple[tuple[int, ...], ...], profiles: list[Profile]
+    ) -> None:
+        self._members = members
+        self._by_kind = [
+            [(c, p.devices) for p in profiles for c in p.choices[kind]]
+            for kind in range(len(members))
+        ]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every layer can be somewhere."""
+        return all(self._by_kind)
+
+    @cached_property
+    def load(self) -> int:
+        """``Σ_l min τ``."""
+        return self.total(1, 0)
+
+    def total(self, weight_load: int, weight_work: int) -> int:
+        """Return ``Σ_l min τ (a + b n)``."""
+        return sum(
+            len(members)
+            * min(
+                choice.load * (weight_load + devices * weight_work)
+                for choice, devices in entries
+            )
+            for members, entries in zip(
+                self._members, self._by_kind, strict=True
+            )
+        )
+
+    @cached_property
+    def syncs(self) -> list[int]:
+        """``min Y`` of each kind."""
+        return [min(c.sync for c, _ in found) for found in self._by_kind]
+
+    @cached_property
+    def slowest(self) -> int:
+        """``Σ_p t_max[p]`` is at least this, for the slowest layers alone."""
+        together = max(min(c.load for c, _ in e) for e in self._by_kind)
+        paces = range(len(self._by_kind[0][0][0].loads))
+        apart = (
+            max(min(c.loads[p] for c, _ in e) for e in self._by_kind)
+            for p in paces
+        )
+        return max(together, sum(apart))
 
 
 class Instance:
@@ -229,26 +278,44 @@ class Instance:
         Checked all along: any method may raise ``OutOfTimeError``.
     """
 
+    #: Whether the rules are those of NEST's artifact, see
+    #: :mod:`formulations.nest_artifact`.
+    artifact: ClassVar[bool] = False
+
     def __init__(
         self, problem: Problem, model: CostModel, deadline: Deadline
     ) -> None:
         self.problem = problem
         self.model = model
-        #: The rules of NEST's artifact, if the problem has them.
-        self.artifact = (
-            artifact_rules(model) if model.rules.one_strategy else None
-        )
         self.deadline = deadline
         self.graph = GraphFacts(model)
-        self.capacity = problem.cluster.memory_bytes()
         self.per_layer = problem.job.granularity == "layer"
         self.schedule = SCHEDULES[problem.job.schedule]
         #: Increments that take memory where they pass a stage.
-        self.passing = () if self.artifact else self.graph.passing
-        self.num_paces = len(self.paces(0, 0))
+        self.passing = self.graph.passing
         self._strategies: dict[int, list[Strategy]] = {}
-        self._candidates: dict[tuple[BatchSplit, int], list[_Candidate]] = {}
+        self._known_places: dict[tuple[BatchSplit, int], list[Place]] = {}
         self._receives: dict[tuple[Route, int, int], Receive] = {}
+
+    # Schedules
+
+    def paces(self, forward: int, backward: int) -> tuple[int, ...]:
+        """Return what of a load counts for each pace of the schedule."""
+        return self.schedule.paces(forward, backward)
+
+    @cached_property
+    def num_paces(self) -> int:
+        """Number of paces."""
+        return len(self.paces(0, 0))
+
+    @cached_property
+    def pace_of(self) -> tuple[int, ...]:
+        """The pace for which what happens on a side of a slot counts."""
+        return self.paces(1, 0).index(1), self.paces(0, 1).index(1)
+
+    def inflight(self, split: BatchSplit, number: int) -> int:
+        """Return the micro-batches in flight in a slot."""
+        return self.schedule.inflight(number, split.num_micro_batches)
 
     # Sub-problems
 
@@ -256,22 +323,24 @@ class Instance:
         """Return all sub-problems that may hold a plan, best bound first."""
         found = []
         for split in batch_splits(self.problem):
-            usable = self._usable_strategies(split.micro_batch)
-            groups: list[list[Strategy]] = (
-                [[s] for s in usable] if self.artifact else [usable]
-            )
-            for group in groups:
-                shared = group[0] if self.artifact else None
+            for group in self.groups(split.micro_batch):
                 for num_stages in stage_counts(self.problem, split):
                     self.deadline.check()
-                    bound = self._bound(split, num_stages, group)
+                    bound = self.bound(split, num_stages, group)
                     if bound is not None:
+                        shared = group[0] if self.artifact else None
                         found.append(
                             SubProblem(split, num_stages, shared, bound)
                         )
         return sorted(found, key=lambda p: (p.bound, p.num_stages, p.split))
 
-    def _usable_strategies(self, micro_batch: int) -> list[Strategy]:
+    def groups(self, micro_batch: int) -> list[list[Strategy]]:
+        """Return which strategies the stages of a plan may mix."""
+        usable = self.usable(micro_batch)
+        return [usable] if usable else []
+
+    def usable(self, micro_batch: int) -> list[Strategy]:
+        """Return the strategies that some layer can have."""
         if micro_batch not in self._strategies:
             self._strategies[micro_batch] = [
                 strategy
@@ -284,85 +353,34 @@ class Instance:
             ]
         return self._strategies[micro_batch]
 
-    def _bound(
+    def bound(
         self, split: BatchSplit, num_stages: int, group: list[Strategy]
     ) -> int | None:
         """Return a lower bound, equation (17), or ``None`` if no plan fits.
 
-        Without a shared strategy all slots have the same candidates, and
-        the last one has the most memory for them.
+        All slots have the same places, and the last one has the most memory
+        for them.
         """
-        if not group:
-            return None
         smallest = min(strategy.devices for strategy in group)
         largest = split.devices - (num_stages - 1) * smallest
-        last = num_stages if self.artifact else 1
         profiles = {
-            candidate.profile: None
-            for number in range(1, last + 1)
-            for candidate in self._slot_candidates(
-                split, num_stages, number, group
-            )
-            if candidate.profile.devices <= largest
+            place.profile: None
+            for place in self._slot_places(split, 1, group)
+            if place.profile.devices <= largest
         }
-        by_kind = [
-            [(c, p.devices) for p in profiles for c in p.choices[kind]]
-            for kind in range(len(self.graph.members))
-        ]
-        if not all(by_kind):
+        least = Minima(self.graph.members, list(profiles))
+        if not least.complete:
             return None
         self.deadline.check()
-
-        def total(weight_load: int, weight_work: int) -> int:
-            return sum(
-                len(members)
-                * min(
-                    choice.load * (weight_load + devices * weight_work)
-                    for choice, devices in entries
-                )
-                for members, entries in zip(
-                    self.graph.members, by_kind, strict=True
-                )
-            )
-
         rest = split.num_micro_batches - 1
-        slowest = max(min(c.load for c, _ in e) for e in by_kind)
-        syncs = [min(c.sync for c, _ in e) for e in by_kind]
-        sync = max(syncs)
-        if self.artifact:
-            sync = min(syncs)
-            slowest = max(
-                slowest,
-                ceil_div(total(1, 0), num_stages),
-                ceil_div(total(0, 1), split.devices),
-            )
-            return (rest + num_stages) * slowest + sync
         receives = self._least_receives(split, num_stages, group)
-        paced = sum(
-            max(min(c.loads[pace] for c, _ in e) for e in by_kind)
-            for pace in range(self.num_paces)
+        mean = (num_stages + rest) * (least.load + receives)
+        work = least.total(split.devices, rest)
+        return max(least.syncs) + max(
+            least.load + receives + rest * least.slowest,
+            ceil_div(mean, num_stages),
+            ceil_div(work, split.devices) + receives,
         )
-        return sync + max(
-            total(1, 0) + receives + rest * max(slowest, paced),
-            ceil_div(
-                total(num_stages + rest, 0) + (num_stages + rest) * receives,
-                num_stages,
-            ),
-            ceil_div(total(split.devices, rest), split.devices) + receives,
-        )
-
-    def paces(self, forward: int, backward: int) -> tuple[int, ...]:
-        """Return what of a load counts for each pace of the schedule."""
-        if self.artifact:
-            return (forward + backward,)
-        return self.schedule.paces(forward, backward)
-
-    def pace_of(self, side: int) -> int:
-        """Return the pace for which what happens on a side of a slot counts.
-
-        Forward the first, backward the last.
-        """
-        return side and self.num_paces - 1
 
     def _least_receives(
         self, split: BatchSplit, num_stages: int, group: list[Strategy]
@@ -374,8 +392,9 @@ class Instance:
         """
         if num_stages == 1 or not self.graph.connected:
             return 0
-        shards = max(self._shards(strategy) for strategy in group)
-        transfers, size = self.model.transfers, self.graph.sizes[0]
+        shards = max(map(self.model.shards, group))
+        size = self.graph.sizes[0]
+        transfers = self.model.transfers
         return (2 * (num_stages - 1)) * min(
             transfers.message(link)
             + transfers.tensor(link, size, split.micro_batch, shards)
@@ -386,55 +405,32 @@ class Instance:
 
     def slots(self, sub_problem: SubProblem) -> dict[int, Slot] | None:
         """Return the slots by number, or ``None`` if one has no option."""
-        split, num_stages = sub_problem.split, sub_problem.num_stages
-        shared = sub_problem.strategy
-        group = (
-            self._usable_strategies(split.micro_batch)
-            if shared is None
-            else [shared]
-        )
         found: dict[int, Slot] = {}
-        for number in range(1, num_stages + 1):
-            slot = self._slot(split, num_stages, number, group)
+        for number in range(1, sub_problem.num_stages + 1):
+            slot = self._slot(sub_problem, number)
             if not slot.options:
                 return None
             found[number] = slot
         return found
 
-    def _slot(
-        self,
-        split: BatchSplit,
-        num_stages: int,
-        number: int,
-        group: list[Strategy],
-    ) -> Slot:
-        smallest = min(strategy.devices for strategy in group)
-        before, after = num_stages - number, number - 1
-        if self.artifact:
-            before, after = after, before
-        first = before * smallest
-        end = split.devices - after * smallest
+    def _slot(self, sub_problem: SubProblem, number: int) -> Slot:
+        split = sub_problem.split
         profiles: dict[Profile, int] = {}
         receives: tuple[dict[Receive, int], ...] = ({}, {})
         options = []
-        for offset, chosen, profile in self._slot_candidates(
-            split, num_stages, number, group
-        ):
+        for offset, chosen, profile in self._fitting(sub_problem, number):
             self.deadline.check()
-            if (
-                offset < first
-                or (offset > 0 and before == 0)
-                or offset + profile.devices > end
-            ):
-                continue
-            place = (split, num_stages, number, offset)
+            block = Block(
+                split.replicas, split.devices, offset, profile.devices
+            )
             tables = tuple(
                 tuple(
                     known.setdefault(
-                        self._receive(*place, receiver, side=side), len(known)
+                        self._receive(sub_problem, number, block, of, side),
+                        len(known),
                     )
-                    for receiver in profile.layouts or chosen
-                    if number != (num_stages, 1)[side]
+                    for of in profile.layouts or chosen
+                    if number != (sub_problem.num_stages, 1)[side]
                 )
                 for side, known in enumerate(receives)
             )
@@ -447,61 +443,47 @@ class Instance:
                     tables,
                 )
             )
-        entering: tuple[int, ...] = ()
-        sync_constant = 0
-        if self.artifact:
-            entering = self._entering_bytes(split, number, group[0])
-            block = self._block(split, num_stages, 0, group[0])
-            sync_constant = self.artifact.sync_constant(self.model, block)
         return Slot(
             number,
             tuple(options),
             tuple(profiles),
             tuple(map(tuple, receives)),
-            entering,
-            sync_constant,
+            *self._extras(sub_problem, number),
         )
 
-    def _block(
-        self,
-        split: BatchSplit,
-        num_stages: int,
-        offset: int,
-        strategy: Strategy,
-    ) -> Block:
-        pitch = split.devices
-        if self.artifact:
-            pitch = num_stages * strategy.devices
-        return Block(split.replicas, pitch, offset, strategy.devices)
+    def _extras(
+        self, sub_problem: SubProblem, number: int
+    ) -> tuple[tuple[int, ...], int]:
+        """Return ``entering_bytes`` and ``sync_constant`` of a slot."""
+        return (), 0
 
-    def _slot_candidates(
-        self,
-        split: BatchSplit,
-        num_stages: int,
-        number: int,
-        group: list[Strategy],
-    ) -> list[_Candidate]:
-        """Return places and strategies that nothing else dominates.
+    def _fitting(self, sub_problem: SubProblem, number: int) -> list[Place]:
+        """Return the places that leave enough devices for the others."""
+        split, num_stages = sub_problem.split, sub_problem.num_stages
+        group = self.usable(split.micro_batch)
+        smallest = min(strategy.devices for strategy in group)
+        first = (num_stages - number) * smallest
+        end = split.devices - (number - 1) * smallest
+        return [
+            place
+            for place in self._slot_places(split, number, group)
+            if place.offset >= first
+            and place.offset + place.profile.devices <= end
+            and (number < num_stages or place.offset == 0)
+        ]
 
-        A candidate dominates another one at the same place if no layer, no
-        receive and no byte costs more under it: in every plan it can replace
-        the other one.
+    def _slot_places(
+        self, split: BatchSplit, number: int, group: list[Strategy]
+    ) -> list[Place]:
+        """Return places with strategies that nothing else dominates.
+
+        One dominates another one at the same place if no layer, no receive
+        and no byte costs more under it: in every plan it can replace the
+        other one.
         """
-        if self.artifact:
-            strategy = group[0]
-            devices = strategy.devices
-            if num_stages * devices > split.devices:
-                return []
-            offset = (number - 1) * devices
-            block = self._block(split, num_stages, offset, strategy)
-            profile = self._profile(split, number, (strategy,), block)
-            if profile is None:
-                return []
-            return [_Candidate(offset, (strategy,), profile)]
-
-        key = (split, self._inflight(split, number))
-        if key not in self._candidates:
-            found: list[_Candidate] = []
+        key = (split, self.inflight(split, number))
+        if key not in self._known_places:
+            found: list[Place] = []
             by_devices: dict[int, list[Strategy]] = {}
             for strategy in group:
                 by_devices.setdefault(strategy.devices, []).append(strategy)
@@ -511,17 +493,20 @@ class Instance:
                     if self.per_layer
                     else [(strategy,) for strategy in equals]
                 )
-                known: dict[Block, list[_Candidate]] = {}
+                known: dict[object, list[Place]] = {}
                 for offset in range(split.devices - devices + 1):
                     self.deadline.check()
                     block = Block(
                         split.replicas, split.devices, offset, devices
                     )
-                    alike = self.model.aligned(block)
+                    alike = (
+                        self.model.network.alike(block),
+                        self.problem.cluster.types_in(block.ranges()),
+                    )
                     if alike not in known:
                         known[alike] = self._worth_a_try(
                             [
-                                _Candidate(offset, chosen, profile)
+                                Place(offset, chosen, profile)
                                 for chosen in rivals
                                 if (
                                     profile := self._profile(
@@ -531,50 +516,33 @@ class Instance:
                             ]
                         )
                     found.extend(
-                        candidate._replace(offset=offset)
-                        for candidate in known[alike]
+                        place._replace(offset=offset) for place in known[alike]
                     )
-            self._candidates[key] = found
-        return self._candidates[key]
+            self._known_places[key] = found
+        return self._known_places[key]
 
-    def _inflight(self, split: BatchSplit, number: int) -> int:
-        rules, count = self.artifact, split.num_micro_batches
-        if rules is None:
-            return self.schedule.inflight(number, count)
-        return rules.inflight(self.model, number, count)
+    def _worth_a_try(self, rivals: list[Place]) -> list[Place]:
+        """Return which of the same place no other one dominates.
 
-    def _shards(self, strategy: Strategy) -> int:
-        return strategy.shards(self.problem.job.sequence_parallel)
-
-    def _stashes(self, strategy: Strategy) -> bool:
-        return bool(self.artifact) and strategy.recompute == "full"
-
-    def _entering_bytes(
-        self, split: BatchSplit, number: int, strategy: Strategy
-    ) -> tuple[int, ...]:
-        if not self._stashes(strategy):
-            return ()
-        extra = self._inflight(split, number) - 1
-        samples = split.micro_batch // strategy.dp
-        kept = tuple(
-            min(extra * size * samples, self.capacity + 1)
-            for _, _, size in self.model.transfers.edge_bytes(strategy.tp)
+        Of equal ones the first stays.
+        """
+        missing = (math.inf,) * (self.num_paces + 4)
+        kept = _undominated(
+            {
+                i: (
+                    -min(map(self.model.shards, chosen)),
+                    *(
+                        cost
+                        for kind in profile.choices
+                        for cost in (kind[0].costs if kind else missing)
+                    ),
+                )
+                for i, (_, chosen, profile) in enumerate(rivals)
+            }
         )
-        return kept if any(kept) else ()
+        return [rivals[i] for i in kept]
 
-    def _passing_bytes(
-        self, split: BatchSplit, number: int, strategy: Strategy
-    ) -> tuple[int, ...]:
-        """Return what tensors of each size take in a slot they pass, (20)."""
-        shards = self._shards(strategy)
-        inflight = self._inflight(split, number)
-        return tuple(
-            min(
-                inflight * ceil_div(size * split.micro_batch, shards),
-                self.capacity + 1,
-            )
-            for size in self.graph.sizes
-        )
+    # What a place costs
 
     def _profile(
         self,
@@ -582,8 +550,13 @@ class Instance:
         number: int,
         chosen: tuple[Strategy, ...],
         block: Block,
+        extra_bytes: int = 0,
     ) -> Profile | None:
-        """Return what a place costs whose layers choose among strategies."""
+        """Return what a place costs whose layers choose among strategies.
+
+        ``extra_bytes`` is what may take memory there beside them.
+        """
+        capacity = self.model.capacity_bytes(block)
         choices = [
             [
                 (strategy, choice)
@@ -593,6 +566,7 @@ class Instance:
                         split, number, members[0], strategy, block
                     )
                 )
+                and choice.resident_bytes + choice.working_bytes <= capacity
             ]
             for members in self.graph.members
         ]
@@ -602,11 +576,10 @@ class Instance:
         if self.passing:
             for strategy in chosen:
                 passing[_layout(strategy)] = self._passing_bytes(
-                    split, number, strategy
+                    split, number, strategy, capacity + 1
                 )
         most = max(c.working_bytes for kind in choices for _, c in kind)
-        most += sum(self._entering_bytes(split, number, chosen[0]))
-        most += max(
+        most += extra_bytes + max(
             (
                 sum(self.graph.increments[i].of(sizes) for i in self.passing)
                 for sizes in passing.values()
@@ -617,7 +590,7 @@ class Instance:
             most += len(members) * max(
                 (choice.resident_bytes for _, choice in kind), default=0
             )
-        tight = most > self.capacity
+        tight = most > capacity
         if not tight:
             choices = [
                 [
@@ -643,6 +616,7 @@ class Instance:
                 )
                 for kind in choices
             ),
+            capacity,
             tight,
             layouts,
             self._moves(split, layouts, block),
@@ -659,132 +633,96 @@ class Instance:
         strategy: Strategy,
         block: Block,
     ) -> Choice | None:
-        """Return what a layer adds; ``None`` if it cannot be there."""
+        """Return what a layer adds; ``None`` if it is not available."""
         terms = self.model.layer_terms(
             layer, strategy, split.micro_batch, block
         )
         if terms is None:
             return None
-        inflight = 1
-        if not self._stashes(strategy):
-            inflight = self._inflight(split, number)
-        resident = terms.static_bytes + inflight * terms.kept_bytes
-        if resident + terms.working_bytes > self.capacity:
-            return None
-        backward, recomputed = terms.backward, terms.recomputed
-        if self.artifact:
-            backward -= recomputed
-            if number == 1:
-                recomputed = 0
-        else:
-            recomputed = 0
+        kept_bytes = self.inflight(split, number) * terms.kept_bytes
         return Choice(
-            self.paces(terms.forward, backward),
-            recomputed,
-            terms.sync,
-            resident,
-            terms.working_bytes,
+            loads=self.paces(terms.forward, terms.backward),
+            recomputed=0,
+            sync=terms.sync,
+            resident_bytes=terms.static_bytes + kept_bytes,
+            working_bytes=terms.working_bytes,
         )
+
+    def _passing_bytes(
+        self, split: BatchSplit, number: int, strategy: Strategy, most: int
+    ) -> tuple[int, ...]:
+        """Return what tensors of each size take in a slot they pass (20)."""
+        shards = self.model.shards(strategy)
+        inflight = self.inflight(split, number)
+        return tuple(
+            min(inflight * ceil_div(size * split.micro_batch, shards), most)
+            for size in self.graph.sizes
+        )
+
+    # What receiving costs
 
     def _moves(
         self, split: BatchSplit, layouts: tuple[Strategy, ...], block: Block
     ) -> tuple[tuple[int, ...], ...]:
         """Return what redistribution inside a block takes, see (19).
 
-        One message at the level that holds the block, the worst over
-        replicas: ``α_L + X / (shards β_L)``.
+        One message, the worst over replicas: ``α_L + X / (shards β_L)``.
         """
         if len(layouts) < 2:
             return ()
-        links = self.model.network.inside(block)
-        rows = [
-            [self._row(link, split, self._shards(layout)) for link in links]
-            for layout in layouts
-        ]
+        route = self.model.network.inside(block)
         return tuple(
             tuple(
-                max(message + times[i] for message, times in of_links)
+                max(message + times[i] for message, times in rows)
                 for i in range(len(self.graph.sizes))
             )
-            for of_links in rows
+            for rows in (self._rows(route, split, of) for of in layouts)
         )
 
-    def _row(
-        self, link: Link, split: BatchSplit, shards: int
-    ) -> tuple[int, tuple[int, ...]]:
-        """Return the quanta of a message and of each size of tensor."""
-        return self.model.transfers.message(link), tuple(
-            self.model.transfers.tensor(link, size, split.micro_batch, shards)
-            for size in self.graph.sizes
-        )
+    def _rows(
+        self, route: Route, split: BatchSplit, strategy: Strategy
+    ) -> list[tuple[int, tuple[int, ...]]]:
+        """Return the quanta of a message and of each size, on each link."""
+        transfers, shards = self.model.transfers, self.model.shards(strategy)
 
-    def _worth_a_try(self, rivals: list[_Candidate]) -> list[_Candidate]:
-        """Return which candidates of one place no other one dominates.
+        def row(link: Link) -> tuple[int, tuple[int, ...]]:
+            return transfers.message(link), tuple(
+                transfers.tensor(link, size, split.micro_batch, shards)
+                for size in self.graph.sizes
+            )
 
-        Of equal ones the first stays.
-        """
-        missing = (math.inf,) * (self.num_paces + 4)
-        kept = _undominated(
-            {
-                i: (
-                    -min(map(self._shards, chosen)),
-                    *(
-                        cost
-                        for kind in profile.choices
-                        for cost in (kind[0].costs if kind else missing)
-                    ),
-                )
-                for i, (_, chosen, profile) in enumerate(rivals)
-            }
-        )
-        return [rivals[i] for i in kept]
+        return sorted(map(row, route), reverse=True)
 
     def _receive(
         self,
-        split: BatchSplit,
-        num_stages: int,
+        sub_problem: SubProblem,
         number: int,
-        offset: int,
+        block: Block,
         strategy: Strategy,
-        *,
         side: int,
     ) -> Receive:
-        block = self._block(split, num_stages, offset, strategy)
-        if self.artifact:
-            sender = number - 1 if side else number + 1
-            edge = self.artifact.edge(
-                self.model,
-                block,
-                block._replace(offset=(sender - 1) * strategy.devices),
-            )
-            samples = split.micro_batch // strategy.dp
-            times = tuple(
-                self.artifact.edge_quanta(self.model, edge, size * samples)
-                for _, _, size in self.model.transfers.edge_bytes(strategy.tp)
-            )
-            return Receive(((0, times),))
-        route = self.model.network.route(
-            block, block.before() if side == FORWARD else block.behind()
-        )
-        shards = self._shards(strategy)
-        key = (route, split.micro_batch, shards)
+        """Return what a slot at a block receives on a side."""
+        # Of the sender its nearest device stands for all.
+        sender = block.behind() if side == BACKWARD else block.before()
+        route = self.model.network.route(block, sender)
+        split = sub_problem.split
+        key = (route, split.micro_batch, self.model.shards(strategy))
         if key not in self._receives:
-            rows = {self._row(link, split, shards) for link in route}
-            # Of rows that nothing exceeds: their negatives are undominated.
-            ordered = sorted(rows, reverse=True)
+            rows = self._rows(route, split, strategy)
+            # Rows that no other one exceeds.
             kept = _undominated(
                 {
                     i: (-message, *(-time for time in times))
-                    for i, (message, times) in enumerate(ordered)
+                    for i, (message, times) in enumerate(rows)
                 }
             )
-            self._receives[key] = Receive(tuple(ordered[i] for i in kept))
+            self._receives[key] = Receive(tuple(rows[i] for i in kept))
         return self._receives[key]
 
 
 def _layout(strategy: Strategy) -> Strategy:
     """Return ``(dp, tp, cp)``, on which receives and changes depend."""
-    return replace(strategy, ep=1, zero=0, recompute="none")
+    return Strategy(dp=strategy.dp, tp=strategy.tp, cp=strategy.cp)
 
 
 def _useful(

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from formulations.common import Instance, Slot, SubProblem
+from formulations.nest_artifact import ArtifactInstance
 from nest.cost.model import CostModel
+from nest.cost.schedules import SCHEDULES
 from nest.cost.score import score
 from nest.errors import InvalidPlanError, SolverError
 from nest.ir.plan import Plan, Stage, Strategy
@@ -94,6 +96,28 @@ class Engine(Protocol):
         """
 
 
+#: How problems are taken apart, by the rules that are formulated.
+INSTANCES = {"standard": Instance, "nest-artifact": ArtifactInstance}
+
+
+def why_unsupported(problem: Problem) -> str | None:
+    """Return why no formulation covers the problem, or ``None``."""
+    name = CostModel(problem).rules.name
+    if name not in INSTANCES:
+        return (
+            f"preset {name!r}: its rules are not formulated here; use solver "
+            f"dp, or brute for small problems"
+        )
+    schedule = SCHEDULES[problem.job.schedule]
+    if {sum(schedule.paces(1, 0)), sum(schedule.paces(0, 1))} != {1}:
+        return (
+            f"schedule {schedule.name!r}: paces that add up to more or less "
+            f"than the load are not formulated here; use solver dp, or brute "
+            f"for small problems"
+        )
+    return None
+
+
 def search(
     name: str,
     problem: Problem,
@@ -112,7 +136,7 @@ def search(
         If an engine's plan is not what the engine says it is.
     """
     model = CostModel(problem)
-    instance = Instance(problem, model, deadline)
+    instance = INSTANCES[model.rules.name](problem, model, deadline)
     best: Plan | None = None
     best_quanta: int | None = None
     if options.warm_start is not None:

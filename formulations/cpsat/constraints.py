@@ -307,7 +307,7 @@ def load(model: Model) -> None:
     )
     pace_of = model.instance.pace_of
     for (e, s, g, j, d), moved in model.moved.items():
-        totals[s, pace_of(d)] += model.move(e, s, g, j) * moved
+        totals[s, pace_of[d]] += model.move(e, s, g, j) * moved
     for s in model.slots:
         model.instance.deadline.check()
         recomputed: LinearExpr | int = 0
@@ -321,8 +321,8 @@ def load(model: Model) -> None:
                 model.hidden[s], [recomputed, backward]
             )
             backward = model.hidden[s]
-        totals[s, pace_of(FORWARD)] += model.receive.get((s, FORWARD), 0)
-        totals[s, pace_of(BACKWARD)] += backward
+        totals[s, pace_of[FORWARD]] += model.receive.get((s, FORWARD), 0)
+        totals[s, pace_of[BACKWARD]] += backward
     for (s, p), total in totals.items():
         model.engine.add(model.load[s, p] == total).with_name(f"load[{s},{p}]")
 
@@ -398,7 +398,7 @@ def memory(model: Model) -> None:
     Resident bytes of its layers, and the tensors that pass it, as the layout
     of its first layer has it.
     """
-    engine, capacity = model.engine, model.instance.capacity
+    engine = model.engine
     increments = model.instance.graph.increments
     passes: dict[int, list[tuple[int, IntVar]]] = {}
     for (i, s), passed in model.passes.items():
@@ -409,6 +409,7 @@ def memory(model: Model) -> None:
             if not profile.tight:
                 continue
             model.instance.deadline.check()
+            capacity = profile.capacity_bytes
             working = engine.new_int_var(0, capacity, f"working_{s}_{g}")
             total: LinearExpr | int = working + kept
             for choice, z in _taken(model, s, [g]):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-from formulations.common import Instance, Slot, SubProblem, why_unsupported
+from formulations.common import Instance, Slot, SubProblem
 from formulations.cpsat.constraints import add_constraints
 from formulations.cpsat.decode import add_hints, decode
 from formulations.cpsat.objective import set_objective
 from formulations.cpsat.variables import create
-from formulations.search import Answer, Start, search
+from formulations.search import Answer, Start, search, why_unsupported
 from nest.errors import InvalidOptionError, SolverError
 from nest.ir.problem import Problem
 from nest.solvers.base import (

@@ -408,13 +408,13 @@ def load(model: Model) -> None:
     }
     for (e, s, g, j, d), moved in model.moved.items():
         quanta = model.scaled(model.move(e, s, g, j))
-        totals[s, pace_of(d)].append((moved, quanta))
+        totals[s, pace_of[d]].append((moved, quanta))
     for (s, d), received in model.receive.items():
         if d == BACKWARD and s in model.hidden:
             terms: Terms = [(model.hidden[s], 1), (received, -1)]
             model.add(f"load_{s}_receive", terms, MORE)
         else:
-            totals[s, pace_of(d)].append((received, 1))
+            totals[s, pace_of[d]].append((received, 1))
     for s in model.slots:
         recomputed: Terms = []
         for kind, g, h, choice in model.counts(s):
@@ -425,7 +425,7 @@ def load(model: Model) -> None:
         if s in model.hidden:
             terms = [(model.hidden[s], 1), *recomputed]
             model.add(f"load_{s}_recomputed", terms, MORE)
-            totals[s, pace_of(BACKWARD)].append((model.hidden[s], 1))
+            totals[s, pace_of[BACKWARD]].append((model.hidden[s], 1))
     for (s, p), total in totals.items():
         model.add(f"load_{s}_{p}", total, EQUAL)
 
@@ -488,7 +488,6 @@ def memory(model: Model) -> None:
     Of the terms of several profiles only those of the one in use count:
     profiles exclude each other.
     """
-    capacity = model.size(model.instance.capacity)
     for s, slot in model.slots.items():
         if not any(profile.tight for profile in slot.profiles):
             continue
@@ -503,7 +502,10 @@ def memory(model: Model) -> None:
             )
         for (kind, h), row in needs.items():
             model.add(f"memory_{s}_{kind}_{h}", [(working, 1), *row], MORE)
-        model.add(f"memory_{s}", total, LESS, capacity * (1 + MEMORY_SLACK))
+        for g, profile in enumerate(slot.profiles):
+            capacity = model.size(profile.capacity_bytes) * (1 + MEMORY_SLACK)
+            total.append((model.w[s, g], -capacity))
+        model.add(f"memory_{s}", total, LESS)
 
 
 def _held(model: Model, s: int) -> Terms:

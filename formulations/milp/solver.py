@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-from formulations.common import Instance, Slot, SubProblem, why_unsupported
+from formulations.common import Instance, Slot, SubProblem
 from formulations.milp.constraints import add_constraints, forbid
 from formulations.milp.decode import decode
 from formulations.milp.engines import DEFAULT, Verdict, engine_name, run
 from formulations.milp.objective import set_objective
 from formulations.milp.variables import create
-from formulations.search import Answer, Start, search
+from formulations.search import Answer, Start, search, why_unsupported
 from nest.cost.score import score
 from nest.errors import InvalidOptionError
 from nest.ir.problem import Problem
@@ -139,7 +139,9 @@ class _Milp:
                     bound=bound,
                 )
             for position, stage in enumerate(verdict.stages):
-                if stage.memory_bytes > instance.capacity:
-                    s = sub_problem.num_stages - position
-                    forbid(model, num_forbidden, s, decoded.contents[s])
+                s = sub_problem.num_stages - position
+                content = decoded.contents[s]
+                profile = slots[s].profiles[content.profile]
+                if stage.memory_bytes > profile.capacity_bytes:
+                    forbid(model, num_forbidden, s, content)
                     num_forbidden += 1

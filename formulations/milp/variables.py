@@ -75,7 +75,12 @@ class Model(Base):
         self.some: Variables = {}
         step = max(cutoff or sub_problem.bound, 1)
         self.scale_quanta = 1 << max(0, step.bit_length() - 10)
-        self.scale_bytes = 1 << max(0, instance.capacity.bit_length() - 10)
+        capacity = max(
+            profile.capacity_bytes
+            for slot in slots.values()
+            for profile in slot.profiles
+        )
+        self.scale_bytes = 1 << max(0, capacity.bit_length() - 10)
 
     def counts(self, s: int) -> Iterator[tuple[int, int, int, Choice]]:
         """Yield kind, profile and number of a slot's choices, and them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
@@ -14,6 +15,7 @@ from formulations.cpsat.solver import CpSatSolver
 from formulations.milp import engines
 from formulations.milp.engines import Verdict, read_cbc_log
 from formulations.milp.solver import MilpSolver
+from formulations.search import INSTANCES
 from formulations.turns import TurnsSpace
 from nest.cost.model import CostModel
 from nest.cost.score import score
@@ -494,12 +496,19 @@ def test_unknown_results_of_cbc_are_errors(text):
 def test_broken_engine_is_a_solver_error(monkeypatch):
     import pulp
 
-    def crash(*args, **kwargs):
-        raise pulp.PulpSolverError("no licence")
+    def broken():
+        return SimpleNamespace(path="false")
 
-    monkeypatch.setattr(pulp.PULP_CBC_CMD, "actualSolve", crash)
-    with pytest.raises(SolverError, match="PULP_CBC_CMD: no licence"):
-        solve("cbc", chain())
+    monkeypatch.setattr(pulp, "PULP_CBC_CMD", broken)
+    with pytest.raises(SolverError, match=r"PULP_CBC_CMD: .* exit status 1"):
+        engines.run(
+            pulp.LpProblem("nothing"),
+            engines.DEFAULT,
+            deadline=Deadline(None),
+            building_s=0.0,
+            num_workers=1,
+            seed=0,
+        )
 
 
 def test_plan_that_is_not_what_the_engine_says_is_an_error(monkeypatch):
@@ -816,7 +825,9 @@ def test_bounds_of_sub_problems_hold_for_their_plans(seed, draw):
     model = CostModel(problem)
     bounds = {
         (p.split.replicas, p.split.micro_batch, p.num_stages, p.strategy): p
-        for p in Instance(problem, model, Deadline(None)).sub_problems()
+        for p in INSTANCES[problem.preset](
+            problem, model, Deadline(None)
+        ).sub_problems()
     }
     for plan in PlanSpace(problem, model, Deadline(None)).plans():
         verdict = score(problem, plan, model)

@@ -455,8 +455,8 @@ def test_an_edge_that_takes_too_long_is_refused() -> None:
 def test_formulations_refuse(three: Problem, name: str) -> None:
     text = get_solver(name)().unsupported(three)
     assert text == (
-        "preset 'piper': data ranks that take turns are not formulated "
-        "here; use solver dp, or brute for small problems"
+        "preset 'piper': its rules are not formulated here; use solver dp, "
+        "or brute for small problems"
     )
 
 
