@@ -9,16 +9,18 @@ too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from nest.cost.model import CostModel
 from nest.cost.schedules import schedule_of
 from nest.cost.score import score
-from nest.cost.space import Case, Runtime, cases, runtimes, strategies
+from nest.cost.space import Case as BatchSplit
+from nest.cost.space import Runtime, runtimes, strategies
+from nest.cost.space import cases as batch_splits
 from nest.errors import InvalidOptionError, UnsupportedProblemError
 from nest.ir.plan import OVERLAP, Plan, Stage, Strategy
 from nest.ir.problem import Problem
@@ -27,6 +29,7 @@ from nest.solvers.base import (
     Capabilities,
     Deadline,
     Limit,
+    OutOfTimeError,
     Progress,
     Report,
     SolveOptions,
@@ -95,15 +98,9 @@ class BruteSolver:
             report(Progress(plan=best, claimed_quanta=best_quanta))
         try:
             space = PlanSpace(problem, model, deadline)
-            if model.rules.round_robin:
-                from formulations.turns import TurnsSpace
-
-                space = TurnsSpace(problem, model, deadline)
             num_plans = space.count(max_plans)
             for plan in space.plans():
-                if deadline.passed:
-                    timed_out = True
-                    break
+                deadline.check()
                 num_scored += 1
                 verdict = score(problem, plan, model)
                 if verdict.feasible and (
@@ -111,7 +108,7 @@ class BruteSolver:
                 ):
                     best, best_quanta = plan, verdict.step_quanta
                     report(Progress(plan=best, claimed_quanta=best_quanta))
-        except _OutOfTime:
+        except OutOfTimeError:
             timed_out = True
 
         extra = {"num_plans": num_plans, "num_scored": num_scored}
@@ -157,10 +154,6 @@ def _max_plans(options: SolveOptions) -> int:
     return value
 
 
-class _OutOfTime(Exception):
-    """The time limit passed between two plans."""
-
-
 @dataclass(frozen=True)
 class _Choice:
     """``(R, B)``, strategies that stages may use, and how they run.
@@ -169,10 +162,49 @@ class _Choice:
     have any number of stages.
     """
 
-    case: Case
+    split: BatchSplit
     strategies: tuple[Strategy, ...]
     runtime: Runtime
     num_blocks: int = 0
+
+
+class _Ways(NamedTuple):
+    """Ways to run a stage that use as much.
+
+    Attributes
+    ----------
+    devices, ranks
+        What they use; ranks only where these run micro-batches in turn.
+    options
+        Strategies to choose from: of every layer in file order, or once for
+        all of them.
+    """
+
+    devices: int
+    ranks: int
+    options: tuple[tuple[Strategy, ...], ...]
+
+
+class _State(NamedTuple):
+    """The first stages of a plan, as far as the others depend on them.
+
+    Attributes
+    ----------
+    closed
+        Their layers.
+    devices, ranks
+        What they leave of a replica.
+    number
+        How many they are.
+    widths
+        Devices of the blocks of an interleaved plan met so far.
+    """
+
+    closed: int
+    devices: int
+    ranks: int
+    number: int = 0
+    widths: tuple[int, ...] = ()
 
 
 class PlanSpace:
@@ -186,7 +218,7 @@ class PlanSpace:
     problem, model
         The problem and its cost model, which knows what is available.
     deadline
-        Checked while counting.
+        Checked all along: any method may raise ``OutOfTimeError``.
     """
 
     def __init__(
@@ -202,8 +234,12 @@ class PlanSpace:
             self._predecessors[target] |= 1 << source
         self._next: dict[int, list[int]] = {}
         self._available: dict[tuple[int, Strategy], int] = {}
-        self._alternatives: dict[object, dict[int, int]] = {}
-        self._per_layer = problem.job.granularity == "layer"
+        self._known_ways: dict[object, list[_Ways]] = {}
+        rules = model.rules
+        self._in_turn = rules.round_robin
+        self._per_layer = (
+            problem.job.granularity == "layer" or rules.recompute_per_layer
+        )
         self._counts = problem.job.pipeline_parallel
         self._steps = self._ticks = 0
 
@@ -213,10 +249,10 @@ class PlanSpace:
         Where all stages share one strategy, each strategy is a choice of its
         own.
         """
-        for case in cases(self.problem):
-            found = strategies(self.problem, case.micro_batch)
+        for split in batch_splits(self.problem):
+            found = strategies(self.problem, split.micro_batch)
             for runtime in runtimes(self.problem):
-                for choice in self._runs(case, runtime, found):
+                for choice in self._runs(split, runtime, found):
                     if self.model.rules.one_strategy:
                         for strategy in found:
                             yield replace(choice, strategies=(strategy,))
@@ -224,7 +260,7 @@ class PlanSpace:
                         yield choice
 
     def _runs(
-        self, case: Case, runtime: Runtime, found: list[Strategy]
+        self, split: BatchSplit, runtime: Runtime, found: list[Strategy]
     ) -> Iterator[_Choice]:
         """Yield the choices of one runtime, one per number of blocks."""
         if runtime.distributed_optimizer:
@@ -232,21 +268,17 @@ class PlanSpace:
             zero = min(self.problem.job.zero)
             found = [s for s in found if s.zero == zero <= 1]
         if runtime.virtual_stages == 1:
-            yield _Choice(case, tuple(found), runtime)
+            yield _Choice(split, tuple(found), runtime)
             return
         num_layers = len(self.problem.graph.layers)
-        most = min(
-            num_layers // runtime.virtual_stages,
-            case.devices,
-            case.num_micro_batches,
-        )
+        most = min(num_layers // runtime.virtual_stages, split.devices)
         schedule = schedule_of(
             self.problem.job.schedule, runtime.virtual_stages
         )
         for num_blocks in range(2, most + 1):
-            reason = schedule.why_not(num_blocks, case.num_micro_batches)
+            reason = schedule.why_not(num_blocks, split.num_micro_batches)
             if reason is None and self.complete(num_blocks):
-                yield _Choice(case, tuple(found), runtime, num_blocks)
+                yield _Choice(split, tuple(found), runtime, num_blocks)
 
     def complete(self, num_stages: int) -> bool:
         """Whether the job allows so many stages, or blocks."""
@@ -273,9 +305,6 @@ class PlanSpace:
 
     def fits(self, stage: int, strategy: Strategy, micro_batch: int) -> bool:
         """Whether every layer of a stage is available under a strategy."""
-        return not stage & ~self._available_mask(strategy, micro_batch)
-
-    def _available_mask(self, strategy: Strategy, micro_batch: int) -> int:
         key = (micro_batch, strategy)
         if key not in self._available:
             self._available[key] = sum(
@@ -283,7 +312,81 @@ class PlanSpace:
                 for layer in range(len(self.problem.graph.layers))
                 if self.model.available(layer, strategy, micro_batch) is None
             )
-        return self._available[key]
+        return not stage & ~self._available[key]
+
+    def _ways(self, choice: _Choice, stage: int) -> list[_Ways]:
+        """Return the ways to run a stage."""
+        micro_batch = choice.split.micro_batch
+        key = (micro_batch, choice.strategies, stage)
+        if key not in self._known_ways:
+            parts = [stage]
+            if self._per_layer:
+                bits = (1 << i for i in range(stage.bit_length()))
+                parts = [bit for bit in bits if stage & bit]
+            alike: dict[tuple[int, int], list[Strategy]] = {}
+            for strategy in choice.strategies:
+                ranks = strategy.dp if self._in_turn else 0
+                alike.setdefault((strategy.devices, ranks), []).append(
+                    strategy
+                )
+            found = (
+                _Ways(
+                    *used,
+                    tuple(
+                        tuple(
+                            s
+                            for s in equals
+                            if self.fits(part, s, micro_batch)
+                        )
+                        for part in parts
+                    ),
+                )
+                for used, equals in alike.items()
+            )
+            self._known_ways[key] = [
+                ways for ways in found if all(ways.options)
+            ]
+        return self._known_ways[key]
+
+    def _following(
+        self, choice: _Choice, state: _State
+    ) -> Iterator[tuple[int, _Ways, _State]]:
+        """Yield every next stage: its layers, ways to run it, what is left.
+
+        All chunks on a block have as many devices.
+        """
+        size = choice.num_blocks
+        for closed in self.next_sets(state.closed):
+            layers = closed & ~state.closed
+            for ways in self._ways(choice, layers):
+                self._tick()
+                after = _State(
+                    closed,
+                    state.devices - ways.devices,
+                    state.ranks - ways.ranks,
+                    state.number + 1,
+                    (*state.widths, ways.devices) if size else (),
+                )
+                if size and state.number >= size:
+                    if state.widths[state.number % size] != ways.devices:
+                        continue
+                    after = after._replace(
+                        devices=state.devices, widths=state.widths
+                    )
+                if after.devices >= 0 and after.ranks >= 0:
+                    yield layers, ways, after
+
+    def _first(self, choice: _Choice) -> _State:
+        ranks = choice.split.num_micro_batches if self._in_turn else 0
+        return _State(0, choice.split.devices, ranks)
+
+    def _ended(self, choice: _Choice, state: _State) -> bool | None:
+        """Return whether a plan is legal, or ``None`` if it is no plan yet."""
+        whole = state.closed == self.full
+        if choice.num_blocks:
+            most = choice.num_blocks * choice.runtime.virtual_stages
+            return whole if state.number == most else None
+        return self.complete(state.number) if whole else None
 
     def count(self, max_plans: int) -> int:
         """Return the number of plans.
@@ -297,12 +400,9 @@ class PlanSpace:
         try:
             # Few devices per replica are quick to count.
             for choice in sorted(
-                self.choices(), key=lambda choice: choice.case.devices
+                self.choices(), key=lambda choice: choice.split.devices
             ):
-                if choice.num_blocks:
-                    total += self._count_chunks(choice, 0, (), 0, {})
-                else:
-                    total += self._count(choice, 0, choice.case.devices, 0, {})
+                total += self._count(choice, self._first(choice), {})
         except _TooMany:
             raise UnsupportedProblemError(
                 f"brute: expected at most {max_plans} plans, got more than "
@@ -317,127 +417,23 @@ class PlanSpace:
         return total
 
     def _count(
-        self,
-        choice: _Choice,
-        closed: int,
-        devices_left: int,
-        number: int,
-        known: dict[tuple[int, ...], int],
+        self, choice: _Choice, state: _State, known: dict[_State, int]
     ) -> int:
-        """Count the ways to go on after ``number`` stages."""
-        if closed == self.full:
-            return int(self.complete(number))
-        if devices_left == 0:
-            return 0
-        key: tuple[int, ...] = (closed, devices_left)
-        if self._counts is not None:
-            key += (number,)
+        """Count the ways to go on."""
+        ended = self._ended(choice, state)
+        if ended is not None:
+            return int(ended)
+        key = state
+        if not choice.num_blocks and self._counts is None:
+            key = state._replace(number=0)
         if key not in known:
-            total = 0
-            for following in self.next_sets(closed):
-                found = self.alternatives(choice, following & ~closed)
-                for devices, ways in found.items():
-                    if devices <= devices_left:
-                        self._count_step()
-                        total += ways * self._count(
-                            choice,
-                            following,
-                            devices_left - devices,
-                            number + 1,
-                            known,
-                        )
-            known[key] = total
+            known[key] = 0
+            for _, ways, after in self._following(choice, state):
+                self._count_step()
+                known[key] += prod(map(len, ways.options)) * self._count(
+                    choice, after, known
+                )
         return known[key]
-
-    def _count_chunks(
-        self,
-        choice: _Choice,
-        closed: int,
-        widths: tuple[int, ...],
-        number: int,
-        known: dict[tuple[int, tuple[int, ...], int], int],
-    ) -> int:
-        """Count interleaved plans with ``number`` chunks done.
-
-        ``widths`` are the devices of the blocks met so far.
-        """
-        if number == choice.num_blocks * choice.runtime.virtual_stages:
-            return int(closed == self.full)
-        key = (closed, widths, number)
-        if key not in known:
-            total = 0
-            for following in self.next_sets(closed):
-                found = self.alternatives(choice, following & ~closed)
-                for devices, alternatives in found.items():
-                    blocks = _with_chunk(choice, widths, number, devices)
-                    if blocks is not None:
-                        self._count_step()
-                        total += alternatives * self._count_chunks(
-                            choice, following, blocks, number + 1, known
-                        )
-            known[key] = total
-        return known[key]
-
-    def alternatives(self, choice: _Choice, stage: int) -> dict[int, int]:
-        """Count the ways to run a stage, by its devices."""
-        key = (choice.case.micro_batch, choice.strategies, stage)
-        if key not in self._alternatives:
-            found = {}
-            for devices in {s.devices for s in choice.strategies}:
-                number = self._num_ways(choice, stage, devices)
-                if number:
-                    found[devices] = number
-            self._alternatives[key] = found
-        return self._alternatives[key]
-
-    def _num_ways(self, choice: _Choice, stage: int, devices: int) -> int:
-        allowed = [s for s in choice.strategies if s.devices == devices]
-        if self._per_layer:
-            return prod(map(len, self._options(choice, stage, allowed)))
-        return sum(
-            self.fits(stage, strategy, choice.case.micro_batch)
-            for strategy in allowed
-        )
-
-    def _options(
-        self, choice: _Choice, stage: int, allowed: Sequence[Strategy]
-    ) -> list[list[Strategy]]:
-        """Return what every layer of a stage may use, in file order."""
-        return [
-            [
-                strategy
-                for strategy in allowed
-                if self.fits(1 << layer, strategy, choice.case.micro_batch)
-            ]
-            for layer in range(len(self.problem.graph.layers))
-            if stage >> layer & 1
-        ]
-
-    def _stages(
-        self, choice: _Choice, closed: int, devices_left: int
-    ) -> Iterator[tuple[int, Stage]]:
-        """Yield every next stage, and the set of layers after it."""
-        for following in self.next_sets(closed):
-            layers = following & ~closed
-            if self._per_layer:
-                for devices in sorted({s.devices for s in choice.strategies}):
-                    self._tick()
-                    if devices > devices_left:
-                        continue
-                    allowed = [
-                        s for s in choice.strategies if s.devices == devices
-                    ]
-                    options = self._options(choice, layers, allowed)
-                    for chosen in product(*options):
-                        self._tick()
-                        yield following, self._stage(layers, chosen)
-                continue
-            for strategy in choice.strategies:
-                self._tick()
-                if strategy.devices <= devices_left and self.fits(
-                    layers, strategy, choice.case.micro_batch
-                ):
-                    yield following, self._stage(layers, (strategy,))
 
     def _count_step(self) -> None:
         self._tick()
@@ -447,22 +443,17 @@ class PlanSpace:
 
     def _tick(self) -> None:
         self._ticks += 1
-        if self._ticks % 1024 == 0 and self.deadline.passed:
-            raise _OutOfTime
+        if self._ticks % 1024 == 0:
+            self.deadline.check()
 
     def plans(self) -> Iterator[Plan]:
         """Yield every plan."""
         for choice in self.choices():
-            case, runtime = choice.case, choice.runtime
-            found = (
-                self._chunks(choice, 0, (), 0)
-                if choice.num_blocks
-                else self._plans(choice, 0, case.devices, 0)
-            )
-            for stages in found:
+            runtime = choice.runtime
+            for stages in self._plans(choice, self._first(choice)):
                 yield Plan(
-                    replicas=case.replicas,
-                    micro_batch=case.micro_batch,
+                    replicas=choice.split.replicas,
+                    micro_batch=choice.split.micro_batch,
                     stages=stages,
                     virtual_stages=runtime.virtual_stages,
                     overlap=tuple(x for x in OVERLAP if x in runtime.overlap),
@@ -471,37 +462,19 @@ class PlanSpace:
                 )
 
     def _plans(
-        self, choice: _Choice, closed: int, devices_left: int, number: int
+        self, choice: _Choice, state: _State
     ) -> Iterator[tuple[Stage, ...]]:
-        if closed == self.full:
-            if self.complete(number):
-                yield ()
+        """Yield the remaining stages of every plan."""
+        ended = self._ended(choice, state)
+        if ended is not None:
+            yield from [()] if ended else []
             return
-        for following, stage in self._stages(choice, closed, devices_left):
-            left = devices_left - stage.devices
-            for rest in self._plans(choice, following, left, number + 1):
-                yield (stage, *rest)
-
-    def _chunks(
-        self,
-        choice: _Choice,
-        closed: int,
-        widths: tuple[int, ...],
-        number: int,
-    ) -> Iterator[tuple[Stage, ...]]:
-        """Yield the remaining chunks of every interleaved plan."""
-        if number == choice.num_blocks * choice.runtime.virtual_stages:
-            if closed == self.full:
-                yield ()
-            return
-        for following, stage in self._stages(
-            choice, closed, choice.case.devices
-        ):
-            blocks = _with_chunk(choice, widths, number, stage.devices)
-            if blocks is None:
-                continue
-            for rest in self._chunks(choice, following, blocks, number + 1):
-                yield (stage, *rest)
+        for layers, ways, after in self._following(choice, state):
+            for chosen in product(*ways.options):
+                self._tick()
+                stage = self._stage(layers, chosen)
+                for rest in self._plans(choice, after):
+                    yield (stage, *rest)
 
     def _stage(self, layers: int, chosen: tuple[Strategy, ...]) -> Stage:
         """Return a stage; layers that all agree share one strategy."""
@@ -516,22 +489,6 @@ class PlanSpace:
             strategy=chosen[0] if alike else None,
             strategies=None if alike else chosen,
         )
-
-
-def _with_chunk(
-    choice: _Choice, widths: tuple[int, ...], number: int, devices: int
-) -> tuple[int, ...] | None:
-    """Return the blocks' devices with one more chunk; ``None`` if illegal.
-
-    All chunks on a block have as many devices, and the blocks fit into a
-    replica.
-    """
-    if number >= choice.num_blocks:
-        same = widths[number % choice.num_blocks] == devices
-        return widths if same else None
-    if sum(widths) + devices > choice.case.devices:
-        return None
-    return (*widths, devices)
 
 
 class _TooMany(Exception):

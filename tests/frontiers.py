@@ -12,7 +12,6 @@ from contextlib import contextmanager
 import pytest
 
 from formulations.brute import PlanSpace
-from formulations.turns import TurnsSpace
 from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.dp import frontier
@@ -85,10 +84,8 @@ def searched(
     return pairs(points)
 
 
-def space(problem: Problem, model: CostModel) -> PlanSpace | TurnsSpace:
+def space(problem: Problem, model: CostModel) -> PlanSpace:
     """Return all plans of a problem."""
-    if model.rules.round_robin:
-        return TurnsSpace(problem, model, Deadline(None))
     return PlanSpace(problem, model, Deadline(None))
 
 

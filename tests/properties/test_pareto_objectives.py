@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from formulations.brute import PlanSpace
-from formulations.turns import TurnsSpace
 from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.fit import with_devices
@@ -39,10 +38,7 @@ def all_plans(problem: Problem, sizes: list[int]) -> set[Vector]:
     for size in sizes:
         small = with_devices(problem, size)
         model = CostModel(small)
-        kind = PlanSpace
-        if model.rules.round_robin:
-            kind = TurnsSpace
-        for plan in kind(small, model, Deadline(None)).plans():
+        for plan in PlanSpace(small, model, Deadline(None)).plans():
             priced = score(small, plan, model)
             if priced.feasible:
                 memory = max(b.memory_bytes for b in priced.blocks)

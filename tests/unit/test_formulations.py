@@ -16,7 +16,6 @@ from formulations.milp import engines
 from formulations.milp.engines import Verdict, read_cbc_log
 from formulations.milp.solver import MilpSolver
 from formulations.search import INSTANCES
-from formulations.turns import TurnsSpace
 from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.dp.solver import DpSolver
@@ -255,8 +254,7 @@ def test_enumeration_keeps_to_the_numbers_of_stages(fields, allowed):
             global_batch=4,
             **{"devices": 3, **fields, **job},
         )
-        make = TurnsSpace if problem.preset == "piper" else PlanSpace
-        space = make(problem, CostModel(problem), Deadline(None))
+        space = PlanSpace(problem, CostModel(problem), Deadline(None))
         plans = list(space.plans())
         assert space.count(10**4) == len(plans)
         return set(plans)
