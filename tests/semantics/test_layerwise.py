@@ -71,10 +71,10 @@ def recomputing(**fields):
     return chain(dict.fromkeys("abcd", cost), **fields)
 
 
-def changing(**fields):
+def changing(size_bytes=5, **fields):
     """Layer a is fast on two data ranks, layer b if split over two devices.
 
-    The other way round they take 300 ns; 10 bytes pass between them.
+    The other way round they take 300 ns; two samples pass between them.
     """
     fast, slow = (10, 20), (100, 200)
     return chain(
@@ -82,7 +82,7 @@ def changing(**fields):
             "a": (make_cost(*fast), make_cost(*slow, tp=2, samples=2)),
             "b": (make_cost(*slow), make_cost(*fast, tp=2, samples=2)),
         },
-        size_bytes=5,
+        size_bytes=size_bytes,
         **{"devices": 2, "micro_batches": (2,), "global_batch": 8, **fields},
     )
 
@@ -136,6 +136,12 @@ def test_changing_the_layout_inside_a_stage_can_pay(name):
     (terms,) = score(changing(), output.plan).stages
     assert terms.redistribution == 35
     assert solve(name, coarse(changing())).claimed_quanta == 4 * 330
+
+
+@layerwise
+def test_nothing_to_move_costs_no_message(name):
+    """As above with an empty tensor: M = 4, and τ = 30 + 30."""
+    assert solve(name, changing(0)).claimed_quanta == 4 * 60
 
 
 @layerwise

@@ -7,6 +7,8 @@ on the network ``FREE``.
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from nest.cost.score import score
@@ -48,6 +50,59 @@ def diamond():
         topology=PAIRS,
         global_batch=4,
         replicas=(1,),
+    )
+
+
+def gpipe(forward_b, backward_b, size_bytes):
+    """Layers a (10 and 20 ns) and b on a pair, M = 4."""
+    return make_problem(
+        {"a": layer(), "b": make_cost(forward_b, backward_b)},
+        edges=(("a", "b", size_bytes),),
+        devices=2,
+        topology=PAIRS,
+        global_batch=4,
+        replicas=(1,),
+        schedule="gpipe",
+    )
+
+
+def skipping(memory_bytes, *skips, kept=(), width=1, **fields):
+    """A chain of empty tensors, and others that skip layers; M = 4."""
+    names = "abcd"[: 1 + max("abcd".index(end) for _, end, _ in skips)]
+    chain = tuple((a, b, 0) for a, b in itertools.pairwise(names))
+    known = dict(kept)
+    return make_problem(
+        {x: layer(tp=width, kept_bytes=known.get(x, 0)) for x in names},
+        edges=chain + skips,
+        devices=len(names) * width,
+        topology=make_levels((8, 0.0, 1e18)),
+        memory_bytes=memory_bytes,
+        global_batch=4,
+        replicas=(1,),
+        **fields,
+    )
+
+
+def two_layouts(memory_bytes, *, split_first):
+    """Layers a, b, c, d on pairs of devices; a hands 10 bytes on to d.
+
+    Two samples; one of b and c runs as dp = 2, the other one as tp = 2. They
+    take 30 ns, a and d 60; M = 4.
+    """
+    parts = [make_cost(10, 20), make_cost(10, 20, tp=2, samples=2)]
+    b, c = parts[::-1] if split_first else parts
+    ends = make_cost(20, 40)
+    return make_problem(
+        {"a": ends, "b": b, "c": c, "d": ends},
+        edges=(("a", "b", 0), ("b", "c", 0), ("c", "d", 0), ("a", "d", 5)),
+        devices=6,
+        topology=make_levels((6, 0.0, 1e18)),
+        memory_bytes=memory_bytes,
+        global_batch=8,
+        micro_batches=(2,),
+        data_parallel=(1, 2),
+        replicas=(1,),
+        granularity="layer",
     )
 
 
@@ -103,6 +158,61 @@ CASES: dict[str, tuple[Problem, int | None]] = {
     "too much for gpipe": (
         two_layers(kept=(10, 10), memory_bytes=39, schedule="gpipe"),
         None,
+    ),
+    # F = 10 and 20, G = 20 and 10: Σ 60 + 3 · (20 + 20); under 1f1b 150.
+    "gpipe pays the slowest of either pass": (gpipe(20, 10, 0), 180),
+    # Of 11 ns each: F = 10 and 21, G = 31 and 20. Σ 82 + 3 · (21 + 31).
+    "gpipe receives in a pass": (gpipe(10, 20, 1), 238),
+    # 1 ns more each: Σ 84 + 3 · (22 + 32) = 246, one stage takes 240.
+    "gpipe receives too much in a pass": (gpipe(10, 20, 2), 240),
+    # An empty tensor sends no message of 10 ns: 60 + 3 · 30.
+    "nothing to send": (two_layers(topology=PAIRS), 150),
+    # Two micro-batches are in flight in the stage of b, which a's 5 bytes
+    # for c pass: 10 bytes. Three stages: 90 + 3 · 30; two: 90 + 3 · 60.
+    "passing": (skipping(10, ("a", "c", 5)), 180),
+    "too much passes": (skipping(9, ("a", "c", 5)), 270),
+    # All four micro-batches: 20 bytes.
+    "passing gpipe": (skipping(20, ("a", "c", 5), schedule="gpipe"), 180),
+    "too much passes gpipe": (
+        skipping(19, ("a", "c", 5), schedule="gpipe"),
+        270,
+    ),
+    # Over two ranks ⌈5 / 2⌉ = 3 bytes each: 6.
+    "passing in shards": (
+        skipping(6, ("a", "c", 5), width=2, sequence_parallel=True),
+        180,
+    ),
+    "too much passes in shards": (
+        skipping(5, ("a", "c", 5), width=2, sequence_parallel=True),
+        270,
+    ),
+    # Three in flight in b's stage: 3 · 8. In c's stage two, of which c keeps
+    # 10 bytes each, and what d needs of the tensor that c reads too: 2 · 12.
+    # Four stages: 120 + 3 · 30; three: 120 + 3 · 60.
+    "passing and consumed": (
+        skipping(24, ("a", "c", 8), ("a", "d", 2), kept=[("c", 10)]),
+        210,
+    ),
+    "too much passes and is consumed": (
+        skipping(23, ("a", "c", 8), ("a", "d", 2), kept=[("c", 10)]),
+        300,
+    ),
+    # a | b c | d: 180 + 3 · 60. 10 bytes pass the stage in the layout of its
+    # first layer: 5 bytes each if that is b on two ranks, twice in flight.
+    # Two stages of two layers: 180 + 3 · 90.
+    "passing the layout of the first layer": (
+        two_layouts(10, split_first=False),
+        360,
+    ),
+    "too much passes the first layer": (
+        two_layouts(9, split_first=False),
+        450,
+    ),
+    # In one piece if b is split over the two devices: 10 bytes each.
+    "passing in one piece": (two_layouts(20, split_first=True), 360),
+    "too much passes in one piece": (
+        two_layouts(19, split_first=True),
+        450,
     ),
     # b first keeps 2 · 4, a last 10 bytes; one stage would keep 14.
     "order": (
