@@ -18,11 +18,11 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from nest.hardware import Machine, machine  # noqa: E402
+from nest.models.choices import Degrees  # noqa: E402
 from nest.models.operators import layer_cost  # noqa: E402
 from nest.models.zoo import architecture  # noqa: E402
 from nest.profiles.format import Entry, write_profile  # noqa: E402
 from nest.profiles.torch_profiler import (  # noqa: E402
-    Degrees,
     LayerShape,
     count_layer,
     layer_shapes,

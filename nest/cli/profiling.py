@@ -127,9 +127,9 @@ def profile_command(
     Forward and backward pass apart, the local shard of one rank, without
     communication. PyTorch is the extra 'profile'.
     """
+    from nest.models.choices import Degrees
     from nest.models.zoo import architecture
     from nest.profiles.torch_profiler import (
-        Degrees,
         layer_shapes,
         profile_layers,
         require_torch,

@@ -116,8 +116,15 @@ def _problem(
     )
 
 
-def build_graph(model: Architecture, site: Machine, choices: Choices) -> Graph:
+def build_graph(
+    model: Architecture,
+    site: Machine,
+    choices: Choices,
+    execution: Execution | None = None,
+) -> Graph:
     """Return the graph of a model with its cost tables.
+
+    ``execution`` is by default the usual one in the data type chosen.
 
     Kinds are named ``embedding``, after the blocks (``decoder``) and
     ``head``; a node of unequal blocks after all of them (``local+global``).
@@ -128,12 +135,13 @@ def build_graph(model: Architecture, site: Machine, choices: Choices) -> Graph:
     InvalidProblemError
         If ``layers_per_node`` does not divide the layers of a tower.
     """
+    execution = execution or Execution(dtype=choices.dtype)
     kinds: dict[str, LayerKind] = {}
     layers = []
     edges = []
     for node in _nodes(model, choices):
         if node.kind not in kinds:
-            costs = _costs(node.parts, model, site, choices)
+            costs = _costs(node.parts, model, site, choices, execution)
             kinds[node.kind] = LayerKind(name=node.kind, costs=costs)
         layers.append(Layer(id=node.id, kind=node.kind))
         edges += [
@@ -279,9 +287,9 @@ def _costs(
     model: Architecture,
     site: Machine,
     choices: Choices,
+    execution: Execution,
 ) -> tuple[LayerCost, ...]:
     """Return the cost table of a graph node."""
-    execution = Execution(dtype=choices.dtype)
     lengths = model.lengths(choices.sequence_length)
     costs = []
     for tp, cp, ep, samples in choices.degrees:
@@ -297,25 +305,34 @@ def _costs(
                 sequence_parallel=choices.sequence_parallel,
                 source_length=0 if reads is None else lengths[reads],
             )
-            node = _count(part, split, execution)
+            node = count_layer(part.shape, part.tower, split, execution)
             found.append(layer_cost(node, split, site, execution, part.repeat))
         costs.append(sum_costs(found))
     return tuple(costs)
 
 
-def _count(part: _Part, split: Split, execution: Execution) -> Node:
-    """Count the operators of one part."""
-    match part.shape:
-        case Tower() as tower:
-            return embedding_node(tower, split, execution)
-        case Block() as block:
-            return block_node(block, split, execution)
-        case Head() as head:
+def count_layer(
+    shape: Tower | Block | Head | None,
+    tower: Tower,
+    split: Split,
+    execution: Execution,
+) -> Node:
+    """Count the operators of a layer of a tower.
+
+    ``shape`` is the tower for its embedding, a block, a head, or ``None`` for
+    the norm behind the tower.
+    """
+    match shape:
+        case Tower():
+            return embedding_node(shape, split, execution)
+        case Block():
+            return block_node(shape, split, execution)
+        case Head():
             return head_node(
-                head,
-                part.tower.hidden,
+                shape,
+                tower.hidden,
                 split,
                 execution,
-                norm_weights=final_norm_weights(part.tower),
+                norm_weights=final_norm_weights(tower),
             )
-    return norm_node(part.tower, split)
+    return norm_node(tower, split)

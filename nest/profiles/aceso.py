@@ -45,14 +45,12 @@ from typing import NamedTuple
 
 from nest.errors import InvalidOptionError, UnknownNameError
 from nest.ir.base import check_integer
-from nest.models.blocks import Head, Tower
+from nest.models.blocks import Block, Head, Tower
+from nest.models.graphs import count_layer
 from nest.models.operators import (
     Execution,
     Node,
     Split,
-    block_node,
-    embedding_node,
-    head_node,
 )
 from nest.profiles.format import (
     DTYPE_BYTES,
@@ -351,19 +349,15 @@ def _sequence_length(
 
 def _count(tower: Tower, head: Head, split: Split) -> dict[str, Node]:
     """Count the three layers; attention is not fused."""
-    block = tower.runs[0].block
     execution = Execution(flash_attention=False)
-    norm_weights = block.hidden * (2 if block.layer_norm else 1)
+    shapes: dict[str, Tower | Block | Head] = {
+        "embedding": tower,
+        "decoder": tower.runs[0].block,
+        "head": head,
+    }
     return {
-        "embedding": embedding_node(tower, split, execution),
-        "decoder": block_node(block, split, execution),
-        "head": head_node(
-            head,
-            tower.hidden,
-            split,
-            execution,
-            norm_weights=norm_weights if tower.final_norm else 0,
-        ),
+        kind: count_layer(shape, tower, split, execution)
+        for kind, shape in shapes.items()
     }
 
 

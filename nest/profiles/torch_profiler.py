@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from nest.errors import InvalidOptionError, NestError
 from nest.models.blocks import Block, Head, Tower
+from nest.models.choices import Degrees
+from nest.models.graphs import count_layer as _count_layer
 from nest.models.operators import (
     Execution,
     Node,
     Split,
-    block_node,
-    embedding_node,
-    head_node,
 )
 from nest.profiles.format import (
     DTYPE_BYTES,
@@ -78,14 +77,6 @@ class LayerShape(NamedTuple):
     tower: Tower
     shape: Tower | Block | Head
     source_length: int | None = 0
-
-
-class Degrees(NamedTuple):
-    """One way of splitting a layer: degrees, and samples per rank."""
-
-    tp: int = 1
-    ep: int = 1
-    samples: int = 1
 
 
 class Times(NamedTuple):
@@ -242,24 +233,7 @@ def profile_layers(
 
 def count_layer(layer: LayerShape, split: Split) -> Node:
     """Count a layer as the analytic model does, attention fused."""
-    match layer.shape:
-        case Tower():
-            return embedding_node(layer.shape, split, Execution())
-        case Block():
-            return block_node(layer.shape, split, Execution())
-        case Head():
-            tower = layer.tower
-            norm_weights = 0
-            if tower.final_norm:
-                last = tower.runs[-1].block
-                norm_weights = tower.hidden * (2 if last.layer_norm else 1)
-            return head_node(
-                layer.shape,
-                tower.hidden,
-                split,
-                Execution(),
-                norm_weights=norm_weights,
-            )
+    return _count_layer(layer.shape, layer.tower, split, Execution())
 
 
 def time_passes(

@@ -12,7 +12,7 @@ What a row leaves open is filled in as the software it names does by default;
 from __future__ import annotations
 
 import re
-from itertools import pairwise
+from itertools import islice
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -27,7 +27,7 @@ from nest.hardware.calibration import (
 )
 from nest.hardware.calibration import Software as SoftwareCalibration
 from nest.ir.base import Struct
-from nest.ir.graph import Edge, Graph, Layer, LayerCost, LayerKind
+from nest.ir.graph import Graph
 from nest.ir.job import Job, Optimizer
 from nest.ir.plan import (
     RECOMPUTE,
@@ -38,18 +38,11 @@ from nest.ir.plan import (
     Strategy,
 )
 from nest.ir.problem import Problem
+from nest.models.architectures import Architecture
 from nest.models.blocks import Attention, Block, Head, Mlp, Run, Tower
-from nest.models.operators import (
-    BF16,
-    DTYPES,
-    Execution,
-    Node,
-    Split,
-    block_node,
-    embedding_node,
-    head_node,
-    layer_cost,
-)
+from nest.models.choices import Choices, Degrees
+from nest.models.graphs import build_graph
+from nest.models.operators import BF16, DTYPES, Execution
 from nest.validation.rows import Row
 
 
@@ -363,7 +356,6 @@ def build(
     if stated.global_batch % (replicas * micro_batch):
         return Skip("the micro-batches do not divide the global batch")
 
-    tower, head = _model(row, stated, software)
     execution = Execution(
         dtype=DTYPES[DTYPES.index(row.precision_class)],
         flash_attention=_flash(row, software),
@@ -374,36 +366,19 @@ def build(
     sequence_parallel = (
         software.sequence_parallel if row.sp is None else bool(row.sp)
     )
-    split = Split(
-        tp=tp,
-        cp=cp,
-        ep=ep,
-        samples=stated.micro_batch,
+    choices = Choices(
+        global_batch=stated.global_batch,
         sequence_length=stated.seq_len,
+        micro_batches=(micro_batch,),
+        degrees=(Degrees(tp, cp, ep, stated.micro_batch),),
         sequence_parallel=sequence_parallel and tp > 1,
+        dtype=execution.dtype,
     )
-    block = tower.runs[0].block
-    norm = stated.hidden * (2 if block.layer_norm else 1)
-    nodes: dict[str, Node] = {
-        "embedding": embedding_node(tower, split, execution),
-        "decoder": block_node(block, split, execution),
-        "head": head_node(
-            head, stated.hidden, split, execution, norm_weights=norm
-        ),
-    }
-    names = [
-        "embedding",
-        *[f"layer-{i}" for i in range(stated.layers)],
-        "head",
-    ]
-    kinds = ["embedding", *["decoder"] * stated.layers, "head"]
-    costs = {
-        name: layer_cost(node, split, site, execution)
-        for name, node in nodes.items()
-    }
+    model = _model(row, stated, software)
+    graph = build_graph(model, site, choices, execution)
     chunks = _chunks(stated.layers, pp * virtual)
     if "layer redistribution" in (row.framework or ""):
-        chunks = _balanced_chunks(stated.layers, pp * virtual, costs)
+        chunks = _balanced_chunks(stated.layers, pp * virtual, graph)
     if chunks is None:
         return Skip("more pipeline stages than layers")
 
@@ -413,52 +388,34 @@ def build(
         )
 
     stages = []
-    first = 0
+    rest = iter(graph.layers)
     for size in chunks:
-        members = tuple(range(first, first + size))
-        first += size
+        members = list(islice(rest, size))
         stages.append(
             Stage(
-                layers=tuple(names[i] for i in members),
+                layers=tuple(layer.id for layer in members),
                 devices=ranks * tp * cp,
                 strategies=tuple(
-                    strategy(recompute if kinds[i] == "decoder" else "none")
-                    for i in members
+                    strategy(recompute if layer.kind == "decoder" else "none")
+                    for layer in members
                 ),
             )
         )
     fractions = _software(options).overlap
     overlap = {name: fractions[name] for name in software.overlap}
-    size_bytes = BF16 * stated.seq_len * stated.hidden
     problem = Problem(
         name=row.row_id or "row",
-        graph=Graph(
-            kinds=tuple(
-                LayerKind(
-                    name=name,
-                    costs=(cost,),
-                )
-                for name, cost in costs.items()
-            ),
-            layers=tuple(
-                Layer(id=name, kind=kind)
-                for name, kind in zip(names, kinds, strict=True)
-            ),
-            edges=tuple(
-                Edge(source=a, target=b, bytes_per_sample=size_bytes)
-                for a, b in pairwise(names)
-            ),
-        ),
+        graph=graph,
         cluster=site.cluster(stated.num_devices),
         job=Job(
-            global_batch=stated.global_batch,
-            micro_batches=(micro_batch,),
-            sequence_length=stated.seq_len,
-            dtype=execution.dtype,
+            global_batch=choices.global_batch,
+            micro_batches=choices.micro_batches,
+            sequence_length=choices.sequence_length,
+            dtype=choices.dtype,
             optimizer=_optimizer(row, software),
             zero=(zero,),
             recompute=tuple({recompute: None, "none": None}),
-            sequence_parallel=split.sequence_parallel,
+            sequence_parallel=choices.sequence_parallel,
             virtual_stages=(virtual,),
             overlap=overlap,
         ),
@@ -509,17 +466,15 @@ def _chunks(layers: int, count: int) -> list[int] | None:
     return sizes
 
 
-def _balanced_chunks(
-    layers: int, count: int, costs: dict[str, LayerCost]
-) -> list[int]:
+def _balanced_chunks(layers: int, count: int, graph: Graph) -> list[int]:
     """Split so that the heaviest chunk is as light as can be.
 
     One block after the other goes to the chunk that is then lightest, which
     is best for equal blocks; embedding and head stay where they are.
     """
     time_ns = {
-        name: cost.forward_ns + cost.backward_ns
-        for name, cost in costs.items()
+        kind.name: kind.costs[0].forward_ns + kind.costs[0].backward_ns
+        for kind in graph.kinds
     }
     loads = [0.0] * count
     loads[0] += time_ns["embedding"]
@@ -591,7 +546,7 @@ def _optimizer(row: Row, software: Software) -> Optimizer:
     )
 
 
-def _model(row: Row, stated: Stated, software: Software) -> tuple[Tower, Head]:
+def _model(row: Row, stated: Stated, software: Software) -> Architecture:
     gated = bool(row.gated_mlp)
     hidden = stated.hidden
     classic = not gated and software.classic
@@ -621,11 +576,14 @@ def _model(row: Row, stated: Stated, software: Software) -> tuple[Tower, Head]:
         layer_norm=not gated,
         dropout=classic,
     )
-    return (
-        Tower(
-            runs=(Run(block=block, count=stated.layers),),
-            vocabulary=stated.vocab,
-            learned_positions=0 if gated else stated.seq_len,
-        ),
-        Head(outputs=stated.vocab, tied=bool(row.tied_embeddings)),
+    tower = Tower(
+        runs=(Run(block=block, count=stated.layers),),
+        vocabulary=stated.vocab,
+        learned_positions=0 if gated else stated.seq_len,
+    )
+    return Architecture(
+        name=row.model or "model",
+        towers=(tower,),
+        head=Head(outputs=stated.vocab, tied=bool(row.tied_embeddings)),
+        max_sequence=stated.seq_len,
     )

@@ -27,6 +27,7 @@ from nest.ir.job import Job
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.ir.problem import Problem
 from nest.models.blocks import Attention, Block, Head, Mlp, Run, Tower
+from nest.models.choices import Degrees
 from nest.models.operators import Split
 from nest.profiles import (
     Entry,
@@ -42,7 +43,6 @@ from nest.profiles.aceso import import_aceso
 from nest.profiles.apply import same_device
 from nest.profiles.format import check_roofline, decode_profile, peak_of
 from nest.profiles.torch_profiler import (
-    Degrees,
     LayerShape,
     TorchNotInstalledError,
     count_layer,
