@@ -24,14 +24,8 @@ def run_inside(
     return SolveResult(
         solver=name,
         exact=solver.capabilities.exact,
-        outcome=verdict.outcome,
-        status=verdict.status,
         problem_hash=problem_hash(problem),
         quantum_ps=problem.quantum_ps,
-        limit=verdict.limit,
-        plan=verdict.plan,
-        score=verdict.score,
-        lower_bound_quanta=verdict.lower_bound_quanta,
         options=options,
-        detail=verdict.detail,
+        **vars(verdict),
     )

@@ -7,8 +7,7 @@ exactly, for every solver alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from nest.cost.rules import get_rules
@@ -16,28 +15,12 @@ from nest.errors import InvalidPlanError
 from nest.ir.io import plan_to_json
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
-from nest.solvers.base import Capabilities, Limit, SolverOutput, Status
-from nest.solvers.result import Outcome
+from nest.solvers.base import Capabilities, SolverOutput, Status
+from nest.solvers.result import Outcome, Verdict
 from nest.units import format_bytes
 
 if TYPE_CHECKING:
     from nest.cost.score import Score
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What remains of a claim; fields as in ``SolveResult``."""
-
-    outcome: Outcome
-    status: Status | None
-    limit: Limit | None = None
-    plan: Plan | None = None
-    score: Score | None = None
-    lower_bound_quanta: int | None = None
-    own_objective_ns: float | None = None
-    over_memory_bytes: int | None = None
-    detail: str = ""
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 def judge(

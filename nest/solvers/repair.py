@@ -19,7 +19,7 @@ from nest.errors import InvalidPlanError
 from nest.ir.plan import RECOMPUTE, Plan, Stage, Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import Status
-from nest.solvers.judge import Verdict
+from nest.solvers.result import Verdict
 
 Change = Callable[[Strategy], Strategy]
 

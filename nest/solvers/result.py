@@ -44,12 +44,52 @@ class Outcome(enum.StrEnum):
 
 
 @dataclass(frozen=True)
-class SolveResult:
-    """The checked answer of one solver to one problem.
+class Verdict:
+    """What remains of a solver's claim about one problem.
 
-    Times of plans are in quanta. Nothing here is the solver's word alone:
-    the plan was checked and scored by the shared cost model, and a claim
-    that contradicts it is not repeated here but under ``extra["claim"]``.
+    Nothing here is the solver's word alone: the plan was checked and scored
+    by the shared cost model, and a claim that contradicts it is not repeated
+    here but under ``extra["claim"]``. Times of plans are in quanta.
+
+    Attributes
+    ----------
+    outcome
+        What became of the cell.
+    status
+        What is proven; ``None`` if the solver did not run.
+    limit
+        Why the search stopped early.
+    plan, score
+        The plan and its shared score; both or neither.
+    lower_bound_quanta
+        Proven lower bound on every plan's step time.
+    own_objective_ns
+        What the solver's own objective says about the plan it handed in, in
+        ns; :func:`nest.solvers.repair.repair` leaves it as it is.
+    over_memory_bytes
+        By how much the fullest device exceeds its memory; only with status
+        OVER_MEMORY, whose plan has a score but no step time that counts.
+    detail
+        One line for people: the reason of what is above.
+    extra
+        Anything else that fits into JSON.
+    """
+
+    outcome: Outcome
+    status: Status | None
+    limit: Limit | None = None
+    plan: Plan | None = None
+    score: Score | None = None
+    lower_bound_quanta: int | None = None
+    own_objective_ns: float | None = None
+    over_memory_bytes: int | None = None
+    detail: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SolveResult(Verdict):
+    """The checked answer of one solver to one problem: its verdict, and how.
 
     Attributes
     ----------
@@ -57,28 +97,12 @@ class SolveResult:
         Its keyword.
     exact
         Whether it promises proofs, see :class:`Capabilities`.
-    outcome
-        What became of the cell.
-    status
-        What is proven; ``None`` if the solver did not run.
     problem_hash, quantum_ps
         The problem, and its time unit.
-    limit
-        Why the search stopped early.
-    plan, score
-        The plan and its shared score; both or neither.
     claimed_quanta
         Step time that the solver claimed for the plan.
-    lower_bound_quanta
-        Proven lower bound on every plan's step time.
     precision
         Relative precision of the solver's proofs.
-    own_objective_ns
-        What the solver's own objective says about the plan it handed in, in
-        ns; :func:`nest.solvers.repair.repair` leaves it as it is.
-    over_memory_bytes
-        By how much the fullest device exceeds its memory; only with status
-        OVER_MEMORY, whose plan has a score but no step time that counts.
     wall_s
         From the call of the runner to its return, all included.
     cpu_s, peak_rss_bytes
@@ -87,10 +111,6 @@ class SolveResult:
         Of the solver and its engines.
     options
         What it was asked.
-    detail
-        One line for people: the reason of what is above.
-    extra
-        Anything else that fits into JSON.
 
     Raises
     ------
@@ -100,25 +120,15 @@ class SolveResult:
 
     solver: str
     exact: bool
-    outcome: Outcome
-    status: Status | None
     problem_hash: str
     quantum_ps: int
-    limit: Limit | None = None
-    plan: Plan | None = None
-    score: Score | None = None
     claimed_quanta: int | None = None
-    lower_bound_quanta: int | None = None
     precision: float = 0.0
-    own_objective_ns: float | None = None
-    over_memory_bytes: int | None = None
     wall_s: float = 0.0
     cpu_s: float | None = None
     peak_rss_bytes: int | None = None
     version: str | None = None
     options: SolveOptions = field(default_factory=SolveOptions)
-    detail: str = ""
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         problem = self._contradiction()

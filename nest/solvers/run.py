@@ -32,7 +32,7 @@ from nest.solvers.base import (
     Status,
 )
 from nest.solvers.cell import Cell, OnProgress, run_cells
-from nest.solvers.judge import Verdict, judge
+from nest.solvers.judge import judge
 from nest.solvers.messages import Failure, OutputMessage
 from nest.solvers.process import Usage
 from nest.solvers.registry import (
@@ -43,7 +43,7 @@ from nest.solvers.registry import (
     solver_version,
 )
 from nest.solvers.repair import repair
-from nest.solvers.result import Outcome, SolveResult
+from nest.solvers.result import Outcome, SolveResult, Verdict
 from nest.versions import num_cpus
 
 

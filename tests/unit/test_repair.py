@@ -14,9 +14,9 @@ import pytest
 
 from nest.ir import Activations, Plan, Problem, Strategy
 from nest.solvers.base import Capabilities, SolverOutput, Status
-from nest.solvers.judge import Verdict, judge
+from nest.solvers.judge import judge
 from nest.solvers.repair import repair
-from nest.solvers.result import Outcome
+from nest.solvers.result import Outcome, Verdict
 from tests.builders import make_cost, make_plan, make_problem
 
 PLANNER = Capabilities(exact=False, method="none", overruns=True)
