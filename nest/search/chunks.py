@@ -20,14 +20,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.cost.model import Block, CostModel, LayerTerms
+from nest.cost.model import CostModel, LayerTerms
 from nest.cost.schedules import schedule_of
 from nest.cost.space import Case
+from nest.cost.transfers import passing_bytes
 from nest.dp.closed_sets import Ints
 from nest.dp.frontier import non_dominated_rows
 from nest.dp.stages import INFINITE
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.solvers.base import Deadline
+from nest.topology import Block, Route
 from nest.units import ceil_div
 
 #: Ways to move cuts that are tried at a time, at most, before those of the
@@ -72,16 +74,10 @@ class LayerOrder(NamedTuple):
         positions = graph.topological_order()
         names = [graph.layers[i].kind for i in positions]
         numbers = {name: i for i, name in enumerate(dict.fromkeys(names))}
-        place = {layer: i for i, layer in enumerate(positions)}
-        crossing: list[dict[int, int]] = [{} for _ in range(len(names) + 1)]
-        for tensor in model.tensors:
-            for cut in range(place[tensor.producer] + 1, len(names)):
-                size = max(
-                    (s for node, s in tensor.consumers if place[node] >= cut),
-                    default=0,
-                )
-                if size:
-                    crossing[cut][tensor.producer] = size
+        crossing = [
+            model.transfers.crossing(set(positions[:cut]))
+            for cut in range(len(positions) + 1)
+        ]
         return LayerOrder(
             model=model,
             positions=positions,
@@ -114,8 +110,7 @@ class Uniform:
     @property
     def shards(self) -> int:
         """Parts that a tensor between two blocks is in."""
-        job = self.layers.model.problem.job
-        return self.strategy.shards(job.sequence_parallel)
+        return self.layers.model.shards(self.strategy)
 
     def blocks(self, virtual: int) -> Ints:
         """Return the numbers of blocks that ``v`` chunks each may have.
@@ -130,8 +125,8 @@ class Uniform:
             len(self.layers.positions) // virtual,
         )
         terms = self.terms(None)
-        free = problem.cluster.device.memory_bytes
-        free -= min(t.working_bytes for t in terms)
+        most_bytes = max(x.memory_bytes for x in problem.cluster.types)
+        free = most_bytes - min(t.working_bytes for t in terms)
         need = [t.static_bytes + t.kept_bytes for t in terms]
         total = sum(need[kind] for kind in self.layers.kinds)
         # A device-byte less than nothing is as good as one.
@@ -159,31 +154,20 @@ class Uniform:
         )
         return [terms for terms in found if terms is not None]
 
-    def levels(self, receiver: int, sender: int) -> frozenset[int]:
-        """Return the network levels at which a block receives from another."""
-        model = self.layers.model
-        here, there = self.block(receiver), self.block(sender)
-        if abs(receiver - sender) == 1:
-            return model.boundary_levels(here, forward=sender < receiver)
-        first, last = sorted((here, there), key=lambda b: b.offset)
-        return model.wrap_levels(first, last)
+    def route(self, receiver: int, sender: int) -> Route:
+        """Return how a block receives from another one."""
+        network = self.layers.model.network
+        return network.route(self.block(receiver), self.block(sender))
 
-    def receive(self, levels: frozenset[int]) -> Ints:
-        """Return the receive across every cut at the worst of some levels."""
-        model = self.layers.model
-        times: dict[tuple[int, ...], int] = {(): 0}
+    def receive(self, route: Route) -> Ints:
+        """Return the receive across every cut."""
         cuts = [tuple(sorted(x.values())) for x in self.layers.crossing]
-        for sizes in set(cuts) - times.keys():
-            times[sizes] = max(
-                model.message(level)
-                + sum(
-                    model.tensor(
-                        level, size, self.case.micro_batch, self.shards
-                    )
-                    for size in sizes
-                )
-                for level in levels
+        times = {
+            sizes: self.layers.model.transfers.receive(
+                route, sizes, self.case.micro_batch, self.shards
             )
+            for sizes in set(cuts)
+        }
         return np.array([times[sizes] for sizes in cuts], dtype=np.int64)
 
 
@@ -203,7 +187,9 @@ class Pieces(NamedTuple):
     has_kind
         ``(layers + 1, kinds)``: layers of every kind.
     working_bytes
-        Per kind.
+        ``(S, kinds)``.
+    capacity_bytes
+        Per block.
     inflight
         Per block the passes of its chunks in flight at a time,
         ``(times, v)``.
@@ -219,6 +205,7 @@ class Pieces(NamedTuple):
     passing_bytes: Ints
     has_kind: Ints
     working_bytes: Ints
+    capacity_bytes: Ints
     inflight: list[Ints]
 
 
@@ -227,8 +214,12 @@ def make_pieces(uniform: Uniform, shape: Shape) -> Pieces:
     layers, size = uniform.layers, shape.blocks
     kinds = layers.kinds
     terms = [uniform.terms(uniform.block(block)) for block in range(size)]
-    # A layer that does not fit alone never fits; see StageTables.
-    too_much = layers.model.problem.cluster.device.memory_bytes + 1
+    capacity = [
+        layers.model.capacity_bytes(uniform.block(block))
+        for block in range(size)
+    ]
+    # A layer that does not fit alone never fits; cut sizes keep in 64 bits.
+    too_much = max(capacity) + 1
 
     def sums(values: list[list[int]]) -> Ints:
         total = np.zeros((len(values), len(kinds) + 1), dtype=np.int64)
@@ -240,16 +231,16 @@ def make_pieces(uniform: Uniform, shape: Shape) -> Pieces:
         return total
 
     blocks = range(size)
-    front = [uniform.levels(block, (block - 1) % size) for block in blocks]
-    back = [uniform.levels(block, (block + 1) % size) for block in blocks]
-    receive = {levels: uniform.receive(levels) for levels in {*front, *back}}
+    front = [uniform.route(block, (block - 1) % size) for block in blocks]
+    back = [uniform.route(block, (block + 1) % size) for block in blocks]
+    receive = {route: uniform.receive(route) for route in {*front, *back}}
     micro_batches = min(uniform.case.num_micro_batches, 3 * size)
     return Pieces(
         forward=sums([[t.forward for t in row] for row in terms]),
         backward=sums([[t.backward for t in row] for row in terms]),
         sync=sums([[t.sync for t in row] for row in terms]),
-        receive=np.array([receive[levels] for levels in front]),
-        receive_back=np.array([receive[levels] for levels in back]),
+        receive=np.array([receive[route] for route in front]),
+        receive_back=np.array([receive[route] for route in back]),
         static_bytes=sizes([t.static_bytes for t in terms[0]]),
         kept_bytes=sizes([t.kept_bytes for t in terms[0]]),
         passing_bytes=_passing_bytes(uniform),
@@ -261,8 +252,10 @@ def make_pieces(uniform: Uniform, shape: Shape) -> Pieces:
             ((1, 0), (0, 0)),
         ),
         working_bytes=np.array(
-            [min(t.working_bytes, too_much) for t in terms[0]], dtype=np.int64
+            [[min(t.working_bytes, too_much) for t in row] for row in terms],
+            dtype=np.int64,
         ),
+        capacity_bytes=np.array(capacity),
         inflight=[
             passes_in_flight(shape, block, micro_batches) for block in blocks
         ],
@@ -273,11 +266,13 @@ def _passing_bytes(uniform: Uniform) -> Ints:
     """Return what passes a chunk from one cut to another, per micro-batch."""
     crossing = uniform.layers.crossing
     found = np.zeros((len(crossing), len(crossing)), dtype=np.int64)
-    for end, leaving in enumerate(crossing):
-        for producer, size in leaving.items():
-            kept = ceil_div(size * uniform.case.micro_batch, uniform.shards)
-            enters = [producer in entering for entering in crossing[:end]]
-            found[:end, end] += kept * np.array(enters, dtype=np.int64)
+    for start, end in zip(*np.triu_indices(len(crossing), 1), strict=True):
+        found[start, end] = passing_bytes(
+            crossing[start],
+            crossing[end],
+            uniform.case.micro_batch,
+            uniform.shards,
+        )
     return found
 
 
@@ -372,17 +367,17 @@ def price(
     for number, inflight in enumerate(pieces.inflight):
         memory[:, number] += (kept[:, number::size] @ inflight.T).max(axis=1)
     working = np.zeros_like(memory)
-    for kind in np.argsort(pieces.working_bytes, kind="stable"):
+    for kind, size_bytes in enumerate(pieces.working_bytes.T):
         inside = pieces.has_kind[end, kind] > pieces.has_kind[start, kind]
-        working[per_block(inside) > 0] = pieces.working_bytes[kind]
-    capacity = uniform.layers.model.problem.cluster.device.memory_bytes
+        has = per_block(inside) > 0
+        np.maximum(working, np.where(has, size_bytes, 0), out=working)
     worst = load.max(axis=1)
     step = (
         uniform.case.num_micro_batches * worst
         + (load.sum(axis=1) - worst) // virtual
         + sync.max(axis=1)
     )
-    excess = np.maximum(memory + working - capacity, 0)
+    excess = np.maximum(memory + working - pieces.capacity_bytes, 0)
     return Prices(excess, forward, backward, load, sync, step)
 
 

@@ -210,12 +210,12 @@ def shapes(uniform: Uniform) -> Iterator[Item]:
     choices = virtual_stages(model.problem)
     most = int(uniform.blocks(choices[0]).max())
     places = [uniform.block(number) for number in range(most)]
-    alike = {model.aligned(block): block for block in places}
+    alike = {model.network.alike(block): block for block in places}
     loads, syncs = _times(uniform, list(alike.values()))
     pairs = [(block, block - 1) for block in range(1, most)]
-    levels = {uniform.levels(*pair) for pair in pairs}
-    levels |= {uniform.levels(*pair[::-1]) for pair in pairs}
-    receive = min(int(uniform.receive(x)[1:-1].min()) for x in levels)
+    routes = {uniform.route(*pair) for pair in pairs}
+    routes |= {uniform.route(*pair[::-1]) for pair in pairs}
+    receive = min(int(uniform.receive(x)[1:-1].min()) for x in routes)
     for virtual in choices:
         sizes = uniform.blocks(virtual)
         found = _estimates(uniform, loads, syncs, receive, sizes, virtual)
