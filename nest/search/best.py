@@ -1,12 +1,16 @@
 """The best plan: bound every split of the batch, search what is left.
 
-Splits ``(R, B)`` are discarded only when a proven lower bound of theirs is no
-better than a plan in hand.
+Splits ``(R, B)`` are discarded only when a proven lower bound of theirs is
+above a plan in hand. Those that may be as good are searched too, and the
+answer is searched again from the optimum in the first split that has it: so it
+does not depend on which process found what first.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 
@@ -20,17 +24,20 @@ from nest.search.labels import LabelSearch
 from nest.search.options import (
     INFINITE,
     BatchTerms,
+    Ints,
+    LooseOptions,
     PairOptions,
     StageOptions,
     StageShapes,
 )
-from nest.search.parallel import OutOfTimeError
-from nest.search.paths import Path, Paths
+from nest.search.parallel import Link, OutOfTimeError, share
+from nest.search.paths import Interval, Path, Paths
 from nest.solvers.base import (
     Deadline,
     Limit,
     Progress,
     Report,
+    SolveOptions,
     SolverOutput,
     Status,
 )
@@ -38,6 +45,8 @@ from nest.units import ceil_div
 
 #: Guesses at the best step time, as multiples of the least bound.
 GUESSES = (1.1, 1.3, 1.7, 3.0, 10.0)
+
+_ALONE = SolveOptions()
 
 
 @dataclass(eq=False)
@@ -145,6 +154,70 @@ def make_plan(
     )
 
 
+@dataclass(frozen=True)
+class Bounded:
+    """A split as its paths see it: bounds on ``T`` and what is left."""
+
+    paths: Paths
+    intervals: list[Interval]
+    bound: int
+
+    def survivors(self, upper: int, level: int = 0) -> list[PairOptions]:
+        """Return the options of plans below ``upper``, in parts."""
+        return [
+            self.paths.survivors(interval, upper, level)
+            for interval in self.intervals
+        ]
+
+
+def bound_paths(
+    item: OpenSplit,
+    cap_bytes: int,
+    upper: Callable[[], int],
+    offer: Callable[[StageOptions, Path], object],
+    found: LooseOptions | None = None,
+) -> Bounded:
+    """Bound a split by paths.
+
+    Parameters
+    ----------
+    item, cap_bytes
+        The split, and the memory per device.
+    upper
+        Only step times below this count; may fall when plans are offered.
+    offer
+        Given paths that are plans.
+    found
+        Its loose options, if known already.
+    """
+    goal = upper()
+    limit = item.limit(goal)
+    if found is None:
+        found = item.options.loose(limit, cap_bytes)
+    paths = Paths(item.options, found, limit, cap_bytes)
+
+    def take(path: Path) -> int:
+        offer(item.options, path)
+        return upper()
+
+    intervals = paths.intervals(goal, take)
+    intervals = [i for i in intervals if i.bound < upper()]
+    bound = min((i.bound for i in intervals), default=upper())
+    return Bounded(paths, intervals, bound)
+
+
+def guesses(items: Sequence[OpenSplit]) -> Iterator[int]:
+    """Yield guesses above the best step time, the last one infinite."""
+    least = min((item.bound for item in items), default=0)
+    for guess in GUESSES:
+        yield int(guess * least) + 1
+    yield int(INFINITE)
+
+
+class EnoughError(Exception):
+    """The plan and the bound are as close as asked for."""
+
+
 class BestSearch:
     """The best plan of a problem with one strategy per stage.
 
@@ -156,6 +229,8 @@ class BestSearch:
         The clock, and where progress goes.
     upper, plan
         Step time in quanta and plan of a warm start, or ``None``.
+    options
+        How many processes, and how close the answer must be.
     """
 
     def __init__(
@@ -166,117 +241,195 @@ class BestSearch:
         report: Report,
         upper: int | None,
         plan: Plan | None,
+        options: SolveOptions,
     ) -> None:
         self.model, self.sets = model, sets
         self.deadline, self.report = deadline, report
         self.best = int(INFINITE) if upper is None else upper
         self.plan = plan
+        self.options = options
         self.capacity = model.problem.cluster.memory_bytes()
         self.open: list[OpenSplit] = []
+        self._tell: Callable[[object], object] = self._take
 
     def run(self) -> SolverOutput:
         """Search every split."""
+        given = self.best
         try:
             self.open = open_splits(self.model, self.sets, self.deadline)
-        except OutOfTimeError:
-            return self._output(0, Limit.TIME, "while bounding splits")
-        try:
             self._start()
-            self._prove()
+            winner = self._prove()
+            if winner is not None and self.best < given:
+                _, self.plan = self._search(winner)
         except OutOfTimeError:
             detail = f"{len(self.open)} choices of (R, B) not settled"
             return self._output(self._proven(), Limit.TIME, detail)
+        except EnoughError:
+            return self._output(self._proven(), None, "within the gap")
         return self._output(self.best, None, "")
 
     def _proven(self) -> int:
         return min([self.best] + [item.bound for item in self.open])
 
-    def _start(self) -> None:
-        """Bound every split, and find plans to start from."""
-        least = min((item.bound for item in self.open), default=0)
-        for guess in (*GUESSES, None):
-            upper = int(INFINITE) if guess is None else int(guess * least) + 1
-            for item in sorted(self.open, key=lambda item: item.bound):
-                if item.bound < min(upper, self.best):
-                    self._bounded(item, min(upper, self.best))
-            self._settle()
-            if self.best < upper:
-                break
+    def _take(self, finding: object) -> None:
+        """Take a plan that some process found."""
+        step_quanta, plan = cast("tuple[int, Plan]", finding)
+        self._improve(step_quanta, plan)
+        self.report(Progress(plan=plan, claimed_quanta=step_quanta))
 
-    def _settle(self) -> None:
-        self.open = [item for item in self.open if item.bound < self.best]
-        self.report(Progress(lower_bound_quanta=self._proven()))
+    def _improve(self, step_quanta: int, plan: Plan) -> bool:
+        better = step_quanta < self.best
+        if better:
+            self.best, self.plan = step_quanta, plan
+        return better
 
-    def _prove(self) -> None:
-        """Search what is left, the most promising splits first."""
-        self.open.sort(key=lambda item: item.bound)
-        while self.open:
-            item = self.open[0]
-            if item.bound < self.best:
-                self._search(item)
-            self.open.pop(0)
-            self._settle()
-
-    def _bounded(self, item: OpenSplit, upper: int) -> list[PairOptions]:
-        """Bound a split; return the options of plans below ``upper``."""
+    def _check_time(self) -> None:
         if self.deadline.passed:
             raise OutOfTimeError
-        options = item.options
 
-        def offer(path: Path) -> int:
-            if path.total + options.extra_slots * path.worst < self.best:
-                self._offer(options, path.stages)
+    def _offer(self, plan: Plan) -> int:
+        """Take a plan if it is better than the best; return its time."""
+        step_quanta = score(self.model.problem, plan, self.model).step_quanta
+        if self._improve(step_quanta, plan):
+            self._tell((step_quanta, plan))
+        return step_quanta
+
+    def _settle(self) -> None:
+        """Drop what cannot be as good as the best."""
+        self.open = [
+            item
+            for item in self.open
+            if item.bound <= self.best and item.bound < INFINITE
+        ]
+        proven = self._proven()
+        self.report(Progress(lower_bound_quanta=proven))
+        if self.options.reached(
+            None if self.plan is None else self.best, proven
+        ):
+            raise EnoughError
+
+    # Bounds first
+
+    def _start(self) -> None:
+        """Bound every split, and find plans to start from."""
+        by_batch: dict[int, list[OpenSplit]] = {}
+        for item in sorted(self.open, key=lambda item: item.bound):
+            size = item.options.split.micro_batch
+            by_batch.setdefault(size, []).append(item)
+        groups = list(by_batch.values())
+        for guess in guesses(self.open):
+            self._share_bounds(groups, guess)
+            self._settle()
+            if self.best < guess:
+                return
+
+    def _share_bounds(self, groups: list[list[OpenSplit]], guess: int) -> None:
+        """Bound the splits with plans below a guess."""
+
+        def run(number: int, link: Link) -> tuple[list[int], Ints | None]:
+            self._tell = link.tell
+            for item in groups[number]:
+                self._listen(link)
+                if item.bound < min(guess, self.best):
+                    self._bound(item, guess)
+            terms = vars(groups[number][0].options.terms)
+            bounds = [item.bound for item in groups[number]]
+            return bounds, terms.get("least_load")
+
+        def done(number: int, result: object) -> None:
+            bounds, least_load = cast("tuple[list[int], Ints | None]", result)
+            if least_load is not None:
+                groups[number][0].options.terms.least_load = least_load
+            for item, bound in zip(groups[number], bounds, strict=True):
+                item.bound = max(item.bound, bound)
+
+        share(len(groups), self.options.num_workers, run, self._take, done)
+
+    def _listen(self, link: Link) -> None:
+        """Take what other processes found."""
+        self._check_time()
+        for finding in link.heard():
+            self._improve(*cast("tuple[int, Plan]", finding))
+
+    def _bound(self, item: OpenSplit, upper: int) -> Bounded:
+        """Bound a split, and offer its paths."""
+
+        def goal() -> int:
+            self._check_time()
             return min(upper, self.best)
 
-        limit = item.limit(upper)
-        found = options.loose(limit, self.capacity)
-        paths = Paths(options, found, limit, self.capacity)
-        intervals = paths.intervals(upper, offer)
-        upper = min(upper, self.best)
-        intervals = [i for i in intervals if i.bound < upper]
-        bound = min((i.bound for i in intervals), default=upper)
-        item.bound = max(item.bound, bound)
-        return [paths.survivors(i, upper, 0) for i in intervals]
+        found = bound_paths(item, self.capacity, goal, self._offer_path)
+        item.bound = max(item.bound, found.bound)
+        return found
 
-    def _offer(
-        self, options: StageOptions, stages: list[tuple[int, int, int, int]]
-    ) -> None:
-        """Take a plan if it is better than the best known."""
-        plan = make_plan(options, stages)
-        step_quanta = score(self.model.problem, plan, self.model).step_quanta
-        if step_quanta < self.best:
-            self.best, self.plan = step_quanta, plan
-            self.report(Progress(plan=plan, claimed_quanta=step_quanta))
+    def _offer_path(self, options: StageOptions, path: Path) -> None:
+        """Take the plan of a path if it may be better than the best."""
+        if path.total + options.extra_slots * path.worst < self.best:
+            self._offer(make_plan(options, path.stages))
 
-    def _search(self, item: OpenSplit) -> None:
-        """Find the best plan of a split, if it is better than the best."""
-        options = item.options
-        parts = self._bounded(item, self.best)
-        if item.bound >= self.best:
-            return
-        limits = np.array([item.limit(self.best)])
-        placed = options.placed(merged(parts), limits)
-        places = Places(
-            options, placed, Target.below(self.best), self.deadline
+    # Then proofs
+
+    def _prove(self) -> OpenSplit | None:
+        """Search what is left; return the first split with an optimum."""
+        order = sorted(self.open, key=lambda item: item.bound)
+        steps: dict[int, int] = {}
+
+        def run(number: int, link: Link) -> int:
+            self._tell = link.tell
+            self._listen(link)
+            if order[number].bound > self.best:
+                return int(INFINITE)
+            step_quanta, _ = self._search(order[number])
+            return step_quanta
+
+        def done(number: int, result: object) -> None:
+            steps[number] = cast("int", result)
+            order[number].bound = int(INFINITE)
+            self._settle()
+
+        share(len(order), self.options.num_workers, run, self._take, done)
+        winners = [order[n] for n, step in steps.items() if step == self.best]
+        return min(winners, key=lambda item: item.options.split, default=None)
+
+    def _search(self, item: OpenSplit) -> tuple[int, Plan | None]:
+        """Return the best plan of a split if none better is known."""
+        options, plan, step_quanta = item.options, None, int(INFINITE)
+
+        def goal() -> int:
+            self._check_time()
+            # As good as the best counts.
+            return min(step_quanta, self.best + 1)
+
+        found = bound_paths(item, self.capacity, goal, self._offer_path)
+        if not found.intervals:
+            return step_quanta, plan
+        upper = goal()
+        placed = options.placed(
+            merged(found.survivors(upper)),
+            np.array([item.limit(upper)]),
+            self._check_time,
         )
+        places = Places(options, placed, Target.below(upper), self.deadline)
+        # With one label per node first: it makes the bounds closer.
         for max_labels in (1, None):
-            bound = int(places.bounds()[0])
-            item.bound = max(item.bound, min(bound, self.best))
-            if bound >= self.best:
-                return
-            for found in LabelSearch(places).pipelines(max_labels):
-                self._offer(options, found.stages)
-            places.target = Target.below(self.best)
+            if int(places.bounds()[0]) >= INFINITE:
+                break
+            for pipeline in LabelSearch(places).pipelines(max_labels):
+                plan = make_plan(options, pipeline.stages)
+                step_quanta = self._offer(plan)
+            places.target = Target.below(goal())
+        return step_quanta, plan
 
     def _output(
         self, bound: int, limit: Limit | None, detail: str
     ) -> SolverOutput:
-        if limit is None:
-            status = Status.INFEASIBLE if self.plan is None else Status.OPTIMAL
+        """Return what is known."""
+        if self.plan is None:
+            proven = limit is None and bound >= self.best
+            status = Status.INFEASIBLE if proven else Status.NO_SOLUTION
         else:
-            status = (
-                Status.NO_SOLUTION if self.plan is None else Status.FEASIBLE
-            )
+            proven = bound >= self.best
+            status = Status.OPTIMAL if proven else Status.FEASIBLE
         return SolverOutput(
             status=status,
             plan=self.plan,
@@ -309,6 +462,9 @@ def search(
     report: Report,
     upper: int | None,
     plan: Plan | None,
+    options: SolveOptions = _ALONE,
 ) -> SolverOutput:
     """Search every ``(R, B)`` of a problem; see :class:`BestSearch`."""
-    return BestSearch(model, sets, deadline, report, upper, plan).run()
+    return BestSearch(
+        model, sets, deadline, report, upper, plan, options
+    ).run()

@@ -27,7 +27,7 @@ from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
-from nest.search.best import OpenSplit, make_plan, merged, open_splits
+from nest.search.best import OpenSplit, make_plan, merged, open_splits, start
 from nest.search.bounds import Places, Target
 from nest.search.closed_sets import ClosedSets, closed_sets
 from nest.search.labels import LabelSearch
@@ -104,7 +104,7 @@ def merge_gaps(gaps: Iterable[Gap]) -> list[Gap]:
     """Return gaps that do not overlap, each with the least bound there."""
     gaps = list(gaps)
     ends = {gap.above_bytes for gap in gaps} | {g.up_to_bytes for g in gaps}
-    merged: list[Gap] = []
+    joined: list[Gap] = []
     for low, high in pairwise(sorted(ends)):
         bounds = [
             gap.lower_bound_quanta
@@ -113,20 +113,20 @@ def merge_gaps(gaps: Iterable[Gap]) -> list[Gap]:
         ]
         if not bounds:
             continue
-        last = merged[-1] if merged else None
+        last = joined[-1] if joined else None
         if last and (last.up_to_bytes, last.lower_bound_quanta) == (
             low,
             min(bounds),
         ):
-            merged[-1] = replace(last, up_to_bytes=high)
+            joined[-1] = replace(last, up_to_bytes=high)
         else:
-            merged.append(Gap(low, high, min(bounds)))
-    return merged
+            joined.append(Gap(low, high, min(bounds)))
+    return joined
 
 
 def nothing_below(model: CostModel) -> int:
     """Return a floor of memory that every plan is above."""
-    return model.problem.cluster.device.reserve_bytes - 1
+    return model.problem.cluster.reserve_bytes() - 1
 
 
 def make_point(model: CostModel, plan: Plan) -> Point:
@@ -172,3 +172,418 @@ class Staircase:
                 dtype=np.int64,
             ),
         )
+
+
+@dataclass(eq=False)
+class _Split:
+    """A split, and what is not settled about it.
+
+    Attributes
+    ----------
+    item
+        Its options and bounds.
+    least_bytes
+        The fullest device of any of its plans holds no less.
+    unsettled
+        Intervals of memory with a lower bound on ``T`` each.
+    """
+
+    item: OpenSplit
+    least_bytes: int
+    unsettled: list[Gap]
+
+
+class FrontierSearch:
+    """The frontier of a problem with one strategy per stage.
+
+    Parameters
+    ----------
+    model, sets
+        Cost terms and closed sets.
+    deadline
+        When to give up.
+    say
+        Told now and then what goes on.
+    workers
+        Processes that share the splits.
+
+    Attributes
+    ----------
+    staircase
+        What is known.
+    gaps
+        What is not proven, by ascending memory.
+    """
+
+    def __init__(
+        self,
+        model: CostModel,
+        sets: ClosedSets,
+        deadline: Deadline,
+        say: Say = ignore,
+        workers: int = 1,
+    ) -> None:
+        self.model, self.sets = model, sets
+        self.deadline, self.say = deadline, say
+        self.workers = workers
+        self._link: Link | None = None
+        self.capacity = model.problem.cluster.memory_bytes()
+        self.staircase = Staircase()
+        self.gaps = [Gap(nothing_below(model), self.capacity, 0)]
+        #: No plan needs less memory.
+        self.least_bytes = 0
+
+    def run(self) -> None:
+        """Search until all is proven or the time is up."""
+        splits: list[_Split] = []
+        try:
+            for item in open_splits(self.model, self.sets, self.deadline):
+                gap = Gap(nothing_below(self.model), self.capacity, item.bound)
+                splits.append(_Split(item, _least_bytes(item.options), [gap]))
+            if not splits or not self._find_least(splits):
+                self.gaps = []
+                return
+            for split in splits:
+                bound = split.item.bound
+                split.unsettled = [
+                    Gap(self.least_bytes - 1, self.capacity, bound)
+                ]
+            self._first_sweep(splits)
+            splits.sort(key=lambda split: split.item.bound)
+            self._settle(splits)
+        except OutOfTimeError:
+            pass
+        self.gaps = merge_gaps(
+            gap for split in splits for gap in split.unsettled
+        ) or (self.gaps if not splits else [])
+
+    def _settle(self, splits: Sequence[_Split]) -> None:
+        """Search all splits; note what is left."""
+
+        def run(number: int, link: Link | None) -> list[Gap]:
+            self._link = link
+            try:
+                self._search(splits[number])
+            except OutOfTimeError:
+                raise OutOfTimeError(splits[number].unsettled) from None
+            return splits[number].unsettled
+
+        def begin(number: int) -> None:
+            split = splits[number].item.options.split
+            self.say(
+                f"split {number + 1} of {len(splits)}: R={split.replicas}, "
+                f"B={split.micro_batch}; {len(self.staircase.points)} points"
+            )
+
+        if self.workers == 1:
+            for number in range(len(splits)):
+                begin(number)
+                run(number, None)
+            return
+        found = share(
+            len(splits), self.workers, run, self.staircase.add, begin
+        )
+        for number, (left, _) in found.items():
+            splits[number].unsettled = left
+
+    def _hear(self) -> None:
+        """Add what other processes found to what is known."""
+        if self.deadline.passed:
+            raise OutOfTimeError
+        if self._link is not None:
+            for point in self._link.heard():
+                assert isinstance(point, Point)
+                self.staircase.add(point)
+
+    def _add(
+        self, options: StageOptions, stages: list[tuple[int, int, int, int]]
+    ) -> Point:
+        """Add a plan to what is known."""
+        point = make_point(self.model, make_plan(options, stages))
+        if self.staircase.add(point) and self._link is not None:
+            self._link.tell(point)
+        return point
+
+    # Plans to start from
+
+    def _find_least(self, splits: list[_Split]) -> bool:
+        """Find about the least memory with which there is a plan.
+
+        Sets :attr:`least_bytes`, which is less than what any plan needs by
+        at most a fraction of ``1 / NEAR``. Returns whether there is any
+        plan. A path within the budget is a plan, so no place matters.
+        """
+        least = None
+        for split in sorted(splits, key=lambda split: split.least_bytes):
+            low = split.least_bytes - 1
+            high = self.capacity if least is None else _near(least)
+            if low >= high:
+                continue
+            options = split.item.options
+            found = options.loose(int(INFINITE), high)
+            while low < high:
+                self._hear()
+                cap = high if least is None else (low + high) // 2
+                if low == split.least_bytes - 1:
+                    # Few splits get below what is known.
+                    cap = high
+                paths = Paths(options, found, int(INFINITE), cap)
+                path = paths.smallest()
+                if path is None:
+                    low = cap
+                    continue
+                least = self._add(options, path.stages).memory_bytes
+                low = max(low, split.least_bytes)
+                self.say(f"least memory at most {least} bytes")
+                high = _near(least)
+        if least is None:
+            return False
+        self.least_bytes = _near(least) + 1
+        return True
+
+    def _first_sweep(self, splits: Sequence[_Split]) -> None:
+        """Find plans to start from, at some capacities."""
+        self.say("looking for plans to start from")
+        low, high = self.least_bytes, self.capacity
+        ratio = high / max(low, 1)
+        caps = {
+            round(low * ratio ** (i / FIRST_CAPS)) for i in range(FIRST_CAPS)
+        }
+        todo = sorted({cap for cap in caps if low < cap < high} | {high})
+        items = [split.item for split in splits]
+
+        def run(number: int, link: Link | None) -> None:
+            self._link = link
+            cap = todo[number]
+            start(
+                items,
+                cap,
+                self.staircase.least_time(cap),
+                lambda options, path: self._offer(options, path, cap),
+                self._hear,
+            )
+
+        if self.workers == 1:
+            for number in reversed(range(len(todo))):
+                run(number, None)
+        else:
+            share(
+                len(todo),
+                self.workers,
+                run,
+                self.staircase.add,
+                lambda number: None,
+            )
+
+    def _offer(self, options: StageOptions, path: Path, cap: int) -> int:
+        """Take a plan if it may be on the frontier; return ``U(cap)``."""
+        time = path.total + options.extra_slots * path.worst
+        if time < self.staircase.least_time(path.memory_bytes):
+            self._add(options, path.stages)
+        return self.staircase.least_time(cap)
+
+    # Levels
+
+    def _cut(self, floor: int, cap: int) -> list[tuple[int, int]]:
+        """Cut an interval of memory where ``U`` has steps."""
+        steps = [
+            point.memory_bytes
+            for point in self.staircase.points
+            if floor < point.memory_bytes < cap
+        ]
+        if not steps:
+            middle = (floor + cap) // 2
+            return [(floor, middle), (middle, cap)]
+        stride = ceil_div(len(steps) + 1, NUM_PARTS)
+        return list(pairwise([floor, *steps[stride - 1 :: stride], cap]))
+
+    def _search(self, split: _Split) -> None:
+        """Find all plans of a split that are on the frontier."""
+        item, options = split.item, split.item.options
+        todo = self._cut(self.least_bytes - 1, self.capacity)[::-1]
+        limit = item.limit(self.staircase.least_time(self.least_bytes))
+        found = options.loose(limit, self.capacity)
+        done: list[Gap] = []
+        batch: list[tuple[Gap, int, list[PairOptions]]] = []
+        while todo or batch:
+            split.unsettled = [gap for gap, _, _ in batch]
+            split.unsettled += [Gap(*part, item.bound) for part in todo]
+            self._hear()
+            if batch and (not todo or len(batch) >= MOST_LEVELS):
+                self._label(split, batch)
+                batch = []
+                continue
+            floor, cap = todo.pop()
+            bound, parts = self._bounded(item, found, floor, cap)
+            if not parts:
+                continue
+            number = sum(map(len, parts))
+            if number > ENOUGH and cap - floor > max(cap // NEAR, 1):
+                todo += self._cut(floor, cap)[::-1]
+            else:
+                batch.append((Gap(floor, cap, bound), number, parts))
+        split.unsettled = done
+
+    def _bounded(
+        self, item: OpenSplit, found: LooseOptions, floor: int, cap: int
+    ) -> tuple[int, list[PairOptions]]:
+        """Bound a level; return the bound and the options that are left."""
+        options = item.options
+        floor = max(floor, self.least_bytes)
+
+        def offer(path: Path) -> int:
+            self._offer(options, path, cap)
+            return self.staircase.least_time(floor)
+
+        upper = self.staircase.least_time(floor)
+        if item.bound >= upper:
+            return upper, []
+        paths = Paths(options, found, item.limit(upper), cap)
+        intervals = paths.intervals(upper, offer)
+        upper = self.staircase.least_time(floor)
+        intervals = [i for i in intervals if i.bound < upper]
+        return (
+            min((i.bound for i in intervals), default=upper),
+            [paths.survivors(i, upper, 0) for i in intervals],
+        )
+
+    def _label(
+        self, split: _Split, batch: list[tuple[Gap, int, list[PairOptions]]]
+    ) -> None:
+        """Search some levels, which are left with few options."""
+        options = split.item.options
+        floors = np.array(
+            [max(gap.above_bytes, self.least_bytes) for gap, _, _ in batch]
+        )
+        limits = np.array(
+            [
+                split.item.limit(self.staircase.least_time(floor))
+                for floor in floors.tolist()
+            ]
+        )
+        parts = [
+            replace(part, level=np.full(len(part), level, dtype=np.int64))
+            for level, (_, _, parts) in enumerate(batch)
+            for part in parts
+        ]
+        places = Places(
+            options,
+            options.placed(merged(parts), limits),
+            Target(floors, *self.staircase.arrays()),
+            self.deadline,
+        )
+        if (places.bounds() < INFINITE).any():
+            for pipeline in LabelSearch(places).pipelines(None):
+                self._add(options, pipeline.stages)
+
+
+def _near(memory_bytes: int) -> int:
+    return memory_bytes - 1 - memory_bytes // NEAR
+
+
+def _least_bytes(options: StageOptions) -> int:
+    """Return a lower bound on what the fullest device of a split holds.
+
+    The layers take ``Σ min n (static + kept)`` device-bytes, so some device
+    holds a ``P``-th of it, and its stage works on some layer.
+    """
+    free, sizes = options.terms.free, options.terms.devices[:, None]
+    assert free is not None
+    usable = options.usable[:, None] & ~free.missing
+    space = sizes * (free.static_bytes + free.kept_bytes)
+    counts = options.shapes.kind_counts[-1].tolist()
+    least = np.where(usable, space, INFINITE).min(axis=0).tolist()
+    total = sum(c * s for c, s in zip(counts, least, strict=True))
+    return ceil_div(total, options.split.devices) + int(
+        np.where(usable, free.working_bytes, INFINITE).min()
+    )
+
+
+def search(
+    model: CostModel,
+    sets: ClosedSets,
+    deadline: Deadline,
+    say: Say = ignore,
+    workers: int = 1,
+) -> tuple[list[Point], list[Gap]]:
+    """Return the frontier of a problem, and what of it is not proven.
+
+    Stages with one strategy each are searched level by level. For a strategy
+    per layer, and under presets with programs of their own, see
+    :func:`descend`.
+
+    Parameters
+    ----------
+    model, sets
+        Cost terms and closed sets.
+    deadline
+        When to give up.
+    say
+        Told now and then what goes on.
+    workers
+        Processes that share the search level by level.
+
+    Returns
+    -------
+    tuple
+        Points by ascending memory, and gaps by ascending memory.
+    """
+    staircase = Staircase()
+    if model.rules.search is None:
+        levels = FrontierSearch(model, sets, deadline, say, workers)
+        levels.run()
+        if model.problem.job.granularity == "stage":
+            return levels.staircase.points, levels.gaps
+        staircase = levels.staircase
+    gaps = descend(model, sets, deadline, staircase, say)
+    return staircase.points, gaps
+
+
+def descend(
+    model: CostModel,
+    sets: ClosedSets,
+    deadline: Deadline,
+    staircase: Staircase,
+    say: Say = ignore,
+) -> list[Gap]:
+    """Find the frontier from its fastest point on; return what is left.
+
+    The ε-constraint method (Haimes, Lasdon and Wismer, *On a Bicriterion
+    Formulation*, 1971): the fastest plan within a capacity, then the fastest
+    within one byte less than that plan needs, until nothing fits.
+
+    Parameters
+    ----------
+    model, sets
+        Cost terms and closed sets.
+    deadline
+        When to give up.
+    staircase
+        Points to start from; gets those that are found.
+    say
+        Told now and then what goes on.
+    """
+    cluster = model.problem.cluster
+    cap = cluster.memory_bytes()
+    while cap >= cluster.reserve_bytes():
+        upper = staircase.least_time(cap)
+        known = [p for p in staircase.points if p.memory_bytes <= cap]
+        found = exact_search(model)(
+            model.within(cap),
+            sets,
+            deadline,
+            ignore_progress,
+            upper if known else None,
+            known[-1].plan if known else None,
+        )
+        if found.plan is not None:
+            point = make_point(model, found.plan)
+            staircase.add(point)
+        if found.limit is not None:
+            bound = found.lower_bound_quanta or 0
+            return [Gap(nothing_below(model), cap, bound)]
+        if found.plan is None:
+            return []
+        say(f"proven down to {point.memory_bytes} bytes")
+        cap = point.memory_bytes - 1
+    return []

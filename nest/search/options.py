@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Self
 
 import numpy as np
@@ -205,7 +206,6 @@ class BatchTerms:
         )
         self.shards = [model.shards(s) for s in self.strategies]
         self.free = Table.of(rows, self.most_bytes) if rows else None
-        self._least_load: Ints | None = None
 
     def terms(
         self, strategy: Strategy, block: Block | None
@@ -216,23 +216,21 @@ class BatchTerms:
             for layer in self.shapes.representatives
         ]
 
-    @property
+    @cached_property
     def least_load(self) -> Ints:
         """Least load over all places of replica 0, (strategies, kinds).
 
         A stage's load is the worst over the replicas, so no place of any
         number of replicas has a smaller one.
         """
-        if self._least_load is None:
-            places = self._places()
-            self._least_load = np.array(
-                [
-                    self._least(strategy, places[strategy.devices])
-                    for strategy in self.strategies
-                ],
-                dtype=np.int64,
-            )
-        return self._least_load
+        places = self._places()
+        return np.array(
+            [
+                self._least(strategy, places[strategy.devices])
+                for strategy in self.strategies
+            ],
+            dtype=np.int64,
+        )
 
     def _places(self) -> dict[int, list[Block]]:
         """Return the blocks that may differ, by size."""
@@ -509,7 +507,12 @@ class StageOptions:
 
     # At its place
 
-    def placed(self, found: PairOptions, limits: Ints) -> PlacedOptions:
+    def placed(
+        self,
+        found: PairOptions,
+        limits: Ints,
+        check_time: Callable[[], object],
+    ) -> PlacedOptions:
         """Price options exactly at every place where they may stand.
 
         Parameters
@@ -518,14 +521,15 @@ class StageOptions:
             What the bounds have left over.
         limits
             Loads at or above are of no use, per level.
+        check_time
+            Called now and then; may raise.
         """
-        parts = [
-            priced
-            for size, offsets in self._offsets(found).items()
-            for priced in self._placed(
-                found.take(found.size == size), size, offsets, limits
-            )
-        ]
+        parts = []
+        for size, offsets in self._offsets(found).items():
+            chosen = found.take(found.size == size)
+            for priced in self._placed(chosen, size, offsets, limits):
+                check_time()
+                parts.append(priced)
         if not parts:
             none = np.zeros(0, dtype=np.int64)
             return PlacedOptions(*(none for _ in fields(PlacedOptions)))

@@ -12,11 +12,8 @@ import signal
 import warnings
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
-from typing import TypeVar
 
 from nest.errors import SolverError
-
-R = TypeVar("R")
 
 
 class OutOfTimeError(Exception):
@@ -41,49 +38,88 @@ class Link:
         return found
 
 
+class _Alone(Link):
+    """The link of tasks that run in this process, one after the other."""
+
+    def __init__(self, take: Callable[[object], object]) -> None:
+        self._take = take
+
+    def tell(self, finding: object) -> None:
+        """Hand a finding to the caller."""
+        self._take(finding)
+
+    def heard(self) -> list[object]:
+        """Return nothing: what was found here is known."""
+        return []
+
+
 def share(
     num_tasks: int,
     workers: int,
-    run: Callable[[int, Link], R],
+    run: Callable[[int, Link], object],
     take: Callable[[object], object],
-    begin: Callable[[int], object],
-) -> dict[int, tuple[R, bool]]:
-    """Run all tasks in forked processes; return what comes of each.
+    done: Callable[[int, object], object],
+    begin: Callable[[int], object] = lambda number: None,
+) -> None:
+    """Run all tasks, in forked processes if there may be several.
 
     Parameters
     ----------
     num_tasks, workers
-        How many tasks and processes.
+        How many tasks and processes; with one, all run in this process.
     run
-        Called in a process with the number of a task; what it returns comes
-        back. May raise :class:`OutOfTimeError`, whose ``args`` hold what it
-        would return.
+        Called in some process with the number of a task. May raise
+        :class:`OutOfTimeError`, whose ``args`` may hold what it would
+        return.
     take
-        Called here with everything that a process tells.
+        Called here with everything that a task tells.
+    done
+        Called here with the number of a task and what it returned, also if
+        it ran out of time and returned something.
     begin
         Called here with the number of each task that begins.
 
-    Returns
-    -------
-    dict
-        By number of the tasks begun: the result, and whether time was left.
-
     Raises
     ------
+    OutOfTimeError
+        If some task ran out of time, when all have ended.
     SolverError
         If a process ends without an answer.
     """
+    if min(workers, num_tasks) > 1:
+        _share(num_tasks, workers, run, take, done, begin)
+        return
+    link = _Alone(take)
+    for number in range(num_tasks):
+        begin(number)
+        try:
+            result = run(number, link)
+        except OutOfTimeError as error:
+            if error.args:
+                done(number, error.args[0])
+            raise
+        done(number, result)
+
+
+def _share(
+    num_tasks: int,
+    workers: int,
+    run: Callable[[int, Link], object],
+    take: Callable[[object], object],
+    done: Callable[[int, object], object],
+    begin: Callable[[int], object],
+) -> None:
     context = multiprocessing.get_context("fork")
     counter = context.Value("i", 0)
     pipes: list[Connection] = []
     processes = []
-    found: dict[int, tuple[R, bool]] = {}
 
     def work(pipe: Connection) -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         link = Link(pipe)
-        while True:
+        in_time = True
+        while in_time:
             with counter.get_lock():
                 number = counter.value
                 counter.value += 1
@@ -91,12 +127,12 @@ def share(
                 break
             pipe.send(("begin", number))
             try:
-                pipe.send(("end", number, run(number, link), True))
+                pipe.send(("done", number, run(number, link)))
             except OutOfTimeError as error:
-                left = error.args[0] if error.args else None
-                pipe.send(("end", number, left, False))
-                break
-        pipe.send(("done",))
+                in_time = False
+                if error.args:
+                    pipe.send(("done", number, error.args[0]))
+        pipe.send(("end", in_time))
 
     try:
         for _ in range(min(workers, num_tasks)):
@@ -109,45 +145,46 @@ def share(
             there.close()
             pipes.append(here)
             processes.append(process)
-        _relay(list(pipes), take, begin, found)
+        if not _relay(pipes, take, done, begin):
+            raise OutOfTimeError
     finally:
         for process in processes:
             process.kill()
             process.join()
-    return found
 
 
 def _relay(
     pipes: Sequence[Connection],
     take: Callable[[object], object],
+    done: Callable[[int, object], object],
     begin: Callable[[int], object],
-    found: dict[int, tuple[R, bool]],
-) -> None:
-    """Pass findings on until every process is done."""
-    running = list(pipes)
+) -> bool:
+    """Pass findings on until every process ends; return if all had time."""
+    running, in_time = list(pipes), True
     unheard: dict[Connection, list[object]] = {pipe: [] for pipe in pipes}
     while running:
         for pipe in wait(running):
             assert isinstance(pipe, Connection)
             try:
-                message = pipe.recv()
+                kind, *rest = pipe.recv()
             except EOFError:
                 raise SolverError(
                     "a search process ended without an answer; give it more "
                     "memory, or use fewer --workers"
                 ) from None
-            kind = message[0]
             if kind == "begin":
-                begin(message[1])
-            elif kind == "end":
-                found[message[1]] = (message[2], message[3])
+                begin(*rest)
             elif kind == "done":
+                done(*rest)
+            elif kind == "end":
                 running.remove(pipe)
+                in_time &= rest[0]
             elif kind == "hear":
                 pipe.send(unheard[pipe])
                 unheard[pipe] = []
             else:
-                take(message[1])
+                take(*rest)
                 for other in running:
                     if other is not pipe:
-                        unheard[other].append(message[1])
+                        unheard[other].append(*rest)
+    return in_time

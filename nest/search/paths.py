@@ -121,9 +121,7 @@ class Paths:
     ) -> Ints:
         """Return the least cost of every shape that fits so many."""
         lean = self.lean
-        usable = (self._lean_fit >= inflight) & (
-            lean.load <= most_load
-        )
+        usable = (self._lean_fit >= inflight) & (lean.load <= most_load)
         cost = np.where(
             usable, loads * lean.load + price * lean.size, INFINITE
         )
