@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 
 from nest.cost.model import CostModel
-from nest.dp import cases, layerwise
-from nest.dp.closed_sets import closed_sets
-from nest.dp.layerwise import LayerTables
-from nest.dp.pipeline import PipelineSearch
-from nest.dp.stages import StageTables
 from nest.ir import Problem
+from nest.search import best, layers
+from nest.search.closed_sets import closed_sets
+from nest.search.labels import LabelSearch
+from nest.search.paths import Paths
 from nest.solvers.base import (
     Deadline,
     Progress,
@@ -42,18 +41,20 @@ SETTINGS: dict[str, dict[str, int]] = {
 @contextmanager
 def settings(name: str) -> Iterator[None]:
     """Set the constants of a setting for a while."""
-    solve = PipelineSearch.solve
+    pipelines, intervals = LabelSearch.pipelines, Paths.intervals
 
-    def only_exact(
-        self: PipelineSearch, upper: int, max_labels: int | None = None
-    ) -> Any:
-        return None if max_labels is not None else solve(self, upper)
+    def only_exact(self: LabelSearch, max_labels: int | None) -> Any:
+        return [] if max_labels is not None else pipelines(self, None)
+
+    def without_plans(self: Paths, upper: int, offer: object) -> Any:
+        return intervals(self, upper, lambda path: upper)
 
     with pytest.MonkeyPatch.context() as patch:
         for constant, value in SETTINGS[name].items():
-            patch.setattr(layerwise, constant, value)
+            patch.setattr(layers, constant, value)
         if name != "as-it-is":
-            patch.setattr(PipelineSearch, "solve", only_exact)
+            patch.setattr(LabelSearch, "pipelines", only_exact)
+            patch.setattr(Paths, "intervals", without_plans)
         yield
 
 
@@ -66,14 +67,13 @@ def search(
     """Search all plans of a problem whose stages choose for themselves."""
     per_layer = problem.job.granularity == "layer"
     with settings(setting):
-        return cases.search(
+        return (layers if per_layer else best).search(
             CostModel(problem),
             closed_sets(problem.graph),
             deadline or Deadline(None),
             report,
             None,
             None,
-            LayerTables if per_layer else StageTables,
         )
 
 

@@ -34,11 +34,9 @@ from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.cost.space import Case, cases
 from nest.dp.cases import make_plan, work_bound
-from nest.dp.cases import search as search_cases
 from nest.dp.closed_sets import ClosedSets
 from nest.dp.errors import OutOfTimeError
 from nest.dp.forked import Link, share
-from nest.dp.layerwise import LayerTables
 from nest.dp.pipeline import Chosen, PipelineSearch, Relaxation
 from nest.dp.stages import (
     INFINITE,
@@ -1449,6 +1447,8 @@ def _fastest(
         return piper.search(
             model, sets, deadline, ignore_progress, upper, plan
         )
-    return search_cases(
-        model, sets, deadline, ignore_progress, upper, plan, LayerTables
+    from nest.search import layers
+
+    return layers.search(
+        model, sets, deadline, ignore_progress, upper, plan
     )

@@ -197,21 +197,19 @@ def _search(
 
     if model.problem.job.granularity == "stage":
         return best.search(model, sets, deadline, report, upper, plan)
-    from nest.dp import cases
-    from nest.dp.layerwise import LayerTables
+    from nest.search import layers
     from nest.search.interleaved import without_bounds
 
     first = best.search(
         model, sets, deadline, without_bounds(report), upper, plan
     )
-    return cases.search(
+    return layers.search(
         model,
         sets,
         deadline,
         report,
         upper if first.plan is None else first.claimed_quanta,
         first.plan,
-        LayerTables,
     )
 
 

@@ -9,8 +9,9 @@ does not depend on which process found what first.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import ClassVar, cast
 
 import numpy as np
 
@@ -46,7 +47,7 @@ from nest.units import ceil_div
 #: Guesses at the best step time, as multiples of the least bound.
 GUESSES = (1.1, 1.3, 1.7, 3.0, 10.0)
 
-_ALONE = SolveOptions()
+ALONE = SolveOptions()
 
 
 @dataclass(eq=False)
@@ -108,7 +109,10 @@ def work_bound(options: StageOptions) -> tuple[int, int]:
 
 
 def open_splits(
-    model: CostModel, sets: ClosedSets, deadline: Deadline
+    model: CostModel,
+    sets: ClosedSets,
+    deadline: Deadline,
+    stage_options: type[StageOptions] = StageOptions,
 ) -> list[OpenSplit]:
     """Return the splits that are not infeasible at first sight."""
     shapes = StageShapes(model, sets)
@@ -119,7 +123,7 @@ def open_splits(
             raise OutOfTimeError
         if split.micro_batch not in terms:
             terms[split.micro_batch] = BatchTerms(shapes, split.micro_batch)
-        options = StageOptions(terms[split.micro_batch], split)
+        options = stage_options(terms[split.micro_batch], split)
         bound, least_total = work_bound(options)
         if bound < INFINITE:
             found.append(OpenSplit(options, bound, least_total))
@@ -233,6 +237,9 @@ class BestSearch:
         How many processes, and how close the answer must be.
     """
 
+    #: What the stages of a split may be.
+    stage_options: ClassVar[type[StageOptions]] = StageOptions
+
     def __init__(
         self,
         model: CostModel,
@@ -256,16 +263,20 @@ class BestSearch:
         """Search every split."""
         given = self.best
         try:
-            self.open = open_splits(self.model, self.sets, self.deadline)
+            self.open = open_splits(
+                self.model, self.sets, self.deadline, self.stage_options
+            )
             self._start()
             winner = self._prove()
-            if winner is not None and self.best < given:
-                _, self.plan = self._search(winner)
         except OutOfTimeError:
             detail = f"{len(self.open)} choices of (R, B) not settled"
             return self._output(self._proven(), Limit.TIME, detail)
         except EnoughError:
             return self._output(self._proven(), None, "within the gap")
+        if winner is not None and self.best < given:
+            # Whichever process was first: the same plan.
+            with suppress(OutOfTimeError):
+                _, self.plan = self._search(winner)
         return self._output(self.best, None, "")
 
     def _proven(self) -> int:
@@ -435,8 +446,8 @@ class BestSearch:
             plan=self.plan,
             claimed_quanta=None if self.plan is None else self.best,
             lower_bound_quanta=None if bound >= INFINITE else bound,
-            limit=limit,
-            detail=detail,
+            limit=None if proven else limit,
+            detail="" if proven else detail,
         )
 
 
@@ -462,7 +473,7 @@ def search(
     report: Report,
     upper: int | None,
     plan: Plan | None,
-    options: SolveOptions = _ALONE,
+    options: SolveOptions = ALONE,
 ) -> SolverOutput:
     """Search every ``(R, B)`` of a problem; see :class:`BestSearch`."""
     return BestSearch(

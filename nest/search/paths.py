@@ -139,10 +139,12 @@ class Paths:
         exceed the budget.
         """
         sets, need = self.sets, 0
+        counts = self.options.stage_counts
+        free = len(counts) == counts[-1]
         values = np.full(sets.count, INFINITE)
         values[-1] = 0
         found, least = [values], values
-        for stages in range(1, self.options.stage_counts[-1] + 1):
+        for stages in range(1, counts[-1] + 1):
             if self.options.need(stages) > need:
                 need = self.options.need(stages)
                 table = self._table(need, loads, price, most_load)
@@ -164,7 +166,8 @@ class Paths:
                 cost + found[-1][target], first
             )
             np.minimum(values, INFINITE, out=values)
-            if (values >= least).all() or values.min() > budget:
+            # Where the number of stages is free, fewer are as good.
+            if free and (values >= least).all() or values.min() > budget:
                 break
             found.append(values)
             least = np.minimum(least, values)
@@ -413,7 +416,8 @@ class Paths:
         if least is None:
             return []
         extra = self.options.extra_slots
-        loads = np.unique(self.lean.load)
+        # Not only the lean ones: a plan may need a longer stage to sync less.
+        loads = np.unique(self.found.load)
         loads = loads[loads >= least]
 
         def bounded(start: int, stop: int, price: int | None) -> Interval:

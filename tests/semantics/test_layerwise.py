@@ -16,9 +16,9 @@ from formulations.brute import PlanSpace
 from nest.cli.main import main
 from nest.cost.model import CostModel
 from nest.cost.score import score
-from nest.dp.layerwise import Options, hull_slopes, non_dominated
 from nest.ir import Activations, Optimizer, Plan, Stage, Strategy
 from nest.ir.io import problem_hash, read_plan, write
+from nest.search.layer_options import hull_slopes, unbeaten
 from nest.solvers.base import Capabilities, Deadline, SolveOptions, Status
 from nest.solvers.registry import get_solver
 from nest.solvers.run import run_solver
@@ -463,21 +463,15 @@ def test_out_of_time_keeps_the_plan_and_claims_nothing():
 # The parts of the search
 
 
-def options(*rows):
-    """Build options from (load, memory) pairs, all of one layout."""
-    load, memory = (np.array(column) for column in zip(*rows, strict=True))
-    zero = np.zeros_like(load)
-    return Options(zero, zero, load, zero, memory, zero, zero)
-
-
 def test_slopes_of_the_lower_hull():
     """(0, 100), (10, 50), (40, 20) are its corners; (20, 45) is above it.
 
     50/10 ns per byte, then 30/30.
     """
-    kind = options((100, 0), (45, 20), (50, 10), (20, 40), (20, 50))
-    assert hull_slopes([kind], 1).tolist() == [1.0, 5.0]
-    assert hull_slopes([options((7, 3))], 1).tolist() == []
+    memory = np.array([0, 20, 10, 40, 50])
+    load = np.array([100, 45, 50, 20, 20])
+    assert hull_slopes([load], [memory]).tolist() == [1.0, 5.0]
+    assert hull_slopes([load[:1]], [memory[:1]]).tolist() == []
 
 
 @pytest.mark.parametrize(
@@ -491,7 +485,7 @@ def test_slopes_of_the_lower_hull():
 )
 def test_rows_that_no_other_one_beats(rows, kept):
     table = np.array(rows, dtype=np.int64).reshape(-1, 3)
-    found = non_dominated(table[:, 0], [table[:, 1], table[:, 2]])
+    found = unbeaten(table[:, 0], [table[:, 1], table[:, 2]])
     assert found.tolist() == kept
 
 
@@ -499,7 +493,7 @@ def test_rows_that_no_other_one_beats_among_many():
     rng = np.random.default_rng(0)
     table = rng.integers(0, 6, size=(300, 4))
     group = rng.integers(0, 3, size=300)
-    found = set(non_dominated(group, [table[:, i] for i in range(4)]).tolist())
+    found = set(unbeaten(group, [table[:, i] for i in range(4)]).tolist())
     for row in range(300):
         beaten = any(
             group[other] == group[row]

@@ -1,0 +1,590 @@
+"""The best plan where every layer of a stage has its own strategy.
+
+A stage is a pair of closed sets ``a ⊂ b`` and a strategy for every layer of
+``b - a``, all with the same number of devices: far too many to list. So the
+search knows a *relaxed* option per stage, number of devices and group of
+in-flight counts first, no load and no sync of which can be smaller
+(:mod:`nest.search.layer_options`). For the stages that the bounds of all
+places cannot rule out with these, it grows all ways to run them that can
+matter (:mod:`nest.search.layer_growth`), and searches those.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from nest.cost.model import CostModel
+from nest.cost.space import Case
+from nest.ir.plan import Plan, Strategy
+from nest.search.best import (
+    ALONE,
+    BestSearch,
+    OpenSplit,
+    bound_paths,
+    make_plan,
+    merged,
+)
+from nest.search.bounds import Places, Target
+from nest.search.closed_sets import ClosedSets
+from nest.search.labels import LabelSearch
+from nest.search.layer_growth import Demand, StageLayers, StageWays, grow
+from nest.search.layer_options import (
+    LayerOptions,
+    least,
+    stage_bounds,
+)
+from nest.search.options import (
+    INFINITE,
+    BatchTerms,
+    Ints,
+    LooseOptions,
+    PairOptions,
+    PlacedOptions,
+    StageOptions,
+)
+from nest.search.paths import Path
+from nest.solvers.base import Deadline, Report, SolveOptions, SolverOutput
+from nest.topology import Block, Route
+
+#: In-flight counts up to this have a relaxed option each; larger ones share
+#: them in groups that double in size.
+EXACT_INFLIGHT = 12
+
+#: Labels per layer in the sweep that only looks for good plans.
+BEAM = 60
+
+
+class Layers(NamedTuple):
+    """What the layers of a stage are, whichever they are.
+
+    Attributes
+    ----------
+    kinds
+        Kind of every layer, in topological order.
+    edges
+        (consumer, producer, bytes per sample) of the edges inside, by the
+        position of the layers in that order.
+    cuts, shape
+        Which cuts are in front and behind, and its shape: what crosses and
+        what passes.
+    """
+
+    kinds: tuple[int, ...]
+    edges: tuple[tuple[int, int, int], ...]
+    cuts: tuple[int, int]
+    shape: int
+
+
+class LayerStages(StageOptions):
+    """The stage options of one ``(R, B)`` at layer granularity.
+
+    Relaxed ones until :meth:`grown` has built them exactly. The number of a
+    relaxed option stands for its devices and in-flight counts, see
+    :meth:`_relaxed`.
+    """
+
+    def __init__(self, terms: BatchTerms, split: Case) -> None:
+        super().__init__(terms, split)
+        self._sizes = np.unique(terms.devices[self.usable]).tolist()
+        self._of_size = {
+            size: np.flatnonzero(terms.devices == size).tolist()
+            for size in self._sizes
+        }
+        self._layouts = {
+            size: list(
+                dict.fromkeys(terms.strategies[i].layout for i in chosen)
+            )
+            for size, chosen in self._of_size.items()
+        }
+        self._shards = {
+            size: [
+                next(
+                    terms.shards[i]
+                    for i in chosen
+                    if terms.strategies[i].layout == layout
+                )
+                for layout in self._layouts[size]
+            ]
+            for size, chosen in self._of_size.items()
+        }
+        self._groups = self._inflight_groups()
+        self._known: dict[object, list[LayerOptions]] = {}
+        self._changes: dict[object, tuple[Ints, Ints]] = {}
+        self._ways: list[StageWays] = []
+        self._starts: list[int] = []
+
+    def _inflight_groups(self) -> list[tuple[int, int]]:
+        """Group in-flight counts: least and largest of every group."""
+        start, most = self.need(1), self.most_inflight
+        groups, width = [], 1
+        while start <= most:
+            if start > EXACT_INFLIGHT:
+                width *= 2
+            groups.append((start, min(start + width - 1, most)))
+            start += width
+        return groups
+
+    def layer_strategies(self, chosen: int) -> tuple[Strategy, ...]:
+        """Return the strategies of a grown option, in topological order."""
+        number = bisect_right(self._starts, chosen) - 1
+        found = self._ways[number].strategies(chosen - self._starts[number])
+        return tuple(self.terms.strategies[i] for i in found)
+
+    # What the layers cost
+
+    def _options(self, size: int, block: Block | None) -> list[LayerOptions]:
+        """Return the options of every kind on a block, or at least anywhere.
+
+        Without a block their loads are the least over all places.
+        """
+        key = size, block
+        if key not in self._known:
+            self._known[key] = [
+                self._kind_options(size, kind, block)
+                for kind in range(len(self.shapes.representatives))
+            ]
+        return self._known[key]
+
+    def _kind_options(
+        self, size: int, kind: int, block: Block | None
+    ) -> LayerOptions:
+        terms, layouts = self.terms, self._layouts[size]
+        rows = []
+        for index in self._of_size[size]:
+            strategy = terms.strategies[index]
+            found = self.model.layer_terms(
+                self.shapes.representatives[kind],
+                strategy,
+                self.split.micro_batch,
+                block,
+            )
+            if found is None:
+                continue
+            load, forward = found.forward + found.backward, found.forward
+            if block is None:
+                load, forward = int(terms.least_load[index, kind]), 0
+            sizes = found.static_bytes, found.kept_bytes, found.working_bytes
+            rows.append(
+                (
+                    *(index, layouts.index(strategy.layout)),
+                    *(load, forward, found.sync),
+                    *(min(x, terms.most_bytes) for x in sizes),
+                )
+            )
+        table = np.array(rows, dtype=np.int64).reshape(len(rows), 8)
+        options = LayerOptions(*table.T)
+        # Of the same layout only terms matter; without a place none does.
+        group = options.layout
+        if block is None:
+            group = np.zeros_like(group)
+        return options.undominated(group)
+
+    # Relaxed options
+
+    def _relaxed(self, size: int, group: int) -> int:
+        """Return the number of the relaxed options of so many devices."""
+        return -1 - self._sizes.index(size) * len(self._groups) - group
+
+    def loose(self, limit: int, cap_bytes: int) -> LooseOptions:
+        """Return relaxed options below a load, without a place.
+
+        What they hold says with how many micro-batches in flight they fit.
+        """
+        parts = []
+        shapes = np.arange(len(self.shapes))
+        for size in self._sizes:
+            options = self._options(size, None)
+            sync = self._least_sync(options, shapes)
+            rows = shapes
+            for group, (first, last) in enumerate(self._groups):
+                rows, costs = self._bounds(
+                    options, size, rows, first, cap_bytes, paces=False
+                )
+                fast = costs[0] < limit
+                rows, load = rows[fast], costs[0][fast]
+                full = np.full_like(rows, 1)
+                parts.append(
+                    LooseOptions(
+                        rows,
+                        self._relaxed(size, group) * full,
+                        size * full,
+                        load,
+                        sync[rows],
+                        (cap_bytes - last) * full,
+                        full,
+                    )
+                )
+        if not parts:
+            return LooseOptions(*_nothing(LooseOptions))
+        found = LooseOptions.concatenate(parts)
+        return found.take(np.argsort(found.shape, kind="stable"))
+
+    def _least_sync(self, options: list[LayerOptions], shape: Ints) -> Ints:
+        syncs = np.array([least(o.sync) for o in options])
+        total: Ints = self.shapes.counts[shape] @ syncs
+        return total
+
+    def _bounds(
+        self,
+        options: list[LayerOptions],
+        size: int,
+        shape: Ints,
+        inflight: int,
+        capacity: int,
+        *,
+        paces: bool,
+    ) -> tuple[Ints, list[Ints]]:
+        """Bound stages by their shapes, with so many micro-batches in flight.
+
+        Returns
+        -------
+        tuple
+            The shapes that may fit, and bounds of their load; with ``paces``
+            instead of every pace, and of ``(M-1) τ + Y``. Receives are left
+            out.
+        """
+        options = [o.fitting(inflight, capacity) for o in options]
+        counts = self.shapes.counts[shape]
+        memory = [o.memory(inflight) for o in options]
+        present = counts > 0
+        missing = np.array([not len(o.load) for o in options])
+        working = np.array([least(o.working_bytes) for o in options])
+        free = capacity - np.where(present, working, 0).max(axis=1, initial=0)
+        most_shards = max(self._shards[size])
+        free -= inflight * self.passing_bytes(most_shards)[shape]
+        needed = counts @ np.array([least(m) for m in memory])
+        possible = ~(present & missing).any(axis=1) & (needed <= free)
+        costs = [[o.load for o in options]]
+        if paces:
+            columns = [
+                self._schedule.paces(o.forward, o.load - o.forward)
+                for o in options
+            ]
+            costs = [list(pace) for pace in zip(*columns, strict=True)]
+            costs.append([self.extra_slots * o.load + o.sync for o in options])
+        counts, free = counts[possible], free[possible]
+        return shape[possible], [
+            stage_bounds(cost, memory, counts, free) for cost in costs
+        ]
+
+    def _priced(
+        self, found: PairOptions, block: Block, limits: Ints
+    ) -> tuple[PlacedOptions, Ints]:
+        """Bound relaxed options at one place; return those kept, and which."""
+        sets, shapes, size = self.shapes.sets, self.shapes, block.devices
+        options = self._options(size, self.model.network.alike(block))
+        capacity = self.model.capacity_bytes(block)
+        group = (-1 - found.strategy) % len(self._groups)
+        shape = shapes.of_pair[found.pair]
+        num_paces = len(self._schedule.paces(shape, shape))
+        values = np.full((num_paces + 1, len(found)), INFINITE)
+        for number in np.unique(group).tolist():
+            rows = np.flatnonzero(group == number)
+            distinct, inverse = np.unique(shape[rows], return_inverse=True)
+            table = np.full((num_paces + 1, len(distinct)), INFINITE)
+            fits, costs = self._bounds(
+                options,
+                size,
+                distinct,
+                self._groups[number][0],
+                capacity,
+                paces=True,
+            )
+            table[:, np.searchsorted(distinct, fits)] = costs
+            values[:, rows] = table[:, inverse]
+        source = sets.pair_source[found.pair]
+        target = sets.pair_target[found.pair]
+        before, after = self._routes(block)
+        most_shards = np.full(len(found), max(self._shards[size]))
+        paces = np.stack(
+            self._schedule.paces(
+                self._receive(before, shapes.cut_of[source], most_shards),
+                self._receive(after, shapes.cut_of[target], most_shards),
+            )
+        )
+        values = np.minimum(values, INFINITE)
+        possible = values[0] < INFINITE
+        joint = values[-1] + self.extra_slots * paces.sum(axis=0)
+        paces = values[:-1] + paces
+        load = np.where(possible, paces.sum(axis=0), INFINITE)
+        kept = np.flatnonzero(load < limits[found.level])
+        base = found.level * sets.count
+        last = np.array([most for _, most in self._groups])
+        nothing = np.zeros(len(found), dtype=np.int64)
+        priced = PlacedOptions(
+            nothing,
+            found.size,
+            base + source,
+            base + target,
+            found.strategy,
+            load,
+            paces[0],
+            self._least_sync(options, shape),
+            joint,
+            nothing,
+            nothing,
+            last[group],
+        )
+        return priced.take(kept), kept
+
+    # Exact options
+
+    def grown(
+        self, places: Places, beam: int | None, deadline: Deadline
+    ) -> PlacedOptions:
+        """Return all ways to run the stages that may still be of use.
+
+        Parameters
+        ----------
+        places
+            Relaxed options with their bounds.
+        beam
+            If given, look only for some good ways.
+        deadline
+            When to give up.
+        """
+        self._ways, self._starts = [], []
+        found = places.found
+        parts = []
+        start = 0
+        for demand, stage, rows in self._wanted(places):
+            ways = grow(stage, demand, beam, deadline)
+            if not len(ways):
+                continue
+            self._ways.append(ways)
+            self._starts.append(start)
+            number = np.tile(np.arange(len(ways)), len(rows))
+            row = np.repeat(rows, len(ways))
+            nothing = np.zeros_like(row)
+            parts.append(
+                PlacedOptions(
+                    found.offset[row],
+                    found.size[row],
+                    found.source[row],
+                    found.target[row],
+                    start + number,
+                    ways.load[number],
+                    ways.forward[number],
+                    ways.sync[number],
+                    self.extra_slots * ways.load[number] + ways.sync[number],
+                    nothing,
+                    nothing,
+                    ways.max_inflight[number],
+                )
+            )
+            start += len(ways)
+        if not parts:
+            return PlacedOptions(*_nothing(PlacedOptions))
+        joined = PlacedOptions.concatenate(parts)
+        return joined.take(np.lexsort((joined.source, joined.offset)))
+
+    def _wanted(
+        self, places: Places
+    ) -> Iterator[tuple[Demand, StageLayers, Ints]]:
+        """Yield stages that cost the same once, with what is asked of them.
+
+        The last are their options, one for each place and pair.
+        """
+        found = places.found
+        key = np.stack((found.offset, found.size, found.source, found.target))
+        _, first, inverse = np.unique(
+            key, axis=1, return_index=True, return_inverse=True
+        )
+        demands = self._demands(places, first, inverse.reshape(-1))
+        wanted: dict[tuple[object, Layers], tuple[Demand, list[int]]] = {}
+        known: dict[object, object] = {}
+        for demand, row in zip(demands, first.tolist(), strict=True):
+            offset, size = int(found.offset[row]), int(found.size[row])
+            if (offset, size) not in known:
+                known[offset, size] = self._place(offset, size)
+            pair = int(found.source[row]), int(found.target[row])
+            where = known[offset, size], self._layers(*pair)
+            if where in wanted:
+                wanted[where][0].widen(demand)
+                wanted[where][1].append(row)
+            else:
+                wanted[where] = demand, [row]
+        for (_, layers), (demand, rows) in wanted.items():
+            block = self._block(
+                int(found.offset[rows[0]]), int(found.size[rows[0]])
+            )
+            yield demand, self._stage(layers, block), np.array(rows)
+
+    def _demands(
+        self, places: Places, first: Ints, inverse: Ints
+    ) -> Iterator[Demand]:
+        """Yield what stages are asked for, given one option of each."""
+        found, extra = places.found, self.extra_slots
+        most = np.zeros(len(first), dtype=np.int64)
+        np.maximum.at(most, inverse, found.max_inflight)
+        load = np.full(len(first), INFINITE)
+        np.minimum.at(load, inverse, found.load)
+        sync = found.sync[first]
+        front = places.prefix[:, places.begin[first]]
+        back = places.suffix[:, places.end[first]]
+        around = np.maximum(front, back)
+        worst, floor = around[1:-3].sum(axis=0), around[-3]
+        budget = places.target.times[0] - front[0] - back[0]
+        slack = budget - np.maximum(floor, sync)
+        load_limit = np.minimum(
+            slack - extra * worst, -(-slack // (extra + 1))
+        )
+        load_limit = np.minimum(load_limit, budget - around[-2])
+        sync_limit = budget - load - extra * np.maximum(worst, load)
+        fewest = back[-1] + 1
+        # A layer and the devices of the smallest stage for each behind.
+        end = found.offset[first] + found.size[first]
+        layers = self.shapes.kind_counts.sum(axis=1)
+        behind = np.minimum(
+            layers[-1] - layers[found.target[first]],
+            (self.split.devices - end) // self.smallest,
+        )
+        most = np.minimum(most, self.inflight(behind + 1))
+        need = self.inflight(fewest)
+        for row in zip(
+            need.tolist(),
+            np.maximum(most, need).tolist(),
+            load_limit.tolist(),
+            sync_limit.tolist(),
+            floor.tolist(),
+            worst.tolist(),
+            budget.tolist(),
+            strict=True,
+        ):
+            yield Demand(*row)
+
+    def _layers(self, source: int, target: int) -> Layers:
+        """Return what the layers of a stage are."""
+        sets, shapes = self.shapes.sets, self.shapes
+        inside = sets.member[target] & ~sets.member[source]
+        order = self.model.problem.graph.topological_order()
+        layers = [layer for layer in order if inside[layer]]
+        position = {layer: i for i, layer in enumerate(layers)}
+        first, end = np.searchsorted(sets.pair_source, [source, source + 1])
+        pair = first + np.searchsorted(sets.pair_target[first:end], target)
+        return Layers(
+            tuple(shapes.kind_of[layer] for layer in layers),
+            tuple(
+                sorted(
+                    (position[end], position[start], size_bytes)
+                    for start, end, size_bytes in self.model.transfers.edges
+                    if size_bytes and start in position and end in position
+                )
+            ),
+            (int(shapes.cut_of[source]), int(shapes.cut_of[target])),
+            int(shapes.of_pair[pair]),
+        )
+
+    def _stage(self, layers: Layers, block: Block) -> StageLayers:
+        """Return what a stage's layers cost on a block."""
+        size, shards = block.devices, np.array(self._shards[block.devices])
+        before, after = self._routes(block)
+        front, back = (np.full(len(shards), cut) for cut in layers.cuts)
+        route = self.model.network.inside(block)
+        return StageLayers(
+            kinds=layers.kinds,
+            options=self._options(size, self.model.network.alike(block)),
+            changes=[
+                (consumer, producer, *self._change(route, size, size_bytes))
+                for consumer, producer, size_bytes in layers.edges
+            ],
+            receive=self._receive(before, front, shards),
+            receive_back=self._receive(after, back, shards),
+            passing_bytes=np.array(
+                [self.passing_bytes(x)[layers.shape] for x in shards.tolist()]
+            ),
+            capacity=self.model.capacity_bytes(block),
+            extra_slots=self.extra_slots,
+            paces=self._schedule.paces,
+        )
+
+    def _change(
+        self, route: Route, size: int, size_bytes: int
+    ) -> tuple[Ints, Ints]:
+        """Return the cost of an edge between layouts, forward and backward.
+
+        Forward it moves to the consumer's layout, backward to the
+        producer's; rows are the producer's layouts.
+        """
+        key = (route, size, size_bytes)
+        if key not in self._changes:
+            move = np.array(
+                [
+                    self.model.transfers.receive(
+                        route, [size_bytes], self.split.micro_batch, shards
+                    )
+                    for shards in self._shards[size]
+                ],
+                dtype=np.int64,
+            )
+            differs = 1 - np.eye(len(move), dtype=np.int64)
+            self._changes[key] = (differs * move, differs * move[:, None])
+        return self._changes[key]
+
+
+def _nothing(kind: type) -> list[Ints]:
+    return [np.zeros(0, dtype=np.int64) for _ in fields(kind)]
+
+
+class LayerSearch(BestSearch):
+    """The best plan of a problem with a strategy per layer."""
+
+    stage_options: ClassVar[type[StageOptions]] = LayerStages
+
+    def _offer_path(self, options: StageOptions, path: Path) -> None:
+        """Take no plan: what paths are made of are bounds."""
+
+    def _search(self, item: OpenSplit) -> tuple[int, Plan | None]:
+        """Return the best plan of a split if none better is known."""
+        options, plan, step_quanta = item.options, None, int(INFINITE)
+        assert isinstance(options, LayerStages)
+
+        def goal() -> int:
+            self._check_time()
+            # As good as the best counts.
+            return min(step_quanta, self.best + 1)
+
+        bounded = bound_paths(item, self.capacity, goal, self._offer_path)
+        if not bounded.intervals:
+            return step_quanta, plan
+        upper = goal()
+        placed = options.placed(
+            merged(bounded.survivors(upper)),
+            np.array([item.limit(upper)]),
+            self._check_time,
+        )
+        places = Places(options, placed, Target.below(upper), self.deadline)
+        for beam in (BEAM, None):
+            target = places.target = Target.below(goal())
+            if not len(places.found) or places.bounds()[0] >= INFINITE:
+                break
+            found = options.grown(places, beam, self.deadline)
+            grown = Places(options, found, target, self.deadline)
+            if not len(found) or grown.bounds()[0] >= INFINITE:
+                continue
+            for pipeline in LabelSearch(grown).pipelines(
+                None if beam is None else 1
+            ):
+                plan = make_plan(options, pipeline.stages)
+                step_quanta = self._offer(plan)
+        return step_quanta, plan
+
+
+def search(
+    model: CostModel,
+    sets: ClosedSets,
+    deadline: Deadline,
+    report: Report,
+    upper: int | None,
+    plan: Plan | None,
+    options: SolveOptions = ALONE,
+) -> SolverOutput:
+    """Search every ``(R, B)`` of a problem; see :class:`LayerSearch`."""
+    return LayerSearch(
+        model, sets, deadline, report, upper, plan, options
+    ).run()
