@@ -15,6 +15,7 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
+from nest.cost.axes import AXES
 from nest.cost.model import CostModel
 from nest.cost.rules import get_rules
 from nest.cost.score import Score, score
@@ -22,14 +23,17 @@ from nest.ir.graph import LayerCost
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 
+#: Data parallel ones last: layers seldom issue them.
+_AXES = sorted(AXES, key=lambda axis: axis.name == "dp")
+
 #: Terms of a block per micro-batch, then those of the step; for people.
 LOAD_TERMS = {
     "compute": "computation",
     "recompute": "recomputation",
-    "tp": "tensor parallel collectives",
-    "cp": "context parallel collectives",
-    "ep": "expert parallel collectives",
-    "dp": "data parallel collectives of layers",
+    **{
+        axis.name: f"{axis.meaning.removesuffix(' degrees')} collectives"
+        for axis in _AXES
+    },
     "zero": "ZeRO gathers and scatters per micro-batch",
     "redistribution": "strategy changes inside stages",
     "receive": "receives between stages",
@@ -79,9 +83,9 @@ def breakdown(problem: Problem, plan: Plan, found: Score) -> Breakdown:
     loads = {"": [block.load for block in found.blocks]}
     variant = without_edges(problem)
     loads["receive"] = _loads(variant, plan)
-    for axis in ("tp", "cp", "ep", "dp"):
-        variant = without_collectives(variant, axis)
-        loads[axis] = _loads(variant, plan)
+    for axis in _AXES:
+        variant = without_collectives(variant, axis.name)
+        loads[axis.name] = _loads(variant, plan)
     variant = with_fast_network(variant)
     last = score(variant, plan)
     loads["zero"] = [block.load for block in last.blocks]

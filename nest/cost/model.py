@@ -107,13 +107,20 @@ class CostModel:
 
     # Devices
 
+    def alike(self, block: Block) -> Block:
+        """Return a block on which every layer costs the same.
+
+        The same one for all blocks that the network cannot tell apart and
+        that have the same types of devices.
+        """
+        twin = self.network.alike(block)
+        types_in = self.problem.cluster.types_in
+        same = types_in(twin.ranges()) == types_in(block.ranges())
+        return twin if same else block
+
     def capacity_bytes(self, block: Block) -> int:
         """Return the memory that each device of a block has."""
         return self.problem.cluster.memory_bytes(block.ranges())
-
-    def reserve_bytes(self, block: Block) -> int:
-        """Return what no plan can use of a device of a block."""
-        return self.problem.cluster.reserve_bytes(block.ranges())
 
     def shards(self, strategy: Strategy) -> int:
         """Return over how many ranks an activation between layers is split."""
@@ -137,8 +144,8 @@ class CostModel:
         return self.transfers.tensors
 
     def aligned(self, block: Block) -> Block:
-        """See :meth:`~nest.topology.protocol.Network.alike`."""
-        return self.network.alike(block)
+        """See :meth:`alike`."""
+        return self.alike(block)
 
     def groups_number(self, strategy: Strategy, block: Block) -> int:
         """See :meth:`~nest.cost.groups.GroupTable.number`."""

@@ -146,7 +146,8 @@ def _stage(
 ) -> StageScore:
     """Return the terms of a stage, its sync before any hides."""
     turn, block = divmod(chunk, pipeline.plan.num_blocks)
-    reserve_bytes = model.reserve_bytes(pipeline.blocks[chunk])
+    ranges = pipeline.blocks[chunk].ranges()
+    reserve_bytes = model.problem.cluster.reserve_bytes(ranges)
     return StageScore(
         **loads._asdict(),
         sync=model.rules.sync(model, pipeline, chunk, terms),

@@ -232,12 +232,14 @@ class Cluster(Struct, frozen=True, kw_only=True):
         return (0,)
 
     def memory_bytes(self, ranges: Ranges | None = None) -> int:
-        """Return what each of some devices has at least."""
-        return min(self.types[i].memory_bytes for i in self.types_in(ranges))
+        """Return what each of some devices has; of all, the largest has."""
+        found = [self.types[i].memory_bytes for i in self.types_in(ranges)]
+        return max(found) if ranges is None else min(found)
 
     def reserve_bytes(self, ranges: Ranges | None = None) -> int:
-        """Return the most that one of some devices reserves."""
-        return max(self.types[i].reserve_bytes for i in self.types_in(ranges))
+        """Return the most that some devices reserve; of all, the least."""
+        found = [self.types[i].reserve_bytes for i in self.types_in(ranges)]
+        return min(found) if ranges is None else max(found)
 
     def hbm_bytes_per_s(self, ranges: Ranges | None = None) -> float | None:
         """Return the memory bandwidth of the slowest of some devices."""
