@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Protocol
 
 from formulations.common import Instance, Slot, SubProblem
@@ -146,16 +147,24 @@ def search(
 
     todo: list[SubProblem] = []
     unfinished: list[int] = []
-    num_solved = 0
+    num_solved, limit = 0, None
     try:
         todo = instance.sub_problems()
     except OutOfTimeError:
         unfinished.append(0)
+        limit = Limit.TIME
     num_sub_problems = len(todo)
     while todo:
         sub_problem = todo[0]
         if best_quanta is not None and sub_problem.bound >= best_quanta:
             break
+        if options.reached(best_quanta, min([sub_problem.bound, *unfinished])):
+            break
+        cutoff = None
+        if best_quanta is not None:
+            # What is better by less than the gap is of no interest.
+            allowed = math.floor(Fraction(options.gap) * best_quanta)
+            cutoff = best_quanta - 1 - allowed
         try:
             slots = instance.slots(sub_problem)
             answer = Answer(finished=True)
@@ -164,15 +173,20 @@ def search(
                     instance,
                     sub_problem,
                     slots,
-                    None if best_quanta is None else best_quanta - 1,
+                    cutoff,
                     _start(problem, options.warm_start, sub_problem),
                 )
                 num_solved += 1
         except OutOfTimeError:
+            limit = Limit.TIME
             break
         del todo[0]
         if not answer.finished:
+            limit = Limit.TIME
             unfinished.append(max(sub_problem.bound, answer.bound or 0))
+        elif options.gap and cutoff is not None and answer.plan is None:
+            refuted = cutoff + 1 - math.floor(cutoff * engine.tolerance)
+            unfinished.append(max(sub_problem.bound, refuted))
         if answer.plan is None:
             continue
         quanta = _check_plan(name, sub_problem, answer, problem, model, engine)
@@ -199,7 +213,7 @@ def search(
             plan=best,
             claimed_quanta=best_quanta,
             lower_bound_quanta=min(unfinished),
-            limit=Limit.TIME,
+            limit=limit,
             detail=(
                 f"{len(unfinished)} of {num_sub_problems} sub-problems "
                 f"(R, B, S) are open"

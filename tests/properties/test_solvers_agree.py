@@ -6,6 +6,7 @@ how to store it as a regression instance; instance files, not seeds, are kept.
 
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,26 @@ def test_dp_and_cpsat_prove_the_optimum_of_brute_force(problem):
 def test_milp_proves_the_optimum_of_brute_force(problem):
     """Equal up to 1e-6, infeasibility included."""
     check(("milp",), problem)
+
+
+@examples(400, full=3000)
+@given(
+    problems(),
+    st.sampled_from(["dp", "cpsat", "cpsat", "milp"]),
+    st.sampled_from([0.05, 0.15, 0.3]),
+)
+def test_a_gap_is_kept_and_its_bound_is_true(problem, name, gap):
+    """``bound <= optimum <= cost``, and cost and bound as close as asked."""
+    truth = solve("brute", problem)
+    output = get_solver(name)().solve(problem, SolveOptions(gap=gap))
+    optimum, cost = truth.claimed_quanta, output.claimed_quanta
+    assert (output.status is Status.INFEASIBLE) == (optimum is None)
+    if optimum is None:
+        return
+    assert output.limit is None
+    assert output.lower_bound_quanta <= optimum <= cost
+    slack = TOLERANCE.get(name, 0) * cost
+    assert cost - output.lower_bound_quanta <= Fraction(gap) * cost + slack
 
 
 @examples(100, full=1000)
