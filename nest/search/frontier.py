@@ -25,6 +25,7 @@ import numpy as np
 
 from nest.cost.model import CostModel
 from nest.cost.score import score
+from nest.ir.io import plan_to_json
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.search.best import OpenSplit, make_plan, merged, open_splits, start
@@ -49,7 +50,6 @@ from nest.solvers.base import (
     Status,
     ignore_progress,
 )
-from nest.solvers.result import plan_to_json
 from nest.units import ceil_div
 
 #: Capacities at which plans to start from are looked for.
