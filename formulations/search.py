@@ -154,6 +154,17 @@ def search(
         unfinished.append(0)
         limit = Limit.TIME
     num_sub_problems = len(todo)
+    reported = None
+
+    def proven() -> int | None:
+        """Return the best bound so far."""
+        bounds = [*unfinished, *(p.bound for p in todo[:1])]
+        if best_quanta is not None:
+            bounds.append(
+                best_quanta - math.floor(best_quanta * engine.tolerance)
+            )
+        return min(bounds, default=None)
+
     while todo:
         sub_problem = todo[0]
         if best_quanta is not None and sub_problem.bound >= best_quanta:
@@ -187,54 +198,48 @@ def search(
         elif options.gap and cutoff is not None and answer.plan is None:
             refuted = cutoff + 1 - math.floor(cutoff * engine.tolerance)
             unfinished.append(max(sub_problem.bound, refuted))
-        if answer.plan is None:
-            continue
-        quanta = _check_plan(name, sub_problem, answer, problem, model, engine)
-        if best_quanta is None or quanta < best_quanta:
-            best, best_quanta = answer.plan, quanta
-            report(
-                Progress(
-                    plan=best,
-                    claimed_quanta=quanta,
-                    lower_bound_quanta=min(
-                        [quanta, *unfinished, *(p.bound for p in todo[:1])]
-                    ),
-                )
+        plan = None
+        if answer.plan is not None:
+            quanta = _check_plan(
+                name, sub_problem, answer, problem, model, engine
             )
+            if best_quanta is None or quanta < best_quanta:
+                best = plan = answer.plan
+                best_quanta = quanta
+        bound = proven()
+        if plan is not None or bound != reported:
+            claimed = best_quanta if plan is not None else None
+            report(Progress(plan, claimed, bound))
+            reported = bound
 
     unfinished += [sub_problem.bound for sub_problem in todo]
     # A bound that reaches the incumbent settles its sub-problem.
     if best_quanta is not None:
         unfinished = [bound for bound in unfinished if bound < best_quanta]
-    extra = {"num_sub_problems": num_sub_problems, "num_solved": num_solved}
+    status, detail = Status.OPTIMAL, ""
+    if not unfinished:
+        limit = None
     if unfinished:
-        return SolverOutput(
-            status=Status.NO_SOLUTION if best is None else Status.FEASIBLE,
-            plan=best,
-            claimed_quanta=best_quanta,
-            lower_bound_quanta=min(unfinished),
-            limit=limit,
-            detail=(
+        status = Status.FEASIBLE
+        if best is None:
+            status = Status.NO_SOLUTION
+        detail = "the sub-problems (R, B, S) could not be listed in time"
+        if num_sub_problems:
+            detail = (
                 f"{len(unfinished)} of {num_sub_problems} sub-problems "
                 f"(R, B, S) are open"
-                if num_sub_problems
-                else "the sub-problems (R, B, S) could not be listed in time"
-            ),
-            extra=extra,
-        )
-    if best is None or best_quanta is None:
-        return SolverOutput(
-            status=Status.INFEASIBLE,
-            detail="no plan fits the devices' memory and the counting rules",
-            extra=extra,
-        )
+            )
+    elif best is None:
+        status = Status.INFEASIBLE
+        detail = "no plan fits the devices' memory and the counting rules"
     return SolverOutput(
-        status=Status.OPTIMAL,
+        status=status,
         plan=best,
         claimed_quanta=best_quanta,
-        lower_bound_quanta=best_quanta
-        - math.floor(best_quanta * engine.tolerance),
-        extra=extra,
+        lower_bound_quanta=proven(),
+        limit=limit,
+        detail=detail,
+        extra={"num_sub_problems": num_sub_problems, "num_solved": num_solved},
     )
 
 

@@ -27,7 +27,7 @@ from nest.solvers.process import Usage, Worker
 TICK_S = 0.5
 
 #: How long a solver that gave its answer may take to leave.
-_LEAVE_S = 1.0
+_LEAVE_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -71,16 +71,15 @@ def about(what: str, on_progress: OnProgress | None) -> OnProgress:
     return show
 
 
-def grace_s(time_limit_s: float) -> float:
-    """Return how long after its limit a solver is killed."""
-    return max(2.0, 0.1 * time_limit_s)
+#: How long after its limit a solver is killed: a last resort.
+GRACE_S = 1.0
 
 
 class Cell:
     """One solver, one problem, one process, one clock.
 
     Gathers what the solver says until it answers, fails, dies, has proven
-    enough or is :func:`grace_s` too late.
+    enough or is :data:`GRACE_S` too late.
 
     Parameters
     ----------
@@ -144,7 +143,7 @@ class Cell:
         assert worker is not None
         end_s = math.inf
         if self.clock.limit_s is not None:
-            end_s = self.clock.limit_s + grace_s(self.clock.limit_s)
+            end_s = self.clock.limit_s + GRACE_S
         remaining_s = end_s - self.clock.elapsed_s
         for line in worker.poll(min(timeout_s, remaining_s)):
             if self.last is None:

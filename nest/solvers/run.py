@@ -108,7 +108,7 @@ def run_solver(
     options
         Limits and seeds. The time limit holds from this call to its return;
         a solver that ignores it is killed
-        :func:`~nest.solvers.cell.grace_s` later.
+        :data:`~nest.solvers.cell.GRACE_S` later.
     on_progress
         Called at every report of the solver, and now and then.
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
 import time
 from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
 
+from formulations import cpsat, milp
 from formulations.brute import BruteSolver, PlanSpace
 from formulations.common import Instance
 from formulations.cpsat.solver import CpSatSolver
@@ -44,7 +47,13 @@ from nest.ir import (
     decode_problem,
 )
 from nest.models import builtin
-from nest.solvers.base import Deadline, Limit, SolveOptions, Status
+from nest.solvers.base import (
+    Deadline,
+    Limit,
+    OutOfTimeError,
+    SolveOptions,
+    Status,
+)
 from tests.builders import (
     SINGLE,
     make_cost,
@@ -278,20 +287,25 @@ def test_published_presets_know_no_strategy_per_layer(solver, preset):
 
 @solvers
 def test_proves_the_built_in_problem_step_by_step(name):
-    """Each report is a better plan with a valid bound."""
+    """Each report is a better plan or a better bound, and holds."""
     problem = builtin.load(builtin.DEFAULT)
     optimum = DpSolver().solve(problem, SolveOptions()).claimed_quanta
     seen = []
     output = solve(name, problem, seen.append)
     assert_optimal(name, output, optimum)
-    claims = [progress.claimed_quanta for progress in seen]
+    claims = [p.claimed_quanta for p in seen if p.plan is not None]
     assert claims == sorted(set(claims), reverse=True)
     assert claims[-1] == output.claimed_quanta
+    bounds = [progress.lower_bound_quanta for progress in seen]
+    assert bounds == sorted(bounds)
     for progress in seen:
+        assert progress.lower_bound_quanta <= output.claimed_quanta
+        if progress.plan is None:
+            assert progress.claimed_quanta is None
+            continue
         verdict = score(problem, progress.plan)
         assert verdict.feasible
         assert verdict.step_quanta == progress.claimed_quanta
-        assert progress.lower_bound_quanta <= output.claimed_quanta
 
 
 @pytest.fixture(scope="module")
@@ -332,6 +346,177 @@ def test_time_limit_is_kept_and_bounds_are_valid(
         verdict = score(problem, output.plan)
         assert verdict.feasible
         assert verdict.step_quanta == output.claimed_quanta
+
+
+class Ticks(Deadline):
+    """A clock that goes on by one second at every look at it."""
+
+    ticks = 0
+
+    @property
+    def elapsed_s(self):
+        self.ticks += 1
+        return self.ticks
+
+
+def branching(granularity):
+    """Layers of several kinds, wide and narrow, for all devices of a pair."""
+    costs = tuple(
+        make_cost(
+            10 * samples / tp,
+            20,
+            tp=tp,
+            samples=samples,
+            activations=(
+                Activations(kept_bytes=9),
+                Activations(recompute="full", kept_bytes=2),
+            ),
+        )
+        for tp in (1, 2)
+        for samples in (1, 2)
+    )
+    return make_problem(
+        dict.fromkeys("abcde", costs),
+        edges=(("a", "b", 3), ("b", "c", 3), ("a", "d", 5), ("d", "e", 1)),
+        devices=6,
+        micro_batches=(2,),
+        global_batch=4,
+        recompute=("none", "full"),
+        memory_bytes=60,
+        granularity=granularity,
+    )
+
+
+def build(name, deadline, granularity):
+    """Build every model of a problem; return the sizes of the largest."""
+    problem = branching(granularity)
+    instance = Instance(problem, CostModel(problem), deadline)
+    sizes = []
+    for sub_problem in instance.sub_problems():
+        slots = instance.slots(sub_problem)
+        if slots is None:
+            continue
+        room = milp if name == "milp" else cpsat
+        model = room.variables.create(instance, sub_problem, slots, None)
+        room.constraints.add_constraints(model)
+        sizes.append(len(model.x) * len(model.slots))
+    return sizes
+
+
+@pytest.mark.parametrize("name", ["cpsat", "milp"])
+@pytest.mark.parametrize("granularity", ["stage", "layer"])
+def test_building_looks_at_the_clock_and_stops(name, granularity):
+    """More often than there are layers in slots; and it stops at once."""
+    clock = Ticks(10.0**9)
+    sizes = build(name, clock, granularity)
+    looks = clock.ticks
+    assert looks > sum(sizes) > 0
+    for limit_s in range(0, looks, max(1, looks // 40)):
+        clock = Ticks(float(limit_s))
+        with pytest.raises(OutOfTimeError):
+            build(name, clock, granularity)
+        assert clock.ticks == max(limit_s, 1)
+
+
+def cbc(monkeypatch, *, limit_s, building_s, writing_s):
+    """Run CBC on a clock that only stands still while CBC runs.
+
+    Return the seconds that CBC was told, and those after which it would be
+    killed.
+    """
+    import pulp
+
+    clock = SimpleNamespace(now_s=0.0)
+    deadline = Deadline(limit_s)
+    monkeypatch.setattr(
+        Deadline, "elapsed_s", property(lambda self: clock.now_s)
+    )
+    clock.now_s = building_s
+    ran = []
+
+    def write(*args, **kwargs):
+        clock.now_s += writing_s
+        return [], {}, {}, "objective"
+
+    def overstay(words, log, left_s):
+        told = words[words.index("-seconds") + 1] if left_s else None
+        ran.append((told and float(told), left_s))
+        raise subprocess.TimeoutExpired(words, left_s)
+
+    problem = pulp.LpProblem("nothing")
+    monkeypatch.setattr(problem, "writeMPS", write)
+    monkeypatch.setattr(engines, "_run_program", overstay)
+    outcome = engines.run(
+        problem,
+        engines.DEFAULT,
+        deadline=deadline,
+        building_s=building_s,
+        num_workers=1,
+        seed=0,
+    )
+    assert outcome == engines.Outcome(Verdict.STOPPED)
+    return ran
+
+
+def test_an_engine_gets_what_building_writing_and_reading_leave(monkeypatch):
+    """Of 100 s building took 20 and writing 8; reading gets as many."""
+    fields = {"building_s": 20.0, "writing_s": 8.0}
+    ((told_s, left_s),) = cbc(monkeypatch, limit_s=100.0, **fields)
+    assert left_s == 100 - 20 - 2 * 8
+    assert told_s == left_s - 1
+    ((told_s, left_s),) = cbc(monkeypatch, limit_s=41.0, **fields)
+    assert (told_s, left_s) == (pytest.approx(4.5), 5.0)
+    assert cbc(monkeypatch, limit_s=None, **fields) == [(None, None)]
+
+
+def test_an_engine_is_not_started_if_there_is_no_time_for_it(monkeypatch):
+    """Not even written to a file, if building took all the time there is."""
+    with pytest.raises(OutOfTimeError):
+        cbc(monkeypatch, limit_s=39.0, building_s=20.0, writing_s=1e9)
+    with pytest.raises(OutOfTimeError):
+        cbc(monkeypatch, limit_s=100.0, building_s=20.0, writing_s=40.0)
+
+
+def test_a_program_that_overstays_is_killed(tmp_path):
+    words = ["sh", "-c", "echo $$; exec sleep 1000"]
+    log = tmp_path / "log"
+    with pytest.raises(subprocess.TimeoutExpired):
+        engines._run_program(words, log, 0.5)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(log.read_text()), 0)
+
+
+@pytest.mark.parametrize("name", ["cpsat", "milp"])
+def test_what_was_found_survives_the_end_of_time(name, monkeypatch):
+    """Time ends while the second model is built.
+
+    Two stages take 94 + 3 * 57, though each of five slots might take the mean
+    of 94 / 2 = 47; one stage, which takes 4 * 60, is left.
+    """
+    solver, _ = SOLVERS["cbc" if name == "milp" else name]
+    room = milp if name == "milp" else cpsat
+    create, built = room.solver.create, []
+
+    def slow(*args):
+        built.append(args)
+        if len(built) > 1:
+            raise OutOfTimeError
+        return create(*args)
+
+    monkeypatch.setattr(room.solver, "create", slow)
+    problem = make_problem(
+        {"a": make_cost(20, 20), "b": make_cost(10, 10)},
+        edges=(("a", "b", 7),),
+        devices=2,
+        global_batch=4,
+        replicas=(1,),
+    )
+    output = solver().solve(problem, SolveOptions(time_limit_s=1000.0))
+    assert output.limit is Limit.TIME
+    assert output.status is Status.FEASIBLE
+    assert output.claimed_quanta == 94 + 3 * 57
+    assert output.lower_bound_quanta == 240
+    assert output.detail == "1 of 2 sub-problems (R, B, S) are open"
 
 
 # Options and warm starts
