@@ -60,6 +60,22 @@ def test_what_a_limit_leaves_open_is_said(name, workers):
                 assert pairs(points) == known.points
                 break
             # Forking takes far longer than what a tick stands for.
-            ticks += 1 + ticks // (8 if workers == 1 else 2)
+            ticks += 1 + ticks // (8 if workers == 1 else 4)
         else:
             pytest.fail(f"gaps are left after {MOST_TICKS} ticks")
+
+
+def test_a_case_that_no_process_began_stays_open():
+    """Two processes give up in the first two cases; the third has the point.
+
+    At some tick, whichever that is: all of them are tried.
+    """
+    known = load("three-micro-batches")
+    for ticks in range(MOST_TICKS):
+        points, gaps = search(
+            known.problem, "labels-alone", Ticking(ticks), workers=2
+        )
+        check_limited(points, gaps, known.points)
+        if not gaps:
+            break
+    assert pairs(points) == known.points

@@ -21,7 +21,7 @@ import pytest
 from msgspec import structs
 
 from nest.dp import curve as tracing
-from nest.dp.frontier import Gap, Point
+from nest.dp.frontier import Gap, Point, merge_gaps
 from nest.errors import (
     InvalidOptionError,
     InvalidProblemError,
@@ -290,6 +290,19 @@ def test_a_process_passes_on_what_its_limit_leaves_open():
     assert [found[:2] for found in answer.extra["points"]] == [
         (point.step_quanta, point.memory_bytes) for point in points
     ]
+
+
+def test_gaps_that_overlap_have_the_least_bound_there():
+    found = merge_gaps(
+        [Gap(5, 20, 30), Gap(0, 10, 50), Gap(15, 20, 10), Gap(30, 40, 7)]
+    )
+    assert found == [
+        Gap(0, 5, 50),
+        Gap(5, 15, 30),
+        Gap(15, 20, 10),
+        Gap(30, 40, 7),
+    ]
+    assert merge_gaps([]) == []
 
 
 def test_one_open_curve_leaves_the_frontier_open():
