@@ -37,6 +37,7 @@ from nest.ir import (
 )
 from nest.ir.graph import AXES, COLLECTIVES, Axis, CollectiveKind
 from nest.ir.plan import OVERLAP
+from tests.independent.enumerator import plans
 from tests.independent.rules import IllegalPlan, activations_of, cost_of
 from tests.independent.scorer import score
 
@@ -311,7 +312,7 @@ def draw_problem(
         draw_kind(random, f"k{i}", keys, job, preset)
         for i in range(random.choice((1, 2, 3)))
     )
-    return Problem(
+    problem = Problem(
         graph=draw_graph(random, num_layers, kinds, preset),
         cluster=Cluster(
             num_devices=num_devices,
@@ -327,6 +328,40 @@ def draw_problem(
         preset=preset,
         quantum_ps=random.choice((1000, 1000, 1, 250, 7, 3000)),
     )
+    if chance(random, 4):
+        return enlarged(problem, 987_653)
+    return problem
+
+
+def enlarged(problem: Problem, factor: int) -> Problem:
+    """Return a problem with times and sizes so large that the last bit of a
+    double is seen in quanta of 1 ps."""
+    kinds = tuple(
+        replace(
+            kind,
+            costs=tuple(
+                replace(
+                    cost,
+                    forward_ns=cost.forward_ns * factor,
+                    backward_ns=cost.backward_ns * factor,
+                    weight_bytes=cost.weight_bytes * factor,
+                    expert_weight_bytes=cost.expert_weight_bytes * factor,
+                    collectives=tuple(
+                        replace(call, size_bytes=call.size_bytes * factor)
+                        for call in cost.collectives
+                    ),
+                )
+                for cost in kind.costs
+            ),
+        )
+        for kind in problem.graph.kinds
+    )
+    edges = tuple(
+        replace(edge, bytes_per_sample=edge.bytes_per_sample * factor)
+        for edge in problem.graph.edges
+    )
+    graph = replace(problem.graph, kinds=kinds, edges=edges)
+    return replace(problem, graph=graph, quantum_ps=1)
 
 
 def with_memory(problem: Problem, memory_bytes: int) -> Problem:
@@ -603,7 +638,33 @@ def spoil(random: Random, problem: Problem, plan: Plan) -> Plan:
         return plan  # the records themselves refuse it
 
 
-# Pairs
+# Tiny problems, pairs
+
+
+def draw_tiny(random: Random, preset: str, most_plans: int) -> Problem:
+    """Draw a problem with some plans, but not too many to list.
+
+    Its memory is plenty, or what one of its plans needs, or a byte less.
+    """
+    while True:
+        problem = draw_problem(random, preset, most_devices=4, most_layers=4)
+        job = problem.job
+        few = replace(
+            job,
+            zero=job.zero[-2:],
+            recompute=job.recompute[:2],
+            overlap=dict(list(job.overlap.items())[:1]),
+            virtual_stages=job.virtual_stages[-2:],
+        )
+        problem = replace(problem, job=few)
+        listed = list(itertools.islice(plans(problem), most_plans + 1))
+        if 1 < len(listed) <= most_plans:
+            break
+    if chance(random, 3):
+        return problem
+    record = score(problem, random.choice(listed))
+    need = max(block.memory_bytes for block in record.blocks)
+    return with_memory(problem, need - random.choice((0, 1)))
 
 
 def draw_pair(

@@ -54,5 +54,5 @@ class Record:
     stages: list[StageRecord]
     blocks: list[BlockRecord]
     feasible: bool
-    throughput: float
+    throughput: float | None
     mfu: float | None

@@ -762,7 +762,7 @@ def record(
     seconds = step * problem.quantum_ps / 1e12
     if samples is None:
         samples = job.global_batch
-    throughput = samples / seconds if step else math.inf
+    throughput = samples / seconds if step else None
     peak = cluster.device.peak_flops.get(job.dtype)
     mfu = None
     if peak is not None and job.model_flops_per_sample is not None and step:

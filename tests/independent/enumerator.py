@@ -1,0 +1,208 @@
+"""A second list of all plans, written from docs/cost-model.md alone.
+
+It lists what the page says under *What the solvers list*, without leaving out
+equals: all ZeRO stages where nothing is sharded, too. Every plan is priced
+whole by the independent scorer.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from nest.ir import Plan, Problem, Stage, Strategy
+from tests.independent.rules import (
+    activations_of,
+    broken_rules,
+    cost_of,
+)
+from tests.independent.scorer import score
+
+
+def optimum(problem: Problem) -> tuple[int | None, int]:
+    """Return the least step time of a feasible plan, and how many plans."""
+    count = 0
+    best: int | None = None
+    for plan in plans(problem):
+        count += 1
+        record = score(problem, plan)
+        if record.feasible and (best is None or record.step < best):
+            best = record.step
+    return best, count
+
+
+def plans(problem: Problem) -> Iterator[Plan]:
+    """List every legal plan that a solver has to consider."""
+    job = problem.job
+    names = sorted(job.overlap)
+    overlaps = [
+        chosen
+        for size in range(len(names) + 1)
+        for chosen in itertools.combinations(names, size)
+    ]
+    sharded = (False, True) if job.distributed_optimizer else (False,)
+    for replicas, micro_batch in itertools.product(
+        range(1, problem.cluster.num_devices + 1), job.micro_batches
+    ):
+        if not job.uneven_batches and job.global_batch % (
+            replicas * micro_batch
+        ):
+            continue
+        pitch = problem.cluster.num_devices // replicas
+        usable = strategies(problem, micro_batch)
+        for pieces, virtual in itertools.product(
+            cuts(problem, frozenset()), job.virtual_stages
+        ):
+            if len(pieces) % virtual or len(pieces) // virtual > pitch:
+                continue
+            for stages in with_strategies(
+                problem, micro_batch, pieces, usable, pitch, virtual
+            ):
+                for overlap, distributed in itertools.product(
+                    overlaps, sharded
+                ):
+                    plan = Plan(
+                        replicas=replicas,
+                        micro_batch=micro_batch,
+                        stages=stages,
+                        virtual_stages=virtual,
+                        overlap=overlap,
+                        distributed_optimizer=distributed,
+                    )
+                    if not broken_rules(problem, plan):
+                        yield plan
+
+
+def strategies(problem: Problem, micro_batch: int) -> list[Strategy]:
+    """List the strategies for a micro-batch that some kind has a cost for."""
+    num_devices = problem.cluster.num_devices
+    found = []
+    for dp, tp, cp in itertools.product(range(1, num_devices + 1), repeat=3):
+        if dp * tp * cp > num_devices:
+            continue
+        for ep in range(1, dp * cp + 1):
+            if dp * cp % ep:
+                continue
+            for zero in problem.job.zero:
+                for recompute in problem.job.recompute:
+                    found.append(
+                        Strategy(
+                            dp=dp,
+                            tp=tp,
+                            cp=cp,
+                            ep=ep,
+                            zero=zero,
+                            recompute=recompute,
+                        )
+                    )
+    names = [str(layer.id) for layer in problem.graph.layers]
+    return [
+        strategy
+        for strategy in found
+        if any(
+            has_cost(problem, name, strategy, micro_batch) for name in names
+        )
+    ]
+
+
+def has_cost(
+    problem: Problem, name: str, strategy: Strategy, micro_batch: int
+) -> bool:
+    samples = micro_batch
+    if problem.preset != "piper":
+        if micro_batch % strategy.dp:
+            return False
+        samples //= strategy.dp
+    cost = cost_of(problem, name, strategy, samples)
+    return (
+        cost is not None
+        and activations_of(cost, strategy.recompute) is not None
+    )
+
+
+def cuts(
+    problem: Problem, done: frozenset[str]
+) -> Iterator[list[tuple[str, ...]]]:
+    """List every way to cut the layers that are left into stages."""
+    left = [
+        str(layer.id)
+        for layer in problem.graph.layers
+        if str(layer.id) not in done
+    ]
+    if not left:
+        yield []
+    for size in range(1, len(left) + 1):
+        for piece in itertools.combinations(left, size):
+            closed = done | set(piece)
+            if all(
+                str(edge.source) in closed
+                for edge in problem.graph.edges
+                if str(edge.target) in closed
+            ):
+                for others in cuts(problem, closed):
+                    yield [piece, *others]
+
+
+def with_strategies(
+    problem: Problem,
+    micro_batch: int,
+    pieces: list[tuple[str, ...]],
+    usable: list[Strategy],
+    pitch: int,
+    virtual: int,
+) -> Iterator[tuple[Stage, ...]]:
+    """List every choice of strategies for the stages of a cut.
+
+    The blocks fit ``pitch`` devices; all chunks of a block are of one size.
+    """
+    blocks = len(pieces) // virtual
+    if virtual > 1 and blocks < 2:
+        return
+    options = [
+        list(of_stage(problem, micro_batch, piece, usable)) for piece in pieces
+    ]
+    chosen: list[Stage] = []
+
+    def choose() -> Iterator[tuple[Stage, ...]]:
+        number = len(chosen)
+        if number == len(pieces):
+            yield tuple(chosen)
+            return
+        for stage in options[number]:
+            if number >= blocks:
+                fits = stage.devices == chosen[number % blocks].devices
+            else:
+                used = sum(x.devices for x in chosen)
+                fits = used + stage.devices <= pitch
+            if fits:
+                chosen.append(stage)
+                yield from choose()
+                chosen.pop()
+
+    yield from choose()
+
+
+def of_stage(
+    problem: Problem,
+    micro_batch: int,
+    piece: tuple[str, ...],
+    usable: list[Strategy],
+) -> Iterator[Stage]:
+    """List every choice of strategies for the layers of a stage."""
+    piper = problem.preset == "piper"
+    choices: Iterator[tuple[Strategy, ...]]
+    if problem.job.granularity == "layer" or piper:
+        choices = itertools.product(usable, repeat=len(piece))
+    else:
+        choices = iter([(strategy,) * len(piece) for strategy in usable])
+    for chosen in choices:
+        sizes = {x.dp * x.tp * x.cp for x in chosen}
+        if len(sizes) > 1:
+            continue
+        if piper and len({(x.dp, x.tp) for x in chosen}) > 1:
+            continue
+        if all(
+            has_cost(problem, name, strategy, micro_batch)
+            for name, strategy in zip(piece, chosen, strict=True)
+        ):
+            yield Stage(layers=piece, devices=sizes.pop(), strategies=chosen)
