@@ -624,9 +624,24 @@ def test_memory_below_the_reserve_needs_no_proof():
 
 
 def test_what_is_not_searched_does_not_count_against_it():
-    """Brute force would find better interleaved plans."""
-    found = frontier(small(virtual_stages=(1, 2)))
-    assert proven(found, 3, "brute").verdict == "proven"
+    """Brute force would find better interleaved plans.
+
+    Two stages of two layers of 30 ns take 120 + 60, interleaved 2 · 60 + 30.
+    """
+    cost = make_cost(10, 20, kept_bytes=10)
+    problem = make_problem(
+        dict.fromkeys("abcd", cost),
+        edges=(("a", "b", 1), ("b", "c", 1), ("c", "d", 1)),
+        devices=2,
+        topology=make_levels((2, 0.0, 1e15)),
+        replicas=(1,),
+        global_batch=2,
+        virtual_stages=(1, 2),
+    )
+    found = frontier(problem)
+    assert found.points[-1].step_quanta == 180
+    assert run_inside(problem, "brute").step_quanta == 150
+    assert proven(found, len(found.points), "brute").verdict == "proven"
 
 
 def without(found: Frontier, place: int) -> Frontier:
