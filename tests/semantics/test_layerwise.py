@@ -22,6 +22,7 @@ from nest.search.layer_options import hull_slopes, unbeaten
 from nest.solvers.base import Capabilities, Deadline, SolveOptions, Status
 from nest.solvers.registry import get_solver
 from nest.solvers.run import run_solver
+from tests import optima
 from tests.builders import (
     PAIRS,
     SINGLE,
@@ -458,6 +459,92 @@ def test_out_of_time_keeps_the_plan_and_claims_nothing():
     assert output.status is Status.FEASIBLE
     assert output.claimed_quanta == 320
     assert output.lower_bound_quanta in (0, None)
+
+
+# In-flight counts, paces, and tensors that pass
+
+
+@pytest.mark.parametrize("setting", optima.SETTINGS)
+def test_most_in_flight_of_a_group(setting):
+    """Memory for one layer per device: three stages, three in flight.
+
+    T = 90 + 3 * 30. Counts of 2 and 3 may share a relaxed option.
+    """
+    cost = make_cost(10, 20, weight_bytes=10, kept_bytes=1)
+    problem = chain(
+        dict.fromkeys("abc", cost),
+        devices=3,
+        global_batch=4,
+        memory_bytes=80 + 3,
+    )
+    assert optima.search(problem, setting).claimed_quanta == 180
+
+
+@pytest.mark.parametrize("setting", optima.SETTINGS)
+def test_least_in_flight_of_a_group(setting):
+    """Layer a fits with two in flight, not with three: a | bc.
+
+    M = 3: 30 + 60 + 2 * 60. In one stage they would take 3 * 90.
+    """
+    light = make_cost(10, 20, kept_bytes=10)
+    problem = chain(
+        {"a": make_cost(10, 20, kept_bytes=20), "b": light, "c": light},
+        devices=3,
+        global_batch=3,
+        memory_bytes=40,
+    )
+    assert optima.search(problem, setting).claimed_quanta == 210
+
+
+@layerwise
+def test_gpipe_waits_for_the_slowest_of_both_passes(name):
+    """Layer b takes 40 + 10 on data ranks or 10 + 39 split; a takes 40 + 10.
+
+    M = 4, and memory for a pair of devices each. The slower way of b is the
+    better one: 100 + 3 * (40 + 10), not 99 + 3 * (40 + 39).
+    """
+    problem = chain(
+        {
+            "a": make_cost(40, 10, kept_bytes=4),
+            "b": (
+                make_cost(40, 10, kept_bytes=4),
+                make_cost(10, 39, kept_bytes=4, tp=2, samples=2),
+            ),
+        },
+        devices=4,
+        micro_batches=(2,),
+        global_batch=8,
+        schedule="gpipe",
+        memory_bytes=16,
+    )
+    assert solve(name, problem).claimed_quanta == 250
+
+
+@layerwise
+@pytest.mark.parametrize(("memory_bytes", "feasible"), [(90, 1), (89, 0)])
+def test_what_passes_a_stage_takes_memory_in_its_first_layout(
+    name, memory_bytes, feasible
+):
+    """10 bytes pass b, 5 on either data rank: with two in flight 10.
+
+    Weights and state of one layer per pair of devices take 80; layer b only
+    runs on two data ranks, so do a and c.
+    """
+    cost = make_cost(10, 20, weight_bytes=10)
+    problem = make_problem(
+        dict.fromkeys("abc", cost),
+        edges=(("a", "b", 0), ("b", "c", 0), ("a", "c", 5)),
+        devices=6,
+        replicas=(1,),
+        micro_batches=(2,),
+        global_batch=8,
+        memory_bytes=memory_bytes,
+        granularity="layer",
+    )
+    output = solve(name, problem)
+    assert (output.plan is not None) == feasible
+    if feasible:
+        assert [len(stage.layers) for stage in output.plan.stages] == [1] * 3
 
 
 # The parts of the search

@@ -647,7 +647,7 @@ def test_a_tenth_of_the_time_is_left_for_interleaved_plans(monkeypatch):
             status=Status.NO_SOLUTION, limit=Limit.TIME, detail="no time"
         )
 
-    monkeypatch.setattr("nest.dp.cases.search", search)
+    monkeypatch.setattr("nest.search.best.search", search)
     output = solve(equal(8), time_limit_s=1000.0)
     assert limits[0] == pytest.approx(900.0, rel=0.01)
     assert output.claimed_quanta == 540
