@@ -266,6 +266,9 @@ class BestSearch:
             self.open = open_splits(
                 self.model, self.sets, self.deadline, self.stage_options
             )
+        except OutOfTimeError:
+            return self._output(0, Limit.TIME, "while bounding splits")
+        try:
             self._start()
             winner = self._prove()
         except OutOfTimeError:
