@@ -24,10 +24,9 @@ from nest.cost.model import CostModel, LayerTerms
 from nest.cost.schedules import schedule_of
 from nest.cost.space import Case
 from nest.cost.transfers import passing_bytes
-from nest.dp.closed_sets import Ints
-from nest.dp.frontier import non_dominated_rows
-from nest.dp.stages import INFINITE
 from nest.ir.plan import Plan, Stage, Strategy
+from nest.search.dominance import non_dominated
+from nest.search.options import INFINITE, Ints
 from nest.solvers.base import Deadline
 from nest.topology import Block, Route
 from nest.units import ceil_div
@@ -296,7 +295,7 @@ def passes_in_flight(shape: Shape, block: int, num_micro_batches: int) -> Ints:
         found.add(tuple(counts))
     rows = np.array(sorted(found, reverse=True), dtype=np.int64)
     most: Ints = rows[
-        non_dominated_rows(np.zeros(len(rows), np.int64), list(-rows.T), None)
+        non_dominated(np.zeros(len(rows), np.int64), list(-rows.T))
     ]
     return most
 

@@ -27,11 +27,10 @@ import numpy as np
 from nest.cost.model import Block, CostModel
 from nest.cost.score import score
 from nest.cost.space import cases, strategies
-from nest.dp.closed_sets import Ints
-from nest.dp.stages import INFINITE
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.search.chunks import Cutter, LayerOrder, Shape, Uniform
+from nest.search.options import INFINITE, Ints
 from nest.solvers.base import (
     Deadline,
     Limit,

@@ -521,18 +521,25 @@ def test_gpipe_waits_for_the_slowest_of_both_passes(name):
 
 
 @layerwise
-@pytest.mark.parametrize(("memory_bytes", "feasible"), [(90, 1), (89, 0)])
+@pytest.mark.parametrize(
+    ("split", "memory_bytes"), [(1, 90), (1, 89), (2, 100), (2, 99)]
+)
 def test_what_passes_a_stage_takes_memory_in_its_first_layout(
-    name, memory_bytes, feasible
+    name, split, memory_bytes
 ):
-    """10 bytes pass b, 5 on either data rank: with two in flight 10.
+    """10 bytes pass b: 5 on either data rank, or 10 on ranks that split it.
 
-    Weights and state of one layer per pair of devices take 80; layer b only
-    runs on two data ranks, so do a and c.
+    Twice that with two in flight. Weights and state of a layer take 80, so
+    that each has a pair of devices of its own; c could run either way.
     """
-    cost = make_cost(10, 20, weight_bytes=10)
+    ranks = make_cost(10, 20, weight_bytes=10)
+    split_ranks = make_cost(10, 20, weight_bytes=10, tp=2, samples=2)
     problem = make_problem(
-        dict.fromkeys("abc", cost),
+        {
+            "a": ranks,
+            "b": ranks if split == 1 else split_ranks,
+            "c": (ranks, split_ranks),
+        },
         edges=(("a", "b", 0), ("b", "c", 0), ("a", "c", 5)),
         devices=6,
         replicas=(1,),
@@ -542,9 +549,7 @@ def test_what_passes_a_stage_takes_memory_in_its_first_layout(
         granularity="layer",
     )
     output = solve(name, problem)
-    assert (output.plan is not None) == feasible
-    if feasible:
-        assert [len(stage.layers) for stage in output.plan.stages] == [1] * 3
+    assert (output.plan is not None) == (memory_bytes % 10 == 0)
 
 
 # The parts of the search

@@ -14,7 +14,6 @@ from nest.audits.piper.importer import import_piper
 from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.cost.space import strategies
-from nest.dp.closed_sets import closed_sets
 from nest.errors import (
     InvalidPlanError,
     InvalidProblemError,
@@ -33,6 +32,7 @@ from nest.ir import (
     encode,
     problem_hash,
 )
+from nest.search.closed_sets import closed_sets
 from nest.solvers.base import Deadline, Limit, SolveOptions, Status
 from nest.solvers.registry import get_solver
 from nest.units import quantise, quantise_all

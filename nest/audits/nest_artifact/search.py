@@ -18,9 +18,9 @@ import numpy as np
 from nest.audits.nest_artifact.rules import Edge, artifact_rules
 from nest.cost.model import Block, CostModel, LayerTerms
 from nest.cost.space import Case, cases, strategies
-from nest.dp.closed_sets import ClosedSets
-from nest.dp.stages import INFINITE, Ints
 from nest.ir.plan import Plan, Stage, Strategy
+from nest.search.closed_sets import ClosedSets
+from nest.search.options import INFINITE, Ints
 from nest.solvers.base import (
     Deadline,
     Limit,

@@ -81,13 +81,13 @@ class _File(Struct, frozen=True, kw_only=True):
     bandwidth: float | None = None
 
 
-class _Setting(Struct, frozen=True, kw_only=True):
-    """What a problem adds to the graph; every value is in range."""
-
-    devices: int
-    micro_batches: int
-    memory_bytes: int
-    bandwidth_bytes_per_s: float
+#: What a caller may give instead of a field of the file, and its limits.
+_SETTING = {
+    "devices": ("maxDevices", 1, MAX_TERM),
+    "micro_batches": ("mbsInBatch", 1, MAX_TERM),
+    "memory_bytes": ("maxMemoryPerDevice", 0, MAX_TERM),
+    "bandwidth_bytes_per_s": ("bandwidth", 1, MAX_RATE),
+}
 
 
 def import_piper(
@@ -128,64 +128,34 @@ def import_piper(
         If the file cannot be read or is not such a file; the text names the
         file, the place in it, what was expected and what came.
     """
+    given = {
+        "devices": devices,
+        "micro_batches": micro_batches,
+        "memory_bytes": memory_bytes,
+        "bandwidth_bytes_per_s": bandwidth_bytes_per_s,
+    }
 
     def make_problem(file: _File, name: str) -> Problem:
-        setting = _setting(
-            file, devices, micro_batches, memory_bytes, bandwidth_bytes_per_s
-        )
+        setting = {
+            option: _choose(file, option, value)
+            for option, value in given.items()
+        }
         _check(file)
         return _problem(file, setting, name)
 
     return import_file(path, _File, make_problem)
 
 
-def _setting(
-    file: _File,
-    devices: int | None,
-    micro_batches: int | None,
-    memory_bytes: int | None,
-    bandwidth_bytes_per_s: float | None,
-) -> _Setting:
-    def choose(
-        name: str, given: float | None, field: str, *limits: float
-    ) -> float:
-        return _choose(name, given, file, field, *limits)
-
-    return _Setting(
-        devices=int(choose("devices", devices, "maxDevices", 1, MAX_TERM)),
-        micro_batches=int(
-            choose("micro_batches", micro_batches, "mbsInBatch", 1, MAX_TERM)
-        ),
-        memory_bytes=int(
-            choose(
-                "memory_bytes", memory_bytes, "maxMemoryPerDevice", 0, MAX_TERM
-            )
-        ),
-        bandwidth_bytes_per_s=choose(
-            *("bandwidth_bytes_per_s", bandwidth_bytes_per_s, "bandwidth"),
-            *(1, MAX_RATE),
-        ),
-    )
-
-
-def _choose(
-    name: str,
-    given: float | None,
-    file: _File,
-    field: str,
-    minimum: float,
-    maximum: float,
-) -> float:
+def _choose(file: _File, option: str, given: float | None) -> float:
     """Return what was given, or else what the file says."""
-    if given is not None:
-        check_range(name, given, minimum, maximum)
-        return given
-    value: float | None = getattr(file, field)
+    field, minimum, maximum = _SETTING[option]
+    value: float | None = getattr(file, field) if given is None else given
     if value is None:
         raise ValueError(
-            f"{field}: expected a value, got none; add it or give {name}"
+            f"{field}: expected a value, got none; add it or give {option}"
         )
-    check_range(field, value, minimum, maximum)
+    name = field if given is None else option
+    check_range(name, value, minimum, maximum)
     return value
 
 
@@ -242,14 +212,11 @@ def _check_alternative(
             f"{alternative.id!r}; correct it"
         )
     where = f"{where}, {alternative.id!r}"
-    for field, maximum in (
-        ("timePerSample", MAX_TIME),
-        ("parameterSize", MAX_TERM),
-        ("memoryUsageA", MAX_TERM),
-        ("memoryUsageB", MAX_TERM),
-    ):
+    for field in ("parameterSize", "memoryUsageA", "memoryUsageB"):
         value = getattr(alternative, field)
-        check_range(f"{where}: {field}", value, 0, maximum)
+        check_range(f"{where}: {field}", value, 0, MAX_TERM)
+    time = alternative.timePerSample
+    check_range(f"{where}: timePerSample", time, 0, MAX_TIME)
     for field, neighbours, kind in (
         ("syncTimeFw", sources, "incoming"),
         ("syncTimeBw", targets, "outgoing"),
@@ -290,7 +257,8 @@ def _check_pair(where: str, alternatives: list[_Alternative]) -> None:
 # The problem
 
 
-def _problem(file: _File, setting: _Setting, name: str) -> Problem:
+def _problem(file: _File, setting: dict[str, float], name: str) -> Problem:
+    devices = int(setting["devices"])
     problem = Problem(
         name=name,
         source=(
@@ -299,19 +267,19 @@ def _problem(file: _File, setting: _Setting, name: str) -> Problem:
         ),
         graph=_graph(file),
         cluster=Cluster(
-            num_devices=setting.devices,
-            device=Device(memory_bytes=setting.memory_bytes),
+            num_devices=devices,
+            device=Device(memory_bytes=int(setting["memory_bytes"])),
             topology=Hierarchy(
                 levels=(
                     Level(
-                        fan_out=setting.devices,
-                        bandwidth_bytes_per_s=setting.bandwidth_bytes_per_s,
+                        fan_out=devices,
+                        bandwidth_bytes_per_s=setting["bandwidth_bytes_per_s"],
                     ),
                 )
             ),
         ),
         job=Job(
-            global_batch=setting.micro_batches,
+            global_batch=int(setting["micro_batches"]),
             micro_batches=(1,),
             replicas=(1,),
             recompute=("none", "selective"),

@@ -30,12 +30,12 @@ import numpy as np
 from nest.audits.piper.rules import piper_rules
 from nest.cost.model import CostModel
 from nest.cost.space import cases, stage_counts, strategies
-from nest.dp.closed_sets import ClosedSets
-from nest.dp.errors import OutOfTimeError
-from nest.dp.frontier import non_dominated_rows
-from nest.dp.stages import INFINITE, Ints
 from nest.errors import UnsupportedProblemError
 from nest.ir.plan import Plan, Recompute, Stage, Strategy
+from nest.search.closed_sets import ClosedSets
+from nest.search.dominance import non_dominated
+from nest.search.options import INFINITE, Ints
+from nest.search.parallel import OutOfTimeError
 from nest.solvers.base import (
     Deadline,
     Limit,
@@ -228,7 +228,7 @@ def _cheaper_or_smaller(compute: Ints, least: Ints, most: Ints) -> Ints:
         keep[1:] = most[1:] < np.minimum.accumulate(most)[:-1]
         rows = np.flatnonzero(keep)
     else:
-        rows = non_dominated_rows(np.zeros_like(order), [least, most], None)
+        rows = non_dominated(np.zeros_like(order), [least, most])
     found: Ints = order[rows]
     return found
 
