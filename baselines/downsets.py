@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from baselines.common import chain, read_count
 from nest.cost.model import Block, CostModel
-from nest.dp.closed_sets import ClosedSets, closed_sets, enumerate_masks
 from nest.ir.plan import Strategy
 from nest.ir.problem import Problem
+from nest.search.closed_sets import ClosedSets, closed_sets, enumerate_masks
 from nest.solvers.base import SolveOptions
 
 #: Above this many closed sets a graph is searched in one topological order.

@@ -19,7 +19,6 @@ from msgspec import structs
 from nest.cost.model import CostModel
 from nest.cost.rules import get_rules
 from nest.cost.score import Score, score
-from nest.dp.frontier import Gap, Point
 from nest.errors import (
     InvalidOptionError,
     InvalidProblemError,
@@ -32,6 +31,7 @@ from nest.ir.base import check_real
 from nest.ir.io import problem_hash
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
+from nest.search.frontier import Gap, Point
 from nest.solvers.base import Capabilities, Deadline, SolveOptions
 from nest.solvers.cell import Cell, OnProgress, Running, about, run_cells
 from nest.solvers.messages import Failure
@@ -43,7 +43,7 @@ OBJECTIVES: tuple[Objective, ...] = ("time", "memory", "devices", "cost")
 PS_PER_HOUR = 3600 * 10**12
 
 #: What traces a curve in a process of its own.
-_TRACER = "nest.dp.curve:CurveTracer"
+_TRACER = "nest.search.tracer:FrontierTracer"
 
 #: A search that may use all extensions but these says so.
 _SEARCHED = Capabilities(
@@ -395,7 +395,7 @@ def _trace_here(
     workers: int,
 ) -> list[tuple[Problem, _Traced]]:
     """Trace the sizes in this process, one after the other."""
-    from nest.dp.curve import trace
+    from nest.search.tracer import trace
 
     found = []
     for number, problem in enumerate(problems):

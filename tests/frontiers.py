@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
 from formulations.brute import PlanSpace
 from nest.cost.model import CostModel
 from nest.cost.score import score
-from nest.dp import frontier
-from nest.dp.closed_sets import closed_sets
-from nest.dp.frontier import Gap, Point
 from nest.ir import Problem
+from nest.search import dominance, frontier
+from nest.search.best import Bounded, OpenSplit, bound_paths
+from nest.search.closed_sets import closed_sets
+from nest.search.frontier import FrontierSearch, Gap, Point
 from nest.solvers.base import Deadline
 
 #: (memory in bytes, step time in quanta), by ascending memory.
@@ -25,24 +27,26 @@ Pairs = list[tuple[int, int]]
 
 #: Constants of the search that no answer may depend on. Small problems reach
 #: all of it only with some of these.
-SETTINGS: dict[str, dict[str, object]] = {
+SETTINGS: dict[str, dict[str, int]] = {
     "as-it-is": {},
     # Nothing is known before the labels, and no level is cut.
-    "labels-alone": {
-        "FIRST_GUESSES": (),
-        "FIRST_SHARE": -1,
-        "ENOUGH": 10**9,
-    },
+    "labels-alone": {"ENOUGH": 10**9},
     # Every level is cut again, and labels are compared head by head.
     "levels-cut-again": {
-        "FIRST_GUESSES": (),
-        "FIRST_SHARE": -1,
         "ENOUGH": 0,
         "NUM_PARTS": 2,
         "MOST_LEVELS": 8,
+        "NEAR": 16,
         "SQUARE": 0,
     },
 }
+
+
+def _without_plans(
+    item: OpenSplit, cap_bytes: int, upper: Any, offer: Any, found: Any = None
+) -> Bounded:
+    """Bound a split by paths, none of which is offered as a plan."""
+    return bound_paths(item, cap_bytes, upper, lambda *_: None, found)
 
 
 @contextmanager
@@ -50,7 +54,13 @@ def settings(name: str) -> Iterator[None]:
     """Set the constants of a setting for a while."""
     with pytest.MonkeyPatch.context() as patch:
         for constant, value in SETTINGS[name].items():
-            patch.setattr(frontier, constant, value)
+            room = dominance if constant == "SQUARE" else frontier
+            patch.setattr(room, constant, value)
+        if name != "as-it-is":
+            patch.setattr(frontier, "bound_paths", _without_plans)
+            patch.setattr(
+                FrontierSearch, "_first_sweep", lambda self, splits: None
+            )
         yield
 
 

@@ -31,11 +31,12 @@ from nest.search.options import (
     StageOptions,
     StageShapes,
 )
-from nest.search.parallel import Link, OutOfTimeError, share
+from nest.search.parallel import Link, share
 from nest.search.paths import Interval, Path, Paths
 from nest.solvers.base import (
     Deadline,
     Limit,
+    OutOfTimeError,
     Progress,
     Report,
     SolveOptions,
@@ -46,6 +47,9 @@ from nest.units import ceil_div
 
 #: Guesses at the best step time, as multiples of the least bound.
 GUESSES = (1.1, 1.3, 1.7, 3.0, 10.0)
+
+#: Stages in pipeline order: closed sets ``a`` and ``b``, strategy, devices.
+Stages = list[tuple[int, int, int, int]]
 
 ALONE = SolveOptions()
 
@@ -90,8 +94,11 @@ def work_bound(options: StageOptions) -> tuple[int, int]:
     space = free.static_bytes + free.kept_bytes
     counts = options.shapes.kind_counts[-1]
 
-    def least(values: np.ndarray) -> list[int]:
-        return np.where(usable, values, INFINITE).min(axis=0).tolist()
+    def least(values: Ints) -> list[int]:
+        found: list[int] = (
+            np.where(usable, values, INFINITE).min(axis=0).tolist()
+        )
+        return found
 
     def total(values: list[int]) -> int:
         return sum(
@@ -130,9 +137,7 @@ def open_splits(
     return found
 
 
-def make_plan(
-    options: StageOptions, stages: list[tuple[int, int, int, int]]
-) -> Plan:
+def make_plan(options: StageOptions, stages: Stages) -> Plan:
     """Turn closed sets and strategies into a plan."""
     problem, member = options.model.problem, options.shapes.sets.member
     order = problem.graph.topological_order()

@@ -21,8 +21,7 @@ from nest.search.options import (
     PlacedOptions,
     StageOptions,
 )
-from nest.search.parallel import OutOfTimeError
-from nest.solvers.base import Deadline
+from nest.solvers.base import Deadline, OutOfTimeError
 
 #: Bounds are repeated while they drop this share of the options.
 WORTH = 0.3
@@ -197,7 +196,8 @@ class Places:
     @property
     def left(self) -> Ints:
         """Stages from every option on, at least."""
-        return self.suffix[-1, self.end] + 1
+        left: Ints = self.suffix[-1, self.end] + 1
+        return left
 
     def bounds(self) -> Ints:
         """Return a lower bound on every step time of interest, per level.

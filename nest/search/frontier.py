@@ -17,37 +17,41 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import cast
 
 import numpy as np
 
 from nest.cost.model import CostModel
 from nest.cost.score import score
-from nest.ir.io import plan_to_json
 from nest.ir.plan import Plan
-from nest.ir.problem import Problem
-from nest.search.best import OpenSplit, make_plan, merged, open_splits, start
+from nest.search.best import (
+    Bounded,
+    OpenSplit,
+    Stages,
+    bound_paths,
+    guesses,
+    make_plan,
+    merged,
+    open_splits,
+)
 from nest.search.bounds import Places, Target
-from nest.search.closed_sets import ClosedSets, closed_sets
+from nest.search.closed_sets import ClosedSets
+from nest.search.exact import exact_search
 from nest.search.labels import LabelSearch
 from nest.search.options import (
     INFINITE,
+    Ints,
     LooseOptions,
     PairOptions,
     StageOptions,
 )
-from nest.search.parallel import Link, OutOfTimeError, share
+from nest.search.parallel import Link, share
 from nest.search.paths import Path, Paths
 from nest.solvers.base import (
-    Capabilities,
     Deadline,
-    Progress,
-    Report,
-    SolveOptions,
-    SolverOutput,
-    Status,
+    OutOfTimeError,
     ignore_progress,
 )
 from nest.units import ceil_div
@@ -226,12 +230,12 @@ class FrontierSearch:
         self.model, self.sets = model, sets
         self.deadline, self.say = deadline, say
         self.workers = workers
-        self._link: Link | None = None
+        self._tell: Callable[[object], object] = self._take
         self.capacity = model.problem.cluster.memory_bytes()
         self.staircase = Staircase()
         self.gaps = [Gap(nothing_below(model), self.capacity, 0)]
-        #: No plan needs less memory.
-        self.least_bytes = 0
+        #: Every plan needs more memory.
+        self.least_bytes = nothing_below(model)
 
     def run(self) -> None:
         """Search until all is proven or the time is up."""
@@ -245,28 +249,26 @@ class FrontierSearch:
                 return
             for split in splits:
                 bound = split.item.bound
-                split.unsettled = [
-                    Gap(self.least_bytes - 1, self.capacity, bound)
-                ]
+                split.unsettled = [Gap(self.least_bytes, self.capacity, bound)]
             self._first_sweep(splits)
             splits.sort(key=lambda split: split.item.bound)
             self._settle(splits)
         except OutOfTimeError:
-            pass
+            if not splits:
+                return
         self.gaps = merge_gaps(
             gap for split in splits for gap in split.unsettled
-        ) or (self.gaps if not splits else [])
+        )
 
     def _settle(self, splits: Sequence[_Split]) -> None:
         """Search all splits; note what is left."""
 
-        def run(number: int, link: Link | None) -> list[Gap]:
-            self._link = link
+        def run(number: int, link: Link) -> list[Gap]:
             try:
-                self._search(splits[number])
+                self._search(splits[number], link)
             except OutOfTimeError:
                 raise OutOfTimeError(splits[number].unsettled) from None
-            return splits[number].unsettled
+            return []
 
         def begin(number: int) -> None:
             split = splits[number].item.options.split
@@ -275,33 +277,31 @@ class FrontierSearch:
                 f"B={split.micro_batch}; {len(self.staircase.points)} points"
             )
 
-        if self.workers == 1:
-            for number in range(len(splits)):
-                begin(number)
-                run(number, None)
-            return
-        found = share(
-            len(splits), self.workers, run, self.staircase.add, begin
-        )
-        for number, (left, _) in found.items():
-            splits[number].unsettled = left
+        def done(number: int, left: object) -> None:
+            splits[number].unsettled = cast("list[Gap]", left)
 
-    def _hear(self) -> None:
-        """Add what other processes found to what is known."""
+        share(len(splits), self.workers, run, self._take, done, begin)
+
+    def _take(self, point: object) -> None:
+        """Add a point that some process found."""
+        self.staircase.add(cast("Point", point))
+
+    def _check_time(self) -> None:
         if self.deadline.passed:
             raise OutOfTimeError
-        if self._link is not None:
-            for point in self._link.heard():
-                assert isinstance(point, Point)
-                self.staircase.add(point)
 
-    def _add(
-        self, options: StageOptions, stages: list[tuple[int, int, int, int]]
-    ) -> Point:
+    def _listen(self, link: Link) -> None:
+        """Add what other processes found to what is known."""
+        self._check_time()
+        self._tell = link.tell
+        for point in link.heard():
+            self._take(point)
+
+    def _add(self, options: StageOptions, stages: Stages) -> Point:
         """Add a plan to what is known."""
         point = make_point(self.model, make_plan(options, stages))
-        if self.staircase.add(point) and self._link is not None:
-            self._link.tell(point)
+        if self.staircase.add(point):
+            self._tell(point)
         return point
 
     # Plans to start from
@@ -321,24 +321,22 @@ class FrontierSearch:
                 continue
             options = split.item.options
             found = options.loose(int(INFINITE), high)
+            # Few splits get below what is known: first try that.
+            cap = high
             while low < high:
-                self._hear()
-                cap = high if least is None else (low + high) // 2
-                if low == split.least_bytes - 1:
-                    # Few splits get below what is known.
-                    cap = high
+                self._check_time()
                 paths = Paths(options, found, int(INFINITE), cap)
                 path = paths.smallest()
                 if path is None:
                     low = cap
-                    continue
-                least = self._add(options, path.stages).memory_bytes
-                low = max(low, split.least_bytes)
-                self.say(f"least memory at most {least} bytes")
-                high = _near(least)
+                else:
+                    least = self._add(options, path.stages).memory_bytes
+                    high = _near(least)
+                    self.say(f"least memory at most {least} bytes")
+                cap = (low + high + 1) // 2
         if least is None:
             return False
-        self.least_bytes = _near(least) + 1
+        self.least_bytes = _near(least)
         return True
 
     def _first_sweep(self, splits: Sequence[_Split]) -> None:
@@ -350,37 +348,50 @@ class FrontierSearch:
             round(low * ratio ** (i / FIRST_CAPS)) for i in range(FIRST_CAPS)
         }
         todo = sorted({cap for cap in caps if low < cap < high} | {high})
-        items = [split.item for split in splits]
+        items = sorted(
+            (split.item for split in splits), key=lambda item: item.bound
+        )
 
-        def run(number: int, link: Link | None) -> None:
-            self._link = link
-            cap = todo[number]
-            start(
-                items,
-                cap,
-                self.staircase.least_time(cap),
-                lambda options, path: self._offer(options, path, cap),
-                self._hear,
-            )
+        def run(number: int, link: Link) -> None:
+            # Large capacities first: their plans come soonest.
+            cap = todo[-1 - number]
+            for guess in guesses(items):
+                for item in items:
+                    self._listen(link)
+                    upper = min(guess, self.staircase.least_time(cap))
+                    if item.bound < upper:
+                        self._bound(item, None, cap, cap, guess)
+                if self.staircase.least_time(cap) < guess:
+                    break
 
-        if self.workers == 1:
-            for number in reversed(range(len(todo))):
-                run(number, None)
-        else:
-            share(
-                len(todo),
-                self.workers,
-                run,
-                self.staircase.add,
-                lambda number: None,
-            )
+        share(
+            len(todo),
+            self.workers,
+            run,
+            self._take,
+            lambda number, result: None,
+        )
 
-    def _offer(self, options: StageOptions, path: Path, cap: int) -> int:
-        """Take a plan if it may be on the frontier; return ``U(cap)``."""
-        time = path.total + options.extra_slots * path.worst
-        if time < self.staircase.least_time(path.memory_bytes):
-            self._add(options, path.stages)
-        return self.staircase.least_time(cap)
+    def _bound(
+        self,
+        item: OpenSplit,
+        found: LooseOptions | None,
+        floor: int,
+        cap: int,
+        guess: int,
+    ) -> Bounded:
+        """Bound the plans within a cap that are faster than ``U(floor)``."""
+
+        def upper() -> int:
+            self._check_time()
+            return min(guess, self.staircase.least_time(floor))
+
+        def offer(options: StageOptions, path: Path) -> None:
+            time = path.total + options.extra_slots * path.worst
+            if time < self.staircase.least_time(path.memory_bytes):
+                self._add(options, path.stages)
+
+        return bound_paths(item, cap, upper, offer, found)
 
     # Levels
 
@@ -397,64 +408,42 @@ class FrontierSearch:
         stride = ceil_div(len(steps) + 1, NUM_PARTS)
         return list(pairwise([floor, *steps[stride - 1 :: stride], cap]))
 
-    def _search(self, split: _Split) -> None:
+    def _search(self, split: _Split, link: Link) -> None:
         """Find all plans of a split that are on the frontier."""
         item, options = split.item, split.item.options
-        todo = self._cut(self.least_bytes - 1, self.capacity)[::-1]
+        todo = self._cut(self.least_bytes, self.capacity)[::-1]
         limit = item.limit(self.staircase.least_time(self.least_bytes))
         found = options.loose(limit, self.capacity)
-        done: list[Gap] = []
-        batch: list[tuple[Gap, int, list[PairOptions]]] = []
+        batch: list[tuple[Gap, list[PairOptions]]] = []
         while todo or batch:
-            split.unsettled = [gap for gap, _, _ in batch]
+            split.unsettled = [gap for gap, _ in batch]
             split.unsettled += [Gap(*part, item.bound) for part in todo]
-            self._hear()
+            self._listen(link)
             if batch and (not todo or len(batch) >= MOST_LEVELS):
                 self._label(split, batch)
                 batch = []
                 continue
             floor, cap = todo.pop()
-            bound, parts = self._bounded(item, found, floor, cap)
+            upper = self.staircase.least_time(floor)
+            if item.bound >= upper:
+                continue
+            bounded = self._bound(item, found, floor, cap, int(INFINITE))
+            upper = self.staircase.least_time(floor)
+            parts = bounded.survivors(upper)
             if not parts:
                 continue
-            number = sum(map(len, parts))
-            if number > ENOUGH and cap - floor > max(cap // NEAR, 1):
+            large = sum(map(len, parts)) > ENOUGH
+            if large and cap - floor > max(cap // NEAR, 1):
                 todo += self._cut(floor, cap)[::-1]
             else:
-                batch.append((Gap(floor, cap, bound), number, parts))
-        split.unsettled = done
-
-    def _bounded(
-        self, item: OpenSplit, found: LooseOptions, floor: int, cap: int
-    ) -> tuple[int, list[PairOptions]]:
-        """Bound a level; return the bound and the options that are left."""
-        options = item.options
-        floor = max(floor, self.least_bytes)
-
-        def offer(path: Path) -> int:
-            self._offer(options, path, cap)
-            return self.staircase.least_time(floor)
-
-        upper = self.staircase.least_time(floor)
-        if item.bound >= upper:
-            return upper, []
-        paths = Paths(options, found, item.limit(upper), cap)
-        intervals = paths.intervals(upper, offer)
-        upper = self.staircase.least_time(floor)
-        intervals = [i for i in intervals if i.bound < upper]
-        return (
-            min((i.bound for i in intervals), default=upper),
-            [paths.survivors(i, upper, 0) for i in intervals],
-        )
+                batch.append((Gap(floor, cap, bounded.bound), parts))
 
     def _label(
-        self, split: _Split, batch: list[tuple[Gap, int, list[PairOptions]]]
+        self, split: _Split, batch: list[tuple[Gap, list[PairOptions]]]
     ) -> None:
         """Search some levels, which are left with few options."""
         options = split.item.options
-        floors = np.array(
-            [max(gap.above_bytes, self.least_bytes) for gap, _, _ in batch]
-        )
+        floors = np.array([gap.above_bytes for gap, _ in batch])
         limits = np.array(
             [
                 split.item.limit(self.staircase.least_time(floor))
@@ -463,12 +452,12 @@ class FrontierSearch:
         )
         parts = [
             replace(part, level=np.full(len(part), level, dtype=np.int64))
-            for level, (_, _, parts) in enumerate(batch)
+            for level, (_, parts) in enumerate(batch)
             for part in parts
         ]
         places = Places(
             options,
-            options.placed(merged(parts), limits),
+            options.placed(merged(parts), limits, self._check_time),
             Target(floors, *self.staircase.arrays()),
             self.deadline,
         )

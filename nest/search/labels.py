@@ -60,7 +60,7 @@ class StageRule:
     def of(options: StageOptions) -> StageRule | None:
         """Return the rule of a split that has one, else ``None``."""
         counts, possible = options.stage_counts, options.most_stages
-        if len(counts) == possible:
+        if not options.restricted:
             return None
         complete = np.zeros(possible + 1, dtype=np.bool_)
         complete[counts] = True

@@ -27,8 +27,7 @@ from nest.search.layer_options import (
     unbeaten,
 )
 from nest.search.options import Bools, Ints
-from nest.search.parallel import OutOfTimeError
-from nest.solvers.base import Deadline
+from nest.solvers.base import Deadline, OutOfTimeError
 
 T = TypeVar("T", np.int64, np.float64)
 

@@ -188,7 +188,8 @@ class LayerStages(StageOptions):
 
     def _relaxed(self, size: int, group: int) -> int:
         """Return the number of the relaxed options of so many devices."""
-        return -1 - self._sizes.index(size) * len(self._groups) - group
+        place: int = self._sizes.index(size)
+        return -1 - place * len(self._groups) - group
 
     def loose(self, limit: int, cap_bytes: int) -> LooseOptions:
         """Return relaxed options below a load, without a place.

@@ -240,7 +240,7 @@ class BatchTerms:
         places = {}
         for size in np.unique(self.devices).tolist():
             end = min(cluster.num_devices - size + 1, period)
-            found = {}
+            found: dict[object, Block] = {}
             for offset in range(0, max(1, end), unit):
                 block = Block(1, 0, offset, size)
                 types = cluster.types_in(block.ranges())
@@ -388,6 +388,8 @@ class StageOptions:
         self.usable = terms.devices <= split.devices
         self.most_stages = max_stages(problem, split)
         self.stage_counts = stage_counts(problem, split)
+        #: Whether the job rules out some numbers of stages.
+        self.restricted = len(self.stage_counts) < self.most_stages
         #: Devices of the smallest stage.
         self.smallest = int(terms.devices.min()) if len(terms.devices) else 1
         self._schedule = SCHEDULES[problem.job.schedule]

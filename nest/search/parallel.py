@@ -14,10 +14,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 
 from nest.errors import SolverError
-
-
-class OutOfTimeError(Exception):
-    """The deadline passed inside a search; never leaves the solver."""
+from nest.solvers.base import OutOfTimeError
 
 
 class Link:

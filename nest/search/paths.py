@@ -99,7 +99,7 @@ class Paths:
         limit: int,
         cap_bytes: int,
     ) -> None:
-        self.options = options
+        self.options, self.limit = options, limit
         self.shapes, self.sets = options.shapes, options.shapes.sets
         fit = options.fit(found, cap_bytes)
         useful = (fit >= options.need(1)) & (found.load < limit)
@@ -139,12 +139,10 @@ class Paths:
         exceed the budget.
         """
         sets, need = self.sets, 0
-        counts = self.options.stage_counts
-        free = len(counts) == counts[-1]
         values = np.full(sets.count, INFINITE)
         values[-1] = 0
         found, least = [values], values
-        for stages in range(1, counts[-1] + 1):
+        for stages in range(1, self.options.stage_counts[-1] + 1):
             if self.options.need(stages) > need:
                 need = self.options.need(stages)
                 table = self._table(need, loads, price, most_load)
@@ -166,8 +164,9 @@ class Paths:
                 cost + found[-1][target], first
             )
             np.minimum(values, INFINITE, out=values)
-            # Where the number of stages is free, fewer are as good.
-            if free and (values >= least).all() or values.min() > budget:
+            # Where numbers of stages are restricted, all of them count.
+            idle = not self.options.restricted and (values >= least).all()
+            if idle or values.min() > budget:
                 break
             found.append(values)
             least = np.minimum(least, values)
@@ -225,6 +224,14 @@ class Paths:
         devices = self.options.split.devices
         behind = self.behind(0, 1, most_load, devices)
         return behind if self.root(behind)[0] <= devices else None
+
+    def smallest(self) -> Path | None:
+        """Return the plan of the fewest devices, if there is any plan."""
+        most_load = int(INFINITE) - 1
+        behind = self.fewest_devices(most_load) if len(self.lean) else None
+        if behind is None:
+            return None
+        return self.trace(behind, 0, 1, most_load)
 
     def least_worst(self) -> int | None:
         """Return about the least ``max τ``; ``None`` if there is no plan.
@@ -336,11 +343,13 @@ class Paths:
             (1, price, upper - 1 + price * budget)
             for price in sorted({0, interval.price})
         ]
-        potentials = []
+        potentials: list[tuple[Ints, Ints, int]] = []
         for loads, price, room in checks:
             behind = devices
             if loads:
-                behind = self.behind(loads, price, most_load, INFINITE - 1)
+                behind = self.behind(
+                    loads, price, most_load, int(INFINITE) - 1
+                )
             potentials.append(
                 (
                     self.front(loads, price, most_load, left),
@@ -361,10 +370,10 @@ class Paths:
 
         # First the best pair of every shape, then every pair.
         useful = np.ones(len(found), dtype=np.bool_)
-        for (loads, price, room), (front, behind, _) in zip(
+        for (loads, price, _), (front, least, room) in zip(
             checks, potentials, strict=True
         ):
-            around = front[sets.pair_source] + behind[-1][sets.pair_target]
+            around = front[sets.pair_source] + least[-1][sets.pair_target]
             best = np.minimum.reduceat(
                 around[shapes.pairs], shapes.first_pair[:-1]
             )
@@ -380,10 +389,10 @@ class Paths:
         most = options.most_behind(fit)[row]
         useful = np.ones(len(row), dtype=np.bool_)
         spans = []
-        for (loads, price, room), (front, behind, _) in zip(
+        for (loads, price, _), (front, least, room) in zip(
             checks, potentials, strict=True
         ):
-            back = behind[np.minimum(most, len(behind) - 1), target]
+            back = least[np.minimum(most, len(least) - 1), target]
             useful &= cost(loads, price)[row] + front[source] + back <= room
             spans.append((front[source], back))
         row, pair = row[useful], pair[useful]
@@ -416,14 +425,15 @@ class Paths:
         if least is None:
             return []
         extra = self.options.extra_slots
-        # Not only the lean ones: a plan may need a longer stage to sync less.
-        loads = np.unique(self.found.load)
+        loads = np.unique(self.lean.load)
         loads = loads[loads >= least]
+        # Options that are not lean have loads between those of lean ones.
+        ends = np.append(loads[1:], self.limit) - 1
 
         def bounded(start: int, stop: int, price: int | None) -> Interval:
             """Bound the plans with a largest load among some loads."""
             nonlocal upper
-            low, high = int(loads[start]), int(loads[stop - 1])
+            low, high = int(loads[start]), int(ends[stop - 1])
             found = Interval(low, high, int(INFINITE), price or 0)
             bound = -1
             for value, tried, path in self.cheapest(high, price):

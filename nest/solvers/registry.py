@@ -33,7 +33,7 @@ GROUP = "nest.solvers"
 
 _BUILT_IN = {
     "brute": "formulations.brute:BruteSolver",
-    "dp": "nest.dp.solver:DpSolver",
+    "dp": "nest.search.solver:DpSolver",
     "cpsat": "formulations.cpsat.solver:CpSatSolver",
     "milp": "formulations.milp.solver:MilpSolver",
     "alpa": "baselines.alpa:AlpaSolver",

@@ -231,7 +231,7 @@ def test_compare_all(
     limit_s: int,
 ) -> None:
     """Every solver that can run here, and a limit, as some take days."""
-    monkeypatch.setattr(registry, "_BUILT_IN", {"dp": "nest.dp.solver:Dp"})
+    monkeypatch.setattr(registry, "_BUILT_IN", {"dp": "nest.search.solver:Dp"})
     monkeypatch.setattr(
         registry, "_registered", {"baseline": BASELINE, "loopback": TARGET}
     )

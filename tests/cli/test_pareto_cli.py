@@ -161,8 +161,8 @@ def test_a_contradiction_is_loud(cli: Cli, problem: str) -> None:
 
 
 def test_a_search_that_lies_is_loud(cli: Cli, problem: str) -> None:
-    from nest.dp import curve as tracing
-    from nest.dp.frontier import Point
+    from nest.search import tracer as tracing
+    from nest.search.frontier import Point
 
     def search(*arguments: object) -> object:
         points, gaps = real(*arguments)

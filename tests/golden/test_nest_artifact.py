@@ -15,8 +15,8 @@ import pytest
 
 from nest.audits.nest_artifact.importer import import_nest_artifact
 from nest.cost.score import score
-from nest.dp.solver import DpSolver
 from nest.ir import Plan, Problem, Stage, Strategy
+from nest.search.solver import DpSolver
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.registry import get_solver
 

@@ -17,8 +17,8 @@ import pytest
 from nest.audits.piper.importer import ALTERNATIVES, import_piper
 from nest.cost.model import CostModel
 from nest.cost.score import score
-from nest.dp.solver import DpSolver
 from nest.ir import Plan, Problem, Stage, Strategy
+from nest.search.solver import DpSolver
 from nest.solvers.base import SolveOptions, Status
 
 RELATIVE = 1e-9

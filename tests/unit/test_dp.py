@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from nest.dp.closed_sets import closed_sets
-from nest.dp.solver import DpSolver
 from nest.errors import InvalidOptionError, UnsupportedProblemError
 from nest.ir import Edge, Graph, Layer, LayerKind
+from nest.search.closed_sets import closed_sets
+from nest.search.solver import DpSolver
 from nest.solvers.base import SolveOptions
 from tests.builders import make_cost, make_problem
 

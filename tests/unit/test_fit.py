@@ -385,7 +385,7 @@ def test_the_document_has_every_candidate():
 
 
 def test_dp_stops_at_a_target_or_refutes_it():
-    from nest.dp.solver import DpSolver
+    from nest.search.solver import DpSolver
 
     def solve(target: int, **more: object):
         options = SolveOptions(extra={"at_most_quanta": str(target)}, **more)
@@ -418,7 +418,7 @@ def test_dp_stops_at_a_target_or_refutes_it():
 
 
 def test_dp_refutes_no_target_without_time():
-    from nest.dp.solver import DpSolver
+    from nest.search.solver import DpSolver
 
     options = SolveOptions(extra={"at_most_quanta": "59"}, time_limit_s=1e-9)
     output = DpSolver().solve(chain(), options)
@@ -428,7 +428,7 @@ def test_dp_refutes_no_target_without_time():
 
 @pytest.mark.parametrize("value", ["-1", "1.5", "soon"])
 def test_the_target_is_a_whole_number(value):
-    from nest.dp.solver import DpSolver
+    from nest.search.solver import DpSolver
 
     with pytest.raises(
         InvalidOptionError,

@@ -21,7 +21,6 @@ from formulations.milp.solver import MilpSolver
 from formulations.search import INSTANCES
 from nest.cost.model import CostModel
 from nest.cost.score import score
-from nest.dp.solver import DpSolver
 from nest.errors import (
     InvalidOptionError,
     InvalidPlanError,
@@ -47,6 +46,7 @@ from nest.ir import (
     decode_problem,
 )
 from nest.models import builtin
+from nest.search.solver import DpSolver
 from nest.solvers.base import (
     Deadline,
     Limit,

@@ -24,7 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("nest.topology",),
     # What searches are written against: the protocol, and warm starts.
     ("nest.cost", "nest.solvers.base", "nest.solvers.warm_start"),
-    ("nest.dp", "nest.search", "nest.audits", "formulations", "baselines"),
+    ("nest.search", "nest.audits", "formulations", "baselines"),
     ("nest.solvers",),
     ("nest.compare", "nest.pareto", "nest.fit", "nest.explain"),
     ("nest.prove", "nest.report"),

@@ -19,11 +19,11 @@ from nest.cost.model import CostModel
 from nest.cost.schedules import schedule_of
 from nest.cost.score import score
 from nest.cost.space import make_case
-from nest.dp.solver import DpSolver
 from nest.errors import InvalidPlanError
 from nest.ir import Activations, Strategy
 from nest.search import chunks, interleaved
 from nest.search.interleaved import TRIED, interleave
+from nest.search.solver import DpSolver
 from nest.solvers.base import (
     Deadline,
     Limit,

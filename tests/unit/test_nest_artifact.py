@@ -12,7 +12,6 @@ import pytest
 from nest.audits.nest_artifact.importer import import_nest_artifact
 from nest.cost.magnitude import choose_quantum_ps, longest
 from nest.cost.score import score
-from nest.dp.solver import DpSolver
 from nest.errors import InvalidProblemError
 from nest.ir import (
     Activations,
@@ -21,6 +20,7 @@ from nest.ir import (
     decode_problem,
     encode,
 )
+from nest.search.solver import DpSolver
 from nest.solvers.base import SolveOptions, Status
 from nest.units import quantise
 from tests.builders import make_cost, make_levels, make_problem

@@ -20,8 +20,6 @@ from unittest import mock
 import pytest
 from msgspec import structs
 
-from nest.dp import curve as tracing
-from nest.dp.frontier import Gap, Point, merge_gaps
 from nest.errors import (
     InvalidOptionError,
     InvalidProblemError,
@@ -35,6 +33,8 @@ from nest.ir import Activations, Device, Problem, problem_hash
 from nest.pareto import Curve, Frontier, frontier
 from nest.prove import check_prover, prove
 from nest.report.frontier import check_plot, to_document, write_plot
+from nest.search import tracer as tracing
+from nest.search.frontier import Gap, Point, merge_gaps
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.cell import Running
 from nest.solvers.process import Worker
@@ -285,7 +285,7 @@ def test_a_process_passes_on_what_its_limit_leaves_open():
     assert points
     assert gaps
     with mock.patch.object(tracing, "Deadline", return_value=Ticking(70)):
-        answer = tracing.CurveTracer().solve(small(), SolveOptions())
+        answer = tracing.FrontierTracer().solve(small(), SolveOptions())
     assert [Gap(*gap) for gap in answer.extra["gaps"]] == gaps
     assert [found[:2] for found in answer.extra["points"]] == [
         (point.step_quanta, point.memory_bytes) for point in points

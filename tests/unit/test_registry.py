@@ -132,7 +132,7 @@ def test_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "theirs" in registry.solver_names()
     assert registry.get_solver("theirs") is Loopback
     assert registry.solver_version("theirs") == "their-planner 1.2"
-    assert registry.solver_target("dp") == "nest.dp.solver:DpSolver"
+    assert registry.solver_target("dp") == "nest.search.solver:DpSolver"
     ignored = registry.ignored_plugins()
     assert ignored["dp of their-planner"] == "a built-in solver has this name"
     assert "has this name too" in ignored["theirs of their-planner"]

@@ -35,10 +35,10 @@ from nest.ir.plan import Plan, Recompute, Stage, Strategy
 from nest.search.closed_sets import ClosedSets
 from nest.search.dominance import non_dominated
 from nest.search.options import INFINITE, Ints
-from nest.search.parallel import OutOfTimeError
 from nest.solvers.base import (
     Deadline,
     Limit,
+    OutOfTimeError,
     Progress,
     Report,
     SolverOutput,

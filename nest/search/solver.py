@@ -20,8 +20,8 @@ from nest.units import MAX_TOTAL
 
 if TYPE_CHECKING:
     from nest.cost.model import CostModel
-    from nest.dp.closed_sets import ClosedSets
     from nest.ir.plan import Plan
+    from nest.search.closed_sets import ClosedSets
 
 #: Share of the time limit for the exact search where interleaved plans are
 #: tried after it.
@@ -73,7 +73,7 @@ class DpSolver:
         """
         deadline = Deadline(options.time_limit_s)
         from nest.cost.model import CostModel
-        from nest.dp.closed_sets import MAX_CLOSED_SETS, closed_sets
+        from nest.search.closed_sets import MAX_CLOSED_SETS, closed_sets
         from nest.solvers.warm_start import check_warm_start
 
         limit = _read_number(options, "max_closed_sets", 1)
@@ -86,11 +86,11 @@ class DpSolver:
             problem.graph, MAX_CLOSED_SETS if limit is None else limit
         )
         if target is None:
-            return _solve(model, sets, deadline, report, upper, plan)
+            return _solve(model, sets, deadline, report, upper, plan, options)
         # No plan takes more than MAX_TOTAL.
         target = min(target, MAX_TOTAL)
         return _solve_within(
-            model, sets, deadline, report, upper, plan, target
+            model, sets, deadline, report, upper, plan, options, target
         )
 
 
@@ -101,21 +101,24 @@ def _solve(
     report: Report,
     upper: int | None,
     plan: Plan | None,
+    options: SolveOptions,
 ) -> SolverOutput:
     """Search all plans, interleaved ones last."""
+    from nest.search.exact import exact_search
     from nest.search.interleaved import (
         interleave,
         virtual_stages,
         without_bounds,
     )
 
+    search = exact_search(model, options)
     if not virtual_stages(model.problem):
-        return _search(model, sets, deadline, report, upper, plan)
+        return search(model, sets, deadline, report, upper, plan)
     remaining_s = deadline.remaining_s
     exact = Deadline(
         None if remaining_s is None else EXACT_SHARE * remaining_s
     )
-    plain = _search(model, sets, exact, without_bounds(report), upper, plan)
+    plain = search(model, sets, exact, without_bounds(report), upper, plan)
     return interleave(model, plain, deadline, report)
 
 
@@ -130,6 +133,7 @@ def _solve_within(
     report: Report,
     upper: int | None,
     plan: Plan | None,
+    options: SolveOptions,
     target: int,
 ) -> SolverOutput:
     """Search for any plan with a step time of at most ``target`` quanta.
@@ -151,7 +155,7 @@ def _solve_within(
 
     try:
         stop(found)
-        output = _solve(model, sets, deadline, stop, target + 1, None)
+        output = _solve(model, sets, deadline, stop, target + 1, None, options)
     except _EnoughError:
         return SolverOutput(
             status=Status.FEASIBLE,
@@ -169,47 +173,6 @@ def _solve_within(
         detail="; ".join(
             filter(None, (f"no plan within {target} quanta", output.detail))
         ),
-    )
-
-
-def _search(
-    model: CostModel,
-    sets: ClosedSets,
-    deadline: Deadline,
-    report: Report,
-    upper: int | None,
-    plan: Plan | None,
-) -> SolverOutput:
-    """Search all plans that are not interleaved.
-
-    With a strategy per layer, the best plan with one per stage comes first:
-    it rules out most of the rest.
-    """
-    if model.preset.uniform:
-        from nest.audits.nest_artifact import search as uniform
-
-        return uniform.search(model, sets, deadline, report, upper, plan)
-    if model.preset.ranks_take_turns:
-        from nest.audits.piper import search as piper
-
-        return piper.search(model, sets, deadline, report, upper, plan)
-    from nest.search import best
-
-    if model.problem.job.granularity == "stage":
-        return best.search(model, sets, deadline, report, upper, plan)
-    from nest.search import layers
-    from nest.search.interleaved import without_bounds
-
-    first = best.search(
-        model, sets, deadline, without_bounds(report), upper, plan
-    )
-    return layers.search(
-        model,
-        sets,
-        deadline,
-        report,
-        upper if first.plan is None else first.claimed_quanta,
-        first.plan,
     )
 
 

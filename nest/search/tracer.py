@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from nest.cost.model import CostModel
-from nest.dp.closed_sets import closed_sets
-from nest.dp.frontier import Gap, Point, Say, ignore, search
 from nest.ir.io import plan_to_json
 from nest.ir.problem import Problem
+from nest.search.closed_sets import closed_sets
+from nest.search.frontier import Gap, Point, Say, ignore, search
 from nest.solvers.base import (
     Capabilities,
     Deadline,
@@ -58,7 +58,7 @@ def trace(
     return search(model, closed_sets(problem.graph), deadline, say, workers)
 
 
-class CurveTracer:
+class FrontierTracer:
     """:func:`trace` for the processes of :mod:`nest.solvers.worker`.
 
     The answer is in ``extra``: ``points`` (step time in quanta, bytes, plan)

@@ -1,1 +1,0 @@
-"""The structured dynamic program over (closed set, offset, stages left)."""
