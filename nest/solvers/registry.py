@@ -191,7 +191,7 @@ def availability(name: str) -> str | None:
 def solver_version(name: str) -> str | None:
     """Return the version of a solver's package and of its engines.
 
-    For example ``"nest 0.1.0, ortools 9.15.6755"``; ``None`` if unknown.
+    For example ``"nest 0.2.0, ortools 9.15.6755"``; ``None`` if unknown.
     """
     parts = []
     if name in _BUILT_IN:
