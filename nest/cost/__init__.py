@@ -1,1 +1,1 @@
-"""The shared cost model: presets, terms, the plan space, and the score."""
+"""The shared cost model: rules, terms, the plan space, and the score."""

@@ -18,7 +18,7 @@ class Problem(
     name, source
         For people: what it is, where its figures come from.
     preset
-        Name of the cost preset, see :mod:`nest.cost.presets`.
+        Name of the cost rules, see :mod:`nest.cost.rules`.
     quantum_ps
         Size in ps of the integer time unit; 1000 is 1 ns.
     time_unit
