@@ -276,6 +276,8 @@ def draw_keys(
     if preset == "piper":
         return [(tp, 1, 1, job.micro_batches[0]) for tp in (1, 2, 4)]
     widths = [(1, 1, 1)]
+    if chance(random, 2):
+        widths += [(2, 1, 1), (1, 2, 1)]  # of as many devices
     others = [
         (tp, cp, ep)
         for tp in (1, 2, 3, 4)
@@ -307,6 +309,8 @@ def draw_problem(
         [n for n in (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 24) if n <= most_devices]
     )
     num_layers = random.randint(1, most_layers)
+    if max(job.virtual_stages) > 1:
+        num_layers = max(num_layers, min(6, most_layers))
     keys = draw_keys(random, job, preset, num_devices)
     kinds = tuple(
         draw_kind(random, f"k{i}", keys, job, preset)
@@ -439,15 +443,13 @@ def draw_plan(random: Random, problem: Problem) -> Plan | None:
     micro_batch = random.choice(job.micro_batches)
     replicas = 1
     if problem.preset != "piper":
-        replicas = random.choice(
-            [
-                r
-                for r in range(1, num_devices + 1)
-                if job.uneven_batches
-                or job.global_batch % (r * micro_batch) == 0
-            ]
-            or [1]
-        )
+        counts = [
+            r
+            for r in range(1, num_devices + 1)
+            if job.uneven_batches or job.global_batch % (r * micro_batch) == 0
+        ] or [1]
+        # the smaller of two, to leave devices for several stages
+        replicas = min(random.choice(counts), random.choice(counts))
     count = -(-job.global_batch // (replicas * micro_batch))
     pitch = num_devices // replicas
     order = draw_order(random, problem.graph)
@@ -696,3 +698,45 @@ def draw_pair(
         need = max(block.memory_bytes for block in blocks)
         problem = with_memory(problem, need - (capacity == "short"))
     return problem, plan
+
+
+def draw_collective(random: Random) -> tuple[Problem, Plan]:
+    """Draw one layer with one collective, so large that its last bit counts.
+
+    A quantum of 1 ps is then near the last bit of a double, which depends on
+    the order in which products and sums are evaluated.
+    """
+    tp, cp = random.choice(((2, 1), (3, 2), (4, 2), (8, 1), (2, 3), (12, 1)))
+    network = draw_network(random, random.choice((12, 16)), "standard")
+    cost = LayerCost(
+        tp=tp,
+        cp=cp,
+        forward_ns=time_ns(random, 10**9),
+        backward_ns=0.0,
+        activations=(Activations(kept_bytes=0),),
+        collectives=(
+            CollectiveCall(
+                kind=cast("CollectiveKind", random.choice(COLLECTIVES)),
+                axis="cp" if cp > 1 and chance(random, 2) else "tp",
+                phase="forward",
+                size_bytes=random.randint(1, random.choice((10**3, 10**11))),
+            ),
+        ),
+    )
+    problem = Problem(
+        graph=Graph(
+            kinds=(LayerKind(name="k", costs=(cost,)),),
+            layers=(Layer(id="l", kind="k"),),
+        ),
+        cluster=Cluster(
+            num_devices=12,
+            device=Device(memory_bytes=0),
+            topology=network,
+        ),
+        job=Job(global_batch=1),
+        quantum_ps=1,
+    )
+    stage = Stage(
+        layers=("l",), devices=tp * cp, strategy=Strategy(tp=tp, cp=cp)
+    )
+    return problem, Plan(replicas=1, micro_batch=1, stages=(stage,))

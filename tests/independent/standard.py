@@ -370,9 +370,11 @@ class Part:
 
 
 def run_order(problem: Problem, names: Iterable[str]) -> list[str]:
-    """Return layers sources first, ties in the order of the file."""
-    wanted = set(names)
-    left = [str(x.id) for x in problem.graph.layers if str(x.id) in wanted]
+    """Return layers in the order of the whole graph: sources first.
+
+    Where several could be next, the first one in the file is.
+    """
+    left = [str(x.id) for x in problem.graph.layers]
     edges = [(str(e.source), str(e.target)) for e in problem.graph.edges]
     order = []
     while left:
@@ -383,7 +385,8 @@ def run_order(problem: Problem, names: Iterable[str]) -> list[str]:
         )
         left.remove(name)
         order.append(name)
-    return order
+    wanted = set(names)
+    return [name for name in order if name in wanted]
 
 
 def replica_starts(problem: Problem, plan: Plan) -> list[int]:
