@@ -9,13 +9,11 @@ compute no cost of their own. Symbols follow docs/cost-model.md.
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 from msgspec.structs import replace
 
 from nest.cost.groups import GroupTable
 from nest.cost.magnitude import check_magnitude
-from nest.cost.presets import PRESETS, Preset
 from nest.cost.quanta import Quanta
 from nest.cost.rules import get_rules
 from nest.cost.space import PLAIN, Runtime
@@ -23,7 +21,7 @@ from nest.cost.terms import LayerPrices, LayerTerms
 from nest.cost.transfers import Tensor, Transfers
 from nest.ir.plan import Strategy
 from nest.ir.problem import Problem
-from nest.topology import Block, Link, Route, network_of
+from nest.topology import Block, network_of
 
 __all__ = ["Block", "CostModel", "LayerTerms", "Tensor"]
 
@@ -125,80 +123,3 @@ class CostModel:
     def shards(self, strategy: Strategy) -> int:
         """Return over how many ranks an activation between layers is split."""
         return strategy.shards(self.problem.job.sequence_parallel)
-
-    # Former names, until every caller has left them
-
-    @property
-    def preset(self) -> Preset:
-        """The flags that the rules are described by to other solvers."""
-        return PRESETS[self.problem.preset]
-
-    @property
-    def edges(self) -> list[tuple[int, int, int]]:
-        """See :class:`~nest.cost.transfers.Transfers`."""
-        return self.transfers.edges
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """See :class:`~nest.cost.transfers.Transfers`."""
-        return self.transfers.tensors
-
-    def aligned(self, block: Block) -> Block:
-        """See :meth:`alike`."""
-        return self.alike(block)
-
-    def groups_number(self, strategy: Strategy, block: Block) -> int:
-        """See :meth:`~nest.cost.groups.GroupTable.number`."""
-        return self.groups.number(strategy, block)
-
-    def boundary_levels(
-        self, block: Block, *, forward: bool, neighbour: int = 0
-    ) -> Any:
-        """See :meth:`~nest.topology.protocol.Network.route`."""
-        if self.preset.last_stage_first:
-            other = block._replace(offset=neighbour)
-            rules: Any = self.rules
-            return frozenset((rules.edge(self, block, other),))
-        other = block.before() if forward else block.behind()
-        return self.network.route(block, other)
-
-    def wrap_levels(self, first: Block, last: Block) -> Route:
-        """See :meth:`~nest.topology.protocol.Network.route`."""
-        return self.network.route(first, last)
-
-    def message(self, link: Link | int) -> int:
-        """See :meth:`~nest.cost.transfers.Transfers.message`."""
-        return self.transfers.message(self._link(link))
-
-    def tensor(
-        self, link: Link | int, size_bytes: int, samples: int, shards: int
-    ) -> int:
-        """See :meth:`~nest.cost.transfers.Transfers.tensor`."""
-        return self.transfers.tensor(
-            self._link(link), size_bytes, samples, shards
-        )
-
-    def _link(self, link: Link | int) -> Link:
-        if isinstance(link, int):
-            network: Any = self.network
-            found: Link = network.links[link]
-            return found
-        return link
-
-    def edge(self, edge: Any, size_bytes: int, samples: int) -> int:
-        """See the rules of ``nest-artifact``."""
-        rules: Any = self.rules
-        found: int = rules.edge_quanta(self, edge, size_bytes * samples)
-        return found
-
-    def edge_bytes(self, tp: int) -> list[tuple[int, int, int]]:
-        """See the rules of ``nest-artifact``."""
-        return self.transfers.edge_bytes(tp)
-
-    def sync_constant(self, block: Block) -> int:
-        """See the rules of ``nest-artifact``."""
-        rules: Any = self.rules
-        if not self.preset.switch_tree_sync:
-            return 0
-        found: int = rules.sync_constant(self, block)
-        return found
