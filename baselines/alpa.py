@@ -92,7 +92,7 @@ from baselines.common import (
     why_not_turns,
 )
 from nest.cost.model import CostModel
-from nest.cost.space import Case, cases, stage_counts, strategies
+from nest.cost.space import BatchSplit, batch_splits, stage_counts, strategies
 from nest.ir.plan import RECOMPUTE, Plan, Recompute, Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import (
@@ -189,7 +189,7 @@ class AlpaSolver:
         grid = [
             (case, recompute)
             for recompute in search.recompute
-            for case in cases(problem)
+            for case in batch_splits(problem)
             if case.replicas == 1
         ]
         done = 0
@@ -240,7 +240,7 @@ class _Search:
         self.plan: Plan | None = None
         self.objective = INFINITE
 
-    def improve(self, case: Case, recompute: Recompute) -> bool:
+    def improve(self, case: BatchSplit, recompute: Recompute) -> bool:
         """Look for a plan of one case that is better than the best.
 
         Raises
@@ -273,7 +273,9 @@ class _Search:
         self.plan = self._plan(case, choices, found)
         return True
 
-    def _usable(self, case: Case, recompute: Recompute) -> list[Strategy]:
+    def _usable(
+        self, case: BatchSplit, recompute: Recompute
+    ) -> list[Strategy]:
         return [
             s
             for s in strategies(self.problem, case.micro_batch)
@@ -284,7 +286,9 @@ class _Search:
             and (s.zero == self.zero or s.dp == 1)
         ]
 
-    def _stages(self, case: Case, recompute: Recompute) -> list[StageChoices]:
+    def _stages(
+        self, case: BatchSplit, recompute: Recompute
+    ) -> list[StageChoices]:
         usable = self._usable(case, recompute)
         found = []
         for size in self.sizes:
@@ -328,7 +332,7 @@ class _Search:
         return times
 
     def _plan(
-        self, case: Case, choices: list[StageChoices], found: Pipeline
+        self, case: BatchSplit, choices: list[StageChoices], found: Pipeline
     ) -> Plan:
         stages: list[StageChoice] = []
         for number, (start, stop, position) in enumerate(found.stages, 1):

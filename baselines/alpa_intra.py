@@ -28,7 +28,7 @@ from baselines.alpa_layers import Span
 from baselines.alpa_shardings import Pairs, least_shardings
 from baselines.common import check_time, front_terms
 from nest.cost.model import Block, CostModel
-from nest.cost.space import Case
+from nest.cost.space import BatchSplit
 from nest.ir.plan import Strategy
 from nest.solvers.base import Deadline
 
@@ -120,7 +120,7 @@ def mesh_configurations(
 
 def stage_choices(
     model: CostModel,
-    case: Case,
+    case: BatchSplit,
     order: Sequence[int],
     clusters: Sequence[Span],
     strategies: tuple[Strategy, ...],
@@ -200,7 +200,7 @@ class _LayerTable:
     def __init__(
         self,
         model: CostModel,
-        case: Case,
+        case: BatchSplit,
         order: Sequence[int],
         strategies: tuple[Strategy, ...],
     ) -> None:

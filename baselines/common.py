@@ -14,7 +14,7 @@ from typing import TypeVar
 from nest.cost.model import Block, CostModel, LayerTerms
 from nest.cost.rules import get_rules
 from nest.cost.schedules import SCHEDULES
-from nest.cost.space import Case, is_uniform, strategies
+from nest.cost.space import BatchSplit, is_uniform, strategies
 from nest.errors import InvalidOptionError
 from nest.ir.plan import RECOMPUTE, Plan, Stage, Strategy
 from nest.ir.problem import Problem
@@ -125,7 +125,7 @@ def read_choice(
     return choices[text]
 
 
-def case_strategies(problem: Problem, case: Case) -> list[Strategy]:
+def case_strategies(problem: Problem, case: BatchSplit) -> list[Strategy]:
     """Return the strategies that a replica has the devices for."""
     return [
         strategy
@@ -134,7 +134,7 @@ def case_strategies(problem: Problem, case: Case) -> list[Strategy]:
     ]
 
 
-def in_flight(problem: Problem, case: Case, stages_left: int) -> int:
+def in_flight(problem: Problem, case: BatchSplit, stages_left: int) -> int:
     """Return the micro-batches whose activations a stage keeps at most.
 
     Of the preset ``standard``; ``stages_left`` are counted from the stage
@@ -211,7 +211,7 @@ def plainest(
 
 
 def front_terms(
-    model: CostModel, case: Case, position: int, strategy: Strategy
+    model: CostModel, case: BatchSplit, position: int, strategy: Strategy
 ) -> LayerTerms | None:
     """Return the terms of a layer on the first devices of every replica.
 
@@ -239,7 +239,7 @@ def make_stage(
 
 
 def make_plan(
-    problem: Problem, case: Case, stages: Sequence[StageChoice]
+    problem: Problem, case: BatchSplit, stages: Sequence[StageChoice]
 ) -> Plan:
     """Return the plan of a partition of the chain, in pipeline order."""
     order = chain(problem)

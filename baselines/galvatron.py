@@ -94,7 +94,7 @@ from baselines.galvatron_core import (
 )
 from baselines.transfers import Transfers
 from nest.cost.model import Block, CostModel, LayerTerms
-from nest.cost.space import Case, cases, stage_counts, strategies
+from nest.cost.space import BatchSplit, batch_splits, stage_counts, strategies
 from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import (
@@ -202,7 +202,7 @@ class Task(NamedTuple):
         Strategies of embedding and head.
     """
 
-    case: Case
+    case: BatchSplit
     num_stages: int
     devices: int
     offered: tuple[Strategy, ...]
@@ -244,7 +244,7 @@ def list_tasks(problem: Problem, model: CostModel) -> list[Task]:
     ends = [*order[:first], *order[last:]]
     found: list[Task] = []
     most_used: dict[tuple[int, int], int] = {}
-    for case in cases(problem):
+    for case in batch_splits(problem):
         offers = _offers(problem, case)
         choices = {
             key: list(
@@ -291,7 +291,7 @@ def _is_power_of_two(number: int) -> bool:
 
 
 def _offers(
-    problem: Problem, case: Case
+    problem: Problem, case: BatchSplit
 ) -> dict[tuple[int, int], list[Strategy]]:
     """Return Galvatron's strategies by ``ep`` and devices."""
     job = problem.job
@@ -315,7 +315,7 @@ def _offers(
 def _choices(
     problem: Problem,
     model: CostModel,
-    case: Case,
+    case: BatchSplit,
     offered: Sequence[Strategy],
     layers: Sequence[int],
     ends: Sequence[int],

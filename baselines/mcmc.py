@@ -76,7 +76,7 @@ from baselines.common import (
 from baselines.random_plans import draw_stages, drawable
 from baselines.transfers import Transfers
 from nest.cost.model import Block, CostModel
-from nest.cost.space import Case, cases, stage_counts
+from nest.cost.space import BatchSplit, batch_splits, stage_counts
 from nest.errors import InvalidOptionError
 from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
@@ -117,7 +117,7 @@ class State(NamedTuple):
         The strategy of every layer of the chain.
     """
 
-    case: Case
+    case: BatchSplit
     stops: tuple[int, ...]
     layers: tuple[Strategy, ...]
 
@@ -229,9 +229,9 @@ class Walk:
         self.order = chain(problem)
         self.num_layers = len(self.order)
         self.alike = one_strategy_per_stage(problem)
-        self.cases = cases(problem)
+        self.cases = batch_splits(problem)
         self.capacity = problem.cluster.memory_bytes()
-        self._pools: dict[Case, list[Strategy]] = {}
+        self._pools: dict[BatchSplit, list[Strategy]] = {}
         self._terms: dict[object, list[Terms | None]] = {}
         self._values: dict[object, tuple[int, int, int] | None] = {}
         self._weights = [0] * (self.num_layers + 1)
@@ -242,7 +242,7 @@ class Walk:
 
     # What may be chosen
 
-    def pool(self, case: Case) -> list[Strategy]:
+    def pool(self, case: BatchSplit) -> list[Strategy]:
         """Return the strategies of a case that the walk may use."""
         if case not in self._pools:
             found = case_strategies(self.problem, case)
@@ -376,7 +376,7 @@ class Walk:
 
     def _stage(
         self,
-        case: Case,
+        case: BatchSplit,
         block: Block,
         start: int,
         layers: tuple[Strategy, ...],
@@ -402,7 +402,7 @@ class Walk:
 
     def _changes(
         self,
-        case: Case,
+        case: BatchSplit,
         block: Block,
         start: int,
         layers: tuple[Strategy, ...],
@@ -423,7 +423,7 @@ class Walk:
         )
 
     def _terms_of(
-        self, case: Case, block: Block, strategy: Strategy
+        self, case: BatchSplit, block: Block, strategy: Strategy
     ) -> list[Terms | None]:
         key = (case, self.model.network.alike(block).offset, strategy)
         if key not in self._terms:

@@ -72,7 +72,7 @@ from baselines.common import (
     why_not_turns,
 )
 from nest.cost.model import Block, CostModel
-from nest.cost.space import Case, Runtime, cases, stage_counts
+from nest.cost.space import BatchSplit, Runtime, batch_splits, stage_counts
 from nest.ir.plan import RECOMPUTE, Recompute, Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import (
@@ -106,7 +106,7 @@ class Totals(NamedTuple):
 class Setup(NamedTuple):
     """One way to run the model with given ``tp`` and number of stages."""
 
-    case: Case
+    case: BatchSplit
     strategy: Strategy
     totals: Totals
 
@@ -196,7 +196,7 @@ class Rules:
         self.runtime = Runtime(distributed_optimizer=distributed)
         self.zero = 1 if 1 in job.zero else min(job.zero)
         self.node = node_size(problem)
-        self.cases = cases(problem)
+        self.cases = batch_splits(problem)
         self.keys = {cost.key for kind in graph.kinds for cost in kind.costs}
         cps = {cp for _, cp, _, _ in self.keys}
         self.cp = min(
@@ -209,7 +209,7 @@ class Rules:
         )
         self.layers_of = Counter(layer.kind for layer in graph.layers)
         self._first = {layer.kind: i for i, layer in enumerate(graph.layers)}
-        self._totals: dict[tuple[Case, Strategy], Totals | None] = {}
+        self._totals: dict[tuple[BatchSplit, Strategy], Totals | None] = {}
 
     # Model parallelism
 
@@ -289,7 +289,7 @@ class Rules:
                 found.append(Setup(case, strategy, totals))
         return found
 
-    def _strategies(self, tp: int, case: Case) -> Iterator[Strategy]:
+    def _strategies(self, tp: int, case: BatchSplit) -> Iterator[Strategy]:
         job = self.problem.job
         for samples in sorted({key[3] for key in self.keys}):
             dp, rest = divmod(case.micro_batch, samples)
@@ -322,7 +322,7 @@ class Rules:
 
     # What it costs
 
-    def totals(self, case: Case, strategy: Strategy) -> Totals | None:
+    def totals(self, case: BatchSplit, strategy: Strategy) -> Totals | None:
         """Return the sums, ``None`` if some layer has no cost."""
         key = (case, strategy)
         if key not in self._totals:

@@ -83,8 +83,8 @@ from baselines.downsets import (
 )
 from nest.cost.model import CostModel
 from nest.cost.space import (
-    Case,
-    cases,
+    BatchSplit,
+    batch_splits,
     is_uniform,
     stage_counts,
 )
@@ -143,7 +143,7 @@ class PhazeSolver:
         model = CostModel(problem)
         best: Plan | None = None
         best_ns = np.inf
-        runs = cases(problem)
+        runs = batch_splits(problem)
         for number, case in enumerate(runs, 1):
             report(Progress(message=f"case {number} of {len(runs)}"))
             for setting in settings(model, case):
@@ -207,7 +207,7 @@ class Setting(NamedTuple):
         return self.plain or self.main
 
 
-def settings(model: CostModel, case: Case) -> Iterator[Setting]:
+def settings(model: CostModel, case: BatchSplit) -> Iterator[Setting]:
     """Yield the tensor parallel degrees and flags of a case."""
     grouped: dict[tuple[int, int], list[Strategy]] = {}
     turns = model.rules.round_robin
@@ -233,7 +233,7 @@ def settings(model: CostModel, case: Case) -> Iterator[Setting]:
             yield Setting(spared, recomputing)
 
 
-def _runs(model: CostModel, case: Case, strategy: Strategy) -> bool:
+def _runs(model: CostModel, case: BatchSplit, strategy: Strategy) -> bool:
     """Whether every layer has a cost."""
     return all(
         model.available(layer, strategy, case.micro_batch) is None
@@ -242,7 +242,7 @@ def _runs(model: CostModel, case: Case, strategy: Strategy) -> bool:
 
 
 def _may_take_turns(
-    model: CostModel, case: Case, setting: Setting, count: int
+    model: CostModel, case: BatchSplit, setting: Setting, count: int
 ) -> bool:
     """Whether there is a micro-batch per rank, where a preset asks for it."""
     if not model.rules.round_robin:
@@ -276,7 +276,7 @@ class Tables(NamedTuple):
 
 
 def make_tables(
-    model: CostModel, stages: Stages, case: Case, setting: Setting
+    model: CostModel, stages: Stages, case: BatchSplit, setting: Setting
 ) -> Tables:
     """Return the tables of a run that every layer has costs for."""
     problem, main = model.problem, setting.main
@@ -344,7 +344,7 @@ def make_tables(
 
 
 def _everything_bytes(
-    model: CostModel, case: Case, layer: int, strategy: Strategy
+    model: CostModel, case: BatchSplit, layer: int, strategy: Strategy
 ) -> int:
     """Return the activations of a layer that may only recompute.
 
@@ -423,7 +423,7 @@ def _worst(
 def _plan(
     problem: Problem,
     stages: Stages,
-    case: Case,
+    case: BatchSplit,
     setting: Setting,
     found: Found,
 ) -> Plan:

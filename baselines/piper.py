@@ -98,7 +98,7 @@ from baselines.downsets import (
     weight_bytes,
 )
 from nest.cost.model import CostModel
-from nest.cost.space import Case, cases, stage_counts
+from nest.cost.space import BatchSplit, batch_splits, stage_counts
 from nest.ir.plan import Plan, Recompute, Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import (
@@ -160,7 +160,8 @@ class PiperSolver:
         best_ns = np.inf
         # Few devices first: a small program that rules out most of the rest.
         runs = sorted(
-            cases(problem), key=lambda case: (case.devices, -case.micro_batch)
+            batch_splits(problem),
+            key=lambda case: (case.devices, -case.micro_batch),
         )
         for number, case in enumerate(runs, 1):
             rounds = _rounds(model, case)
@@ -189,21 +190,21 @@ class PiperSolver:
         return answer(best, best_ns, detail="; ".join(notes))
 
 
-def _rounds(model: CostModel, case: Case) -> int:
+def _rounds(model: CostModel, case: BatchSplit) -> int:
     """Return by what a load is multiplied to compare cases."""
     if model.rules.steady_state:
         return 1
     return case.num_micro_batches
 
 
-def _most_ranks(model: CostModel, case: Case) -> int:
+def _most_ranks(model: CostModel, case: BatchSplit) -> int:
     """Return the most ``Σ d`` of a plan."""
     if model.rules.round_robin:
         return min(case.num_micro_batches, case.devices)
     return case.devices
 
 
-def _allowed_counts(problem: Problem, case: Case) -> list[int] | None:
+def _allowed_counts(problem: Problem, case: BatchSplit) -> list[int] | None:
     if problem.job.pipeline_parallel is None:
         return None
     return stage_counts(problem, case)
@@ -449,7 +450,7 @@ class Way:
 
 
 def make_ways(
-    model: CostModel, stages: Stages, case: Case, deadline: Deadline
+    model: CostModel, stages: Stages, case: BatchSplit, deadline: Deadline
 ) -> list[Way]:
     """Return every ``(t, d)`` with the loads of all stages."""
     per_layer = not one_strategy_per_stage(model.problem)
@@ -495,7 +496,7 @@ def make_ways(
     ]
 
 
-def _degrees(model: CostModel, case: Case) -> list[list[Strategy]]:
+def _degrees(model: CostModel, case: BatchSplit) -> list[list[Strategy]]:
     """Return the strategies of every ``(t, d)``, one per recompute."""
     grouped: dict[tuple[int, int], list[Strategy]] = {}
     for strategy in case_strategies(model.problem, case):
@@ -510,7 +511,7 @@ def _degrees(model: CostModel, case: Case) -> list[list[Strategy]]:
 
 
 def _kinds(
-    model: CostModel, case: Case, choices: Sequence[Strategy]
+    model: CostModel, case: BatchSplit, choices: Sequence[Strategy]
 ) -> tuple[tuple[Options, ...], tuple[int, ...], list[int]]:
     """Return the kinds of layers, the kind of every layer, its weights."""
     numbers: dict[Options, int] = {}
@@ -540,7 +541,7 @@ def _kinds(
 def _loads(
     model: CostModel,
     stages: Stages,
-    case: Case,
+    case: BatchSplit,
     strategy: Strategy,
     weights: Sequence[int],
     quanta: Ints,
@@ -561,7 +562,7 @@ def _loads(
 
 
 def _edge_bytes(
-    model: CostModel, stages: Stages, case: Case, strategy: Strategy
+    model: CostModel, stages: Stages, case: BatchSplit, strategy: Strategy
 ) -> Floats:
     """Return what crosses the boundaries of a stage, both ways; bytes."""
     ends = model.transfers.edge_ends(strategy.tp, case.micro_batch)
@@ -765,7 +766,9 @@ class Program:
         raise AssertionError("a value without a stage that leads to it")
 
 
-def _plan(problem: Problem, stages: Stages, case: Case, found: Found) -> Plan:
+def _plan(
+    problem: Problem, stages: Stages, case: BatchSplit, found: Found
+) -> Plan:
     """Return the plan of what the program placed."""
     made = []
     for stage, way, inflight in found.stages:

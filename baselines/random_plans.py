@@ -43,7 +43,7 @@ from baselines.common import (
 )
 from nest.cost.model import CostModel
 from nest.cost.score import score
-from nest.cost.space import Case, cases, is_uniform, stage_counts
+from nest.cost.space import BatchSplit, batch_splits, is_uniform, stage_counts
 from nest.errors import InvalidPlanError
 from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
@@ -148,7 +148,7 @@ class Room:
         self._sums: dict[tuple[int, Strategy], list[tuple[int, int]]] = {}
 
     def lacks(
-        self, case: Case, stages: Sequence[tuple[int, int, Strategy]]
+        self, case: BatchSplit, stages: Sequence[tuple[int, int, Strategy]]
     ) -> bool:
         """Whether a stage exceeds the memory even without working sets.
 
@@ -192,7 +192,7 @@ class Room:
 
 def drawable(
     problem: Problem, model: CostModel
-) -> list[tuple[Case, Usable, list[int]]]:
+) -> list[tuple[BatchSplit, Usable, list[int]]]:
     """Return the cases to draw from.
 
     Each with the strategies of every range of layers, and the numbers of
@@ -200,7 +200,7 @@ def drawable(
     left out.
     """
     found = []
-    for case in cases(problem):
+    for case in batch_splits(problem):
         usable = usable_strategies(problem, model, case)
         counts = stage_counts(problem, case)
         if counts and all(
@@ -211,7 +211,7 @@ def drawable(
 
 
 def usable_strategies(
-    problem: Problem, model: CostModel, case: Case
+    problem: Problem, model: CostModel, case: BatchSplit
 ) -> Usable:
     """Return a function from a range of the chain to its strategies."""
     order = chain(problem)
@@ -241,7 +241,7 @@ def usable_strategies(
 def draw_stages(
     problem: Problem,
     draw: random.Random,
-    case: Case,
+    case: BatchSplit,
     usable: Usable,
     counts: list[int],
 ) -> list[tuple[int, int, Strategy]] | None:

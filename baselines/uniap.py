@@ -72,7 +72,7 @@ from baselines.common import (
 )
 from baselines.transfers import Transfers
 from nest.cost.model import Block, CostModel
-from nest.cost.space import Case, cases, stage_counts
+from nest.cost.space import BatchSplit, batch_splits, stage_counts
 from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import (
@@ -97,7 +97,7 @@ EFFORT = 20
 class Pair(NamedTuple):
     """One turn of the outer loop: ``(S, c)``, and who may run it."""
 
-    case: Case
+    case: BatchSplit
     num_stages: int
     devices: int
 
@@ -331,7 +331,7 @@ class Builder:
         self.transfers = Transfers(problem, self.model)
         self.order = chain(problem)
         self.groups = group_layers(problem, num_groups)
-        self.cases = cases(problem)
+        self.cases = batch_splits(problem)
         # bytes per sample between neighbours in the chain, by the second one
         self._links: dict[int, list[int]] = {}
         for source, target, size_bytes in self.transfers.edges:
@@ -340,7 +340,7 @@ class Builder:
 
     def pairs(self) -> list[Pair]:
         """Return the turns of the outer loop."""
-        by_count: dict[int, Case] = {}
+        by_count: dict[int, BatchSplit] = {}
         for case in self.cases:
             by_count.setdefault(case.num_micro_batches, case)
         full, idle = [], []
@@ -361,7 +361,7 @@ class Builder:
                     idle.append(pair)
         return full or idle
 
-    def _pool(self, case: Case) -> list[Strategy]:
+    def _pool(self, case: BatchSplit) -> list[Strategy]:
         zero = [3] if 3 in self.problem.job.zero else []
         found = case_strategies(self.problem, case)
         return plainest(self.problem, found, zero)
@@ -425,7 +425,7 @@ class Builder:
         )
 
     def _terms(
-        self, case: Case, group: tuple[int, int], strategy: Strategy
+        self, case: BatchSplit, group: tuple[int, int], strategy: Strategy
     ) -> tuple[int, int, int] | None:
         """Return (passes, static bytes, kept bytes) of a group."""
         passes = sync = static_bytes = kept_bytes = 0
@@ -444,7 +444,7 @@ class Builder:
         self,
         start: int,
         block: Block,
-        case: Case,
+        case: BatchSplit,
         before: Strategy,
         after: Strategy,
     ) -> int:

@@ -25,7 +25,7 @@ from result_files import write_rows
 from baselines.common import even_split, make_plan
 from nest.cost.model import CostModel
 from nest.cost.score import score
-from nest.cost.space import cases, strategies
+from nest.cost.space import batch_splits, strategies
 from nest.errors import InvalidPlanError
 from nest.fit import with_memory
 from nest.hardware import parse_cluster
@@ -106,7 +106,7 @@ def uniform_plans(problem: Problem) -> list[tuple[int, int]]:
     num_devices = problem.cluster.num_devices
     num_layers = len(problem.graph.layers)
     found = []
-    for case in cases(problem):
+    for case in batch_splits(problem):
         for strategy in strategies(problem, case.micro_batch):
             used = case.replicas * strategy.devices
             num_stages = num_devices // used

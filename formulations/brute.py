@@ -18,9 +18,13 @@ from typing import ClassVar, NamedTuple
 from nest.cost.model import CostModel
 from nest.cost.schedules import schedule_of
 from nest.cost.score import score
-from nest.cost.space import Case as BatchSplit
-from nest.cost.space import Runtime, runtimes, strategies
-from nest.cost.space import cases as batch_splits
+from nest.cost.space import (
+    BatchSplit,
+    Runtime,
+    batch_splits,
+    runtimes,
+    strategies,
+)
 from nest.errors import InvalidOptionError, UnsupportedProblemError
 from nest.ir.plan import OVERLAP, Plan, Stage, Strategy
 from nest.ir.problem import Problem

@@ -16,9 +16,7 @@ from typing import ClassVar, NamedTuple
 from formulations.graph import GraphFacts
 from nest.cost.model import CostModel
 from nest.cost.schedules import SCHEDULES
-from nest.cost.space import Case as BatchSplit
-from nest.cost.space import cases as batch_splits
-from nest.cost.space import stage_counts, strategies
+from nest.cost.space import BatchSplit, batch_splits, stage_counts, strategies
 from nest.ir.plan import Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import Deadline

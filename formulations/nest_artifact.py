@@ -20,7 +20,7 @@ from formulations.common import (
 )
 from nest.audits.nest_artifact.rules import artifact_rules
 from nest.cost.model import CostModel
-from nest.cost.space import Case as BatchSplit
+from nest.cost.space import BatchSplit
 from nest.ir.plan import Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import Deadline

@@ -20,7 +20,7 @@ from msgspec import structs
 
 from nest.cost.model import CostModel
 from nest.cost.rules import get_rules
-from nest.cost.space import cases, strategies
+from nest.cost.space import batch_splits, strategies
 from nest.errors import InvalidOptionError
 from nest.ir.io import plan_to_json, problem_hash
 from nest.ir.problem import Problem
@@ -235,7 +235,7 @@ def most_memory_bytes(problem: Problem) -> int:
     """
     model = CostModel(problem)
     layers = problem.graph.layers
-    found = cases(problem)
+    found = batch_splits(problem)
     inflight = len(layers) + max(problem.job.virtual_stages) * max(
         (case.num_micro_batches for case in found), default=0
     )

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from nest.cost.axes import AXES
-from nest.cost.space import cases, max_stages, stage_counts, strategies
+from nest.cost.space import batch_splits, max_stages, stage_counts, strategies
 from nest.errors import InvalidOptionError, UnknownNameError
 from nest.ir.plan import RECOMPUTE
 from nest.ir.problem import Problem
@@ -168,7 +168,7 @@ def choices(problem: Problem) -> dict[str, tuple[Value, ...]]:
     """
     found: dict[str, set[Any]] = {name: set() for name in SETTINGS}
     known: dict[int, list[Any]] = {}
-    for case in cases(problem):
+    for case in batch_splits(problem):
         size = case.micro_batch
         if size not in known:
             known[size] = strategies(problem, size)
@@ -263,7 +263,7 @@ def _check_pin(
         if name == "pp" and problem.job.pipeline_parallel is None:
             layers = len(problem.graph.layers)
             most = max(
-                (max_stages(problem, case) for case in cases(problem)),
+                (max_stages(problem, case) for case in batch_splits(problem)),
                 default=0,
             )
             raise InvalidOptionError(
@@ -294,7 +294,7 @@ def _apply(
 
 def _is_possible(problem: Problem) -> bool:
     """Whether some case has a strategy and room for its stages."""
-    for case in cases(problem):
+    for case in batch_splits(problem):
         counts = stage_counts(problem, case)
         if counts and any(
             counts[0] * strategy.devices <= case.devices

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from nest.cost.model import CostModel
 from nest.cost.score import score
-from nest.cost.space import cases, strategies
+from nest.cost.space import batch_splits, strategies
 from nest.ir import (
     Activations,
     Cluster,
@@ -455,7 +455,7 @@ def count_plans(problem: Problem) -> int:
         chains.append(ways.get(closed[-1], 0))
     uniform = problem.preset != "standard"
     total = 0
-    for case in cases(problem):
+    for case in batch_splits(problem):
         widths = [s.devices for s in strategies(problem, case.micro_batch)]
         fits = {case.devices: 1}
         for number, cuts in enumerate(chains, 1):
@@ -482,7 +482,7 @@ def _count_layer_plans(problem: Problem, closed: list[int]) -> int:
         if mask & ~larger == 0 and larger != mask
     ]
     total = 0
-    for case in cases(problem):
+    for case in batch_splits(problem):
         widths = Counter(
             s.devices for s in strategies(problem, case.micro_batch)
         )
@@ -569,7 +569,7 @@ def random_plan(draw: Draw, problem: Problem) -> Plan | None:
     strategy. ``None`` if the drawn pieces do not go together.
     """
     model = CostModel(problem)
-    choices = cases(problem)
+    choices = batch_splits(problem)
     if not choices:
         return None
     case = draw(st.sampled_from(choices))

@@ -312,13 +312,13 @@ def warn_if_foreign(problem: Problem, plan: Plan) -> None:
 
 def _describe(problem: Problem) -> list[tuple[str, str]]:
     from nest.cost.model import CostModel
-    from nest.cost.space import cases, strategies
+    from nest.cost.space import batch_splits, strategies
     from nest.ir.io import problem_hash
     from nest.units import format_bytes
 
     CostModel(problem)  # refuses a problem whose preset does not fit
     graph, cluster, job = problem.graph, problem.cluster, problem.job
-    found = cases(problem)
+    found = batch_splits(problem)
     rows = [
         ("problem", problem.name),
         ("hash", problem_hash(problem)),

@@ -26,7 +26,7 @@ from nest.topology.protocol import Block, Network
 if TYPE_CHECKING:
     from nest.cost.groups import GroupKeys
     from nest.cost.model import CostModel
-    from nest.cost.space import Case, Runtime
+    from nest.cost.space import BatchSplit, Runtime
     from nest.cost.terms import LayerPrices, LayerTerms, WeightSizes
 
 #: Layers of a stage with their strategies, sources first.
@@ -48,7 +48,7 @@ class Pipeline:
     """
 
     plan: Plan
-    split: Case
+    split: BatchSplit
     runtime: Runtime
     schedule: Schedule
     members: Sequence[Members]

@@ -13,11 +13,11 @@ from nest.cost.model import CostModel, LayerTerms
 from nest.cost.rules import Loads, Members, Pipeline, hidden_sync
 from nest.cost.schedules import InFlight, schedule_of
 from nest.cost.space import (
-    Case,
-    make_case,
+    BatchSplit,
+    make_split,
     runtime_of,
-    why_not_case,
     why_not_runtime,
+    why_not_split,
     why_not_stages,
 )
 from nest.cost.verdict import BlockScore, MemoryScore, Score, StageScore
@@ -103,7 +103,7 @@ def lay_out(problem: Problem, plan: Plan, model: CostModel) -> Pipeline:
         If the plan does not belong to the problem, see :func:`score`.
     """
     members = _locate(problem, plan)
-    split = make_case(problem, plan.replicas, plan.micro_batch)
+    split = make_split(problem, plan.replicas, plan.micro_batch)
     _check_counts(problem, plan, model, split)
     _check_costs(plan, members, model)
     return Pipeline(
@@ -286,9 +286,9 @@ def _locate(problem: Problem, plan: Plan) -> list[Members]:
 
 
 def _check_counts(
-    problem: Problem, plan: Plan, model: CostModel, split: Case
+    problem: Problem, plan: Plan, model: CostModel, split: BatchSplit
 ) -> None:
-    reason = why_not_case(problem, plan.replicas, plan.micro_batch)
+    reason = why_not_split(problem, plan.replicas, plan.micro_batch)
     if reason is not None:
         raise InvalidPlanError(f"{reason}; choose another value")
     reason = why_not_runtime(problem, plan, split.num_micro_batches)

@@ -28,7 +28,7 @@ from nest.ir.problem import Problem
 from nest.units import ceil_div
 
 
-class Case(NamedTuple):
+class BatchSplit(NamedTuple):
     """One choice of replicas and micro-batch.
 
     Attributes
@@ -128,7 +128,7 @@ def why_not_runtime(
     return None
 
 
-def why_not_case(
+def why_not_split(
     problem: Problem, replicas: int, micro_batch: int
 ) -> str | None:
     """Return which counting rule forbids ``(R, B)``, or ``None``."""
@@ -155,9 +155,11 @@ def why_not_case(
     return None
 
 
-def make_case(problem: Problem, replicas: int, micro_batch: int) -> Case:
+def make_split(
+    problem: Problem, replicas: int, micro_batch: int
+) -> BatchSplit:
     """Return the case of a legal ``(R, B)``."""
-    return Case(
+    return BatchSplit(
         replicas,
         micro_batch,
         ceil_div(problem.job.global_batch, replicas * micro_batch),
@@ -165,13 +167,13 @@ def make_case(problem: Problem, replicas: int, micro_batch: int) -> Case:
     )
 
 
-def cases(problem: Problem) -> list[Case]:
+def batch_splits(problem: Problem) -> list[BatchSplit]:
     """Return every legal ``(R, B)``, ordered by ``R`` and then ``B``."""
     return [
-        make_case(problem, replicas, micro_batch)
+        make_split(problem, replicas, micro_batch)
         for replicas in range(1, problem.cluster.num_devices + 1)
         for micro_batch in sorted(problem.job.micro_batches)
-        if why_not_case(problem, replicas, micro_batch) is None
+        if why_not_split(problem, replicas, micro_batch) is None
     ]
 
 
@@ -265,12 +267,12 @@ def _experts_left(dp: int, degrees: dict[str, Any]) -> int:
     return ranks % int(degrees[EXPERT_AXIS.name])
 
 
-def max_stages(problem: Problem, case: Case) -> int:
+def max_stages(problem: Problem, case: BatchSplit) -> int:
     """Return the most stages a plan can have: one layer and device each."""
     return min(len(problem.graph.layers), case.devices)
 
 
-def stage_counts(problem: Problem, case: Case) -> list[int]:
+def stage_counts(problem: Problem, case: BatchSplit) -> list[int]:
     """Return the numbers of stages that a plan can have, ascending."""
     allowed = problem.job.pipeline_parallel
     return [

@@ -17,7 +17,7 @@ import numpy as np
 
 from nest.cost.model import CostModel
 from nest.cost.score import score
-from nest.cost.space import cases
+from nest.cost.space import batch_splits
 from nest.ir.plan import Plan, Stage
 from nest.search.bounds import Places, Target
 from nest.search.closed_sets import ClosedSets
@@ -125,7 +125,7 @@ def open_splits(
     shapes = StageShapes(model, sets)
     terms: dict[int, BatchTerms] = {}
     found = []
-    for split in cases(model.problem):
+    for split in batch_splits(model.problem):
         if deadline.passed:
             raise OutOfTimeError
         if split.micro_batch not in terms:

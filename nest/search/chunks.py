@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from nest.cost.model import CostModel, LayerTerms
 from nest.cost.schedules import schedule_of
-from nest.cost.space import Case
+from nest.cost.space import BatchSplit
 from nest.cost.transfers import passing_bytes
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.search.dominance import non_dominated
@@ -98,7 +98,7 @@ class Uniform:
     """A case and the strategy of all blocks."""
 
     layers: LayerOrder
-    case: Case
+    case: BatchSplit
     strategy: Strategy
 
     @property

@@ -26,7 +26,7 @@ import numpy as np
 
 from nest.cost.model import Block, CostModel
 from nest.cost.score import score
-from nest.cost.space import cases, strategies
+from nest.cost.space import batch_splits, strategies
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.search.chunks import Cutter, LayerOrder, Shape, Uniform
@@ -155,7 +155,7 @@ def uniform_choices(layers: LayerOrder) -> Iterator[Item]:
     """Yield every case and strategy, estimated without communication."""
     problem = layers.model.problem
     virtual = virtual_stages(problem)
-    for case in cases(problem):
+    for case in batch_splits(problem):
         for strategy in strategies(problem, case.micro_batch):
             if any(
                 layers.model.available(layer, strategy, case.micro_batch)

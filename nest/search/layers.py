@@ -19,7 +19,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from nest.cost.model import CostModel
-from nest.cost.space import Case
+from nest.cost.space import BatchSplit
 from nest.ir.plan import Plan, Strategy
 from nest.search.best import (
     ALONE,
@@ -88,7 +88,7 @@ class LayerStages(StageOptions):
     :meth:`_relaxed`.
     """
 
-    def __init__(self, terms: BatchTerms, split: Case) -> None:
+    def __init__(self, terms: BatchTerms, split: BatchSplit) -> None:
         super().__init__(terms, split)
         self._sizes = np.unique(terms.devices[self.usable]).tolist()
         self._of_size = {

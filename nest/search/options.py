@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from nest.cost.model import Block, CostModel, LayerTerms
 from nest.cost.schedules import SCHEDULES
-from nest.cost.space import Case, max_stages, stage_counts, strategies
+from nest.cost.space import BatchSplit, max_stages, stage_counts, strategies
 from nest.ir.plan import Strategy
 from nest.search.closed_sets import ClosedSets
 from nest.search.dominance import drop_neighbours
@@ -380,7 +380,7 @@ class StageOptions:
         Replicas, micro-batch, micro-batches and devices per replica.
     """
 
-    def __init__(self, terms: BatchTerms, split: Case) -> None:
+    def __init__(self, terms: BatchTerms, split: BatchSplit) -> None:
         self.terms, self.split = terms, split
         self.shapes, self.model = terms.shapes, terms.model
         problem = self.model.problem

@@ -12,7 +12,7 @@ from baselines.alpa_intra import max_n_succ, submesh_sizes
 from baselines.common import front_terms, node_size
 from nest.cost.model import Block, CostModel
 from nest.cost.score import score
-from nest.cost.space import cases, strategies
+from nest.cost.space import batch_splits, strategies
 from nest.ir import Plan, Problem
 from nest.solvers.base import SolveOptions, SolverOutput
 from tests.properties.profiles import examples
@@ -28,7 +28,7 @@ def own_objective(problem: Problem, plan: Plan) -> int:
     model = CostModel(problem)
     (case,) = [
         case
-        for case in cases(problem)
+        for case in batch_splits(problem)
         if (case.replicas, case.micro_batch)
         == (plan.replicas, plan.micro_batch)
     ]
@@ -88,7 +88,7 @@ def least_objective(problem: Problem) -> int | None:
     zero = 1 if 1 in job.zero else min(job.zero)
     flags = {"none", "full"} & set(job.recompute) or set(job.recompute)
     best = None
-    for case, flag in itertools.product(cases(problem), sorted(flags)):
+    for case, flag in itertools.product(batch_splits(problem), sorted(flags)):
         if case.replicas > 1:
             continue
         usable = [

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from bench.phaze_schedule import Cores, Operator, schedule
 from nest.cost.model import Block, CostModel
-from nest.cost.space import cases, strategies
+from nest.cost.space import batch_splits, strategies
 from nest.ir import Problem
 from nest.solvers.base import SolveOptions
 from nest.solvers.registry import get_solver
@@ -105,7 +105,7 @@ def least_step_ns(problem: Problem) -> float:
     plans = list(pipelines(problem))
     layers = range(len(problem.graph.layers))
     best = math.inf
-    for case in cases(problem):
+    for case in batch_splits(problem):
         listed = [
             s
             for s in strategies(problem, case.micro_batch)

@@ -8,7 +8,7 @@ from baselines.downsets import Stages
 from baselines.piper import Program, make_ways
 from nest.cost.model import CostModel
 from nest.cost.score import score
-from nest.cost.space import cases
+from nest.cost.space import batch_splits
 from nest.ir import Problem
 from nest.solvers.base import Deadline
 from nest.units import ceil_div
@@ -72,7 +72,7 @@ def least_load(program: Program) -> float:
 def check_optimum(problem: Problem) -> None:
     model = CostModel(problem)
     stages = Stages(problem)
-    for case in cases(problem):
+    for case in batch_splits(problem):
         deadline = Deadline(None)
         ways = make_ways(model, stages, case, deadline)
         allowed = problem.job.pipeline_parallel

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from nest.cost.space import cases, max_stages, strategies
+from nest.cost.space import batch_splits, max_stages, strategies
 from nest.ir import Problem
 from nest.solvers.base import Status
 from tests.properties import test_piper
@@ -36,7 +36,8 @@ def some(draw: Draw, values: list[Any]) -> tuple[Any, ...]:
 def draw_stages(draw: Draw, problem: Problem) -> Problem:
     """Allow some numbers of stages, more of them often than one can have."""
     most = max(
-        (max_stages(problem, case) for case in cases(problem)), default=1
+        (max_stages(problem, case) for case in batch_splits(problem)),
+        default=1,
     )
     counts = some(draw, list(range(1, most + 2)))
     if draw(st.booleans()):

@@ -20,7 +20,7 @@ from baselines.common import (
     why_not_alike,
     why_not_turns,
 )
-from nest.cost.space import Case
+from nest.cost.space import BatchSplit
 from nest.errors import InvalidOptionError
 from nest.ir import Graph, Layer, Strategy
 from nest.solvers.base import SolveOptions
@@ -198,7 +198,7 @@ def test_micro_batches_in_flight(
     schedule: str, stages_left: int, expected: int
 ) -> None:
     problem = two_layers(schedule=schedule)
-    assert in_flight(problem, Case(1, 1, 4, 8), stages_left) == expected
+    assert in_flight(problem, BatchSplit(1, 1, 4, 8), stages_left) == expected
 
 
 def test_strategies_of_a_case_have_their_devices() -> None:
@@ -207,7 +207,7 @@ def test_strategies_of_a_case_have_their_devices() -> None:
     found = {
         devices: [str(s) for s in case_strategies(problem, case)]
         for devices in (1, 2, 4)
-        for case in [Case(1, 2, 2, devices)]
+        for case in [BatchSplit(1, 2, 2, devices)]
     }
     assert sorted(found[1]) == ["single"]
     assert sorted(found[2]) == ["dp2", "single", "tp2"]

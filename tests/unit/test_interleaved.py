@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from nest.cost.model import CostModel
 from nest.cost.schedules import schedule_of
 from nest.cost.score import score
-from nest.cost.space import make_case
+from nest.cost.space import make_split
 from nest.errors import InvalidPlanError
 from nest.ir import Activations, Strategy
 from nest.search import chunks, interleaved
@@ -295,7 +295,7 @@ def ways_to_cut(draw):
     )
     uniform = chunks.Uniform(
         chunks.LayerOrder.of(CostModel(problem)),
-        make_case(problem, replicas, 1),
+        make_split(problem, replicas, 1),
         Strategy(tp=width),
     )
     shape = chunks.Shape(blocks, virtual)

@@ -20,7 +20,7 @@ from bench.phaze_schedule import (
 )
 from nest.cost.model import CostModel
 from nest.cost.score import score
-from nest.cost.space import cases
+from nest.cost.space import batch_splits
 from nest.errors import InvalidProblemError
 from nest.ir import Activations, LayerKind, Problem
 from nest.solvers.base import Limit, Progress, SolveOptions, Status
@@ -185,7 +185,7 @@ def test_the_largest_number_in_flight():
     """100 + (s-1) 100 <= 350; with recomputation 100 + (s-1) 7 <= 350."""
     problem = pair(7, memory_bytes=350, recompute=("none", "full"))
     model, stages = CostModel(problem), Stages(problem)
-    (case,) = cases(problem)
+    (case,) = batch_splits(problem)
     plain, recomputing = settings(model, case)
     # stages: a alone, a and b, b alone
     found = [

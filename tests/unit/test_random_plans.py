@@ -18,7 +18,7 @@ from baselines.random_plans import (
 )
 from nest.cost.model import CostModel
 from nest.cost.score import score
-from nest.cost.space import cases
+from nest.cost.space import batch_splits
 from nest.ir import Problem, Strategy
 from nest.models import builtin
 from nest.solvers.base import Limit, Progress, SolveOptions, Status
@@ -147,7 +147,7 @@ def test_quick_look_at_the_memory(schedule: str) -> None:
         replicas=(1,),
     )
     room = Room(problem, CostModel(problem))
-    (case,) = cases(problem)
+    (case,) = batch_splits(problem)
     verdicts = []
     for stops in ((3,), (1, 3), (2, 3), (1, 2, 3)):
         stages = [

@@ -6,13 +6,13 @@ import pytest
 
 from nest.cost.model import CostModel
 from nest.cost.space import (
-    Case,
-    cases,
+    BatchSplit,
+    batch_splits,
     is_uniform,
-    make_case,
+    make_split,
     max_stages,
     strategies,
-    why_not_case,
+    why_not_split,
     why_not_strategy,
 )
 from nest.ir import Activations, Strategy
@@ -31,13 +31,13 @@ def test_cases_are_all_legal_replicas_and_micro_batches():
         global_batch=12,
         micro_batches=(3, 2),
     )
-    assert cases(problem) == [
-        Case(1, 2, 6, 5),
-        Case(1, 3, 4, 5),
-        Case(2, 2, 3, 2),
-        Case(2, 3, 2, 2),
-        Case(3, 2, 2, 1),
-        Case(4, 3, 1, 1),
+    assert batch_splits(problem) == [
+        BatchSplit(1, 2, 6, 5),
+        BatchSplit(1, 3, 4, 5),
+        BatchSplit(2, 2, 3, 2),
+        BatchSplit(2, 3, 2, 2),
+        BatchSplit(3, 2, 2, 1),
+        BatchSplit(4, 3, 1, 1),
     ]
 
 
@@ -50,12 +50,12 @@ def test_uneven_batches_round_the_count_up():
         micro_batches=(2,),
         uneven_batches=True,
     )
-    assert cases(problem) == [
-        Case(1, 2, 3, 3),
-        Case(2, 2, 2, 1),
-        Case(3, 2, 1, 1),
+    assert batch_splits(problem) == [
+        BatchSplit(1, 2, 3, 3),
+        BatchSplit(2, 2, 2, 1),
+        BatchSplit(3, 2, 1, 1),
     ]
-    assert make_case(problem, 2, 2) == Case(2, 2, 2, 1)
+    assert make_split(problem, 2, 2) == BatchSplit(2, 2, 2, 1)
 
 
 def test_no_case_may_be_left():
@@ -63,7 +63,7 @@ def test_no_case_may_be_left():
     problem = make_problem(
         {"a": make_cost()}, global_batch=6, micro_batches=(4,)
     )
-    assert cases(problem) == []
+    assert batch_splits(problem) == []
 
 
 @pytest.mark.parametrize(
@@ -87,11 +87,11 @@ def test_reasons_against_a_case(replicas, micro_batch, reason):
         micro_batches=(1, 2),
         replicas=(1, 2, 8),
     )
-    got = why_not_case(problem, replicas, micro_batch)
+    got = why_not_split(problem, replicas, micro_batch)
     assert got is not None
 
     assert re.fullmatch(reason, got)
-    assert why_not_case(problem, 1, 2) is None
+    assert why_not_split(problem, 1, 2) is None
 
 
 @pytest.mark.parametrize(
@@ -224,8 +224,8 @@ def test_activations_are_found_by_their_recompute():
 
 def test_max_stages_is_bounded_by_layers_and_devices():
     problem = make_problem({name: make_cost() for name in "abc"}, devices=8)
-    assert max_stages(problem, Case(1, 1, 1, 8)) == 3
-    assert max_stages(problem, Case(4, 1, 1, 2)) == 2
+    assert max_stages(problem, BatchSplit(1, 1, 1, 8)) == 3
+    assert max_stages(problem, BatchSplit(4, 1, 1, 2)) == 2
 
 
 def test_uniform_presets():

@@ -23,7 +23,7 @@ from baselines.uniap import (
     optimise,
 )
 from nest.cost.score import score
-from nest.cost.space import Case
+from nest.cost.space import BatchSplit
 from nest.ir import Activations, Graph, Layer, Problem, Strategy
 from nest.solvers.base import (
     Deadline,
@@ -61,7 +61,7 @@ def random_program(draw: random.Random, *, alike: bool) -> Program:
     """Return a program of a few groups and strategies."""
     size, choices = draw.randint(1, 5), draw.randint(1, 3)
     stages = draw.randint(1, min(3, size))
-    case = Case(1, 1, draw.randint(1, 6), 8)
+    case = BatchSplit(1, 1, draw.randint(1, 6), 8)
 
     def row(most: int) -> list[int]:
         return [draw.randint(0, most) for _ in range(choices)]
@@ -113,7 +113,7 @@ def enumerate_values(program: Program) -> list[int]:
 def by_hand(**changes: Any) -> Program:
     """Return three groups on two stages, two strategies, 4 micro-batches."""
     fields: dict[str, Any] = {
-        "pair": Pair(Case(1, 1, 4, 4), 2, 2),
+        "pair": Pair(BatchSplit(1, 1, 4, 4), 2, 2),
         "groups": [(0, 1), (1, 2), (2, 3)],
         "choices": [DP2, TP2],
         "passes": [[30, 20], [30, 20], [50, 70]],

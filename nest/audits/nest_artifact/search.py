@@ -17,7 +17,7 @@ import numpy as np
 
 from nest.audits.nest_artifact.rules import Edge, artifact_rules
 from nest.cost.model import Block, CostModel, LayerTerms
-from nest.cost.space import Case, cases, strategies
+from nest.cost.space import BatchSplit, batch_splits, strategies
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.search.closed_sets import ClosedSets
 from nest.search.options import INFINITE, Ints
@@ -53,8 +53,8 @@ def search(
     best = int(INFINITE) if upper is None else upper
     gpipe = model.problem.job.schedule == "gpipe"
     # Cases with the same memory share one program.
-    alike: dict[tuple[int, int | None], list[Case]] = {}
-    for case in cases(model.problem):
+    alike: dict[tuple[int, int | None], list[BatchSplit]] = {}
+    for case in batch_splits(model.problem):
         inflight = case.num_micro_batches if gpipe else None
         alike.setdefault((case.micro_batch, inflight), []).append(case)
     for (micro_batch, inflight), group in alike.items():
@@ -306,7 +306,7 @@ class Program:
         return True
 
     def best(
-        self, group: Sequence[Case], upper: int
+        self, group: Sequence[BatchSplit], upper: int
     ) -> tuple[int, Plan] | None:
         """Return the best step time below ``upper`` and its plan."""
         n = self.strategy.devices
@@ -322,7 +322,7 @@ class Program:
                 if case.replicas * stages * n <= self._num_devices:
                     slots = case.num_micro_batches + stages - 1
                     choices.append((slots * worst, stages, case))
-        answer: tuple[int, int, int, Case] | None = None
+        answer: tuple[int, int, int, BatchSplit] | None = None
         for bound, stages, case in sorted(choices, key=lambda c: c[:2]):
             if bound >= upper:
                 break
@@ -336,7 +336,7 @@ class Program:
         step, stages, target, case = answer
         return step, self._plan(stages, target, case)
 
-    def _step_times(self, stages: int, case: Case) -> Ints:
+    def _step_times(self, stages: int, case: BatchSplit) -> Ints:
         """Return the step time for every choice of the first stage."""
         n = self.strategy.devices
         worst = self.loads[stages - 1][0]
@@ -355,7 +355,7 @@ class Program:
         times[reached] += self.rules.sync_constant(self.model, block)
         return times
 
-    def _plan(self, stages: int, target: int, case: Case) -> Plan:
+    def _plan(self, stages: int, target: int, case: BatchSplit) -> Plan:
         """Build a plan whose first stage is closed set ``target``."""
         cuts = [0, target]
         for left in range(stages - 1, 1, -1):

@@ -29,7 +29,7 @@ import numpy as np
 
 from nest.audits.piper.rules import piper_rules
 from nest.cost.model import CostModel
-from nest.cost.space import cases, stage_counts, strategies
+from nest.cost.space import batch_splits, stage_counts, strategies
 from nest.errors import UnsupportedProblemError
 from nest.ir.plan import Plan, Recompute, Stage, Strategy
 from nest.search.closed_sets import ClosedSets
@@ -74,7 +74,7 @@ def search(
     UnsupportedProblemError
         If sums of memory could pass 2**62 bytes.
     """
-    if not cases(model.problem):
+    if not batch_splits(model.problem):
         return SolverOutput(status=Status.INFEASIBLE)
     best = int(INFINITE) if upper is None else upper
     bound = 0
@@ -499,7 +499,7 @@ class Program:
         #: Allowed numbers of stages, ascending; ``None`` for all.
         self._allowed = None
         if problem.job.pipeline_parallel is not None:
-            (case,) = cases(problem)
+            (case,) = batch_splits(problem)
             self._allowed = stage_counts(problem, case)
         starts = np.arange(sets.count + 1)
         self._first_pair = np.searchsorted(sets.pair_source, starts)
