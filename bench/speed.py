@@ -1,11 +1,15 @@
-"""Wall time, CPU time and peak memory of whole ``nest solve`` processes.
+"""Wall time, CPU time and peak memory of whole ``nest`` processes.
 
-Runs ``nest solve`` as a user would, start-up included, one process at a time,
-on every instance of NEST's artifact (imported first) and on built-in
-problems, and compares the step time with the recorded optimum. Writes
+Runs ``nest`` as a user would, start-up included, one process at a time: on
+every instance of NEST's artifact (imported first), whose step time is held
+against the recorded optimum, and on the commands of :data:`COMMANDS`. Writes
 ``bench/results/speed.json`` and prints a table.
 
-    python bench/speed.py [--builtin NAME ...] [--repeat 1]
+    python bench/speed.py [--only TEXT ...] [--repeat 1] [--against DIR]
+
+With ``--against`` every command runs in another checkout too (by its own
+environment), in turn with this one. Answers must be the same, or it exits
+with 1; commands with ``--gap`` run here only.
 """
 
 from __future__ import annotations
@@ -27,8 +31,28 @@ DATA = ROOT.parent / "shared" / "data" / "nest-artifact"
 COMMAND = [sys.executable, "-m", "nest"]
 SAMPLE_S = 0.01
 
+_H100 = "--cluster h100x"
+#: What is measured besides NEST's instances.
+COMMANDS = (
+    "solve llama2-7b-8",
+    "solve llama2-7b-16",
+    "solve mixtral-8x7b-32",
+    "solve llama2-70b-64",
+    "solve gpt3-175b-64",
+    "solve gpt3-175b-256",
+    f"solve --model gpt3-175b {_H100}1024",
+    f"solve --model llama3-405b {_H100}16384",
+    f"solve --model megatron-1t {_H100}98304",
+    # A plan within 2 % of the best, proven.
+    f"solve --model gpt3-175b {_H100}128 --gap 0.02",
+    f"solve --model gpt3-175b {_H100}1024 --gap 0.02",
+    f"pareto --model gpt3-175b {_H100}256",
+)
 
-def measure(arguments: list[str]) -> dict[str, float | int]:
+
+def measure(
+    arguments: list[str], folder: Path = ROOT
+) -> dict[str, float | int]:
     """Run a command; wall and CPU seconds, peak RSS over the process tree.
 
     The peak is the largest sum of the resident sizes of all processes of the
@@ -39,7 +63,7 @@ def measure(arguments: list[str]) -> dict[str, float | int]:
     start = time.perf_counter()
     process = subprocess.Popen(
         arguments,
-        cwd=ROOT,
+        cwd=folder,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     )
@@ -151,37 +175,100 @@ def cells(row: dict[str, object]) -> str:
     """Return what every row measures as text, one column a figure."""
     error = row.get("relative_error")
     text = f"{error:.1e}" if isinstance(error, float) else ""
+    before = ""
+    if "wall_s_before" in row:
+        same = "same" if row["same_answer"] else "OTHER"
+        before = (
+            f"  before {row['wall_s_before']:7.2f} s "
+            f"{row['peak_rss_mb_before']} MB, {same} answer"
+        )
     return (
         f"{row['status']:10} {row['wall_s']:7.2f} {row['cpu_s']:7.2f} "
-        f"{row['peak_rss_mb']:5} {text:>10}"
+        f"{row['peak_rss_mb']:5} {text:>10}{before}"
     )
+
+
+def run(
+    command: str, python: str, folder: Path, answer: Path
+) -> dict[str, object]:
+    """Run a command of a checkout once; its figures and its answer."""
+    words = command.split()
+    if words[0] == "solve":
+        words += ["--solver", "dp"]
+    answer.unlink(missing_ok=True)
+    figures = measure(
+        [python, "-m", "nest", *words, "--json", str(answer)], folder
+    )
+    document = json.loads(answer.read_text())
+    if words[0] == "pareto":
+        points = [
+            [point["memory_bytes"], point["step_time_ns"]]
+            for point in document["points"]
+        ]
+        found = {"status": f"{len(points)} points", "answer": points}
+    else:
+        cell = document["cells"][0]
+        found = {"status": cell["status"], "answer": cell["step_time_ns"]}
+    return {"problem": command, **found, **figures}
+
+
+def command_rows(
+    commands: list[str], repeat: int, against: Path | None, folder: Path
+) -> list[dict[str, object]]:
+    """Run commands, here and perhaps elsewhere; the fastest runs of each."""
+    rows = []
+    for command in commands:
+        here, there = [], []
+        for _ in range(repeat):
+            here.append(
+                run(command, sys.executable, ROOT, folder / "here.json")
+            )
+            if against is not None and "--gap" not in command:
+                python = str(against / ".venv" / "bin" / "python")
+                there.append(
+                    run(command, python, against, folder / "there.json")
+                )
+        row = min(here, key=lambda run: run["wall_s"])
+        if there:
+            before = min(there, key=lambda run: run["wall_s"])
+            row["wall_s_before"] = before["wall_s"]
+            row["peak_rss_mb_before"] = before["peak_rss_mb"]
+            row["same_answer"] = row["answer"] == before["answer"]
+        if row["status"].endswith("points"):
+            del row["answer"]
+        rows.append(row)
+        print(f"{row['problem']:50} {cells(row)}", flush=True)
+    return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--builtin",
-        nargs="*",
-        default=["llama2-7b-8", "gpt3-175b-64", "gpt3-175b-256"],
-    )
+    parser.add_argument("--only", nargs="*", default=[""])
     parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--against", type=Path)
     options = parser.parse_args()
     rows: list[dict[str, object]] = []
+    print(f"{'command':50} {HEADS}")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        if DATA.is_dir():
+        if options.only != [""]:
+            pass
+        elif DATA.is_dir():
             rows += artifact_rows(folder, options.repeat)
+            for row in rows:
+                print(f"{row['problem']:50} {cells(row)}")
         else:
             print(f"skipped NEST's instances: no {DATA.name} data")
-        for problem in options.builtin:
-            rows.append(
-                {"problem": problem}
-                | solve(problem, folder / "answer.json", options.repeat)
-            )
-    print(f"{'problem':40} {HEADS}")
-    for row in rows:
-        print(f"{row['problem']:40} {cells(row)}")
-    write_rows("speed", rows)
+        commands = [
+            command
+            for command in COMMANDS
+            if any(text in command for text in options.only)
+        ]
+        rows += command_rows(commands, options.repeat, options.against, folder)
+    if options.only == [""]:
+        write_rows("speed", rows)
+    if not all(row.get("same_answer", True) for row in rows):
+        sys.exit("an answer differs from the other checkout's")
 
 
 if __name__ == "__main__":

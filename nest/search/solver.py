@@ -40,6 +40,7 @@ class DpSolver:
         exact=True,
         anytime=True,
         warm_start=True,
+        parallel=True,
         method="dynamic program over (closed set, offset, stages left)",
         searches=frozenset({"granularity"}),
         requires=("numpy",),
