@@ -45,11 +45,15 @@ from nest.solvers.base import (
 )
 from nest.units import ceil_div
 
-#: Guesses at the best step time, as multiples of the least bound.
-GUESSES = (1.1, 1.3, 1.7, 3.0, 10.0)
+#: Guesses at the best step time, as multiples of the least bound by then.
+GUESSES = (1.15, 1.3, 2.0, 10.0)
+
+#: A path that is not better by this fraction of the time known is not priced:
+#: places only make it slower.
+WORTH_PRICING = 256
 
 #: Stages in pipeline order: closed sets ``a`` and ``b``, strategy, devices.
-Stages = list[tuple[int, int, int, int]]
+Stages = Sequence[tuple[int, int, int, int]]
 
 ALONE = SolveOptions()
 
@@ -140,7 +144,6 @@ def open_splits(
 def make_plan(options: StageOptions, stages: Stages) -> Plan:
     """Turn closed sets and strategies into a plan."""
     problem, member = options.model.problem, options.shapes.sets.member
-    order = problem.graph.topological_order()
     made = []
     for source, target, chosen, devices in stages:
         inside = member[target] & ~member[source]
@@ -149,7 +152,9 @@ def make_plan(options: StageOptions, stages: Stages) -> Plan:
         made.append(
             Stage(
                 layers=tuple(
-                    problem.graph.layers[i].id for i in order if inside[i]
+                    problem.graph.layers[i].id
+                    for i in options.shapes.order
+                    if inside[i]
                 ),
                 devices=devices,
                 strategy=strategies[0] if alike else None,
@@ -216,11 +221,20 @@ def bound_paths(
 
 
 def guesses(items: Sequence[OpenSplit]) -> Iterator[int]:
-    """Yield guesses above the best step time, the last one infinite."""
-    least = min((item.bound for item in items), default=0)
+    """Yield guesses above the best step time, the last one infinite.
+
+    Bounds of the splits may rise between them.
+    """
     for guess in GUESSES:
+        least = min((item.bound for item in items), default=0)
         yield int(guess * least) + 1
     yield int(INFINITE)
+
+
+def promising(options: StageOptions, path: Path, known: int) -> bool:
+    """Whether the plan of a path may well be faster than what is known."""
+    time = path.total + options.extra_slots * path.worst
+    return time < known - known // WORTH_PRICING
 
 
 class EnoughError(Exception):
@@ -262,6 +276,7 @@ class BestSearch:
         self.options = options
         self.capacity = model.problem.cluster.memory_bytes()
         self.open: list[OpenSplit] = []
+        self._tried: set[object] = set()
         self._tell: Callable[[object], object] = self._take
 
     def run(self) -> SolverOutput:
@@ -383,7 +398,9 @@ class BestSearch:
 
     def _offer_path(self, options: StageOptions, path: Path) -> None:
         """Take the plan of a path if it may be better than the best."""
-        if path.total + options.extra_slots * path.worst < self.best:
+        key = (options.split, path.stages)
+        if promising(options, path, self.best) and key not in self._tried:
+            self._tried.add(key)
             self._offer(make_plan(options, path.stages))
 
     # Then proofs

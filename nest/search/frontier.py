@@ -35,6 +35,7 @@ from nest.search.best import (
     make_plan,
     merged,
     open_splits,
+    promising,
 )
 from nest.search.bounds import Places, Target
 from nest.search.closed_sets import ClosedSets
@@ -230,6 +231,7 @@ class FrontierSearch:
         self.model, self.sets = model, sets
         self.deadline, self.say = deadline, say
         self.workers = workers
+        self._tried: set[object] = set()
         self._tell: Callable[[object], object] = self._take
         self.capacity = model.problem.cluster.memory_bytes()
         self.staircase = Staircase()
@@ -387,8 +389,10 @@ class FrontierSearch:
             return min(guess, self.staircase.least_time(floor))
 
         def offer(options: StageOptions, path: Path) -> None:
-            time = path.total + options.extra_slots * path.worst
-            if time < self.staircase.least_time(path.memory_bytes):
+            known = self.staircase.least_time(path.memory_bytes)
+            key = (options.split, path.stages)
+            if promising(options, path, known) and key not in self._tried:
+                self._tried.add(key)
                 self._add(options, path.stages)
 
         return bound_paths(item, cap, upper, offer, found)

@@ -48,6 +48,8 @@ class StageShapes:
 
     Attributes
     ----------
+    order
+        Positions of the layers, sources first.
     representatives
         One layer per kind: layers of a kind cost the same.
     kind_counts
@@ -68,6 +70,7 @@ class StageShapes:
     def __init__(self, model: CostModel, sets: ClosedSets) -> None:
         self.model, self.sets = model, sets
         layers = model.problem.graph.layers
+        self.order = model.problem.graph.topological_order()
         first: dict[str, int] = {}
         for position, layer in enumerate(layers):
             first.setdefault(layer.kind, position)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -39,6 +40,12 @@ FINE = 100
 #: How often the interval of the least largest load is halved.
 HALVINGS = 7
 
+#: No cost of a path is larger.
+EVERYTHING = int(INFINITE) - 1
+
+#: So many costs of all sets are remembered.
+REMEMBERED = 16
+
 #: How many prices of a device are tried for one interval.
 PRICES = 4
 
@@ -52,11 +59,30 @@ class Path:
     ``memory_bytes`` what the fullest device holds.
     """
 
-    stages: list[tuple[int, int, int, int]]
+    stages: tuple[tuple[int, int, int, int], ...]
     total: int
     worst: int
     devices: int
     memory_bytes: int
+
+
+class Costs(NamedTuple):
+    """Least costs of paths.
+
+    Attributes
+    ----------
+    behind
+        From every set on, by number of stages; :data:`INFINITE` where there
+        is no path.
+    tables
+        Of every shape in use, by number of stages left less one.
+    cost
+        Of every lean option.
+    """
+
+    behind: list[Ints]
+    tables: list[Ints]
+    cost: Ints
 
 
 @dataclass(frozen=True)
@@ -110,58 +136,60 @@ class Paths:
         #: What paths use: no option that another one beats.
         self.lean, self._lean_fit = self.found.take(order), self.fit[order]
         self._first_row = np.flatnonzero(np.diff(self.lean.shape, prepend=-1))
-        self._present = self.lean.shape[self._first_row]
-        source = self.sets.pair_source
-        self._first_pair = np.searchsorted(
-            source, np.arange(self.sets.count + 1)
+        shape = self.lean.shape[self._first_row]
+        row = np.full(len(self.shapes), -1)
+        row[shape] = np.arange(len(shape))
+        row = row[self.shapes.of_pair]
+        #: Pairs with some option, where its shape is in the tables, and
+        #: where the pairs of each source begin.
+        self._pairs = np.flatnonzero(row >= 0)
+        self._row = row[self._pairs]
+        self._source = self.sets.pair_source[self._pairs]
+        self._target = self.sets.pair_target[self._pairs]
+        self._first = np.searchsorted(
+            self._source, np.arange(self.sets.count + 1)
         )
-
-    def _table(
-        self, inflight: int, loads: int, price: int, most_load: int
-    ) -> Ints:
-        """Return the least cost of every shape that fits so many."""
-        lean = self.lean
-        usable = (self._lean_fit >= inflight) & (lean.load <= most_load)
-        cost = np.where(
-            usable, loads * lean.load + price * lean.size, INFINITE
-        )
-        table = np.full(len(self.shapes), INFINITE)
-        table[self._present] = np.minimum.reduceat(cost, self._first_row)
-        return table
+        self._known: dict[tuple[int, int, int, int], Costs] = {}
 
     def behind(
         self, loads: int, price: int, most_load: int, budget: int
-    ) -> list[Ints]:
-        """Return the least cost from every set on, by number of stages.
+    ) -> Costs:
+        """Return the least cost from every set on.
 
-        The cost is ``loads Σ τ + price Σ n``, and :data:`INFINITE` where
-        there is no path. Ends where more stages are of no use, or all costs
-        exceed the budget.
+        The cost is ``loads Σ τ + price Σ n``. Ends where more stages are of
+        no use, or all costs exceed the budget.
         """
-        sets, need = self.sets, 0
-        values = np.full(sets.count, INFINITE)
+        key = (loads, price, most_load, budget)
+        if key not in self._known:
+            if len(self._known) >= REMEMBERED:
+                self._known.clear()
+            self._known[key] = self._behind(*key)
+        return self._known[key]
+
+    def _behind(
+        self, loads: int, price: int, most_load: int, budget: int
+    ) -> Costs:
+        count, lean = self.sets.count, self.lean
+        cost = loads * lean.load + price * lean.size
+        cost[lean.load > most_load] = INFINITE
+        sources = np.flatnonzero(np.diff(self._first))
+        first = self._first[sources]
+        values = np.full(count, INFINITE)
         values[-1] = 0
         found, least = [values], values
+        tables: list[Ints] = []
+        needs: list[int] = []
         for stages in range(1, self.options.stage_counts[-1] + 1):
-            if self.options.need(stages) > need:
-                need = self.options.need(stages)
-                table = self._table(need, loads, price, most_load)
-                if stages == 1:
-                    # More stages left never make a shape usable.
-                    pairs = np.flatnonzero(
-                        table[self.shapes.of_pair] < INFINITE
-                    )
-                    if not len(pairs):
-                        break
-                    shape = self.shapes.of_pair[pairs]
-                    source = sets.pair_source[pairs]
-                    target = sets.pair_target[pairs]
-                    first = np.flatnonzero(np.diff(source, prepend=-1))
-                    sources = source[first]
-                cost = table[shape]
-            values = np.full(sets.count, INFINITE)
+            need = self.options.need(stages)
+            if not needs or need > needs[-1]:
+                fits = np.where(self._lean_fit >= need, cost, INFINITE)
+                table = np.minimum.reduceat(fits, self._first_row)
+                of_pair = table[self._row]
+            tables.append(table)
+            needs.append(need)
+            values = np.full(count, INFINITE)
             values[sources] = np.minimum.reduceat(
-                cost + found[-1][target], first
+                of_pair + found[-1][self._target], first
             )
             np.minimum(values, INFINITE, out=values)
             # Where numbers of stages are restricted, all of them count.
@@ -170,44 +198,38 @@ class Paths:
                 break
             found.append(values)
             least = np.minimum(least, values)
-        return found
+        return Costs(found, tables, cost)
 
-    def root(self, behind: list[Ints]) -> tuple[int, int]:
+    def root(self, costs: Costs) -> tuple[int, int]:
         """Return the least cost of a whole path, and its stages."""
         return min(
             (
-                (int(behind[count][0]), count)
+                (int(costs.behind[count][0]), count)
                 for count in self.options.stage_counts
-                if count < len(behind)
+                if count < len(costs.behind)
             ),
             default=(int(INFINITE), 0),
         )
 
-    def trace(
-        self, behind: list[Ints], loads: int, price: int, most_load: int
-    ) -> Path:
+    def trace(self, costs: Costs) -> Path:
         """Return the cheapest path; there must be one."""
-        sets = self.sets
-        _, count = self.root(behind)
+        _, count = self.root(costs)
         stages = []
         source = total = worst = devices = memory = 0
         for left in range(count, 0, -1):
             need = self.options.need(left)
-            table = self._table(need, loads, price, most_load)
-            pairs = slice(*self._first_pair[source : source + 2])
-            target = sets.pair_target[pairs]
-            cost = table[self.shapes.of_pair[pairs]] + behind[left - 1][target]
-            best = int(np.argmin(cost))
-            shape = self.shapes.of_pair[pairs][best]
-            rows = np.arange(
-                *np.searchsorted(self.lean.shape, [shape, shape + 1])
+            pairs = slice(*self._first[source : source + 2])
+            target, shape = self._target[pairs], self._row[pairs]
+            cost = costs.tables[left - 1][shape]
+            best = int(np.argmin(cost + costs.behind[left - 1][target]))
+            first = self._first_row[shape[best]]
+            # The first row that costs as much and fits.
+            row = first + int(
+                np.argmax(
+                    (costs.cost[first:] == cost[best])
+                    & (self._lean_fit[first:] >= need)
+                )
             )
-            rows = rows[
-                (self._lean_fit[rows] >= need)
-                & (self.lean.load[rows] <= most_load)
-            ]
-            cost = loads * self.lean.load[rows] + price * self.lean.size[rows]
-            row = int(rows[np.argmin(cost)])
             load, size = int(self.lean.load[row]), int(self.lean.size[row])
             stages.append(
                 (source, int(target[best]), int(self.lean.strategy[row]), size)
@@ -217,21 +239,20 @@ class Paths:
             devices += size
             kept = need * int(self.lean.kept_bytes[row])
             memory = max(memory, int(self.lean.fixed_bytes[row]) + kept)
-        return Path(stages, total, worst, devices, memory)
+        return Path(tuple(stages), total, worst, devices, memory)
 
-    def fewest_devices(self, most_load: int) -> list[Ints] | None:
+    def fewest_devices(self, most_load: int) -> Costs | None:
         """Return the devices from every set on; ``None`` if too many."""
         devices = self.options.split.devices
-        behind = self.behind(0, 1, most_load, devices)
-        return behind if self.root(behind)[0] <= devices else None
+        costs = self.behind(0, 1, most_load, devices)
+        return costs if self.root(costs)[0] <= devices else None
 
     def smallest(self) -> Path | None:
         """Return the plan of the fewest devices, if there is any plan."""
-        most_load = int(INFINITE) - 1
-        behind = self.fewest_devices(most_load) if len(self.lean) else None
-        if behind is None:
+        if not len(self.lean):
             return None
-        return self.trace(behind, 0, 1, most_load)
+        costs = self.fewest_devices(int(self.lean.load.max()))
+        return costs and self.trace(costs)
 
     def least_worst(self) -> int | None:
         """Return about the least ``max τ``; ``None`` if there is no plan.
@@ -272,21 +293,26 @@ class Paths:
             A lower bound on ``Σ τ``, its price, and the path of that price.
         """
         budget = self.options.split.devices
-        behind = self.fewest_devices(most_load)
-        if behind is None:
-            return
-        wide, narrow = None, self.trace(behind, 0, 1, most_load)
-        yield 0, 0, narrow
-        for _ in range(PRICES if price is None else 1):
-            price = price or 0
-            behind = self.behind(1, price, most_load, int(INFINITE) - 1)
-            path = self.trace(behind, 1, price, most_load)
-            yield self.root(behind)[0] - price * budget, price, path
+        wide = narrow = None
+        rounds = 1
+        if price is None:
+            costs = self.fewest_devices(most_load)
+            if costs is None:
+                return
+            rounds, price, narrow = PRICES, 0, self.trace(costs)
+            yield 0, 0, narrow
+        for _ in range(rounds):
+            costs = self.behind(1, price, most_load, EVERYTHING)
+            value, _ = self.root(costs)
+            if value >= INFINITE:
+                return
+            path = self.trace(costs)
+            yield value - price * budget, price, path
             if path.devices > budget:
                 wide = path
             else:
                 narrow = path
-            if wide is None or narrow.total <= wide.total:
+            if not wide or not narrow or narrow.total <= wide.total:
                 return
             new = (narrow.total - wide.total) // (
                 wide.devices - narrow.devices
@@ -295,29 +321,23 @@ class Paths:
                 return
             price = new
 
-    def front(
-        self, loads: int, price: int, most_load: int, left: Ints
-    ) -> Ints:
+    def front(self, costs: Costs, left: Ints) -> Ints:
         """Return the least cost up to every set.
 
         ``left`` is the least number of stages behind every set.
         """
-        sets, shapes = self.sets, self.shapes
-        left = left[sets.pair_target]
+        count = self.sets.count
+        left = left[self._target]
         cost = np.full(len(left), INFINITE)
-        # From M stages left on, the in-flight count is the same.
-        reachable = left < INFINITE
-        need = self.options.inflight(np.where(reachable, left, 0) + 1)
-        for number in np.unique(need[reachable]).tolist():
-            chosen = reachable & (need == number)
-            table = self._table(number, loads, price, most_load)
-            cost[chosen] = table[shapes.of_pair[chosen]]
-        values = np.full(sets.count, INFINITE)
+        reachable = np.flatnonzero(left < len(costs.tables))
+        tables = np.stack(costs.tables)
+        cost[reachable] = tables[left[reachable], self._row[reachable]]
+        values = np.full(count, INFINITE)
         values[0] = 0
-        bounds = self._first_pair.tolist()
-        for source in range(sets.count - 1):
-            pairs = slice(bounds[source], bounds[source + 1])
-            target = sets.pair_target[pairs]
+        first = self._first.tolist()
+        for source in range(count - 1):
+            pairs = slice(first[source], first[source + 1])
+            target = self._target[pairs]
             values[target] = np.minimum(
                 values[target], values[source] + cost[pairs]
             )
@@ -332,29 +352,25 @@ class Paths:
         """
         options, sets, shapes = self.options, self.sets, self.shapes
         budget, most_load = options.split.devices, interval.up_to
-        devices = self.fewest_devices(most_load)
-        assert devices is not None
+        devices = self.behind(0, 1, most_load, budget)
         left = np.full(sets.count, INFINITE)
-        for count in range(len(devices) - 1, -1, -1):
-            left[devices[count] < INFINITE] = count
+        for count in range(len(devices.behind) - 1, -1, -1):
+            left[devices.behind[count] < INFINITE] = count
         # (loads, price, what must be left) of every relaxation
         checks = [(0, 1, budget)]
         checks += [
             (1, price, upper - 1 + price * budget)
             for price in sorted({0, interval.price})
         ]
-        potentials: list[tuple[Ints, Ints, int]] = []
-        for loads, price, room in checks:
-            behind = devices
+        potentials = []
+        for loads, price, _ in checks:
+            costs = devices
             if loads:
-                behind = self.behind(
-                    loads, price, most_load, int(INFINITE) - 1
-                )
+                costs = self.behind(loads, price, most_load, EVERYTHING)
             potentials.append(
                 (
-                    self.front(loads, price, most_load, left),
-                    np.minimum.accumulate(behind, axis=0),
-                    room,
+                    self.front(costs, left),
+                    np.minimum.accumulate(costs.behind, axis=0),
                 )
             )
         rows = np.flatnonzero(self.found.load <= most_load)
@@ -370,10 +386,10 @@ class Paths:
 
         # First the best pair of every shape, then every pair.
         useful = np.ones(len(found), dtype=np.bool_)
-        for (loads, price, _), (front, least, room) in zip(
+        for (loads, price, room), (front, behind) in zip(
             checks, potentials, strict=True
         ):
-            around = front[sets.pair_source] + least[-1][sets.pair_target]
+            around = front[sets.pair_source] + behind[-1][sets.pair_target]
             best = np.minimum.reduceat(
                 around[shapes.pairs], shapes.first_pair[:-1]
             )
@@ -389,10 +405,10 @@ class Paths:
         most = options.most_behind(fit)[row]
         useful = np.ones(len(row), dtype=np.bool_)
         spans = []
-        for (loads, price, _), (front, least, room) in zip(
+        for (loads, price, room), (front, behind) in zip(
             checks, potentials, strict=True
         ):
-            back = least[np.minimum(most, len(least) - 1), target]
+            back = behind[np.minimum(most, len(behind) - 1), target]
             useful &= cost(loads, price)[row] + front[source] + back <= room
             spans.append((front[source], back))
         row, pair = row[useful], pair[useful]
