@@ -497,6 +497,62 @@ def test_least_in_flight_of_a_group(setting):
 
 
 @layerwise
+def test_a_slower_way_that_fits_more_micro_batches_counts(name):
+    """Layer a fits plain with two in flight, but three stages are better.
+
+    M = 4: with a recomputed 40 + 30 + 30 and 3 * 40 more; a | bc takes 30 +
+    60 + 3 * 60.
+    """
+    choices = (
+        Activations(kept_bytes=10),
+        Activations(recompute="full", kept_bytes=4),
+    )
+    problem = chain(
+        dict.fromkeys("abc", make_cost(10, 20, activations=choices)),
+        devices=3,
+        global_batch=4,
+        recompute=("none", "full"),
+        memory_bytes=20,
+    )
+    for output in (solve(name, problem), optima.search(problem)):
+        assert output.claimed_quanta == 220
+
+
+@layerwise
+def test_less_memory_may_come_with_a_larger_working_set(name):
+    """Layer a keeps 10 bytes and works with 50, or keeps 20; b 45 or 30.
+
+    Of 100 bytes the first leaves too little for b to keep 45, as it does
+    without 10 ns of recomputation.
+    """
+    problem = chain(
+        {
+            "a": make_cost(
+                10,
+                20,
+                activations=(
+                    Activations(kept_bytes=10, working_bytes=50),
+                    Activations(recompute="selective", kept_bytes=20),
+                ),
+            ),
+            "b": make_cost(
+                10,
+                20,
+                activations=(
+                    Activations(kept_bytes=45),
+                    Activations(
+                        recompute="selective", kept_bytes=30, extra_ns=10.0
+                    ),
+                ),
+            ),
+        },
+        recompute=("none", "selective"),
+        memory_bytes=100,
+    )
+    assert solve(name, problem).claimed_quanta == 2 * 60
+
+
+@layerwise
 def test_gpipe_waits_for_the_slowest_of_both_passes(name):
     """Layer b takes 40 + 10 on data ranks or 10 + 39 split; a takes 40 + 10.
 
@@ -517,7 +573,8 @@ def test_gpipe_waits_for_the_slowest_of_both_passes(name):
         schedule="gpipe",
         memory_bytes=16,
     )
-    assert solve(name, problem).claimed_quanta == 250
+    for output in (solve(name, problem), optima.search(problem)):
+        assert output.claimed_quanta == 250
 
 
 @layerwise
@@ -548,8 +605,8 @@ def test_what_passes_a_stage_takes_memory_in_its_first_layout(
         memory_bytes=memory_bytes,
         granularity="layer",
     )
-    output = solve(name, problem)
-    assert (output.plan is not None) == (memory_bytes % 10 == 0)
+    for output in (solve(name, problem), optima.search(problem)):
+        assert (output.plan is not None) == (memory_bytes % 10 == 0)
 
 
 # The parts of the search
