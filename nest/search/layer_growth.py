@@ -89,30 +89,27 @@ class Demand:
     ----------
     least_inflight, most_inflight
         Micro-batches in flight that it must and can have.
-    load_limit, sync_limit
-        Loads and syncs at or above are of no use.
-    sync_floor, worst
-        ``y`` and ``w``.
+    sync_floor, worst, joint
+        ``y``, ``w``, and the least ``(M-1) τ + Y`` of some other stage:
+        smaller values are as good as these.
     budget
         Less than this must be left for ``τ + (M-1) max τ + max Y``.
     """
 
     least_inflight: int
     most_inflight: int
-    load_limit: int
-    sync_limit: int
     sync_floor: int
     worst: int
+    joint: int
     budget: int
 
     def widen(self, other: Demand) -> None:
         """Ask for what another demand asks for, too."""
         self.least_inflight = min(self.least_inflight, other.least_inflight)
         self.most_inflight = max(self.most_inflight, other.most_inflight)
-        self.load_limit = max(self.load_limit, other.load_limit)
-        self.sync_limit = max(self.sync_limit, other.sync_limit)
         self.sync_floor = min(self.sync_floor, other.sync_floor)
         self.worst = min(self.worst, other.worst)
+        self.joint = min(self.joint, other.joint)
         self.budget = max(self.budget, other.budget)
 
 
@@ -210,8 +207,10 @@ def grow(
     OutOfTimeError
         If the deadline passed.
     """
-    options = _useful_options(stage, demand)
-    if options is None:
+    options = [
+        o.fitting(demand.least_inflight, stage.capacity) for o in stage.options
+    ]
+    if any(not len(options[kind].load) for kind in set(stage.kinds)):
         return _NOTHING
     return _Growth(stage._replace(options=options), demand).run(beam, deadline)
 
@@ -361,16 +360,16 @@ class _Growth:
         bound = self._bounded(
             load, load + self.rest_load[after], memory, loads, after
         )
-        sync = labels.sync + self.rest_sync[after]
-        joint = extra * np.maximum(bound, demand.worst) + np.maximum(
-            sync, demand.sync_floor
+        sync = np.maximum(
+            labels.sync + self.rest_sync[after], demand.sync_floor
+        )
+        joint = np.maximum(
+            extra * np.maximum(bound, demand.worst) + sync, demand.joint
         )
         joint = self._bounded(
             extra * load + labels.sync, joint, memory, joints, after
         )
-        useful: Bools = fits & (bound < demand.load_limit)
-        useful &= sync < demand.sync_limit
-        useful &= (bound + joint) * (1 - SLACK) < demand.budget
+        useful: Bools = fits & ((bound + joint) * (1 - SLACK) < demand.budget)
         return useful
 
     def _bounded(
@@ -467,68 +466,3 @@ def _tails(values: NDArray[T]) -> NDArray[T]:
     total = np.zeros(len(values) + 1, dtype=values.dtype)
     total[:-1] = np.cumsum(values[::-1])[::-1]
     return total
-
-
-def _useful_options(
-    stage: StageLayers, demand: Demand
-) -> list[LayerOptions] | None:
-    """Return the strategies that a stage below the limits can have.
-
-    An option is dropped if the bound of the whole stage with it, instead of
-    the one that the bound chose, reaches a limit. ``None`` if no stage is
-    left.
-    """
-    inflight, extra = demand.least_inflight, stage.extra_slots
-    counts, options = stage.counts, stage.options
-    used = np.flatnonzero(counts).tolist()
-    receives = int(stage.receive.min() + stage.receive_back.min())
-    before = -1
-    while True:
-        options = [o.fitting(inflight, stage.capacity) for o in options]
-        number = sum(len(options[kind].load) for kind in used)
-        if any(not len(options[kind].load) for kind in used):
-            return None
-        if number == before:
-            return options
-        before = number
-        lightest = max(int(options[k].working_bytes.min()) for k in used)
-        free = stage.capacity - lightest
-        memory = [o.memory(inflight) for o in options]
-        keep = [np.ones(len(o.load), dtype=np.bool_) for o in options]
-
-        def drop(
-            values: Sequence[Ints | Floats],
-            bar: float,
-            keep: list[Bools] = keep,
-        ) -> float:
-            """Drop what makes a sum reach a bar; return the least sum."""
-            total = sum(counts[k] * values[k].min() for k in used)
-            for k in used:
-                with_it = total - values[k].min() + values[k]
-                keep[k] &= with_it < bar + SLACK * (with_it + abs(bar))
-            return float(total)
-
-        drop(memory, free + 0.5)
-        bound = 0.0
-        loads = [o.load for o in options]
-        for slope in best_slopes(loads, memory, counts, free):
-            values = [
-                x + slope * m for x, m in zip(loads, memory, strict=True)
-            ]
-            room = slope * free
-            total = drop(values, demand.load_limit - receives + room)
-            bound = max(bound, total - room - SLACK * total)
-        budget = demand.budget - bound - (extra + 1) * receives
-        joint = _joint(stage._replace(options=options))
-        for slope in best_slopes(joint, memory, counts, free):
-            values = [
-                x + slope * m for x, m in zip(joint, memory, strict=True)
-            ]
-            drop(values, budget + slope * free)
-        total_sync = sum(counts[k] * options[k].sync.min() for k in used)
-        for k in used:
-            with_it = total_sync - options[k].sync.min() + options[k].sync
-            keep[k] &= with_it < demand.sync_limit
-        options = [
-            o.take(chosen) for o, chosen in zip(options, keep, strict=True)
-        ]

@@ -420,23 +420,14 @@ class LayerStages(StageOptions):
         self, places: Places, first: Ints, inverse: Ints
     ) -> Iterator[Demand]:
         """Yield what stages are asked for, given one option of each."""
-        found, extra = places.found, self.extra_slots
+        found = places.found
         most = np.zeros(len(first), dtype=np.int64)
         np.maximum.at(most, inverse, found.max_inflight)
-        load = np.full(len(first), INFINITE)
-        np.minimum.at(load, inverse, found.load)
-        sync = found.sync[first]
         front = places.prefix[:, places.begin[first]]
         back = places.suffix[:, places.end[first]]
         around = np.maximum(front, back)
-        worst, floor = around[1:-3].sum(axis=0), around[-3]
+        worst, (floor, joint) = around[1:-3].sum(axis=0), around[-3:-1]
         budget = places.target.times[0] - front[0] - back[0]
-        slack = budget - np.maximum(floor, sync)
-        load_limit = np.minimum(
-            slack - extra * worst, -(-slack // (extra + 1))
-        )
-        load_limit = np.minimum(load_limit, budget - around[-2])
-        sync_limit = budget - load - extra * np.maximum(worst, load)
         fewest = back[-1] + 1
         # A layer and the devices of the smallest stage for each behind.
         end = found.offset[first] + found.size[first]
@@ -450,10 +441,9 @@ class LayerStages(StageOptions):
         for row in zip(
             need.tolist(),
             np.maximum(most, need).tolist(),
-            load_limit.tolist(),
-            sync_limit.tolist(),
             floor.tolist(),
             worst.tolist(),
+            joint.tolist(),
             budget.tolist(),
             strict=True,
         ):
