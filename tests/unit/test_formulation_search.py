@@ -1,0 +1,160 @@
+"""What the search over sub-problems may conclude from its engine's answers.
+
+The engine is scripted: it settles a sub-problem, gives up, or has no time.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from formulations.common import Instance, OutOfTime, SubProblem
+from formulations.search import Answer, search
+from nest.cost.model import CostModel
+from nest.errors import SolverError
+from nest.ir import Strategy
+from nest.solvers.base import (
+    Deadline,
+    Limit,
+    SolveOptions,
+    SolverOutput,
+    Status,
+    ignore_progress,
+)
+from tests.builders import make_cost, make_levels, make_plan, make_problem
+
+#: Two layers of 10 + 20 ns, three samples, two devices, a free network:
+#: 180 on one device, two stages take 60 + 2 · 30 = 120.
+PROBLEM = make_problem(
+    {"a": make_cost(10, 20), "b": make_cost(10, 20)},
+    edges=(("a", "b", 1),),
+    devices=2,
+    topology=make_levels((2, 0.0, 1e15)),
+    global_batch=3,
+)
+ONE = make_plan(("a b", Strategy()))
+BACK = make_plan(("b", Strategy()), ("a", Strategy()))
+TWO = make_plan(("a", Strategy()), ("b", Strategy()))
+
+
+class Scripted:
+    """Answers sub-problems in the order in which they are asked about."""
+
+    tolerance = 0.0
+
+    def __init__(self, *answers: Answer | None) -> None:
+        self.answers = list(answers)
+        self.asked: list[SubProblem] = []
+
+    def solve(self, instance, sub_problem, *arguments) -> Answer:
+        self.asked.append(sub_problem)
+        answer = self.answers.pop(0)
+        if answer is None:
+            raise OutOfTime
+        return answer
+
+
+def run(*answers: Answer | None) -> tuple[SolverOutput, Scripted]:
+    engine = Scripted(*answers)
+    output = search(
+        "scripted", PROBLEM, engine, SolveOptions(), ignore_progress
+    )
+    return output, engine
+
+
+def bounds() -> list[int]:
+    """Return the bounds of the sub-problems, best first."""
+    instance = Instance(PROBLEM, CostModel(PROBLEM))
+    return [p.bound for p in instance.sub_problems(Deadline(None))]
+
+
+def test_there_are_two_sub_problems_with_bounds_of_their_own():
+    assert bounds() == [120, 180]
+
+
+GAVE_UP = Answer(finished=False)
+NONE = Answer(finished=True)
+
+
+@pytest.mark.parametrize(
+    ("answers", "bound"),
+    [
+        # The least of what is open, and what the engine says if it is more.
+        ((GAVE_UP, GAVE_UP), 120),
+        ((NONE, GAVE_UP), 180),
+        ((GAVE_UP, NONE), 120),
+        ((Answer(finished=False, bound=150), GAVE_UP), 150),
+        ((Answer(finished=False, bound=200), GAVE_UP), 180),
+        ((Answer(finished=False, bound=90), NONE), 120),
+        # Nobody has looked at the rest.
+        ((None,), 120),
+        ((NONE, None), 180),
+        ((GAVE_UP, None), 120),
+    ],
+)
+def test_what_is_open_has_the_least_bound(answers, bound):
+    output, _ = run(*answers)
+    assert output.status is Status.NO_SOLUTION
+    assert output.limit is Limit.TIME
+    assert output.lower_bound_quanta == bound
+
+
+def test_nothing_open_and_no_plan_is_infeasible():
+    output, engine = run(NONE, NONE)
+    assert output.status is Status.INFEASIBLE
+    assert output.limit is None
+    assert len(engine.asked) == 2
+
+
+def test_a_plan_settles_what_cannot_be_better():
+    """The other sub-problem takes 180 at least, and is not asked about."""
+    output, engine = run(
+        Answer(finished=True, plan=TWO, claimed_quanta=120, bound=120)
+    )
+    assert output.status is Status.OPTIMAL
+    assert output.lower_bound_quanta == 120
+    assert len(engine.asked) == 1
+
+
+def test_a_plan_that_is_not_proven_best_leaves_its_sub_problem_open():
+    """Two stages that are not balanced: an engine that stopped at them."""
+    slow = make_problem(
+        {"a": make_cost(10, 20), "b": make_cost(10, 20), "c": make_cost(0, 9)},
+        edges=(("a", "b", 1), ("b", "c", 1)),
+        devices=2,
+        topology=make_levels((2, 0.0, 1e15)),
+        global_batch=3,
+        pipeline_parallel=(2,),
+    )
+    plan = make_plan(("a b", Strategy()), ("c", Strategy()))
+    engine = Scripted(
+        Answer(finished=False, plan=plan, claimed_quanta=189, bound=150)
+    )
+    output = search("scripted", slow, engine, SolveOptions(), ignore_progress)
+    assert output.status is Status.FEASIBLE
+    assert output.limit is Limit.TIME
+    assert output.claimed_quanta == 189
+    assert output.lower_bound_quanta == 150
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (
+            Answer(finished=True, plan=TWO, claimed_quanta=119),
+            "expected the model's step time to be that of its plan, 120 "
+            "quanta, got 119",
+        ),
+        (
+            Answer(finished=True, plan=TWO, claimed_quanta=121),
+            "120 quanta, got 121",
+        ),
+        (Answer(finished=True, plan=TWO), "120 quanta, got None"),
+        (
+            Answer(finished=True, plan=BACK),
+            "expected layer 'b' no earlier than 'a'",
+        ),
+    ],
+)
+def test_an_engine_that_misprices_its_plan_is_an_error(answer, text):
+    with pytest.raises(SolverError, match=text):
+        run(answer)
