@@ -8,12 +8,14 @@ survives, does not end, or its snippet is not found exactly once.
     python bench/mutation.py                  all mutations
     python bench/mutation.py dp milp          those whose name starts so
     python bench/mutation.py --list           the table, without running
+    python bench/mutation.py --check          whether every row still applies
     python bench/mutation.py -j 4             so many at a time (default 2)
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import os
 import queue
 import re
@@ -197,6 +199,26 @@ def check(mutation: Mutation, tree: Path) -> tuple[bool, str]:
     return True, killer(result.stdout)
 
 
+def why_not(mutation: Mutation) -> str | None:
+    """Return why a row cannot be run, or ``None``.
+
+    Its snippet must be found exactly once, what it becomes must be Python,
+    and the files of its tests must be there.
+    """
+    path = ROOT / mutation.file
+    if not path.is_file():
+        return f"no file {mutation.file}"
+    try:
+        ast.parse(mutation.broken(path.read_text()))
+    except (LookupError, SyntaxError) as error:
+        return str(error)
+    for word in shlex.split(mutation.tests):
+        place = word.partition("::")[0]
+        if place.startswith("tests/") and not (ROOT / place).exists():
+            return f"no tests in {place}"
+    return None
+
+
 def clean_selections(mutations: Iterable[Mutation]) -> list[list[str]]:
     """Return what must pass unbroken: all tests of the table, each once."""
     expressions: dict[tuple[str, ...], set[str]] = {}
@@ -279,6 +301,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="break one thing at a time")
     parser.add_argument("start", nargs="*", help="starts of names")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--check", action="store_true")
     parser.add_argument("-j", type=int, default=2, dest="jobs")
     options = parser.parse_args(arguments)
     mutations = [
@@ -290,6 +313,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for mutation in mutations:
             print(f"{mutation.what:60} {mutation.file}")
         return 0
+    if options.check:
+        reasons = [(m.what, why_not(m)) for m in mutations]
+        stale = [(what, reason) for what, reason in reasons if reason]
+        for what, reason in stale:
+            print(f"{what:60} {reason}")
+        print(f"{len(mutations) - len(stale)} of {len(mutations)} rows apply")
+        return 1 if stale else 0
     start = time.monotonic()
     survived = run(mutations, options.jobs)
     if survived < 0:
