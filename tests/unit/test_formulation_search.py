@@ -6,10 +6,13 @@ The engine is scripted: it settles a sub-problem, gives up, or has no time.
 from __future__ import annotations
 
 import pytest
+from ortools.sat.python import cp_model
 
 from formulations.common import Instance, OutOfTime, SubProblem
+from formulations.cpsat.solver import CpSatSolver
 from formulations.search import Answer, search
 from nest.cost.model import CostModel
+from nest.cost.score import score
 from nest.errors import SolverError
 from nest.ir import Strategy
 from nest.solvers.base import (
@@ -115,25 +118,30 @@ def test_a_plan_settles_what_cannot_be_better():
     assert len(engine.asked) == 1
 
 
+#: Two stages of 30 and 39 ns take 69 + 2 · 39 = 147, of 60 and 9 ns 189.
+UNEVEN = make_problem(
+    {"a": make_cost(10, 20), "b": make_cost(10, 20), "c": make_cost(0, 9)},
+    edges=(("a", "b", 1), ("b", "c", 1)),
+    devices=2,
+    topology=make_levels((2, 0.0, 1e15)),
+    global_batch=3,
+    pipeline_parallel=(2,),
+)
+
+
 def test_a_plan_that_is_not_proven_best_leaves_its_sub_problem_open():
     """Two stages that are not balanced: an engine that stopped at them."""
-    slow = make_problem(
-        {"a": make_cost(10, 20), "b": make_cost(10, 20), "c": make_cost(0, 9)},
-        edges=(("a", "b", 1), ("b", "c", 1)),
-        devices=2,
-        topology=make_levels((2, 0.0, 1e15)),
-        global_batch=3,
-        pipeline_parallel=(2,),
-    )
     plan = make_plan(("a b", Strategy()), ("c", Strategy()))
     engine = Scripted(
-        Answer(finished=False, plan=plan, claimed_quanta=189, bound=150)
+        Answer(finished=False, plan=plan, claimed_quanta=189, bound=140)
     )
-    output = search("scripted", slow, engine, SolveOptions(), ignore_progress)
+    output = search(
+        "scripted", UNEVEN, engine, SolveOptions(), ignore_progress
+    )
     assert output.status is Status.FEASIBLE
     assert output.limit is Limit.TIME
     assert output.claimed_quanta == 189
-    assert output.lower_bound_quanta == 150
+    assert output.lower_bound_quanta == 140
 
 
 @pytest.mark.parametrize(
@@ -158,3 +166,47 @@ def test_a_plan_that_is_not_proven_best_leaves_its_sub_problem_open():
 def test_an_engine_that_misprices_its_plan_is_an_error(answer, text):
     with pytest.raises(SolverError, match=text):
         run(answer)
+
+
+def test_a_plan_that_does_not_fit_is_an_error():
+    """Each layer has 16 bytes of weights: both are too much for a device."""
+    cost = make_cost(10, 20, weight_bytes=2)
+    problem = make_problem(
+        {"a": cost, "b": cost},
+        edges=(("a", "b", 1),),
+        devices=2,
+        topology=make_levels((2, 0.0, 1e15)),
+        memory_bytes=31,
+        global_batch=3,
+    )
+    assert score(problem, TWO).feasible
+    assert not score(problem, ONE).feasible
+    engine = Scripted(Answer(finished=True, plan=ONE, claimed_quanta=180))
+    with pytest.raises(SolverError, match="at most 31 bytes per device"):
+        search("scripted", problem, engine, SolveOptions(), ignore_progress)
+
+
+@pytest.mark.parametrize(
+    ("status", "bound", "expected"),
+    [
+        # It says that it found nothing, or did not prove what it found.
+        (cp_model.UNKNOWN, 146.5, (Status.NO_SOLUTION, None, 146)),
+        (cp_model.FEASIBLE, 146.5, (Status.FEASIBLE, 147, 146)),
+        (cp_model.FEASIBLE, 147.0, (Status.OPTIMAL, 147, 147)),
+        (cp_model.OPTIMAL, 146.5, (Status.OPTIMAL, 147, 147)),
+    ],
+)
+def test_cpsat_is_believed_no_more_than_it_says(
+    monkeypatch, status, bound, expected
+):
+    solve = cp_model.CpSolver.solve
+
+    def run(self, model):
+        solve(self, model)
+        return status
+
+    monkeypatch.setattr(cp_model.CpSolver, "solve", run)
+    monkeypatch.setattr(cp_model.CpSolver, "best_objective_bound", bound)
+    output = CpSatSolver().solve(UNEVEN, SolveOptions(time_limit_s=600))
+    found = (output.status, output.claimed_quanta, output.lower_bound_quanta)
+    assert found == expected
