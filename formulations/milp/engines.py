@@ -191,8 +191,20 @@ def _run_cbc(
                 f"solution {solution}",
             ]
         )
+        words = command.split()
         try:
-            _run_program(command.split(), log, left_s)
+            try:
+                _run_program(words, log, left_s)
+            except subprocess.CalledProcessError as error:
+                # CBC 2.10 dies when asked for the solution of a problem that
+                # it found infeasible before it began.
+                if error.returncode >= 0:
+                    raise
+                _run_program(words[:-2], log, left_s)
+                text = log.read_text(encoding="utf-8", errors="replace")
+                if read_cbc_log(text).verdict is not Verdict.INFEASIBLE:
+                    raise
+                solution.unlink(missing_ok=True)
         except subprocess.TimeoutExpired:
             return Outcome(Verdict.STOPPED)
         if solution.exists():
