@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from ortools.sat.python import cp_model
 
-from formulations.common import Instance, OutOfTime, SubProblem
+from formulations.common import Instance, SubProblem
 from formulations.cpsat.solver import CpSatSolver
 from formulations.search import Answer, search
 from nest.cost.model import CostModel
@@ -18,6 +18,7 @@ from nest.ir import Strategy
 from nest.solvers.base import (
     Deadline,
     Limit,
+    OutOfTimeError,
     SolveOptions,
     SolverOutput,
     Status,
@@ -52,7 +53,7 @@ class Scripted:
         self.asked.append(sub_problem)
         answer = self.answers.pop(0)
         if answer is None:
-            raise OutOfTime
+            raise OutOfTimeError
         return answer
 
 
