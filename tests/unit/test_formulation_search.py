@@ -60,15 +60,20 @@ class Scripted:
 def run(*answers: Answer | None) -> tuple[SolverOutput, Scripted]:
     engine = Scripted(*answers)
     output = search(
-        "scripted", PROBLEM, engine, SolveOptions(), ignore_progress
+        "scripted",
+        PROBLEM,
+        engine,
+        SolveOptions(),
+        ignore_progress,
+        Deadline(None),
     )
     return output, engine
 
 
 def bounds() -> list[int]:
     """Return the bounds of the sub-problems, best first."""
-    instance = Instance(PROBLEM, CostModel(PROBLEM))
-    return [p.bound for p in instance.sub_problems(Deadline(None))]
+    instance = Instance(PROBLEM, CostModel(PROBLEM), Deadline(None))
+    return [p.bound for p in instance.sub_problems()]
 
 
 def test_there_are_two_sub_problems_with_bounds_of_their_own():
@@ -137,7 +142,12 @@ def test_a_plan_that_is_not_proven_best_leaves_its_sub_problem_open():
         Answer(finished=False, plan=plan, claimed_quanta=189, bound=140)
     )
     output = search(
-        "scripted", UNEVEN, engine, SolveOptions(), ignore_progress
+        "scripted",
+        UNEVEN,
+        engine,
+        SolveOptions(),
+        ignore_progress,
+        Deadline(None),
     )
     assert output.status is Status.FEASIBLE
     assert output.limit is Limit.TIME
@@ -184,7 +194,14 @@ def test_a_plan_that_does_not_fit_is_an_error():
     assert not score(problem, ONE).feasible
     engine = Scripted(Answer(finished=True, plan=ONE, claimed_quanta=180))
     with pytest.raises(SolverError, match="at most 31 bytes per device"):
-        search("scripted", problem, engine, SolveOptions(), ignore_progress)
+        search(
+            "scripted",
+            problem,
+            engine,
+            SolveOptions(),
+            ignore_progress,
+            Deadline(None),
+        )
 
 
 @pytest.mark.parametrize(
