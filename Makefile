@@ -60,7 +60,7 @@ test: lint
 # make test-full SEED=n repeats a run.
 test-full: $(STAMP)
 	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest $(PYTEST_ARGS) \
-	  --hypothesis-seed=$(SEED) tests/properties
+	  --hypothesis-seed=$(SEED) tests/properties tests/independent
 
 coverage: $(STAMP)
 	$(BIN)/python -m coverage erase

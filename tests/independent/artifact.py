@@ -45,7 +45,7 @@ def slowest_edge(
             rounded(
                 problem,
                 times
-                * (at.launch_ns + (at.latency_ns + size / bandwidth * 1e9)),
+                * ((at.launch_ns + at.latency_ns) + size / bandwidth * 1e9),
             )
             for size in sizes
         ),
