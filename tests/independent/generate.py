@@ -333,7 +333,7 @@ def draw_problem(
         quantum_ps=random.choice((1000, 1000, 1, 250, 7, 3000)),
     )
     if chance(random, 4):
-        return enlarged(problem, 987_653 if num_layers > 2 else 9_876_543)
+        return enlarged(problem, 987_653 if num_layers > 2 else 3_000_017)
     return problem
 
 
