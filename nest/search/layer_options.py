@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.search.dominance import non_dominated
-from nest.search.options import Bools, Ints
+from nest.search.options import INFINITE, Bools, Ints
 
 Floats = NDArray[np.float64]
 
@@ -143,7 +143,9 @@ def stage_bounds(
         total = counts @ priced(costs, memory, slopes).T
         room = free[:, None] * slopes
         bound = total - room - SLACK * (total + np.abs(room))
-        best = np.maximum(best, np.ceil(bound.max(axis=1)).astype(np.int64))
+        # Where nothing fits, memory may cost more than 64 bits hold.
+        most = np.minimum(bound.max(axis=1), float(INFINITE))
+        best = np.maximum(best, np.ceil(most).astype(np.int64))
     return best
 
 

@@ -18,7 +18,8 @@ from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.ir import Activations, Optimizer, Plan, Stage, Strategy
 from nest.ir.io import problem_hash, read_plan, write
-from nest.search.layer_options import hull_slopes, unbeaten
+from nest.search.layer_options import hull_slopes, stage_bounds, unbeaten
+from nest.search.options import INFINITE
 from nest.solvers.base import Capabilities, Deadline, SolveOptions, Status
 from nest.solvers.registry import get_solver
 from nest.solvers.run import run_solver
@@ -659,3 +660,10 @@ def test_single_layers_are_as_before():
     output = solve("dp", problem)
     assert output.claimed_quanta == 60
     assert output.plan.stages[0].strategy == SINGLE
+
+
+def test_bounds_of_stages_that_do_not_fit_stay_in_64_bits():
+    """A byte is worth 2**40 quanta, and 2**40 bytes are missing."""
+    costs, memory = [np.array([0, 2**40])], [np.array([1, 0])]
+    found = stage_bounds(costs, memory, np.array([[1]]), np.array([-(2**40)]))
+    assert found.tolist() == [int(INFINITE)]
