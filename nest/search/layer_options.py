@@ -143,8 +143,8 @@ def stage_bounds(
         total = counts @ priced(costs, memory, slopes).T
         room = free[:, None] * slopes
         bound = total - room - SLACK * (total + np.abs(room))
-        # Where nothing fits, memory may cost more than 64 bits hold.
-        most = np.minimum(bound.max(axis=1), float(INFINITE))
+        # Memory that is missing, or plenty, may be worth more than 64 bits.
+        most = np.clip(bound.max(axis=1), 0.0, float(INFINITE))
         best = np.maximum(best, np.ceil(most).astype(np.int64))
     return best
 
