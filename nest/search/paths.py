@@ -404,15 +404,30 @@ class Paths:
         source, target = sets.pair_source[pair], sets.pair_target[pair]
         most = options.most_behind(fit)[row]
         useful = np.ones(len(row), dtype=np.bool_)
-        spans = []
+        around = []
         for (loads, price, room), (front, behind) in zip(
             checks, potentials, strict=True
         ):
             back = behind[np.minimum(most, len(behind) - 1), target]
             useful &= cost(loads, price)[row] + front[source] + back <= room
-            spans.append((front[source], back))
+            around.append((front[source], back))
         row, pair = row[useful], pair[useful]
-        first, back = (column[useful] for column in spans[0])
+        around = [(f[useful], b[useful]) for f, b in around]
+        size = found.size[row]
+        first, last = around[0][0], budget - size - around[0][1]
+        price = checks[-1][1]
+        if price:
+            # Few devices in front make them slow, many those behind: with
+            # the price paid on one side only, that bounds the offset.
+            (front, back), (priced_front, priced_back) = around[-2:]
+            left = upper - 1 - cost(1, 0)[row]
+            first = np.maximum(first, -((left - priced_front - back) // price))
+            last = np.minimum(
+                last,
+                (left - front - priced_back) // price + budget - size,
+            )
+        fits = first <= last
+        row, pair, first, last = (c[fits] for c in (row, pair, first, last))
         return PairOptions(
             np.full(len(row), level, dtype=np.int64),
             pair,
@@ -422,7 +437,7 @@ class Paths:
             found.kept_bytes[row],
             fit[row],
             first,
-            budget - found.size[row] - back,
+            last,
         )
 
     def intervals(
