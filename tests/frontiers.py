@@ -35,7 +35,7 @@ SETTINGS: dict[str, dict[str, int]] = {
     "levels-cut-again": {
         "ENOUGH": 0,
         "NUM_PARTS": 2,
-        "MOST_LEVELS": 8,
+        "BATCH": 30,
         "NEAR": 16,
         "SQUARE": 0,
     },

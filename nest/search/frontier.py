@@ -18,6 +18,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import cast
 
@@ -58,11 +59,14 @@ from nest.solvers.base import (
 from nest.units import ceil_div
 
 #: Capacities at which plans to start from are looked for.
-FIRST_CAPS = 8
+FIRST_CAPS = 32
 
-#: Parts that an interval of memory is cut into, and levels at most.
+#: Parts that an interval of memory is cut into.
 NUM_PARTS = 4
-MOST_LEVELS = 64
+
+#: Levels go to the labels when so many options are left of them: few at a
+#: time keep memory small, and what one batch finds bounds the next.
+BATCH = 200_000
 
 #: So few options of a level go to the labels; more are bounded again in a
 #: part of its memory.
@@ -181,20 +185,24 @@ class Staircase:
 
 @dataclass(eq=False)
 class _Split:
-    """A split, and what is not settled about it.
-
-    Attributes
-    ----------
-    item
-        Its options and bounds.
-    least_bytes
-        The fullest device of any of its plans holds no less.
-    unsettled
-        Intervals of memory with a lower bound on ``T`` each.
-    """
+    """A split; the fullest device of any plan holds ``least_bytes``."""
 
     item: OpenSplit
     least_bytes: int
+
+    @cached_property
+    def found(self) -> LooseOptions:
+        """What its stages may be within the capacity, without a place."""
+        options = self.item.options
+        capacity = options.model.problem.cluster.memory_bytes()
+        return options.loose(int(INFINITE), capacity)
+
+
+@dataclass(eq=False)
+class _Part:
+    """A part of a split: intervals of memory that are not settled."""
+
+    split: _Split
     unsettled: list[Gap]
 
 
@@ -242,47 +250,57 @@ class FrontierSearch:
     def run(self) -> None:
         """Search until all is proven or the time is up."""
         splits: list[_Split] = []
+        parts: list[_Part] = []
         try:
-            for item in open_splits(self.model, self.sets, self.deadline):
-                gap = Gap(nothing_below(self.model), self.capacity, item.bound)
-                splits.append(_Split(item, _least_bytes(item.options), [gap]))
+            splits += (
+                _Split(item, _least_bytes(item.options))
+                for item in open_splits(self.model, self.sets, self.deadline)
+            )
             if not splits or not self._find_least(splits):
                 self.gaps = []
                 return
-            for split in splits:
-                bound = split.item.bound
-                split.unsettled = [Gap(self.least_bytes, self.capacity, bound)]
             self._first_sweep(splits)
-            splits.sort(key=lambda split: split.item.bound)
-            self._settle(splits)
+            levels = self._cut(self.least_bytes, self.capacity)
+            parts = self._parts(splits, levels)
+            self._settle(parts)
         except OutOfTimeError:
             if not splits:
                 return
-        self.gaps = merge_gaps(
-            gap for split in splits for gap in split.unsettled
-        )
+            whole = self.least_bytes, self.capacity
+            parts = parts or self._parts(splits, [whole])
+        self.gaps = merge_gaps(gap for part in parts for gap in part.unsettled)
 
-    def _settle(self, splits: Sequence[_Split]) -> None:
-        """Search all splits; note what is left."""
+    def _parts(
+        self, splits: Sequence[_Split], levels: Sequence[tuple[int, int]]
+    ) -> list[_Part]:
+        """Return all splits at all levels, the most promising first."""
+        return [
+            _Part(split, [Gap(*level, split.item.bound)])
+            for split in sorted(splits, key=lambda split: split.item.bound)
+            for level in levels
+        ]
+
+    def _settle(self, parts: Sequence[_Part]) -> None:
+        """Search all parts; note what is left."""
 
         def run(number: int, link: Link) -> list[Gap]:
             try:
-                self._search(splits[number], link)
+                self._search(parts[number], link)
             except OutOfTimeError:
-                raise OutOfTimeError(splits[number].unsettled) from None
+                raise OutOfTimeError(parts[number].unsettled) from None
             return []
 
         def begin(number: int) -> None:
-            split = splits[number].item.options.split
+            split = parts[number].split.item.options.split
             self.say(
-                f"split {number + 1} of {len(splits)}: R={split.replicas}, "
+                f"part {number + 1} of {len(parts)}: R={split.replicas}, "
                 f"B={split.micro_batch}; {len(self.staircase.points)} points"
             )
 
         def done(number: int, left: object) -> None:
-            splits[number].unsettled = cast("list[Gap]", left)
+            parts[number].unsettled = cast("list[Gap]", left)
 
-        share(len(splits), self.workers, run, self._take, done, begin)
+        share(len(parts), self.workers, run, self._take, done, begin)
 
     def _take(self, point: object) -> None:
         """Add a point that some process found."""
@@ -322,12 +340,11 @@ class FrontierSearch:
             if low >= high:
                 continue
             options = split.item.options
-            found = options.loose(int(INFINITE), high)
             # Few splits get below what is known: first try that.
             cap = high
             while low < high:
                 self._check_time()
-                paths = Paths(options, found, int(INFINITE), cap)
+                paths = Paths(options, split.found, int(INFINITE), cap)
                 path = paths.smallest()
                 if path is None:
                     low = cap
@@ -350,19 +367,18 @@ class FrontierSearch:
             round(low * ratio ** (i / FIRST_CAPS)) for i in range(FIRST_CAPS)
         }
         todo = sorted({cap for cap in caps if low < cap < high} | {high})
-        items = sorted(
-            (split.item for split in splits), key=lambda item: item.bound
-        )
+        splits = sorted(splits, key=lambda split: split.item.bound)
+        items = [split.item for split in splits]
 
         def run(number: int, link: Link) -> None:
             # Large capacities first: their plans come soonest.
             cap = todo[-1 - number]
             for guess in guesses(items):
-                for item in items:
+                for split in splits:
                     self._listen(link)
                     upper = min(guess, self.staircase.least_time(cap))
-                    if item.bound < upper:
-                        self._bound(item, None, cap, cap, guess)
+                    if split.item.bound < upper:
+                        self._bound(split, cap, cap, guess)
                 if self.staircase.least_time(cap) < guess:
                     break
 
@@ -376,8 +392,7 @@ class FrontierSearch:
 
     def _bound(
         self,
-        item: OpenSplit,
-        found: LooseOptions | None,
+        split: _Split,
         floor: int,
         cap: int,
         guess: int,
@@ -395,7 +410,7 @@ class FrontierSearch:
                 self._tried.add(key)
                 self._add(options, path.stages)
 
-        return bound_paths(item, cap, upper, offer, found)
+        return bound_paths(split.item, cap, upper, offer, split.found)
 
     # Levels
 
@@ -412,35 +427,35 @@ class FrontierSearch:
         stride = ceil_div(len(steps) + 1, NUM_PARTS)
         return list(pairwise([floor, *steps[stride - 1 :: stride], cap]))
 
-    def _search(self, split: _Split, link: Link) -> None:
-        """Find all plans of a split that are on the frontier."""
-        item, options = split.item, split.item.options
-        todo = self._cut(self.least_bytes, self.capacity)[::-1]
-        limit = item.limit(self.staircase.least_time(self.least_bytes))
-        found = options.loose(limit, self.capacity)
+    def _search(self, part: _Part, link: Link) -> None:
+        """Find all plans of a part of a split that are on the frontier."""
+        split, item = part.split, part.split.item
+        todo = [(gap.above_bytes, gap.up_to_bytes) for gap in part.unsettled]
         batch: list[tuple[Gap, list[PairOptions]]] = []
+        num_options = 0
         while todo or batch:
-            split.unsettled = [gap for gap, _ in batch]
-            split.unsettled += [Gap(*part, item.bound) for part in todo]
+            part.unsettled = [gap for gap, _ in batch]
+            part.unsettled += [Gap(*level, item.bound) for level in todo]
             self._listen(link)
-            if batch and (not todo or len(batch) >= MOST_LEVELS):
+            if batch and (not todo or num_options >= BATCH):
                 self._label(split, batch)
-                batch = []
+                batch, num_options = [], 0
                 continue
             floor, cap = todo.pop()
             upper = self.staircase.least_time(floor)
             if item.bound >= upper:
                 continue
-            bounded = self._bound(item, found, floor, cap, int(INFINITE))
+            bounded = self._bound(split, floor, cap, int(INFINITE))
             upper = self.staircase.least_time(floor)
-            parts = bounded.survivors(upper)
-            if not parts:
+            survivors = bounded.survivors(upper)
+            if not survivors:
                 continue
-            large = sum(map(len, parts)) > ENOUGH
-            if large and cap - floor > max(cap // NEAR, 1):
+            number = sum(map(len, survivors))
+            if number > ENOUGH and cap - floor > max(cap // NEAR, 1):
                 todo += self._cut(floor, cap)[::-1]
             else:
-                batch.append((Gap(floor, cap, bounded.bound), parts))
+                batch.append((Gap(floor, cap, bounded.bound), survivors))
+                num_options += number
 
     def _label(
         self, split: _Split, batch: list[tuple[Gap, list[PairOptions]]]
