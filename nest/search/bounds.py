@@ -29,6 +29,9 @@ WORTH = 0.3
 #: How often they are repeated at most.
 ROUNDS = 3
 
+#: So many options are held against the bounds at a time.
+CHUNK = 200_000
+
 
 class Target(NamedTuple):
     """Which plans matter: those faster than ``U`` of their memory.
@@ -130,9 +133,8 @@ class Places:
         if self.deadline.passed:
             raise OutOfTimeError
 
-    def _values(self) -> Ints:
-        """Return what every option adds to the fields."""
-        found = self.found
+    def _values(self, found: PlacedOptions) -> Ints:
+        """Return what options add to the fields."""
         return np.stack(
             (
                 found.load,
@@ -168,16 +170,17 @@ class Places:
         self, known: Bools, come_from: Ints, toward: Ints, backward: bool
     ) -> Ints:
         """Return the bounds of all nodes from one side."""
-        values = self._values()
-        result = np.full((len(values), len(self.offset)), INFINITE)
+        num_fields = len(self._values(self.found.take(slice(0))))
+        result = np.full((num_fields, len(self.offset)), INFINITE)
         result[:, known] = 0
         left = None if backward else self.left
         steps = list(self._steps(toward))
         for rows, starts, nodes in reversed(steps) if backward else steps:
             self.check_time()
             around = result[:, come_from[rows]]
-            new = np.maximum(around, values[:, rows])
-            new[0] = around[0] + values[0, rows]
+            own = self._values(self.found.take(rows))
+            new = np.maximum(around, own)
+            new[0] = around[0] + own[0]
             new[-1] = around[-1] + 1
             stages = new[-1] if left is None else left[rows]
             new[:, ~self._usable(rows, stages)] = INFINITE
@@ -252,21 +255,29 @@ class Places:
 
     def _useful(self) -> Bools:
         """Which options may be part of a plan that matters."""
-        found, left = self.found, self.left
+        left = self.left
         stages = self.prefix[-1, self.begin] + left
         useful = self._usable(slice(None), left)
         useful &= stages <= self.options.stage_counts[-1]
-        where = np.flatnonzero(useful)
-        front = self.prefix[:, self.begin[where]]
-        back = self.suffix[:, self.end[where]]
-        own = self._values()[:, where]
+        rows = np.flatnonzero(useful)
+        for start in range(0, len(rows), CHUNK):
+            chosen = rows[start : start + CHUNK]
+            useful[chosen] = self._promising(chosen, left[chosen])
+        return useful
+
+    def _promising(self, rows: Ints, left: Ints) -> Bools:
+        """Which options are below ``U``, with so many stages left."""
+        found = self.found.take(rows)
+        begin = self.begin[rows]
+        front = self.prefix[:, begin]
+        back = self.suffix[:, self.end[rows]]
+        own = self._values(found)
         around = np.maximum(np.maximum(front, own), back)
         around[0] = front[0] + own[0] + back[0]
-        memory = found.fixed_bytes[where] + found.kept_bytes[
-            where
-        ] * self.options.inflight(left[where])
-        floor = self.target.floors[self.level[self.begin[where]]]
+        memory = found.fixed_bytes + found.kept_bytes * self.options.inflight(
+            left
+        )
+        floor = self.target.floors[self.level[begin]]
         upper = self.target.upper(np.maximum(memory, floor))
-        bound = self.step_time(around[:-2], around[-2])
-        useful[where] = bound < upper
-        return useful
+        promising: Bools = self.step_time(around[:-2], around[-2]) < upper
+        return promising

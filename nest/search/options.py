@@ -272,7 +272,7 @@ class Rows:
         first = next(iter(fields(self))).name
         return len(getattr(self, first))
 
-    def take(self, chosen: Bools | Ints) -> Self:
+    def take(self, chosen: Bools | Ints | slice) -> Self:
         """Return the chosen rows."""
         return type(self)(
             *(getattr(self, field.name)[chosen] for field in fields(self))
@@ -529,18 +529,25 @@ class StageOptions:
         check_time
             Called now and then; may raise.
         """
-        parts = []
+        tables, rows, places = [], [], []
+        count = 0
         for size, offsets in self._offsets(found).items():
             chosen = found.take(found.size == size)
-            for priced in self._placed(chosen, size, offsets, limits):
+            for priced, row, offset in self._placed(
+                chosen, size, offsets, limits
+            ):
                 check_time()
-                parts.append(priced)
-        if not parts:
+                tables.append(priced)
+                rows.append(row + count)
+                places.append(offset)
+                count += len(priced)
+        if not tables:
             none = np.zeros(0, dtype=np.int64)
             return PlacedOptions(*(none for _ in fields(PlacedOptions)))
-        joined = PlacedOptions.concatenate(parts)
-        order = np.lexsort((joined.source, joined.offset))
-        return joined.take(order)
+        table = PlacedOptions.concatenate(tables)
+        where, place = np.concatenate(rows), np.concatenate(places)
+        order = np.lexsort((table.source[where], place))
+        return replace(table.take(where[order]), offset=place[order])
 
     def _offsets(self, found: PairOptions) -> dict[int, list[int]]:
         """Return per size the offsets that some pipeline reaches."""
@@ -565,8 +572,15 @@ class StageOptions:
 
     def _placed(
         self, found: PairOptions, size: int, offsets: list[int], limits: Ints
-    ) -> Iterator[PlacedOptions]:
-        """Price options of one size, place by place."""
+    ) -> Iterator[tuple[PlacedOptions, Ints, Ints]]:
+        """Price options of one size, place by place.
+
+        Yields
+        ------
+        tuple
+            Options with their prices at places that are alike; which of them
+            can stand where: rows and offsets.
+        """
         alike: dict[object, list[int]] = {}
         for offset in offsets:
             alike.setdefault(self._place(offset, size), []).append(offset)
@@ -585,9 +599,7 @@ class StageOptions:
             position = np.arange(len(repeat)) - np.repeat(
                 np.cumsum(width) - width, width
             )
-            yield replace(
-                priced.take(repeat), offset=where[low[repeat] + position]
-            )
+            yield priced, repeat, where[low[repeat] + position]
 
     def _block(self, offset: int, size: int) -> Block:
         split = self.split
