@@ -305,6 +305,17 @@ class BestSearch:
     def _proven(self) -> int:
         return min([self.best] + [item.bound for item in self.open])
 
+    def _enough(self) -> int:
+        """Return the least bound with which a split is settled."""
+        return (
+            self.best if self.plan is None else self.options.enough(self.best)
+        )
+
+    def _goal(self) -> int:
+        """Return what plans must be below; as good as the best counts."""
+        enough = self._enough()
+        return enough if enough < self.best else self.best + 1
+
     def _take(self, finding: object) -> None:
         """Take a plan that some process found."""
         step_quanta, plan = cast("tuple[int, Plan]", finding)
@@ -364,7 +375,7 @@ class BestSearch:
             self._tell = link.tell
             for item in groups[number]:
                 self._listen(link)
-                if item.bound < min(guess, self.best):
+                if item.bound < min(guess, self._enough()):
                     self._bound(item, guess)
             terms = vars(groups[number][0].options.terms)
             bounds = [item.bound for item in groups[number]]
@@ -390,7 +401,7 @@ class BestSearch:
 
         def goal() -> int:
             self._check_time()
-            return min(upper, self.best)
+            return min(upper, self._enough())
 
         found = bound_paths(item, self.capacity, goal, self._offer_path)
         item.bound = max(item.bound, found.bound)
@@ -410,17 +421,18 @@ class BestSearch:
         order = sorted(self.open, key=lambda item: item.bound)
         steps: dict[int, int] = {}
 
-        def run(number: int, link: Link) -> int:
+        def run(number: int, link: Link) -> tuple[int, int]:
             self._tell = link.tell
             self._listen(link)
-            if order[number].bound > self.best:
-                return int(INFINITE)
-            step_quanta, _ = self._search(order[number])
-            return step_quanta
+            item = order[number]
+            if item.bound >= self._goal():
+                return int(INFINITE), item.bound
+            step_quanta, _ = self._search(item)
+            return step_quanta, self._goal()
 
         def done(number: int, result: object) -> None:
-            steps[number] = cast("int", result)
-            order[number].bound = int(INFINITE)
+            steps[number], bound = cast("tuple[int, int]", result)
+            order[number].bound = max(order[number].bound, bound)
             self._settle()
 
         share(len(order), self.options.num_workers, run, self._take, done)
@@ -433,8 +445,7 @@ class BestSearch:
 
         def goal() -> int:
             self._check_time()
-            # As good as the best counts.
-            return min(step_quanta, self.best + 1)
+            return min(step_quanta, self._goal())
 
         found = bound_paths(item, self.capacity, goal, self._offer_path)
         if not found.intervals:

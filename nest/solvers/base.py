@@ -203,8 +203,11 @@ class SolveOptions:
         """
         if not self.gap or step_quanta is None or lower_bound_quanta is None:
             return False
-        allowed = Fraction(self.gap) * step_quanta
-        return step_quanta - lower_bound_quanta <= allowed
+        return lower_bound_quanta >= self.enough(step_quanta)
+
+    def enough(self, step_quanta: int) -> int:
+        """Return the least bound within :attr:`gap` of a plan. Exact."""
+        return math.ceil((1 - Fraction(self.gap)) * step_quanta)
 
 
 @dataclass(frozen=True)
