@@ -1,14 +1,11 @@
 """Devices, links and machines: data-sheet figures and what is reached."""
 
-from __future__ import annotations
-
 from nest.hardware.describe import machine_for
 from nest.hardware.devices import DeviceSpec, device_spec, device_specs
 from nest.hardware.links import LinkSpec, link_spec, link_specs
 from nest.hardware.machines import Machine, machine, machines, parse_cluster
 
 __all__ = [
-    "MACHINES",
     "DeviceSpec",
     "LinkSpec",
     "Machine",
@@ -21,12 +18,3 @@ __all__ = [
     "machines",
     "parse_cluster",
 ]
-
-#: All machines; read when first asked for.
-MACHINES: tuple[Machine, ...]
-
-
-def __getattr__(name: str) -> object:
-    if name == "MACHINES":
-        return machines()
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,12 +9,10 @@ that were not measured take the set of the nearest one, by name.
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
-
-import msgspec
 
 from nest.ir.base import Struct
 from nest.ir.plan import Overlap
+from nest.stored import read_stored
 
 
 class Calibration(Struct, frozen=True, kw_only=True):
@@ -100,8 +98,7 @@ class CalibrationFile(
 @cache
 def stored_calibration() -> CalibrationFile:
     """Return the calibration that comes with the package."""
-    path = files("nest.hardware") / "data" / "device_calibration.json"
-    return msgspec.json.decode(path.read_bytes(), type=CalibrationFile)
+    return read_stored("nest.hardware", "device_calibration", CalibrationFile)
 
 
 def calibrated_family(family: str) -> str:

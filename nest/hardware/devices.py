@@ -109,7 +109,7 @@ class DeviceFile(
 
 @cache
 def _file() -> DeviceFile:
-    return read_stored("nest.hardware", "devices.json", DeviceFile)
+    return read_stored("nest.hardware", "devices", DeviceFile)
 
 
 def device_specs() -> tuple[DeviceSpec, ...]:

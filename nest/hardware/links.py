@@ -6,10 +6,9 @@ from functools import cache
 
 import msgspec
 
-from nest.errors import UnknownNameError
 from nest.ir.base import Struct, check_real
 from nest.ir.cluster import Level
-from nest.stored import read_stored
+from nest.stored import find, read_records, read_stored
 
 
 class LinkSpec(Struct, frozen=True, kw_only=True):
@@ -37,25 +36,10 @@ class LinkSpec(Struct, frozen=True, kw_only=True):
         check_real("latency_ns", self.latency_ns)
 
 
-class LinkFile(
-    Struct, frozen=True, kw_only=True, tag_field="schema", tag="nest-links/1"
-):
-    """The stored link families."""
-
-    links: tuple[LinkSpec, ...]
-
-
 @cache
-def _links() -> dict[str, LinkSpec]:
-    return {
-        link.name: link
-        for link in read_stored("nest.hardware", "links.json", LinkFile).links
-    }
-
-
 def link_specs() -> tuple[LinkSpec, ...]:
     """Return all stored link families."""
-    return tuple(_links().values())
+    return read_records("nest.hardware", "links", LinkSpec)
 
 
 def link_spec(name: str) -> LinkSpec:
@@ -66,10 +50,7 @@ def link_spec(name: str) -> LinkSpec:
     UnknownNameError
         If there is none; the text lists all names.
     """
-    links = _links()
-    if name not in links:
-        raise UnknownNameError("link", name, links)
-    return links[name]
+    return find("link", name, link_specs())
 
 
 class LinkCalibration(Struct, frozen=True, kw_only=True):
@@ -135,7 +116,7 @@ class LinkCalibrationFile(
 def stored_link_calibration() -> LinkCalibrationFile:
     """Return the calibration that comes with the package."""
     return read_stored(
-        "nest.hardware", "link_calibration.json", LinkCalibrationFile
+        "nest.hardware", "link_calibration", LinkCalibrationFile
     )
 
 

@@ -13,7 +13,7 @@ from nest.hardware.devices import DeviceSpec, device_spec
 from nest.hardware.links import calibrated, link_spec
 from nest.ir.base import Struct, check_integer, check_real
 from nest.ir.cluster import Cluster, Device, Hierarchy, Level
-from nest.stored import read_stored
+from nest.stored import read_records
 from nest.units import ceil_div
 
 
@@ -138,22 +138,10 @@ class MachineSpec(Struct, frozen=True, kw_only=True):
             check_real("peer_fraction", self.peer_fraction, positive=True)
 
 
-class MachineFile(
-    Struct,
-    frozen=True,
-    kw_only=True,
-    tag_field="schema",
-    tag="nest-machines/1",
-):
-    """The stored machines."""
-
-    machines: tuple[MachineSpec, ...]
-
-
 @cache
 def machine_specs() -> tuple[MachineSpec, ...]:
     """Return all machines as stored; the first of a device is its default."""
-    return read_stored("nest.hardware", "machines.json", MachineFile).machines
+    return read_records("nest.hardware", "machines", MachineSpec)
 
 
 def build_machine(spec: MachineSpec, device: DeviceSpec) -> Machine:

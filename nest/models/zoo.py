@@ -7,30 +7,14 @@ more record, and nothing else in the project names one.
 
 from __future__ import annotations
 
-from nest.errors import UnknownNameError
-from nest.ir.base import Struct
 from nest.models.architectures import Architecture
-from nest.stored import read_stored
+from nest.stored import find, read_records
 
 MILLION = 10**6
 BILLION = 10**9
 
 
-class ArchitectureFile(
-    Struct,
-    frozen=True,
-    kw_only=True,
-    tag_field="schema",
-    tag="nest-architectures/1",
-):
-    """The stored architectures."""
-
-    architectures: tuple[Architecture, ...]
-
-
-ARCHITECTURES = read_stored(
-    "nest.models", "architectures.json", ArchitectureFile
-).architectures
+ARCHITECTURES = read_records("nest.models", "architectures", Architecture)
 
 
 def architecture(name: str) -> Architecture:
@@ -41,10 +25,7 @@ def architecture(name: str) -> Architecture:
     UnknownNameError
         If there is none; the text lists all names.
     """
-    for model in ARCHITECTURES:
-        if model.name == name:
-            return model
-    raise UnknownNameError("architecture", name, names())
+    return find("architecture", name, ARCHITECTURES)
 
 
 def names() -> tuple[str, ...]:

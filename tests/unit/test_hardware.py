@@ -10,7 +10,6 @@ import pytest
 from bench.hardware_tables import devices_table, links_table, machines_table
 from nest.errors import InvalidOptionError, UnknownNameError
 from nest.hardware import (
-    MACHINES,
     device_spec,
     device_specs,
     link_spec,
@@ -27,7 +26,7 @@ from nest.hardware.links import (
     link_specs,
     stored_link_calibration,
 )
-from nest.hardware.machines import machine_specs
+from nest.hardware.machines import machine_specs, machines
 from nest.ir.cluster import Level
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "hardware.md"
@@ -163,7 +162,7 @@ def test_names_are_distinct():
     assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize("record", MACHINES, ids=lambda record: record.name)
+@pytest.mark.parametrize("record", machines(), ids=lambda record: record.name)
 def test_every_machine_makes_clusters(record):
     for count in (1, 8, 100):
         cluster = record.cluster(count)

@@ -7,7 +7,7 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from nest.errors import InvalidProblemError, UnknownNameError
+from nest.errors import InvalidOptionError, UnknownNameError
 from nest.hardware import machine, machines
 from nest.hardware.calibration import Calibration
 from nest.ir import CollectiveCall, Problem, decode_problem, encode
@@ -494,7 +494,7 @@ def test_unknown_problem() -> None:
 def test_blocks_must_divide_the_model() -> None:
     recipe = msgspec.structs.replace(builtin.RECIPES[0], layers_per_node=5)
     with pytest.raises(
-        InvalidProblemError,
+        InvalidOptionError,
         match=r"^layers_per_node: expected a divisor of the 32 layers of "
         r"llama2-7b, got 5",
     ):
