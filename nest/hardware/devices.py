@@ -6,7 +6,7 @@ import re
 from functools import cache
 
 from nest.errors import UnknownNameError
-from nest.ir.base import Struct, check_integer, check_real
+from nest.ir.base import Count, PositiveReal, PositiveReals, Size, Struct
 from nest.ir.cluster import Device
 from nest.stored import read_stored
 
@@ -22,11 +22,8 @@ class Reserve(Struct, frozen=True, kw_only=True):
         Where the figure comes from.
     """
 
-    reserve_bytes: int
+    reserve_bytes: Size
     source: str
-
-    def __post_init__(self) -> None:
-        check_integer("reserve_bytes", self.reserve_bytes, 0)
 
 
 class DeviceSpec(Struct, frozen=True, kw_only=True):
@@ -55,23 +52,16 @@ class DeviceSpec(Struct, frozen=True, kw_only=True):
     name: str
     family: str
     aliases: tuple[str, ...] = ()
-    peak_flops: dict[str, float]
+    peak_flops: PositiveReals
     peak_source: str
-    memory_bytes: int
+    memory_bytes: Count
     memory_source: str
-    hbm_bytes_per_s: float
+    hbm_bytes_per_s: PositiveReal
     hbm_source: str
     link: str
-    link_bytes_per_s: float
+    link_bytes_per_s: PositiveReal
     link_source: str
     reserve: str
-
-    def __post_init__(self) -> None:
-        check_integer("memory_bytes", self.memory_bytes, 1)
-        check_real("hbm_bytes_per_s", self.hbm_bytes_per_s, positive=True)
-        check_real("link_bytes_per_s", self.link_bytes_per_s, positive=True)
-        for dtype, flops in self.peak_flops.items():
-            check_real(f"peak_flops.{dtype}", flops, positive=True)
 
     @property
     def reserve_bytes(self) -> int:
@@ -99,6 +89,7 @@ class DeviceFile(
     devices: tuple[DeviceSpec, ...]
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for spec in self.devices:
             if spec.reserve not in self.reserves:
                 raise ValueError(

@@ -6,7 +6,7 @@ from functools import cache
 
 import msgspec
 
-from nest.ir.base import Struct, check_real
+from nest.ir.base import PositiveReal, Real, Struct
 from nest.ir.cluster import Level
 from nest.stored import find, read_records, read_stored
 
@@ -27,13 +27,9 @@ class LinkSpec(Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    bytes_per_s: float
-    latency_ns: float
+    bytes_per_s: PositiveReal
+    latency_ns: Real
     source: str
-
-    def __post_init__(self) -> None:
-        check_real("bytes_per_s", self.bytes_per_s, positive=True)
-        check_real("latency_ns", self.latency_ns)
 
 
 @cache
@@ -74,20 +70,15 @@ class LinkCalibration(Struct, frozen=True, kw_only=True):
         Where the measurements come from.
     """
 
-    efficiency: float
-    latency_ns: float
-    launch_ns: float
+    efficiency: PositiveReal
+    latency_ns: Real
+    launch_ns: Real
     num_points: int
     mean_error_before: float
     mean_error: float
     median_error: float
     max_error: float
     provenance: str
-
-    def __post_init__(self) -> None:
-        check_real("efficiency", self.efficiency, positive=True)
-        check_real("latency_ns", self.latency_ns)
-        check_real("launch_ns", self.launch_ns)
 
 
 class LinkCalibrationFile(

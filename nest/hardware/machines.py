@@ -11,7 +11,7 @@ from nest.errors import InvalidOptionError, UnknownNameError
 from nest.hardware.calibration import Calibration, calibration_of
 from nest.hardware.devices import DeviceSpec, device_spec
 from nest.hardware.links import calibrated, link_spec
-from nest.ir.base import Struct, check_integer, check_real
+from nest.ir.base import Count, PositiveReal, Struct
 from nest.ir.cluster import Cluster, Device, Hierarchy, Level
 from nest.stored import read_records
 from nest.units import ceil_div
@@ -122,20 +122,12 @@ class MachineSpec(Struct, frozen=True, kw_only=True):
     name: str
     aliases: tuple[str, ...] = ()
     device: str
-    node_size: int
+    node_size: Count
     network: str
-    network_bytes_per_s: float
-    peer_fraction: float | None = None
+    network_bytes_per_s: PositiveReal
+    peer_fraction: PositiveReal | None = None
     even: bool = False
     source: str
-
-    def __post_init__(self) -> None:
-        check_integer("node_size", self.node_size, 1)
-        check_real(
-            "network_bytes_per_s", self.network_bytes_per_s, positive=True
-        )
-        if self.peer_fraction is not None:
-            check_real("peer_fraction", self.peer_fraction, positive=True)
 
 
 @cache

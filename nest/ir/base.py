@@ -1,12 +1,30 @@
-"""What all parts of the IR share: the frozen base class and local checks."""
+"""What all parts of the IR share: the frozen base class and local checks.
+
+The type of a field says what its values may be, such as :data:`Count`: a
+check in it takes the field's name and a value and raises ``ValueError``,
+naming the field, if that is out of range.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
+from functools import cache, partial
+from typing import (
+    Annotated,
+    Any,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 
 from nest.units import MAX_TERM
+
+T = TypeVar("T")
+Check = Callable[[str, Any], None]
 
 #: A layer name. Integers are kept as they come, so that a plan written for
 #: an imported graph can use that graph's own numbers.
@@ -20,6 +38,24 @@ class Struct(
     omit_defaults=True,
 ):
     """Immutable record; unknown keys are refused when it is read."""
+
+    def __post_init__(self) -> None:
+        for field, check in _checks(type(self)):
+            value = getattr(self, field)
+            if value is not None:
+                check(field, value)
+
+
+@cache
+def _checks(kind: type[Struct]) -> tuple[tuple[str, Check], ...]:
+    """Return the fields of a record with the checks in their types."""
+    return tuple(
+        (field, check)
+        for field, hint in get_type_hints(kind, include_extras=True).items()
+        for part in (hint, *get_args(hint))
+        if get_origin(part) is Annotated
+        for check in part.__metadata__
+    )
 
 
 def check_integer(field: str, value: int, minimum: int) -> None:
@@ -57,3 +93,45 @@ def check_distinct(field: str, values: tuple[object, ...]) -> None:
                 f"remove one"
             )
         seen.add(value)
+
+
+def check_fraction(field: str, value: float) -> None:
+    """Raise ``ValueError`` unless ``0 <= value <= 1``."""
+    if not 0 <= value <= 1:
+        raise ValueError(
+            f"{field}: expected a fraction from 0 to 1, got {value}"
+        )
+
+
+def each(check: Check) -> Check:
+    """Return the check of all values in a container, or of all keys."""
+
+    def check_each(field: str, values: Iterable[Any]) -> None:
+        for value in values:
+            check(field, value)
+
+    return check_each
+
+
+def entries(check: Check) -> Check:
+    """Return the check of all values in a dictionary."""
+
+    def check_entries(field: str, values: dict[Any, Any]) -> None:
+        for key, value in values.items():
+            check(f"{field}.{key}", value)
+
+    return check_entries
+
+
+check_count = partial(check_integer, minimum=1)
+check_size = partial(check_integer, minimum=0)
+check_positive = partial(check_real, positive=True)
+
+Count = Annotated[int, check_count]
+Size = Annotated[int, check_size]
+Real = Annotated[float, check_real]
+PositiveReal = Annotated[float, check_positive]
+Fraction = Annotated[float, check_fraction]
+Distinct = Annotated[tuple[T, ...], check_distinct]
+PositiveReals = Annotated[dict[str, float], entries(check_positive)]
+Counts = Annotated[tuple[int, ...], check_distinct, each(check_count)]

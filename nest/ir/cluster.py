@@ -8,7 +8,14 @@ from typing import Literal, get_args
 
 from msgspec.structs import replace
 
-from nest.ir.base import Struct, check_integer, check_real
+from nest.ir.base import (
+    Count,
+    PositiveReal,
+    PositiveReals,
+    Real,
+    Size,
+    Struct,
+)
 
 #: Which collective algorithms a network offers.
 Algorithms = Literal["best", "nccl"]
@@ -43,28 +50,19 @@ class Device(Struct, frozen=True, kw_only=True):
     """
 
     name: str = "device"
-    memory_bytes: int
-    hbm_bytes_per_s: float | None = None
-    peak_flops: dict[str, float] = {}
-    reserve_bytes: int = 0
-    price_usd_per_hour: float | None = None
+    memory_bytes: Size
+    hbm_bytes_per_s: PositiveReal | None = None
+    peak_flops: PositiveReals = {}
+    reserve_bytes: Size = 0
+    price_usd_per_hour: PositiveReal | None = None
 
     def __post_init__(self) -> None:
-        check_integer("memory_bytes", self.memory_bytes, 0)
-        check_integer("reserve_bytes", self.reserve_bytes, 0)
+        super().__post_init__()
         if self.reserve_bytes > self.memory_bytes:
             raise ValueError(
                 f"reserve_bytes: expected at most memory_bytes = "
                 f"{self.memory_bytes}, got {self.reserve_bytes}"
             )
-        if self.hbm_bytes_per_s is not None:
-            check_real("hbm_bytes_per_s", self.hbm_bytes_per_s, positive=True)
-        if self.price_usd_per_hour is not None:
-            check_real(
-                "price_usd_per_hour", self.price_usd_per_hour, positive=True
-            )
-        for dtype, flops in self.peak_flops.items():
-            check_real(f"peak_flops.{dtype}", flops, positive=True)
 
 
 class Level(Struct, frozen=True, kw_only=True):
@@ -90,25 +88,11 @@ class Level(Struct, frozen=True, kw_only=True):
     """
 
     name: str = ""
-    fan_out: int
-    bandwidth_bytes_per_s: float
-    latency_ns: float = 0.0
-    launch_ns: float = 0.0
-    peer_bandwidth_bytes_per_s: float | None = None
-
-    def __post_init__(self) -> None:
-        check_integer("fan_out", self.fan_out, 1)
-        check_real(
-            "bandwidth_bytes_per_s", self.bandwidth_bytes_per_s, positive=True
-        )
-        check_real("latency_ns", self.latency_ns)
-        check_real("launch_ns", self.launch_ns)
-        if self.peer_bandwidth_bytes_per_s is not None:
-            check_real(
-                "peer_bandwidth_bytes_per_s",
-                self.peer_bandwidth_bytes_per_s,
-                positive=True,
-            )
+    fan_out: Count
+    bandwidth_bytes_per_s: PositiveReal
+    latency_ns: Real = 0.0
+    launch_ns: Real = 0.0
+    peer_bandwidth_bytes_per_s: PositiveReal | None = None
 
 
 class Hierarchy(
@@ -199,12 +183,12 @@ class Cluster(Struct, frozen=True, kw_only=True):
     """
 
     name: str = "cluster"
-    num_devices: int
+    num_devices: Count
     device: Device
     topology: Topology
 
     def __post_init__(self) -> None:
-        check_integer("num_devices", self.num_devices, 1)
+        super().__post_init__()
         room = self.topology.max_devices
         if self.num_devices > room:
             raise ValueError(

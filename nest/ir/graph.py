@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import heapq
 from graphlib import CycleError, TopologicalSorter
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from nest.ir.base import (
+    Count,
     LayerId,
+    Real,
+    Size,
     Struct,
+    check_count,
     check_distinct,
-    check_integer,
-    check_real,
+    check_size,
+    each,
+    entries,
 )
 from nest.ir.plan import Recompute
 
@@ -46,12 +51,8 @@ class CollectiveCall(Struct, frozen=True, kw_only=True):
     kind: CollectiveKind
     axis: Axis
     phase: Phase
-    size_bytes: int
-    count: int = 1
-
-    def __post_init__(self) -> None:
-        check_integer("size_bytes", self.size_bytes, 0)
-        check_integer("count", self.count, 1)
+    size_bytes: Size
+    count: Count = 1
 
 
 class Activations(Struct, frozen=True, kw_only=True):
@@ -75,16 +76,13 @@ class Activations(Struct, frozen=True, kw_only=True):
     """
 
     recompute: Recompute = "none"
-    kept_bytes: int
-    extra_ns: float = 0.0
-    working_bytes: int = 0
-    static_bytes: int = 0
+    kept_bytes: Size
+    extra_ns: Real = 0.0
+    working_bytes: Size = 0
+    static_bytes: Size = 0
 
     def __post_init__(self) -> None:
-        check_integer("kept_bytes", self.kept_bytes, 0)
-        check_integer("working_bytes", self.working_bytes, 0)
-        check_integer("static_bytes", self.static_bytes, 0)
-        check_real("extra_ns", self.extra_ns)
+        super().__post_init__()
         if self.recompute != "selective" and self.extra_ns:
             raise ValueError(
                 f"extra_ns: expected 0 for recompute {self.recompute!r}, "
@@ -111,25 +109,20 @@ class LayerCost(Struct, frozen=True, kw_only=True):
         Collectives issued per micro-batch.
     """
 
-    tp: int = 1
-    cp: int = 1
-    ep: int = 1
-    samples: int = 1
-    forward_ns: float
-    backward_ns: float
-    weight_bytes: int = 0
-    expert_weight_bytes: int = 0
-    working_bytes: int = 0
+    tp: Count = 1
+    cp: Count = 1
+    ep: Count = 1
+    samples: Count = 1
+    forward_ns: Real
+    backward_ns: Real
+    weight_bytes: Size = 0
+    expert_weight_bytes: Size = 0
+    working_bytes: Size = 0
     activations: tuple[Activations, ...]
     collectives: tuple[CollectiveCall, ...] = ()
 
     def __post_init__(self) -> None:
-        for field in ("tp", "cp", "ep", "samples"):
-            check_integer(field, getattr(self, field), 1)
-        check_real("forward_ns", self.forward_ns)
-        check_real("backward_ns", self.backward_ns)
-        for field in ("weight_bytes", "expert_weight_bytes", "working_bytes"):
-            check_integer(field, getattr(self, field), 0)
+        super().__post_init__()
         check_distinct(
             "activations", tuple(a.recompute for a in self.activations)
         )
@@ -157,6 +150,11 @@ class Layer(Struct, frozen=True, kw_only=True):
     kind: str
 
 
+SizesByDegree = Annotated[
+    dict[int, int], each(check_count), entries(check_size)
+]
+
+
 class Edge(Struct, frozen=True, kw_only=True):
     """A tensor that one layer hands to another.
 
@@ -177,21 +175,10 @@ class Edge(Struct, frozen=True, kw_only=True):
 
     source: LayerId
     target: LayerId
-    bytes_per_sample: int
-    bytes_per_sample_by_tp: dict[int, int] = {}
-    source_extra_bytes_by_tp: dict[int, int] = {}
-    target_extra_bytes_by_tp: dict[int, int] = {}
-
-    def __post_init__(self) -> None:
-        check_integer("bytes_per_sample", self.bytes_per_sample, 0)
-        for field in (
-            "bytes_per_sample_by_tp",
-            "source_extra_bytes_by_tp",
-            "target_extra_bytes_by_tp",
-        ):
-            for tp, size_bytes in getattr(self, field).items():
-                check_integer(field, tp, 1)
-                check_integer(f"{field}.{tp}", size_bytes, 0)
+    bytes_per_sample: Size
+    bytes_per_sample_by_tp: SizesByDegree = {}
+    source_extra_bytes_by_tp: SizesByDegree = {}
+    target_extra_bytes_by_tp: SizesByDegree = {}
 
 
 class Graph(Struct, frozen=True, kw_only=True):

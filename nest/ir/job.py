@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
-from nest.ir.base import Struct, check_distinct, check_integer, check_real
-from nest.ir.plan import Overlap, Recompute
+from nest.ir.base import (
+    Count,
+    Counts,
+    Distinct,
+    Fraction,
+    Real,
+    Size,
+    Struct,
+    check_fraction,
+    each,
+    entries,
+)
+from nest.ir.plan import Overlap, Recompute, check_zero_stage
 
 Schedule = Literal["1f1b", "gpipe"]
 SCHEDULES: tuple[str, ...] = get_args(Schedule)
@@ -31,16 +42,10 @@ class Optimizer(Struct, frozen=True, kw_only=True):
     """
 
     name: str = "adam"
-    weight_bytes: int = 2
-    gradient_bytes: int = 2
-    state_bytes: int = 12
-    buffer_bytes: float = 0
-
-    def __post_init__(self) -> None:
-        check_integer("weight_bytes", self.weight_bytes, 1)
-        check_integer("gradient_bytes", self.gradient_bytes, 0)
-        check_integer("state_bytes", self.state_bytes, 0)
-        check_real("buffer_bytes", self.buffer_bytes)
+    weight_bytes: Count = 2
+    gradient_bytes: Size = 2
+    state_bytes: Size = 12
+    buffer_bytes: Real = 0
 
 
 class Job(Struct, frozen=True, kw_only=True):
@@ -90,69 +95,34 @@ class Job(Struct, frozen=True, kw_only=True):
         used for MFU only.
     """
 
-    global_batch: int
-    micro_batches: tuple[int, ...] = (1,)
-    sequence_length: int | None = None
+    global_batch: Count
+    micro_batches: Counts = (1,)
+    sequence_length: Count | None = None
     dtype: str = "bf16"
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = "1f1b"
-    replicas: tuple[int, ...] | None = None
-    data_parallel: tuple[int, ...] | None = None
-    pipeline_parallel: tuple[int, ...] | None = None
-    tensor_parallel: tuple[int, ...] | None = None
-    context_parallel: tuple[int, ...] | None = None
-    expert_parallel: tuple[int, ...] | None = None
-    zero: tuple[int, ...] = (0,)
-    recompute: tuple[Recompute, ...] = ("none",)
+    replicas: Counts | None = None
+    data_parallel: Counts | None = None
+    pipeline_parallel: Counts | None = None
+    tensor_parallel: Counts | None = None
+    context_parallel: Counts | None = None
+    expert_parallel: Counts | None = None
+    zero: Annotated[Distinct[int], each(check_zero_stage)] = (0,)
+    recompute: Distinct[Recompute] = ("none",)
     sequence_parallel: bool = False
     uneven_batches: bool = False
-    gradient_sync_overlap: float = 0.0
-    virtual_stages: tuple[int, ...] = (1,)
-    overlap: dict[Overlap, float] = {}
+    gradient_sync_overlap: Fraction = 0.0
+    virtual_stages: Counts = (1,)
+    overlap: Annotated[dict[Overlap, float], entries(check_fraction)] = {}
     distributed_optimizer: bool = False
     granularity: Granularity = "stage"
-    model_flops_per_sample: float | None = None
+    model_flops_per_sample: Real | None = None
 
     def __post_init__(self) -> None:
-        check_integer("global_batch", self.global_batch, 1)
-        for field in (
-            "micro_batches",
-            "replicas",
-            "data_parallel",
-            "pipeline_parallel",
-            "tensor_parallel",
-            "context_parallel",
-            "expert_parallel",
-            "virtual_stages",
-        ):
-            values = getattr(self, field)
-            if values is not None:
-                check_distinct(field, values)
-                for value in values:
-                    check_integer(field, value, 1)
-        check_distinct("zero", self.zero)
-        for stage in self.zero:
-            if not 0 <= stage <= 3:
-                raise ValueError(f"zero: expected 0, 1, 2 or 3, got {stage}")
-        check_distinct("recompute", self.recompute)
-        if self.sequence_length is not None:
-            check_integer("sequence_length", self.sequence_length, 1)
-        if not 0 <= self.gradient_sync_overlap <= 1:
-            raise ValueError(
-                f"gradient_sync_overlap: expected a fraction from 0 to 1, "
-                f"got {self.gradient_sync_overlap}"
-            )
-        for name, fraction in self.overlap.items():
-            if not 0 <= fraction <= 1:
-                raise ValueError(
-                    f"overlap.{name}: expected a fraction from 0 to 1, "
-                    f"got {fraction}"
-                )
+        super().__post_init__()
         if self.schedule != "1f1b" and self.virtual_stages != (1,):
             raise ValueError(
                 f"virtual_stages: expected [1] with schedule "
                 f"{self.schedule!r}, got {list(self.virtual_stages)}; only "
                 f"'1f1b' can be interleaved"
             )
-        if self.model_flops_per_sample is not None:
-            check_real("model_flops_per_sample", self.model_flops_per_sample)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
-from nest.ir.base import LayerId, Struct, check_distinct, check_integer
+from nest.ir.base import Count, Distinct, LayerId, Struct, check_distinct
 
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
@@ -15,9 +15,14 @@ RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 Overlap = Literal["tp", "cp", "ep", "weights", "gradients"]
 OVERLAP: tuple[Overlap, ...] = ("tp", "cp", "ep", "weights", "gradients")
 
-
 #: Axes that tell the entries of a cost table apart, besides the samples.
 COST_AXES = ("tp", "cp", "ep")
+
+
+def check_zero_stage(field: str, value: int) -> None:
+    """Raise ``ValueError`` unless there is such a ZeRO stage."""
+    if not 0 <= value <= 3:
+        raise ValueError(f"{field}: expected 0, 1, 2 or 3, got {value}")
 
 
 class Strategy(
@@ -38,18 +43,15 @@ class Strategy(
         Which activations the backward pass computes again.
     """
 
-    dp: int = 1
-    tp: int = 1
-    cp: int = 1
-    ep: int = 1
-    zero: int = 0
+    dp: Count = 1
+    tp: Count = 1
+    cp: Count = 1
+    ep: Count = 1
+    zero: Annotated[int, check_zero_stage] = 0
     recompute: Recompute = "none"
 
     def __post_init__(self) -> None:
-        for field in ("dp", "tp", "cp", "ep"):
-            check_integer(field, getattr(self, field), 1)
-        if not 0 <= self.zero <= 3:
-            raise ValueError(f"zero: expected 0, 1, 2 or 3, got {self.zero}")
+        super().__post_init__()
         if (self.dp * self.cp) % self.ep:
             raise ValueError(
                 f"ep: expected a divisor of dp * cp = {self.dp * self.cp}, "
@@ -100,14 +102,13 @@ class Stage(Struct, frozen=True, kw_only=True):
     layer, in the order of ``layers``) is given.
     """
 
-    layers: tuple[LayerId, ...]
-    devices: int
+    layers: Distinct[LayerId]
+    devices: Count
     strategy: Strategy | None = None
     strategies: tuple[Strategy, ...] | None = None
 
     def __post_init__(self) -> None:
-        check_distinct("layers", self.layers)
-        check_integer("devices", self.devices, 1)
+        super().__post_init__()
         if (self.strategy is None) == (self.strategies is None):
             raise ValueError(
                 "strategy: expected either strategy or strategies, got "
@@ -176,23 +177,21 @@ class Plan(
         Where the plan comes from; informative.
     """
 
-    replicas: int
-    micro_batch: int
+    replicas: Count
+    micro_batch: Count
     stages: tuple[Stage, ...]
-    virtual_stages: int = 1
+    virtual_stages: Count = 1
     overlap: tuple[Overlap, ...] = ()
     distributed_optimizer: bool = False
     problem_hash: str | None = None
     solver: str | None = None
 
     def __post_init__(self) -> None:
-        check_integer("replicas", self.replicas, 1)
-        check_integer("micro_batch", self.micro_batch, 1)
+        super().__post_init__()
         if not self.stages:
             raise ValueError("stages: expected at least one stage, got none")
         if self.overlap:
             check_distinct("overlap", self.overlap)
-        check_integer("virtual_stages", self.virtual_stages, 1)
         if self.virtual_stages > 1:
             self._check_chunks()
 

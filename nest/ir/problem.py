@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nest.ir.base import Struct, check_integer
+from nest.ir.base import Count, Struct
 from nest.ir.cluster import Cluster
 from nest.ir.graph import Graph
 from nest.ir.job import Job
@@ -31,8 +31,5 @@ class Problem(
     cluster: Cluster
     job: Job
     preset: str = "standard"
-    quantum_ps: int = 1000
+    quantum_ps: Count = 1000
     time_unit: str = "s"
-
-    def __post_init__(self) -> None:
-        check_integer("quantum_ps", self.quantum_ps, 1)

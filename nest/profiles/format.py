@@ -12,7 +12,14 @@ from pathlib import Path
 import msgspec
 
 from nest.errors import NestError
-from nest.ir.base import Struct, check_distinct, check_integer, check_real
+from nest.ir.base import (
+    Count,
+    PositiveReal,
+    Real,
+    Size,
+    Struct,
+    check_distinct,
+)
 from nest.ir.io import decode, read_bytes, write_atomically
 
 #: Bytes of a value, by the names that :attr:`Profile.dtype` takes.
@@ -60,33 +67,19 @@ class Entry(Struct, frozen=True, kw_only=True):
 
     model: str
     kind: str
-    tp: int = 1
-    cp: int = 1
-    ep: int = 1
-    samples: int = 1
-    sequence_length: int
-    forward_ns: float
-    backward_ns: float
+    tp: Count = 1
+    cp: Count = 1
+    ep: Count = 1
+    samples: Count = 1
+    sequence_length: Count
+    forward_ns: PositiveReal
+    backward_ns: PositiveReal
     includes_tp_collectives: bool = False
-    kept_bytes: int | None = None
-    working_bytes: int | None = None
-    weight_bytes: int | None = None
-    forward_flops: float | None = None
-    backward_flops: float | None = None
-
-    def __post_init__(self) -> None:
-        for field in ("tp", "cp", "ep", "samples", "sequence_length"):
-            check_integer(field, getattr(self, field), 1)
-        for field in ("forward_ns", "backward_ns"):
-            check_real(field, getattr(self, field), positive=True)
-        for field in ("kept_bytes", "working_bytes", "weight_bytes"):
-            size_bytes = getattr(self, field)
-            if size_bytes is not None:
-                check_integer(field, size_bytes, 0)
-        for field in ("forward_flops", "backward_flops"):
-            flops = getattr(self, field)
-            if flops is not None:
-                check_real(field, flops)
+    kept_bytes: Size | None = None
+    working_bytes: Size | None = None
+    weight_bytes: Size | None = None
+    forward_flops: Real | None = None
+    backward_flops: Real | None = None
 
     @property
     def key(self) -> tuple[int, ...]:
@@ -135,20 +128,17 @@ class Profile(
     framework_version: str = ""
     dtype: str
     sequence_parallel: bool = False
-    warm_up: int | None = None
-    repeats: int | None = None
+    warm_up: Size | None = None
+    repeats: Count | None = None
     entries: tuple[Entry, ...]
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.dtype not in DTYPE_BYTES:
             raise ValueError(
                 f"dtype: expected one of {', '.join(DTYPE_BYTES)}, got "
                 f"{self.dtype!r}"
             )
-        if self.warm_up is not None:
-            check_integer("warm_up", self.warm_up, 0)
-        if self.repeats is not None:
-            check_integer("repeats", self.repeats, 1)
         check_distinct(
             "entries",
             tuple(
