@@ -23,6 +23,7 @@ from nest.models.operators import Split, vocabulary_rows
 
 Tensor = Any
 Layer = Callable[[Tensor], Tensor]
+Projection = Callable[[Tensor], tuple[Tensor, ...]]
 
 #: Base of the rotary angles (Su et al. 2021, arXiv 2104.09864).
 ROTARY_BASE = 10000.0
@@ -85,17 +86,7 @@ class Shard:
 
 
 class Part(NamedTuple):
-    """A layer that is ready to run.
-
-    Attributes
-    ----------
-    shard
-        Its weights and buffers.
-    inputs
-        What enters it.
-    forward
-        Runs it on the inputs.
-    """
+    """A layer that is ready to run: its shard, what enters it, its pass."""
 
     shard: Shard
     inputs: tuple[Tensor, ...]
@@ -105,20 +96,24 @@ class Part(NamedTuple):
 class _Gather(torch.autograd.Function):  # type: ignore[misc]
     """Hand out the whole of a tensor of which this rank has a shard.
 
-    Forward ``(shard, whole)`` with the shard along dimension ``dim`` returns
-    ``whole``; the shard is what backward would gather again, so it is kept.
-    Backward passes on its part of the gradient, as reduce-scatter does.
+    Forward returns ``whole``, of which the shard has ``length`` along
+    dimension ``dim``; the shard is what backward would gather again, so it is
+    kept. Backward passes on its part of the gradient, as reduce-scatter does.
     """
 
     @staticmethod
-    def forward(ctx: Any, shard: Tensor, whole: Tensor, dim: int) -> Tensor:
+    def forward(
+        ctx: Any, shard: Tensor, whole: Tensor, dim: int, length: int
+    ) -> Tensor:
         ctx.save_for_backward(shard)
-        ctx.dim, ctx.length = dim, shard.shape[dim]
+        ctx.dim, ctx.length = dim, length
         return whole.detach()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return gradient.narrow(ctx.dim, 0, ctx.length), None, None
+    def backward(
+        ctx: Any, gradient: Tensor
+    ) -> tuple[Tensor, None, None, None]:
+        return gradient.narrow(ctx.dim, 0, ctx.length), None, None, None
 
 
 class _Scatter(torch.autograd.Function):  # type: ignore[misc]
@@ -138,32 +133,39 @@ class _Scatter(torch.autograd.Function):  # type: ignore[misc]
         return ctx.whole.detach(), None, None, None
 
 
-def _whole(shard: Shard, width: int, rows: int) -> tuple[Tensor, int]:
-    """Return what all ranks hold together, and the dimension they split."""
-    if rows:
-        return shard.buffer(rows, width), 0
-    split = shard.split
-    return shard.buffer(split.samples, split.sequence_length, width), 1
-
-
-def _enter(shard: Shard, width: int, rows: int = 0) -> Layer:
-    """Return what gathers ``b × u × width`` to ``b × s × width``.
+def _exchange(shard: Shard, function: Any, width: int, rows: int = 0) -> Layer:
+    """Return what gathers ``b × u × width`` to ``b × s × width``, or back.
 
     With ``rows``, ``rows/tp × width`` to ``rows × width``.
     """
     if not shard.gathers:
         return lambda x: x
-    whole, dim = _whole(shard, width, rows)
-    return lambda x: _Gather.apply(x, whole, dim)
+    split = shard.split
+    if rows:
+        dim, whole = 0, shard.buffer(rows, width)
+    else:
+        length = split.sequence_length
+        dim, whole = 1, shard.buffer(split.samples, length, width)
+    part = whole.shape[dim] // split.tp
+    return lambda x: function.apply(x, whole, dim, part)
 
 
-def _leave(shard: Shard, width: int, rows: int = 0) -> Layer:
-    """Return the reverse of :func:`_enter`."""
-    if not shard.gathers:
-        return lambda x: x
-    whole, dim = _whole(shard, width, rows)
-    length = whole.shape[dim] // shard.split.tp
-    return lambda x: _Scatter.apply(x, whole, dim, length)
+def _region(shard: Shard, width: int, inner: Layer, rows: int = 0) -> Layer:
+    """Return a layer that is split over ``tp``, as its neighbours see it."""
+    return _chain(
+        _exchange(shard, _Gather, width, rows),
+        inner,
+        _exchange(shard, _Scatter, width, rows),
+    )
+
+
+def _chain(*layers: Layer) -> Layer:
+    def run(x: Tensor) -> Tensor:
+        for layer in layers:
+            x = layer(x)
+        return x
+
+    return run
 
 
 def _linear(shard: Shard, inputs: int, outputs: int, bias: bool) -> Layer:
@@ -229,23 +231,14 @@ def _core(shard: Shard, shape: Attention) -> Callable[..., Tensor]:
     return attend
 
 
-def _attention(
-    shard: Shard, block: Block, shape: Attention, source: Tensor | None
-) -> Layer:
+def _attention(shard: Shard, block: Block, shape: Attention) -> Layer:
     """Return attention from gathered input to partial sums of its output."""
-    tp = shard.split.tp
-    heads = shape.heads // tp
-    kv_heads = max(shape.kv_heads // tp, 1)
+    heads = shape.heads // shard.split.tp
     size = shape.head_size
-    value_size = shape.value_size or size
     if shape.key_value_rank:
         project = _latent_projection(shard, block, shape, heads)
-    elif shape.cross:
-        project = _cross_projection(
-            shard, block, shape, (heads, kv_heads), source
-        )
     else:
-        project = _projection(shard, block, shape, heads, kv_heads)
+        project = _projection(shard, block, shape, heads)
     normalise: list[Layer] = []
     if shape.query_key_norm:
         normalise = [_norm(shard, size, False) for _ in range(2)]
@@ -255,9 +248,8 @@ def _attention(
         else None
     )
     core = _core(shard, shape)
-    output = _linear(
-        shard, heads * value_size, block.hidden, shape.output_bias
-    )
+    width = heads * (shape.value_size or size)
+    output = _linear(shard, width, block.hidden, shape.output_bias)
 
     def run(x: Tensor) -> Tensor:
         query, key, value = project(x)
@@ -273,46 +265,38 @@ def _attention(
 
 
 def _projection(
-    shard: Shard, block: Block, shape: Attention, heads: int, kv_heads: int
-) -> Callable[[Tensor], tuple[Tensor, ...]]:
-    """Return the product that makes ``b × s × heads × size`` of Q, K, V."""
-    size = shape.head_size
-    value_size = shape.value_size or size
-    widths = (heads * size, kv_heads * size, kv_heads * value_size)
-    linear = _linear(shard, block.hidden, sum(widths), shape.biases)
+    shard: Shard, block: Block, shape: Attention, heads: int
+) -> Projection:
+    """Return what makes ``b × s × heads × size`` of Q, K and V.
+
+    All of the input by one product, or K and V of the tower that
+    cross-attention reads.
+    """
+    split, hidden, size = shard.split, block.hidden, shape.head_size
+    kv_heads = max(shape.kv_heads // split.tp, 1)
+    counts = (heads, kv_heads, kv_heads)
+    sizes = (size, size, shape.value_size or size)
+    widths = [
+        count * width for count, width in zip(counts, sizes, strict=True)
+    ]
+    if shape.cross:
+        # Kept once by the tower that makes it, so no weight and no
+        # activation of this layer; its gradient is computed.
+        source = shard.buffer(split.samples, split.source_length, hidden)
+        source.requires_grad_()
+        of_input = _linear(shard, hidden, widths[0], shape.biases)
+        of_source = _linear(shard, hidden, sum(widths[1:]), shape.biases)
+    else:
+        linear = _linear(shard, hidden, sum(widths), shape.biases)
 
     def project(x: Tensor) -> tuple[Tensor, ...]:
-        query, key, value = linear(x).split(widths, dim=-1)
-        return (
-            query.unflatten(-1, (heads, size)),
-            key.unflatten(-1, (kv_heads, size)),
-            value.unflatten(-1, (kv_heads, value_size)),
-        )
-
-    return project
-
-
-def _cross_projection(
-    shard: Shard,
-    block: Block,
-    shape: Attention,
-    head_counts: tuple[int, int],
-    source: Tensor,
-) -> Callable[[Tensor], tuple[Tensor, ...]]:
-    """Return Q of the input, K and V of the tower that it reads."""
-    heads, kv_heads = head_counts
-    size = shape.head_size
-    value_size = shape.value_size or size
-    widths = (kv_heads * size, kv_heads * value_size)
-    of_input = _linear(shard, block.hidden, heads * size, shape.biases)
-    of_source = _linear(shard, block.hidden, sum(widths), shape.biases)
-
-    def project(x: Tensor) -> tuple[Tensor, ...]:
-        key, value = of_source(source).split(widths, dim=-1)
-        return (
-            of_input(x).unflatten(-1, (heads, size)),
-            key.unflatten(-1, (kv_heads, size)),
-            value.unflatten(-1, (kv_heads, value_size)),
+        if shape.cross:
+            found = (of_input(x), *of_source(source).split(widths[1:], -1))
+        else:
+            found = linear(x).split(widths, -1)
+        return tuple(
+            values.unflatten(-1, (count, width))
+            for values, count, width in zip(found, counts, sizes, strict=True)
         )
 
     return project
@@ -320,7 +304,7 @@ def _cross_projection(
 
 def _latent_projection(
     shard: Shard, block: Block, shape: Attention, heads: int
-) -> Callable[[Tensor], tuple[Tensor, ...]]:
+) -> Projection:
     """Return Q, K, V of multi-head latent attention, expanded to heads.
 
     DeepSeek-AI 2024, arXiv 2405.04434, §2.1: queries (where compressed) and
@@ -335,7 +319,6 @@ def _latent_projection(
         down = _linear(shard, block.hidden, shape.query_rank, shape.biases)
         norm = _norm(shard, shape.query_rank, False)
         up = _linear(shard, shape.query_rank, heads * size, False)
-
         make_query = _chain(down, norm, up)
     else:
         make_query = _linear(shard, block.hidden, heads * size, shape.biases)
@@ -399,83 +382,70 @@ def _expert_mlp(shard: Shard, block: Block) -> Layer:
         _dense_mlp(shard, hidden, width, shape)
         for _ in range(shape.experts // split.ep)
     ]
-    rows = split.samples * split.sequence_length * visits
-    enter, leave = _enter(shard, hidden, rows), _leave(shard, hidden, rows)
     # Slot j of token i goes to row order⁻¹[i, j]; neighbours in the rows are
     # tokens far apart, as after a real dispatch.
     order = torch.arange(outer * visits, device=shard.device)
     order = order.view(outer, visits).t().flatten()
     token, inverse = order // visits, order.argsort()
     shard.buffers += [token, inverse]
+
+    def run_experts(dispatched: Tensor) -> Tensor:
+        pieces = dispatched.tensor_split(len(experts))
+        found = zip(experts, pieces, strict=True)
+        return torch.cat([expert(piece) for expert, piece in found])
+
+    rows = split.samples * split.sequence_length * visits
+    routed = _region(shard, hidden, run_experts, rows)
     shared: Layer | None = None
     if shape.shared_hidden:
-        shared = _chain(
-            _enter(shard, hidden),
-            _dense_mlp(shard, hidden, shape.shared_hidden // split.tp, shape),
-            _leave(shard, hidden),
-        )
+        width = shape.shared_hidden // split.tp
+        mlp = _dense_mlp(shard, hidden, width, shape)
+        shared = _region(shard, hidden, mlp)
 
     def run(x: Tensor) -> Tensor:
         tokens = x.flatten(0, 1)
         scores = router(tokens).float().softmax(dim=-1)
         gates = scores.topk(visits, dim=-1).values.to(x.dtype)
-        dispatched = enter(tokens.index_select(0, token))
-        pieces = dispatched.tensor_split(len(experts))
-        results = torch.cat(
-            [
-                expert(piece)
-                for expert, piece in zip(experts, pieces, strict=True)
-            ]
+        returned = routed(tokens.index_select(0, token))
+        combined = returned.index_select(0, inverse).view(
+            outer, visits, hidden
         )
-        returned = leave(results).index_select(0, inverse)
-        combined = returned.view(outer, visits, hidden) * gates.unsqueeze(-1)
-        out = combined.sum(dim=1).view_as(x)
+        out = (combined * gates.unsqueeze(-1)).sum(dim=1).view_as(x)
         return out if shared is None else out + shared(x)
 
     return run
 
 
-def block_part(shard: Shard, block: Block) -> Part:
-    """Build one transformer layer.
+def build_part(
+    shard: Shard, shape: Tower | Block | Head, tower: Tower
+) -> Part:
+    """Build a layer of a tower; ``shape`` is the tower for its embedding.
 
-    Parameters
-    ----------
-    shard
-        The rank; nothing in it yet.
-    block
-        Shape of the layer.
+    The shard has nothing in it yet.
     """
+    match shape:
+        case Tower():
+            return _embedding(shard, tower)
+        case Block():
+            return _block(shard, shape)
+        case Head():
+            return _head(shard, shape, tower)
+
+
+def _block(shard: Shard, block: Block) -> Part:
+    """Build one transformer layer."""
     split, hidden = shard.split, block.hidden
-    shape = (split.samples, shard.outer_length, hidden)
-    source = None
-    layers: list[Layer] = []
-    for attention in (block.attention, block.cross_attention):
-        if attention is None:
-            continue
-        if attention.cross:
-            # Kept once by the tower that makes it, so no weight and no
-            # activation of this layer; its gradient is computed.
-            source = shard.buffer(split.samples, split.source_length, hidden)
-            source.requires_grad_()
-        layers.append(
-            _chain(
-                _enter(shard, hidden),
-                _attention(shard, block, attention, source),
-                _leave(shard, hidden),
-            )
-        )
+    layers = [
+        _region(shard, hidden, _attention(shard, block, attention))
+        for attention in (block.attention, block.cross_attention)
+        if attention is not None
+    ]
     if block.mlp.experts:
         layers.append(_expert_mlp(shard, block))
     else:
-        layers.append(
-            _chain(
-                _enter(shard, hidden),
-                _dense_mlp(
-                    shard, hidden, block.mlp.hidden // split.tp, block.mlp
-                ),
-                _leave(shard, hidden),
-            )
-        )
+        width = block.mlp.hidden // split.tp
+        mlp = _dense_mlp(shard, hidden, width, block.mlp)
+        layers.append(_region(shard, hidden, mlp))
     norms = [
         _norm(shard, hidden, block.layer_norm) for _ in range(block.norms)
     ]
@@ -491,19 +461,11 @@ def block_part(shard: Shard, block: Block) -> Part:
             x = x + result
         return x
 
-    return Part(shard, (shard.values(*shape).requires_grad_(),), forward)
+    inputs = shard.values(split.samples, shard.outer_length, hidden)
+    return Part(shard, (inputs.requires_grad_(),), forward)
 
 
-def _chain(*layers: Layer) -> Layer:
-    def run(x: Tensor) -> Tensor:
-        for layer in layers:
-            x = layer(x)
-        return x
-
-    return run
-
-
-def embedding_part(shard: Shard, tower: Tower) -> Part:
+def _embedding(shard: Shard, tower: Tower) -> Part:
     """Build the embedding of a tower: tokens or patches, positions, norm."""
     split, hidden = shard.split, tower.hidden
     samples, outer = split.samples, shard.outer_length
@@ -518,7 +480,7 @@ def embedding_part(shard: Shard, tower: Tower) -> Part:
         inputs = torch.randint(
             rows, (samples, split.sequence_length), device=shard.device
         )
-        leave = _leave(shard, hidden)
+        leave = _exchange(shard, _Scatter, hidden)
         layers.append(lambda x: leave(functional.embedding(x, table)))
     else:
         inputs = shard.values(samples, outer, tower.patch_values)
@@ -542,22 +504,11 @@ def _added_rows(shard: Shard, count: int, hidden: int) -> Layer:
     return lambda x: x + functional.embedding(index, table)
 
 
-def head_part(
-    shard: Shard, head: Head, hidden: int, norm: bool, layer_norm: bool
-) -> Part:
+def _head(shard: Shard, head: Head, tower: Tower) -> Part:
     """Build final norm, output layer and mean cross-entropy in fp32.
 
     A rank has its rows of the vocabulary; the sums over the others are not
     communicated.
-
-    Parameters
-    ----------
-    shard
-        The rank; nothing in it yet.
-    head, hidden
-        Shape of the head, and the width of what enters it.
-    norm, layer_norm
-        Whether a norm comes first, and which.
     """
     split = shard.split
     samples = split.samples
@@ -565,9 +516,10 @@ def head_part(
     rows = head.outputs
     if not head.pooled:
         rows = vocabulary_rows(head.outputs, split.tp)
+    hidden = tower.hidden
     layers: list[Layer] = []
-    if norm:
-        layers.append(_norm(shard, hidden, layer_norm))
+    if tower.final_norm:
+        layers.append(_norm(shard, hidden, tower.runs[-1].block.layer_norm))
     if head.transform:
         layers += [
             _linear(shard, hidden, hidden, True),
@@ -575,7 +527,7 @@ def head_part(
             _norm(shard, hidden, True),
         ]
     if not head.pooled:
-        layers.append(_enter(shard, hidden))
+        layers.append(_exchange(shard, _Gather, hidden))
     layers.append(_linear(shard, hidden, rows, head.bias))
     tokens = samples * (1 if head.pooled else split.sequence_length)
     targets = torch.randint(rows, (tokens,), device=shard.device)

@@ -33,7 +33,7 @@ from nest.profiles.format import (
 from nest.versions import DISTRIBUTION, machine
 
 if TYPE_CHECKING:
-    from nest.profiles.torch_layers import Part, Shard
+    from nest.profiles.torch_layers import Part
 
 M = TypeVar("M")
 
@@ -191,10 +191,16 @@ def profile_layers(
         node = count_layer(layer, split)
         wanted = f"{layer.kind} tp={choice.tp} samples={choice.samples}"
         say(wanted)
-        measured = _measure_if_it_fits(
-            layer, split, target, dtype, warm_up, repeats
-        )
+        try:
+            measured = _measure(layer, split, target, dtype, warm_up, repeats)
+        except (MemoryError, RuntimeError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            measured = None
         if measured is None:
+            # Only now nothing refers to the tensors any more.
+            if target.type == "cuda":
+                torch.cuda.empty_cache()
             skipped.append(wanted)
             say(f"{wanted}: does not fit the device's memory; left out")
             continue
@@ -290,28 +296,6 @@ def split_layer(
     )
 
 
-def _measure_if_it_fits(
-    layer: LayerShape,
-    split: Split,
-    device: Any,
-    dtype: str,
-    warm_up: int,
-    repeats: int,
-) -> dict[str, Any] | None:
-    """Return what an entry says of a layer, ``None`` if memory runs out."""
-    import torch
-
-    try:
-        return _measure(layer, split, device, dtype, warm_up, repeats)
-    except (MemoryError, RuntimeError) as error:
-        if not _is_out_of_memory(error):
-            raise
-    # Only now nothing refers to the tensors any more.
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-    return None
-
-
 def _measure(
     layer: LayerShape,
     split: Split,
@@ -323,7 +307,7 @@ def _measure(
     """Build a layer and return what an entry says of it."""
     import torch
 
-    from nest.profiles.torch_layers import Shard
+    from nest.profiles.torch_layers import Shard, build_part
 
     torch.manual_seed(0)
     types = {
@@ -332,7 +316,7 @@ def _measure(
         "fp32": torch.float32,
     }
     shard = Shard(split, device, types[dtype])
-    part = _build(layer, shard)
+    part = build_part(shard, layer.shape, layer.tower)
     result = part.forward(*part.inputs)
     # The gradient of the output is there before the pass, as if received.
     gradient = torch.ones_like(result)
@@ -366,29 +350,6 @@ def _measure(
         "working_bytes": working_bytes,
         "weight_bytes": weights * DTYPE_BYTES[dtype],
     }
-
-
-def _build(layer: LayerShape, shard: Shard) -> Part:
-    from nest.profiles.torch_layers import (
-        block_part,
-        embedding_part,
-        head_part,
-    )
-
-    match layer.shape:
-        case Tower():
-            return embedding_part(shard, layer.shape)
-        case Block():
-            return block_part(shard, layer.shape)
-        case Head():
-            tower = layer.tower
-            return head_part(
-                shard,
-                layer.shape,
-                tower.hidden,
-                tower.final_norm,
-                tower.runs[-1].block.layer_norm,
-            )
 
 
 def _memory(

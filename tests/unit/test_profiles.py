@@ -701,14 +701,14 @@ def split_of(layer: LayerShape, **changes: Any) -> Split:
 
 @pytest.fixture
 def build(torch: Any) -> Callable[..., Any]:
-    from nest.profiles.torch_layers import Shard
+    from nest.profiles.torch_layers import Shard, build_part
 
     def make(layer: LayerShape, **changes: Any) -> Any:
         torch.manual_seed(1)
         shard = Shard(
             split_of(layer, **changes), torch.device("cpu"), torch.float64
         )
-        return torch_profiler._build(layer, shard)
+        return build_part(shard, layer.shape, layer.tower)
 
     return make
 
