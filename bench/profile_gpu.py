@@ -45,7 +45,7 @@ def row(model: str, entry: Entry, layer: LayerShape, site: Machine) -> str:
         Degrees(tp=entry.tp, ep=entry.ep, samples=entry.samples),
         entry.sequence_length,
     )
-    cost = layer_cost(count_layer(layer, split), split, site)
+    cost = layer_cost([(count_layer(layer, split), 1)], split, site)
     kept = next(a for a in cost.activations if a.recompute == "none")
     cells = [f"{model:12} {entry.name:22}"]
     for measured, analytic in (

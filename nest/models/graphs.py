@@ -34,7 +34,6 @@ from nest.models.operators import (
     head_node,
     layer_cost,
     norm_node,
-    sum_costs,
 )
 from nest.models.weights import final_norm_weights
 
@@ -306,8 +305,8 @@ def _costs(
                 source_length=0 if reads is None else lengths[reads],
             )
             node = count_layer(part.shape, part.tower, split, execution)
-            found.append(layer_cost(node, split, site, execution, part.repeat))
-        costs.append(sum_costs(found))
+            found.append((node, part.repeat))
+        costs.append(layer_cost(found, split, site, execution))
     return tuple(costs)
 
 

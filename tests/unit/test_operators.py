@@ -86,7 +86,7 @@ def test_waiting_for_the_host() -> None:
                 ROUND, launch_ns=2000, waiting_fraction=waiting
             )
         )
-        cost = layer_cost(node, Split(sequence_length=1), site)
+        cost = layer_cost([(node, 1)], Split(sequence_length=1), site)
         return cost.forward_ns / 1000
 
     assert forward_us(0, 5, 1) == pytest.approx(6, rel=1e-5)
@@ -176,7 +176,7 @@ def test_the_host_launches_kernels() -> None:
         working_bytes=7,
     )
     split = Split(sequence_length=1)
-    cost = layer_cost(node, split, at("a100"), repeat=2)
+    cost = layer_cost([(node, 2)], split, at("a100"))
     assert (cost.forward_ns, cost.backward_ns) == (8000, 14_000)
     assert [a.extra_ns for a in cost.activations] == [0, 6000, 0]
     assert [a.kept_bytes for a in cost.activations] == [60, 40, 20]

@@ -115,7 +115,7 @@ def test_step_time_of_one_device() -> None:
     }
     pass_ns = 0.0
     for name, node in nodes.items():
-        cost = layer_cost(node, split, site, execution)
+        cost = layer_cost([(node, 1)], split, site, execution)
         assert kinds[name] == cost
         pass_ns += (2 if name == "decoder" else 1) * (
             cost.forward_ns + cost.backward_ns

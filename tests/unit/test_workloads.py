@@ -251,7 +251,7 @@ def test_gpt3_layer_working_bytes(gpt3_layer: Node) -> None:
 def test_recomputation_brings_activations_back(gpt3_layer: Node) -> None:
     """What a choice does not keep is in memory while one layer runs."""
     split = Split(tp=8, sequence_length=2048)
-    cost = layer_cost(gpt3_layer, split, A100, repeat=4)
+    cost = layer_cost([(gpt3_layer, 4)], split, A100)
     kept = gpt3_layer.kept_bytes
     assert {a.recompute: a.working_bytes for a in cost.activations} == {
         "none": 0,
@@ -267,7 +267,7 @@ def test_gpt3_layer_time(gpt3_layer: Node) -> None:
     4 on 4 h/8 columns of all tokens; that is 22 + 16 on s h/8 values.
     """
     split = Split(tp=8, sequence_length=2048)
-    cost = layer_cost(gpt3_layer, split, A100)
+    cost = layer_cost([(gpt3_layer, 1)], split, A100)
     part = 2048 * 12288 / 8
     products = 24 * part * 12288 / (0.7 * 312e12)
     core = 2 * part * 2048 / (0.5 * 312e12)
@@ -436,8 +436,8 @@ def test_head() -> None:
 def test_repeat_scales_all_but_working_bytes() -> None:
     split = Split(tp=2, samples=2, sequence_length=4096)
     node = decoder_layer(LLAMA2, split)
-    one = layer_cost(node, split, A100)
-    four = layer_cost(node, split, A100, repeat=4)
+    one = layer_cost([(node, 1)], split, A100)
+    four = layer_cost([(node, 4)], split, A100)
     assert four.key == one.key == (2, 1, 1, 2)
     assert four.forward_ns == pytest.approx(4 * one.forward_ns)
     assert four.backward_ns == pytest.approx(4 * one.backward_ns)

@@ -25,7 +25,7 @@ from nest.models.choices import (
     choose,
 )
 from nest.models.graphs import build_graph, build_problem
-from nest.models.operators import Dtype, layer_cost, sum_costs
+from nest.models.operators import Dtype, Node, Operator, Split, layer_cost
 from nest.models.weights import (
     attention_weights,
     block_weights,
@@ -518,28 +518,11 @@ def test_nodes_of_unequal_blocks() -> None:
 
 
 def test_costs_add_up() -> None:
-    """Times and kept bytes add up, working memory is the larger."""
+    """Times and kept bytes add up, working memory is the largest.
 
-    def cost(scale: int, calls: tuple[CollectiveCall, ...]) -> LayerCost:
-        return LayerCost(
-            tp=2,
-            samples=3,
-            forward_ns=10 * scale,
-            backward_ns=20 * scale,
-            weight_bytes=100 * scale,
-            expert_weight_bytes=7 * scale,
-            working_bytes=50 * scale,
-            activations=(
-                Activations(kept_bytes=1000 * scale),
-                Activations(
-                    recompute="selective",
-                    kept_bytes=500 * scale,
-                    extra_ns=4 * scale,
-                    working_bytes=500 * scale,
-                ),
-            ),
-            collectives=calls,
-        )
+    Nothing but launches takes time: 1 ns each, 10 forward and 20 backward,
+    of which 4 forward are repeated.
+    """
 
     def call(size_bytes: int, count: int = 1) -> CollectiveCall:
         return CollectiveCall(
@@ -550,25 +533,57 @@ def test_costs_add_up() -> None:
             count=count,
         )
 
-    total = sum_costs([cost(1, (call(8, 2),)), cost(3, (call(8), call(16)))])
-    assert total == LayerCost(
+    def node(scale: int, *calls: CollectiveCall) -> Node:
+        return Node(
+            operators=tuple(
+                Operator(
+                    name,
+                    "memory",
+                    0,
+                    0,
+                    0,
+                    0,
+                    kernels=count * scale,
+                    backward_kernels=2 * count * scale,
+                )
+                for name, count in (("once", 6), ("twice", 4))
+            ),
+            collectives=calls,
+            weights=50 * scale,
+            expert_weights=7 * scale,
+            kept_bytes={
+                "none": 1000 * scale,
+                "selective": 500 * scale,
+                "full": 10,
+            },
+            repeated=("twice",),
+            working_bytes=50 * scale,
+        )
+
+    site = H100.with_calibration(
+        msgspec.structs.replace(H100.calibration, launch_ns=1)
+    )
+    parts = [(node(1, call(8, 2)), 4), (node(3, call(8), call(16)), 1)]
+    split = Split(tp=2, samples=3, sequence_length=4)
+    assert layer_cost(parts, split, site) == LayerCost(
         tp=2,
         samples=3,
-        forward_ns=40,
-        backward_ns=80,
-        weight_bytes=400,
-        expert_weight_bytes=28,
+        forward_ns=70,
+        backward_ns=140,
+        weight_bytes=700,
+        expert_weight_bytes=98,
         working_bytes=150,
         activations=(
-            Activations(kept_bytes=4000),
+            Activations(kept_bytes=7000),
             Activations(
                 recompute="selective",
-                kept_bytes=2000,
-                extra_ns=16,
+                kept_bytes=3500,
+                extra_ns=28,
                 working_bytes=1500,
             ),
+            Activations(recompute="full", kept_bytes=50, working_bytes=2990),
         ),
-        collectives=(call(8, 3), call(16)),
+        collectives=(call(8, 9), call(16)),
     )
 
 

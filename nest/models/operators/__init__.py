@@ -93,7 +93,7 @@ from nest.models.operators.nodes import (
     head_node,
     norm_node,
 )
-from nest.models.operators.timing import layer_cost, operator_ns, sum_costs
+from nest.models.operators.timing import layer_cost, operator_ns
 
 __all__ = [
     "BF16",
@@ -109,6 +109,5 @@ __all__ = [
     "layer_cost",
     "norm_node",
     "operator_ns",
-    "sum_costs",
     "vocabulary_rows",
 ]

@@ -74,28 +74,73 @@ def _fraction(operator: Operator, calibration: Calibration) -> float:
 
 
 def layer_cost(
-    node: Node,
+    parts: Sequence[tuple[Node, int]],
     split: Split,
     machine: Machine,
     execution: Execution = FUSED,
-    repeat: int = 1,
 ) -> LayerCost:
-    """Return the cost of ``repeat`` consecutive equal nodes.
+    """Return the cost of layers that one graph node stands for.
 
-    Times, weights, kept activations and collectives are ``repeat`` times
-    those of one node; working memory is that of one.
+    Times, weights, kept activations and collectives add up; the layers run
+    one after the other, so that working memory is that of the largest.
 
     Parameters
     ----------
-    node, split
-        The counted node and the split it was counted for.
+    parts
+        Counted layers, each with how often it is repeated.
+    split
+        The split that they were counted for.
     machine
         Supplies rates and calibration.
     execution
-        How the node was counted.
-    repeat
-        How many nodes are taken as one.
+        How they were counted.
     """
+    passes = [_passes_ns(node, machine, execution) for node, _ in parts]
+    counts = [count for _, count in parts]
+
+    def total_ns(number: int) -> float:
+        return fsum(
+            count * times_ns[number]
+            for count, times_ns in zip(counts, passes, strict=True)
+        )
+
+    return LayerCost(
+        tp=split.tp,
+        cp=split.cp,
+        ep=split.ep,
+        samples=split.samples,
+        forward_ns=total_ns(0),
+        backward_ns=total_ns(1),
+        weight_bytes=BF16 * sum(n * node.weights for node, n in parts),
+        expert_weight_bytes=BF16
+        * sum(n * node.expert_weights for node, n in parts),
+        working_bytes=max(node.working_bytes for node, _ in parts),
+        activations=tuple(
+            Activations(
+                recompute=choice,
+                kept_bytes=sum(
+                    n * node.kept_bytes[choice] for node, n in parts
+                ),
+                extra_ns=total_ns(2) if choice == "selective" else 0.0,
+                working_bytes=max(
+                    node.kept_bytes["none"] - node.kept_bytes[choice]
+                    for node, _ in parts
+                ),
+            )
+            for choice in RECOMPUTE
+        ),
+        collectives=merged(
+            msgspec.structs.replace(call, count=count * call.count)
+            for node, count in parts
+            for call in node.collectives
+        ),
+    )
+
+
+def _passes_ns(
+    node: Node, machine: Machine, execution: Execution
+) -> tuple[float, float, float]:
+    """Return the time of both passes, and of what ``selective`` repeats."""
     forward = []
     backward = []
     repeated = []
@@ -106,33 +151,10 @@ def layer_cost(
         if operator.name in node.repeated:
             repeated.append(forward[-1])
     calibration = machine.calibration
-    forward_ns = _pass_ns(forward, calibration)
-    backward_ns = _pass_ns(backward, calibration)
-    repeated_ns = _pass_ns(repeated, calibration)
-    return LayerCost(
-        tp=split.tp,
-        cp=split.cp,
-        ep=split.ep,
-        samples=split.samples,
-        forward_ns=repeat * forward_ns,
-        backward_ns=repeat * backward_ns,
-        weight_bytes=repeat * BF16 * node.weights,
-        expert_weight_bytes=repeat * BF16 * node.expert_weights,
-        working_bytes=node.working_bytes,
-        activations=tuple(
-            Activations(
-                recompute=choice,
-                kept_bytes=repeat * node.kept_bytes[choice],
-                extra_ns=repeat * repeated_ns * (choice == "selective"),
-                working_bytes=node.kept_bytes["none"]
-                - node.kept_bytes[choice],
-            )
-            for choice in RECOMPUTE
-        ),
-        collectives=tuple(
-            msgspec.structs.replace(call, count=repeat * call.count)
-            for call in node.collectives
-        ),
+    return (
+        _pass_ns(forward, calibration),
+        _pass_ns(backward, calibration),
+        _pass_ns(repeated, calibration),
     )
 
 
@@ -154,50 +176,3 @@ def _pass_ns(
         max(time_ns, launch_ns * kernels) for time_ns, kernels in operators
     )
     return ahead + calibration.waiting_fraction * (waiting - ahead)
-
-
-def sum_costs(costs: Sequence[LayerCost]) -> LayerCost:
-    """Return the cost of layers that one graph node stands for.
-
-    Times, weights, kept activations and collectives add up; the layers run
-    one after the other, so that working memory is that of the largest.
-
-    Parameters
-    ----------
-    costs
-        At least one; all of one key and with the same recompute choices.
-    """
-    if len(costs) == 1:
-        return costs[0]
-    first = costs[0]
-    activations = []
-    for choice in first.activations:
-        same = [
-            found
-            for cost in costs
-            for found in cost.activations
-            if found.recompute == choice.recompute
-        ]
-        activations.append(
-            Activations(
-                recompute=choice.recompute,
-                kept_bytes=sum(found.kept_bytes for found in same),
-                extra_ns=fsum(found.extra_ns for found in same),
-                working_bytes=max(found.working_bytes for found in same),
-            )
-        )
-    return LayerCost(
-        tp=first.tp,
-        cp=first.cp,
-        ep=first.ep,
-        samples=first.samples,
-        forward_ns=fsum(cost.forward_ns for cost in costs),
-        backward_ns=fsum(cost.backward_ns for cost in costs),
-        weight_bytes=sum(cost.weight_bytes for cost in costs),
-        expert_weight_bytes=sum(cost.expert_weight_bytes for cost in costs),
-        working_bytes=max(cost.working_bytes for cost in costs),
-        activations=tuple(activations),
-        collectives=merged(
-            call for cost in costs for call in cost.collectives
-        ),
-    )
