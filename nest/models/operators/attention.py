@@ -20,6 +20,7 @@ from nest.models.operators.collectives import (
     both_passes,
     context_collectives,
 )
+from nest.models.weights import attention_heads, attention_weights
 
 #: Backward FLOPs of fused attention per forward FLOP: five products for two.
 ATTENTION_BACKWARD = 2.5
@@ -49,8 +50,7 @@ def attention(
 ) -> Node:
     """Count projections, rotary embedding and core; no norm, no residual."""
     tokens, hidden = split.tokens, block.hidden
-    heads = shape.heads // split.tp
-    kv_heads = max(shape.kv_heads // split.tp, 1)
+    heads, kv_heads = attention_heads(shape, split.tp)
     value_size = shape.value_size or shape.head_size
     share = _Share(
         heads=heads,
@@ -80,19 +80,8 @@ def attention(
         ]
     else:
         operators = [linear("qkv", tokens, hidden, share.query + key_value)]
-    weights = sum(
-        operator.shape[1] * operator.shape[2]
-        for operator in (*operators, products)
-    )
-    if shape.key_value_rank:
-        weights += shape.query_rank + shape.key_value_rank
-    if shape.biases:
-        weights += share.query + key_value
-    if shape.output_bias:
-        weights += hidden
     if shape.query_key_norm:
         operators.append(norm("query key norm", tokens * rotated, execution))
-        weights += 2 * shape.head_size
     if shape.rotary:
         operators.append(
             elementwise(
@@ -116,7 +105,7 @@ def attention(
             *both_passes(split, tokens * hidden),
             *context_collectives(split, BF16 * key_tokens * key_value),
         ),
-        weights=weights,
+        weights=attention_weights(block, shape, split.tp),
         kept_bytes={
             "none": BF16 * inputs + core.kept_bytes["none"],
             "selective": BF16 * inputs + core.kept_bytes["selective"],

@@ -15,6 +15,7 @@ from nest.models.operators.base import (
     matmul,
 )
 from nest.models.operators.collectives import both_passes, expert_exchange
+from nest.models.weights import dense_mlp_weights
 
 
 def dense_mlp(
@@ -25,9 +26,6 @@ def dense_mlp(
     width = shape.hidden // split.tp
     matrices = 3 if shape.gated else 2
     inner = matrices - 1
-    weights = matrices * hidden * width
-    if shape.biases:
-        weights += inner * width + hidden
     none = BF16 * matrices * tokens * width
     loose = 0
     if shape.gated and not execution.fused:
@@ -40,7 +38,7 @@ def dense_mlp(
             linear("mlp down", tokens, width, hidden),
         ),
         collectives=both_passes(split, tokens * hidden),
-        weights=weights,
+        weights=dense_mlp_weights(hidden, width, shape),
         kept_bytes={
             "none": none + loose,
             "selective": BF16 * inner * tokens * width
@@ -74,9 +72,6 @@ def expert_mlp(
     )
     none = selective + BF16 * rows * width
     region = rows if split.sequence_parallel else split.tokens
-    expert_weights = experts * matrices * hidden * width
-    if shape.biases:
-        expert_weights += experts * (inner * width + hidden)
     weights = hidden * shape.experts
     operators = [
         matmul("router", outer, hidden, shape.experts),
@@ -107,7 +102,7 @@ def expert_mlp(
             *expert_exchange(split, routed),
         ),
         weights=weights,
-        expert_weights=expert_weights,
+        expert_weights=experts * dense_mlp_weights(hidden, width, shape),
         kept_bytes={"none": none, "selective": selective if fused else none},
         repeated=("activation function",) if fused else (),
         working_bytes=working,

@@ -22,7 +22,12 @@ from nest.models.operators.base import (
 )
 from nest.models.operators.collectives import gathered_bytes, merged, regions
 from nest.models.operators.mlp import dense_mlp, expert_mlp
-from nest.models.weights import final_norm_weights, norm_weights
+from nest.models.weights import (
+    embedding_weights,
+    final_norm_weights,
+    head_weights,
+    norm_weights,
+)
 
 #: Bytes per value that a norm of single operators keeps besides its input
 #: and output: the input in fp32, and the normalised value in 16 bits.
@@ -44,30 +49,22 @@ def embedding_node(
     outer = split.outer_tokens * hidden
     block = tower.runs[0].block
     operators = []
-    weights = 0
     kept = 0
     if tower.vocabulary:
         # Read and write a row; add its gradient to the row of the table.
         operators.append(
             Operator("look-up", "memory", 0, 4 * values, 0, 6 * values)
         )
-        if tower.shares_embedding is None:
-            rows = vocabulary_rows(tower.vocabulary, split.tp)
-            weights += rows * hidden
         kept += TOKEN_ID * split.tokens
     if tower.patch_values:
         operators.append(
             matmul("patches", split.outer_tokens, tower.patch_values, hidden)
         )
-        weights += (tower.patch_values + 1) * hidden
         kept += BF16 * split.outer_tokens * tower.patch_values
     none = kept
-    tables = tower.learned_positions + tower.token_types
-    if tables:
-        weights += tables * hidden
+    if tower.learned_positions or tower.token_types:
         operators.append(elementwise("positions", outer, 6, 4))
     if tower.embedding_norm:
-        weights += norm_weights(block)
         operators.append(norm("embedding norm", outer, execution))
         none += BF16 * outer
     if block.dropout:
@@ -83,7 +80,9 @@ def embedding_node(
     return Node(
         operators=tuple(operators),
         collectives=collectives,
-        weights=weights,
+        weights=embedding_weights(
+            tower, vocabulary_rows(tower.vocabulary, split.tp)
+        ),
         kept_bytes={"none": none, "selective": none, "full": kept},
         working_bytes=BF16 * values,
     )
@@ -187,7 +186,6 @@ def head_node(
     logits = tokens * rows
     region = tokens * hidden
     operators = []
-    weights = rows * hidden + norm_weights + (rows if head.bias else 0)
     none = selective = FP32 * logits
     if head.transform:
         rows_in = outer // hidden
@@ -196,7 +194,6 @@ def head_node(
             elementwise("transform activation", outer, 4, 6),
             norm("transform norm", outer, execution),
         ]
-        weights += hidden * hidden + 3 * hidden
         none += 3 * BF16 * outer
         selective += 2 * BF16 * outer
     if norm_weights:
@@ -226,7 +223,7 @@ def head_node(
     return Node(
         operators=tuple(operators),
         collectives=collectives,
-        weights=weights,
+        weights=head_weights(head, hidden, rows) + norm_weights,
         kept_bytes={
             "none": none,
             "selective": selective,
