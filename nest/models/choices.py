@@ -85,20 +85,9 @@ class Request(Struct, frozen=True, kw_only=True):
 class Choices(Struct, frozen=True, kw_only=True):
     """All that a problem needs besides model and cluster.
 
-    Attributes
-    ----------
-    global_batch, sequence_length, micro_batches, zero, recompute
-        As in :class:`~nest.ir.job.Job`.
-    degrees
-        Keys of the cost tables.
-    layers_per_node
-        Consecutive blocks that one graph node stands for.
-    sequence_parallel
-        Whether activations between layers are cut over ``tp`` too.
-    dtype
-        Of the matrix products.
-    virtual_stages
-        As in :class:`~nest.ir.job.Job`.
+    As in :class:`Request`, with ``degrees`` the keys of the cost tables, and
+    ``sequence_parallel`` whether activations between layers are cut over
+    ``tp`` too.
     """
 
     global_batch: int
@@ -161,9 +150,9 @@ def choose(
     longest = max(model.lengths(length).values())
     batch = request.global_batch
     if batch is None:
-        batch = _power_of_two(
-            max(GLOBAL_TOKENS // longest, num_devices // DEVICES_PER_SAMPLE, 1)
-        )
+        batch = _powers(
+            max(GLOBAL_TOKENS // longest, num_devices // DEVICES_PER_SAMPLE)
+        )[-1]
     micro_batches = request.micro_batches
     if micro_batches is None:
         most = min(MAX_MICRO_BATCH, num_devices * 2, batch)
@@ -175,24 +164,17 @@ def choose(
             f"micro_batches: expected at least one divisor of global_batch "
             f"{batch}, got {_listed(micro_batches)}; choose others"
         )
-    tps, sequence_parallel = _tensor_degrees(
-        model, site, num_devices, length, request.tp
+    usual = {
+        "tp": _powers(min(site.node.fan_out, num_devices, MAX_TP)),
+        "cp": (1, 2) if longest >= LONG_SEQUENCE else (1,),
+        "ep": _powers(min(MAX_EP, num_devices)),
+    }
+    tps, cps, eps = (
+        _fitting(model, axis, getattr(request, axis), few, num_devices, length)
+        for axis, few in usual.items()
     )
-    cps = _checked(
-        model,
-        "cp",
-        request.cp or ((1, 2) if longest >= LONG_SEQUENCE else (1,)),
-        num_devices,
-        length,
-        strict=request.cp is not None,
-    )
-    eps = _checked(
-        model,
-        "ep",
-        request.ep or _powers(min(MAX_EP, num_devices)),
-        num_devices,
-        length,
-        strict=request.ep is not None,
+    sequence_parallel = not any(
+        tokens % tp for tokens in model.lengths(length).values() for tp in tps
     )
     if request.micro_batches is None:
         limit = max(TOKENS_PER_RANK // longest, 1)
@@ -246,55 +228,29 @@ def _sequence_length(model: Architecture, wanted: int | None) -> int:
     return wanted
 
 
-def _tensor_degrees(
-    model: Architecture,
-    site: Machine,
-    num_devices: int,
-    length: int,
-    wanted: tuple[int, ...] | None,
-) -> tuple[tuple[int, ...], bool]:
-    """Return the degrees, and whether all can cut the sequence too."""
-    tps = _checked(
-        model,
-        "tp",
-        wanted or _powers(min(site.node.fan_out, num_devices, MAX_TP)),
-        num_devices,
-        length,
-        strict=wanted is not None,
-    )
-    parallel = all(
-        tokens % tp == 0
-        for tokens in model.lengths(length).values()
-        for tp in tps
-    )
-    return tps, parallel
-
-
-def _checked(
+def _fitting(
     model: Architecture,
     axis: str,
-    values: tuple[int, ...],
+    wanted: tuple[int, ...] | None,
+    usual: tuple[int, ...],
     num_devices: int,
     length: int,
-    *,
-    strict: bool,
 ) -> tuple[int, ...]:
-    """Return the degrees that divide the model; refuse the user's others."""
+    """Return the user's degrees, or the usual ones that divide the model."""
     found = []
-    for value in values:
+    for value in wanted or usual:
+        degrees = {"tp": 1, "cp": 1, "ep": 1, axis: value}
+        reason = model.why_not_split(
+            **degrees, sequence_length=length, sequence_parallel=False
+        )
         if value > num_devices:
-            reason: str | None = (
+            reason = (
                 f"{axis}: expected at most the {num_devices} devices, got "
                 f"{value}; choose less"
             )
-        else:
-            degrees = {"tp": 1, "cp": 1, "ep": 1, axis: value}
-            reason = model.why_not_split(
-                **degrees, sequence_length=length, sequence_parallel=False
-            )
         if reason is None:
             found.append(value)
-        elif strict:
+        elif wanted is not None:
             raise InvalidOptionError(reason)
     return tuple(found)
 
@@ -349,10 +305,6 @@ def _dtype(site: Machine, wanted: Dtype | None) -> Dtype:
 def _powers(limit: int) -> tuple[int, ...]:
     """Return the powers of two up to ``limit``."""
     return tuple(2**i for i in range(max(limit, 1).bit_length()))
-
-
-def _power_of_two(limit: int) -> int:
-    return 1 << (limit.bit_length() - 1)
 
 
 def _shares(micro_batches: Iterable[int]) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ cannot cut inside a node.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from nest.errors import InvalidProblemError, NestError
@@ -71,48 +71,38 @@ def build_problem(
     InvalidProblemError
         If the model is so large that a figure is out of range.
     """
+    count = choices.layers_per_node
+    grain = "layer" if count == 1 else f"{count} layers"
     try:
-        return _problem(model, site, num_devices, choices, name)
+        return Problem(
+            name=name or f"{model.name}-{site.name}x{num_devices}",
+            source=(
+                f"model: {model.source}; machine: {site.source}; costs: "
+                f"analytic operator count, one graph node per {grain}"
+            ),
+            graph=build_graph(model, site, choices),
+            cluster=site.cluster(num_devices),
+            job=Job(
+                global_batch=choices.global_batch,
+                micro_batches=choices.micro_batches,
+                sequence_length=choices.sequence_length,
+                dtype=choices.dtype,
+                optimizer=MIXED_PRECISION_ADAM,
+                zero=choices.zero,
+                recompute=choices.recompute,
+                sequence_parallel=choices.sequence_parallel,
+                virtual_stages=choices.virtual_stages,
+                model_flops_per_sample=float(
+                    model.model_flops(choices.sequence_length)
+                ),
+            ),
+        )
     except ValueError as error:
         if isinstance(error, NestError):
             raise
         raise InvalidProblemError(
             f"{model.name}: {error}; check the shape of the model"
         ) from None
-
-
-def _problem(
-    model: Architecture,
-    site: Machine,
-    num_devices: int,
-    choices: Choices,
-    name: str | None,
-) -> Problem:
-    count = choices.layers_per_node
-    grain = "layer" if count == 1 else f"{count} layers"
-    return Problem(
-        name=name or f"{model.name}-{site.name}x{num_devices}",
-        source=(
-            f"model: {model.source}; machine: {site.source}; costs: analytic "
-            f"operator count, one graph node per {grain}"
-        ),
-        graph=build_graph(model, site, choices),
-        cluster=site.cluster(num_devices),
-        job=Job(
-            global_batch=choices.global_batch,
-            micro_batches=choices.micro_batches,
-            sequence_length=choices.sequence_length,
-            dtype=choices.dtype,
-            optimizer=MIXED_PRECISION_ADAM,
-            zero=choices.zero,
-            recompute=choices.recompute,
-            sequence_parallel=choices.sequence_parallel,
-            virtual_stages=choices.virtual_stages,
-            model_flops_per_sample=float(
-                model.model_flops(choices.sequence_length)
-            ),
-        ),
-    )
 
 
 def build_graph(
@@ -198,13 +188,21 @@ def _nodes(model: Architecture, choices: Choices) -> list[_GraphNode]:
                 f"layers of {model.name}, got {count}; choose another"
             )
         for first in range(0, len(members), count):
-            parts = _parts(members[first : first + count], tower)
+            inside = members[first : first + count]
+            parts = tuple(
+                _Part(block, tower, len(list(equal)))
+                for block, equal in groupby(inside)
+            )
             inputs = [(nodes[-1].id, size_bytes)]
-            if tower.reads is not None and _has_cross_attention(parts):
+            if tower.reads is not None and any(
+                block.cross_attention is not None for block in inside
+            ):
                 inputs.append(outputs[tower.reads])
+            last = first + count - 1
+            place = f"-{first}" if count == 1 else f"s-{first}-{last}"
             nodes.append(
                 _GraphNode(
-                    prefix + _block_id(first, count),
+                    f"{prefix}layer{place}",
                     _kind_name(model, tower, parts),
                     parts,
                     tuple(inputs),
@@ -232,25 +230,6 @@ def _nodes(model: Architecture, choices: Choices) -> list[_GraphNode]:
     return nodes
 
 
-def _parts(members: Sequence[Block], tower: Tower) -> tuple[_Part, ...]:
-    """Return consecutive blocks as runs of equal ones."""
-    parts: list[_Part] = []
-    for block in members:
-        if parts and parts[-1].shape == block:
-            parts[-1] = parts[-1]._replace(repeat=parts[-1].repeat + 1)
-        else:
-            parts.append(_Part(block, tower))
-    return tuple(parts)
-
-
-def _has_cross_attention(parts: tuple[_Part, ...]) -> bool:
-    return any(
-        isinstance(part.shape, Block)
-        and part.shape.cross_attention is not None
-        for part in parts
-    )
-
-
 def _kind_name(
     model: Architecture, tower: Tower, parts: tuple[_Part, ...]
 ) -> str:
@@ -261,10 +240,8 @@ def _kind_name(
     names = []
     for part in parts:
         assert isinstance(part.shape, Block)
-        count = "" if part.repeat == 1 or len(parts) == 1 else part.repeat
-        names.append(
-            f"{count}-{part.shape.name}" if count else part.shape.name
-        )
+        several = part.repeat > 1 and len(parts) > 1
+        names.append(f"{part.repeat}-" * several + part.shape.name)
     name = "+".join(names)
     others = {
         run.block.name
@@ -273,12 +250,6 @@ def _kind_name(
         for run in other.runs
     }
     return f"{tower.name}-{name}" if others & set(names) else name
-
-
-def _block_id(first: int, count: int) -> str:
-    if count == 1:
-        return f"layer-{first}"
-    return f"layers-{first}-{first + count - 1}"
 
 
 def _costs(
