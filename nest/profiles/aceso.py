@@ -7,16 +7,7 @@ Megatron-LM on one device, at one micro-batch ``mbs``, tensor parallel degree
 ``tp`` and way of cutting the matrices ``algo`` (0 cuts as Megatron-LM does),
 all of which its name states: ``gpt_13B_mbs1_tp2_algo0.csv``.
 
-Columns: ``op_name``; ``forward-compute`` and ``backward-compute`` in µs;
-``output_size``, ``weights`` and ``activations`` (allocated by the operator
-and held until its backward pass) in MB of 2**20 bytes. Other columns are not
-used.
-
-Operators
-    ``encoder-embedding`` is the embedding, the 13 operators ``enc-…`` from
-    the first norm to the last dropout are one decoder layer, and
-    ``final-layernorm`` and ``gpt-post-process`` (output layer and loss) are
-    the head.
+Columns and operators are listed in docs/profiles.md.
 
 Collectives
     From ``tp`` 2 on the times contain the tensor parallel collectives. With
@@ -47,11 +38,7 @@ from nest.errors import InvalidOptionError, UnknownNameError
 from nest.ir.base import check_integer
 from nest.models.blocks import Block, Head, Tower
 from nest.models.graphs import count_layer
-from nest.models.operators import (
-    Execution,
-    Node,
-    Split,
-)
+from nest.models.operators import Execution, Node, Split
 from nest.profiles.format import (
     DTYPE_BYTES,
     PEAK_TOLERANCE,
@@ -69,6 +56,9 @@ NS_PER_US = 1000
 #: Largest relative difference of the weights from those of the model: norms
 #: round to 0.000 MB.
 WEIGHT_TOLERANCE = 0.05
+
+#: The files are of an attention of single operators.
+UNFUSED = Execution(flash_attention=False)
 
 _EMBEDDING = "encoder-embedding"
 
@@ -172,6 +162,12 @@ def import_aceso(
             f"--model: expected a model of equal dense layers with ordinary "
             f"attention, got {model}; choose the model that was profiled"
         )
+    shapes: dict[str, Tower | Block | Head] = {
+        "embedding": tower,
+        "decoder": runs[0].block,
+        "head": head,
+    }
+    peak = peak_of(dict(peak_flops), dtype)
     entries: list[Entry] = []
     files = _files(paths, algorithm)
     for file in files:
@@ -185,9 +181,8 @@ def import_aceso(
             ),
             sequence_parallel=False,
         )
-        nodes = _count(tower, head, split)
-        peak = peak_of(dict(peak_flops), dtype)
-        for kind, node in nodes.items():
+        for kind, shape in shapes.items():
+            node = count_layer(shape, tower, split, UNFUSED)
             part = {name: rows[name] for name in OPERATORS[kind]}
             _check_products(where, kind, part, node, peak)
             weights_mb = DTYPE_BYTES[dtype] * node.weights / MB
@@ -345,20 +340,6 @@ def _sequence_length(
             f"--model and --dtype"
         )
     return round(length)
-
-
-def _count(tower: Tower, head: Head, split: Split) -> dict[str, Node]:
-    """Count the three layers; attention is not fused."""
-    execution = Execution(flash_attention=False)
-    shapes: dict[str, Tower | Block | Head] = {
-        "embedding": tower,
-        "decoder": tower.runs[0].block,
-        "head": head,
-    }
-    return {
-        kind: count_layer(shape, tower, split, execution)
-        for kind, shape in shapes.items()
-    }
 
 
 def _check_products(
