@@ -1,4 +1,4 @@
-"""The tables of docs/hardware.md, from the stored data.
+"""The tables of docs/hardware.md and docs/models.md, from the stored data.
 
 python bench/hardware_tables.py
 """
@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from nest.hardware.devices import device_specs
 from nest.hardware.links import link_specs, stored_link_calibration
 from nest.hardware.machines import machine_specs, machines
+from nest.models.architectures import Architecture
+from nest.models.zoo import ARCHITECTURES, kind_of
 from nest.units import GIB
 
 
@@ -101,10 +103,53 @@ def links_table() -> str:
     )
 
 
+def models_table() -> str:
+    """Return one row per architecture: computed and published parameters."""
+    rows = [
+        (
+            f"`{model.name}`",
+            kind_of(model),
+            str(model.layers),
+            f"{model.parameters:,}",
+            "all"
+            if model.active_parameters == model.parameters
+            else f"{model.active_parameters:,}",
+            published(model),
+            model.source,
+        )
+        for model in ARCHITECTURES
+    ]
+    return _table(
+        (
+            "model",
+            "what",
+            "layers",
+            "parameters, computed",
+            "active",
+            "published",
+            "source",
+        ),
+        rows,
+    )
+
+
+def published(model: Architecture) -> str:
+    """Return the published number with the digits that its source prints."""
+    number, unit = model.published_parameters, model.published_unit
+    if not number:
+        return "—"
+    for size, letter in ((10**9, "B"), (10**6, "M")):
+        if unit > 1 and number >= size:
+            digits = max(len(str(size)) - len(str(unit)), 0)
+            return f"{number / size:.{digits}f} {letter}"
+    return f"{number:,}"
+
+
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [head, ("---",) * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 if __name__ == "__main__":
-    print(devices_table(), machines_table(), links_table(), sep="\n\n")
+    for table in (devices_table, machines_table, links_table, models_table):
+        print(table(), end="\n\n")

@@ -157,42 +157,37 @@ class Architecture(Struct, frozen=True, kw_only=True):
             ``tp: expected a divisor of the 40 attention heads of gpt3-13b,
             got 16; choose 8``, or ``None`` where all divide.
         """
-        for block in blocks(self, once=True):
-            reason = _why_not_tensor(block, tp)
-            if reason is not None:
+        shapes = list(blocks(self, once=True))
+
+        def tensor_reasons(tp: int) -> list[str]:
+            found = (_why_not_tensor(block, tp) for block in shapes)
+            return [reason for reason in found if reason is not None]
+
+        reasons = tensor_reasons(tp)
+        if reasons:
+            fits = max(n for n in _powers_below(tp) if not tensor_reasons(n))
+            return (
+                f"tp: expected {reasons[0]} of {self.name}, got {tp}; "
+                f"choose {fits}"
+            )
+        counts = sorted({block.mlp.experts for block in shapes} - {0})
+        if ep > 1 and not counts:
+            return (
+                f"ep: expected 1, as {self.name} has no experts, got "
+                f"{ep}; choose 1"
+            )
+        for experts in counts:
+            if experts % ep:
                 fits = max(
                     n
-                    for n in _powers_below(tp)
-                    if all(
-                        _why_not_tensor(other, n) is None
-                        for other in blocks(self, once=True)
-                    )
+                    for n in _powers_below(ep)
+                    if all(count % n == 0 for count in counts)
                 )
                 return (
-                    f"tp: expected {reason} of {self.name}, got {tp}; "
-                    f"choose {fits}"
+                    f"ep: expected a divisor of the {experts} experts of "
+                    f"{self.name}, got {ep}; choose {fits}"
                 )
         lengths = self.lengths(sequence_length)
-        if ep > 1:
-            counts = sorted(
-                {b.mlp.experts for b in blocks(self, once=True)} - {0}
-            )
-            if not counts:
-                return (
-                    f"ep: expected 1, as {self.name} has no experts, got "
-                    f"{ep}; choose 1"
-                )
-            for experts in counts:
-                if experts % ep:
-                    fits = max(
-                        n
-                        for n in _powers_below(ep)
-                        if all(count % n == 0 for count in counts)
-                    )
-                    return (
-                        f"ep: expected a divisor of the {experts} experts of "
-                        f"{self.name}, got {ep}; choose {fits}"
-                    )
         for tokens in lengths.values():
             if tokens % (cp * min(cp, 2)):
                 pieces = "half " if cp > 1 else ""

@@ -108,26 +108,7 @@ def choose(
     num_devices: int,
     request: Request | None = None,
 ) -> Choices:
-    """Fill in what the user left open.
-
-    ======================  ==============================================
-    ``sequence_length``     the model's longest, at most 8192
-    ``global_batch``        a power of two of samples, about 4 Mi tokens;
-                            more from 8 devices per sample on
-    ``micro_batches``       powers of two up to 64
-    ``tp``                  powers of two up to the node, at most 16, that
-                            divide heads, matrices and tokens
-    ``cp``                  1, and 2 for sequences from 8192 tokens on
-    ``ep``                  powers of two that divide the experts, up to
-                            64 and no more than the devices
-    ``zero``, ``recompute`` all
-    ``layers_per_node``     the least divisor of the layers that leaves at
-                            most 100 nodes
-    samples per rank        powers of two up to 32 Ki tokens; every
-                            ``B/dp`` of micro-batches that the user names
-    ``dtype``               bf16, on devices without it fp16
-    ``virtual_stages``      1: no interleaving
-    ======================  ==============================================
+    """Fill in what the user left open, as docs/models.md lists.
 
     Sequence parallelism is off where a tower's length does not divide by
     every ``tp`` (the 257 tokens of an image).

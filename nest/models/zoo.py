@@ -10,10 +10,6 @@ from __future__ import annotations
 from nest.models.architectures import Architecture
 from nest.stored import find, read_records
 
-MILLION = 10**6
-BILLION = 10**9
-
-
 ARCHITECTURES = read_records("nest.models", "architectures", Architecture)
 
 
@@ -46,33 +42,3 @@ def kind_of(model: Architecture) -> str:
         words.append("latent attention")
     name = "decoder" if shapes[0].attention.causal else "encoder"
     return ", ".join([name, *words])
-
-
-def markdown_table() -> str:
-    """Return the zoo as a table: computed against published parameters."""
-    lines = [
-        "| model | what | layers | parameters, computed | active | "
-        "published | source |",
-        "|---|---|---:|---:|---:|---:|---|",
-    ]
-    for model in ARCHITECTURES:
-        active = model.active_parameters
-        same = active == model.parameters
-        lines.append(
-            f"| `{model.name}` | {kind_of(model)} | {model.layers} | "
-            f"{model.parameters:,} | {'all' if same else f'{active:,}'} | "
-            f"{_published(model)} | {model.source} |"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def _published(model: Architecture) -> str:
-    """Return the published number with the digits that its source prints."""
-    if not model.published_parameters:
-        return "—"
-    number, unit = model.published_parameters, model.published_unit
-    for size, letter in ((BILLION, "B"), (MILLION, "M")):
-        if unit > 1 and number >= size:
-            digits = max(len(str(size)) - len(str(unit)), 0)
-            return f"{number / size:.{digits}f} {letter}"
-    return f"{number:,}"
