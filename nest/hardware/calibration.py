@@ -9,10 +9,24 @@ that were not measured take the set of the nearest one, by name.
 from __future__ import annotations
 
 from functools import cache
+from typing import Generic, TypeVar
 
 from nest.ir.base import Struct
 from nest.ir.plan import Overlap
 from nest.stored import read_stored
+
+T = TypeVar("T")
+
+
+class Fitted(Struct, Generic[T], frozen=True, kw_only=True):
+    """Parameters by family, and whose a family that was not fitted takes."""
+
+    families: dict[str, T]
+    inherits: dict[str, str]
+
+    def of(self, family: str) -> T | None:
+        """Return the parameters of a family, ``None`` if it has none."""
+        return self.families.get(self.inherits.get(family, family))
 
 
 class Calibration(Struct, frozen=True, kw_only=True):
@@ -72,26 +86,14 @@ class Software(Struct, frozen=True, kw_only=True):
 
 
 class CalibrationFile(
-    Struct,
+    Fitted[Calibration],
     frozen=True,
     kw_only=True,
     tag_field="schema",
     tag="nest-calibration/1",
 ):
-    """The stored calibration.
+    """The stored calibration; ``software`` holds for every device."""
 
-    Attributes
-    ----------
-    families
-        Parameter sets, by device family.
-    inherits
-        Families that take another family's set.
-    software
-        Parameters that do not depend on the device.
-    """
-
-    families: dict[str, Calibration]
-    inherits: dict[str, str]
     software: Software
 
 

@@ -6,6 +6,7 @@ from functools import cache
 
 import msgspec
 
+from nest.hardware.calibration import Fitted
 from nest.ir.base import PositiveReal, Real, Struct
 from nest.ir.cluster import Level
 from nest.stored import find, read_records, read_stored
@@ -82,25 +83,13 @@ class LinkCalibration(Struct, frozen=True, kw_only=True):
 
 
 class LinkCalibrationFile(
-    Struct,
+    Fitted[LinkCalibration],
     frozen=True,
     kw_only=True,
     tag_field="schema",
     tag="nest-link-calibration/1",
 ):
-    """The stored calibration of links.
-
-    Attributes
-    ----------
-    families
-        Fitted parameters by link family.
-    inherits
-        Families that take another family's efficiency, latency and launch
-        cost.
-    """
-
-    families: dict[str, LinkCalibration]
-    inherits: dict[str, str]
+    """The stored calibration of links."""
 
 
 @cache
@@ -111,19 +100,13 @@ def stored_link_calibration() -> LinkCalibrationFile:
     )
 
 
-def link_calibration(name: str) -> LinkCalibration | None:
-    """Return the parameters of a link family, ``None`` if it has none."""
-    stored = stored_link_calibration()
-    return stored.families.get(stored.inherits.get(name, name))
-
-
 def calibrated(level: Level) -> Level:
     """Return a data-sheet level with what its link family reaches.
 
     ``β = efficiency · data sheet``; latency and launch cost are the
     family's. A level whose name is no calibrated family stays as it is.
     """
-    fitted = link_calibration(level.name)
+    fitted = stored_link_calibration().of(level.name)
     if fitted is None:
         return level
     peer = level.peer_bandwidth_bytes_per_s

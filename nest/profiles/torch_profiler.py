@@ -16,14 +16,10 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from nest.errors import InvalidOptionError, NestError
+from nest.models import graphs
 from nest.models.blocks import Block, Head, Tower
 from nest.models.choices import Degrees
-from nest.models.graphs import count_layer as _count_layer
-from nest.models.operators import (
-    Execution,
-    Node,
-    Split,
-)
+from nest.models.operators import Execution, Node, Split
 from nest.profiles.format import (
     DTYPE_BYTES,
     Entry,
@@ -36,6 +32,9 @@ if TYPE_CHECKING:
     from nest.profiles.torch_layers import Part
 
 M = TypeVar("M")
+
+#: What PyTorch calls the data types.
+DTYPE_NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 #: What PyTorch and the hardware data call the same device.
 DEVICE_NAMES = {
@@ -58,32 +57,17 @@ class TorchNotInstalledError(NestError, ImportError):
 
 
 class LayerShape(NamedTuple):
-    """One kind of layer of a model.
+    """One kind of layer: its name, the tower it is part of, its shape.
 
-    Attributes
-    ----------
-    kind
-        Name of the kind of graph node.
-    tower
-        The tower that it is part of; the last one for a head.
-    shape
-        ``tower`` itself for its embedding.
-    source_length
-        Tokens per sample of the tower that it reads, ``0`` without; ``None``
-        is the job's.
+    A head is part of the last tower, an embedding has the tower's shape.
+    ``source_length`` are the tokens per sample of the tower that it reads,
+    ``0`` without; ``None`` is the job's.
     """
 
     kind: str
     tower: Tower
     shape: Tower | Block | Head
     source_length: int | None = 0
-
-
-class Times(NamedTuple):
-    """Median times of the two passes in ns."""
-
-    forward_ns: float
-    backward_ns: float
 
 
 def require_torch() -> None:
@@ -177,7 +161,7 @@ def profile_layers(
     require_torch()
     import torch
 
-    target = _device(device)
+    target, name = _device(device)
     if target.type == "cpu" and dtype == "fp16":
         # Without half-precision kernels one layer takes minutes.
         raise InvalidOptionError(
@@ -226,7 +210,7 @@ def profile_layers(
         )
     return Profile(
         source="nest profile",
-        device=device_name or _device_name(target),
+        device=device_name or name,
         framework="PyTorch",
         framework_version=str(torch.__version__),
         dtype=dtype,
@@ -239,7 +223,7 @@ def profile_layers(
 
 def count_layer(layer: LayerShape, split: Split) -> Node:
     """Count a layer as the analytic model does, attention fused."""
-    return _count_layer(layer.shape, layer.tower, split, Execution())
+    return graphs.count_layer(layer.shape, layer.tower, split, Execution())
 
 
 def time_passes(
@@ -250,8 +234,8 @@ def time_passes(
     *,
     warm_up: int,
     repeats: int,
-) -> Times:
-    """Return the median times of a forward and a backward pass.
+) -> tuple[float, float]:
+    """Return the median times of a forward and a backward pass in ns.
 
     Parameters
     ----------
@@ -275,7 +259,7 @@ def time_passes(
         if number >= warm_up:
             times.append((elapsed_ns(start, middle), elapsed_ns(middle, end)))
     forwards, backwards = zip(*times, strict=True)
-    return Times(median(forwards), median(backwards))
+    return median(forwards), median(backwards)
 
 
 def split_layer(
@@ -310,12 +294,7 @@ def _measure(
     from nest.profiles.torch_layers import Shard, build_part
 
     torch.manual_seed(0)
-    types = {
-        "bf16": torch.bfloat16,
-        "fp16": torch.float16,
-        "fp32": torch.float32,
-    }
-    shard = Shard(split, device, types[dtype])
+    shard = Shard(split, device, getattr(torch, DTYPE_NAMES[dtype]))
     part = build_part(shard, layer.shape, layer.tower)
     result = part.forward(*part.inputs)
     # The gradient of the output is there before the pass, as if received.
@@ -333,7 +312,7 @@ def _measure(
         result.backward(gradient)
 
     mark, elapsed_ns = _clock(device)
-    times = time_passes(
+    forward_ns, backward_ns = time_passes(
         forward,
         backward,
         mark,
@@ -344,8 +323,8 @@ def _measure(
     kept_bytes, working_bytes = _memory(part, forward, backward)
     weights = sum(weight.numel() for weight in shard.weights)
     return {
-        "forward_ns": times.forward_ns,
-        "backward_ns": times.backward_ns,
+        "forward_ns": forward_ns,
+        "backward_ns": backward_ns,
         "kept_bytes": kept_bytes,
         "working_bytes": working_bytes,
         "weight_bytes": weights * DTYPE_BYTES[dtype],
@@ -420,27 +399,19 @@ def _clock(
     return mark, elapsed_ns
 
 
-def _device(name: str) -> Any:
-    """Return the device of a name."""
+def _device(wanted: str) -> tuple[Any, str]:
+    """Return the device that was asked for, and what it is called."""
     import torch
 
     found = torch.cuda.is_available()
-    if name == "cuda" and not found:
+    if wanted == "cuda" and not found:
         raise InvalidOptionError(
             "--device: expected a CUDA device, got none; choose cpu"
         )
-    if name == "auto":
-        name = "cuda" if found else "cpu"
-    return torch.device(name)
-
-
-def _device_name(device: Any) -> str:
-    import torch
-
-    if device.type != "cuda":
-        return str(machine()["cpu"])
-    name = str(torch.cuda.get_device_name(device))
-    return DEVICE_NAMES.get(name, name)
+    if wanted == "cpu" or not found:
+        return torch.device("cpu"), str(machine()["cpu"])
+    name = str(torch.cuda.get_device_name())
+    return torch.device("cuda"), DEVICE_NAMES.get(name, name)
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

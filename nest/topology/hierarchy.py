@@ -95,7 +95,7 @@ class HierarchyNetwork:
         return self.links[self.level(first, last)]
 
     def route(self, receiver: Block, sender: Block) -> Route:
-        """Return how a block receives from another one, in each replica.
+        """Say how a block receives from another one.
 
         Neighbours meet where the subtree holds the receiver and the
         sender's device next to it; other blocks where it holds both.
@@ -116,10 +116,7 @@ class HierarchyNetwork:
         return route
 
     def inside(self, block: Block) -> Route:
-        """Return how a block hands on to itself, in each replica.
-
-        The lowest level whose subtree holds it.
-        """
+        """Say how a block hands on to itself: where a subtree holds it."""
         if block not in self._known:
             self._known[block] = frozenset(
                 self.link(start, end - 1) for start, end in block.ranges()
@@ -136,7 +133,7 @@ class HierarchyNetwork:
         return block._replace(offset=block.offset % self.period)
 
     def groups(self, groups: ParallelGroups) -> Shapes:
-        """Return the shapes of groups that run at the same time."""
+        """Return the shapes of the groups."""
         groups = groups._replace(block=self.alike(groups.block))
         if groups.joined and groups.block.replicas > 1:
             return self._shapes(groups)

@@ -22,7 +22,6 @@ from nest.hardware.describe import network_bytes_per_s
 from nest.hardware.devices import DeviceFile
 from nest.hardware.links import (
     calibrated,
-    link_calibration,
     link_specs,
     stored_link_calibration,
 )
@@ -239,8 +238,8 @@ def test_cluster_has_calibrated_levels():
     cluster = machine("dgx-a100").cluster(20)
     node, network = cluster.topology.levels
     assert (node.fan_out, network.fan_out) == (8, 3)
-    nvlink = link_calibration("NVLink 3")
-    infiniband = link_calibration("InfiniBand HDR")
+    nvlink = stored_link_calibration().of("NVLink 3")
+    infiniband = stored_link_calibration().of("InfiniBand HDR")
     assert nvlink is not None
     assert infiniband is not None
     assert node.bandwidth_bytes_per_s == 300e9 * nvlink.efficiency
@@ -272,7 +271,7 @@ def test_peers_of_a_mesh():
     assert node.peer_bandwidth_bytes_per_s == pytest.approx(64e9)
     assert machine("dgx-a100").node.peer_bandwidth_bytes_per_s is None
     built = machine("mi300x").cluster(8).topology.levels[0]
-    fitted = link_calibration("xGMI 4")
+    fitted = stored_link_calibration().of("xGMI 4")
     assert fitted is not None
     assert built.peer_bandwidth_bytes_per_s == pytest.approx(
         64e9 * fitted.efficiency
@@ -396,7 +395,7 @@ def test_calibrated_level_keeps_what_is_not_fitted():
         bandwidth_bytes_per_s=100.0,
         peer_bandwidth_bytes_per_s=10.0,
     )
-    fitted = link_calibration("NVLink 4")
+    fitted = stored_link_calibration().of("NVLink 4")
     assert fitted is not None
     assert calibrated(level) == Level(
         name="NVLink 4",
@@ -417,11 +416,11 @@ def test_link_families_inherit_from_fitted_ones():
         assert child in known
         assert parent in stored.families
         assert child not in stored.families
-        assert link_calibration(child) == stored.families[parent]
+        assert stored.of(child) == stored.families[parent]
     for fitted in stored.families.values():
         assert 0.3 < fitted.efficiency <= 1
         assert fitted.mean_error < fitted.mean_error_before
-    assert link_calibration("TPU ICI v4") is None
+    assert stored_link_calibration().of("TPU ICI v4") is None
 
 
 def test_unknown_link():
