@@ -42,6 +42,19 @@ NVLINK_BYTES_PER_S = 25e9
 #: Bits, not bytes: the b must be a small letter.
 _RATE = r"(\d+(?:\.\d+)?)\s*([GT])(?:b/(?:s|[Ss]ec)|bps|bit/s)"
 _UNIT = {"G": 1e9 / 8, "T": 1e12 / 8}
+_PER_DEVICE = re.compile(
+    _RATE + r"[^,;+()]{0,20}?\bper (?i:gpu|device|chip|accelerator)\b"
+)
+_PORTS = re.compile(
+    r"\b(\d+)\s*[x×]\s*(?:(?!GPU|[ABHLV]\d)[^,;:+]){0,40}?" + _RATE
+)
+_PER_NODE = re.compile(
+    _RATE + r"[^,;+()]{0,20}?\b(?i:per node|inter-?node|between nodes)\b"
+)
+_OMNI_PATH = re.compile(r"\b(\d+) omni-?path 100", re.IGNORECASE)
+_NOT_FOR_TRAINING = re.compile(
+    r"(?i)(?:storage|management)[^:]*:[^:]*?(?=compute|,|$)"
+)
 
 
 def machine_for(
@@ -112,37 +125,17 @@ def network_bytes_per_s(text: str, node_size: int) -> float | None:
     -------
     Bytes/s in one direction, or ``None`` if the text does not say it.
     """
-    text = re.sub(
-        r"(?i)(?:storage|management)[^:]*:[^:]*?(?=compute|,|$)", "", text
-    )
-    found = re.search(
-        _RATE + r"[^,;+()]{0,20}?\bper (?i:gpu|device|chip|accelerator)\b",
-        text,
-    )
-    if found is not None:
-        return _rate(found.group(1), found.group(2))
-    ports = [
-        int(count) * _rate(rate, unit)
-        for count, rate, unit in re.findall(
-            r"\b(\d+)\s*[x×]\s*(?:(?!GPU|[ABHLV]\d)[^,;:+]){0,40}?" + _RATE,
-            text,
-        )
-    ]
-    if ports:
-        return max(ports) / node_size
-    found = re.search(
-        _RATE + r"[^,;+()]{0,20}?\b(?i:per node|inter-?node|between nodes)\b",
-        text,
-    )
-    if found is not None:
-        return _rate(found.group(1), found.group(2)) / node_size
-    found = re.search(r"\b(\d+) omni-?path 100", text, re.IGNORECASE)
-    if found is not None:
-        return (
-            int(found.group(1))
-            * link_spec("Omni-Path 100").bytes_per_s
-            / (node_size)
-        )
+    text = _NOT_FOR_TRAINING.sub("", text)
+    if found := _PER_DEVICE.search(text):
+        return _rate(*found.groups())
+    if ports := _PORTS.findall(text):
+        rates = [int(count) * _rate(*rate) for count, *rate in ports]
+        return max(rates) / node_size
+    if found := _PER_NODE.search(text):
+        return _rate(*found.groups()) / node_size
+    if found := _OMNI_PATH.search(text):
+        rate = link_spec("Omni-Path 100").bytes_per_s
+        return int(found.group(1)) * rate / node_size
     return None
 
 
@@ -156,10 +149,8 @@ def _family(text: str, bytes_per_s: float) -> str | None:
         if re.search(pattern, text, re.IGNORECASE):
             if family != "RoCE":
                 return family
-            return next(
-                name
-                for name in ("RoCE 400", "RoCE 200", "RoCE 100")
-                if bytes_per_s >= link_spec(name).bytes_per_s
-                or name == "RoCE 100"
-            )
+            for name in ("RoCE 400", "RoCE 200"):
+                if bytes_per_s >= link_spec(name).bytes_per_s:
+                    return name
+            return "RoCE 100"
     return None

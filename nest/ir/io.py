@@ -52,7 +52,7 @@ def decode_problem(data: bytes, where: str = "problem") -> Problem:
     return decode(data, where, Problem, "problem", InvalidProblemError)
 
 
-def encode(record: Problem | Plan) -> bytes:
+def encode(record: msgspec.Struct) -> bytes:
     """Return the record as indented JSON with a final newline."""
     return msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
 
@@ -64,7 +64,7 @@ def plan_to_json(plan: Plan | None) -> Any:
     return msgspec.json.decode(msgspec.json.encode(plan))
 
 
-def write(path: str | Path, record: Problem | Plan) -> None:
+def write(path: str | Path, record: msgspec.Struct) -> None:
     """Write the record to a file, whole or not at all."""
     write_atomically(Path(path), encode(record))
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
-
 from nest.errors import NestError
 from nest.ir.base import (
     Count,
@@ -20,7 +18,7 @@ from nest.ir.base import (
     Struct,
     check_distinct,
 )
-from nest.ir.io import decode, read_bytes, write_atomically
+from nest.ir.io import decode, encode, read_bytes, write
 
 #: Bytes of a value, by the names that :attr:`Profile.dtype` takes.
 DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
@@ -178,14 +176,8 @@ def decode_profile(data: bytes, where: str = "profile") -> Profile:
     return decode(data, where, Profile, "profile", InvalidProfileError)
 
 
-def encode_profile(profile: Profile) -> bytes:
-    """Return the profile as indented JSON with a final newline."""
-    return msgspec.json.format(msgspec.json.encode(profile), indent=1) + b"\n"
-
-
-def write_profile(path: str | Path, profile: Profile) -> None:
-    """Write a profile file, whole or not at all."""
-    write_atomically(Path(path), encode_profile(profile))
+encode_profile = encode
+write_profile = write
 
 
 def peak_of(peak_flops: dict[str, float], dtype: str) -> float | None:

@@ -44,7 +44,11 @@ class Config:
         self.where = where
 
     def refuse(
-        self, name: str, expected: str, got: object, remedy: str
+        self,
+        name: str,
+        expected: str,
+        got: object,
+        remedy: str = "correct the value",
     ) -> InvalidProblemError:
         """Return the error about one field."""
         return InvalidProblemError(
@@ -83,10 +87,7 @@ class Config:
         most = MOST_LAYERS if "layer" in name else LARGEST
         if not least <= number <= most:
             raise self.refuse(
-                name,
-                f"an integer from {least} to {most}",
-                number,
-                "correct the value",
+                name, f"an integer from {least} to {most}", number
             )
         return number
 
@@ -105,9 +106,7 @@ class Config:
         number = float(value) if type(value) is int else value
         rate = self.typed(name, number, float, "a number")
         if not 0 <= rate <= 1:
-            raise self.refuse(
-                name, "a rate from 0 to 1", value, "correct the value"
-            )
+            raise self.refuse(name, "a rate from 0 to 1", value)
         return rate > 0
 
     def part(self, name: str) -> Config:
@@ -125,28 +124,23 @@ class Config:
     ) -> int:
         """Return the width divided by the number of heads."""
         width, count = self.integer(*hidden), self.integer(*heads)
-        if width % count:
-            raise self.refuse(
-                self._find(heads)[0],
-                f"a divisor of {self._find(hidden)[0]} = {width}",
-                count,
-                "correct one of them",
-            )
-        return width // count
+        what = f"{self._find(hidden)[0]} = {width}"
+        return width // self.divisor(self._find(heads)[0], count, what, width)
 
     def kv_heads(
         self, heads: int, default: int, name: str = "num_key_value_heads"
     ) -> int:
         """Read the number of key and value heads, which all heads share."""
-        kv_heads = self.integer(name, default=default)
-        if heads % kv_heads:
+        count = self.integer(name, default=default)
+        return self.divisor(name, count, f"the {heads} attention heads", heads)
+
+    def divisor(self, name: str, value: int, what: str, whole: int) -> int:
+        """Return a value that must divide ``whole``, which is ``what``."""
+        if whole % value:
             raise self.refuse(
-                name,
-                f"a divisor of the {heads} attention heads",
-                kv_heads,
-                "correct one of them",
+                name, f"a divisor of {what}", value, "correct one of them"
             )
-        return kv_heads
+        return value
 
 
 def shown(value: object) -> str:

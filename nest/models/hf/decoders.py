@@ -289,7 +289,6 @@ def deepseek(config: Config) -> Parts:
             "first_k_dense_replace",
             f"an integer from 0 to the {layers} layers",
             dense,
-            "correct the value",
         )
     heads = config.integer("num_attention_heads")
     rotary_size = config.integer("qk_rope_head_dim")

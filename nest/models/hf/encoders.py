@@ -187,12 +187,6 @@ def _patches(config: Config) -> tuple[int, int]:
     """Read values per patch and tokens per image, one of them the class."""
     image = config.integer("image_size", default=224)
     patch = config.integer("patch_size", default=16)
-    if image % patch:
-        raise config.refuse(
-            "patch_size",
-            f"a divisor of image_size = {image}",
-            patch,
-            "correct one of them",
-        )
+    config.divisor("patch_size", patch, f"image_size = {image}", image)
     channels = config.integer("num_channels", default=3)
     return channels * patch**2, (image // patch) ** 2 + 1

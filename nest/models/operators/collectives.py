@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 import msgspec
 
@@ -30,25 +31,35 @@ def regions(
     Entering gathers, leaving sums: an all-reduce, or a reduce-scatter under
     sequence parallelism. ``values`` counts the whole tensor.
     """
-    if split.tp == 1:
-        return ()
     leave: CollectiveKind = (
         "reduce-scatter" if split.sequence_parallel else "all-reduce"
     )
-    kinds: tuple[tuple[CollectiveKind, int], ...] = (
-        ("all-gather", enters),
-        (leave, leaves),
+    return _calls(
+        split,
+        "tp",
+        BF16 * values,
+        ("all-gather", phase, enters),
+        (leave, phase, leaves),
     )
+
+
+def _calls(
+    split: Split,
+    axis: Literal["tp", "cp", "ep"],
+    size_bytes: int,
+    *wanted: tuple[CollectiveKind, Phase, int],
+) -> tuple[CollectiveCall, ...]:
+    """Return the calls of a count above 0, none on an axis of degree 1."""
     return tuple(
         CollectiveCall(
             kind=kind,
-            axis="tp",
+            axis=axis,
             phase=phase,
-            size_bytes=BF16 * values,
+            size_bytes=size_bytes,
             count=count,
         )
-        for kind, count in kinds
-        if count
+        for kind, phase, count in wanted
+        if count and getattr(split, axis) > 1
     )
 
 
@@ -61,35 +72,24 @@ def context_collectives(
     split: Split, key_value_bytes: int
 ) -> tuple[CollectiveCall, ...]:
     """Return what ring attention is approximated by, both passes."""
-    if split.cp == 1:
-        return ()
-    calls: tuple[tuple[CollectiveKind, Phase], ...] = (
-        ("all-gather", "forward"),
-        ("all-gather", "backward"),
-        ("reduce-scatter", "backward"),
-    )
-    return tuple(
-        CollectiveCall(
-            kind=kind, axis="cp", phase=phase, size_bytes=key_value_bytes
-        )
-        for kind, phase in calls
+    return _calls(
+        split,
+        "cp",
+        key_value_bytes,
+        ("all-gather", "forward", 1),
+        ("all-gather", "backward", 1),
+        ("reduce-scatter", "backward", 1),
     )
 
 
 def expert_exchange(split: Split, values: int) -> tuple[CollectiveCall, ...]:
     """Return dispatch and combination of routed tokens, both passes."""
-    if split.ep == 1:
-        return ()
-    phases: tuple[Phase, ...] = ("forward", "backward")
-    return tuple(
-        CollectiveCall(
-            kind="all-to-all",
-            axis="ep",
-            phase=phase,
-            size_bytes=BF16 * values,
-            count=2,
-        )
-        for phase in phases
+    return _calls(
+        split,
+        "ep",
+        BF16 * values,
+        ("all-to-all", "forward", 2),
+        ("all-to-all", "backward", 2),
     )
 
 
