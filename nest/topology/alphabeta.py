@@ -25,20 +25,12 @@ def flat_collective_ns(
     alpha_ns: float,
     beta: float,
 ) -> float:
-    """Return the better of ring and logarithmic algorithm.
+    """Return the better of ring (or pairwise) and logarithmic algorithm.
 
-    ===============  =============================  ==========================
-    kind             ring / pairwise                logarithmic
-    ===============  =============================  ==========================
-    all-gather       ``(n-1)α + (n-1)/n X/β``       ``⌈lg n⌉α + (n-1)/n X/β``
-    reduce-scatter   ``(n-1)α + (n-1)/n X/β``       ``lg n α + (n-1)/n X/β``
-    all-reduce       ``2(n-1)α + 2(n-1)/n X/β``     ``2 lg n α + 2(n-1)/n X/β``
-    all-to-all       ``(n-1)α + (n-1)/n X/β``       ``lg n α + (lg n)/2 X/β``
-    ===============  =============================  ==========================
-
-    Recursive halving and Bruck's all-to-all are used for powers of two only.
-    Recursive halving-doubling on other ``n`` first folds the ranks beyond
-    ``p = 2^⌊lg n⌋`` into the others: ``(2 lg p + 2)α + (2(p-1)/p + 2) X/β``.
+    The table is in docs/cost-model.md, under "Network". Recursive halving and
+    Bruck's all-to-all are used for powers of two only. Recursive
+    halving-doubling on other ``n`` first folds the ranks beyond
+    ``p = 2^⌊lg n⌋`` into the others.
     """
     if n == 1 or size_bytes == 0:
         return 0.0

@@ -44,9 +44,10 @@ Shapes = frozenset[GroupShape]
 class HierarchyNetwork:
     """Times on a :class:`~nest.ir.cluster.Hierarchy`.
 
-    A path that climbs to level ``L`` is as fast as its slowest link, hence
-    its bandwidth is the minimum over levels ``0..L`` (at ``L`` itself what
-    reaches one peer); its latency and launch cost are those of ``L``.
+    The formulas are in docs/cost-model.md, under "Network". A path that
+    climbs to level ``L`` is as fast as its slowest link, hence its bandwidth
+    is the minimum over levels ``0..L`` (at ``L`` itself what reaches one
+    peer); its latency and launch cost are those of ``L``.
     """
 
     def __init__(self, topology: Hierarchy) -> None:
@@ -196,20 +197,7 @@ class HierarchyNetwork:
         groups: Iterable[GroupShape],
         size_bytes: float,
     ) -> float:
-        """Return the time of parallel groups: the worst of them.
-
-        With ``best`` algorithms each group uses the best of the flat ones of
-        :func:`~nest.topology.alphabeta.flat_collective_ns` at its level and
-        the hierarchical one: with ``g_l`` members at level ``l`` and
-        ``X_0 = X``, ``X_{l+1} = X_l / g_l``, an all-reduce is a
-        reduce-scatter of ``X_l`` going up, an all-reduce at the top, and an
-        all-gather of ``X_l`` coming down (the two-level case is Jia et al.,
-        *Highly Scalable Deep Learning Training System with Mixed-Precision*,
-        2018); an all-to-all moves ``X`` once per level. Each phase is
-        launched on its level.
-
-        With ``nccl`` algorithms see :meth:`_nccl_ns`.
-        """
+        """Return the time of parallel groups: the worst of them."""
         time_ns = self._nccl_ns if self.algorithms == "nccl" else self._best_ns
         return max(
             (time_ns(kind, shape, size_bytes) for shape in groups),
@@ -244,6 +232,12 @@ class HierarchyNetwork:
     def _best_ns(
         self, kind: CollectiveKind, shape: GroupShape, size_bytes: float
     ) -> float:
+        """Price the better of a flat and, of even groups, a level-wise one.
+
+        Level by level an all-reduce is a reduce-scatter going up and an
+        all-gather coming down (of two levels: Jia et al., *Highly Scalable
+        Deep Learning Training System with Mixed-Precision*, 2018).
+        """
         n, top, counts, beta = shape
         if n == 1 or size_bytes == 0:
             return 0.0
@@ -283,22 +277,8 @@ class HierarchyNetwork:
 
         Rings visit all members of a unit before they leave it; there are as
         many as a unit has members, each leaving through a port of its own.
-        With ``g_l`` members at level ``l``, ``n = Π g_l``, ``p_l = Π_{j<l}
-        g_j`` members per unit and ``b_l`` the bandwidth of a member::
-
-            β = min_l p_l b_l                       over levels with g_l > 1
-            A = Σ_l (n/p_l - n/p_{l+1}) α_l         hops of one round
-
-            all-gather, reduce-scatter   launch + A + (n-1)/n X/β
-            all-reduce, ring             launch + 2A + 2(n-1)/n X/β
-            all-reduce, tree             launch + 2D + 2 X/β
-            all-to-all                   launch + A + max_l s_l X/b_l
-
-        with ``D = (g_0-1) α_0 + Σ_{l>0} ⌈lg g_l⌉ α_l`` (a chain inside a
-        node, trees above; only where the group leaves its node) and ``s_l =
-        (p_{l+1} - p_l)/n`` the share of the data whose way ends at level
-        ``l``. A group that fills units unevenly has one ring at the least
-        bandwidth and the latency of its level. Sources: Hu et al.,
+        Above level 0 a small all-reduce takes a tree, a chain inside a node.
+        A group that fills units unevenly has one ring. Sources: Hu et al.,
         *Demystifying NCCL*, 2025, arXiv 2507.04786, on ring and tree;
         Jeaugey, *Massively Scale Your Deep Learning Training with NCCL 2.4*,
         2019, on double binary trees at full bandwidth.

@@ -14,6 +14,7 @@ from nest.models.operators.base import (
     Split,
     elementwise,
     linear,
+    matmul,
     norm,
 )
 from nest.models.operators.collectives import (
@@ -172,14 +173,11 @@ def _fused_core(shape: Attention, share: _Share, split: Split) -> Node:
                 backward_kernels=3,
             ),
         ),
-        collectives=(),
-        weights=0,
         kept_bytes={
             "none": BF16 * tokens * share.output + FP32 * tokens * share.heads,
             "selective": 0,
         },
         repeated=("attention core",),
-        working_bytes=0,
     )
 
 
@@ -198,16 +196,9 @@ def _loose_core(
     one_kernel = execution.fused_softmax and batches % SOFTMAX_BATCHES == 0
 
     def product(name: str, k: int, n: int) -> Operator:
-        flops = 2 * batches * rows * k * n
-        size = BF16 * batches * (rows * k + k * n + rows * n)
-        return Operator(
-            name,
-            "matmul",
-            flops,
-            size,
-            2 * flops,
-            2 * size,
-            shape=(rows, k, n),
+        """Count a product for every sample and head, all by one kernel."""
+        return matmul(name, batches * rows, k, n, batches)._replace(
+            kernels=1, backward_kernels=2, shape=(rows, k, n)
         )
 
     operators = [
@@ -221,8 +212,6 @@ def _loose_core(
     output_bytes = BF16 * split.tokens * share.output
     return Node(
         operators=tuple(operators),
-        collectives=(),
-        weights=0,
         # Output of the softmax, of the dropout, and its mask; the input of
         # the output projection stays under selective recomputation too.
         kept_bytes={

@@ -150,12 +150,12 @@ class Node(Struct, frozen=True, kw_only=True):
     """
 
     operators: tuple[Operator, ...]
-    collectives: tuple[CollectiveCall, ...]
-    weights: int
+    collectives: tuple[CollectiveCall, ...] = ()
+    weights: int = 0
     expert_weights: int = 0
     kept_bytes: dict[Recompute, int]
     repeated: tuple[str, ...] = ()
-    working_bytes: int
+    working_bytes: int = 0
 
     def flops(self) -> tuple[float, float]:
         """Return the forward and the backward FLOPs."""

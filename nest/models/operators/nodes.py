@@ -251,8 +251,6 @@ def norm_node(tower: Tower, split: Split) -> Node:
     values = split.outer_tokens * tower.hidden
     return Node(
         operators=(norm("final norm", values, FUSED),),
-        collectives=(),
         weights=final_norm_weights(tower),
         kept_bytes=dict.fromkeys(RECOMPUTE, BF16 * values),
-        working_bytes=0,
     )
