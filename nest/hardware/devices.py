@@ -32,7 +32,8 @@ class DeviceSpec(Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     name, aliases
-        Names it goes by; matched without regard to case.
+        Names it goes by, those of its driver among them; matched without
+        regard to case.
     family
         Key of its calibration, see :mod:`nest.hardware.calibration`.
     peak_flops, peak_source
@@ -117,6 +118,11 @@ def _by_name() -> dict[str, DeviceSpec]:
     }
 
 
+def known_device(name: str) -> DeviceSpec | None:
+    """Return the device of that name or alias, ``None`` if there is none."""
+    return _by_name().get(name.strip().casefold())
+
+
 def device_spec(name: str) -> DeviceSpec:
     """Return the device that goes by ``name``.
 
@@ -129,7 +135,7 @@ def device_spec(name: str) -> DeviceSpec:
     UnknownNameError
         If no device matches; the text lists all names.
     """
-    exact = _by_name().get(name.strip().casefold())
+    exact = known_device(name)
     if exact is not None:
         return exact
     words = _words(name)

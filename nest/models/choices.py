@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import product
-from math import gcd, isqrt
+from math import gcd, isqrt, prod
 from typing import NamedTuple
 
 from nest.errors import InvalidOptionError
@@ -249,15 +249,11 @@ def _layers_per_node(model: Architecture, wanted: int | None) -> int:
             )
         return wanted
     # The closed sets of towers side by side are pairs of positions.
-    readers = head_towers(model)
-    for count in range(1, layers + 1):
-        if layers % count:
-            continue
-        sets = 1
-        for tower in readers:
-            sets *= tower.layers // count + 1
-        if len(readers) == 1:
-            sets = model.layers // count
+    readers = [tower.layers for tower in head_towers(model)]
+    for count in (n for n in range(1, layers + 1) if layers % n == 0):
+        sets = model.layers // count
+        if len(readers) > 1:
+            sets = prod(size // count + 1 for size in readers)
         if sets <= MAX_NODES:
             return count if model.layers // count >= MIN_NODES else 1
     return 1

@@ -16,6 +16,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from nest.errors import InvalidOptionError, NestError
+from nest.hardware.devices import known_device
 from nest.models import graphs
 from nest.models.blocks import Block, Head, Tower
 from nest.models.choices import Degrees
@@ -35,21 +36,6 @@ M = TypeVar("M")
 
 #: What PyTorch calls the data types.
 DTYPE_NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-
-#: What PyTorch and the hardware data call the same device.
-DEVICE_NAMES = {
-    "Tesla V100-SXM2-16GB": "V100-16GB-SXM2",
-    "Tesla V100-SXM2-32GB": "V100-32GB-SXM2",
-    "NVIDIA A100-SXM4-40GB": "A100-40GB-SXM",
-    "NVIDIA A100-SXM4-80GB": "A100-80GB-SXM",
-    "NVIDIA A800-SXM4-80GB": "A800-80GB",
-    "NVIDIA H100 80GB HBM3": "H100-80GB-SXM",
-    "NVIDIA H200": "H200-141GB-SXM",
-    "NVIDIA B200": "B200-180GB",
-    "NVIDIA L4": "L4",
-    "NVIDIA A10G": "A10G",
-    "AMD Instinct MI300X": "MI300X",
-}
 
 
 class TorchNotInstalledError(NestError, ImportError):
@@ -411,7 +397,8 @@ def _device(wanted: str) -> tuple[Any, str]:
     if wanted == "cpu" or not found:
         return torch.device("cpu"), str(machine()["cpu"])
     name = str(torch.cuda.get_device_name())
-    return torch.device("cuda"), DEVICE_NAMES.get(name, name)
+    known = known_device(name)
+    return torch.device("cuda"), known.name if known else name
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

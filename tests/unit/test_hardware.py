@@ -19,7 +19,7 @@ from nest.hardware import (
 )
 from nest.hardware.calibration import calibration_of
 from nest.hardware.describe import network_bytes_per_s
-from nest.hardware.devices import DeviceFile
+from nest.hardware.devices import DeviceFile, known_device
 from nest.hardware.links import (
     calibrated,
     link_specs,
@@ -56,6 +56,14 @@ DOCS = Path(__file__).resolve().parents[2] / "docs" / "hardware.md"
 )
 def test_device_goes_by_many_names(text, name):
     assert device_spec(text).name == name
+
+
+def test_drivers_name_devices_exactly():
+    """A device that only resembles a stored one keeps its own name."""
+    device = known_device("NVIDIA H100 80GB HBM3")
+    assert device is not None
+    assert device.name == "H100-80GB-SXM"
+    assert known_device("NVIDIA A100-PCIE-40GB") is None
 
 
 def test_family_matches_whole_words_only():
