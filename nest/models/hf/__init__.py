@@ -24,12 +24,8 @@ from nest.models.hf.config import Config, Parts, shown
 #: Families by ``model_type``.
 FAMILIES: dict[str, Callable[[Config], Parts]] = {
     **{
-        name: partial(decoders.gpt, family=family)
-        for name, family in decoders.GPT_FAMILIES.items()
-    },
-    **{
-        name: partial(decoders.llama, family=family)
-        for name, family in decoders.LLAMA_FAMILIES.items()
+        name: partial(decoders.decoder, family=family)
+        for name, family in decoders.FAMILIES.items()
     },
     "bert": encoders.bert,
     "clip": encoders.clip,

@@ -9,22 +9,34 @@ from nest.models.blocks import Attention, Block, Head, Mlp, Run, Tower
 from nest.models.hf.config import Config, Parts, shown
 
 
-class Gpt(NamedTuple):
-    """A family of decoders with LayerNorm and an MLP of two matrices.
+class Family(NamedTuple):
+    """A family of decoders: what its fields are called and default to.
 
     Attributes
     ----------
-    layers, hidden, heads, length
-        Names of fields; ``longest`` is the default of the last.
-    kv_heads
-        Key and value heads; ``None``: as many as heads.
-    mlp, mlp_stated
-        Field of the MLP's width, ``None`` if there is none; it is
-        ``4 · hidden`` unless it must be stated.
+    layers, hidden, heads, length, mlp
+        Names of fields, ``mlp`` of the MLP's width; ``None`` if there is no
+        such field. ``longest`` is the default of ``length``.
+    mlp_stated
+        Whether the width must be stated; ``4 · hidden`` otherwise.
+    llama
+        Whether it has RMSNorm and gated MLPs, and may state the width of a
+        head, key and value heads and biases of the MLP; else it has LayerNorm
+        and MLPs of two matrices.
+    head_size, kv_heads
+        Defaults; ``None``: ``hidden / heads``, and as many as heads.
+    biases
+        Which attention has: of the input only, or of input and output
+        (``both``); ``stated``: both, if ``attention_bias`` says so.
+    window
+        Default of the window, which ``null`` takes away; ``None`` if the
+        family has none.
+    experts
+        Field of the number of experts; ``None`` if the MLP is dense.
     more_positions
         Rows of the table of learned positions beyond the longest sequence;
         ``None`` without a table.
-    rotary, biases, norms, embedding_norm
+    rotary, query_key_norm, norms, embedding_norm
         As in :mod:`nest.models.blocks`.
     dropout
         Name and default of the dropout rate.
@@ -35,62 +47,39 @@ class Gpt(NamedTuple):
     layers: tuple[str, ...] = ("num_hidden_layers",)
     hidden: tuple[str, ...] = ("hidden_size",)
     heads: tuple[str, ...] = ("num_attention_heads",)
-    kv_heads: int | None = None
-    mlp: str | None = None
-    mlp_stated: bool = False
     length: tuple[str, ...] = ("max_position_embeddings",)
     longest: int = 2048
+    mlp: str | None = "intermediate_size"
+    mlp_stated: bool = True
+    llama: bool = True
+    head_size: int | None = None
+    kv_heads: int | None = None
+    biases: Literal["none", "input", "both", "stated"] = "none"
+    window: int | None = None
+    experts: str | None = None
     more_positions: int | None = None
-    rotary: bool = False
-    biases: bool = True
+    rotary: bool = True
+    query_key_norm: bool = False
     norms: int = 2
     embedding_norm: bool = False
     dropout: tuple[str, float] = ("hidden_dropout", 0.0)
-    tied: bool = True
-
-
-class Llama(NamedTuple):
-    """A family of decoders with RMSNorm, rotary embedding and gated MLPs.
-
-    Attributes
-    ----------
-    length
-        Default of the longest sequence.
-    head_size, kv_heads
-        Defaults; ``None``: ``hidden / heads``, and as many as heads.
-    biases
-        Whether query, key and value have biases; ``stated``: these and the
-        output projection, if ``attention_bias`` says so.
-    query_key_norm
-        Whether query and key heads are normalised.
-    window
-        Default of the window, which ``null`` takes away; ``None`` if the
-        family has none.
-    experts
-        Field of the number of experts; ``None`` if the MLP is dense.
-    tied
-        Default of whether the output layer is the token table.
-    """
-
-    length: int
-    head_size: int | None = None
-    kv_heads: int | None = None
-    biases: Literal["none", "input", "stated"] = "none"
-    query_key_norm: bool = False
-    window: int | None = None
-    experts: str | None = None
     tied: bool = False
 
 
-GPT_FAMILIES = {
-    "bloom": Gpt(
+#: What GPT-like families share.
+GPT = Family(mlp=None, mlp_stated=False, llama=False, biases="both", tied=True)
+
+FAMILIES = {
+    "bloom": GPT._replace(
         layers=("n_layer", "num_hidden_layers"),
         hidden=("hidden_size", "n_embed"),
         heads=("n_head", "num_attention_heads"),
         length=("seq_length",),
+        rotary=False,
         embedding_norm=True,
     ),
-    "gpt2": Gpt(
+    "gemma": Family(longest=8192, head_size=256, tied=True),
+    "gpt2": GPT._replace(
         layers=("n_layer", "num_hidden_layers"),
         hidden=("n_embd", "hidden_size"),
         heads=("n_head",),
@@ -98,69 +87,42 @@ GPT_FAMILIES = {
         length=("n_positions", "n_ctx"),
         longest=1024,
         more_positions=0,
+        rotary=False,
         dropout=("resid_pdrop", 0.1),
     ),
-    "gpt_neox": Gpt(
-        mlp="intermediate_size", mlp_stated=True, rotary=True, tied=False
+    "gpt_neox": GPT._replace(
+        mlp="intermediate_size", mlp_stated=True, tied=False
+    ),
+    "llama": Family(biases="stated"),
+    "mistral": Family(longest=131072, kv_heads=8, window=4096),
+    "mixtral": Family(
+        longest=131072, kv_heads=8, window=0, experts="num_local_experts"
+    ),
+    "qwen2": Family(longest=32768, biases="input"),
+    "qwen3": Family(
+        longest=32768, head_size=128, biases="stated", query_key_norm=True
     ),
 }
 
-LLAMA_FAMILIES = {
-    "gemma": Llama(length=8192, head_size=256, tied=True),
-    "llama": Llama(length=2048, biases="stated"),
-    "mistral": Llama(length=131072, kv_heads=8, window=4096),
-    "mixtral": Llama(
-        length=131072, kv_heads=8, window=0, experts="num_local_experts"
-    ),
-    "qwen2": Llama(length=32768, biases="input"),
-    "qwen3": Llama(
-        length=32768, head_size=128, biases="stated", query_key_norm=True
-    ),
-}
-
-GEMMA2 = Llama(length=8192, head_size=256, kv_heads=4, tied=True)
-QWEN3_MOE = Llama(
-    length=32768, kv_heads=4, biases="stated", query_key_norm=True
+GEMMA2 = Family(longest=8192, head_size=256, kv_heads=4, norms=4, tied=True)
+QWEN3_MOE = Family(
+    longest=32768, kv_heads=4, biases="stated", query_key_norm=True
 )
-DEEPSEEK = Llama(length=4096)
+DEEPSEEK = Family(longest=4096)
 
 
-def gpt(config: Config, family: Gpt) -> Parts:
-    """Read a decoder of equal blocks of a GPT family."""
-    head_size = config.head_size(family.hidden, family.heads)
-    hidden = config.integer(*family.hidden)
-    heads = config.integer(*family.heads)
-    mlp_hidden = 4 * hidden
-    if family.mlp is not None:
-        default = None if family.mlp_stated else mlp_hidden
-        mlp_hidden = config.integer(family.mlp, default=default)
-    block = Block(
-        name="decoder",
-        hidden=hidden,
-        attention=Attention(
-            heads=heads,
-            kv_heads=family.kv_heads or heads,
-            head_size=head_size,
-            rotary=family.rotary,
-            biases=family.biases,
-            output_bias=family.biases,
-        ),
-        mlp=Mlp(hidden=mlp_hidden, biases=family.biases),
-        norms=family.norms,
-        layer_norm=True,
-        dropout=config.drops(*family.dropout),
-    )
-    vocabulary = config.integer("vocab_size")
-    length = config.integer(*family.length, default=family.longest)
-    more = family.more_positions
-    tower = Tower(
-        runs=(Run(block=block, count=config.integer(*family.layers)),),
-        vocabulary=vocabulary,
-        learned_positions=0 if more is None else length + more,
-        embedding_norm=family.embedding_norm,
-    )
-    tied = config.flag("tie_word_embeddings", family.tied)
-    return Parts((tower,), Head(outputs=vocabulary, tied=tied), length)
+def decoder(config: Config, family: Family) -> Parts:
+    """Read a decoder of equal blocks."""
+    window = family.window
+    if window is not None and "sliding_window" in config.fields:
+        window = config.integer("sliding_window", default=0)
+    if family.experts is None:
+        mlp = _dense(config, family)
+    else:
+        mlp = _experts(config, family.experts, "intermediate_size")
+    block = _block(config, family, "decoder", mlp, window=window or 0)
+    layers = config.integer(*family.layers)
+    return _one_tower(config, family, [(block, layers)])
 
 
 def opt(config: Config) -> Parts:
@@ -174,14 +136,15 @@ def opt(config: Config) -> Parts:
             inputs,
             "models that project their embedding are not supported",
         )
-    family = Gpt(
+    family = GPT._replace(
         mlp="ffn_dim",
         mlp_stated=True,
         more_positions=2,
-        biases=config.flag("enable_bias", True),
+        rotary=False,
+        biases="both" if config.flag("enable_bias", True) else "none",
         dropout=("dropout", 0.1),
     )
-    return gpt(config, family)
+    return decoder(config, family)
 
 
 def falcon(config: Config) -> Parts:
@@ -194,33 +157,20 @@ def falcon(config: Config) -> Parts:
     else:
         kv_heads = 1 if config.flag("multi_query", True) else heads
     parallel = config.flag("parallel_attn", True)
-    family = Gpt(
+    family = GPT._replace(
         layers=("num_hidden_layers", "n_layer"),
         hidden=("hidden_size", "n_embed"),
         heads=names,
         kv_heads=kv_heads,
         mlp="ffn_hidden_size",
         rotary=not config.flag("alibi", False),
-        biases=config.flag("bias", False),
+        biases="both" if config.flag("bias", False) else "none",
         norms=config.integer(
             "num_ln_in_parallel_attn",
             default=2 if grouped or not parallel else 1,
         ),
     )
-    return gpt(config, family)
-
-
-def llama(config: Config, family: Llama) -> Parts:
-    """Read a decoder of equal blocks of a Llama family."""
-    window = family.window
-    if window is not None and "sliding_window" in config.fields:
-        window = config.integer("sliding_window", default=0)
-    if family.experts is None:
-        mlp = _dense(config)
-    else:
-        mlp = _experts(config, family.experts, "intermediate_size")
-    block = _block(config, family, "decoder", mlp, window=window or 0)
-    return _one_tower(config, family, [(block, _layers(config))])
+    return decoder(config, family)
 
 
 def gemma2(config: Config) -> Parts:
@@ -228,7 +178,7 @@ def gemma2(config: Config) -> Parts:
     mlp = Mlp(hidden=config.integer("intermediate_size"), gated=True)
     reach = config.integer("sliding_window", default=4096)
     local, wide = (
-        _block(config, GEMMA2, name, mlp, window=window, norms=4)
+        _block(config, GEMMA2, name, mlp, window=window)
         for name, window in (("local", reach), ("global", 0))
     )
     pairs, odd = divmod(_layers(config), 2)
@@ -258,7 +208,7 @@ def qwen3_moe(config: Config) -> Parts:
         (
             _block(config, QWEN3_MOE, name, sparse)
             if is_sparse
-            else _block(config, QWEN3_MOE, "dense", _dense(config)),
+            else _block(config, QWEN3_MOE, "dense", _dense(config, QWEN3_MOE)),
             len(list(same)),
         )
         for is_sparse, same in groupby(kinds)
@@ -323,45 +273,50 @@ def _layers(config: Config) -> int:
 
 
 def _block(
-    config: Config,
-    family: Llama,
-    name: str,
-    mlp: Mlp,
-    *,
-    window: int = 0,
-    norms: int = 2,
+    config: Config, family: Family, name: str, mlp: Mlp, *, window: int = 0
 ) -> Block:
-    """Return one block of a Llama family."""
-    heads = config.integer("num_attention_heads")
-    if config.fields.get("head_dim") is None and family.head_size is None:
-        head_size = config.head_size()
-    else:
+    """Return one block of a family."""
+    heads = config.integer(*family.heads)
+    stated = family.llama and config.fields.get("head_dim") is not None
+    if stated or family.head_size is not None:
         head_size = config.integer("head_dim", default=family.head_size)
-    stated = family.biases == "stated" and config.flag("attention_bias", False)
+    else:
+        head_size = config.head_size(family.hidden, family.heads)
+    kv_heads = family.kv_heads or heads
+    if family.llama:
+        kv_heads = config.kv_heads(heads, kv_heads)
+    biases = family.biases == "both" or (
+        family.biases == "stated" and config.flag("attention_bias", False)
+    )
     return Block(
         name=name,
-        hidden=config.integer("hidden_size"),
+        hidden=config.integer(*family.hidden),
         attention=Attention(
             heads=heads,
-            kv_heads=config.kv_heads(heads, family.kv_heads or heads),
+            kv_heads=kv_heads,
             head_size=head_size,
             window=window,
-            rotary=True,
-            biases=stated or family.biases == "input",
-            output_bias=stated,
+            rotary=family.rotary,
+            biases=biases or family.biases == "input",
+            output_bias=biases,
             query_key_norm=family.query_key_norm,
         ),
         mlp=mlp,
-        norms=norms,
+        norms=family.norms,
+        layer_norm=not family.llama,
+        dropout=not family.llama and config.drops(*family.dropout),
     )
 
 
-def _dense(config: Config) -> Mlp:
-    return Mlp(
-        hidden=config.integer("intermediate_size"),
-        gated=True,
-        biases=config.flag("mlp_bias", False),
-    )
+def _dense(config: Config, family: Family) -> Mlp:
+    width = 4 * config.integer(*family.hidden)
+    if family.mlp is not None:
+        default = None if family.mlp_stated else width
+        width = config.integer(family.mlp, default=default)
+    biases = family.biases == "both"
+    if family.llama:
+        biases = config.flag("mlp_bias", False)
+    return Mlp(hidden=width, gated=family.llama, biases=biases)
 
 
 def _experts(config: Config, count: str, hidden: str, shared: int = 0) -> Mlp:
@@ -387,22 +342,20 @@ def _experts(config: Config, count: str, hidden: str, shared: int = 0) -> Mlp:
 
 def _one_tower(
     config: Config,
-    family: Llama,
+    family: Family,
     runs: list[tuple[Block, int]],
     repeat: int = 1,
 ) -> Parts:
-    """Return a model without learned positions of those blocks."""
+    """Return a model of those blocks."""
     vocabulary = config.integer("vocab_size")
+    length = config.integer(*family.length, default=family.longest)
+    more = family.more_positions
     tower = Tower(
         runs=tuple(Run(block=block, count=count) for block, count in runs),
         repeat=repeat,
         vocabulary=vocabulary,
+        learned_positions=0 if more is None else length + more,
+        embedding_norm=family.embedding_norm,
     )
-    return Parts(
-        (tower,),
-        Head(
-            outputs=vocabulary,
-            tied=config.flag("tie_word_embeddings", family.tied),
-        ),
-        config.integer("max_position_embeddings", default=family.length),
-    )
+    tied = config.flag("tie_word_embeddings", family.tied)
+    return Parts((tower,), Head(outputs=vocabulary, tied=tied), length)
