@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-import msgspec
+from msgspec.structs import replace
 
 from nest.hardware.devices import device_spec
 from nest.hardware.links import link_spec
@@ -86,29 +86,26 @@ def machine_for(
     )
     base = build_machine(default, device)
     text = interconnect or ""
-    size = base.node.fan_out
+    node, network = base.node, base.network
+    size = node.fan_out
     if devices_per_node and not default.even:
         size = devices_per_node
     rate = network_bytes_per_s(text, devices_per_node or size)
-    stored = base.network.bandwidth_bytes_per_s
-    family = _family(text, rate or stored) or base.network.name
-    if rate is None:
-        rate = stored
-        if family != base.network.name:
-            rate = link_spec(family).bytes_per_s
-    node_rate = base.node.bandwidth_bytes_per_s
+    stored = network.bandwidth_bytes_per_s
+    family = _family(text, rate or stored) or network.name
+    if rate is None and family != network.name:
+        rate = link_spec(family).bytes_per_s
+    node_rate = node.bandwidth_bytes_per_s
     links = re.search(r"\bNVLink (\d+) inter-gpu connects", text)
     if links is not None:
         node_rate = min(node_rate, int(links.group(1)) * NVLINK_BYTES_PER_S)
-    return msgspec.structs.replace(
+    return replace(
         base,
-        node=msgspec.structs.replace(
-            base.node, fan_out=size, bandwidth_bytes_per_s=node_rate
-        ),
+        node=replace(node, fan_out=size, bandwidth_bytes_per_s=node_rate),
         network=Level(
             name=family,
             fan_out=1,
-            bandwidth_bytes_per_s=rate,
+            bandwidth_bytes_per_s=stored if rate is None else rate,
             latency_ns=link_spec(family).latency_ns,
         ),
     )

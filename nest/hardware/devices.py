@@ -109,18 +109,13 @@ def device_specs() -> tuple[DeviceSpec, ...]:
     return _file().devices
 
 
-@cache
-def _by_name() -> dict[str, DeviceSpec]:
-    return {
-        name.casefold(): spec
-        for spec in device_specs()
-        for name in (spec.name, *spec.aliases)
-    }
-
-
 def known_device(name: str) -> DeviceSpec | None:
     """Return the device of that name or alias, ``None`` if there is none."""
-    return _by_name().get(name.strip().casefold())
+    name = name.strip().casefold()
+    for spec in device_specs():
+        if name in map(str.casefold, (spec.name, *spec.aliases)):
+            return spec
+    return None
 
 
 def device_spec(name: str) -> DeviceSpec:

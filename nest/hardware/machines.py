@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-import msgspec
+from msgspec.structs import replace
 
 from nest.errors import InvalidOptionError, UnknownNameError
 from nest.hardware.calibration import Calibration, calibration_of
@@ -57,7 +57,7 @@ class Machine(Struct, frozen=True, kw_only=True):
 
     def with_calibration(self, calibration: Calibration) -> Machine:
         """Return this machine with other operator parameters."""
-        return msgspec.structs.replace(self, own_calibration=calibration)
+        return replace(self, own_calibration=calibration)
 
     def shape(self, num_devices: int) -> tuple[int, int]:
         """Return the nodes of so many devices, and the size of each."""
@@ -85,16 +85,12 @@ class Machine(Struct, frozen=True, kw_only=True):
             device=self.device,
             topology=Hierarchy(
                 levels=(
-                    _with_fan_out(self.node, size),
-                    _with_fan_out(self.network, nodes),
+                    replace(calibrated(self.node), fan_out=size),
+                    replace(calibrated(self.network), fan_out=nodes),
                 ),
                 algorithms="nccl",
             ),
         )
-
-
-def _with_fan_out(level: Level, fan_out: int) -> Level:
-    return msgspec.structs.replace(calibrated(level), fan_out=fan_out)
 
 
 class MachineSpec(Struct, frozen=True, kw_only=True):
@@ -172,15 +168,6 @@ def machines() -> tuple[Machine, ...]:
     )
 
 
-@cache
-def _by_name() -> dict[str, Machine]:
-    return {
-        name: record
-        for spec, record in zip(machine_specs(), machines(), strict=True)
-        for name in (spec.name, *spec.aliases)
-    }
-
-
 def machine(name: str) -> Machine:
     """Return the machine that goes by ``name``.
 
@@ -189,7 +176,11 @@ def machine(name: str) -> Machine:
     UnknownNameError
         If there is none; the text lists all names.
     """
-    known = _by_name()
+    known = {
+        name: record
+        for spec, record in zip(machine_specs(), machines(), strict=True)
+        for name in (spec.name, *spec.aliases)
+    }
     if name.casefold() not in known:
         raise UnknownNameError("machine", name, known)
     return known[name.casefold()]

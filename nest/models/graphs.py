@@ -173,13 +173,8 @@ def _nodes(model: Architecture, choices: Choices) -> list[_GraphNode]:
         prefix = f"{tower.name}-" if tower.name else ""
         size_bytes = BF16 * lengths[tower.name] * tower.hidden
 
-        nodes.append(
-            _GraphNode(
-                f"{prefix}embedding",
-                f"{prefix}embedding",
-                (_Part(tower, tower),),
-            )
-        )
+        name = f"{prefix}embedding"
+        nodes.append(_GraphNode(name, name, (_Part(tower, tower),)))
         members = list(tower.blocks())
         count = choices.layers_per_node
         if len(members) % count:
@@ -215,16 +210,12 @@ def _nodes(model: Architecture, choices: Choices) -> list[_GraphNode]:
             inputs = [(nodes[-1].id, size_bytes)]
             nodes.append(_GraphNode(name, name, norm, tuple(inputs)))
         outputs[tower.name] = (nodes[-1].id, size_bytes)
-    # Of a pooled output one vector is sent.
-    inputs = [
-        (
-            outputs[tower.name][0],
-            BF16 * tower.hidden
-            if model.head.pooled
-            else outputs[tower.name][1],
-        )
-        for tower in readers
-    ]
+    inputs = []
+    for tower in readers:
+        source, size_bytes = outputs[tower.name]
+        # Of a pooled output one vector is sent.
+        pooled = model.head.pooled
+        inputs.append((source, BF16 * tower.hidden if pooled else size_bytes))
     parts = tuple(_Part(model.head, tower) for tower in readers)
     nodes.append(_GraphNode("head", "head", parts, tuple(inputs)))
     return nodes

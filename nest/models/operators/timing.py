@@ -46,18 +46,14 @@ def operator_ns(
         )
     flops_per_ns = peak * _fraction(operator, calibration) / 1e9
     bytes_per_ns = device.hbm_bytes_per_s * calibration.memory_fraction / 1e9
-    cast = 3 * operator.forward_bytes / 2 if low else 0
+    cast_ns = 3 * operator.forward_bytes / 2 / bytes_per_ns if low else 0
+
+    def roofline_ns(flops: float, size_bytes: float) -> float:
+        return max(flops / flops_per_ns, size_bytes / bytes_per_ns) + cast_ns
+
     return (
-        max(
-            operator.forward_flops / flops_per_ns,
-            operator.forward_bytes / bytes_per_ns,
-        )
-        + cast / bytes_per_ns,
-        max(
-            operator.backward_flops / flops_per_ns,
-            operator.backward_bytes / bytes_per_ns,
-        )
-        + cast / bytes_per_ns,
+        roofline_ns(operator.forward_flops, operator.forward_bytes),
+        roofline_ns(operator.backward_flops, operator.backward_bytes),
     )
 
 
