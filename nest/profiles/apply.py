@@ -96,14 +96,19 @@ def apply_profile(
             costs.append(_measured_cost(cost, found, count))
         kinds.append(LayerKind(name=kind.name, costs=tuple(costs)))
     if not taken:
+        first = problem.graph.kinds[0]
+        tp, *_, samples = first.costs[0].key
         raise InvalidProfileError(
             f"{where}: expected a layer of the problem, for example "
-            f"{_first_cost(problem)}, got {_listed(entries)}; profile the "
-            f"layers and degrees that the problem uses"
+            f"{first.name} tp={tp} samples={samples}, got "
+            f"{_listed(entries)}; profile the layers and degrees that the "
+            f"problem uses"
         )
+    framework = (profile.framework, profile.framework_version, profile.dtype)
     said = (
         f"{taken} of {total} layer costs measured ({entries[0].model} on "
-        f"{profile.device}, {_framework(profile)}), {total - taken} analytic"
+        f"{profile.device}, {' '.join(filter(None, framework))}), "
+        f"{total - taken} analytic"
     )
     return msgspec.structs.replace(
         problem,
@@ -238,17 +243,6 @@ def _canonical(name: str) -> str:
         name = device_spec(name).name
     words = name.casefold().replace("-", " ").split()
     return " ".join(word for word in words if word not in _VENDORS)
-
-
-def _framework(profile: Profile) -> str:
-    words = (profile.framework, profile.framework_version, profile.dtype)
-    return " ".join(filter(None, words))
-
-
-def _first_cost(problem: Problem) -> str:
-    kind = problem.graph.kinds[0]
-    cost = kind.costs[0]
-    return f"{kind.name} tp={cost.tp} samples={cost.samples}"
 
 
 def _listed(entries: tuple[Entry, ...]) -> str:

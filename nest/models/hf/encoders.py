@@ -97,28 +97,28 @@ def t5(config: Config) -> Parts:
     hidden = config.integer("d_model")
     mlp = Mlp(hidden=config.integer("d_ff"), gated=form.startswith("gated"))
     drops = config.drops("dropout_rate", default=0.1)
-    plain, causal, cross = (
-        Attention(
+
+    def attention(*, causal: bool = False, cross: bool = False) -> Attention:
+        return Attention(
             heads=heads,
             kv_heads=heads,
             head_size=head_size,
-            causal=is_causal,
-            cross=is_cross,
+            causal=causal,
+            cross=cross,
         )
-        for is_causal, is_cross in (
-            (False, False),
-            (True, False),
-            (False, True),
-        )
-    )
+
     encoder = Block(
-        name="encoder", hidden=hidden, attention=plain, mlp=mlp, dropout=drops
+        name="encoder",
+        hidden=hidden,
+        attention=attention(),
+        mlp=mlp,
+        dropout=drops,
     )
     decoder = Block(
         name="decoder",
         hidden=hidden,
-        attention=causal,
-        cross_attention=cross,
+        attention=attention(causal=True),
+        cross_attention=attention(cross=True),
         mlp=mlp,
         norms=3,
         dropout=drops,

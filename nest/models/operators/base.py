@@ -10,8 +10,7 @@ from nest.ir.graph import CollectiveCall
 from nest.ir.plan import Recompute
 from nest.units import ceil_div
 
-#: Bytes of a value in fp8, in fp16 or bf16, in fp32, and of a token id.
-FP8 = 1
+#: Bytes of a value in fp16 or bf16, in fp32, and of a token id.
 BF16 = 2
 FP32 = 4
 TOKEN_ID = 8
