@@ -130,6 +130,7 @@ def models_table() -> str:
             "source",
         ),
         rows,
+        numbers=("layers", "parameters, computed", "active", "published"),
     )
 
 
@@ -145,8 +146,13 @@ def published(model: Architecture) -> str:
     return f"{number:,}"
 
 
-def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    lines = [head, ("---",) * len(head), *rows]
+def _table(
+    head: tuple[str, ...],
+    rows: Sequence[tuple[str, ...]],
+    numbers: Sequence[str] = (),
+) -> str:
+    rule = tuple("---:" if name in numbers else "---" for name in head)
+    lines = [head, rule, *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
