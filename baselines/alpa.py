@@ -37,7 +37,8 @@ Deviations
       costs (a message forward and one backward wherever the layout changes),
       in place of the code's α–β costs per operator; so what it minimises is
       ``t`` itself. Gradient synchronisation is left out of it as it is out of
-      ``t``.
+      ``t``. It is solved as the minimum cut that it then is, not by CBC
+      within 600 s.
     - Experts are split over the whole batch axis of the mesh or not at all;
       Alpa could split them over the other axis as well.
     - Stages sit side by side in pipeline order, as everywhere here. Alpa
@@ -60,51 +61,33 @@ Deviations
 
 from __future__ import annotations
 
-from functools import partial
 from typing import ClassVar
 
 import numpy as np
 
-from baselines.alpa_inter import (
-    INFINITE,
-    Pipeline,
-    best_pipeline,
-    straddles,
-)
+from baselines.alpa_inter import INFINITE, best_pipeline, straddles
 from baselines.alpa_intra import (
-    StageChoices,
+    Candidate,
+    candidates,
     mesh_configurations,
-    stage_choices,
     submesh_sizes,
 )
-from baselines.alpa_layers import Span, cluster, read_graph
+from baselines.alpa_layers import cluster, read_graph
 from baselines.common import (
+    Planner,
+    Search,
     StageChoice,
-    answer,
-    chain,
-    check_time,
     make_plan,
     node_size,
     one_strategy_per_stage,
-    read_choice,
-    read_count,
     why_not_alike,
     why_not_turns,
 )
-from nest.cost.model import CostModel
+from baselines.transfers import Transfers
 from nest.cost.space import BatchSplit, batch_splits, stage_counts, strategies
 from nest.ir.plan import RECOMPUTE, Plan, Recompute, Strategy
 from nest.ir.problem import Problem
-from nest.solvers.base import (
-    Capabilities,
-    Deadline,
-    Limit,
-    Progress,
-    Report,
-    SolveOptions,
-    SolverOutput,
-    ignore_progress,
-)
+from nest.solvers.base import Capabilities, OutOfTimeError, SolverOutput
 from nest.units import quanta_to_ns
 
 #: Clusters of layers, unless option ``layers`` says otherwise.
@@ -116,7 +99,23 @@ SUBMESHES = {"power_of_two": False, "all": True}
 PLACEMENTS = {"aligned": True, "any": False}
 
 
-class AlpaSolver:
+def why_not_one_pipeline(problem: Problem) -> str | None:
+    """Return why the job leaves no plan in Alpa's space, if so."""
+    for field, what in (
+        ("replicas", "a single pipeline"),
+        ("context_parallel", "no context parallelism"),
+    ):
+        allowed = getattr(problem.job, field)
+        if allowed is not None and 1 not in allowed:
+            return (
+                f"$.job.{field}: expected 1 among the allowed values, as "
+                f"Alpa searches {what}, got {list(allowed)}; add 1 or "
+                f"use solver dp"
+            )
+    return None
+
+
+class AlpaSolver(Planner):
     """Alpa's two programs, for every micro-batch that the job allows."""
 
     name: ClassVar[str] = "alpa"
@@ -124,7 +123,7 @@ class AlpaSolver:
         exact=False,
         anytime=True,
         method="Alpa (re-impl.): integer program in stages, DP over them",
-        requires=("numpy", "pulp"),
+        requires=("numpy", "networkx"),
         searches=frozenset({"granularity"}),
         objective=(
             "Σ t + (M-1) max t without gradient sync and without what "
@@ -153,132 +152,94 @@ class AlpaSolver:
         },
     )
 
-    def unsupported(self, problem: Problem) -> str | None:
-        """Return why Alpa's space does not meet the problem, or ``None``."""
-        reason = why_not_turns(problem) or why_not_alike(problem)
-        if reason is not None:
-            return reason
-        for field, what in (
-            ("replicas", "a single pipeline"),
-            ("context_parallel", "no context parallelism"),
-        ):
-            allowed = getattr(problem.job, field)
-            if allowed is not None and 1 not in allowed:
-                return (
-                    f"$.job.{field}: expected 1 among the allowed values, as "
-                    f"Alpa searches {what}, got {list(allowed)}; add 1 or "
-                    f"use solver dp"
-                )
-        return None
+    refusals = (why_not_turns, why_not_alike, why_not_one_pipeline)
 
-    def solve(
-        self,
-        problem: Problem,
-        options: SolveOptions,
-        report: Report = ignore_progress,
-    ) -> SolverOutput:
-        """Search for Alpa's plan.
-
-        Raises
-        ------
-        InvalidOptionError
-            If an option is out of range, or not what the job allows.
-        """
-        deadline = Deadline(options.time_limit_s)
-        search = _Search(problem, options, deadline)
+    def run(self, search: Search) -> SolverOutput:
+        """Search for Alpa's plan."""
+        space = Space(search)
         grid = [
             (case, recompute)
-            for recompute in search.recompute
-            for case in batch_splits(problem)
+            for recompute in space.recompute
+            for case in batch_splits(search.problem)
             if case.replicas == 1
         ]
-        done = 0
-        for case, recompute in grid:
-            report(
-                Progress(
-                    message=f"micro-batch {case.micro_batch}, recompute "
-                    f"{recompute} ({done + 1} of {len(grid)})"
-                )
+        for number, (case, recompute) in enumerate(grid, 1):
+            search.say(
+                f"micro-batch {case.micro_batch}, recompute {recompute} "
+                f"({number} of {len(grid)})"
             )
             try:
-                better = search.improve(case, recompute)
-            except TimeoutError:
+                space.improve(case, recompute)
+            except OutOfTimeError:
+                search.stopped = True
+                search.notes.append(
+                    f"{number - 1} of {len(grid)} searches done"
+                )
                 break
-            if better:
-                report(Progress(plan=search.plan))
-            done += 1
-        return search.answer(done, len(grid))
+        return search.answer(*space.remarks())
 
 
-class _Search:
-    """The state of one search: what is fixed, and the best plan so far."""
+class Space:
+    """What Alpa chooses from, and the best value in it so far, in quanta."""
 
-    def __init__(
-        self, problem: Problem, options: SolveOptions, deadline: Deadline
-    ) -> None:
-        self.problem, self.deadline = problem, deadline
-        num_clusters = read_count(options, "alpa", "clusters", NUM_CLUSTERS)
-        self.recompute = _read_recompute(problem, options)
-        self.zero = _read_zero(problem, options)
-        every = read_choice(
-            options, "alpa", "submeshes", SUBMESHES, "power_of_two"
-        )
-        aligned = read_choice(
-            options, "alpa", "placement", PLACEMENTS, "aligned"
-        )
-        self.model = CostModel(problem)
-        self.order = chain(problem)
-        self.clusters: list[Span] = cluster(
-            *read_graph(self.model, self.order), num_clusters
-        )
+    def __init__(self, search: Search) -> None:
+        problem = search.problem
+        self.search = search
+        num_clusters = search.count("clusters", NUM_CLUSTERS)
+        self.recompute = _read_recompute(search)
+        self.zero = _read_zero(search)
+        every = search.choice("submeshes", SUBMESHES, "power_of_two")
+        aligned = search.choice("placement", PLACEMENTS, "aligned")
+        self.transfers = Transfers(search.model)
+        self.clusters = cluster(*read_graph(self.transfers), num_clusters)
+        search.notes.append(f"{len(self.clusters)} clusters")
         self.node = node_size(problem)
         self.aligned = self.node if aligned else None
         self.sizes = submesh_sizes(
             self.node, problem.cluster.num_devices, every=every
         )
-        self.known: dict[object, tuple[int, ...]] = {}
-        self.plan: Plan | None = None
         self.objective = INFINITE
 
-    def improve(self, case: BatchSplit, recompute: Recompute) -> bool:
+    def improve(self, case: BatchSplit, recompute: Recompute) -> None:
         """Look for a plan of one case that is better than the best.
 
         Raises
         ------
-        TimeoutError
+        OutOfTimeError
             If time runs out.
         """
-        choices = self._stages(case, recompute)
+        problem = self.search.problem
+        found = self._candidates(case, recompute)
         counts = [
             count
-            for count in stage_counts(self.problem, case)
+            for count in stage_counts(problem, case)
             if count <= len(self.clusters)
         ]
-        if not choices or not counts:
-            return False
-        times = self._times(choices, max(counts))
-        found = best_pipeline(
-            times,
+        if not found or not counts:
+            return
+        pipeline = best_pipeline(
+            self._times(found, max(counts)),
             self.sizes,
             case.devices,
             case.num_micro_batches,
             counts,
             node=self.aligned,
             cutoff=self.objective,
-            check_time=partial(check_time, self.deadline),
+            check_time=self.search.deadline.check,
         )
-        if found is None:
-            return False
-        self.objective = found.objective(case.num_micro_batches)
-        self.plan = self._plan(case, choices, found)
-        return True
+        if pipeline is not None:
+            self.objective = pipeline.objective(case.num_micro_batches)
+            self.search.improve(
+                self._plan(case, found, pipeline.stages),
+                quanta_to_ns(self.objective, problem.quantum_ps),
+            )
 
     def _usable(
         self, case: BatchSplit, recompute: Recompute
     ) -> list[Strategy]:
         return [
             s
-            for s in strategies(self.problem, case.micro_batch)
+            for s in strategies(self.search.problem, case.micro_batch)
             if s.cp == 1
             and s.ep in (1, s.dp)
             and s.recompute == recompute
@@ -286,34 +247,25 @@ class _Search:
             and (s.zero == self.zero or s.dp == 1)
         ]
 
-    def _stages(
+    def _candidates(
         self, case: BatchSplit, recompute: Recompute
-    ) -> list[StageChoices]:
+    ) -> list[Candidate]:
         usable = self._usable(case, recompute)
-        found = []
+        per_layer = not one_strategy_per_stage(self.search.problem)
+        deadline = self.search.deadline
+        found: list[Candidate] = []
         for size in self.sizes:
-            for strategies_of in mesh_configurations(
-                usable,
-                size,
-                self.node,
-                per_layer=not one_strategy_per_stage(self.problem),
+            for choices in mesh_configurations(
+                usable, size, self.node, per_layer=per_layer
             ):
-                check_time(self.deadline)
-                found.append(
-                    stage_choices(
-                        self.model,
-                        case,
-                        self.order,
-                        self.clusters,
-                        strategies_of,
-                        self.deadline,
-                        self.known,
-                    )
+                deadline.check()
+                found += candidates(
+                    self.transfers, case, self.clusters, choices, deadline
                 )
         return found
 
     def _times(
-        self, choices: list[StageChoices], most_stages: int
+        self, found: list[Candidate], most_stages: int
     ) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
         """Return the least times by (behind, first, last, submesh)."""
         num_clusters = len(self.clusters)
@@ -322,92 +274,68 @@ class _Search:
             INFINITE,
             dtype=np.int64,
         )
-        behind = np.arange(most_stages)[:, None, None]
-        for choice in choices:
-            least = times[..., self.sizes.index(choice.size)]
-            fits = behind <= choice.behind[None]
-            np.minimum(
-                least, np.where(fits, choice.times[None], INFINITE), out=least
-            )
+        for (start, stop), size, time, behind, _ in found:
+            least = times[
+                : behind + 1, start, stop - 1, self.sizes.index(size)
+            ]
+            np.minimum(least, time, out=least)
         return times
 
     def _plan(
-        self, case: BatchSplit, choices: list[StageChoices], found: Pipeline
+        self,
+        case: BatchSplit,
+        found: list[Candidate],
+        placed: tuple[tuple[int, int, int], ...],
     ) -> Plan:
         stages: list[StageChoice] = []
-        for number, (start, stop, position) in enumerate(found.stages, 1):
-            behind = len(found.stages) - number
-            place = (start, stop - 1)
+        for number, (start, stop, position) in enumerate(placed, 1):
             best = min(
                 (
-                    choice
-                    for choice in choices
-                    if choice.size == self.sizes[position]
-                    and choice.behind[place] >= behind
+                    candidate
+                    for candidate in found
+                    if candidate.clusters == (start, stop)
+                    and candidate.size == self.sizes[position]
+                    and candidate.behind >= len(placed) - number
                 ),
-                key=lambda choice: choice.times[place],
+                key=lambda candidate: candidate.time,
             )
-            stages.append(
-                (
-                    self.clusters[start][0],
-                    self.clusters[stop - 1][1],
-                    best.chosen.get(place, best.strategies[0]),
-                )
-            )
-        return make_plan(self.problem, case, stages)
+            first, last = self.clusters[start], self.clusters[stop - 1]
+            stages.append((first[0], last[1], best.strategies))
+        return make_plan(self.search.problem, case, stages)
 
-    def answer(self, done: int, total: int) -> SolverOutput:
-        """Return what was found after ``done`` of ``total`` searches."""
-        limit = Limit.TIME if done < total else None
-        notes = [f"{len(self.clusters)} clusters"]
-        if limit:
-            notes.append(f"{done} of {total} searches done")
-        if self.plan is None:
-            num_devices = self.problem.cluster.num_devices
-            notes.append(
+    def remarks(self) -> list[str]:
+        """Return what there is to say about the answer."""
+        plan = self.search.plan
+        if plan is None:
+            num_devices = self.search.problem.cluster.num_devices
+            return [
                 f"no pipeline of submeshes uses exactly {num_devices} devices "
                 f"and fits"
-            )
-            return answer(None, limit=limit, detail="; ".join(notes))
-        straddling = self._straddling(self.plan)
-        if straddling:
-            notes.append(
-                f"{straddling} of {len(self.plan.stages)} stages on more "
-                f"nodes than they must"
-            )
-        return answer(
-            self.plan,
-            quanta_to_ns(self.objective, self.problem.quantum_ps),
-            limit=limit,
-            detail="; ".join(notes),
-        )
-
-    def _straddling(self, plan: Plan) -> int:
-        """Count the stages on more nodes than Alpa would place them."""
-        count = offset = 0
+            ]
+        straddling = offset = 0
         for stage in plan.stages:
-            count += straddles(offset, stage.devices, self.node)
+            straddling += straddles(offset, stage.devices, self.node)
             offset += stage.devices
-        return count
+        if not straddling:
+            return []
+        return [
+            f"{straddling} of {len(plan.stages)} stages on more nodes than "
+            f"they must"
+        ]
 
 
-# Options
-
-
-def _read_recompute(
-    problem: Problem, options: SolveOptions
-) -> list[Recompute]:
+def _read_recompute(search: Search) -> list[Recompute]:
     allowed: list[Recompute] = [
-        name for name in RECOMPUTE if name in problem.job.recompute
+        name for name in RECOMPUTE if name in search.problem.job.recompute
     ]
     choices: dict[str, list[Recompute]] = {
         "auto": [name for name in allowed if name != "selective"] or allowed,
         **{name: [name] for name in allowed},
     }
-    return read_choice(options, "alpa", "recompute", choices, "auto")
+    return search.choice("recompute", choices, "auto")
 
 
-def _read_zero(problem: Problem, options: SolveOptions) -> int:
-    choices = {str(zero): zero for zero in sorted(problem.job.zero)}
+def _read_zero(search: Search) -> int:
+    choices = {str(zero): zero for zero in sorted(search.problem.job.zero)}
     default = "1" if "1" in choices else next(iter(choices))
-    return read_choice(options, "alpa", "zero", choices, default)
+    return search.choice("zero", choices, default)

@@ -6,65 +6,99 @@ configuration* is what the layers of a stage may choose from on one logical
 mesh.
 
 With one strategy per stage that is one strategy. With one per layer it is an
-integer program (:mod:`baselines.alpa_shardings`). On a mesh ``dp × mp`` every
-layer splits the batch over the first axis (``force_batch_dim_to_mesh_dim``)
-and itself over the second; its experts it may split over the whole first
-axis. On the one-dimensional mesh it chooses between the batch and itself. The
-program knows no memory, so every single strategy is tried as well. Sources:
-``get_submesh_choices`` and ``get_one_submesh_autosharding_config_choices`` in
-``stage_construction.py`` at alpa b8078a9f.
+integer program: over one-hot ``s_i`` (layer ``i`` takes sharding ``a``) and
+one-hot ``e_ij`` (edge ``ij`` sees the pair ``ab``) it minimises
+
+``Σ_i c_i·s_i + Σ_ij r_ij·e_ij``
+
+(Zheng et al. 2022, eq. 1). On a mesh ``dp × mp`` every layer splits the batch
+over the first axis (``force_batch_dim_to_mesh_dim``) and itself over the
+second; its experts it may split over the whole first axis. On the
+one-dimensional mesh it chooses between the batch and itself. So at most two
+layouts meet in a stage, and moving a tensor from one to the other and back
+takes the same either way round: the optimum is a minimum cut, found without
+an integer program. It knows no memory, so every single strategy is tried as
+well. Sources: ``get_submesh_choices`` and
+``get_one_submesh_autosharding_config_choices`` in ``stage_construction.py``
+at alpa b8078a9f.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from baselines.alpa_inter import INFINITE
 from baselines.alpa_layers import Span
-from baselines.alpa_shardings import Pairs, least_shardings
-from baselines.common import check_time, front_terms
-from nest.cost.model import Block, CostModel
+from baselines.common import front_terms
+from baselines.transfers import Transfers
+from nest.cost.model import Block, CostModel, LayerTerms
 from nest.cost.space import BatchSplit
 from nest.ir.plan import Strategy
 from nest.solvers.base import Deadline
 
-Ints = NDArray[np.int64]
-
 #: Alpa's limit on the stages behind a stage (``INFINITY_N_STAGES``).
 MOST_BEHIND = 4096
 
+#: ``(dp, tp, cp)`` of a strategy.
+Layout = tuple[int, ...]
 
-class StageChoices(NamedTuple):
-    """Times and memory of all stages under one mesh configuration.
+
+class Pick(NamedTuple):
+    """A strategy that a layer may choose, and what it takes with it.
+
+    Ordered by time, those of equal time as they are on offer.
+    """
+
+    time: int
+    rank: int
+    strategy: Strategy
+    terms: LayerTerms
+
+
+class Sums(NamedTuple):
+    """What layers take together: quanta, and bytes per device."""
+
+    time: int = 0
+    static_bytes: int = 0
+    kept_bytes: int = 0
+    working_bytes: int = 0
+
+    def plus(self, picks: Sequence[Pick]) -> Sums:
+        """Return the sums, of working sets the largest, with more layers."""
+        time, static_bytes, kept_bytes, working_bytes = self
+        for pick in picks:
+            time += pick.time
+            static_bytes += pick.terms.static_bytes
+            kept_bytes += pick.terms.kept_bytes
+            working_bytes = max(working_bytes, pick.terms.working_bytes)
+        return Sums(time, static_bytes, kept_bytes, working_bytes)
+
+
+class Candidate(NamedTuple):
+    """A way to run a stage.
 
     Attributes
     ----------
+    clusters
+        Its clusters ``[start, stop)``.
     size
         Devices of the submesh.
-    strategies
-        What its layers may choose from.
-    times
-        Quanta of one micro-batch, by (first cluster, last cluster);
-        :data:`~baselines.alpa_inter.INFINITE` if not available.
+    time
+        Quanta of one micro-batch, forward and backward, with the collectives
+        and the changes of layout inside the stage; without gradient sync,
+        and without what passes between stages.
     behind
         ``max_n_succ``: how many stages there may be behind it, -1 if it has
         no room at all.
-    chosen
-        For stages whose layers differ, the choice of every layer.
+    strategies
+        Of every layer.
     """
 
+    clusters: Span
     size: int
+    time: int
+    behind: int
     strategies: tuple[Strategy, ...]
-    times: Ints
-    behind: Ints
-    chosen: dict[tuple[int, int], tuple[Strategy, ...]]
-
-
-# Submeshes
 
 
 def submesh_sizes(node: int, num_devices: int, *, every: bool) -> list[int]:
@@ -115,235 +149,142 @@ def mesh_configurations(
     return [choices for choices in found if choices]
 
 
-# Costs of stages
-
-
-def stage_choices(
-    model: CostModel,
+def candidates(
+    transfers: Transfers,
     case: BatchSplit,
-    order: Sequence[int],
     clusters: Sequence[Span],
     strategies: tuple[Strategy, ...],
     deadline: Deadline,
-    known: dict[object, tuple[int, ...]],
-) -> StageChoices:
-    """Return times and memory of all stages under one mesh configuration.
-
-    The time is forward plus backward pass of one micro-batch with the
-    collectives inside the stage; without gradient sync, and without what
-    passes between stages. ``max_n_succ`` is
-
-    ``(capacity - peak - initial) // intermediate - 1``
-
-    with the optimiser state initially there, the activations that one
-    micro-batch keeps as intermediate, and at the peak weights, gradients,
-    one micro-batch's activations and the largest working set
-    (``get_merged_stages_memory_stats`` in ``stage_profiling.py``). So Alpa
-    has room for one micro-batch more than are in flight.
+) -> Iterator[Candidate]:
+    """Yield how all stages run under one mesh configuration.
 
     Parameters
     ----------
-    model, case
-        The cost model, and replicas and micro-batch.
-    order, clusters
-        The chain of layers, and its clusters.
+    transfers, case
+        The tensors and the cost model, and replicas and micro-batch.
+    clusters
+        The clusters of the chain of layers.
     strategies
-        The mesh configuration.
+        The mesh configuration, of one or two layouts.
     deadline
-        Bounds the integer programs.
-    known
-        What the integer programs found so far, kept over calls.
-
-    Raises
-    ------
-    TimeoutError
-        If time runs out.
+        Checked before every cut; then ``OutOfTimeError`` is raised.
     """
-    size = strategies[0].devices
-    table = _LayerTable(model, case, order, strategies)
-    first = np.array([start for start, _ in clusters])
-    last = np.array([stop for _, stop in clusters])
-    cheapest = table.times.argmin(axis=0)
-    mixed = _span_sums(table.switches(cheapest), first, last - 1) > 0
-    times = table.sums("times", cheapest, first, last)
-    behind = _behind(table, cheapest, first, last)
-    chosen: dict[tuple[int, int], tuple[Strategy, ...]] = {}
-    if len(strategies) > 1:
-        # one choice for all layers may have the same cost as another
-        plain = len({s.layout for s in strategies}) == 1
-        for i in range(len(clusters)):
-            for k in range(i, len(clusters)):
-                if times[i, k] >= INFINITE:
-                    continue
-                span = range(clusters[i][0], clusters[k][1])
-                picks = tuple(cheapest[span.start : span.stop].tolist())
-                if not plain and mixed[i, k]:
-                    check_time(deadline)
-                    picks = table.shard(span, deadline, known)
-                    times[i, k] = table.time(span, picks)
-                    behind[i, k] = table.behind(span, picks)
-                if len(set(picks)) > 1 or picks[0] > 0:
-                    chosen[i, k] = tuple(strategies[a] for a in picks)
-    return StageChoices(size, strategies, times, behind, chosen)
-
-
-_FIELDS = ("times", "initial", "base", "kept", "working")
-
-
-class _LayerTable:
-    """Terms of every layer under every choice, arrays (choice, layer).
-
-    ``initial``, ``base`` (weights, gradients, buffers) and ``kept`` add up
-    over a stage, of ``working`` the largest counts.
-    """
-
-    def __init__(
-        self,
-        model: CostModel,
-        case: BatchSplit,
-        order: Sequence[int],
-        strategies: tuple[Strategy, ...],
-    ) -> None:
-        self.model, self.case = model, case
-        self.order, self.strategies = order, strategies
-        shape = (len(strategies), len(order))
-        self.times = np.full(shape, INFINITE, dtype=np.int64)
-        self.initial = np.zeros(shape, dtype=np.int64)
-        self.base = np.zeros(shape, dtype=np.int64)
-        self.kept = np.zeros(shape, dtype=np.int64)
-        self.working = np.zeros(shape, dtype=np.int64)
-        for a, strategy in enumerate(strategies):
-            for i, position in enumerate(order):
-                terms = front_terms(model, case, position, strategy)
-                if terms is None:
-                    continue
-                self.times[a, i] = terms.forward + terms.backward
-                self.initial[a, i] = terms.state_bytes
-                self.base[a, i] = terms.static_bytes - terms.state_bytes
-                self.kept[a, i] = terms.kept_bytes
-                self.working[a, i] = terms.working_bytes
-        self.capacity = model.problem.cluster.memory_bytes()
-        place = {position: i for i, position in enumerate(order)}
-        self.edges = sorted(
-            (place[source], place[target], size_bytes)
-            for source, target, size_bytes in model.transfers.edges
+    model = transfers.model
+    shapes = {s.layout: s for s in strategies}
+    options = [_fastest(model, case, i, strategies) for i in transfers.order]
+    kinds = [model.problem.graph.layers[i].kind for i in transfers.order]
+    block = Block(case.replicas, case.devices, 0, strategies[0].devices)
+    edges = [
+        (
+            *(source, target),
+            sum(transfers.change(size, block, case.micro_batch, *ends)),
         )
-        self._pairs: dict[int, Pairs] = {}
-
-    def row(self, field: str, picks: Ints) -> Ints:
-        """Return a term of every layer under its choice."""
-        values: Ints = getattr(self, field)
-        return values[picks, np.arange(len(picks))]
-
-    def sums(self, field: str, picks: Ints, first: Ints, last: Ints) -> Ints:
-        """Return a term of all stages, by (first, last cluster)."""
-        row = self.row(field, picks)
-        sums = _span_sums(np.where(row >= INFINITE, 0, row), first, last)
-        missing = _span_sums((row >= INFINITE).astype(np.int64), first, last)
-        unordered = first[:, None] >= last[None, :]
-        sums[(missing > 0) | unordered] = INFINITE
-        return sums
-
-    def switches(self, picks: Ints) -> Ints:
-        """Return 1 for every layer whose layout is not that of the next."""
-        layouts = np.array([s.layout for s in self.strategies])
-        used = layouts[picks]
-        different: NDArray[np.bool_] = (used[:-1] != used[1:]).any(axis=1)
-        return different.astype(np.int64)
-
-    def time(self, span: range, picks: Sequence[int]) -> int:
-        """Return the time of one stage in quanta."""
-        total = sum(
-            int(self.times[a, i]) for i, a in zip(span, picks, strict=True)
-        )
-        for source, target, size_bytes in self._inside(span):
-            pairs = self.pairs(size_bytes)
-            total += pairs[picks[source]][picks[target]]
-        return total
-
-    def behind(self, span: range, picks: Sequence[int]) -> int:
-        """Return ``max_n_succ`` of one stage."""
-        inside = slice(span.start, span.stop)
-        chosen = np.array(picks)
-
-        def row(field: str) -> Ints:
-            values: Ints = getattr(self, field)
-            found: Ints = values[:, inside][chosen, np.arange(len(chosen))]
-            return found
-
-        static = int(row("initial").sum() + row("base").sum())
-        kept = int(row("kept").sum())
-        return int(
-            max_n_succ(self.capacity, static, kept, int(row("working").max()))
-        )
-
-    def pairs(self, size_bytes: int) -> Pairs:
-        """Return the cost of resharding a tensor, by both ends' choices.
-
-        As in the shared model: a message in either pass, forward in the
-        consumer's layout, backward in the producer's.
-        """
-        if size_bytes not in self._pairs:
-            model, case = self.model, self.case
-            route = model.network.inside(
-                Block(1, 0, 0, self.strategies[0].devices)
-            )
-            moves = [
-                model.transfers.receive(
-                    route,
-                    [size_bytes] if size_bytes else [],
-                    case.micro_batch,
-                    model.shards(strategy),
-                )
-                for strategy in self.strategies
-            ]
-            layouts = [s.layout for s in self.strategies]
-            self._pairs[size_bytes] = tuple(
-                tuple(
-                    0 if layouts[a] == layouts[b] else moves[a] + moves[b]
-                    for b in range(len(moves))
-                )
-                for a in range(len(moves))
-            )
-        return self._pairs[size_bytes]
-
-    def shard(
-        self,
-        span: range,
-        deadline: Deadline,
-        known: dict[object, tuple[int, ...]],
-    ) -> tuple[int, ...]:
-        """Return the choice of every layer of a stage with the least time."""
-        layers = self.model.problem.graph.layers
-        edges = tuple(self._inside(span))
-        kinds = tuple(layers[self.order[i]].kind for i in span)
-        key = (self.case, self.strategies, kinds, edges)
-        if key not in known:
-            costs = [
-                [
-                    None if value >= INFINITE else value
-                    for value in self.times[:, i].tolist()
+        for source, target, size in transfers.edges
+        for ends in [shapes.values()]
+        if len(ends) == 2
+    ]
+    capacity = model.problem.cluster.memory_bytes()
+    known: dict[object, list[Pick]] = {}
+    for start, (first, _) in enumerate(clusters):
+        picks: list[Pick] = []
+        sums = Sums()
+        for stop, span in enumerate(clusters[start:], start + 1):
+            added = options[slice(*span)]
+            if not all(added):
+                break
+            more = [min(found.values()) for found in added]
+            picks, sums = picks + more, sums.plus(more)
+            chosen, total = picks, sums
+            if len({pick.strategy.layout for pick in picks}) > 1:
+                here = [
+                    (u - first, v - first, quanta)
+                    for u, v, quanta in edges
+                    if first <= u and v < span[1]
                 ]
-                for i in span
-            ]
-            known[key] = least_shardings(
-                costs,
-                [(u, v, self.pairs(size)) for u, v, size in edges],
-                deadline,
+                key = (*kinds[first : span[1]], *here)
+                if key not in known:
+                    deadline.check()
+                    known[key] = least_shardings(
+                        options[first : span[1]], here, list(shapes)
+                    )
+                chosen = known[key]
+                used = [pick.strategy.layout for pick in chosen]
+                total = Sums(
+                    sum(q for u, v, q in here if used[u] != used[v])
+                ).plus(chosen)
+            yield Candidate(
+                (start, stop),
+                block.devices,
+                total.time,
+                max_n_succ(capacity, *total[1:]),
+                tuple(pick.strategy for pick in chosen),
             )
-        return known[key]
 
-    def _inside(self, span: range) -> list[tuple[int, int, int]]:
-        """Return the edges inside a stage, ends counted from its first."""
-        return [
-            (source - span.start, target - span.start, size_bytes)
-            for source, target, size_bytes in self.edges
-            if source in span and target in span
-        ]
+
+def _fastest(
+    model: CostModel,
+    case: BatchSplit,
+    layer: int,
+    strategies: Sequence[Strategy],
+) -> dict[Layout, Pick]:
+    """Return what a layer may choose: the fastest of every layout."""
+    found: dict[Layout, Pick] = {}
+    for rank, strategy in enumerate(strategies):
+        terms = front_terms(model, case, layer, strategy)
+        if terms is not None:
+            time = terms.forward + terms.backward
+            pick = Pick(time, rank, strategy, terms)
+            known = found.get(strategy.layout, pick)
+            found[strategy.layout] = min(known, pick)
+    return found
+
+
+def least_shardings(
+    options: Sequence[Mapping[Layout, Pick]],
+    edges: Sequence[tuple[int, int, int]],
+    layouts: Sequence[Layout],
+) -> list[Pick]:
+    """Return the pick of every layer with the least sum of quanta.
+
+    Parameters
+    ----------
+    options
+        What each may choose, by layout; at least one.
+    edges
+        (source, target, quanta if their layouts differ).
+    layouts
+        Both layouts.
+    """
+    import networkx
+
+    first, second = layouts
+    # Layers on the side of the source have the first layout, so that what
+    # leads from them to the sink is cut. Edges without a capacity never are.
+    graph = networkx.DiGraph()
+    for i, picks in enumerate(options):
+        for layout, ends in ((first, (i, "sink")), (second, ("source", i))):
+            graph.add_edge(*ends)
+            if layout in picks:
+                graph.edges[ends]["capacity"] = picks[layout].time
+    for u, v, quanta in edges:
+        graph.add_edge(u, v, capacity=quanta)
+        graph.add_edge(v, u, capacity=quanta)
+    _, (_, behind) = networkx.minimum_cut(graph, "source", "sink")
+    return [
+        picks[second if i in behind else first]
+        for i, picks in enumerate(options)
+    ]
 
 
 def max_n_succ(capacity: int, static: int, kept: int, working: int) -> int:
     """Return how many stages there may be behind a stage, or -1.
+
+    ``(capacity - peak - initial) // intermediate - 1``, with the optimiser
+    state initially there, the activations that one micro-batch keeps as
+    intermediate, and at the peak weights, gradients, one micro-batch's
+    activations and the largest working set
+    (``get_merged_stages_memory_stats`` in ``stage_profiling.py``). So Alpa
+    has room for one micro-batch more than are in flight.
 
     Parameters
     ----------
@@ -354,29 +295,3 @@ def max_n_succ(capacity: int, static: int, kept: int, working: int) -> int:
     """
     room = capacity - static - kept - working
     return min(max(room // max(kept, 1) - 1, -1), MOST_BEHIND)
-
-
-def _behind(table: _LayerTable, picks: Ints, first: Ints, last: Ints) -> Ints:
-    """Return ``max_n_succ`` of all stages, by (first, last cluster)."""
-
-    def total(field: str) -> Ints:
-        return _span_sums(table.row(field, picks), first, last)
-
-    static = total("initial") + total("base")
-    kept = total("kept")
-    working = table.row("working", picks)
-    largest = np.zeros_like(kept)
-    for i, (start, stop) in enumerate(zip(first, last, strict=True)):
-        own = working[start:stop].max()
-        largest[:i, i] = np.maximum(largest[:i, i - 1], own) if i else 0
-        largest[i, i] = own
-    room = table.capacity - static - kept - largest
-    behind: Ints = np.clip(room // np.maximum(kept, 1) - 1, -1, MOST_BEHIND)
-    return behind
-
-
-def _span_sums(row: Ints, first: Ints, last: Ints) -> Ints:
-    """Return ``row[first_i:last_k].sum()`` for all ``i``, ``k``."""
-    sums = np.concatenate(([0], np.cumsum(row)))
-    differences: Ints = sums[last][None, :] - sums[first][:, None]
-    return differences

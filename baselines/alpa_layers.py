@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-from nest.cost.model import CostModel
+from baselines.transfers import Transfers
 
 #: ``(start, stop)`` in the chain.
 Span = tuple[int, int]
@@ -134,16 +134,16 @@ def _spans(
 
 
 def read_graph(
-    model: CostModel, order: Sequence[int]
+    transfers: Transfers,
 ) -> tuple[list[int], list[list[tuple[int, int]]]]:
     """Return computation and reads of the layers of a chain.
 
     Computation is that of the least split cost entry, in quanta per sample,
     all its ranks together; bytes are per sample.
     """
-    kinds = {kind.name: kind for kind in model.problem.graph.kinds}
+    model, order = transfers.model, transfers.order
     work_of = {}
-    for name, kind in kinds.items():
+    for kind in model.problem.graph.kinds:
         cost = min(
             kind.costs,
             key=lambda c: (c.tp * c.cp * c.ep, c.samples, c.key),
@@ -153,10 +153,9 @@ def read_graph(
         if cost is not None:
             time_ns = (cost.forward_ns + cost.backward_ns) / cost.samples
             time_ns *= cost.tp * cost.cp * cost.ep
-        work_of[name] = model.quanta.round(time_ns, f"kind {name!r}")
-    layers = model.problem.graph.layers
-    place = {position: i for i, position in enumerate(order)}
+        work_of[kind.name] = model.quanta.round(time_ns, f"kind {kind.name!r}")
     reads: list[list[tuple[int, int]]] = [[] for _ in order]
-    for source, target, size_bytes in model.transfers.edges:
-        reads[place[target]].append((place[source], size_bytes))
+    for source, target, size_bytes in transfers.edges:
+        reads[target].append((source, size_bytes))
+    layers = model.problem.graph.layers
     return [work_of[layers[i].kind] for i in order], reads

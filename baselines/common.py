@@ -7,9 +7,10 @@ every partition of the chain is a legal sequence of stages.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import ClassVar, TypeVar
 
 from nest.cost.model import Block, CostModel, LayerTerms
 from nest.cost.rules import get_rules
@@ -19,11 +20,15 @@ from nest.errors import InvalidOptionError
 from nest.ir.plan import RECOMPUTE, Plan, Stage, Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import (
+    Capabilities,
     Deadline,
     Limit,
+    Progress,
+    Report,
     SolveOptions,
     SolverOutput,
     Status,
+    ignore_progress,
 )
 
 T = TypeVar("T")
@@ -68,61 +73,137 @@ def why_not_alike(problem: Problem) -> str | None:
     return None
 
 
-def check_time(deadline: Deadline) -> None:
-    """Raise ``TimeoutError``, which no planner lets out, if time is up."""
-    if deadline.passed:
-        raise TimeoutError
+class Search:
+    """A planner at work on one problem: its clock, options and best plan.
 
-
-def read_count(
-    options: SolveOptions, solver: str, key: str, default: int
-) -> int:
-    """Return an option that is a whole number above 0.
-
-    Raises
-    ------
-    InvalidOptionError
-        If it is something else.
-    """
-    text = options.extra.get(key, str(default))
-    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
-        raise InvalidOptionError(
-            f"option {solver}.{key}: expected a whole number >= 1, got "
-            f"{text!r}; correct the value"
-        )
-    return int(text)
-
-
-def read_choice(
-    options: SolveOptions,
-    solver: str,
-    key: str,
-    choices: Mapping[str, T],
-    default: str,
-) -> T:
-    """Return what an option chooses.
-
-    Parameters
+    Attributes
     ----------
-    options, solver, key
-        Which option.
-    choices
-        Its values by their texts.
-    default
-        The text where the option is not given.
-
-    Raises
-    ------
-    InvalidOptionError
-        If it is no text of ``choices``.
+    problem, options
+        What is asked for.
+    model, order
+        The cost model, and the layers in topological order.
+    plan, own_ns
+        The best plan so far, and its value by the planner's own objective in
+        ns where it has one.
+    stopped
+        Whether time ran out.
+    notes
+        Remarks for the answer.
     """
-    text = options.extra.get(key, default)
-    if text not in choices:
-        raise InvalidOptionError(
-            f"option {solver}.{key}: expected {' or '.join(choices)}, got "
-            f"{text!r}; correct the value"
+
+    def __init__(
+        self,
+        planner: str,
+        problem: Problem,
+        options: SolveOptions,
+        report: Report,
+    ) -> None:
+        self.deadline = Deadline(options.time_limit_s)
+        self.planner, self.problem, self.options = planner, problem, options
+        self.report = report
+        self.model = CostModel(problem)
+        self.order = chain(problem)
+        self.plan: Plan | None = None
+        self.own_ns: float | None = None
+        self.stopped = False
+        self.notes: list[str] = []
+
+    def count(self, key: str, default: int) -> int:
+        """Return an option that is a whole number above 0.
+
+        Raises
+        ------
+        InvalidOptionError
+            If it is something else.
+        """
+        text = self.options.extra.get(key, str(default))
+        if not (text.isascii() and text.isdecimal()) or int(text) < 1:
+            raise self.refusal(key, "a whole number >= 1")
+        return int(text)
+
+    def choice(self, key: str, choices: Mapping[str, T], default: str) -> T:
+        """Return what an option chooses, of values by their texts.
+
+        Raises
+        ------
+        InvalidOptionError
+            If it is no text of ``choices``.
+        """
+        text = self.options.extra.get(key, default)
+        if text not in choices:
+            raise self.refusal(key, " or ".join(choices))
+        return choices[text]
+
+    def refusal(self, key: str, expected: str) -> InvalidOptionError:
+        """Return the error of an option that is not what was expected."""
+        return InvalidOptionError(
+            f"option {self.planner}.{key}: expected {expected}, got "
+            f"{self.options.extra[key]!r}; correct the value"
         )
-    return choices[text]
+
+    def out_of_time(self) -> bool:
+        """Whether the time is up; then the answer says so."""
+        self.stopped = self.stopped or self.deadline.passed
+        return self.stopped
+
+    def say(self, message: str) -> None:
+        """Report how far the search is."""
+        self.report(Progress(message=message))
+
+    def improve(
+        self, plan: Plan, own_ns: float | None = None, message: str = ""
+    ) -> None:
+        """Report a plan that is better than those before."""
+        self.plan, self.own_ns = plan, own_ns
+        self.report(Progress(plan=plan, message=message))
+
+    def answer(self, *notes: str) -> SolverOutput:
+        """Return the best plan, without any proof, or none."""
+        return SolverOutput(
+            status=Status.FEASIBLE if self.plan else Status.NO_SOLUTION,
+            plan=self.plan,
+            limit=Limit.TIME if self.stopped else None,
+            detail="; ".join([*self.notes, *notes]),
+            own_objective_ns=self.own_ns,
+        )
+
+
+class Planner(ABC):
+    """A solver without proofs.
+
+    Attributes
+    ----------
+    refusals
+        Each returns why a problem cannot be searched, or ``None``.
+    """
+
+    name: ClassVar[str]
+    capabilities: ClassVar[Capabilities]
+    refusals: ClassVar[tuple[Callable[[Problem], str | None], ...]] = ()
+
+    def unsupported(self, problem: Problem) -> str | None:
+        """Return why this problem cannot be searched, or ``None``."""
+        reasons = (why_not(problem) for why_not in self.refusals)
+        return next(filter(None, reasons), None)
+
+    def solve(
+        self,
+        problem: Problem,
+        options: SolveOptions,
+        report: Report = ignore_progress,
+    ) -> SolverOutput:
+        """Return the plan that the planner chooses.
+
+        Raises
+        ------
+        InvalidOptionError
+            If an option is not what :attr:`capabilities` say.
+        """
+        return self.run(Search(self.name, problem, options, report))
+
+    @abstractmethod
+    def run(self, search: Search) -> SolverOutput:
+        """Search, and return ``search.answer``."""
 
 
 def case_strategies(problem: Problem, case: BatchSplit) -> list[Strategy]:
@@ -150,6 +231,14 @@ def node_size(problem: Problem) -> int:
     return min([*cluster.topology.unit_sizes, cluster.num_devices])
 
 
+def check_num_stages(num_layers: int, num_stages: int) -> None:
+    """Raise ``ValueError`` unless every stage can have a layer."""
+    if not 1 <= num_stages <= num_layers:
+        raise ValueError(
+            f"num_stages: expected 1 to {num_layers}, got {num_stages}"
+        )
+
+
 def even_split(num_layers: int, num_stages: int) -> list[tuple[int, int]]:
     """Return ranges of a chain whose lengths differ by at most one.
 
@@ -160,17 +249,19 @@ def even_split(num_layers: int, num_stages: int) -> list[tuple[int, int]]:
     ValueError
         If there are fewer layers than stages.
     """
-    if not 1 <= num_stages <= num_layers:
-        raise ValueError(
-            f"num_stages: expected 1 to {num_layers}, got {num_stages}"
-        )
+    check_num_stages(num_layers, num_stages)
     length, longer = divmod(num_layers, num_stages)
-    ranges, start = [], 0
-    for number in range(num_stages):
-        stop = start + length + (number < longer)
-        ranges.append((start, stop))
-        start = stop
-    return ranges
+    return ranges(
+        [
+            number * length + min(number, longer)
+            for number in range(1, num_stages + 1)
+        ]
+    )
+
+
+def ranges(stops: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the ranges that end at rising stops, the first from 0."""
+    return list(zip([0, *stops[:-1]], stops, strict=True))
 
 
 def repeated_range(problem: Problem) -> tuple[int, int]:
@@ -229,13 +320,7 @@ def make_stage(
 
     ``chosen`` is the strategy of each, or one for all.
     """
-    alike = len(set(chosen)) == 1
-    return Stage(
-        layers=tuple(problem.graph.layers[i].id for i in layers),
-        devices=chosen[0].devices,
-        strategy=chosen[0] if alike else None,
-        strategies=None if alike else tuple(chosen),
-    )
+    return Stage.of([problem.graph.layers[i].id for i in layers], chosen)
 
 
 def make_plan(
@@ -243,35 +328,15 @@ def make_plan(
 ) -> Plan:
     """Return the plan of a partition of the chain, in pipeline order."""
     order = chain(problem)
-    made = []
-    for start, stop, chosen in stages:
-        strategies_of = (
-            [chosen] if isinstance(chosen, Strategy) else list(chosen)
-        )
-        made.append(make_stage(problem, order[start:stop], strategies_of))
     return Plan(
         replicas=case.replicas,
         micro_batch=case.micro_batch,
-        stages=tuple(made),
-    )
-
-
-def answer(
-    plan: Plan | None,
-    own_objective_ns: float | None = None,
-    *,
-    limit: Limit | None = None,
-    detail: str = "",
-) -> SolverOutput:
-    """Return the output of a planner: a plan without any proof, or none.
-
-    ``detail`` says why there is no plan, if there is none and no limit was
-    hit.
-    """
-    return SolverOutput(
-        status=Status.NO_SOLUTION if plan is None else Status.FEASIBLE,
-        plan=plan,
-        limit=limit,
-        detail=detail,
-        own_objective_ns=None if plan is None else own_objective_ns,
+        stages=tuple(
+            make_stage(
+                problem,
+                order[start:stop],
+                [chosen] if isinstance(chosen, Strategy) else chosen,
+            )
+            for start, stop, chosen in stages
+        ),
     )

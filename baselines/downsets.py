@@ -9,18 +9,18 @@ which hold all predecessors.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from baselines.common import chain, read_count
+from baselines.common import Search, chain, make_stage
 from nest.cost.model import Block, CostModel
-from nest.ir.plan import Strategy
+from nest.cost.space import BatchSplit
+from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
 from nest.search.closed_sets import ClosedSets, closed_sets, enumerate_masks
-from nest.solvers.base import SolveOptions
 
 #: Above this many closed sets a graph is searched in one topological order.
 MAX_CLOSED_SETS = 300
@@ -36,6 +36,7 @@ CLOSED_SETS_OPTION = {
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+How = Literal["sum", "max"]
 
 
 class Stages:
@@ -66,7 +67,7 @@ class Stages:
     def __init__(self, problem: Problem, limit: int = MAX_CLOSED_SETS) -> None:
         self._order = chain(problem)
         self._edges = problem.graph.index_edges()
-        self._known: dict[tuple[str, str, tuple[float, ...]], Floats] = {}
+        self._known: dict[object, Floats] = {}
         self.linear = len(enumerate_masks(problem.graph, limit)) > limit
         self.sets = (
             _chain_sets(self._order)
@@ -97,28 +98,23 @@ class Stages:
         difference: Ints = total[self.target] - total[self.source]
         return difference
 
-    def entering(self, sizes: Sequence[float]) -> Floats:
-        """Sum a size per edge over the edges that enter every stage."""
-        return self._over_edges("entering", "sum", sizes)
+    def entering(self, sizes: Sequence[float], how: How = "sum") -> Floats:
+        """Return the sum, or the largest, of the edges that enter a stage.
 
-    def leaving(self, sizes: Sequence[float]) -> Floats:
-        """Sum a size per edge over the edges that leave every stage."""
-        return self._over_edges("leaving", "sum", sizes)
+        ``sizes`` is one per edge; the largest is 0 where none enters.
+        """
+        return self._over_edges(0, how, sizes)
 
-    def largest_entering(self, sizes: Sequence[float]) -> Floats:
-        """Return the largest size of an edge that enters, else 0."""
-        return self._over_edges("entering", "max", sizes)
-
-    def largest_leaving(self, sizes: Sequence[float]) -> Floats:
-        """Return the largest size of an edge that leaves, else 0."""
-        return self._over_edges("leaving", "max", sizes)
+    def leaving(self, sizes: Sequence[float], how: How = "sum") -> Floats:
+        """Return the sum, or the largest, of the edges that leave a stage."""
+        return self._over_edges(1, how, sizes)
 
     def _over_edges(
-        self, side: str, how: str, sizes: Sequence[float]
+        self, side: int, how: How, sizes: Sequence[float]
     ) -> Floats:
         key = (side, how, tuple(sizes))
         if key not in self._known:
-            crosses: Floats = getattr(self._crossing, side)
+            crosses = self._crossing[side]
             row = np.array(key[2], dtype=np.float64)
             self._known[key] = (
                 crosses @ row
@@ -128,23 +124,17 @@ class Stages:
         return self._known[key]
 
     @functools.cached_property
-    def _crossing(self) -> _Crossing:
+    def _crossing(self) -> tuple[Floats, Floats]:
+        """``(stages, edges)``: 1 where the edge enters, or leaves, a stage."""
         tails = [tail for tail, *_ in self._edges]
         heads = [head for _, head, _ in self._edges]
         before = self.sets.member[self.source]
         until = self.sets.member[self.target]
         # Floats, as products of Boolean matrices are slow.
-        return _Crossing(
+        return (
             (before[:, tails] & self.member[:, heads]).astype(np.float64),
             (self.member[:, tails] & ~until[:, heads]).astype(np.float64),
         )
-
-
-class _Crossing(NamedTuple):
-    """``(stages, edges)``: 1 where the edge enters, or leaves, the stage."""
-
-    entering: Floats
-    leaving: Floats
 
 
 def _chain_sets(order: Sequence[int]) -> ClosedSets:
@@ -185,20 +175,47 @@ def weight_bytes(
     return terms.weight_bytes
 
 
-def read_stages(
-    solver: str, problem: Problem, options: SolveOptions
-) -> tuple[Stages, list[str]]:
-    """Return all stages under the limit of the options, and remarks.
+def read_stages(search: Search) -> Stages:
+    """Return all stages under the limit of the options; notes where it binds.
 
     Raises
     ------
     InvalidOptionError
         If ``max_closed_sets`` is no whole number above 0.
     """
-    limit = read_count(options, solver, "max_closed_sets", MAX_CLOSED_SETS)
-    stages = Stages(problem, limit)
-    if not stages.linear:
-        return stages, []
-    return stages, [
-        f"one topological order of a graph with more than {limit} closed sets"
+    limit = search.count("max_closed_sets", MAX_CLOSED_SETS)
+    stages = Stages(search.problem, limit)
+    if stages.linear:
+        search.notes.append(
+            f"one topological order of a graph with more than {limit} closed "
+            f"sets"
+        )
+    return stages
+
+
+def plan_of(
+    problem: Problem,
+    case: BatchSplit,
+    stages: Iterable[tuple[Sequence[int], Sequence[Strategy]]],
+) -> Plan:
+    """Return the plan of sets of layers, each with its strategies."""
+    return Plan(
+        replicas=case.replicas,
+        micro_batch=case.micro_batch,
+        stages=tuple(make_stage(problem, *stage) for stage in stages),
+    )
+
+
+def least_degrees(
+    found: Iterable[Strategy],
+    key: Callable[[Strategy], tuple[int, int]],
+    rest: Callable[[Strategy], tuple[int, ...]],
+) -> list[list[Strategy]]:
+    """Return strategies by a key, of each only those with the least rest."""
+    grouped: dict[tuple[int, int], list[Strategy]] = {}
+    for strategy in found:
+        grouped.setdefault(key(strategy), []).append(strategy)
+    return [
+        [s for s in grouped[k] if rest(s) == min(map(rest, grouped[k]))]
+        for k in sorted(grouped)
     ]

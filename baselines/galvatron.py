@@ -69,12 +69,13 @@ import numpy as np
 from msgspec.structs import replace
 
 from baselines.common import (
-    StageChoice,
-    answer,
+    Planner,
+    Search,
     chain,
     front_terms,
     make_plan,
     one_strategy_per_stage,
+    ranges,
     repeated_range,
     why_not_alike,
     why_not_turns,
@@ -88,8 +89,8 @@ from baselines.galvatron_core import (
     divide_even,
     hidden_s,
     overlapped_s,
-    ranges,
     solve_tasks,
+    stages_of,
     usable_mib,
 )
 from baselines.transfers import Transfers
@@ -97,16 +98,7 @@ from nest.cost.model import Block, CostModel, LayerTerms
 from nest.cost.space import BatchSplit, batch_splits, stage_counts, strategies
 from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
-from nest.solvers.base import (
-    Capabilities,
-    Deadline,
-    Limit,
-    Progress,
-    Report,
-    SolveOptions,
-    SolverOutput,
-    ignore_progress,
-)
+from nest.solvers.base import Capabilities, SolverOutput
 
 MIB = 2**20
 NS_PER_S = 10**9
@@ -122,7 +114,7 @@ TRANSITION_FACTOR = 100
 MIN_UNITS = 1024
 
 
-class GalvatronSolver:
+class GalvatronSolver(Planner):
     """Galvatron's search on the per-layer terms of the shared cost model."""
 
     name: ClassVar[str] = "galvatron"
@@ -135,56 +127,75 @@ class GalvatronSolver:
         overruns=True,
     )
 
-    def unsupported(self, problem: Problem) -> str | None:
-        """Return why this problem cannot be searched, or ``None``."""
-        return why_not_turns(problem) or why_not_alike(problem)
+    refusals = (why_not_turns, why_not_alike)
 
-    def solve(
-        self,
-        problem: Problem,
-        options: SolveOptions,
-        report: Report = ignore_progress,
-    ) -> SolverOutput:
+    def run(self, search: Search) -> SolverOutput:
         """Return the plan with the best time by Galvatron's formula.
 
         Under a time limit the coarse mode goes first; its plan is the answer
         if no task is solved layer by layer in time.
         """
-        deadline = Deadline(options.time_limit_s)
-        coarse = None
-        if deadline.limit_s is not None and not one_strategy_per_stage(
+        problem = search.problem
+        if search.deadline.limit_s is not None and not one_strategy_per_stage(
             problem
         ):
             job = replace(problem.job, granularity="stage")
-            one_for_all = replace(problem, job=job)
-            coarse = _Search(one_for_all, deadline, report).run()
-        search = _Search(problem, deadline, report)
-        found = search.run()
-        limit = Limit.TIME if search.stopped else None
-        if found is None and coarse is not None and search.stopped:
-            plan, time_s = coarse
-            return answer(
-                plan,
-                time_s * NS_PER_S,
-                limit=limit,
-                detail="one strategy for all layers: no other task was "
-                "solved in time",
+            solve_all(search, replace(problem, job=job))
+        coarse, search.plan = search.plan, None
+        coarse_ns = search.own_ns
+        num_tasks = solve_all(search, problem)
+        if search.plan is not None:
+            notes = ["not all tasks were solved"] if search.stopped else []
+            return search.answer(*notes)
+        if search.stopped and coarse is not None:
+            search.plan, search.own_ns = coarse, coarse_ns
+            return search.answer(
+                "one strategy for all layers: no other task was solved in time"
             )
-        if found is None:
-            if search.stopped:
-                detail = "no task was solved in time"
-            elif search.num_tasks:
-                detail = "no plan fits by Galvatron's memory model"
-            else:
-                detail = "no plan is in Galvatron's search space"
-            return answer(None, limit=limit, detail=detail)
-        plan, time_s = found
-        return answer(
-            plan,
-            time_s * NS_PER_S,
-            limit=limit,
-            detail="not all tasks were solved" if limit else "",
+        search.own_ns = None
+        if search.stopped:
+            return search.answer("no task was solved in time")
+        if num_tasks:
+            return search.answer("no plan fits by Galvatron's memory model")
+        return search.answer("no plan is in Galvatron's search space")
+
+
+def solve_all(search: Search, problem: Problem) -> int:
+    """Solve the tasks of a problem, and return how many there are.
+
+    By ``ep``, until one of them has a plan.
+    """
+    pricing = Pricing(problem)
+    tasks = list_tasks(pricing.model)
+    for ep, group in groupby(tasks, lambda task: task.ep):
+        made = [
+            (task, pricing.make_tables(task))
+            for task in group
+            if not search.out_of_time()
+        ]
+        search.say(f"{len(made)} tasks with ep {ep}")
+
+        def improve(
+            position: int,
+            choice: Choice,
+            made: list[tuple[Task, Tables]] = made,
+        ) -> None:
+            search.improve(
+                pricing.make_plan(*made[position], choice),
+                choice.time_s * NS_PER_S,
+                f"predicted {choice.time_s:.6g} s",
+            )
+
+        found = solve_tasks(
+            [tables for _, tables in made],
+            budget_units(problem.cluster.memory_bytes()),
+            coarse=pricing.coarse,
+            stop=search.out_of_time,
+            report=improve,
         )
+        if found is not None:
+            break
+    return len(tasks)
 
 
 class Task(NamedTuple):
@@ -234,11 +245,12 @@ def cut_bytes(transfers: Transfers) -> list[int]:
     return [sum(sizes) for sizes in transfers.crossing[:-1]]
 
 
-def list_tasks(problem: Problem, model: CostModel) -> list[Task]:
+def list_tasks(model: CostModel) -> list[Task]:
     """Return the turns of the outer loops, by ``ep`` and then in order.
 
     Of each pipeline degree only those that use the most devices.
     """
+    problem = model.problem
     order = chain(problem)
     first, last = repeated_range(problem)
     ends = [*order[:first], *order[last:]]
@@ -247,11 +259,7 @@ def list_tasks(problem: Problem, model: CostModel) -> list[Task]:
     for case in batch_splits(problem):
         offers = _offers(problem, case)
         choices = {
-            key: list(
-                _choices(
-                    problem, model, case, offered, order[first:last], ends
-                )
-            )
+            key: list(_choices(model, case, offered, order[first:last], ends))
             for key, offered in offers.items()
         }
         for num_stages in stage_counts(problem, case):
@@ -313,7 +321,6 @@ def _offers(
 
 
 def _choices(
-    problem: Problem,
     model: CostModel,
     case: BatchSplit,
     offered: Sequence[Strategy],
@@ -325,7 +332,7 @@ def _choices(
     Only tasks in which every layer can use something, and embedding and head
     something in common.
     """
-    kinds = [layer.kind for layer in problem.graph.layers]
+    kinds = [layer.kind for layer in model.problem.graph.layers]
 
     def usable(nodes: Sequence[int], strategy: Strategy) -> list[bool]:
         one_each = {kinds[node]: node for node in nodes}
@@ -334,7 +341,7 @@ def _choices(
             for node in one_each.values()
         ]
 
-    if one_strategy_per_stage(problem):
+    if one_strategy_per_stage(model.problem):
         common = tuple(s for s in offered if all(usable([*layers, *ends], s)))
         if common:
             yield common, common
@@ -359,15 +366,11 @@ class _Pass(NamedTuple):
     sync_s: float
 
 
-class _Search:
-    """The tables of all tasks of one problem, and their search."""
+class Pricing:
+    """The tables of all tasks of one problem."""
 
-    def __init__(
-        self, problem: Problem, deadline: Deadline, report: Report
-    ) -> None:
+    def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.deadline = deadline
-        self.report = report
         self.model = CostModel(problem)
         # the same layers under plain data parallelism, nothing hidden
         self.plain = CostModel(
@@ -379,54 +382,10 @@ class _Search:
         self.order = chain(problem)
         self.kinds = [problem.graph.layers[i].kind for i in self.order]
         self.first, self.last = repeated_range(problem)
-        self.cuts = cut_bytes(Transfers(problem, self.model))
+        self.cuts = cut_bytes(Transfers(self.model))
         self.coarse = one_strategy_per_stage(problem)
         self.unit_bytes = memory_unit_bytes(problem.cluster.memory_bytes())
         self.passes: dict[object, _Pass | None] = {}
-        self.num_tasks = 0
-        self.stopped = False
-
-    def run(self) -> tuple[Plan, float] | None:
-        """Return the best plan and its predicted time in s."""
-        tasks = list_tasks(self.problem, self.model)
-        budget = budget_units(self.problem.cluster.memory_bytes())
-        self.num_tasks = len(tasks)
-        for ep, group in groupby(tasks, lambda task: task.ep):
-            made = [
-                (task, self.make_tables(task))
-                for task in group
-                if not self.stop()
-            ]
-            self.report(Progress(message=f"{len(made)} tasks with ep {ep}"))
-
-            def tell(
-                position: int,
-                choice: Choice,
-                made: list[tuple[Task, Tables]] = made,
-            ) -> None:
-                self.report(
-                    Progress(
-                        plan=self.make_plan(*made[position], choice),
-                        message=f"predicted {choice.time_s:.6g} s",
-                    )
-                )
-
-            found = solve_tasks(
-                [tables for _, tables in made],
-                budget,
-                coarse=self.coarse,
-                stop=self.stop,
-                report=tell,
-            )
-            if found is not None:
-                position, choice = found
-                return self.make_plan(*made[position], choice), choice.time_s
-        return None
-
-    def stop(self) -> bool:
-        """Whether the time is up; remembers that it was asked in vain."""
-        self.stopped = self.stopped or self.deadline.passed
-        return self.stopped
 
     def make_plan(self, task: Task, tables: Tables, choice: Choice) -> Plan:
         """Return the plan of what a task chose."""
@@ -434,16 +393,15 @@ class _Search:
         chosen = [head] * self.first
         chosen += [task.offered[s] for s in choice.strategies]
         chosen += [head] * (len(self.order) - self.last)
-        stages: list[StageChoice] = []
-        for start, stop in self.stage_ranges(tables):
-            stages.append((start, stop, chosen[start:stop]))
-        return make_plan(self.problem, task.case, stages)
-
-    def stage_ranges(self, tables: Tables) -> list[tuple[int, int]]:
-        """Return the stages as ranges of the chain."""
-        starts = [start + self.first for start, _ in tables.stages]
-        starts[0] = 0
-        return list(zip(starts, [*starts[1:], len(self.order)], strict=True))
+        ends = [self.first + stop for _, stop in tables.stages[:-1]]
+        return make_plan(
+            self.problem,
+            task.case,
+            [
+                (start, stop, chosen[start:stop])
+                for start, stop in ranges([*ends, len(self.order)])
+            ],
+        )
 
     def make_tables(self, task: Task) -> Tables:
         """Return the tables of a task."""
@@ -602,7 +560,7 @@ class _Search:
         num_layers = self.last - self.first
         kinds = self.kinds[self.first : self.last]
         if task.num_stages == 1 or len(set(kinds)) == 1:
-            return ranges(divide_even(num_layers, task.num_stages))
+            return stages_of(divide_even(num_layers, task.num_stages))
         # least tensor parallel degree, least sharded, nothing recomputed
         strategy = task.offered[0]
         in_flight = task.case.num_micro_batches
@@ -617,7 +575,7 @@ class _Search:
         for position, stage in self.ends(task):
             others[stage] += need(position)
         layers = [need(i) for i in range(self.first, self.last)]
-        return ranges(divide_by_memory(layers, others))
+        return stages_of(divide_by_memory(layers, others))
 
     def transfers_s(
         self, task: Task, stages: Sequence[tuple[int, int]]
@@ -655,40 +613,28 @@ class _Search:
         equally good strategies.
         """
         offered = task.offered
-        num = len(offered)
+        num, num_layers = len(offered), self.last - self.first
         if self.coarse:
-            return np.broadcast_to(0.0, (self.last - self.first, num, num))
-        biases = np.array(
-            [
-                [
-                    bias_s(
-                        ulysses=(False, False),
-                        sharded=(a.zero == 3, b.zero == 3),
-                        checkpoint=(
-                            a.recompute == "full",
-                            b.recompute == "full",
-                        ),
+            return np.broadcast_to(0.0, (num_layers, num, num))
+        # without sequence parallelism no transition depends on a size
+        sizes = [0]
+        gathers_s = {s.tp: [0.0] for s in offered}
+        if self.problem.job.sequence_parallel:
+            sizes = self.cuts[self.first : self.last]
+            for tp in gathers_s.keys() - {min(gathers_s)}:
+                known = {x: self.gather_s(task, tp, x) for x in set(sizes)}
+                gathers_s[tp] = [TRANSITION_FACTOR * known[x] for x in sizes]
+        table = np.zeros((len(sizes), num, num))
+        for i, before in enumerate(offered):
+            for j, after in enumerate(offered):
+                if before.tp != after.tp:
+                    table[:, i, j] = gathers_s[max(before.tp, after.tp)]
+                else:
+                    table[:, i, j] = bias_s(
+                        (before.zero == 3, before.recompute == "full"),
+                        (after.zero == 3, after.recompute == "full"),
                     )
-                    if a.tp == b.tp
-                    else 0.0
-                    for b in offered
-                ]
-                for a in offered
-            ]
-        )
-        cuts = self.cuts[self.first : self.last]
-        if not self.problem.job.sequence_parallel:
-            return np.broadcast_to(biases, (len(cuts), num, num))
-        wider = np.array([[max(a.tp, b.tp) for b in offered] for a in offered])
-        differ = np.array([[a.tp != b.tp for b in offered] for a in offered])
-        made = {}
-        for size in set(cuts):
-            table = biases.copy()
-            for tp in {int(tp) for tp in wider[differ]}:
-                gather_s = self.gather_s(task, tp, size)
-                table[differ & (wider == tp)] = TRANSITION_FACTOR * gather_s
-            made[size] = table
-        return np.stack([made[size] for size in cuts])
+        return np.broadcast_to(table, (num_layers, num, num))
 
     def gather_s(self, task: Task, tp: int, size_bytes: int) -> float:
         """Return the all-gather of an activation over ``tp`` ranks."""

@@ -31,6 +31,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from baselines.common import check_num_stages, ranges
+
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Marks = NDArray[np.unsignedinteger[Any]]
@@ -39,11 +41,16 @@ Marks = NDArray[np.unsignedinteger[Any]]
 CACHE_ABOVE_MIB = 21 * 1024
 CACHE_SHARE = 0.2
 
-#: Biases in s that order equally good strategies of neighbouring layers.
-BIAS_ULYSSES_S = 1e-10
-BIAS_SHARDED_S = 1e-9
-BIAS_CHECKPOINT_S = 2e-9
-BIAS_BOTH_S = 3e-9
+#: Biases in s that order equally good strategies of neighbouring layers, by
+#: whether these are (sharded as in ZeRO-3, recomputed) before and after.
+BIASES_S = {
+    ((False, False), (True, False)): 1e-9,
+    ((False, False), (False, True)): 2e-9,
+    ((True, False), (False, True)): 1e-9,
+    ((False, False), (True, True)): 3e-9,
+    ((True, False), (True, True)): 3e-9,
+    ((False, True), (True, True)): 3e-9,
+}
 
 #: Margin by which a lower bound must exceed a time to rule a task out: far
 #: above what adding floats in another order changes.
@@ -211,31 +218,13 @@ def pipeline_s(
     return max(by_last, by_first) + late
 
 
-def bias_s(
-    *,
-    ulysses: tuple[bool, bool],
-    sharded: tuple[bool, bool],
-    checkpoint: tuple[bool, bool],
-) -> float:
+def bias_s(before: tuple[bool, bool], after: tuple[bool, bool]) -> float:
     """Return the bias in s between strategies of equal degrees, as coded.
 
     It moves layers that are not sharded, then those that are not recomputed,
-    behind the others. Each argument says whether the earlier and the later
-    layer have the property: Ulysses instead of tensor parallelism, ZeRO-3,
-    recomputation.
+    behind the others. Both say whether a strategy is (sharded, recomputed).
     """
-    differ = [a != b for a, b in (ulysses, sharded, checkpoint)]
-    if differ == [True, False, False]:
-        return BIAS_ULYSSES_S if ulysses[1] else 0.0
-    if differ[0] or not any(differ):
-        return 0.0
-    if sharded[1] and checkpoint[1]:
-        return BIAS_BOTH_S
-    if not differ[2]:
-        return BIAS_SHARDED_S if sharded[1] else 0.0
-    if not differ[1]:
-        return BIAS_CHECKPOINT_S if checkpoint[1] else 0.0
-    return BIAS_SHARDED_S if sharded[0] and checkpoint[1] else 0.0
+    return BIASES_S.get((before, after), 0.0)
 
 
 # Divisions into stages
@@ -249,10 +238,7 @@ def divide_even(num_layers: int, num_stages: int) -> list[int]:
     ValueError
         If there are fewer layers than stages.
     """
-    if not 1 <= num_stages <= num_layers:
-        raise ValueError(
-            f"num_stages: expected 1 to {num_layers}, got {num_stages}"
-        )
+    check_num_stages(num_layers, num_stages)
     length = num_layers // num_stages
     last = num_layers - length * (num_stages - 1)
     return [length] * (num_stages - 1) + [last]
@@ -286,10 +272,7 @@ def divide_by_memory(
         If there are fewer layers than stages.
     """
     num_layers, num_stages = len(layer_memory), len(other_memory)
-    if not 1 <= num_stages <= num_layers:
-        raise ValueError(
-            f"num_stages: expected 1 to {num_layers}, got {num_stages}"
-        )
+    check_num_stages(num_layers, num_stages)
     average = (sum(layer_memory) + sum(other_memory)) / num_stages
     counts = [0] * num_stages
     layer = 0
@@ -322,10 +305,9 @@ def divide_by_memory(
     return counts
 
 
-def ranges(counts: Sequence[int]) -> tuple[tuple[int, int], ...]:
+def stages_of(counts: Sequence[int]) -> tuple[tuple[int, int], ...]:
     """Return the ranges of layers of stages with so many layers each."""
-    stops = np.cumsum(counts).tolist()
-    return tuple(zip([0, *stops[:-1]], stops, strict=True))
+    return tuple(ranges(np.cumsum(counts).tolist()))
 
 
 # One stage

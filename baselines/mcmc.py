@@ -61,15 +61,14 @@ import random
 from typing import ClassVar, NamedTuple
 
 from baselines.common import (
-    StageChoice,
-    answer,
+    Planner,
+    Search,
     case_strategies,
-    chain,
     even_split,
     make_plan,
     one_strategy_per_stage,
     plainest,
-    read_count,
+    ranges,
     why_not_alike,
     why_not_turns,
 )
@@ -77,19 +76,8 @@ from baselines.random_plans import draw_stages, drawable
 from baselines.transfers import Transfers
 from nest.cost.model import Block, CostModel
 from nest.cost.space import BatchSplit, batch_splits, stage_counts
-from nest.errors import InvalidOptionError
 from nest.ir.plan import Plan, Strategy
-from nest.ir.problem import Problem
-from nest.solvers.base import (
-    Capabilities,
-    Deadline,
-    Limit,
-    Progress,
-    Report,
-    SolveOptions,
-    SolverOutput,
-    ignore_progress,
-)
+from nest.solvers.base import Capabilities, SolverOutput
 from nest.units import quanta_to_ns
 
 BUDGET = 20_000
@@ -122,9 +110,9 @@ class State(NamedTuple):
     layers: tuple[Strategy, ...]
 
     @property
-    def ranges(self) -> list[tuple[int, int]]:
+    def stages(self) -> list[tuple[int, int]]:
         """The stages, as ranges of the chain."""
-        return list(zip((0, *self.stops[:-1]), self.stops, strict=True))
+        return ranges(self.stops)
 
 
 class Terms(NamedTuple):
@@ -135,7 +123,7 @@ class Terms(NamedTuple):
     memory_bytes: int
 
 
-class McmcSolver:
+class McmcSolver(Planner):
     """Walk."""
 
     name: ClassVar[str] = "mcmc"
@@ -159,39 +147,29 @@ class McmcSolver:
         },
     )
 
-    def unsupported(self, problem: Problem) -> str | None:
-        """Return why this problem cannot be searched, or ``None``."""
-        return why_not_turns(problem) or why_not_alike(problem)
+    refusals = (why_not_turns, why_not_alike)
 
-    def solve(
-        self,
-        problem: Problem,
-        options: SolveOptions,
-        report: Report = ignore_progress,
-    ) -> SolverOutput:
-        """Return the best plan of the walk.
-
-        Raises
-        ------
-        InvalidOptionError
-            If the budget is no whole number above 0, or alpha no number
-            above 0.
-        """
-        deadline = Deadline(options.time_limit_s)
-        budget = read_count(options, self.name, "budget", BUDGET)
-        alpha = _read_alpha(options)
-        draw = random.Random(options.seed)
-        walk = Walk(problem)
+    def run(self, search: Search) -> SolverOutput:
+        """Return the best plan of the walk."""
+        quantum_ps = search.problem.quantum_ps
+        budget = search.count("budget", BUDGET)
+        per_ms = _read_alpha(search) * quantum_ps / 1e9
+        draw = random.Random(search.options.seed)
+        walk = Walk(search.model)
         best = walk.start(draw)
         if best is None:
-            return answer(None, detail="no plan found to start from")
+            return search.answer("no plan found to start from")
+
+        def improve(state: State, value: int, message: str) -> None:
+            plan = walk.plan(state)
+            search.improve(plan, quanta_to_ns(value, quantum_ps), message)
+
         best_value = walk.value(best)
-        report(Progress(plan=walk.plan(best), message="data parallel"))
+        improve(best, best_value, "data parallel")
         current, current_value = best, best_value
         span = min(1000, max(1, budget // 100))
         number = num_taken = 0
-        per_ms = alpha * problem.quantum_ps / 1e9
-        while number <= budget and not deadline.passed:
+        while number <= budget and not search.out_of_time():
             if number and number % span == 0:
                 current, current_value = best, best_value
             proposal = walk.rewrite(draw, current)
@@ -206,27 +184,18 @@ class McmcSolver:
                 num_taken += 1
             if value < best_value:
                 best, best_value = proposal, value
-                report(
-                    Progress(
-                        plan=walk.plan(best), message=f"proposal {number}"
-                    )
-                )
-        return answer(
-            walk.plan(best),
-            quanta_to_ns(best_value, problem.quantum_ps),
-            limit=Limit.TIME if number <= budget else None,
-            detail=f"{num_taken} of {number} proposals taken",
-        )
+                improve(best, best_value, f"proposal {number}")
+        return search.answer(f"{num_taken} of {number} proposals taken")
 
 
 class Walk:
     """States, their values and the moves between them."""
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        self.model = CostModel(problem)
-        self.transfers = Transfers(problem, self.model)
-        self.order = chain(problem)
+    def __init__(self, model: CostModel) -> None:
+        self.problem = problem = model.problem
+        self.model = model
+        self.transfers = Transfers(model)
+        self.order = self.transfers.order
         self.num_layers = len(self.order)
         self.alike = one_strategy_per_stage(problem)
         self.cases = batch_splits(problem)
@@ -257,7 +226,7 @@ class Walk:
         if len(state.stops) not in stage_counts(self.problem, case):
             return False
         devices = 0
-        for start, stop in state.ranges:
+        for start, stop in state.stages:
             inside = set(state.layers[start:stop])
             if len({strategy.devices for strategy in inside}) > 1:
                 return False
@@ -273,11 +242,11 @@ class Walk:
 
     def plan(self, state: State) -> Plan:
         """Return the plan of a state."""
-        chosen: list[StageChoice] = [
-            (start, stop, state.layers[start:stop])
-            for start, stop in state.ranges
-        ]
-        return make_plan(self.problem, state.case, chosen)
+        return make_plan(
+            self.problem,
+            state.case,
+            [(*span, state.layers[slice(*span)]) for span in state.stages],
+        )
 
     # The start
 
@@ -342,7 +311,7 @@ class Walk:
         """Return the simulated time and the penalty, in quanta."""
         case = state.case
         time = sync = lacking_bytes = offset = 0
-        for number, (start, stop) in enumerate(state.ranges):
+        for number, (start, stop) in enumerate(state.stages):
             devices = state.layers[start].devices
             block = Block(case.replicas, case.devices, offset, devices)
             passes, stage_sync, memory_bytes = self._stage(
@@ -545,7 +514,7 @@ class Walk:
         self, draw: random.Random, state: State, layer: int, *, new: bool
     ) -> Strategy | None:
         """Return a random strategy for which there are devices."""
-        used = sum(state.layers[start].devices for start, _ in state.ranges)
+        used = sum(state.layers[start].devices for start, _ in state.stages)
         free = state.case.devices - used
         if not new:
             free += state.layers[layer].devices
@@ -558,7 +527,7 @@ def _shape(strategy: Strategy) -> tuple[object, ...]:
 
 
 def _stage_of(state: State, layer: int) -> tuple[int, int]:
-    return next((start, stop) for start, stop in state.ranges if layer < stop)
+    return next((start, stop) for start, stop in state.stages if layer < stop)
 
 
 def _with(
@@ -579,15 +548,11 @@ def _join(state: State, layer: int, target: int) -> State:
     return state._replace(stops=tuple(sorted(stops - {0})), layers=layers)
 
 
-def _read_alpha(options: SolveOptions) -> float:
-    text = options.extra.get("alpha", str(ALPHA))
+def _read_alpha(search: Search) -> float:
     try:
-        alpha = float(text)
+        alpha = float(search.options.extra.get("alpha", ALPHA))
     except ValueError:
         alpha = math.nan
     if not 0 < alpha < math.inf:
-        raise InvalidOptionError(
-            f"option mcmc.alpha: expected a number > 0, got {text!r}; "
-            f"correct the value"
-        )
+        raise search.refusal("alpha", "a number > 0")
     return alpha

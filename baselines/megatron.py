@@ -60,30 +60,23 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import ClassVar, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from baselines.common import (
-    answer,
+    Planner,
+    Search,
     even_split,
     in_flight,
     make_plan,
     node_size,
+    ranges,
     repeated_range,
     why_not_turns,
 )
 from nest.cost.model import Block, CostModel
 from nest.cost.space import BatchSplit, Runtime, batch_splits, stage_counts
-from nest.ir.plan import RECOMPUTE, Recompute, Strategy
-from nest.ir.problem import Problem
-from nest.solvers.base import (
-    Capabilities,
-    Deadline,
-    Limit,
-    Report,
-    SolveOptions,
-    SolverOutput,
-    ignore_progress,
-)
+from nest.ir.plan import RECOMPUTE, Plan, Recompute, Strategy
+from nest.solvers.base import Capabilities, SolverOutput
 from nest.units import ceil_div, quanta_to_ns
 
 
@@ -111,7 +104,7 @@ class Setup(NamedTuple):
     totals: Totals
 
 
-class MegatronSolver:
+class MegatronSolver(Planner):
     """Follow the rules."""
 
     name: ClassVar[str] = "megatron"
@@ -126,22 +119,14 @@ class MegatronSolver:
         overruns=True,
     )
 
-    def unsupported(self, problem: Problem) -> str | None:
-        """Return why this problem cannot be searched, or ``None``."""
-        return why_not_turns(problem)
+    refusals = (why_not_turns,)
 
-    def solve(
-        self,
-        problem: Problem,
-        options: SolveOptions,
-        report: Report = ignore_progress,
-    ) -> SolverOutput:
+    def run(self, search: Search) -> SolverOutput:
         """Return the plan that the rules lead to."""
-        deadline = Deadline(options.time_limit_s)
-        rules = Rules(problem)
+        rules = Rules(search.model)
         for allowed, tp, num_stages in rules.attempts():
-            if deadline.passed:
-                return answer(None, limit=Limit.TIME)
+            if search.out_of_time():
+                return search.answer()
             fitting = [
                 setup
                 for setup in rules.data_parallel(tp, num_stages)
@@ -157,38 +142,27 @@ class MegatronSolver:
                         -setup.strategy.dp,
                     ),
                 )
-                return self._answer(problem, rules, best, num_stages)
-        return answer(
-            None,
-            detail="no model parallel size fits by its estimate of the memory",
+                search.plan = rules.plan(best, num_stages)
+                slots = rules.slots(best, num_stages)
+                search.own_ns = (
+                    quanta_to_ns(
+                        slots * best.totals.passes_quanta,
+                        search.problem.quantum_ps,
+                    )
+                    / num_stages
+                )
+                return search.answer()
+        return search.answer(
+            "no model parallel size fits by its estimate of the memory"
         )
-
-    def _answer(
-        self, problem: Problem, rules: Rules, setup: Setup, num_stages: int
-    ) -> SolverOutput:
-        plan = make_plan(
-            problem,
-            setup.case,
-            [
-                (start, stop, setup.strategy)
-                for start, stop in rules.split(num_stages)
-            ],
-        )
-        if rules.runtime.distributed_optimizer:
-            plan = msgspec.structs.replace(plan, distributed_optimizer=True)
-        own_quanta = rules.slots(setup, num_stages) * (
-            setup.totals.passes_quanta
-        )
-        own_ns = quanta_to_ns(own_quanta, problem.quantum_ps) / num_stages
-        return answer(plan, own_ns)
 
 
 class Rules:
     """The rules on one problem; remembers the sums over the layers."""
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        self.model = CostModel(problem)
+    def __init__(self, model: CostModel) -> None:
+        self.problem = problem = model.problem
+        self.model = model
         self.capacity = problem.cluster.memory_bytes()
         job, graph = problem.job, problem.graph
         # The distributed optimiser goes with ZeRO 0 and 1 only.
@@ -209,6 +183,8 @@ class Rules:
         )
         self.layers_of = Counter(layer.kind for layer in graph.layers)
         self._first = {layer.kind: i for i, layer in enumerate(graph.layers)}
+        #: Layers that are split evenly: all but single ones at the ends.
+        self.start, self.stop = repeated_range(problem)
         self._totals: dict[tuple[BatchSplit, Strategy], Totals | None] = {}
 
     # Model parallelism
@@ -238,7 +214,7 @@ class Rules:
                 for count in stage_counts(self.problem, case)
             }
         )
-        counts.sort(key=lambda count: self.num_split % count != 0)
+        counts.sort(key=lambda n: (self.stop - self.start) % n != 0)
         if not tps or not counts:
             return
         for tp in tps:
@@ -246,25 +222,24 @@ class Rules:
         for count in counts[1:]:
             yield tps[-1], count
 
-    @property
-    def num_split(self) -> int:
-        """Layers that are split evenly: all but single ones at the ends."""
-        start, stop = repeated_range(self.problem)
-        return stop - start
-
     def split(self, num_stages: int) -> list[tuple[int, int]]:
         """Return the ranges of the chain."""
-        start, stop = repeated_range(self.problem)
         num_layers = len(self.problem.graph.layers)
-        if num_stages > stop - start:
+        if num_stages > self.stop - self.start:
             return even_split(num_layers, num_stages)
-        ranges = [
-            (start + first, start + last)
-            for first, last in even_split(stop - start, num_stages)
-        ]
-        ranges[0] = (0, ranges[0][1])
-        ranges[-1] = (ranges[-1][0], num_layers)
-        return ranges
+        parts = even_split(self.stop - self.start, num_stages)
+        ends = [self.start + stop for _, stop in parts[:-1]]
+        return ranges([*ends, num_layers])
+
+    def plan(self, setup: Setup, num_stages: int) -> Plan:
+        """Return the plan of a setup."""
+        plan = make_plan(
+            self.problem,
+            setup.case,
+            [(*span, setup.strategy) for span in self.split(num_stages)],
+        )
+        distributed = self.runtime.distributed_optimizer
+        return replace(plan, distributed_optimizer=distributed)
 
     # Data parallelism
 

@@ -66,18 +66,15 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from baselines.common import (
-    answer,
-    case_strategies,
-    front_terms,
-    make_stage,
-)
+from baselines.common import Planner, Search, case_strategies, front_terms
 from baselines.downsets import (
     CLOSED_SETS_OPTION,
     Floats,
     Ints,
     Stages,
     flat_bandwidth_bytes_per_s,
+    least_degrees,
+    plan_of,
     read_stages,
     weight_bytes,
 )
@@ -88,18 +85,8 @@ from nest.cost.space import (
     is_uniform,
     stage_counts,
 )
-from nest.ir.plan import Plan, Strategy
-from nest.ir.problem import Problem
-from nest.solvers.base import (
-    Capabilities,
-    Deadline,
-    Limit,
-    Progress,
-    Report,
-    SolveOptions,
-    SolverOutput,
-    ignore_progress,
-)
+from nest.ir.plan import Strategy
+from nest.solvers.base import Capabilities, SolverOutput
 from nest.topology.alphabeta import NS_PER_S
 from nest.units import ceil_div
 
@@ -107,7 +94,7 @@ from nest.units import ceil_div
 UNLIMITED = 2**31
 
 
-class PhazeSolver:
+class PhazeSolver(Planner):
     """Phaze's program over downsets, uniform degrees, its objective."""
 
     name: ClassVar[str] = "phaze"
@@ -121,55 +108,40 @@ class PhazeSolver:
         options=CLOSED_SETS_OPTION,
     )
 
-    def unsupported(self, problem: Problem) -> str | None:
-        """Return ``None``: uniform plans exist under every preset."""
-        return None
-
-    def solve(
-        self,
-        problem: Problem,
-        options: SolveOptions,
-        report: Report = ignore_progress,
-    ) -> SolverOutput:
-        """Return the best plan by Phaze's objective.
-
-        Raises
-        ------
-        InvalidOptionError
-            If ``max_closed_sets`` is no whole number above 0.
-        """
-        deadline = Deadline(options.time_limit_s)
-        stages, notes = read_stages(self.name, problem, options)
-        model = CostModel(problem)
-        best: Plan | None = None
+    def run(self, search: Search) -> SolverOutput:
+        """Return the best plan by Phaze's objective."""
+        stages = read_stages(search)
+        model = search.model
+        runs = batch_splits(search.problem)
         best_ns = np.inf
-        runs = batch_splits(problem)
         for number, case in enumerate(runs, 1):
-            report(Progress(message=f"case {number} of {len(runs)}"))
+            search.say(f"case {number} of {len(runs)}")
             for setting in settings(model, case):
-                if deadline.passed:
-                    notes.append(f"{number - 1} of {len(runs)} cases searched")
-                    return answer(
-                        best,
-                        best_ns,
-                        limit=Limit.TIME,
-                        detail="; ".join(notes),
+                if search.out_of_time():
+                    return search.answer(
+                        f"{number - 1} of {len(runs)} cases searched"
                     )
                 tables = make_tables(model, stages, case, setting)
                 counts = [
                     count
-                    for count in stage_counts(problem, case)
+                    for count in stage_counts(search.problem, case)
                     if count * setting.devices <= case.devices
                     and _may_take_turns(model, case, setting, count)
                 ]
-                found = search(stages, tables, counts, best_ns)
+                found = best_stages(stages, tables, counts, best_ns)
                 if found is not None:
                     best_ns = found.step_ns
-                    best = _plan(problem, stages, case, setting, found)
-                    report(Progress(plan=best))
-        if best is None:
-            notes.append("no plan fits by its own memory model")
-        return answer(best, best_ns, detail="; ".join(notes))
+                    layers = [stages.layers(x) for x in found.stages]
+                    chosen = [[setting.main]] * (len(layers) - 1)
+                    plan = plan_of(
+                        search.problem,
+                        case,
+                        zip(layers, [*chosen, [setting.last]], strict=True),
+                    )
+                    search.improve(plan, best_ns)
+        if search.plan is None:
+            return search.answer("no plan fits by its own memory model")
+        return search.answer()
 
 
 # One strategy for the model
@@ -209,18 +181,13 @@ class Setting(NamedTuple):
 
 def settings(model: CostModel, case: BatchSplit) -> Iterator[Setting]:
     """Yield the tensor parallel degrees and flags of a case."""
-    grouped: dict[tuple[int, int], list[Strategy]] = {}
     turns = model.rules.round_robin
-    for strategy in case_strategies(model.problem, case):
-        key = strategy.tp, strategy.dp if turns else 0
-        grouped.setdefault(key, []).append(strategy)
-    for key in sorted(grouped):
-        least = min((s.dp, s.cp, s.ep, s.zero) for s in grouped[key])
-        by_recompute = {
-            s.recompute: s
-            for s in grouped[key]
-            if (s.dp, s.cp, s.ep, s.zero) == least
-        }
+    for alike in least_degrees(
+        case_strategies(model.problem, case),
+        key=lambda s: (s.tp, s.dp if turns else 0),
+        rest=lambda s: (s.dp, s.cp, s.ep, s.zero),
+    ):
+        by_recompute = {s.recompute: s for s in alike}
         plain = by_recompute.get("none")
         recomputing = by_recompute.get("full") or by_recompute.get("selective")
         if plain is not None and not _runs(model, case, plain):
@@ -288,16 +255,15 @@ def make_tables(
         assert last is not None
         forward.append(terms.forward)
         backward.append(terms.backward - terms.recomputed)
-        again = main.recompute != "none"
         # The code repeats the forward pass whatever a preset charges.
         repeated.append(
             terms.forward if main.recompute == "full" else terms.recomputed
         )
         held.append(terms.static_bytes)
-        everything = last.kept_bytes
-        if again and setting.last.recompute != "none":
-            everything = _everything_bytes(model, case, layer, main)
-        kept.append(everything)
+        kept.append(last.kept_bytes)
+        if setting.last.recompute != "none":
+            # Also what it computes again.
+            kept[-1] += last.working_bytes - problem.cluster.reserve_bytes()
         weights.append(weight_bytes(model, layer, main, case.micro_batch))
 
     quantum_ns = problem.quantum_ps / 1000
@@ -307,8 +273,8 @@ def make_tables(
     into_ns, out_ns = (
         size * (samples / bandwidth * NS_PER_S)
         for size in (
-            stages.largest_entering(sizes),
-            stages.largest_leaving(sizes),
+            stages.entering(sizes, "max"),
+            stages.leaving(sizes, "max"),
         )
     )
     f, g, again_ns = (
@@ -343,19 +309,6 @@ def make_tables(
     )
 
 
-def _everything_bytes(
-    model: CostModel, case: BatchSplit, layer: int, strategy: Strategy
-) -> int:
-    """Return the activations of a layer that may only recompute.
-
-    What it keeps and what it computes again.
-    """
-    terms = front_terms(model, case, layer, strategy)
-    assert terms is not None
-    reserve_bytes = model.problem.cluster.reserve_bytes()
-    return terms.kept_bytes + terms.working_bytes - reserve_bytes
-
-
 # The program
 
 
@@ -366,7 +319,7 @@ class Found(NamedTuple):
     stages: list[int]
 
 
-def search(
+def best_stages(
     stages: Stages, tables: Tables, counts: Sequence[int], upper_ns: float
 ) -> Found | None:
     """Return the best partition with a step time below a bound.
@@ -418,27 +371,3 @@ def _worst(
     load = tables.last_ns if count == 1 else tables.inner_ns
     load = np.where(tables.most >= count, load, np.inf)
     return np.maximum(load, following[stages.target])
-
-
-def _plan(
-    problem: Problem,
-    stages: Stages,
-    case: BatchSplit,
-    setting: Setting,
-    found: Found,
-) -> Plan:
-    """Return the plan of a partition."""
-    return Plan(
-        replicas=case.replicas,
-        micro_batch=case.micro_batch,
-        stages=tuple(
-            make_stage(
-                problem,
-                stages.layers(stage),
-                [setting.last if left == 1 else setting.main],
-            )
-            for left, stage in zip(
-                range(len(found.stages), 0, -1), found.stages, strict=True
-            )
-        ),
-    )

@@ -76,15 +76,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from baselines.common import (
-    answer,
+    Planner,
+    Search,
     case_strategies,
-    check_time,
     front_terms,
-    make_stage,
     one_strategy_per_stage,
     why_not_alike,
 )
@@ -94,22 +93,20 @@ from baselines.downsets import (
     Ints,
     Stages,
     flat_bandwidth_bytes_per_s,
+    least_degrees,
+    plan_of,
     read_stages,
     weight_bytes,
 )
 from nest.cost.model import CostModel
 from nest.cost.space import BatchSplit, batch_splits, stage_counts
-from nest.ir.plan import Plan, Recompute, Strategy
+from nest.ir.plan import Recompute, Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import (
     Capabilities,
     Deadline,
-    Limit,
-    Progress,
-    Report,
-    SolveOptions,
+    OutOfTimeError,
     SolverOutput,
-    ignore_progress,
 )
 from nest.topology.alphabeta import NS_PER_S
 from nest.units import ceil_div
@@ -121,7 +118,7 @@ MAX_BYTES = 2**62
 NEVER = np.iinfo(np.int64).max // 4
 
 
-class PiperSolver:
+class PiperSolver(Planner):
     """Piper's dynamic program, its greedy knapsack, its objective."""
 
     name: ClassVar[str] = "piper"
@@ -136,27 +133,13 @@ class PiperSolver:
         options=CLOSED_SETS_OPTION,
     )
 
-    def unsupported(self, problem: Problem) -> str | None:
-        """Return why this problem cannot be searched, or ``None``."""
-        return why_not_alike(problem)
+    refusals = (why_not_alike,)
 
-    def solve(
-        self,
-        problem: Problem,
-        options: SolveOptions,
-        report: Report = ignore_progress,
-    ) -> SolverOutput:
-        """Return the best plan by Piper's objective.
-
-        Raises
-        ------
-        InvalidOptionError
-            If ``max_closed_sets`` is no whole number above 0.
-        """
-        deadline = Deadline(options.time_limit_s)
-        stages, notes = read_stages(self.name, problem, options)
-        model = CostModel(problem)
-        best: Plan | None = None
+    def run(self, search: Search) -> SolverOutput:
+        """Return the best plan by Piper's objective."""
+        stages = read_stages(search)
+        problem, model = search.problem, search.model
+        deadline = search.deadline
         best_ns = np.inf
         # Few devices first: a small program that rules out most of the rest.
         runs = sorted(
@@ -165,7 +148,7 @@ class PiperSolver:
         )
         for number, case in enumerate(runs, 1):
             rounds = _rounds(model, case)
-            report(Progress(message=f"case {number} of {len(runs)}"))
+            search.say(f"case {number} of {len(runs)}")
             try:
                 program = Program(
                     stages,
@@ -176,18 +159,20 @@ class PiperSolver:
                     deadline,
                 )
                 found = program.best(best_ns / rounds)
-            except TimeoutError:
-                notes.append(f"{number - 1} of {len(runs)} cases searched")
-                return answer(
-                    best, best_ns, limit=Limit.TIME, detail="; ".join(notes)
+            except OutOfTimeError:
+                search.stopped = True
+                return search.answer(
+                    f"{number - 1} of {len(runs)} cases searched"
                 )
             if found is not None and rounds * found.load_ns < best_ns:
                 best_ns = rounds * found.load_ns
-                best = _plan(problem, stages, case, found)
-                report(Progress(plan=best))
-        if best is None:
-            notes.append("no plan fits by its own memory model")
-        return answer(best, best_ns, detail="; ".join(notes))
+                layers = [stages.layers(x.stage) for x in found.stages]
+                chosen = map(Placed.strategies, found.stages, layers)
+                plan = plan_of(problem, case, zip(layers, chosen, strict=True))
+                search.improve(plan, best_ns)
+        if search.plan is None:
+            return search.answer("no plan fits by its own memory model")
+        return search.answer()
 
 
 def _rounds(model: CostModel, case: BatchSplit) -> int:
@@ -396,7 +381,7 @@ def solve_knapsacks(
     """Solve the knapsack of every stage for every number in flight."""
     columns: list[Ints] = []
     for inflight in range(1, most_inflight + 1):
-        check_time(deadline)
+        deadline.check()
         if per_layer:
             quanta = greedy(counts, kinds, inflight, capacity).quanta
         else:
@@ -452,11 +437,21 @@ class Way:
 def make_ways(
     model: CostModel, stages: Stages, case: BatchSplit, deadline: Deadline
 ) -> list[Way]:
-    """Return every ``(t, d)`` with the loads of all stages."""
+    """Return every ``(t, d)`` with the loads of all stages.
+
+    Raises
+    ------
+    OutOfTimeError
+        If time runs out.
+    """
     per_layer = not one_strategy_per_stage(model.problem)
     grouped: dict[tuple[tuple[Options, ...], tuple[int, ...]], int] = {}
     found = []
-    for choices in _degrees(model, case):
+    for choices in least_degrees(
+        case_strategies(model.problem, case),
+        key=lambda s: (s.tp, s.dp),
+        rest=lambda s: (s.cp, s.ep, s.zero),
+    ):
         kinds, kind_of, weights = _kinds(model, case, choices)
         strategy = choices[0]
         ranks = strategy.dp + case.devices - strategy.devices
@@ -494,20 +489,6 @@ def make_ways(
         )
         for strategy, key, most, weights in found
     ]
-
-
-def _degrees(model: CostModel, case: BatchSplit) -> list[list[Strategy]]:
-    """Return the strategies of every ``(t, d)``, one per recompute."""
-    grouped: dict[tuple[int, int], list[Strategy]] = {}
-    for strategy in case_strategies(model.problem, case):
-        grouped.setdefault((strategy.tp, strategy.dp), []).append(strategy)
-    found = []
-    for key in sorted(grouped):
-        least = min((s.cp, s.ep, s.zero) for s in grouped[key])
-        found.append(
-            [s for s in grouped[key] if (s.cp, s.ep, s.zero) == least]
-        )
-    return found
 
 
 def _kinds(
@@ -552,24 +533,16 @@ def _loads(
     load = quanta.astype(np.float64) * (quantum_ns / ranks)
     load[quanta == NEVER] = np.inf
     bandwidth = flat_bandwidth_bytes_per_s(model)
-    size = _edge_bytes(model, stages, case, strategy)
+    # What crosses the boundaries of a stage, both ways.
+    ends = model.transfers.edge_ends(strategy.tp, case.micro_batch)
+    size = stages.entering([at_target for *_, at_target in ends])
+    size = size + stages.leaving([at_source for *_, at_source, _ in ends])
     edges_ns = size / (strategy.data_ranks * bandwidth) * NS_PER_S
     sharers = case.replicas * strategy.data_ranks
     shared = 4 * (sharers - 1) / sharers * stages.sums(weights)
     sync_ns = shared / (case.num_micro_batches * bandwidth) * NS_PER_S
     load += (edges_ns + sync_ns)[:, None]
     return load
-
-
-def _edge_bytes(
-    model: CostModel, stages: Stages, case: BatchSplit, strategy: Strategy
-) -> Floats:
-    """Return what crosses the boundaries of a stage, both ways; bytes."""
-    ends = model.transfers.edge_ends(strategy.tp, case.micro_batch)
-    received = stages.entering([at_target for *_, at_target in ends])
-    sent = stages.leaving([at_source for *_, at_source, _ in ends])
-    both: Floats = received + sent
-    return both
 
 
 # The program
@@ -586,6 +559,15 @@ class Placed(NamedTuple):
     def load_ns(self) -> float:
         """Its load."""
         return float(self.way.load_ns[self.stage, self.inflight - 1])
+
+    def strategies(self, layers: Sequence[int]) -> list[Strategy]:
+        """Return the strategies of its layers, by position."""
+        way = self.way
+        left = way.knapsacks.choices(self.stage, self.inflight)
+        return [
+            replace(way.strategy, recompute=left[way.kind_of[layer]].pop(0))
+            for layer in layers
+        ]
 
 
 class Found(NamedTuple):
@@ -708,7 +690,7 @@ class Program:
         """Fill a table from the one of the stages behind."""
         first = self.stages.first
         for a in range(len(table) - 2, -1, -1):
-            check_time(self.deadline)
+            self.deadline.check()
             here = most[:, first[a] : first[a + 1]]
             ways = np.flatnonzero((here >= 0).any(axis=1))
             rows = np.flatnonzero((here >= 0).any(axis=0))
@@ -764,25 +746,3 @@ class Program:
             if good.any():
                 return int(first + np.argmax(good)), way
         raise AssertionError("a value without a stage that leads to it")
-
-
-def _plan(
-    problem: Problem, stages: Stages, case: BatchSplit, found: Found
-) -> Plan:
-    """Return the plan of what the program placed."""
-    made = []
-    for stage, way, inflight in found.stages:
-        left = way.knapsacks.choices(stage, inflight)
-        members = stages.layers(stage)
-        chosen = [
-            msgspec.structs.replace(
-                way.strategy, recompute=left[way.kind_of[layer]].pop(0)
-            )
-            for layer in members
-        ]
-        made.append(make_stage(problem, members, chosen))
-    return Plan(
-        replicas=case.replicas,
-        micro_batch=case.micro_batch,
-        stages=tuple(made),
-    )

@@ -34,29 +34,21 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from baselines.common import (
-    answer,
+    Planner,
+    Search,
     case_strategies,
     chain,
     in_flight,
     make_plan,
-    read_count,
+    ranges,
 )
 from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.cost.space import BatchSplit, batch_splits, is_uniform, stage_counts
 from nest.errors import InvalidPlanError
-from nest.ir.plan import Plan, Strategy
+from nest.ir.plan import Strategy
 from nest.ir.problem import Problem
-from nest.solvers.base import (
-    Capabilities,
-    Deadline,
-    Limit,
-    Progress,
-    Report,
-    SolveOptions,
-    SolverOutput,
-    ignore_progress,
-)
+from nest.solvers.base import Capabilities, Progress, SolverOutput
 
 NUM_PLANS = 100
 NUM_DRAWS = 100_000
@@ -66,7 +58,7 @@ NUM_DRAWS = 100_000
 Usable = Callable[[int, int], list[Strategy]]
 
 
-class RandomSolver:
+class RandomSolver(Planner):
     """Draw plans, keep the best one that fits."""
 
     name: ClassVar[str] = "random"
@@ -82,41 +74,20 @@ class RandomSolver:
         },
     )
 
-    def unsupported(self, problem: Problem) -> str | None:
-        """Return ``None``: plans can be drawn from every problem."""
-        return None
-
-    def solve(
-        self,
-        problem: Problem,
-        options: SolveOptions,
-        report: Report = ignore_progress,
-    ) -> SolverOutput:
-        """Return the best of the plans drawn.
-
-        Raises
-        ------
-        InvalidOptionError
-            If an option is no whole number above 0.
-        """
-        deadline = Deadline(options.time_limit_s)
-        num_plans = read_count(options, self.name, "plans", NUM_PLANS)
-        num_draws = read_count(options, self.name, "draws", NUM_DRAWS)
-        model = CostModel(problem)
-        draw = random.Random(options.seed)
+    def run(self, search: Search) -> SolverOutput:
+        """Return the best of the plans drawn."""
+        problem, model = search.problem, search.model
+        num_plans = search.count("plans", NUM_PLANS)
+        num_draws = search.count("draws", NUM_DRAWS)
+        draw = random.Random(search.options.seed)
         choices = drawable(problem, model)
         if not choices:
-            return answer(None, detail="no plan obeys the rules of the job")
-        room = Room(problem, model)
-        best: Plan | None = None
+            return search.answer("no plan obeys the rules of the job")
+        room = Room(model)
         best_quanta = num_fit = num_drawn = 0
         while num_fit < num_plans and num_drawn < num_draws:
-            if deadline.passed:
-                return answer(
-                    best,
-                    limit=Limit.TIME,
-                    detail=f"{num_fit} plans that fit in {num_drawn} draws",
-                )
+            if search.out_of_time():
+                break
             num_drawn += 1
             case, usable, counts = draw.choice(choices)
             chosen = draw_stages(problem, draw, case, usable, counts)
@@ -130,21 +101,18 @@ class RandomSolver:
             if not found.feasible:
                 continue
             num_fit += 1
-            if best is None or found.step_quanta < best_quanta:
-                best, best_quanta = plan, found.step_quanta
-                report(Progress(plan=plan, claimed_quanta=best_quanta))
-        return answer(
-            best, detail=f"{num_fit} plans that fit in {num_drawn} draws"
-        )
+            if search.plan is None or found.step_quanta < best_quanta:
+                search.plan, best_quanta = plan, found.step_quanta
+                search.report(Progress(plan=plan, claimed_quanta=best_quanta))
+        return search.answer(f"{num_fit} plans that fit in {num_drawn} draws")
 
 
 class Room:
     """Tells quickly that stages do not fit; most draws do not."""
 
-    def __init__(self, problem: Problem, model: CostModel) -> None:
-        self.problem = problem
-        self.model = model
-        self.order = chain(problem)
+    def __init__(self, model: CostModel) -> None:
+        self.model, self.problem = model, model.problem
+        self.order = chain(model.problem)
         self._sums: dict[tuple[int, Strategy], list[tuple[int, int]]] = {}
 
     def lacks(
@@ -253,7 +221,6 @@ def draw_stages(
     num_layers = len(problem.graph.layers)
     num_stages = _draw_count(draw, counts)
     cuts = sorted(draw.sample(range(1, num_layers), num_stages - 1))
-    ranges = list(zip([0, *cuts], [*cuts, num_layers], strict=True))
     shared: list[Strategy] | None = None
     if is_uniform(problem):
         fitting = _at_most(usable(0, num_layers), case.devices // num_stages)
@@ -262,7 +229,7 @@ def draw_stages(
         shared = [draw.choice(fitting)]
     chosen: list[tuple[int, int, Strategy]] = []
     free = case.devices
-    for number, (start, stop) in enumerate(ranges):
+    for number, (start, stop) in enumerate(ranges([*cuts, num_layers])):
         left = num_stages - number
         most = min(2 * free // left, free - (left - 1))
         fitting = shared or _at_most(usable(start, stop), most)

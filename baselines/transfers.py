@@ -9,16 +9,15 @@ from __future__ import annotations
 from baselines.common import chain
 from nest.cost.model import Block, CostModel
 from nest.ir.plan import Strategy
-from nest.ir.problem import Problem
 from nest.topology import Route
 
 
 class Transfers:
     """Times of moving tensors of one problem; remembers them."""
 
-    def __init__(self, problem: Problem, model: CostModel) -> None:
+    def __init__(self, model: CostModel) -> None:
         self.model = model
-        order = chain(problem)
+        self.order = order = chain(model.problem)
         rank = {node: i for i, node in enumerate(order)}
         self.edges = [
             (rank[source], rank[target], size_bytes)

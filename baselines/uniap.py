@@ -55,17 +55,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from baselines.common import (
-    StageChoice,
-    answer,
+    Planner,
+    Search,
     case_strategies,
-    chain,
     even_split,
     front_terms,
     in_flight,
     make_plan,
     one_strategy_per_stage,
     plainest,
-    read_count,
+    ranges,
     repeated_range,
     why_not_alike,
     why_not_turns,
@@ -75,16 +74,7 @@ from nest.cost.model import Block, CostModel
 from nest.cost.space import BatchSplit, batch_splits, stage_counts
 from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
-from nest.solvers.base import (
-    Capabilities,
-    Deadline,
-    Limit,
-    Progress,
-    Report,
-    SolveOptions,
-    SolverOutput,
-    ignore_progress,
-)
+from nest.solvers.base import Capabilities, SolverOutput
 from nest.units import ceil_div, quanta_to_ns
 
 if TYPE_CHECKING:
@@ -181,10 +171,7 @@ class Program:
             The strategy of every group.
         """
         total = longest = 0
-        starts = [0, *stops[:-1]]
-        for number, (start, stop) in enumerate(
-            zip(starts, stops, strict=True)
-        ):
+        for number, (start, stop) in enumerate(ranges(stops)):
             time = need_bytes = 0
             for g in range(start, stop):
                 passes = self.passes[g][chosen[g]]
@@ -220,7 +207,7 @@ class Solution(NamedTuple):
     value: int
 
 
-class UniapSolver:
+class UniapSolver(Planner):
     """Solve an integer program for every ``(S, c)`` that may win."""
 
     name: ClassVar[str] = "uniap"
@@ -243,93 +230,72 @@ class UniapSolver:
         },
     )
 
-    def unsupported(self, problem: Problem) -> str | None:
-        """Return why this problem cannot be searched, or ``None``."""
-        return why_not_turns(problem) or why_not_alike(problem)
+    refusals = (why_not_turns, why_not_alike)
 
-    def solve(
-        self,
-        problem: Problem,
-        options: SolveOptions,
-        report: Report = ignore_progress,
-    ) -> SolverOutput:
-        """Return the best plan found.
-
-        Raises
-        ------
-        InvalidOptionError
-            If an option is no whole number above 0.
-        """
-        deadline = Deadline(options.time_limit_s)
-        num_groups = read_count(options, self.name, "groups", GROUPS)
-        effort = read_count(options, self.name, "effort", EFFORT)
-        builder = Builder(problem, num_groups)
+    def run(self, search: Search) -> SolverOutput:
+        """Return the best plan found."""
+        num_groups = search.count("groups", GROUPS)
+        effort = search.count("effort", EFFORT)
+        builder = Builder(search.model, num_groups)
         programs: list[tuple[int, int, Program]] = []
         for pair in builder.pairs():
-            if deadline.passed:
-                return answer(None, limit=Limit.TIME)
+            if search.out_of_time():
+                return search.answer()
             program = builder.program(pair)
             bound = program.bound()
             if bound is not None:
                 programs.append((bound, len(programs), program))
         if not programs:
-            return answer(None, detail="no stages of equal size have costs")
-        best: tuple[Program, Solution] | None = None
-        for _, _, program in programs:
-            start = program.start()
-            if start and (best is None or start.value < best[1].value):
-                best = program, start
-        if best is not None:
-            report(Progress(plan=builder.plan(*best), message="even split"))
+            return search.answer("no stages of equal size have costs")
+        best: int | None = None
+
+        def improve(program: Program, found: Solution, text: str = "") -> None:
+            nonlocal best
+            best = found.value
+            own_ns = quanta_to_ns(best, search.problem.quantum_ps)
+            search.improve(builder.plan(program, found), own_ns, text)
+
+        starts = [
+            (start, program)
+            for _, _, program in programs
+            if (start := program.start())
+        ]
+        if starts:
+            start, program = min(starts, key=lambda pair: pair[0].value)
+            improve(program, start, "even split")
         num_solved = num_stopped = 0
         for bound, _, program in sorted(programs, key=lambda x: x[:2]):
-            cutoff = None if best is None else best[1].value
-            if cutoff is not None and bound >= cutoff:
+            if best is not None and bound >= best:
                 break
-            if deadline.passed:
+            if search.out_of_time():
                 break
-            pair = program.pair
-            report(
-                Progress(
-                    message=f"{pair.num_stages} stages, "
-                    f"{program.num_micro_batches} micro-batches, "
-                    f"{num_solved} of {len(programs)} programs done"
-                )
+            search.say(
+                f"{program.pair.num_stages} stages, "
+                f"{program.num_micro_batches} micro-batches, "
+                f"{num_solved} of {len(programs)} programs done"
             )
-            found, finished = optimise(
-                program, cutoff, options, effort, deadline
-            )
+            found, finished = optimise(program, best, search, effort)
             num_solved += 1
             num_stopped += not finished
             if found is not None:
-                best = program, found
-                report(Progress(plan=builder.plan(program, found)))
+                improve(program, found)
         detail = f"{num_solved} of {len(programs)} programs"
         if num_stopped:
             detail += f", {num_stopped} stopped early"
-        limit = Limit.TIME if deadline.passed else None
-        if best is None:
-            return answer(
-                None,
-                limit=limit,
-                detail=f"no plan fits by its memory model ({detail})",
-            )
-        return answer(
-            builder.plan(*best),
-            quanta_to_ns(best[1].value, problem.quantum_ps),
-            limit=limit,
-            detail=detail,
-        )
+        search.out_of_time()
+        if search.plan is None:
+            detail = f"no plan fits by its memory model ({detail})"
+        return search.answer(detail)
 
 
 class Builder:
     """Makes the programs of a problem, and plans of their solutions."""
 
-    def __init__(self, problem: Problem, num_groups: int) -> None:
-        self.problem = problem
-        self.model = CostModel(problem)
-        self.transfers = Transfers(problem, self.model)
-        self.order = chain(problem)
+    def __init__(self, model: CostModel, num_groups: int) -> None:
+        self.problem = problem = model.problem
+        self.model = model
+        self.transfers = Transfers(model)
+        self.order = self.transfers.order
         self.groups = group_layers(problem, num_groups)
         self.cases = batch_splits(problem)
         # bytes per sample between neighbours in the chain, by the second one
@@ -460,22 +426,15 @@ class Builder:
 
     def plan(self, program: Program, solution: Solution) -> Plan:
         """Return the plan of a solution."""
-        stages: list[StageChoice] = []
-        first = 0
-        for stop in solution.stops:
-            inside = range(first, stop)
-            stages.append(
-                (
-                    self.groups[first][0],
-                    self.groups[stop - 1][1],
-                    [
-                        program.choices[solution.chosen[g]]
-                        for g in inside
-                        for _ in range(*self.groups[g])
-                    ],
-                )
-            )
-            first = stop
+        stages = []
+        for first, stop in ranges(solution.stops):
+            chosen = [
+                program.choices[solution.chosen[g]]
+                for g in range(first, stop)
+                for _ in range(*self.groups[g])
+            ]
+            start, end = self.groups[first][0], self.groups[stop - 1][1]
+            stages.append((start, end, chosen))
         return make_plan(self.problem, program.pair.case, stages)
 
 
@@ -500,11 +459,7 @@ def group_layers(problem: Problem, num_groups: int) -> list[tuple[int, int]]:
 
 
 def optimise(
-    program: Program,
-    cutoff: int | None,
-    options: SolveOptions,
-    effort: int,
-    deadline: Deadline,
+    program: Program, cutoff: int | None, search: Search, effort: int
 ) -> tuple[Solution | None, bool]:
     """Solve one program.
 
@@ -512,8 +467,8 @@ def optimise(
     ----------
     program, cutoff
         What to solve, and the value that a solution has to be below.
-    options, effort, deadline
-        Workers and seed, deterministic time, and when to stop.
+    search, effort
+        Workers, seed and clock, and how much deterministic time.
 
     Returns
     -------
@@ -525,14 +480,14 @@ def optimise(
     formulation = Formulation(program, cutoff)
     solver = cp_model.CpSolver()
     parameters = solver.parameters
-    parameters.num_workers = options.num_workers
-    parameters.random_seed = options.seed
+    parameters.num_workers = search.options.num_workers
+    parameters.random_seed = search.options.seed
     parameters.max_deterministic_time = float(effort)
     parameters.relative_gap_limit = 0.0
     parameters.absolute_gap_limit = 0.0
     parameters.linearization_level = 2
-    if deadline.remaining_s is not None:
-        parameters.max_time_in_seconds = deadline.remaining_s
+    if search.deadline.remaining_s is not None:
+        parameters.max_time_in_seconds = search.deadline.remaining_s
     status = solver.solve(formulation.engine)
     finished = status in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):

@@ -35,8 +35,8 @@ from baselines.galvatron_core import (
     divide_even,
     hidden_s,
     overlapped_s,
-    ranges,
     solve_tasks,
+    stages_of,
     usable_mib,
 )
 from nest.errors import InvalidProblemError
@@ -55,6 +55,9 @@ CONTEXT_MB = 1024
 NUM_ALL_GATHERS = 6
 NUM_ALL_TO_ALLS = 4
 CHECKPOINT_FACTOR = 1.5
+
+#: Bias in s between strategies that differ in Ulysses only, and have it then.
+BIAS_ULYSSES_S = 1e-10
 
 #: From bytes times ms/MB to seconds as coded; 1e-9 would be the bandwidth.
 TRANSITION_SCALE = 1e-7
@@ -575,14 +578,12 @@ def transition_s(
         return moved * coefficient * TRANSITION_SCALE
     if before.degree != after.degree:
         return 0.0
-    return bias_s(
-        ulysses=(before.sp > 1, after.sp > 1),
-        sharded=(
-            before.data_parallel == "zero3",
-            after.data_parallel == "zero3",
-        ),
-        checkpoint=(before.checkpoint, after.checkpoint),
-    )
+    kinds = [
+        (x.data_parallel == "zero3", x.checkpoint) for x in (before, after)
+    ]
+    if (before.sp > 1) == (after.sp > 1):
+        return bias_s(*kinds)
+    return BIAS_ULYSSES_S if after.sp > 1 and kinds[0] == kinds[1] else 0.0
 
 
 def make_tables(
@@ -629,7 +630,7 @@ def make_tables(
         )
     tables = Tables(
         num_chunks=task.chunks,
-        stages=ranges(divide_even(model.num_layers, task.pp)),
+        stages=stages_of(divide_even(model.num_layers, task.pp)),
         layer_sync_s=np.broadcast_to(times_s[:, 0], shape),
         layer_no_sync_s=np.broadcast_to(times_s[:, 1], shape),
         memory_units=np.broadcast_to(

@@ -19,7 +19,7 @@ from tests.strategies import problems
 @given(problems())
 def test_the_quick_look_at_the_memory(problem):
     model = CostModel(problem)
-    room, draw = Room(problem, model), random.Random(0)
+    room, draw = Room(model), random.Random(0)
     for choice in drawable(problem, model):
         for _ in range(5):
             stages = draw_stages(problem, draw, *choice)

@@ -7,11 +7,10 @@ import random
 import re
 
 import numpy as np
-import pulp
 import pytest
 from msgspec.structs import replace
 
-from baselines.alpa import AlpaSolver, _Search
+from baselines.alpa import AlpaSolver, Space
 from baselines.alpa_inter import (
     INFINITE,
     best_pipeline,
@@ -19,17 +18,19 @@ from baselines.alpa_inter import (
     straddles,
 )
 from baselines.alpa_intra import (
+    Pick,
+    least_shardings,
     max_n_succ,
     mesh_configurations,
     submesh_sizes,
 )
 from baselines.alpa_layers import cluster, read_graph
-from baselines.alpa_shardings import least_shardings
+from baselines.transfers import Transfers
 from nest.cost.model import CostModel
 from nest.cost.score import score
-from nest.errors import InvalidOptionError, SolverError
+from nest.errors import InvalidOptionError
 from nest.ir import Activations, Strategy
-from nest.solvers.base import Deadline, Limit, SolveOptions, Status
+from nest.solvers.base import Limit, OutOfTimeError, SolveOptions, Status
 from nest.solvers.registry import get_solver
 from nest.solvers.run import run_solver
 from tests.builders import FLAT, make_cost, make_levels, make_problem
@@ -148,7 +149,7 @@ def test_work_is_that_of_the_least_split_entry():
         },
         edges=(("a", "b", 6),),
     )
-    work, reads = read_graph(CostModel(problem), [0, 1])
+    work, reads = read_graph(Transfers(CostModel(problem)))
     # (10 + 20) / 2 samples; (3 + 5) on two devices
     assert work == [15, 16]
     assert reads == [[], [(0, 6)]]
@@ -355,76 +356,56 @@ def test_no_devices_may_be_left():
 # Shardings
 
 
-def shardings_cost(costs, edges, picks):
-    return sum(costs[u][a] for u, a in enumerate(picks)) + sum(
-        pairs[picks[u]][picks[v]] for u, v, pairs in edges
-    )
-
-
 @pytest.mark.parametrize("seed", range(40))
 def test_shardings_cost_what_enumeration_finds(seed):
+    """Each layer has one of two layouts or both; some differences cost."""
     rng = random.Random(seed)
-    num_nodes = rng.randint(1, 6)
-    costs = [
-        [
-            None if a and rng.random() < 0.2 else rng.randint(0, 30)
-            for a in range(rng.randint(1, 3))
-        ]
-        for _ in range(num_nodes)
+    layouts = [(2, 1, 1), (1, 2, 1)]
+    options = [
+        {
+            layout: Pick(rng.randint(0, 30), 0, Strategy(), None)
+            for layout in rng.choice((layouts, layouts, layouts[:1]))
+        }
+        for _ in range(rng.randint(1, 6))
     ]
     edges = [
-        (
-            u,
-            v,
-            tuple(
-                tuple(rng.randint(0, 30) for _ in costs[v]) for _ in costs[u]
-            ),
-        )
-        for u, v in itertools.combinations(range(num_nodes), 2)
+        (u, v, rng.randint(0, 30))
+        for u, v in itertools.combinations(range(len(options)), 2)
         if rng.random() < rng.choice((0.3, 1.0))
     ]
-    choices = [
-        [a for a, value in enumerate(row) if value is not None]
-        for row in costs
+
+    def cost(used):
+        own = sum(
+            picks[x].time for picks, x in zip(options, used, strict=True)
+        )
+        return own + sum(q for u, v, q in edges if used[u] != used[v])
+
+    found = least_shardings(options, edges, layouts)
+    used = [
+        next(layout for layout in layouts if picks.get(layout) is pick)
+        for picks, pick in zip(options, found, strict=True)
     ]
-    expected = min(
-        shardings_cost(costs, edges, picks)
-        for picks in itertools.product(*choices)
+    assert cost(used) == min(map(cost, itertools.product(*options)))
+
+
+def test_shardings_leave_a_local_optimum():
+    """Four layers, all neighbours: no single one gains by a change.
+
+    The free layout for two and the other for two pays 4 · 10, one change of
+    four 3 · 10; all in the first take 4 · 1, all in the second 4 · 0.
+    """
+    layouts = [(2, 1, 1), (1, 2, 1)]
+    picks = dict(
+        zip(
+            layouts,
+            (Pick(1, 0, Strategy(), None), Pick(0, 1, Strategy(), None)),
+            strict=True,
+        )
     )
-    found = least_shardings(costs, edges, Deadline(None))
-    assert shardings_cost(costs, edges, found) == expected
-
-
-#: Four nodes, each a neighbour of all others: no node can be merged. All
-#: take the free choice and pay 6 · 4, or the other and pay 4 · 1; no single
-#: node gains by a change, 1 + 3 · 10 + 3 · 4.
-LOCAL_OPTIMUM = (
-    [[0, 1]] * 4,
-    [
-        (u, v, ((4, 10), (10, 0)))
-        for u, v in itertools.combinations(range(4), 2)
-    ],
-)
-
-
-def test_the_integer_program_leaves_a_local_optimum():
-    assert least_shardings(*LOCAL_OPTIMUM, Deadline(None)) == (1, 1, 1, 1)
-
-
-def test_without_time_the_best_choice_known_counts():
-    assert least_shardings(*LOCAL_OPTIMUM, Deadline(1e-9)) == (0, 0, 0, 0)
-
-
-def test_a_failing_engine_is_named(monkeypatch):
-    def fail(self, solver):
-        raise pulp.PulpSolverError("out of order")
-
-    monkeypatch.setattr(pulp.LpProblem, "solve", fail)
-    with pytest.raises(SolverError, match="alpa: engine CBC: out of order"):
-        least_shardings(*LOCAL_OPTIMUM, Deadline(None))
-    # a chain needs no engine
-    chain = ([[0, 5], [5, 0]], [(0, 1, ((0, 2), (2, 0)))])
-    assert least_shardings(*chain, Deadline(None)) == (0, 1)
+    edges = [(u, v, 10) for u, v in itertools.combinations(range(4), 2)]
+    assert (
+        least_shardings([picks] * 4, edges, layouts) == [picks[layouts[1]]] * 4
+    )
 
 
 # The solver
@@ -732,11 +713,11 @@ def test_the_best_plan_so_far_when_time_runs_out(monkeypatch):
     def improve(self, case, recompute):
         calls.append(case.micro_batch)
         if len(calls) > 1:
-            raise TimeoutError
+            raise OutOfTimeError
         return original(self, case, recompute)
 
-    original = _Search.improve
-    monkeypatch.setattr(_Search, "improve", improve)
+    original = Space.improve
+    monkeypatch.setattr(Space, "improve", improve)
     reports = []
     output = AlpaSolver().solve(problem, SolveOptions(), reports.append)
     assert calls == [1, 2]

@@ -9,13 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from baselines.common import (
+    Search,
     case_strategies,
     even_split,
     in_flight,
     make_stage,
     node_size,
-    read_choice,
-    read_count,
     repeated_range,
     why_not_alike,
     why_not_turns,
@@ -23,7 +22,7 @@ from baselines.common import (
 from nest.cost.space import BatchSplit
 from nest.errors import InvalidOptionError
 from nest.ir import Graph, Layer, Strategy
-from nest.solvers.base import SolveOptions
+from nest.solvers.base import SolveOptions, ignore_progress
 from nest.solvers.registry import get_solver, solver_names
 from tests.builders import FLAT, make_levels
 from tests.planners import chain_of, two_layers
@@ -33,12 +32,16 @@ def options(**extra: str) -> SolveOptions:
     return SolveOptions(extra=extra)
 
 
+def search(**extra: str) -> Search:
+    return Search("planner", two_layers(), options(**extra), ignore_progress)
+
+
 # Options
 
 
 def test_counts_are_read() -> None:
-    assert read_count(options(), "planner", "number", 7) == 7
-    assert read_count(options(number="12"), "planner", "number", 7) == 12
+    assert search().count("number", 7) == 7
+    assert search(number="12").count("number", 7) == 12
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "many", "1.5", "²", "٣", ""])
@@ -48,20 +51,19 @@ def test_what_is_no_count_is_refused(text: str) -> None:
         match=rf"^option planner\.number: expected a whole number >= 1, got "
         rf"'{text}'; correct the value$",
     ):
-        read_count(options(number=text), "planner", "number", 7)
+        search(number=text).count("number", 7)
 
 
 def test_choices_are_read() -> None:
     choices = {"few": 1, "many": 100}
-    assert read_choice(options(), "planner", "size", choices, "many") == 100
-    given = options(size="few")
-    assert read_choice(given, "planner", "size", choices, "many") == 1
+    assert search().choice("size", choices, "many") == 100
+    assert search(size="few").choice("size", choices, "many") == 1
     with pytest.raises(
         InvalidOptionError,
         match=r"^option planner\.size: expected few or many, got 'all'; "
         r"correct the value$",
     ):
-        read_choice(options(size="all"), "planner", "size", choices, "few")
+        search(size="all").choice("size", choices, "few")
 
 
 @pytest.mark.parametrize(

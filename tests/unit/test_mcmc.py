@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from baselines import mcmc
 from baselines.mcmc import McmcSolver, State, Walk
+from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.errors import InvalidOptionError
 from nest.ir import Activations, Problem, Strategy
@@ -24,6 +25,10 @@ from tests.planners import chain_of
 
 DP2, TP2 = Strategy(dp=2), Strategy(tp=2)
 ONE = Strategy()
+
+
+def walk_of(problem: Problem) -> Walk:
+    return Walk(CostModel(problem))
 
 
 def state(walk: Walk, replicas: int, micro_batch: int, *stages) -> State:
@@ -53,7 +58,7 @@ def test_stages_run_one_after_another() -> None:
     The shared score lets the stages overlap, the walk does not see that.
     """
     problem = chain_of(global_batch=4)
-    walk = Walk(problem)
+    walk = walk_of(problem)
     assert walk.value(state(walk, 1, 1, (2, ONE))) == 4 * 60
     two = state(walk, 1, 1, (1, ONE), (1, ONE))
     assert walk.value(two) == 4 * (60 + 220)
@@ -66,7 +71,7 @@ def test_sync_comes_last() -> None:
     ``2 (10 + 8/2)`` ns for every layer.
     """
     problem = chain_of(global_batch=4, micro_batches=(2,))
-    walk = Walk(problem)
+    walk = walk_of(problem)
     assert walk.value(state(walk, 1, 2, (2, DP2))) == 2 * 60 + 2 * 28
     # Two stages: the longer sync counts.
     two = state(walk, 1, 2, (1, DP2), (1, DP2))
@@ -76,7 +81,7 @@ def test_sync_comes_last() -> None:
 def test_strategy_change_inside_a_stage() -> None:
     """From dp 2 to tp 2: 2 * 100 bytes, forward whole, backward halved."""
     problem = chain_of(global_batch=2, micro_batches=(2,), granularity="layer")
-    walk = Walk(problem)
+    walk = walk_of(problem)
     mixed = state(walk, 1, 2, (2, DP2))._replace(layers=(DP2, TP2))
     assert walk.value(mixed) == 30 + 30 + (10 + 200) + (10 + 100) + 28
 
@@ -87,7 +92,7 @@ def test_strategy_change_inside_a_stage() -> None:
 def test_a_millisecond_per_megabyte(memory: int, lacking: int) -> None:
     """Two layers of 64 bytes: what lacks costs 1 ns per byte and device."""
     problem = chain_of(global_batch=4, memory_bytes=memory)
-    walk = Walk(problem)
+    walk = walk_of(problem)
     assert walk.value(state(walk, 1, 1, (2, ONE))) == 240 + lacking
     # Two replicas, half the micro-batches, twice the devices, and a sync.
     two = walk.value(state(walk, 2, 1, (2, ONE)))
@@ -96,7 +101,7 @@ def test_a_millisecond_per_megabyte(memory: int, lacking: int) -> None:
 
 def test_penalty_in_other_quanta() -> None:
     problem = chain_of(global_batch=4, memory_bytes=100, quantum_ps=500)
-    walk = Walk(problem)
+    walk = walk_of(problem)
     assert walk.value(state(walk, 1, 1, (2, ONE))) == 2 * (240 + 28)
 
 
@@ -104,7 +109,7 @@ def test_activations_of_one_micro_batch() -> None:
     """Two stages keep 2 and 1 under 1F1B; the walk counts one each."""
     table = (make_cost(10, 20, weight_bytes=8, kept_bytes=36),)
     problem = chain_of(table=table, global_batch=4, memory_bytes=100)
-    walk = Walk(problem)
+    walk = walk_of(problem)
     two = state(walk, 1, 1, (1, ONE), (1, ONE))
     assert walk.value(two) == 4 * (60 + 220)
     assert not score(problem, walk.plan(two)).feasible
@@ -115,17 +120,17 @@ def test_activations_of_one_micro_batch() -> None:
 
 def test_starts_with_data_parallelism() -> None:
     """All devices, the fewest micro-batches, and then few replicas."""
-    walk = Walk(chain_of(global_batch=8, micro_batches=(1, 2)))
+    walk = walk_of(chain_of(global_batch=8, micro_batches=(1, 2)))
     start = walk.start(random.Random(0))
     assert start == state(walk, 4, 2, (2, ONE))
     one = (make_cost(10, 20, samples=1),)
-    walk = Walk(chain_of(table=one, global_batch=8, micro_batches=(1, 2)))
+    walk = walk_of(chain_of(table=one, global_batch=8, micro_batches=(1, 2)))
     start = walk.start(random.Random(0))
     assert start == state(walk, 2, 2, (2, DP2))
 
 
 def test_starts_with_the_fewest_stages_that_the_job_allows() -> None:
-    walk = Walk(chain_of(3, global_batch=8, pipeline_parallel=(2, 3)))
+    walk = walk_of(chain_of(3, global_batch=8, pipeline_parallel=(2, 3)))
     start = walk.start(random.Random(0))
     assert start == state(walk, 2, 1, (2, ONE), (1, ONE))
 
@@ -135,7 +140,7 @@ def test_starts_anywhere_if_data_parallelism_has_no_cost() -> None:
     problem = make_problem(
         {"a": make_cost(10, 20), "b": make_cost(10, 20, tp=2)}, devices=3
     )
-    walk = Walk(problem)
+    walk = walk_of(problem)
     assert walk.start(random.Random(0)) == State(
         walk.cases[0], (1, 2), (ONE, TP2)
     )
@@ -166,9 +171,11 @@ def test_no_zero_no_recomputation() -> None:
         "micro_batches": (2,),
         "global_batch": 2,
     }
-    walk = Walk(chain_of(zero=(0, 1, 3), recompute=("none", "full"), **fields))
+    walk = walk_of(
+        chain_of(zero=(0, 1, 3), recompute=("none", "full"), **fields)
+    )
     assert set(walk.pool(walk.cases[0])) == {ONE, DP2}
-    walk = Walk(chain_of(zero=(1, 3), recompute=("full",), **fields))
+    walk = walk_of(chain_of(zero=(1, 3), recompute=("full",), **fields))
     assert set(walk.pool(walk.cases[0])) == {
         Strategy(zero=1, recompute="full"),
         Strategy(dp=2, zero=1, recompute="full"),
@@ -217,7 +224,7 @@ def test_heavy_edges_are_propagated_along() -> None:
         edges=(("a", "b", 0), ("b", "c", 300)),
         devices=4,
     )
-    walk = Walk(problem)
+    walk = walk_of(problem)
     current = state(walk, 1, 1, (1, ONE), (1, ONE), (1, ONE))
     seen = {walk._propagate(random.Random(i), current) for i in range(300)}
     # Layer a may copy itself to b, as its only neighbour, never b to a.
@@ -236,7 +243,7 @@ def test_proposals_are_plans(granularity: Any) -> None:
         micro_batches=(1, 2),
         granularity=granularity,
     )
-    walk = Walk(problem)
+    walk = walk_of(problem)
     draw = random.Random(5)
     current = walk.start(draw)
     assert current is not None
@@ -257,14 +264,14 @@ def test_proposals_are_plans(granularity: Any) -> None:
     mixed = any(
         len(set(new.layers[start:stop])) > 1
         for new in seen
-        for start, stop in new.ranges
+        for start, stop in new.stages
     )
     assert mixed == (granularity == "layer")
 
 
 def test_new_batches_keep_the_data_ranks() -> None:
     """dp 2 on 2 replicas is dp 1 on 4; on one dp 2 is all there is."""
-    walk = Walk(chain_of(global_batch=8, micro_batches=(1, 2), devices=4))
+    walk = walk_of(chain_of(global_batch=8, micro_batches=(1, 2), devices=4))
     current = state(walk, 2, 2, (2, DP2))
     seen = {
         (new.case.replicas, new.case.micro_batch): new.layers[0]
@@ -290,7 +297,7 @@ class Script:
     values_ms: ClassVar[list[float]] = []
     current: ClassVar[list[int]] = []
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, model: CostModel) -> None:
         self.number = 0
 
     def start(self, draw: object) -> int:
@@ -392,7 +399,7 @@ def test_finds_the_best_of_its_own_objective() -> None:
             micro_batches=(1, 2),
             granularity=("stage", "layer")[seed % 2],
         )
-        walk = Walk(problem)
+        walk = walk_of(problem)
         values = [
             walk.value(new)
             for case in walk.cases
@@ -416,7 +423,7 @@ def test_reports_and_answer() -> None:
     assert reports[0].message == "data parallel"
     assert reports[-1].plan == output.plan
     assert all(report.claimed_quanta is None for report in reports)
-    walk = Walk(problem)
+    walk = walk_of(problem)
     start = walk.start(random.Random(0))
     assert start is not None
     assert reports[0].plan == walk.plan(start)
@@ -457,7 +464,7 @@ def test_levels_of_the_moves() -> None:
     """Two stages on pairs: 100 ns and 10 ns per byte between the pairs."""
     pairs = make_levels((2, 10.0, 1e9), (2, 100.0, 1e8))
     problem = chain_of(global_batch=1, topology=pairs)
-    walk = Walk(problem)
+    walk = walk_of(problem)
     near = state(walk, 1, 1, (1, ONE), (1, ONE))
     assert walk.value(near) == 60 + 2 * 110
     far = state(walk, 1, 1, (1, TP2), (1, TP2))

@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from baselines.megatron import MegatronSolver, Rules, Setup
+from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.ir import (
     Activations,
@@ -166,10 +167,11 @@ def test_single_layers_at_the_ends_come_on_top() -> None:
     problem = make(
         "ebbbbbbo", b=costs(tps=(1,)), e=costs(tps=(1,)), o=costs(tps=(1,))
     )
-    assert Rules(problem).split(3) == [(0, 3), (3, 5), (5, 8)]
-    assert Rules(problem).split(4) == [(0, 3), (3, 5), (5, 6), (6, 8)]
+    rules = Rules(CostModel(problem))
+    assert rules.split(3) == [(0, 3), (3, 5), (5, 8)]
+    assert rules.split(4) == [(0, 3), (3, 5), (5, 6), (6, 8)]
     # More stages than blocks: the ends have to do.
-    assert Rules(problem).split(7)[:2] == [(0, 2), (2, 3)]
+    assert rules.split(7)[:2] == [(0, 2), (2, 3)]
 
 
 def test_plan_is_an_even_split() -> None:
@@ -285,7 +287,7 @@ def test_estimate_of_the_memory(schedule: str, expected: int) -> None:
     problem = make(
         b=costs(kept=50), global_batch=8, replicas=(1,), schedule=schedule
     )
-    rules = Rules(problem)
+    rules = Rules(CostModel(problem))
     (setup,) = (s for s in rules.data_parallel(1, 2) if s.case.replicas == 1)
     assert isinstance(setup, Setup)
     assert rules.memory_bytes(setup, 2) == expected

@@ -146,7 +146,7 @@ def test_quick_look_at_the_memory(schedule: str) -> None:
         schedule=schedule,
         replicas=(1,),
     )
-    room = Room(problem, CostModel(problem))
+    room = Room(CostModel(problem))
     (case,) = batch_splits(problem)
     verdicts = []
     for stops in ((3,), (1, 3), (2, 3), (1, 2, 3)):

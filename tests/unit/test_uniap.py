@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from baselines.common import Search
 from baselines.uniap import (
     Builder,
     Pair,
@@ -22,6 +23,7 @@ from baselines.uniap import (
     group_layers,
     optimise,
 )
+from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.cost.space import BatchSplit
 from nest.ir import Activations, Graph, Layer, Problem, Strategy
@@ -31,6 +33,7 @@ from nest.solvers.base import (
     Progress,
     SolveOptions,
     Status,
+    ignore_progress,
 )
 from tests import planners
 from tests.builders import make_cost, make_plan, make_problem
@@ -173,9 +176,10 @@ def test_bound() -> None:
 
 
 def run(program: Program, cutoff: int | None = None, **options: Any) -> Any:
-    return optimise(
-        program, cutoff, SolveOptions(**options), 20, Deadline(None)
+    search = Search(
+        "uniap", chain_of(), SolveOptions(**options), ignore_progress
     )
+    return optimise(program, cutoff, search, 20)
 
 
 @pytest.mark.parametrize("alike", [False, True])
@@ -206,9 +210,7 @@ def test_program_against_enumeration(alike: bool) -> None:
 
 
 def test_program_stops_in_time() -> None:
-    found, finished = optimise(
-        by_hand(), None, SolveOptions(), 20, Deadline(1e-9)
-    )
+    found, finished = run(by_hand(), time_limit_s=1e-9)
     assert found is None
     assert not finished
 
@@ -226,7 +228,7 @@ def test_numbers_of_a_pair() -> None:
     problem = chain_of(
         3, global_batch=4, micro_batches=(2,), zero=(0, 3), replicas=(1,)
     )
-    builder = Builder(problem, 48)
+    builder = Builder(CostModel(problem), 48)
     program = builder.program(pair_of(builder, 1, 2, 2))
     by_strategy = {s: i for i, s in enumerate(program.choices)}
     assert set(by_strategy) == {DP2, TP2, FSDP}
@@ -254,7 +256,7 @@ def test_numbers_of_a_pair() -> None:
 
 def test_micro_batches_in_flight_under_gpipe() -> None:
     problem = chain_of(3, global_batch=4, schedule="gpipe", replicas=(1,))
-    builder = Builder(problem, 48)
+    builder = Builder(CostModel(problem), 48)
     program = builder.program(builder.pairs()[0])
     assert program.in_flight == [4] * program.pair.num_stages
 
@@ -268,7 +270,7 @@ def test_outer_loop() -> None:
             pair.case.micro_batch,
             pair.devices,
         )
-        for pair in Builder(problem, 48).pairs()
+        for pair in Builder(CostModel(problem), 48).pairs()
     }
     assert found == {
         (8, 2): (1, 1, 2),  # tp 2
@@ -285,9 +287,10 @@ def test_outer_loop() -> None:
 def test_idle_devices_only_if_there_is_no_other_way() -> None:
     """Three devices, and stages of one or two: three stages of one."""
     problem = chain_of(4, devices=3, global_batch=2)
-    assert {p.num_stages for p in Builder(problem, 48).pairs()} == {3}
+    pairs = Builder(CostModel(problem), 48).pairs()
+    assert {p.num_stages for p in pairs} == {3}
     problem = chain_of(2, devices=3, global_batch=2)
-    pairs = Builder(problem, 48).pairs()
+    pairs = Builder(CostModel(problem), 48).pairs()
     assert {(p.num_stages, p.devices) for p in pairs} == {
         (1, 2),
         (2, 1),
@@ -388,7 +391,7 @@ def test_planner_against_enumeration(seed: int) -> None:
         zero=(0, 3),
         granularity=("stage", "layer")[seed % 2],
     )
-    builder = Builder(problem, 48)
+    builder = Builder(CostModel(problem), 48)
     values = [
         value
         for pair in builder.pairs()
@@ -466,7 +469,7 @@ def test_time_limit_keeps_the_best_plan(
 
     def last(*arguments: Any) -> Any:
         nonlocal passed
-        found = optimise(*arguments[:4], Deadline(None))
+        found = optimise(*arguments)
         passed = True
         return found
 
