@@ -84,7 +84,7 @@ class BruteSolver:
         UnsupportedProblemError
             If there are more plans than ``max_plans``.
         InvalidOptionError
-            If an option is unknown or no positive integer.
+            If ``max_plans`` is no positive integer.
         InvalidPlanError
             If the warm start does not fit.
         """
@@ -141,11 +141,6 @@ class BruteSolver:
 
 
 def _max_plans(options: SolveOptions) -> int:
-    for key in options.extra:
-        if key not in BruteSolver.capabilities.options:
-            raise InvalidOptionError(
-                f"brute: expected option max_plans, got {key!r}; remove it"
-            )
     text = options.extra.get("max_plans", str(MAX_PLANS))
     try:
         value = int(text)
@@ -474,25 +469,16 @@ class PlanSpace:
             yield from [()] if ended else []
             return
         for layers, ways, after in self._following(choice, state):
-            for chosen in product(*ways.options):
-                self._tick()
-                stage = self._stage(layers, chosen)
-                for rest in self._plans(choice, after):
-                    yield (stage, *rest)
-
-    def _stage(self, layers: int, chosen: tuple[Strategy, ...]) -> Stage:
-        """Return a stage; layers that all agree share one strategy."""
-        alike = len(set(chosen)) == 1
-        return Stage(
-            layers=tuple(
+            ids = [
                 layer.id
                 for position, layer in enumerate(self.problem.graph.layers)
                 if layers >> position & 1
-            ),
-            devices=chosen[0].devices,
-            strategy=chosen[0] if alike else None,
-            strategies=None if alike else chosen,
-        )
+            ]
+            for chosen in product(*ways.options):
+                self._tick()
+                stage = Stage.of(ids, chosen)
+                for rest in self._plans(choice, after):
+                    yield (stage, *rest)
 
 
 class _TooMany(Exception):

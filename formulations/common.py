@@ -193,6 +193,22 @@ class SubProblem:
         return text if self.strategy is None else f"{text} {self.strategy}"
 
 
+class Start(NamedTuple):
+    """A known plan in the terms of a sub-problem: what an engine is hinted.
+
+    Attributes
+    ----------
+    slot_of, strategy_of
+        Slot and strategy of each layer.
+    places
+        Offset and devices of each slot.
+    """
+
+    slot_of: dict[int, int]
+    strategy_of: dict[int, Strategy]
+    places: dict[int, tuple[int, int]]
+
+
 class Place(NamedTuple):
     """A place, and strategies that layers choose from there.
 
@@ -716,6 +732,26 @@ class Instance:
             )
             self._receives[key] = Receive(tuple(rows[i] for i in kept))
         return self._receives[key]
+
+
+class Task(NamedTuple):
+    """What an engine is asked: the best plan of one sub-problem.
+
+    Attributes
+    ----------
+    instance, sub_problem, slots
+        What to search, and its constants.
+    cutoff
+        No plan with a step time above is of use; ``None`` takes any.
+    start
+        A plan to start from, if one is known.
+    """
+
+    instance: Instance
+    sub_problem: SubProblem
+    slots: dict[int, Slot]
+    cutoff: int | None = None
+    start: Start | None = None
 
 
 def _layout(strategy: Strategy) -> Strategy:

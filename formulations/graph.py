@@ -55,6 +55,8 @@ class GraphFacts:
     """
 
     def __init__(self, model: CostModel) -> None:
+        import networkx
+
         graph = model.problem.graph
         self.num_layers = len(graph.layers)
         self.order = graph.topological_order()
@@ -66,10 +68,15 @@ class GraphFacts:
             tuple(i for i, k in enumerate(self.kind_of) if k == kind)
             for kind in range(len(kinds))
         )
-        up, down = self._closures()
-        self.num_ancestors = [mask.bit_count() for mask in up]
-        self.num_descendants = [mask.bit_count() for mask in down]
-        self.connected = self._is_connected()
+        whole = networkx.DiGraph([edge[:2] for edge in self.edges])
+        whole.add_nodes_from(range(self.num_layers))
+        up = [networkx.ancestors(whole, i) for i in range(self.num_layers)]
+        down = [networkx.descendants(whole, i) for i in range(self.num_layers)]
+        self.num_ancestors = list(map(len, up))
+        self.num_descendants = list(map(len, down))
+        tensors = networkx.Graph([(u, v) for u, v, size in self.edges if size])
+        tensors.add_nodes_from(whole)
+        self.connected = networkx.is_connected(tensors)
         self.sizes = tuple(sorted({size for _, _, size in self.edges} - {0}))
         self.edge_sizes = {
             e: self.sizes.index(size)
@@ -77,40 +84,17 @@ class GraphFacts:
             if size
         }
         self.increments = tuple(self._increments(model))
-        every = (1 << self.num_layers) - 1
         self.passing = tuple(
             i
             for i, step in enumerate(self.increments)
             if any(
-                every
-                & ~(up[step.producer] | 1 << step.producer)
-                & ~(down[consumer] | 1 << consumer)
+                whole.nodes
+                - up[step.producer]
+                - down[consumer]
+                - {step.producer, consumer}
                 for consumer in step.consumers
             )
         )
-
-    def _closures(self) -> tuple[list[int], list[int]]:
-        """Return the ancestors and descendants of each layer, as masks."""
-        up = [0] * self.num_layers
-        down = [0] * self.num_layers
-        position = {layer: i for i, layer in enumerate(self.order)}
-        edges = sorted(self.edges, key=lambda edge: position[edge[1]])
-        for source, target, _ in edges:
-            up[target] |= up[source] | 1 << source
-        edges = sorted(self.edges, key=lambda edge: -position[edge[0]])
-        for source, target, _ in edges:
-            down[source] |= down[target] | 1 << target
-        return up, down
-
-    def _is_connected(self) -> bool:
-        parts = [1 << layer for layer in range(self.num_layers)]
-        for source, target, size in self.edges:
-            if size:
-                ends = 1 << source | 1 << target
-                joined = sum(part for part in parts if part & ends)
-                parts = [part for part in parts if not part & ends]
-                parts.append(joined)
-        return len(parts) == 1
 
     def _increments(self, model: CostModel) -> Iterator[Increment]:
         index = {size: i for i, size in enumerate(self.sizes)}

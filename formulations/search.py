@@ -7,12 +7,13 @@ what has to be re-checked, is decided here.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
+from typing import ClassVar
 
-from formulations.common import Instance, Slot, SubProblem
+from formulations.common import Instance, Start, SubProblem, Task
 from formulations.nest_artifact import ArtifactInstance
 from nest.cost.model import CostModel
 from nest.cost.schedules import SCHEDULES
@@ -21,6 +22,7 @@ from nest.errors import InvalidPlanError, SolverError
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import (
+    Capabilities,
     Deadline,
     Limit,
     OutOfTimeError,
@@ -29,27 +31,9 @@ from nest.solvers.base import (
     SolveOptions,
     SolverOutput,
     Status,
+    ignore_progress,
 )
 from nest.solvers.warm_start import check_warm_start
-
-
-@dataclass(frozen=True)
-class Start:
-    """A known plan in the terms of a sub-problem: what an engine is hinted.
-
-    Attributes
-    ----------
-    slot_of
-        Slot of each layer.
-    strategy_of
-        Strategy of each layer.
-    places
-        Offset and devices of each slot.
-    """
-
-    slot_of: tuple[int, ...]
-    strategy_of: tuple[Strategy, ...]
-    places: Mapping[int, tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -75,240 +59,224 @@ class Answer:
     bound: int | None = None
 
 
-class Engine(Protocol):
-    """Solves sub-problems."""
-
-    tolerance: float
-
-    def solve(
-        self,
-        instance: Instance,
-        sub_problem: SubProblem,
-        slots: dict[int, Slot],
-        cutoff: int | None,
-        start: Start | None,
-    ) -> Answer:
-        """Find the best plan with a step time of at most ``cutoff``.
-
-        Raises
-        ------
-        OutOfTimeError
-            If the instance's deadline passes before the engine runs.
-        """
-
+#: Finds the best plan of a task with a step time of at most its cutoff.
+#: Raises ``OutOfTimeError`` if the deadline passes before an engine runs.
+Engine = Callable[[Task], Answer]
 
 #: How problems are taken apart, by the rules that are formulated.
 INSTANCES = {"standard": Instance, "nest-artifact": ArtifactInstance}
 
 
-def why_unsupported(problem: Problem) -> str | None:
-    """Return why no formulation covers the problem, or ``None``."""
-    name = CostModel(problem).rules.name
-    if name not in INSTANCES:
-        return (
-            f"preset {name!r}: its rules are not formulated here; use solver "
-            f"dp, or brute for small problems"
-        )
-    schedule = SCHEDULES[problem.job.schedule]
-    if {sum(schedule.paces(1, 0)), sum(schedule.paces(0, 1))} != {1}:
-        return (
-            f"schedule {schedule.name!r}: paces that add up to more or less "
-            f"than the load are not formulated here; use solver dp, or brute "
-            f"for small problems"
-        )
-    return None
+class Formulation(ABC):
+    """A solver that asks an engine about one sub-problem after the other.
 
-
-def search(
-    name: str,
-    problem: Problem,
-    engine: Engine,
-    options: SolveOptions,
-    report: Report,
-    deadline: Deadline,
-) -> SolverOutput:
-    """Solve all sub-problems, most promising first, and combine the proofs.
-
-    Raises
-    ------
-    InvalidPlanError
-        If the warm start does not fit.
-    SolverError
-        If an engine's plan is not what the engine says it is.
+    The precision of its capabilities is what is put down to floats.
     """
-    model = CostModel(problem)
-    instance = INSTANCES[model.rules.name](problem, model, deadline)
-    best: Plan | None = None
-    best_quanta: int | None = None
-    if options.warm_start is not None:
-        best = options.warm_start
-        best_quanta = check_warm_start(problem, best, model)
-        report(Progress(plan=best, claimed_quanta=best_quanta))
 
-    todo: list[SubProblem] = []
-    unfinished: list[int] = []
-    num_solved, limit = 0, None
-    try:
-        todo = instance.sub_problems()
-    except OutOfTimeError:
-        unfinished.append(0)
-        limit = Limit.TIME
-    num_sub_problems = len(todo)
-    reported = None
+    name: ClassVar[str]
+    capabilities: ClassVar[Capabilities]
 
-    def proven() -> int | None:
-        """Return the best bound so far."""
-        bounds = [*unfinished, *(p.bound for p in todo[:1])]
-        if best_quanta is not None:
-            bounds.append(
-                best_quanta - math.floor(best_quanta * engine.tolerance)
+    @abstractmethod
+    def engine(self, options: SolveOptions) -> Engine:
+        """Return what solves sub-problems.
+
+        Raises
+        ------
+        InvalidOptionError
+            If an option is out of range.
+        """
+
+    def unsupported(self, problem: Problem) -> str | None:
+        """Return why this problem cannot be searched, or ``None``."""
+        name = CostModel(problem).rules.name
+        if name not in INSTANCES:
+            return (
+                f"preset {name!r}: its rules are not formulated here; use "
+                f"solver dp, or brute for small problems"
             )
-        return min(bounds, default=None)
+        schedule = SCHEDULES[problem.job.schedule]
+        if {sum(schedule.paces(1, 0)), sum(schedule.paces(0, 1))} != {1}:
+            return (
+                f"schedule {schedule.name!r}: paces that add up to more or "
+                f"less than the load are not formulated here; use solver dp, "
+                f"or brute for small problems"
+            )
+        return None
 
-    while todo:
-        sub_problem = todo[0]
-        if best_quanta is not None and sub_problem.bound >= best_quanta:
-            break
-        if options.reached(best_quanta, min([sub_problem.bound, *unfinished])):
-            break
-        cutoff = None
-        if best_quanta is not None:
-            # What is better by less than the gap is of no interest.
-            allowed = math.floor(Fraction(options.gap) * best_quanta)
-            cutoff = best_quanta - 1 - allowed
+    def solve(
+        self,
+        problem: Problem,
+        options: SolveOptions,
+        report: Report = ignore_progress,
+    ) -> SolverOutput:
+        """Solve all sub-problems, most promising first; combine the proofs.
+
+        Raises
+        ------
+        InvalidOptionError
+            If an option is out of range.
+        InvalidPlanError
+            If the warm start does not fit.
+        InvalidProblemError
+            If times are too long for the engine.
+        SolverError
+            If the engine fails, or its plan is not what it says.
+        """
+        deadline = Deadline(options.time_limit_s)
+        engine = self.engine(options)
+        model = CostModel(problem)
+        instance = INSTANCES[model.rules.name](problem, model, deadline)
+        best: Plan | None = None
+        best_quanta: int | None = None
+        if options.warm_start is not None:
+            best = options.warm_start
+            best_quanta = check_warm_start(problem, best, model)
+            report(Progress(plan=best, claimed_quanta=best_quanta))
+
+        todo: list[SubProblem] = []
+        unfinished: list[int] = []
+        num_solved, limit = 0, None
         try:
-            slots = instance.slots(sub_problem)
-            answer = Answer(finished=True)
-            if slots is not None:
-                answer = engine.solve(
-                    instance,
-                    sub_problem,
-                    slots,
-                    cutoff,
-                    _start(problem, options.warm_start, sub_problem),
-                )
-                num_solved += 1
+            todo = instance.sub_problems()
         except OutOfTimeError:
+            unfinished.append(0)
             limit = Limit.TIME
-            break
-        del todo[0]
-        if not answer.finished:
-            limit = Limit.TIME
-            unfinished.append(max(sub_problem.bound, answer.bound or 0))
-        elif options.gap and cutoff is not None and answer.plan is None:
-            refuted = cutoff + 1 - math.floor(cutoff * engine.tolerance)
-            unfinished.append(max(sub_problem.bound, refuted))
-        plan = None
-        if answer.plan is not None:
-            quanta = _check_plan(
-                name, sub_problem, answer, problem, model, engine
-            )
-            if best_quanta is None or quanta < best_quanta:
-                best = plan = answer.plan
-                best_quanta = quanta
-        bound = proven()
-        if plan is not None or bound != reported:
-            claimed = best_quanta if plan is not None else None
-            report(Progress(plan, claimed, bound))
-            reported = bound
+        num_sub_problems = len(todo)
+        reported = None
 
-    unfinished += [sub_problem.bound for sub_problem in todo]
-    # A bound that reaches the incumbent settles its sub-problem.
-    if best_quanta is not None:
-        unfinished = [bound for bound in unfinished if bound < best_quanta]
-    status, detail = Status.OPTIMAL, ""
-    if not unfinished:
-        limit = None
-    if unfinished:
-        status = Status.FEASIBLE
-        if best is None:
-            status = Status.NO_SOLUTION
-        detail = "the sub-problems (R, B, S) could not be listed in time"
-        if num_sub_problems:
-            detail = (
-                f"{len(unfinished)} of {num_sub_problems} sub-problems "
-                f"(R, B, S) are open"
+        def proven() -> int | None:
+            """Return the best bound so far."""
+            bounds = [*unfinished, *(p.bound for p in todo[:1])]
+            if best_quanta is not None:
+                bounds.append(self.capabilities.proves(best_quanta))
+            return min(bounds, default=None)
+
+        while todo:
+            sub_problem = todo[0]
+            if best_quanta is not None and sub_problem.bound >= best_quanta:
+                break
+            if options.reached(
+                best_quanta, min([sub_problem.bound, *unfinished])
+            ):
+                break
+            cutoff = None
+            if best_quanta is not None:
+                # What is better by less than the gap is of no interest.
+                allowed = math.floor(Fraction(options.gap) * best_quanta)
+                cutoff = best_quanta - 1 - allowed
+            try:
+                slots = instance.slots(sub_problem)
+                answer = Answer(finished=True)
+                if slots is not None:
+                    start = _start(problem, options.warm_start, sub_problem)
+                    task = Task(instance, sub_problem, slots, cutoff, start)
+                    answer = engine(task)
+                    num_solved += 1
+            except OutOfTimeError:
+                limit = Limit.TIME
+                break
+            del todo[0]
+            if not answer.finished:
+                limit = Limit.TIME
+                unfinished.append(max(sub_problem.bound, answer.bound or 0))
+            elif options.gap and cutoff is not None and answer.plan is None:
+                refuted = self.capabilities.proves(cutoff) + 1
+                unfinished.append(max(sub_problem.bound, refuted))
+            plan = None
+            if answer.plan is not None:
+                quanta = self._check(task, answer)
+                if best_quanta is None or quanta < best_quanta:
+                    best = plan = answer.plan
+                    best_quanta = quanta
+            bound = proven()
+            if plan is not None or bound != reported:
+                claimed = best_quanta if plan is not None else None
+                report(Progress(plan, claimed, bound))
+                reported = bound
+
+        unfinished += [sub_problem.bound for sub_problem in todo]
+        # A bound that reaches the incumbent settles its sub-problem.
+        if best_quanta is not None:
+            unfinished = [bound for bound in unfinished if bound < best_quanta]
+        status, detail = Status.OPTIMAL, ""
+        if not unfinished:
+            limit = None
+        if unfinished:
+            status = Status.FEASIBLE
+            if best is None:
+                status = Status.NO_SOLUTION
+            detail = "the sub-problems (R, B, S) could not be listed in time"
+            if num_sub_problems:
+                detail = (
+                    f"{len(unfinished)} of {num_sub_problems} sub-problems "
+                    f"(R, B, S) are open"
+                )
+        elif best is None:
+            status = Status.INFEASIBLE
+            detail = "no plan fits the devices' memory and the counting rules"
+        return SolverOutput(
+            status=status,
+            plan=best,
+            claimed_quanta=best_quanta,
+            lower_bound_quanta=proven(),
+            limit=limit,
+            detail=detail,
+            extra={
+                "num_sub_problems": num_sub_problems,
+                "num_solved": num_solved,
+            },
+        )
+
+    def _check(self, task: Task, answer: Answer) -> int:
+        """Return the shared score of an engine's plan, which it must match."""
+        assert answer.plan is not None
+        where = f"{self.name}: {task.sub_problem}"
+        instance = task.instance
+        try:
+            verdict = score(instance.problem, answer.plan, instance.model)
+        except InvalidPlanError as error:
+            raise SolverError(f"{where}: {error}") from error
+        if not verdict.feasible:
+            raise SolverError(f"{where}: {verdict.violations[0]}")
+        claimed, quanta = answer.claimed_quanta, verdict.step_quanta
+        slack = self.capabilities.precision * max(quanta, 1)
+        # Only at an optimum are the terms of the model as small as can be.
+        if (
+            claimed is None
+            or claimed < quanta - slack
+            or (answer.finished and claimed > quanta + slack)
+        ):
+            raise SolverError(
+                f"{where}: expected the model's step time to be that of its "
+                f"plan, {quanta} quanta, got {claimed}"
             )
-    elif best is None:
-        status = Status.INFEASIBLE
-        detail = "no plan fits the devices' memory and the counting rules"
-    return SolverOutput(
-        status=status,
-        plan=best,
-        claimed_quanta=best_quanta,
-        lower_bound_quanta=proven(),
-        limit=limit,
-        detail=detail,
-        extra={"num_sub_problems": num_sub_problems, "num_solved": num_solved},
-    )
+        return quanta
 
 
 def make_plan(
     name: str,
-    instance: Instance,
-    sub_problem: SubProblem,
+    task: Task,
     slot_of: Mapping[int, int],
     strategy_of: Mapping[int, Strategy],
 ) -> Plan:
     """Return the plan given by the slot and the strategy of each layer."""
+    instance, sub_problem = task.instance, task.sub_problem
+    layers = instance.problem.graph.layers
+    inside: dict[int, list[int]] = {}
+    for i in instance.graph.order:
+        inside.setdefault(slot_of[i], []).append(i)
     return Plan(
         replicas=sub_problem.split.replicas,
         micro_batch=sub_problem.split.micro_batch,
         stages=tuple(
-            _make_stage(
-                instance,
-                [i for i in instance.graph.order if slot_of[i] == number],
-                strategy_of,
+            Stage.of(
+                [layers[i].id for i in inside[number]],
+                [strategy_of[i] for i in inside[number]],
             )
             for number in range(sub_problem.num_stages, 0, -1)
         ),
         solver=name,
     )
-
-
-def _make_stage(
-    instance: Instance, layers: list[int], strategy_of: Mapping[int, Strategy]
-) -> Stage:
-    """Return a stage; layers that all agree share one strategy."""
-    chosen = tuple(strategy_of[layer] for layer in layers)
-    alike = len(set(chosen)) == 1
-    return Stage(
-        layers=tuple(instance.problem.graph.layers[i].id for i in layers),
-        devices=chosen[0].devices,
-        strategy=chosen[0] if alike else None,
-        strategies=None if alike else chosen,
-    )
-
-
-def _check_plan(
-    name: str,
-    sub_problem: SubProblem,
-    answer: Answer,
-    problem: Problem,
-    model: CostModel,
-    engine: Engine,
-) -> int:
-    """Return the shared score of an engine's plan, which it must match."""
-    assert answer.plan is not None
-    try:
-        verdict = score(problem, answer.plan, model)
-    except InvalidPlanError as error:
-        raise SolverError(f"{name}: {sub_problem}: {error}") from error
-    if not verdict.feasible:
-        raise SolverError(f"{name}: {sub_problem}: {verdict.violations[0]}")
-    claimed, quanta = answer.claimed_quanta, verdict.step_quanta
-    slack = engine.tolerance * max(quanta, 1)
-    # Only at an optimum are the terms of the model as small as they can be.
-    if (
-        claimed is None
-        or claimed < quanta - slack
-        or (answer.finished and claimed > quanta + slack)
-    ):
-        raise SolverError(
-            f"{name}: {sub_problem}: expected the model's step time to be "
-            f"that of its plan, {quanta} quanta, got {claimed}"
-        )
-    return quanta
 
 
 def _start(
@@ -323,25 +291,18 @@ def _start(
     ):
         return None
     index = problem.graph.index
-    slots: dict[int, int] = {}
-    strategy_of: dict[int, Strategy] = {}
-    places: dict[int, tuple[int, int]] = {}
+    start = Start({}, {}, {})
     offset = 0
     for position, stage in enumerate(plan.stages):
         number = sub_problem.num_stages - position
         for layer, strategy in zip(
             stage.layers, stage.layer_strategies, strict=True
         ):
-            slots[index[str(layer)]] = number
-            strategy_of[index[str(layer)]] = strategy
-        places[number] = (offset, stage.devices)
+            start.slot_of[index[str(layer)]] = number
+            start.strategy_of[index[str(layer)]] = strategy
+        start.places[number] = (offset, stage.devices)
         offset += stage.devices
-    if sub_problem.strategy is not None and any(
-        strategy != sub_problem.strategy for strategy in strategy_of.values()
-    ):
+    shared = sub_problem.strategy
+    if shared is not None and {*start.strategy_of.values()} != {shared}:
         return None
-    return Start(
-        tuple(slots[layer] for layer in range(len(index))),
-        tuple(strategy_of[layer] for layer in range(len(index))),
-        places,
-    )
+    return start

@@ -9,14 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
-from formulations.common import (
-    FORWARD,
-    SIDES,
-    Choice,
-    Instance,
-    Slot,
-    SubProblem,
-)
+from formulations.common import FORWARD, SIDES, Choice, Task
 
 #: Of the engine.
 Variable = Any
@@ -72,17 +65,9 @@ class Model(ABC):
         ``Y`` and ``T``.
     """
 
-    def __init__(
-        self,
-        instance: Instance,
-        sub_problem: SubProblem,
-        slots: dict[int, Slot],
-        cutoff: int | None,
-    ) -> None:
-        self.instance = instance
-        self.sub_problem = sub_problem
-        self.slots = slots
-        self.cutoff = cutoff
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.instance, self.sub_problem, self.slots, self.cutoff, _ = task
         self.y: Variables = {}
         self.w: Variables = {}
         self.x: Variables = {}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from formulations.common import Start
 from formulations.cpsat.variables import Model
-from formulations.search import Start, make_plan
+from formulations.search import make_plan
 from nest.ir.plan import Plan, Strategy
 
 if TYPE_CHECKING:
@@ -29,9 +30,7 @@ def decode(name: str, model: Model, solver: CpSolver) -> Plan:
             strategy = model.choices(kind, s, g)[h].strategy or shared[s]
             assert strategy is not None
             strategy_of[layer] = strategy
-    return make_plan(
-        name, model.instance, model.sub_problem, slot_of, strategy_of
-    )
+    return make_plan(name, model.task, slot_of, strategy_of)
 
 
 def add_hints(model: Model, start: Start) -> None:
@@ -39,7 +38,7 @@ def add_hints(model: Model, start: Start) -> None:
     for (layer, s), x in model.x.items():
         model.engine.add_hint(x, int(start.slot_of[layer] == s))
     strategies: dict[int, set[Strategy | None]] = {}
-    for layer, s in enumerate(start.slot_of):
+    for layer, s in start.slot_of.items():
         strategies.setdefault(s, {None}).add(start.strategy_of[layer])
     profiles = set()
     for (s, o), y in model.y.items():

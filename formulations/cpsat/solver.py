@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import ClassVar
 
-from formulations.common import Instance, Slot, SubProblem
+from formulations.common import Task
 from formulations.cpsat.constraints import add_constraints
 from formulations.cpsat.decode import add_hints, decode
 from formulations.cpsat.objective import set_objective
 from formulations.cpsat.variables import create
-from formulations.search import Answer, Start, search, why_unsupported
-from nest.errors import InvalidOptionError, SolverError
-from nest.ir.problem import Problem
-from nest.solvers.base import (
-    Capabilities,
-    Deadline,
-    Report,
-    SolveOptions,
-    SolverOutput,
-    ignore_progress,
-)
+from formulations.search import Answer, Engine, Formulation
+from nest.errors import SolverError
+from nest.solvers.base import Capabilities, SolveOptions
 
 
-class CpSatSolver:
+class CpSatSolver(Formulation):
     """One CP-SAT model per replicas, micro-batch and number of stages."""
 
     name: ClassVar[str] = "cpsat"
@@ -36,97 +29,55 @@ class CpSatSolver:
         searches=frozenset({"granularity"}),
     )
 
-    def unsupported(self, problem: Problem) -> str | None:
-        """Return why this problem cannot be searched, or ``None``."""
-        return why_unsupported(problem)
-
-    def solve(
-        self,
-        problem: Problem,
-        options: SolveOptions,
-        report: Report = ignore_progress,
-    ) -> SolverOutput:
-        """Search for the best plan.
-
-        Raises
-        ------
-        InvalidOptionError
-            If an option is given; there are none.
-        InvalidPlanError
-            If the warm start does not fit.
-        InvalidProblemError
-            If times are too long for 64-bit sums.
-        SolverError
-            If the engine fails.
-        """
-        deadline = Deadline(options.time_limit_s)
-        for key in options.extra:
-            raise InvalidOptionError(
-                f"cpsat: expected no options, got {key!r}; remove it"
-            )
-        engine = _CpSat(options)
-        return search(self.name, problem, engine, options, report, deadline)
+    def engine(self, options: SolveOptions) -> Engine:
+        """Return what solves sub-problems."""
+        return partial(_solve, options)
 
 
-class _CpSat:
-    """Answers sub-problems with CP-SAT."""
+def _solve(options: SolveOptions, task: Task) -> Answer:
+    """Find the best plan of a task with a step time within its cutoff."""
+    from ortools.sat.python import cp_model
 
-    tolerance = 0.0
+    model = create(task)
+    add_constraints(model)
+    set_objective(model)
+    if task.start is not None:
+        add_hints(model, task.start)
 
-    def __init__(self, options: SolveOptions) -> None:
-        self.options = options
+    solver = cp_model.CpSolver()
+    parameters = solver.parameters
+    parameters.num_workers = options.num_workers
+    parameters.random_seed = options.seed
+    parameters.relative_gap_limit = 0.0
+    parameters.absolute_gap_limit = 0.0
+    parameters.linearization_level = 2
+    remaining_s = task.instance.deadline.remaining_s
+    if remaining_s is not None:
+        parameters.max_time_in_seconds = remaining_s
+    status = solver.solve(model.engine)
 
-    def solve(
-        self,
-        instance: Instance,
-        sub_problem: SubProblem,
-        slots: dict[int, Slot],
-        cutoff: int | None,
-        start: Start | None,
-    ) -> Answer:
-        """Find the best plan with a step time of at most ``cutoff``."""
-        from ortools.sat.python import cp_model
-
-        model = create(instance, sub_problem, slots, cutoff)
-        add_constraints(model)
-        set_objective(model)
-        if start is not None:
-            add_hints(model, start)
-
-        solver = cp_model.CpSolver()
-        parameters = solver.parameters
-        parameters.num_workers = self.options.num_workers
-        parameters.random_seed = self.options.seed
-        parameters.relative_gap_limit = 0.0
-        parameters.absolute_gap_limit = 0.0
-        parameters.linearization_level = 2
-        remaining_s = instance.deadline.remaining_s
-        if remaining_s is not None:
-            parameters.max_time_in_seconds = remaining_s
-        status = solver.solve(model.engine)
-
-        finished = {
-            cp_model.OPTIMAL: True,
-            cp_model.INFEASIBLE: True,
-            cp_model.FEASIBLE: False,
-            cp_model.UNKNOWN: False,
-        }.get(status)
-        if finished is None or (not finished and remaining_s is None):
-            raise SolverError(
-                f"cpsat: {sub_problem}: expected a proof or a time-out, got "
-                f"status {solver.status_name(status)}: "
-                f"{solver.solution_info() or model.engine.validate()}"
-            )
-        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            return Answer(
-                finished=finished, bound=_floor(solver.best_objective_bound)
-            )
-        return Answer(
-            finished=finished,
-            plan=decode(CpSatSolver.name, model, solver),
-            claimed_quanta=solver.value(model.step),
-            bound=_floor(solver.best_objective_bound),
+    finished = {
+        cp_model.OPTIMAL: True,
+        cp_model.INFEASIBLE: True,
+        cp_model.FEASIBLE: False,
+        cp_model.UNKNOWN: False,
+    }.get(status)
+    if finished is None or (not finished and remaining_s is None):
+        raise SolverError(
+            f"cpsat: {task.sub_problem}: expected a proof or a time-out, got "
+            f"status {solver.status_name(status)}: "
+            f"{solver.solution_info() or model.engine.validate()}"
         )
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return Answer(
+            finished=finished, bound=_floor(solver.best_objective_bound)
+        )
+    return Answer(
+        finished=finished,
+        plan=decode(CpSatSolver.name, model, solver),
+        claimed_quanta=solver.value(model.step),
+        bound=_floor(solver.best_objective_bound),
+    )
 
 
 def _floor(bound: float) -> int:

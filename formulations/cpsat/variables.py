@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from formulations.common import Instance, Slot, SubProblem
+from formulations.common import Task
 from formulations.variables import Model as Base
 from formulations.variables import Variables
 from formulations.variables import create as create_shared
@@ -27,16 +27,10 @@ class Model(Base):
         takes choice ``h``.
     """
 
-    def __init__(
-        self,
-        instance: Instance,
-        sub_problem: SubProblem,
-        slots: dict[int, Slot],
-        cutoff: int | None,
-    ) -> None:
+    def __init__(self, task: Task) -> None:
         from ortools.sat.python.cp_model import CpModel
 
-        super().__init__(instance, sub_problem, slots, cutoff)
+        super().__init__(task)
         self.engine = CpModel()
         self.late: Variables = {}
         self.z: Variables = {}
@@ -58,12 +52,7 @@ def _name(name: tuple[object, ...]) -> str:
     return "_".join(map(str, name))
 
 
-def create(
-    instance: Instance,
-    sub_problem: SubProblem,
-    slots: dict[int, Slot],
-    cutoff: int | None,
-) -> Model:
+def create(task: Task) -> Model:
     """Return a model with all variables and no constraints.
 
     Raises
@@ -73,19 +62,16 @@ def create(
     OutOfTimeError
         If the deadline passes.
     """
-    model = Model(instance, sub_problem, slots, cutoff)
+    model = Model(task)
     create_shared(model)
     for layer in model.layers:
-        instance.deadline.check()
-        for s, slot in slots.items():
+        model.instance.deadline.check()
+        kind = model.instance.graph.kind_of[layer]
+        for s, slot in model.slots.items():
             model.late[layer, s] = model.binary("late", layer, s)
-            if (layer, s) in model.x:
-                kind = instance.graph.kind_of[layer]
-                for g in range(len(slot.profiles)):
-                    for h in range(len(model.choices(kind, s, g))):
-                        model.z[layer, s, g, h] = model.binary(
-                            "z", layer, s, g, h
-                        )
+            for g in range(len(slot.profiles) if (layer, s) in model.x else 0):
+                for h in range(len(model.choices(kind, s, g))):
+                    model.z[layer, s, g, h] = model.binary("z", layer, s, g, h)
     return model
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 from formulations.common import Choice
 from formulations.milp.variables import Content, Model
@@ -11,16 +10,8 @@ from formulations.search import make_plan
 from nest.ir.plan import Plan, Strategy
 
 
-@dataclass(frozen=True)
-class Decoded:
-    """A plan, and what each slot holds."""
-
-    plan: Plan
-    contents: dict[int, Content]
-
-
-def decode(name: str, model: Model) -> Decoded:
-    """Return the plan of the engine's solution.
+def decode(name: str, model: Model) -> tuple[Plan, dict[int, Content]]:
+    """Return the plan of the engine's solution, and what each slot holds.
 
     Each layer goes to the slot, each slot to the option with the largest
     value, and as many layers take a choice as its count says; these are
@@ -57,10 +48,7 @@ def decode(name: str, model: Model) -> Decoded:
             ),
             front=_choice(model, s, g, taken[layers[0]]).layout,
         )
-    plan = make_plan(
-        name, model.instance, model.sub_problem, slot_of, strategy_of
-    )
-    return Decoded(plan, contents)
+    return make_plan(name, model.task, slot_of, strategy_of), contents
 
 
 def _choice(model: Model, s: int, g: int, index: tuple[int, int]) -> Choice:

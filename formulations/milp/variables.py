@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from formulations.common import Choice, Instance, Slot, SubProblem
+from formulations.common import Choice, Task
 from formulations.variables import Model as Base
 from formulations.variables import Variable, Variables
 from formulations.variables import create as create_shared
@@ -60,24 +60,18 @@ class Model(Base):
         ``some[κ, s, g, h]``: whether that number is positive.
     """
 
-    def __init__(
-        self,
-        instance: Instance,
-        sub_problem: SubProblem,
-        slots: dict[int, Slot],
-        cutoff: int | None,
-    ) -> None:
+    def __init__(self, task: Task) -> None:
         from pulp import LpProblem
 
-        super().__init__(instance, sub_problem, slots, cutoff)
+        super().__init__(task)
         self.engine = LpProblem("nest")
         self.q: Variables = {}
         self.some: Variables = {}
-        step = max(cutoff or sub_problem.bound, 1)
+        step = max(self.cutoff or self.sub_problem.bound, 1)
         self.scale_quanta = 1 << max(0, step.bit_length() - 10)
         capacity = max(
             profile.capacity_bytes
-            for slot in slots.values()
+            for slot in self.slots.values()
             for profile in slot.profiles
         )
         self.scale_bytes = 1 << max(0, capacity.bit_length() - 10)
@@ -142,12 +136,7 @@ class Model(Base):
         )
 
 
-def create(
-    instance: Instance,
-    sub_problem: SubProblem,
-    slots: dict[int, Slot],
-    cutoff: int | None,
-) -> Model:
+def create(task: Task) -> Model:
     """Return a model with all variables and no constraints.
 
     Without a choice the counts follow from ``x`` and ``w``; ``some`` has
@@ -158,20 +147,18 @@ def create(
     OutOfTimeError
         If the deadline passes.
     """
-    model = Model(instance, sub_problem, slots, cutoff)
+    model = Model(task)
     create_shared(model)
-    for s, slot in slots.items():
+    for s, slot in model.slots.items():
         for kind, g, h, _ in model.counts(s):
             index = (kind, s, g, h)
-            most = len(instance.graph.members[kind])
+            most = len(model.instance.graph.members[kind])
             several = len(model.choices(kind, s, g)) > 1
+            tight = slot.profiles[g].tight
             model.q[index] = model.variable(
                 "q", *index, most=most, whole=several
             )
             model.some[index] = model.variable(
-                "some",
-                *index,
-                most=1,
-                whole=several and slot.profiles[g].tight,
+                "some", *index, most=1, whole=several and tight
             )
     return model

@@ -15,6 +15,7 @@ from nest.errors import (
 )
 from nest.ir import Plan, Stage, Strategy
 from nest.solvers.base import Deadline, Limit, SolveOptions, Status
+from nest.solvers.run import run_solver
 from tests.builders import SINGLE, make_cost, make_levels, make_plan
 from tests.builders import make_problem as problem_of
 
@@ -177,8 +178,9 @@ def test_max_plans_is_a_positive_integer(text):
 
 
 def test_unknown_option():
-    with pytest.raises(InvalidOptionError, match=r"max_plans, got 'fast'"):
-        solve(COUNTS["chain"][0], extra={"fast": "1"})
+    options = SolveOptions(extra={"fast": "1"})
+    with pytest.raises(InvalidOptionError, match=r"\(max_plans\), got 'fast'"):
+        run_solver(COUNTS["chain"][0], "brute", options)
 
 
 def test_no_time_at_all():

@@ -8,21 +8,21 @@ from __future__ import annotations
 import pytest
 from ortools.sat.python import cp_model
 
-from formulations.common import Instance, SubProblem
+from formulations.common import Instance, SubProblem, Task
 from formulations.cpsat.solver import CpSatSolver
-from formulations.search import Answer, search
+from formulations.search import Answer, Engine, Formulation
 from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.errors import SolverError
 from nest.ir import Strategy
 from nest.solvers.base import (
+    Capabilities,
     Deadline,
     Limit,
     OutOfTimeError,
     SolveOptions,
     SolverOutput,
     Status,
-    ignore_progress,
 )
 from tests.builders import make_cost, make_levels, make_plan, make_problem
 
@@ -40,17 +40,21 @@ BACK = make_plan(("b", Strategy()), ("a", Strategy()))
 TWO = make_plan(("a", Strategy()), ("b", Strategy()))
 
 
-class Scripted:
+class Scripted(Formulation):
     """Answers sub-problems in the order in which they are asked about."""
 
-    tolerance = 0.0
+    name = "scripted"
+    capabilities = Capabilities(exact=True, method="answers as written down")
 
     def __init__(self, *answers: Answer | None) -> None:
         self.answers = list(answers)
         self.asked: list[SubProblem] = []
 
-    def solve(self, instance, sub_problem, *arguments) -> Answer:
-        self.asked.append(sub_problem)
+    def engine(self, options: SolveOptions) -> Engine:
+        return self.reply
+
+    def reply(self, task: Task) -> Answer:
+        self.asked.append(task.sub_problem)
         answer = self.answers.pop(0)
         if answer is None:
             raise OutOfTimeError
@@ -59,15 +63,7 @@ class Scripted:
 
 def run(*answers: Answer | None) -> tuple[SolverOutput, Scripted]:
     engine = Scripted(*answers)
-    output = search(
-        "scripted",
-        PROBLEM,
-        engine,
-        SolveOptions(),
-        ignore_progress,
-        Deadline(None),
-    )
-    return output, engine
+    return engine.solve(PROBLEM, SolveOptions()), engine
 
 
 def bounds() -> list[int]:
@@ -141,14 +137,7 @@ def test_a_plan_that_is_not_proven_best_leaves_its_sub_problem_open():
     engine = Scripted(
         Answer(finished=False, plan=plan, claimed_quanta=189, bound=140)
     )
-    output = search(
-        "scripted",
-        UNEVEN,
-        engine,
-        SolveOptions(),
-        ignore_progress,
-        Deadline(None),
-    )
+    output = engine.solve(UNEVEN, SolveOptions())
     assert output.status is Status.FEASIBLE
     assert output.limit is Limit.TIME
     assert output.claimed_quanta == 189
@@ -194,14 +183,7 @@ def test_a_plan_that_does_not_fit_is_an_error():
     assert not score(problem, ONE).feasible
     engine = Scripted(Answer(finished=True, plan=ONE, claimed_quanta=180))
     with pytest.raises(SolverError, match="at most 31 bytes per device"):
-        search(
-            "scripted",
-            problem,
-            engine,
-            SolveOptions(),
-            ignore_progress,
-            Deadline(None),
-        )
+        engine.solve(problem, SolveOptions())
 
 
 @pytest.mark.parametrize(
