@@ -61,8 +61,6 @@ Deviations
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 
 from baselines.alpa_inter import INFINITE, best_pipeline, straddles
@@ -118,8 +116,8 @@ def why_not_one_pipeline(problem: Problem) -> str | None:
 class AlpaSolver(Planner):
     """Alpa's two programs, for every micro-batch that the job allows."""
 
-    name: ClassVar[str] = "alpa"
-    capabilities: ClassVar[Capabilities] = Capabilities(
+    name = "alpa"
+    capabilities = Capabilities(
         exact=False,
         anytime=True,
         method="Alpa (re-impl.): integer program in stages, DP over them",

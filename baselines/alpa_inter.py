@@ -18,15 +18,14 @@ al. 2022, §5.2; ``training_dp`` in ``stage_construction.py`` at alpa b8078a9f).
 Alpa tries every value of ``t`` as ``t_max``, ascending, until ``t_max M``
 alone is no better than the best ``T``. Here fewer are tried with the same
 result. Let ``f(t)`` be the least sum under limit ``t``; it falls as ``t``
-rises. No pipeline whose largest stage is above ``a`` and at most ``b`` is
-better than ``f(b) + (M-1) a'``, ``a'`` the value next to ``a``. The values
-between two that were tried are dropped if that is no better than the best
-``T``, and halved otherwise.
+rises. No pipeline whose largest stage is ``a``, at most ``t``, is better than
+``f(t) + (M-1) a``. So of the values up to one that was tried those are left
+for which that is better than the best ``T``, and these are halved.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -106,59 +105,25 @@ def best_pipeline(
         return None
     times = times[: max(counts)]
     best: Pipeline | None = None
-    tried: dict[int, Pipeline | None] = {}
-
-    def attempt(position: int) -> Pipeline | None:
-        nonlocal best, cutoff
-        if position not in tried:
-            check_time()
-            found = least_sum(
-                times, sizes, num_devices, values[position], counts, node
-            )
-            tried[position] = found
-            if found:
-                # it answers for limits down to its largest stage
-                tried[bisect_left(values, found.largest)] = found
-            if found and found.objective(num_micro_batches) < cutoff:
-                best, cutoff = found, found.objective(num_micro_batches)
-        return tried[position]
-
-    def useless(total: int, position: int) -> bool:
-        return total + (num_micro_batches - 1) * values[position] >= cutoff
-
-    loosest = attempt(len(values) - 1)
-    if loosest is None:
-        return best
-    # limits from here on cannot give less than the cutoff
-    low = 0
-    high = bisect_left(
-        range(len(values)), True, key=lambda i: useless(loosest.total, i)
-    )
-    if high == 0 or attempt(high - 1) is None:
-        return best
-    high -= 1
-    highest = high
-    while low < high:
-        middle = (low + high) // 2
-        if attempt(middle) is None:
-            low = middle + 1
-        else:
-            high = middle
-    # what is left between the tightest limit that works and the loosest
-    pending = [(low, highest)]
+    pending = [(0, len(values) - 1)]
     while pending:
         first, last = pending.pop()
-        tight, loose = attempt(first), attempt(last)
-        assert tight is not None
-        assert loose is not None
-        last = bisect_left(values, loose.largest)
-        if last - first < 2 or tight.total == loose.total:
+        if first > last:
             continue
-        if useless(loose.total, first + 1):
+        check_time()
+        found = least_sum(
+            times, sizes, num_devices, values[last], counts, node
+        )
+        if found is None:
             continue
+        if found.objective(num_micro_batches) < cutoff:
+            best, cutoff = found, found.objective(num_micro_batches)
+        # Tighter limits leave no smaller sum: those from here on are too slow.
+        room = cutoff - 1 - found.total
+        slowest = min(found.largest - 1, room // max(num_micro_batches - 1, 1))
+        last = bisect_right(values, slowest) - 1
         middle = (first + last) // 2
-        attempt(middle)
-        pending += [(middle, last), (first, middle)]
+        pending += [(middle + 1, last), (first, middle)]
     return best
 
 

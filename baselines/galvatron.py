@@ -63,7 +63,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -73,6 +73,7 @@ from baselines.common import (
     Search,
     chain,
     front_terms,
+    in_flight,
     make_plan,
     one_strategy_per_stage,
     ranges,
@@ -82,6 +83,7 @@ from baselines.common import (
 )
 from baselines.galvatron_core import (
     Choice,
+    Integers,
     Other,
     Tables,
     bias_s,
@@ -99,6 +101,7 @@ from nest.cost.space import BatchSplit, batch_splits, stage_counts, strategies
 from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import Capabilities, SolverOutput
+from nest.units import ceil_div
 
 MIB = 2**20
 NS_PER_S = 10**9
@@ -117,8 +120,8 @@ MIN_UNITS = 1024
 class GalvatronSolver(Planner):
     """Galvatron's search on the per-layer terms of the shared cost model."""
 
-    name: ClassVar[str] = "galvatron"
-    capabilities: ClassVar[Capabilities] = Capabilities(
+    name = "galvatron"
+    capabilities = Capabilities(
         exact=False,
         anytime=True,
         method="Galvatron (re-impl.): DP over layers and memory per stage",
@@ -413,20 +416,18 @@ class Pricing:
 
         size = (len(names), len(task.offered))
         with_sync, without = np.full(size, np.inf), np.full(size, np.inf)
-        memory = np.zeros((task.num_stages, *size), np.int64)
+        static, kept = np.zeros(size, np.int64), np.zeros(size, np.int64)
         for i, name in enumerate(names):
             for j, strategy in enumerate(task.offered):
                 found = self.layer_pass(task, position[name], strategy)
-                if found is None:
-                    continue
-                with_sync[i, j] = _layer_s(found, strategy, found.sync_s)
-                without[i, j] = _layer_s(found, strategy, 0.0)
-                for stage in range(task.num_stages):
-                    memory[stage, i, j] = self.units(
-                        self.memory_bytes(
-                            task, position[name], strategy, stage
-                        )
-                    )
+                terms = self.terms(task, position[name], strategy)
+                if found is not None and terms is not None:
+                    with_sync[i, j] = _layer_s(found, strategy, found.sync_s)
+                    without[i, j] = _layer_s(found, strategy, 0.0)
+                    static[i, j] = terms.static_bytes
+                    kept[i, j] = terms.kept_bytes
+        counts = np.array(self.in_flight(task))[:, None, None]
+        memory: Integers = -(-(static + counts * kept) // self.unit_bytes)
         stages = self.divide(task)
         transfers = self.transfers_s(task, stages)
         return Tables(
@@ -438,10 +439,6 @@ class Pricing:
             transition_s=self.transitions_s(task),
             others=self.others(task),
         )
-
-    def units(self, size_bytes: int) -> int:
-        """Return memory in units, rounded up."""
-        return -(-size_bytes // self.unit_bytes)
 
     def seconds(self, quanta: int) -> float:
         """Return a time of the shared model in s."""
@@ -482,20 +479,14 @@ class Pricing:
             self.model, task.case, self.order[position], strategy
         )
 
-    def memory_bytes(
-        self, task: Task, position: int, strategy: Strategy, stage: int
-    ) -> int:
-        """Return what a layer needs on a stage without its working set."""
-        terms = self.terms(task, position, strategy)
-        assert terms is not None
-        in_flight = 1
-        if task.num_stages > 1:
-            in_flight = (
-                task.case.num_micro_batches
-                if self.problem.job.schedule == "gpipe"
-                else task.num_stages - stage
-            )
-        return terms.static_bytes + in_flight * terms.kept_bytes
+    def in_flight(self, task: Task) -> list[int]:
+        """Return the micro-batches that every stage keeps."""
+        if task.num_stages == 1:
+            return [1]
+        return [
+            in_flight(self.problem, task.case, task.num_stages - stage)
+            for stage in range(task.num_stages)
+        ]
 
     def ends(self, task: Task) -> list[tuple[int, int]]:
         """Return position and stage of embedding and head layers."""
@@ -512,6 +503,7 @@ class Pricing:
         reserve and the working sets in it.
         """
         others = []
+        counts = self.in_flight(task)
         for head in task.heads:
             times = [0.0] * task.num_stages
             reserve = self.reserve_bytes(task, head)
@@ -525,10 +517,12 @@ class Pricing:
                     + found.backward_s
                     + found.messages_s
                 )
-                memory[stage] += self.memory_bytes(task, position, head, stage)
-            others.append(
-                Other(tuple(times), tuple(self.units(x) for x in memory))
-            )
+                terms = self.terms(task, position, head)
+                assert terms is not None
+                memory[stage] += terms.static_bytes
+                memory[stage] += counts[stage] * terms.kept_bytes
+            units = (ceil_div(size, self.unit_bytes) for size in memory)
+            others.append(Other(tuple(times), tuple(units)))
         return tuple(others)
 
     def reserve_bytes(self, task: Task, head: Strategy) -> int:

@@ -58,7 +58,8 @@ from __future__ import annotations
 
 import math
 import random
-from typing import ClassVar, NamedTuple
+from functools import lru_cache
+from typing import NamedTuple
 
 from baselines.common import (
     Planner,
@@ -126,8 +127,8 @@ class Terms(NamedTuple):
 class McmcSolver(Planner):
     """Walk."""
 
-    name: ClassVar[str] = "mcmc"
-    capabilities: ClassVar[Capabilities] = Capabilities(
+    name = "mcmc"
+    capabilities = Capabilities(
         exact=False,
         anytime=True,
         method="FlexFlow (re-impl.): random walk, no pipelining",
@@ -202,7 +203,7 @@ class Walk:
         self.capacity = problem.cluster.memory_bytes()
         self._pools: dict[BatchSplit, list[Strategy]] = {}
         self._terms: dict[object, list[Terms | None]] = {}
-        self._values: dict[object, tuple[int, int, int] | None] = {}
+        self._known_stage = lru_cache(MOST_KNOWN)(self._stage)
         self._weights = [0] * (self.num_layers + 1)
         for source, target, size_bytes in self.transfers.edges:
             if target == source + 1:
@@ -314,7 +315,7 @@ class Walk:
         for number, (start, stop) in enumerate(state.stages):
             devices = state.layers[start].devices
             block = Block(case.replicas, case.devices, offset, devices)
-            passes, stage_sync, memory_bytes = self._stage(
+            passes, stage_sync, memory_bytes = self._known_stage(
                 case, block, start, state.layers[start:stop]
             )
             time += passes
@@ -351,23 +352,16 @@ class Walk:
         layers: tuple[Strategy, ...],
     ) -> tuple[int, int, int]:
         """Return (passes, sync, bytes per device) without receives."""
-        key = (case, block.offset, start, layers)
-        found = self._values.get(key)
-        if found is None:
-            passes = sync = memory_bytes = 0
-            for position, strategy in enumerate(layers, start):
-                terms = self._terms_of(case, block, strategy)[position]
-                assert terms is not None
-                passes += terms.passes
-                sync += terms.sync
-                memory_bytes += terms.memory_bytes
-            if len(set(layers)) > 1:
-                passes += self._changes(case, block, start, layers)
-            found = passes, sync, memory_bytes
-            if len(self._values) >= MOST_KNOWN:
-                self._values.clear()
-            self._values[key] = found
-        return found
+        passes = sync = memory_bytes = 0
+        for position, strategy in enumerate(layers, start):
+            terms = self._terms_of(case, block, strategy)[position]
+            assert terms is not None
+            passes += terms.passes
+            sync += terms.sync
+            memory_bytes += terms.memory_bytes
+        if len(set(layers)) > 1:
+            passes += self._changes(case, block, start, layers)
+        return passes, sync, memory_bytes
 
     def _changes(
         self,

@@ -58,7 +58,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import ClassVar, NamedTuple
+from functools import cache
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -107,8 +108,8 @@ class Setup(NamedTuple):
 class MegatronSolver(Planner):
     """Follow the rules."""
 
-    name: ClassVar[str] = "megatron"
-    capabilities: ClassVar[Capabilities] = Capabilities(
+    name = "megatron"
+    capabilities = Capabilities(
         exact=False,
         method="Megatron-LM by hand: tp in a node, pp to fit, dp the rest",
         searches=frozenset({"distributed_optimizer"}),
@@ -185,7 +186,7 @@ class Rules:
         self._first = {layer.kind: i for i, layer in enumerate(graph.layers)}
         #: Layers that are split evenly: all but single ones at the ends.
         self.start, self.stop = repeated_range(problem)
-        self._totals: dict[tuple[BatchSplit, Strategy], Totals | None] = {}
+        self.totals = cache(self._totals)
 
     # Model parallelism
 
@@ -297,30 +298,24 @@ class Rules:
 
     # What it costs
 
-    def totals(self, case: BatchSplit, strategy: Strategy) -> Totals | None:
+    def _totals(self, case: BatchSplit, strategy: Strategy) -> Totals | None:
         """Return the sums, ``None`` if some layer has no cost."""
-        key = (case, strategy)
-        if key not in self._totals:
-            block = Block(case.replicas, case.devices, 0, strategy.devices)
-            passes = static_bytes = kept_bytes = 0
-            found: Totals | None = None
-            for kind, count in self.layers_of.items():
-                terms = self.model.layer_terms(
-                    self._first[kind],
-                    strategy,
-                    case.micro_batch,
-                    block,
-                    self.runtime,
-                )
-                if terms is None:
-                    break
-                passes += count * (terms.forward + terms.backward)
-                static_bytes += count * terms.static_bytes
-                kept_bytes += count * terms.kept_bytes
-            else:
-                found = Totals(passes, static_bytes, kept_bytes)
-            self._totals[key] = found
-        return self._totals[key]
+        block = Block(case.replicas, case.devices, 0, strategy.devices)
+        passes = static_bytes = kept_bytes = 0
+        for kind, count in self.layers_of.items():
+            terms = self.model.layer_terms(
+                self._first[kind],
+                strategy,
+                case.micro_batch,
+                block,
+                self.runtime,
+            )
+            if terms is None:
+                return None
+            passes += count * (terms.forward + terms.backward)
+            static_bytes += count * terms.static_bytes
+            kept_bytes += count * terms.kept_bytes
+        return Totals(passes, static_bytes, kept_bytes)
 
     def memory_bytes(self, setup: Setup, num_stages: int) -> int:
         """Return the textbook estimate per device, rounded up."""

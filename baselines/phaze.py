@@ -62,7 +62,7 @@ Deviations
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -97,8 +97,8 @@ UNLIMITED = 2**31
 class PhazeSolver(Planner):
     """Phaze's program over downsets, uniform degrees, its objective."""
 
-    name: ClassVar[str] = "phaze"
-    capabilities: ClassVar[Capabilities] = Capabilities(
+    name = "phaze"
+    capabilities = Capabilities(
         exact=False,
         anytime=True,
         method="Phaze (re-impl.): DP over closed sets, one strategy for all",

@@ -74,7 +74,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -121,8 +121,8 @@ NEVER = np.iinfo(np.int64).max // 4
 class PiperSolver(Planner):
     """Piper's dynamic program, its greedy knapsack, its objective."""
 
-    name: ClassVar[str] = "piper"
-    capabilities: ClassVar[Capabilities] = Capabilities(
+    name = "piper"
+    capabilities = Capabilities(
         exact=False,
         anytime=True,
         method="Piper (re-impl.): DP over closed sets, greedy recomputation",

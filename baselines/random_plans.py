@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from functools import cache
 
 from baselines.common import (
     Planner,
@@ -61,8 +61,8 @@ Usable = Callable[[int, int], list[Strategy]]
 class RandomSolver(Planner):
     """Draw plans, keep the best one that fits."""
 
-    name: ClassVar[str] = "random"
-    capabilities: ClassVar[Capabilities] = Capabilities(
+    name = "random"
+    capabilities = Capabilities(
         exact=False,
         anytime=True,
         method="best of many random plans that fit",
@@ -113,7 +113,7 @@ class Room:
     def __init__(self, model: CostModel) -> None:
         self.model, self.problem = model, model.problem
         self.order = chain(model.problem)
-        self._sums: dict[tuple[int, Strategy], list[tuple[int, int]]] = {}
+        self._sums = cache(self._prefix_sums)
 
     def lacks(
         self, case: BatchSplit, stages: Sequence[tuple[int, int, Strategy]]
@@ -129,7 +129,7 @@ class Room:
             num_kept = 1
             if self.problem.preset == "standard":
                 num_kept = in_flight(self.problem, case, len(stages) - number)
-            sums = self._prefix_sums(case.micro_batch, strategy)
+            sums = self._sums(case.micro_batch, strategy)
             static, kept = (
                 after - before
                 for before, after in zip(sums[start], sums[stop], strict=True)
@@ -142,20 +142,17 @@ class Room:
         self, micro_batch: int, strategy: Strategy
     ) -> list[tuple[int, int]]:
         """Return static and kept bytes of the first layers of the chain."""
-        key = (micro_batch, strategy)
-        if key not in self._sums:
-            static = kept = 0
-            sums = [(0, 0)]
-            for position in self.order:
-                terms = self.model.layer_terms(
-                    position, strategy, micro_batch, None
-                )
-                if terms is not None:
-                    static += terms.static_bytes
-                    kept += terms.kept_bytes
-                sums.append((static, kept))
-            self._sums[key] = sums
-        return self._sums[key]
+        static = kept = 0
+        sums = [(0, 0)]
+        for position in self.order:
+            terms = self.model.layer_terms(
+                position, strategy, micro_batch, None
+            )
+            if terms is not None:
+                static += terms.static_bytes
+                kept += terms.kept_bytes
+            sums.append((static, kept))
+        return sums
 
 
 def drawable(
@@ -194,16 +191,15 @@ def usable_strategies(
         }
         for kind, position in first_of.items()
     }
-    known: dict[frozenset[str], list[Strategy]] = {}
 
-    def usable(start: int, stop: int) -> list[Strategy]:
-        kinds = frozenset(layers[i].kind for i in order[start:stop])
-        if kinds not in known:
-            shared = set.intersection(*(by_kind[kind] for kind in kinds))
-            known[kinds] = [s for s in allowed if s in shared]
-        return known[kinds]
+    @cache
+    def shared(kinds: frozenset[str]) -> list[Strategy]:
+        found = set.intersection(*(by_kind[kind] for kind in kinds))
+        return [strategy for strategy in allowed if strategy in found]
 
-    return usable
+    return lambda start, stop: shared(
+        frozenset(layers[i].kind for i in order[start:stop])
+    )
 
 
 def draw_stages(

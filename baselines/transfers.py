@@ -6,6 +6,8 @@ layout of its receiver.
 
 from __future__ import annotations
 
+from functools import cache
+
 from baselines.common import chain
 from nest.cost.model import Block, CostModel
 from nest.ir.plan import Strategy
@@ -29,7 +31,7 @@ class Transfers:
             list(model.transfers.crossing(set(order[:cut])).values())
             for cut in range(len(order) + 1)
         ]
-        self._known: dict[object, int] = {}
+        self._receive = cache(model.transfers.receive)
 
     def receive(
         self,
@@ -86,9 +88,4 @@ class Transfers:
         strategy: Strategy,
     ) -> int:
         shards = self.model.shards(strategy)
-        key = (route, tuple(sizes_bytes), micro_batch, shards)
-        if key not in self._known:
-            self._known[key] = self.model.transfers.receive(
-                route, sizes_bytes, micro_batch, shards
-            )
-        return self._known[key]
+        return self._receive(route, tuple(sizes_bytes), micro_batch, shards)

@@ -52,7 +52,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from baselines.common import (
     Planner,
@@ -210,8 +210,8 @@ class Solution(NamedTuple):
 class UniapSolver(Planner):
     """Solve an integer program for every ``(S, c)`` that may win."""
 
-    name: ClassVar[str] = "uniap"
-    capabilities: ClassVar[Capabilities] = Capabilities(
+    name = "uniap"
+    capabilities = Capabilities(
         exact=False,
         anytime=True,
         method="UniAP (re-impl.): one integer program for stages and layers",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import ClassVar
 
 from formulations.common import Task
 from formulations.cpsat.constraints import add_constraints
@@ -19,8 +18,8 @@ from nest.solvers.base import Capabilities, SolveOptions
 class CpSatSolver(Formulation):
     """One CP-SAT model per replicas, micro-batch and number of stages."""
 
-    name: ClassVar[str] = "cpsat"
-    capabilities: ClassVar[Capabilities] = Capabilities(
+    name = "cpsat"
+    capabilities = Capabilities(
         exact=True,
         anytime=True,
         warm_start=True,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import ClassVar
 
 from formulations.common import Task
 from formulations.milp.constraints import add_constraints, forbid
@@ -24,8 +23,8 @@ TOLERANCE = 1e-6
 class MilpSolver(Formulation):
     """One MILP per replicas, micro-batch and number of stages."""
 
-    name: ClassVar[str] = "milp"
-    capabilities: ClassVar[Capabilities] = Capabilities(
+    name = "milp"
+    capabilities = Capabilities(
         exact=True,
         precision=TOLERANCE,
         anytime=True,
