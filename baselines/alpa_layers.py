@@ -74,39 +74,33 @@ def _cluster(
     num_clusters: int,
 ) -> list[Span] | None:
     """Return exactly so many clusters; ``None`` if the bound forbids it."""
-    num_layers = len(work)
     spans = _spans(work, reads, num_clusters)
-    # (largest bytes, their sum, squared sizes) and where the last span starts
-    best: list[tuple[int, int, int] | None] = [(0, 0, 0)]
-    best += [None] * num_layers
-    starts: list[list[int]] = []
+    # By stop: (largest bytes, their sum, squared sizes), and the starts.
+    best: dict[int, tuple[tuple[int, int, int], tuple[int, ...]]]
+    best = {0: ((0, 0, 0), ())}
     for _ in range(num_clusters):
-        after: list[tuple[int, int, int] | None] = [None] * (num_layers + 1)
-        start = [-1] * (num_layers + 1)
+        after = {}
         for stop, candidates in enumerate(spans, 1):
-            for first, size_bytes in candidates:
-                before = best[first]
-                if before is None:
-                    continue
-                value = (
-                    max(before[0], size_bytes),
-                    before[1] + size_bytes,
-                    before[2] + (stop - first) ** 2,
+            found = [
+                (
+                    (
+                        max(most, size_bytes),
+                        total + size_bytes,
+                        squares + (stop - first) ** 2,
+                    ),
+                    (*starts, first),
                 )
-                known = after[stop]
-                if known is None or value < known:
-                    after[stop] = value
-                    start[stop] = first
+                for first, size_bytes in candidates
+                if first in best
+                for (most, total, squares), starts in [best[first]]
+            ]
+            if found:
+                after[stop] = min(found, key=lambda pair: pair[0])
         best = after
-        starts.append(start)
-    if best[num_layers] is None:
+    if len(work) not in best:
         return None
-    found: list[Span] = []
-    stop = num_layers
-    for start in reversed(starts):
-        found.append((start[stop], stop))
-        stop = start[stop]
-    return found[::-1]
+    _, starts = best[len(work)]
+    return list(zip(starts, [*starts[1:], len(work)], strict=True))
 
 
 def _spans(

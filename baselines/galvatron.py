@@ -62,6 +62,7 @@ Deviations
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import groupby
 from typing import NamedTuple
 
@@ -388,7 +389,7 @@ class Pricing:
         self.cuts = cut_bytes(Transfers(self.model))
         self.coarse = one_strategy_per_stage(problem)
         self.unit_bytes = memory_unit_bytes(problem.cluster.memory_bytes())
-        self.passes: dict[object, _Pass | None] = {}
+        self.layer_pass = cache(self._layer_pass)
 
     def make_plan(self, task: Task, tables: Tables, choice: Choice) -> Plan:
         """Return the plan of what a task chose."""
@@ -419,14 +420,14 @@ class Pricing:
         static, kept = np.zeros(size, np.int64), np.zeros(size, np.int64)
         for i, name in enumerate(names):
             for j, strategy in enumerate(task.offered):
-                found = self.layer_pass(task, position[name], strategy)
+                found = self.layer_pass(task.case, position[name], strategy)
                 terms = self.terms(task, position[name], strategy)
                 if found is not None and terms is not None:
                     with_sync[i, j] = _layer_s(found, strategy, found.sync_s)
                     without[i, j] = _layer_s(found, strategy, 0.0)
                     static[i, j] = terms.static_bytes
                     kept[i, j] = terms.kept_bytes
-        counts = np.array(self.in_flight(task))[:, None, None]
+        counts = np.array(self.in_flight(task), np.int64)[:, None, None]
         memory: Integers = -(-(static + counts * kept) // self.unit_bytes)
         stages = self.divide(task)
         transfers = self.transfers_s(task, stages)
@@ -444,32 +445,26 @@ class Pricing:
         """Return a time of the shared model in s."""
         return quanta * self.problem.quantum_ps / PS_PER_S
 
-    def layer_pass(
-        self, task: Task, position: int, strategy: Strategy
+    def _layer_pass(
+        self, case: BatchSplit, position: int, strategy: Strategy
     ) -> _Pass | None:
         """Return computation, collectives and gradient sync of a layer.
 
         Of the layer at a position of the chain under plain data parallelism,
         on the first devices; ``None`` if it has no cost.
         """
-        case, node = task.case, self.order[position]
-        plain = replace(strategy, zero=0)
-        key = (case.replicas, case.micro_batch, self.kinds[position], plain)
-        if key not in self.passes:
-            block = front_terms(self.plain, case, node, plain)
-            alone = self.plain.layer_terms(node, plain, case.micro_batch, None)
-            if block is None or alone is None:
-                self.passes[key] = None
-            else:
-                computation = alone.forward + alone.backward
-                total = block.forward + block.backward
-                self.passes[key] = _Pass(
-                    self.seconds(alone.forward),
-                    self.seconds(alone.backward),
-                    self.seconds(total - computation),
-                    self.seconds(block.sync - alone.sync),
-                )
-        return self.passes[key]
+        node, plain = self.order[position], replace(strategy, zero=0)
+        block = front_terms(self.plain, case, node, plain)
+        alone = self.plain.layer_terms(node, plain, case.micro_batch, None)
+        if block is None or alone is None:
+            return None
+        computation = alone.forward + alone.backward
+        return _Pass(
+            self.seconds(alone.forward),
+            self.seconds(alone.backward),
+            self.seconds(block.forward + block.backward - computation),
+            self.seconds(block.sync - alone.sync),
+        )
 
     def terms(
         self, task: Task, position: int, strategy: Strategy
@@ -509,7 +504,7 @@ class Pricing:
             reserve = self.reserve_bytes(task, head)
             memory = [reserve] * task.num_stages
             for position, stage in self.ends(task):
-                found = self.layer_pass(task, position, head)
+                found = self.layer_pass(task.case, position, head)
                 assert found is not None
                 gather_s = found.sync_s / 2 if head.zero == 3 else 0.0
                 times[stage] += (

@@ -316,9 +316,19 @@ def _column(values: Iterable[int]) -> Ints:
     return np.array(list(values), dtype=np.int64)
 
 
-@dataclass(frozen=True)
 class Knapsacks:
     """``T`` of one tensor parallel degree, before it is turned into a load.
+
+    Parameters
+    ----------
+    counts, kinds, capacity
+        As :func:`greedy` has them.
+    most_inflight
+        The largest number in flight.
+    per_layer
+        Whether every layer chooses; else those of a stage choose alike.
+    deadline
+        Checked for every number in flight.
 
     Attributes
     ----------
@@ -327,79 +337,63 @@ class Knapsacks:
         micro-batches in flight; NEVER where nothing fits.
     """
 
-    counts: Ints
-    kinds: tuple[Options, ...]
-    capacity: int
-    per_layer: bool
-    quanta: Ints
+    def __init__(
+        self,
+        counts: Ints,
+        kinds: Sequence[Options],
+        most_inflight: int,
+        capacity: int,
+        per_layer: bool,
+        deadline: Deadline,
+    ) -> None:
+        self.counts, self.kinds, self.capacity = counts, kinds, capacity
+        self.shared: list[Recompute] = []
+        if not per_layer:
+            self.shared = sorted({x.recompute for of in kinds for x in of})
+        columns: list[Ints] = []
+        for inflight in range(1, most_inflight + 1):
+            deadline.check()
+            columns.append(self._least(inflight))
+            if (columns[-1] == NEVER).all():
+                break
+        # What fits with more in flight fits with fewer.
+        table = np.minimum.accumulate(np.stack(columns)[::-1])[::-1]
+        self.quanta = table.T
+
+    def _least(self, inflight: int) -> Ints:
+        """Return the least computation of every stage."""
+        counts, kinds, capacity = self.counts, self.kinds, self.capacity
+        if not self.shared:
+            return greedy(counts, kinds, inflight, capacity).quanta
+        found = [
+            alike(counts, kinds, recompute, inflight, capacity)
+            for recompute in self.shared
+        ]
+        least: Ints = np.minimum.reduce(found)
+        return least
 
     def choices(self, stage: int, inflight: int) -> list[list[Recompute]]:
         """Return the recomputation of the layers of a stage, kind by kind."""
-        row = self.counts[[stage]]
+        row, kinds, capacity = self.counts[[stage]], self.kinds, self.capacity
         target = self.quanta[stage, inflight - 1]
         while inflight < self.quanta.shape[1] and (
             self.quanta[stage, inflight] == target
         ):
             inflight += 1
-        if not self.per_layer:
-            for recompute in _recomputes(self.kinds):
-                quanta = alike(
-                    row, self.kinds, recompute, inflight, self.capacity
-                )
-                if quanta[0] == target:
-                    return [[recompute] * int(n) for n in row[0]]
-            raise AssertionError("a value that no choice leads to")
-        chosen = greedy(row, self.kinds, inflight, self.capacity)
+        for recompute in self.shared:
+            if alike(row, kinds, recompute, inflight, capacity)[0] == target:
+                return [[recompute] * int(n) for n in row[0]]
+        chosen = greedy(row, kinds, inflight, capacity)
         found: list[list[Recompute]] = []
         for options, count, small in zip(
-            self.kinds, row[0], chosen.smallest[0], strict=True
+            kinds, row[0], chosen.smallest[0], strict=True
         ):
-            if not count:
-                found.append([])
-                continue
-            fastest, smallest = extremes(options, inflight)
-            found.append(
-                [smallest.recompute] * int(small)
-                + [fastest.recompute] * int(count - small)
-            )
+            found.append([])
+            if count:
+                fastest, smallest = extremes(options, inflight)
+                found[-1] += [smallest.recompute] * int(small)
+                found[-1] += [fastest.recompute] * int(count - small)
         return found
-
-
-def _recomputes(kinds: Sequence[Options]) -> list[Recompute]:
-    """Return the choices of any kind, in a fixed order."""
-    return sorted({x.recompute for options in kinds for x in options})
-
-
-def solve_knapsacks(
-    counts: Ints,
-    kinds: Sequence[Options],
-    most_inflight: int,
-    capacity: int,
-    per_layer: bool,
-    deadline: Deadline,
-) -> Knapsacks:
-    """Solve the knapsack of every stage for every number in flight."""
-    columns: list[Ints] = []
-    for inflight in range(1, most_inflight + 1):
-        deadline.check()
-        if per_layer:
-            quanta = greedy(counts, kinds, inflight, capacity).quanta
-        else:
-            quanta = np.full(len(counts), NEVER)
-            for recompute in _recomputes(kinds):
-                np.minimum(
-                    quanta,
-                    alike(counts, kinds, recompute, inflight, capacity),
-                    out=quanta,
-                )
-        if (quanta == NEVER).all():
-            break
-        columns.append(quanta)
-    if not columns:
-        columns.append(np.full(len(counts), NEVER))
-    # What fits with more in flight fits with fewer.
-    table = np.minimum.accumulate(np.stack(columns)[::-1])[::-1]
-    return Knapsacks(counts, tuple(kinds), capacity, per_layer, table.T)
 
 
 # The ways to run a stage
@@ -469,7 +463,7 @@ def make_ways(
             ],
             axis=1,
         )
-        solved[kinds, kind_of] = solve_knapsacks(
+        solved[kinds, kind_of] = Knapsacks(
             counts,
             kinds,
             most,

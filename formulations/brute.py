@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 from math import prod
 from typing import ClassVar, NamedTuple
@@ -231,8 +232,8 @@ class PlanSpace:
         self._predecessors = [0] * len(layers)
         for source, target, _ in problem.graph.index_edges():
             self._predecessors[target] |= 1 << source
-        self._next: dict[int, list[int]] = {}
-        self._available: dict[tuple[int, Strategy], int] = {}
+        self.next_sets = cache(self._next_sets)
+        self._available = cache(self._runnable)
         self._known_ways: dict[object, list[_Ways]] = {}
         rules = model.rules
         self._in_turn = rules.round_robin
@@ -283,35 +284,32 @@ class PlanSpace:
         """Whether the job allows so many stages, or blocks."""
         return self._counts is None or num_stages in self._counts
 
-    def next_sets(self, closed: int) -> list[int]:
+    def _next_sets(self, closed: int) -> list[int]:
         """Return every closed set that strictly contains ``closed``."""
-        if closed not in self._next:
-            reached = {closed}
-            frontier = [closed]
-            while frontier:
-                current = frontier.pop()
-                for layer, needed in enumerate(self._predecessors):
-                    bit = 1 << layer
-                    larger = current | bit
-                    if needed & ~current or larger in reached:
-                        continue
-                    self._count_step()
-                    reached.add(larger)
-                    frontier.append(larger)
-            reached.remove(closed)
-            self._next[closed] = sorted(reached)
-        return self._next[closed]
+        reached = {closed}
+        frontier = [closed]
+        while frontier:
+            current = frontier.pop()
+            for layer, needed in enumerate(self._predecessors):
+                larger = current | 1 << layer
+                if needed & ~current or larger in reached:
+                    continue
+                self._count_step()
+                reached.add(larger)
+                frontier.append(larger)
+        return sorted(reached - {closed})
+
+    def _runnable(self, strategy: Strategy, micro_batch: int) -> int:
+        """Return the layers that are available under a strategy."""
+        return sum(
+            1 << layer
+            for layer in range(len(self.problem.graph.layers))
+            if self.model.available(layer, strategy, micro_batch) is None
+        )
 
     def fits(self, stage: int, strategy: Strategy, micro_batch: int) -> bool:
         """Whether every layer of a stage is available under a strategy."""
-        key = (micro_batch, strategy)
-        if key not in self._available:
-            self._available[key] = sum(
-                1 << layer
-                for layer in range(len(self.problem.graph.layers))
-                if self.model.available(layer, strategy, micro_batch) is None
-            )
-        return not stage & ~self._available[key]
+        return not stage & ~self._available(strategy, micro_batch)
 
     def _ways(self, choice: _Choice, stage: int) -> list[_Ways]:
         """Return the ways to run a stage."""

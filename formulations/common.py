@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import ClassVar, NamedTuple
 
 from formulations.graph import GraphFacts
@@ -307,7 +307,7 @@ class Instance:
         self.schedule = SCHEDULES[problem.job.schedule]
         #: Increments that take memory where they pass a stage.
         self.passing = self.graph.passing
-        self._strategies: dict[int, list[Strategy]] = {}
+        self.usable = cache(self._usable)
         self._known_places: dict[tuple[BatchSplit, int], list[Place]] = {}
         self._receives: dict[tuple[Route, int, int], Receive] = {}
 
@@ -353,19 +353,16 @@ class Instance:
         usable = self.usable(micro_batch)
         return [usable] if usable else []
 
-    def usable(self, micro_batch: int) -> list[Strategy]:
+    def _usable(self, micro_batch: int) -> list[Strategy]:
         """Return the strategies that some layer can have."""
-        if micro_batch not in self._strategies:
-            self._strategies[micro_batch] = [
-                strategy
-                for strategy in strategies(self.problem, micro_batch)
-                if any(
-                    self.model.available(kind[0], strategy, micro_batch)
-                    is None
-                    for kind in self.graph.members
-                )
-            ]
-        return self._strategies[micro_batch]
+        return [
+            strategy
+            for strategy in strategies(self.problem, micro_batch)
+            if any(
+                self.model.available(kind[0], strategy, micro_batch) is None
+                for kind in self.graph.members
+            )
+        ]
 
     def bound(
         self, split: BatchSplit, num_stages: int, group: list[Strategy]
