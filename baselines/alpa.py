@@ -83,7 +83,7 @@ from baselines.common import (
 )
 from baselines.transfers import Transfers
 from nest.cost.space import BatchSplit, batch_splits, stage_counts, strategies
-from nest.ir.plan import RECOMPUTE, Plan, Recompute, Strategy
+from nest.ir.plan import RECOMPUTE, Plan, Recompute
 from nest.ir.problem import Problem
 from nest.solvers.base import Capabilities, OutOfTimeError, SolverOutput
 from nest.units import quanta_to_ns
@@ -232,10 +232,10 @@ class Space:
                 quanta_to_ns(self.objective, problem.quantum_ps),
             )
 
-    def _usable(
+    def _candidates(
         self, case: BatchSplit, recompute: Recompute
-    ) -> list[Strategy]:
-        return [
+    ) -> list[Candidate]:
+        usable = [
             s
             for s in strategies(self.search.problem, case.micro_batch)
             if s.cp == 1
@@ -244,11 +244,6 @@ class Space:
             # on one rank all ZeRO stages are the same, and one is listed
             and (s.zero == self.zero or s.dp == 1)
         ]
-
-    def _candidates(
-        self, case: BatchSplit, recompute: Recompute
-    ) -> list[Candidate]:
-        usable = self._usable(case, recompute)
         per_layer = not one_strategy_per_stage(self.search.problem)
         deadline = self.search.deadline
         found: list[Candidate] = []

@@ -81,28 +81,23 @@ from nest.solvers.base import Capabilities, SolverOutput
 from nest.units import ceil_div, quanta_to_ns
 
 
-class Totals(NamedTuple):
-    """Sums over all layers of the model, of one micro-batch.
+class Setup(NamedTuple):
+    """One way to run the model with given ``tp`` and number of stages.
 
     Attributes
     ----------
     passes_quanta
-        Forward and backward pass.
+        Forward and backward pass of a micro-batch, over all layers.
     static_bytes, kept_bytes
-        Per device: what is always there, and activations.
+        Per device, over all layers: what is always there, and the activations
+        of a micro-batch.
     """
-
-    passes_quanta: int
-    static_bytes: int
-    kept_bytes: int
-
-
-class Setup(NamedTuple):
-    """One way to run the model with given ``tp`` and number of stages."""
 
     case: BatchSplit
     strategy: Strategy
-    totals: Totals
+    passes_quanta: int
+    static_bytes: int
+    kept_bytes: int
 
 
 class MegatronSolver(Planner):
@@ -138,8 +133,7 @@ class MegatronSolver(Planner):
                 best = min(
                     fitting,
                     key=lambda setup: (
-                        rules.slots(setup, num_stages)
-                        * setup.totals.passes_quanta,
+                        rules.slots(setup, num_stages) * setup.passes_quanta,
                         -setup.strategy.dp,
                     ),
                 )
@@ -147,7 +141,7 @@ class MegatronSolver(Planner):
                 slots = rules.slots(best, num_stages)
                 search.own_ns = (
                     quanta_to_ns(
-                        slots * best.totals.passes_quanta,
+                        slots * best.passes_quanta,
                         search.problem.quantum_ps,
                     )
                     / num_stages
@@ -186,7 +180,7 @@ class Rules:
         self._first = {layer.kind: i for i, layer in enumerate(graph.layers)}
         #: Layers that are split evenly: all but single ones at the ends.
         self.start, self.stop = repeated_range(problem)
-        self.totals = cache(self._totals)
+        self.setup = cache(self._setup)
 
     # Model parallelism
 
@@ -257,12 +251,12 @@ class Rules:
                     ranks < most
                 ):
                     continue
-                totals = self.totals(case, strategy)
-                if totals is None:
+                setup = self.setup(case, strategy)
+                if setup is None:
                     continue
                 if ranks > most:
                     found, most = [], ranks
-                found.append(Setup(case, strategy, totals))
+                found.append(setup)
         return found
 
     def _strategies(self, tp: int, case: BatchSplit) -> Iterator[Strategy]:
@@ -298,8 +292,8 @@ class Rules:
 
     # What it costs
 
-    def _totals(self, case: BatchSplit, strategy: Strategy) -> Totals | None:
-        """Return the sums, ``None`` if some layer has no cost."""
+    def _setup(self, case: BatchSplit, strategy: Strategy) -> Setup | None:
+        """Return a setup, ``None`` if some layer has no cost."""
         block = Block(case.replicas, case.devices, 0, strategy.devices)
         passes = static_bytes = kept_bytes = 0
         for kind, count in self.layers_of.items():
@@ -315,13 +309,12 @@ class Rules:
             passes += count * (terms.forward + terms.backward)
             static_bytes += count * terms.static_bytes
             kept_bytes += count * terms.kept_bytes
-        return Totals(passes, static_bytes, kept_bytes)
+        return Setup(case, strategy, passes, static_bytes, kept_bytes)
 
     def memory_bytes(self, setup: Setup, num_stages: int) -> int:
         """Return the textbook estimate per device, rounded up."""
         num_kept = in_flight(self.problem, setup.case, num_stages)
-        totals = setup.totals
-        share = totals.static_bytes + num_kept * totals.kept_bytes
+        share = setup.static_bytes + num_kept * setup.kept_bytes
         return ceil_div(share, num_stages)
 
     def slots(self, setup: Setup, num_stages: int) -> int:

@@ -107,15 +107,10 @@ class Profile(NamedTuple):
     passing: tuple[tuple[int, ...], ...] = ()
 
 
-class Receive(NamedTuple):
-    """What receiving takes: the largest of some rows of quanta.
-
-    Each row is the message and then one time per entry of
-    ``GraphFacts.sizes``; under rules that price every edge, the message is 0
-    and there is one time per edge.
-    """
-
-    rows: tuple[tuple[int, tuple[int, ...]], ...]
+#: What receiving takes: the largest of some rows of quanta. Each row is the
+#: message and then one time per entry of ``GraphFacts.sizes``; under rules
+#: that price every edge, the message is 0 and there is one time per edge.
+Receive = tuple[tuple[int, tuple[int, ...]], ...]
 
 
 class Option(NamedTuple):
@@ -727,7 +722,7 @@ class Instance:
                     for i, (message, times) in enumerate(rows)
                 }
             )
-            self._receives[key] = Receive(tuple(rows[i] for i in kept))
+            self._receives[key] = tuple(rows[i] for i in kept)
         return self._receives[key]
 
 

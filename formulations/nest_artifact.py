@@ -181,7 +181,7 @@ class ArtifactInstance(Instance):
                 strategy.tp
             )
         )
-        return Receive(((0, times),))
+        return ((0, times),)
 
 
 def _block(

@@ -247,7 +247,7 @@ def receive(model: Model) -> None:
     increments = model.instance.graph.increments
     for (s, d, r), uses in model.uses.items():
         model.instance.deadline.check()
-        for message, times in model.slots[s].receives[d][r].rows:
+        for message, times in model.slots[s].receives[d][r]:
             total: LinearExpr | int = message * model.crossed[s - d]
             for i, step in enumerate(increments):
                 total += step.of(times) * model.c[i, s - d]
@@ -259,8 +259,7 @@ def receive(model: Model) -> None:
 def _receive_per_edge(model: Model) -> None:
     """Make a receive as long as its slowest edge (8')."""
     for (s, d), received in model.receive.items():
-        (entry,) = model.slots[s].receives[d]
-        ((_, times),) = entry.rows
+        (((_, times),),) = model.slots[s].receives[d]
         for (source, target, _), time in zip(
             model.instance.graph.edges, times, strict=True
         ):

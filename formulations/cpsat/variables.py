@@ -107,7 +107,7 @@ def _largest(model: Model) -> dict[str, int]:
             for slot in model.slots.values()
             for side in slot.sides
             for receive in slot.receives[side]
-            for message, times in receive.rows
+            for message, times in receive
         ),
         default=0,
     )

@@ -303,11 +303,11 @@ def receive(model: Model) -> None:
         for i, alike in _classes(model, crossing).items():
             used = _split(model, f"{name}_{i}", alike, uses)
             parts += [(i, r, part) for r, part in enumerate(used)]
-        for row in range(max(len(entry.rows) for entry in receives)):
+        for row in range(max(map(len, receives))):
             terms: Terms = [(received, 1)]
             for i, r, part in parts:
                 # Repeating a row of a receive with fewer levels is harmless.
-                rows = receives[r].rows
+                rows = receives[r]
                 message, times = rows[min(row, len(rows) - 1)]
                 if i >= 0:
                     message = model.instance.graph.increments[i].of(times)
@@ -358,8 +358,7 @@ def _split(
 
 def _receive_per_edge(model: Model, name: str, s: int, d: int) -> None:
     """``R_s >= time_e (x[inside,s] - x[outside,s])`` for every edge (8')."""
-    (entry,) = model.slots[s].receives[d]
-    ((_, times),) = entry.rows
+    (((_, times),),) = model.slots[s].receives[d]
     for (source, target, _), time in zip(
         model.instance.graph.edges, times, strict=True
     ):

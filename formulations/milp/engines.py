@@ -80,21 +80,14 @@ def engine_name(text: str) -> str:
     return name
 
 
-def run(
-    problem: Any,
-    name: str,
-    *,
-    deadline: Deadline,
-    building_s: float,
-    num_workers: int,
-    seed: int,
-) -> Outcome:
-    """Solve a PuLP problem to proven optimality or until time is up.
+@dataclass(frozen=True)
+class Run:
+    """What an engine has to know besides the problem.
 
-    Parameters
+    Attributes
     ----------
-    problem, name
-        The problem, and PuLP's name of the engine.
+    name
+        PuLP's name of the engine.
     deadline
         What is left is the engine's, less the time that it takes to hand
         over the problem and the solution.
@@ -103,6 +96,32 @@ def run(
         longer, nor to read a solution as it took to hand over the problem.
     num_workers, seed
         Of the engine.
+    """
+
+    name: str
+    deadline: Deadline
+    building_s: float
+    num_workers: int
+    seed: int
+
+    def left_s(self, kept_s: float) -> float | None:
+        """Return what is left beyond a time to keep; ``None`` for no limit.
+
+        Raises
+        ------
+        OutOfTimeError
+            If that is not worth while.
+        """
+        remaining_s = self.deadline.remaining_s
+        if remaining_s is None:
+            return None
+        if remaining_s - kept_s < LEAST_TIME_S:
+            raise OutOfTimeError
+        return remaining_s - kept_s
+
+
+def run(problem: Any, how: Run) -> Outcome:
+    """Solve a PuLP problem to proven optimality or until time is up.
 
     Raises
     ------
@@ -111,30 +130,14 @@ def run(
     SolverError
         If the engine fails, or says something that is not known here.
     """
-    _left_s(deadline, building_s)
-    runner = {DEFAULT: _run_cbc, "HiGHS": _run_highs}.get(name, _run_other)
+    how.left_s(how.building_s)
+    runners = {DEFAULT: _run_cbc, "HiGHS": _run_highs}
     try:
-        return runner(problem, name, deadline, building_s, num_workers, seed)
+        return runners.get(how.name, _run_other)(problem, how)
     except (SolverError, OutOfTimeError):
         raise
     except Exception as error:  # an engine may raise anything
-        raise SolverError(f"milp: engine {name}: {error}") from error
-
-
-def _left_s(deadline: Deadline, kept_s: float) -> float | None:
-    """Return what is left beyond a time to keep; ``None`` without a limit.
-
-    Raises
-    ------
-    OutOfTimeError
-        If that is not worth while.
-    """
-    remaining_s = deadline.remaining_s
-    if remaining_s is None:
-        return None
-    if remaining_s - kept_s < LEAST_TIME_S:
-        raise OutOfTimeError
-    return remaining_s - kept_s
+        raise SolverError(f"milp: engine {how.name}: {error}") from error
 
 
 #: Result lines of CBC; the first that matches counts.
@@ -148,14 +151,7 @@ _CBC_RESULTS = (
 )
 
 
-def _run_cbc(
-    problem: Any,
-    name: str,
-    deadline: Deadline,
-    building_s: float,
-    num_workers: int,
-    seed: int,
-) -> Outcome:
+def _run_cbc(problem: Any, how: Run) -> Outcome:
     import pulp
 
     options = [
@@ -167,18 +163,18 @@ def _run_cbc(
         # With it CBC 2.10 calls some solutions optimal that are not.
         "preprocess off",
     ]
-    if num_workers > 1:
-        options.append(f"threads {num_workers}")
-    if seed:
-        options.append(f"randomCbcSeed {seed % 2**31}")
+    if how.num_workers > 1:
+        options.append(f"threads {how.num_workers}")
+    if how.seed:
+        options.append(f"randomCbcSeed {how.seed % 2**31}")
     solver = pulp.PULP_CBC_CMD()
     with tempfile.TemporaryDirectory(prefix="nest-milp-") as folder:
         model, solution, log = (
             Path(folder, f"cbc.{kind}") for kind in ("mps", "sol", "log")
         )
-        started_s = deadline.elapsed_s
+        started_s = how.deadline.elapsed_s
         variables, *names, _ = problem.writeMPS(str(model), rename=1)
-        left_s = _left_s(deadline, deadline.elapsed_s - started_s)
+        left_s = how.left_s(how.deadline.elapsed_s - started_s)
         if left_s is not None:
             # Between two relaxations it looks at the clock, and still hands
             # out what it has.
@@ -276,14 +272,7 @@ def _number(text: str, label: str) -> float | None:
     return value if math.isfinite(value) and abs(value) < 1e50 else None
 
 
-def _run_highs(
-    problem: Any,
-    name: str,
-    deadline: Deadline,
-    building_s: float,
-    num_workers: int,
-    seed: int,
-) -> Outcome:
+def _run_highs(problem: Any, how: Run) -> Outcome:
     import highspy
     import pulp
 
@@ -291,16 +280,16 @@ def _run_highs(
         msg=False,
         gapRel=0,
         gapAbs=0,
-        threads=num_workers,
-        random_seed=seed % 2**31,
+        threads=how.num_workers,
+        random_seed=how.seed % 2**31,
         # With it HiGHS 1.11 to 1.14 call solutions optimal that are not.
         presolve="off",
     )
-    started_s = deadline.elapsed_s
+    started_s = how.deadline.elapsed_s
     solver.createAndConfigureSolver(problem)
     solver.buildSolverModel(problem)
     engine = problem.solverModel
-    left_s = _left_s(deadline, deadline.elapsed_s - started_s)
+    left_s = how.left_s(how.deadline.elapsed_s - started_s)
     if left_s is not None:
         engine.setOptionValue("time_limit", left_s)
     solver.callSolver(problem)
@@ -329,22 +318,15 @@ def _run_highs(
     return Outcome(verdict, objective, bound)
 
 
-def _run_other(
-    problem: Any,
-    name: str,
-    deadline: Deadline,
-    building_s: float,
-    num_workers: int,
-    seed: int,
-) -> Outcome:
+def _run_other(problem: Any, how: Run) -> Outcome:
     import pulp
 
     settings: dict[str, Any] = {"msg": False, "gapRel": 0}
-    left_s = _left_s(deadline, 2 * building_s)
+    left_s = how.left_s(2 * how.building_s)
     if left_s is not None:
         settings["timeLimit"] = left_s
-    problem.solve(pulp.getSolver(name, **settings))
-    stopped = left_s is not None and deadline.passed
+    problem.solve(pulp.getSolver(how.name, **settings))
+    stopped = left_s is not None and how.deadline.passed
     if problem.sol_status == pulp.LpSolutionOptimal:
         value = float(pulp.value(problem.objective))
         if stopped:
@@ -355,6 +337,6 @@ def _run_other(
     if problem.sol_status == pulp.LpSolutionInfeasible:
         return Outcome(Verdict.INFEASIBLE)
     raise SolverError(
-        f"milp: engine {name}: expected an optimum or infeasibility, got "
+        f"milp: engine {how.name}: expected an optimum or infeasibility, got "
         f"{pulp.LpStatus[problem.status]!r}"
     )

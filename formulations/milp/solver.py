@@ -8,7 +8,7 @@ from functools import partial
 from formulations.common import Task
 from formulations.milp.constraints import add_constraints, forbid
 from formulations.milp.decode import decode
-from formulations.milp.engines import DEFAULT, Verdict, engine_name, run
+from formulations.milp.engines import DEFAULT, Run, Verdict, engine_name, run
 from formulations.milp.objective import set_objective
 from formulations.milp.variables import create
 from formulations.search import Answer, Engine, Formulation
@@ -66,16 +66,10 @@ def _solve(engine: str, options: SolveOptions, task: Task) -> Answer:
     add_constraints(model)
     set_objective(model)
     building_s = deadline.elapsed_s - started_s
+    how = Run(engine, deadline, building_s, options.num_workers, options.seed)
     num_forbidden = 0
     while True:
-        outcome = run(
-            model.engine,
-            engine,
-            deadline=deadline,
-            building_s=building_s,
-            num_workers=options.num_workers,
-            seed=options.seed,
-        )
+        outcome = run(model.engine, how)
         finished = outcome.verdict is not Verdict.STOPPED
         bound = None
         if outcome.bound is not None:

@@ -449,11 +449,7 @@ def cbc(monkeypatch, *, limit_s, building_s, writing_s):
     monkeypatch.setattr(engines, "_run_program", overstay)
     outcome = engines.run(
         problem,
-        engines.DEFAULT,
-        deadline=deadline,
-        building_s=building_s,
-        num_workers=1,
-        seed=0,
+        engines.Run(engines.DEFAULT, deadline, building_s, 1, 0),
     )
     assert outcome == engines.Outcome(Verdict.STOPPED)
     return ran
@@ -687,11 +683,7 @@ def test_broken_engine_is_a_solver_error(monkeypatch):
     with pytest.raises(SolverError, match=r"PULP_CBC_CMD: .* exit status 1"):
         engines.run(
             pulp.LpProblem("nothing"),
-            engines.DEFAULT,
-            deadline=Deadline(None),
-            building_s=0.0,
-            num_workers=1,
-            seed=0,
+            engines.Run(engines.DEFAULT, Deadline(None), 0.0, 1, 0),
         )
 
 
