@@ -567,8 +567,7 @@ class Formulation:
 
     def _objective(self, cutoff: int | None) -> None:
         program, engine = self.program, self.engine
-        most = self._most()
-        longest = engine.new_int_var(0, most, "longest")
+        longest = engine.new_int_var(0, self._most(), "longest")
         total: list[Any] = []
         changes = {g: self._changes(g) for g in self.numbers[1:]}
         for s in self.stages:
@@ -587,8 +586,12 @@ class Formulation:
                         )
                         * z
                     )
-                if g and changes[g] is not None:
-                    time.append(self._on_stage(g, s, changes[g]))
+                if g and (change := changes[g]) is not None:
+                    # it counts if the group is on the stage
+                    quanta, most = change
+                    here = engine.new_int_var(0, most, f"change{g}_{s}")
+                    engine.add(here >= quanta - most * (1 - self.y[g, s]))
+                    time.append(here)
             engine.add(sum(time) <= longest)
             engine.add(sum(need) <= program.capacity_bytes)
             total += time
@@ -629,14 +632,6 @@ class Formulation:
                 terms.append(table[k][m] * both)
                 most = max(most, table[k][m])
         return (sum(terms), most) if terms else None
-
-    def _on_stage(self, g: int, s: int, change: tuple[Any, int] | None) -> Any:
-        """Return the change in front of a group if it is on the stage."""
-        assert change is not None
-        time, most = change
-        here = self.engine.new_int_var(0, most, f"change{g}_{s}")
-        self.engine.add(here >= time - most * (1 - self.y[g, s]))
-        return here
 
     def _move(self, g: int) -> list[Any]:
         """Return what a stage boundary in front of a group takes."""
