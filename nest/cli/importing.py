@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
+from nest.cli.declare import option, output_option
 from nest.cli.inputs import (
     Group,
     check_distinct_files,
     check_output,
     model_problem,
-    output_option,
     write_record,
 )
 from nest.cli.options import JOB, Options, takes
+
+_IN_FILE = "  [default: as the file says]"
 
 
 @click.group("import", cls=Group)
@@ -35,62 +39,29 @@ def nest_artifact_command(path: str, output: str) -> int:
 
 @import_group.command("piper")
 @click.argument("path", metavar="FILE")
-@click.option(
-    "--devices",
-    type=int,
-    metavar="K",
-    help="Number of devices.  [default: as the file says]",
-)
-@click.option(
-    "--micro-batches",
-    type=int,
-    metavar="N",
-    help="Micro-batches per step.  [default: as the file says]",
-)
-@click.option(
-    "--memory-bytes",
-    type=int,
-    metavar="M",
-    help="Memory of a device.  [default: as the file says]",
-)
-@click.option(
-    "--bandwidth-bytes-per-s",
-    type=float,
-    metavar="W",
-    help="Bandwidth of the flat network.  [default: as the file says]",
+@option("--devices K", f"Number of devices.{_IN_FILE}", int)
+@option("--micro-batches N", f"Micro-batches per step.{_IN_FILE}", int)
+@option("--memory-bytes M", f"Memory of a device.{_IN_FILE}", int)
+@option(
+    "--bandwidth-bytes-per-s W",
+    f"Bandwidth of the flat network.{_IN_FILE}",
+    float,
 )
 @output_option("problem")
-def piper_command(
-    path: str,
-    devices: int | None,
-    micro_batches: int | None,
-    memory_bytes: int | None,
-    bandwidth_bytes_per_s: float | None,
-    output: str,
-) -> int:
+def piper_command(path: str, output: str, **changes: Any) -> int:
     """Import a workload of Piper, with its alternatives per layer."""
     from nest.audits.piper.importer import import_piper
 
     check_distinct_files({"FILE": path, "-o": output})
     check_output(output, "-o")
-    problem = import_piper(
-        path,
-        devices=devices,
-        micro_batches=micro_batches,
-        memory_bytes=memory_bytes,
-        bandwidth_bytes_per_s=bandwidth_bytes_per_s,
-    )
-    write_record(output, problem)
+    write_record(output, import_piper(path, **changes))
     return 0
 
 
 @import_group.command("hf")
 @click.argument("path", metavar="FILE")
-@click.option(
-    "--cluster",
-    required=True,
-    metavar="NAME",
-    help="Machine and devices, such as h100x64.",
+@option(
+    "--cluster NAME", "Machine and devices, such as h100x64.", required=True
 )
 @takes(*JOB)
 @output_option("problem")

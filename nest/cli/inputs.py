@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from nest.ir.problem import Problem
     from nest.models.architectures import Architecture
 
-Command = Callable[..., Any]
-
 
 class Group(click.Group):
     """A group that says what its commands are when it is given another."""
@@ -39,102 +37,6 @@ class Group(click.Group):
                 f"{ctx.command_path} COMMAND", args[0], self.commands
             )
         return super().resolve_command(ctx, args)
-
-
-def positive(what: str, remedy: str) -> Callable[[str], float]:
-    """Return a reader of finite numbers above 0."""
-
-    def read(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = 0.0
-        if not 0 < value < float("inf"):
-            raise click.BadParameter(
-                f"expected a finite number of {what} > 0, got {text!r}; "
-                f"{remedy}"
-            )
-        return value
-
-    return read
-
-
-seconds = positive("seconds", "leave it out for no limit")
-
-
-def fraction(text: str | float) -> float:
-    """Read a fraction from 0 to below 1."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1:
-        raise click.BadParameter(
-            f"expected a fraction from 0 to below 1, got {text!r}; 0.02 is 2 %"
-        )
-    return value
-
-
-def integer(
-    lowest: int, highest: Callable[[], int]
-) -> Callable[[str | int], int]:
-    """Return a reader of integers from a range."""
-
-    def read(text: str | int) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = lowest - 1
-        if not lowest <= value <= highest():
-            raise click.BadParameter(
-                f"expected an integer from {lowest} to {highest()}, "
-                f"got {text!r}; correct the value"
-            )
-        return value
-
-    return read
-
-
-def integers(
-    lowest: int = 1, highest: int = 2**31 - 1
-) -> Callable[[str], tuple[int, ...]]:
-    """Return a reader of distinct integers, separated by commas."""
-
-    def read(text: str) -> tuple[int, ...]:
-        try:
-            values = tuple(int(part) for part in text.split(","))
-        except ValueError:
-            values = ()
-        if (
-            not values
-            or not all(lowest <= value <= highest for value in values)
-            or len(set(values)) < len(values)
-        ):
-            limits = f"from {lowest} to {highest}"
-            if highest == 2**31 - 1:
-                limits = f">= {lowest}"
-            raise click.BadParameter(
-                f"expected distinct integers {limits} separated by commas, "
-                f"got {text!r}; for example 1,2"
-            )
-        return values
-
-    return read
-
-
-def words(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
-    """Return a reader of distinct words out of a few, by commas."""
-
-    def read(text: str) -> tuple[str, ...]:
-        values = tuple(part.strip() for part in text.split(","))
-        if len(set(values)) < len(values) or not set(values) <= set(known):
-            raise click.BadParameter(
-                f"expected some of {','.join(known)}, each once, separated "
-                f"by commas, got {text!r}; for example {known[0]}"
-            )
-        return values
-
-    return read
 
 
 def load_problem(text: str) -> Problem:
@@ -164,31 +66,6 @@ def load_problem(text: str) -> Problem:
         f"({', '.join(builtin.names())}), got no such file and no such "
         f"name; {hint}"
     )
-
-
-def output_option(what: str) -> Callable[[Command], Command]:
-    """Add ``-o``, the file that what was made goes to; it must be given."""
-    return click.option(
-        "-o",
-        "--output",
-        required=True,
-        metavar="FILE",
-        help=f"Where to write the {what}; '-' is standard output.",
-    )
-
-
-def one_of(*known: str) -> Callable[[str], str]:
-    """Return a reader of one of a few names."""
-
-    def read(text: str) -> str:
-        if text not in known:
-            raise click.BadParameter(
-                f"expected one of {', '.join(known)}; got {text!r}; choose "
-                f"one of them"
-            )
-        return text
-
-    return read
 
 
 def load_model(text: str) -> Architecture:

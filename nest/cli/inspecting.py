@@ -9,13 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nest.cli.inputs import (
-    check_output,
-    load_plan,
-    load_problem,
-    write_json,
-    write_record,
-)
+from nest.cli.declare import option
+from nest.cli.inputs import load_plan, load_problem, write_json, write_record
 from nest.cli.options import MODEL, Options, takes
 from nest.errors import InvalidOptionError
 
@@ -83,21 +78,19 @@ def check_command(problem_text: str, plan_path: str | None) -> int:
 
 
 @click.command("solvers")
-@click.option(
-    "--json",
+@takes(
     "json_path",
-    metavar="FILE",
-    help="Write the list as JSON instead; '-' is standard output.",
+    json_path="Write the list as JSON instead; '-' is standard output.",
 )
-def solvers_command(json_path: str | None) -> int:
+def solvers_command(options: Options) -> int:
     """List the solvers and say which can run here."""
     from nest.report.table import show, simple_table
     from nest.solvers.registry import ignored_plugins
 
-    check_output(json_path, "--json")
+    options.check_files()
     entries = _solver_entries()
-    if json_path is not None:
-        write_json(json_path, {"schema": "nest-solvers/1", "solvers": entries})
+    if options.json_path is not None:
+        options.write_json({"schema": "nest-solvers/1", "solvers": entries})
         return 0
     show(
         sys.stdout,
@@ -124,15 +117,11 @@ def solvers_command(json_path: str | None) -> int:
 
 @click.command("problems")
 @click.argument("name", metavar="[NAME]", required=False)
-@click.option("--show", "shown", metavar="NAME", help="Print one as JSON.")
-@click.option("--models", is_flag=True, help="List the models for --model.")
-@click.option(
-    "--clusters", is_flag=True, help="List the machines for --cluster."
-)
+@option("--show NAME", "Print one as JSON.", None, "shown")
+@option("--models", "List the models for --model.")
+@option("--clusters", "List the machines for --cluster.")
 @takes(*MODEL, "output", output="Write the problem to a file.")
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print the list as JSON."
-)
+@option("--json", "Print the list as JSON.", None, "as_json")
 def problems_command(
     options: Options,
     name: str | None,

@@ -14,24 +14,28 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from nest.cli.inputs import (
+from nest.cli.declare import (
     Command,
+    Decorator,
+    fraction,
+    integer,
+    integers,
+    one_of,
+    option,
+    seconds,
+    words,
+)
+from nest.cli.inputs import (
     Restricted,
     check_distinct_files,
     check_output,
     flag,
-    fraction,
-    integer,
-    integers,
     load_model,
     load_plan,
     load_problem,
     model_problem,
-    one_of,
     people,
-    seconds,
     with_granularity,
-    words,
     write_json,
     write_record,
 )
@@ -58,113 +62,98 @@ _DEFAULT_DEGREES = {
     "ep": "powers of two up to 64",
 }
 
-_positive = integer(1, lambda: 2**31 - 1)
-_option = functools.partial(functools.partial, click.option)
+
+def _shared(usage: str, text: str, *rest: Any, **settings: Any) -> Any:
+    """Return :func:`option`, which another text may be given to."""
+    return lambda text=text: option(usage, text, *rest, **settings)
 
 
-def _restriction(name: str, effect: str) -> Callable[..., Any]:
+def _restriction(name: str, effect: str) -> Any:
     names = ", ".join(
         f"{name} ({setting.long})" if setting.long else name
         for name, setting in SETTINGS.items()
     )
-    return _option(
-        f"--{name}",
+    return _shared(
+        f"--{name} SETTING=VALUE,…",
+        f"Only plans {effect}; repeatable.  Settings: {names}.",
         multiple=True,
-        metavar="SETTING=VALUE,…",
-        help=f"Only plans {effect}; repeatable.  Settings: {names}.",
     )
 
 
 #: What chooses the job and the graph of a model: names are those of
 #: :class:`nest.models.choices.Request`, and ``profile``.
 _JOB = {
-    "global_batch": _option(
-        "--global-batch",
-        type=_positive,
-        metavar="N",
-        help="Samples per step.  [default: about 4 Mi tokens]",
+    "global_batch": _shared(
+        "--global-batch N",
+        "Samples per step.  [default: about 4 Mi tokens]",
+        integer(),
     ),
-    "sequence_length": _option(
-        "--sequence-length",
-        type=_positive,
-        metavar="N",
-        help="Tokens per sample.  [default: the model's longest, at most "
-        "8192]",
+    "sequence_length": _shared(
+        "--sequence-length N",
+        "Tokens per sample.  [default: the model's longest, at most 8192]",
+        integer(),
     ),
-    "micro_batches": _option(
-        "--micro-batches",
-        type=integers(),
-        metavar="N,…",
-        help="Samples of one pipeline step.  [default: 1,2,4,…,64]",
+    "micro_batches": _shared(
+        "--micro-batches N,…",
+        "Samples of one pipeline step.  [default: 1,2,4,…,64]",
+        integers(),
     ),
     **{
-        axis.name: _option(
-            f"--{axis.name}",
-            type=integers(),
-            metavar="N,…",
-            help=f"{axis.meaning.capitalize()}.  [default: "
+        axis.name: _shared(
+            f"--{axis.name} N,…",
+            f"{axis.meaning.capitalize()}.  [default: "
             f"{_DEFAULT_DEGREES.get(axis.name, '1')}]",
+            integers(),
         )
         for axis in AXES
         if axis.name != "dp"  # whatever is left
     },
-    "zero": _option(
-        "--zero",
-        type=integers(0, 3),
-        metavar="N,…",
-        help="ZeRO stages.  [default: 0,1,2,3]",
+    "zero": _shared(
+        "--zero N,…", "ZeRO stages.  [default: 0,1,2,3]", integers(0, 3)
     ),
-    "recompute": _option(
-        "--recompute",
-        type=words(RECOMPUTE),
-        metavar="A,…",
-        help=f"Recompute choices.  [default: {','.join(RECOMPUTE)}]",
+    "recompute": _shared(
+        "--recompute A,…",
+        f"Recompute choices.  [default: {','.join(RECOMPUTE)}]",
+        words(RECOMPUTE),
     ),
-    "virtual_stages": _option(
-        "--virtual-stages",
-        type=integers(),
-        metavar="N,…",
-        help="Chunks of layers per pipeline stage; above 1 plans are "
+    "virtual_stages": _shared(
+        "--virtual-stages N,…",
+        "Chunks of layers per pipeline stage; above 1 plans are "
         "interleaved.  [default: 1]",
+        integers(),
     ),
-    "layers_per_node": _option(
-        "--layers-per-node",
-        type=_positive,
-        metavar="N",
-        help="Consecutive layers that plans do not cut apart.  "
-        "[default: 1, more beyond 100 layers]",
+    "layers_per_node": _shared(
+        "--layers-per-node N",
+        "Consecutive layers that plans do not cut apart.  [default: 1, more "
+        "beyond 100 layers]",
+        integer(),
     ),
-    "dtype": _option(
-        "--dtype",
-        type=one_of("bf16", "fp16", "fp8"),
-        metavar="bf16|fp16|fp8",
-        help="Of the matrix products.  [default: bf16]",
+    "dtype": _shared(
+        "--dtype bf16|fp16|fp8",
+        "Of the matrix products.  [default: bf16]",
+        one_of("bf16", "fp16", "fp8"),
     ),
-    "profile": _option(
-        "--profile",
-        metavar="FILE",
-        help="Measured layers to prefer over analytic costs; see 'nest "
-        "profile'.",
+    "profile": _shared(
+        "--profile FILE",
+        "Measured layers to prefer over analytic costs; see 'nest profile'.",
     ),
 }
 
 _MODEL = {
-    "model": _option(
-        "--model",
-        metavar="NAME",
-        help="Model instead of PROBLEM: a name, see 'nest problems "
-        "--models', or a config.json of Hugging Face.",
+    "model": _shared(
+        "--model NAME",
+        "Model instead of PROBLEM: a name, see 'nest problems --models', or "
+        "a config.json of Hugging Face.",
     ),
-    "cluster": _option(
-        "--cluster",
-        metavar="NAME",
-        help="Machine and devices for --model, such as h100x64.",
+    "cluster": _shared(
+        "--cluster NAME",
+        "Machine and devices for --model, such as h100x64.",
     ),
     **_JOB,
 }
 
 #: By what :class:`Options` calls them.
-_OPTIONS: dict[str, Callable[..., Any]] = {
+_OPTIONS: dict[str, Callable[..., Decorator]] = {
     "problem_text": functools.partial(
         click.argument, "problem_text", metavar="[PROBLEM]", required=False
     ),
@@ -173,77 +162,59 @@ _OPTIONS: dict[str, Callable[..., Any]] = {
         "pin", "with these settings, such as tp=8,pp=4 or zero=0|1"
     ),
     "forbid": _restriction("forbid", "without these settings, such as zero=3"),
-    "solver": _option(
-        "--solver",
-        default="dp",
-        metavar="NAME",
-        help="See 'nest solvers'.  [default: dp]",
+    "solver": _shared("--solver NAME", "See 'nest solvers'.", default="dp"),
+    "time_limit": _shared(
+        "--time-limit S",
+        "Wall-clock seconds per run of the solver.  [default: none, 60 with "
+        "--model]",
+        seconds,
     ),
-    "time_limit": _option(
-        "--time-limit",
-        type=seconds,
-        metavar="S",
-        help="Wall-clock seconds per run of the solver.  [default: none, 60 "
-        "with --model]",
-    ),
-    "gap": _option(
-        "--gap",
-        type=fraction,
-        default=0.0,
-        metavar="F",
-        help="Let exact solvers stop at a plan proven to be so close to the "
-        "best, such as 0.02 for 2 %.  [default: 0]",
-    ),
-    "workers": _option(
-        "--workers",
-        type=integer(1, num_cpus),
-        metavar="N",
-        help="Threads or processes per solver.  [default: the CPUs at hand "
-        "where no answer depends on it, 1 elsewhere]",
-    ),
-    "seed": _option(
-        "--seed",
-        type=integer(0, lambda: 2**31 - 1),
+    "gap": _shared(
+        "--gap F",
+        "Let exact solvers stop at a plan proven to be so close to the best, "
+        "such as 0.02 for 2 %.",
+        fraction,
         default=0,
-        metavar="N",
-        help="Seed of random choices.  [default: 0]",
     ),
-    "warm_start": _option(
-        "--warm-start",
-        metavar="PLAN",
-        help="Plan file to start from, for solvers that can.",
+    "workers": _shared(
+        "--workers N",
+        "Threads or processes per solver.  [default: the CPUs at hand where "
+        "no answer depends on it, 1 elsewhere]",
+        integer(1, num_cpus()),
     ),
-    "repair": _option(
+    "seed": _shared(
+        "--seed N", "Seed of random choices.", integer(0), default=0
+    ),
+    "warm_start": _shared(
+        "--warm-start PLAN", "Plan file to start from, for solvers that can."
+    ),
+    "repair": _shared(
         "--repair",
-        is_flag=True,
-        help="Make plans that exceed the memory fit: more recomputation, "
-        "more ZeRO, a smaller micro-batch.",
+        "Make plans that exceed the memory fit: more recomputation, more "
+        "ZeRO, a smaller micro-batch.",
     ),
-    "extra": _option(
-        "--option",
+    "extra": _shared(
+        "--option SOLVER.KEY=VALUE",
+        "Option of one solver, see 'nest solvers'; repeatable.",
+        None,
         "extra",
         multiple=True,
-        metavar="SOLVER.KEY=VALUE",
-        help="Option of one solver, see 'nest solvers'; repeatable.",
     ),
-    "granularity": _option(
-        "--granularity",
-        type=one_of(*GRANULARITIES),
-        metavar="|".join(GRANULARITIES),
-        help="Whether every stage or every layer has a strategy of its own.  "
+    "granularity": _shared(
+        f"--granularity {'|'.join(GRANULARITIES)}",
+        "Whether every stage or every layer has a strategy of its own.  "
         "[default: as the problem says]",
+        one_of(*GRANULARITIES),
     ),
-    "json_path": _option(
-        "--json",
+    "json_path": _shared(
+        "--json FILE",
+        "Also write a JSON document; '-' is standard output.",
+        None,
         "json_path",
-        metavar="FILE",
-        help="Also write a JSON document; '-' is standard output.",
     ),
-    "output": _option(
-        "-o",
-        "--output",
-        metavar="FILE",
-        help="Write the plan to a file; '-' is standard output.",
+    "output": _shared(
+        "-o --output FILE",
+        "Write the plan to a file; '-' is standard output.",
     ),
 }
 
@@ -253,7 +224,7 @@ MODEL = tuple(_MODEL)
 RESTRICTIONS = ("pin", "forbid")
 
 
-def takes(*names: str, **helps: str) -> Callable[[Command], Command]:
+def takes(*names: str, **helps: str) -> Decorator:
     """Add shared options to a command, which gets an :class:`Options` first.
 
     Parameters
@@ -274,7 +245,7 @@ def takes(*names: str, **helps: str) -> Callable[[Command], Command]:
             return command(Options(path, job=job, **shared), **values)
 
         for name in reversed(names):
-            changes = {"help": helps[name]} if name in helps else {}
+            changes = {"text": helps[name]} if name in helps else {}
             _OPTIONS[name](**changes)(run)
         return run
 
@@ -397,8 +368,8 @@ class Options:
                 **writes,
             }
         )
-        for option, path in writes.items():
-            check_output(path, option)
+        for name, path in writes.items():
+            check_output(path, name)
 
     def find_problem(self) -> Problem:
         """Return the problem of PROBLEM, or of ``--model``."""

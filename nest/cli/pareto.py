@@ -10,13 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nest.cli.inputs import (
-    Restricted,
-    integer,
-    integers,
-    positive,
-    write_record,
-)
+from nest.cli.declare import integer, integers, option, positive
+from nest.cli.inputs import Restricted, write_record
 from nest.cli.options import MODEL, RESTRICTIONS, Options, takes
 from nest.cli.progress import ProgressLine
 from nest.errors import InvalidOptionError, NestError
@@ -28,59 +23,52 @@ if TYPE_CHECKING:
 
 
 @click.command("pareto")
-@click.option(
-    "--objectives",
+@option(
+    "--objectives A,…",
+    "What to minimise, of time, memory, devices, cost.",
     default="time,memory",
-    metavar="A,…",
-    help="What to minimise, of time, memory, devices, cost.  [default: "
-    "time,memory]",
 )
-@click.option(
-    "--devices",
-    type=integers(),
-    metavar="N,…",
-    help="Sizes of clusters to compare, each the first devices of the "
-    "cluster.  [default: all; also half, a quarter, … with devices or cost]",
+@option(
+    "--devices N,…",
+    "Sizes of clusters to compare, each the first devices of the cluster.  "
+    "[default: all; also half, a quarter, … with devices or cost]",
+    integers(),
 )
-@click.option(
-    "--price-usd-per-device-hour",
+@option(
+    "--price-usd-per-device-hour X",
+    "Price of a device.  [default: as the problem says]",
+    positive("dollars", "for example 2.5"),
     "price_usd",
-    type=positive("dollars", "for example 2.5"),
-    metavar="X",
-    help="Price of a device.  [default: as the problem says]",
 )
-@click.option(
-    "--steps",
-    type=integer(1, lambda: 2**53),
-    metavar="N",
-    help="Steps of a training run, to price it.",
+@option(
+    "--steps N",
+    "Steps of a training run, to price it.",
+    integer(1, 2**53),
 )
-@click.option(
-    "--prove",
+@option(
+    "--prove SOLVER",
+    "Let another exact solver prove points, such as cpsat.",
+    None,
     "prover",
-    metavar="SOLVER",
-    help="Let another exact solver prove points, such as cpsat.",
 )
-@click.option(
-    "--points",
+@option(
+    "--points N,…",
+    "Numbers of the points to --prove.  [default: all]",
+    integers(),
     "numbers",
-    type=integers(),
-    metavar="N,…",
-    help="Numbers of the points to --prove.  [default: all]",
 )
-@click.option(
-    "--plot",
+@option(
+    "--plot FILE",
+    "Draw time against memory; FILE ends in .svg, .png or .pdf.",
+    None,
     "plot_path",
-    metavar="FILE",
-    help="Draw time against memory; FILE ends in .svg, .png or .pdf.",
 )
-@click.option(
-    "-o",
-    "--output",
+@option(
+    "-o --output DIR",
+    "Write a plan file per point, and the problem of every smaller cluster, "
+    "to a new or empty directory.",
+    None,
     "folder",
-    metavar="DIR",
-    help="Write a plan file per point, and the problem of every smaller "
-    "cluster, to a new or empty directory.",
 )
 @takes(
     *("problem_text", "granularity", "workers", "time_limit", "json_path"),

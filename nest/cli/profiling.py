@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from nest.cli.declare import (
+    integer,
+    integers,
+    one_of,
+    option,
+    output_option,
+)
 from nest.cli.importing import import_group
 from nest.cli.inputs import (
     check_distinct_files,
     check_output,
-    integer,
-    integers,
-    one_of,
-    output_option,
     people,
     write_text,
 )
@@ -30,81 +33,54 @@ DEVICES = ("auto", "cpu", "cuda")
 
 
 @click.command("profile")
-@click.option("--model", required=True, metavar="NAME", help="What to time.")
-@click.option(
-    "--layers",
+@option("--model NAME", "What to time.", required=True)
+@option(
+    "--layers A,B,…",
+    "Kinds of layers, such as decoder,head.  [default: all]",
+    None,
     "layers_text",
-    metavar="A,B,…",
-    help="Kinds of layers, such as decoder,head.  [default: all]",
 )
-@click.option(
-    "--tp",
-    "tps",
-    type=integers(),
-    default="1",
-    metavar="N,…",
-    help="Tensor parallel degrees.  [default: 1]",
+@option("--tp N,…", "Tensor parallel degrees.", integers(), "tps", default="1")
+@option("--ep N,…", "Expert parallel degrees.", integers(), "eps", default="1")
+@option(
+    "--samples N,…", "Samples per data-parallel rank.", integers(), default="1"
 )
-@click.option(
-    "--ep",
-    "eps",
-    type=integers(),
-    default="1",
-    metavar="N,…",
-    help="Expert parallel degrees.  [default: 1]",
-)
-@click.option(
-    "--samples",
-    type=integers(),
-    default="1",
-    metavar="N,…",
-    help="Samples per data-parallel rank.  [default: 1]",
-)
-@click.option(
-    "--sequence-length",
-    type=integer(1, lambda: 2**31 - 1),
-    metavar="N",
-    help=f"Tokens per sample.  [default: the model's longest, at most "
+@option(
+    "--sequence-length N",
+    f"Tokens per sample.  [default: the model's longest, at most "
     f"{DEFAULT_SEQUENCE_LENGTH}]",
+    integer(),
 )
-@click.option(
-    "--device",
-    type=one_of(*DEVICES),
-    default="auto",
-    metavar="auto|cpu|cuda",
-    help="Where to run.  [default: auto]",
+@option(
+    "--device auto|cpu|cuda", "Where to run.", one_of(*DEVICES), default="auto"
 )
-@click.option(
-    "--device-name",
-    metavar="NAME",
-    help="What clusters call the device.  [default: as far as known]",
+@option(
+    "--device-name NAME",
+    "What clusters call the device.  [default: as far as known]",
 )
-@click.option(
-    "--dtype",
-    type=one_of(*DTYPE_BYTES),
+@option(
+    "--dtype bf16|fp16|fp32",
+    "Data type.",
+    one_of(*DTYPE_BYTES),
     default="bf16",
-    metavar="bf16|fp16|fp32",
-    help="Data type.  [default: bf16]",
 )
-@click.option(
+@option(
     "--sequence-parallel/--no-sequence-parallel",
+    "Whether activations between layers are split over tp.  [default: they "
+    "are]",
     default=True,
-    help="Whether activations between layers are split over tp.  [default: "
-    "they are]",
 )
-@click.option(
-    "--warm-up",
-    type=integer(0, lambda: 1000),
+@option(
+    "--warm-up N",
+    "Passes before the measured ones.",
+    integer(0, 1000),
     default=2,
-    metavar="N",
-    help="Passes before the measured ones.  [default: 2]",
 )
-@click.option(
-    "--repeats",
-    type=integer(1, lambda: 1000),
+@option(
+    "--repeats N",
+    "Measured passes, of which the median counts.",
+    integer(1, 1000),
     default=5,
-    metavar="N",
-    help="Measured passes, of which the median counts.  [default: 5]",
 )
 @output_option("profile")
 def profile_command(
@@ -178,26 +154,19 @@ def profile_command(
 
 @import_group.command("profile-csv")
 @click.argument("paths", metavar="PATH…", nargs=-1, required=True)
-@click.option(
-    "--model", required=True, metavar="NAME", help="Which model was profiled."
-)
-@click.option(
-    "--device", required=True, metavar="NAME", help="On which device."
-)
-@click.option(
-    "--dtype",
-    type=one_of("fp16", "bf16"),
+@option("--model NAME", "Which model was profiled.", required=True)
+@option("--device NAME", "On which device.", required=True)
+@option(
+    "--dtype fp16|bf16",
+    "In which data type.",
+    one_of("fp16", "bf16"),
     default="fp16",
-    metavar="fp16|bf16",
-    help="In which data type.  [default: fp16]",
 )
-@click.option(
-    "--algorithm",
-    type=integer(0, lambda: 1000),
+@option(
+    "--algorithm N",
+    "Which way of cutting matrices to take; 0 is Megatron-LM's.",
+    integer(0, 1000),
     default=0,
-    metavar="N",
-    help="Which way of cutting matrices to take; 0 is Megatron-LM's.  "
-    "[default: 0]",
 )
 @output_option("profile")
 def profile_csv_command(

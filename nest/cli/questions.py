@@ -8,12 +8,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from nest.cli.inputs import (
-    Restricted,
-    integers,
-    load_plan,
-    load_problem,
-)
+from nest.cli.declare import amount, integers, option
+from nest.cli.inputs import Restricted, load_plan, load_problem
 from nest.cli.options import MODEL, RESTRICTIONS, Options, takes
 from nest.errors import InvalidOptionError
 
@@ -28,52 +24,24 @@ if TYPE_CHECKING:
 _Target = dict[str, Fraction | None]
 
 
-def amount(text: str) -> Fraction:
-    """Read a number above 0 exactly as it is written."""
-    try:
-        value = Fraction(text)
-    except (ValueError, ZeroDivisionError):
-        value = Fraction(0)
-    if value <= 0 or "/" in text:
-        raise click.BadParameter(
-            f"expected a number > 0, got {text!r}; for example 1.5 or 2e12"
-        )
-    return value
-
-
 @click.command("fit")
-@click.option(
-    "--within",
-    type=amount,
-    metavar="S",
-    help="Target: a step takes at most so many seconds.",
+@option("--within S", "Target: a step takes at most so many seconds.", amount)
+@option(
+    "--tokens-per-s N", "Target: at least so many tokens per second.", amount
 )
-@click.option(
-    "--tokens-per-s",
-    type=amount,
-    metavar="N",
-    help="Target: at least so many tokens per second.",
+@option(
+    "--days D", "Target: the --tokens are trained in so many days.", amount
 )
-@click.option(
-    "--days",
-    type=amount,
-    metavar="D",
-    help="Target: the --tokens are trained in so many days.",
+@option("--tokens N", "Tokens of the run of --days.", amount)
+@option(
+    "--devices-list N,…",
+    "Device counts to try.  [default: powers of two in a node, then whole "
+    "nodes]",
+    integers(),
 )
-@click.option(
-    "--tokens", type=amount, metavar="N", help="Tokens of the run of --days."
-)
-@click.option(
-    "--devices-list",
-    type=integers(),
-    metavar="N,…",
-    help="Device counts to try.  [default: powers of two in a node, then "
-    "whole nodes]",
-)
-@click.option(
+@option(
     "--memory",
-    is_flag=True,
-    help="Ask for the smallest memory per device on all devices instead.",
+    "Ask for the smallest memory per device on all devices instead.",
 )
 @takes(
     *("problem_text", "solver", "output", "time_limit", "granularity"),
@@ -243,17 +211,12 @@ def _time(problem: Problem, time_ns: float | None) -> str:
 @click.command("explain")
 @click.argument("problem_text", metavar="PROBLEM")
 @click.argument("plan_path", metavar="PLAN")
-@click.option(
-    "--prefer",
+@option(
+    "--prefer SETTING=VALUE,…",
+    "Compare with the best plan under these settings, such as tp=8,pp=4.",
     multiple=True,
-    metavar="SETTING=VALUE,…",
-    help="Compare with the best plan under these settings, such as tp=8,pp=4.",
 )
-@click.option(
-    "--no-search",
-    is_flag=True,
-    help="Solve nothing: only the terms and the neighbours.",
-)
+@option("--no-search", "Solve nothing: only the terms and the neighbours.")
 @takes(
     *("solver", "time_limit", "granularity", "json_path", *RESTRICTIONS),
 )

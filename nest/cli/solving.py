@@ -8,6 +8,7 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
+from nest.cli.declare import option
 from nest.cli.inputs import Restricted, parse_extra
 from nest.cli.options import MODEL, RESTRICTIONS, Options, takes
 from nest.errors import InvalidOptionError, UnknownSolverError
@@ -31,12 +32,12 @@ _LIMIT = "Wall-clock seconds per solver, everything included."
 
 
 @click.command("compare")
-@click.option(
-    "--solvers",
+@option(
+    "--solvers A,B,…",
+    f"Solvers to compare, or {ALL!r}.",
+    None,
     "solvers_text",
     default=DEFAULT_SOLVERS,
-    metavar="A,B,…",
-    help=f"Solvers to compare, or {ALL!r}.  [default: {DEFAULT_SOLVERS}]",
 )
 @takes(*_SHARED, time_limit=_LIMIT)
 def compare_command(options: Options, solvers_text: str) -> int:
@@ -65,9 +66,7 @@ def compare_command(options: Options, solvers_text: str) -> int:
 
 
 @click.command("solve")
-@click.option(
-    "--solver", metavar="NAME", help="See 'nest solvers'.  [required]"
-)
+@option("--solver NAME", "See 'nest solvers'.  [required]")
 @takes("output", *_SHARED, time_limit=_LIMIT)
 def solve_command(options: Options, solver: str | None) -> int:
     """Run one solver on one problem and show its plan.

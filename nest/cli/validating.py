@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nest.cli.inputs import integer, people, write_text
+from nest.cli.declare import integer, names, option
+from nest.cli.inputs import people, write_text
 from nest.cli.options import Options, takes
 from nest.cli.progress import StatusLine
 from nest.errors import InvalidOptionError
@@ -29,67 +30,25 @@ DEFAULT_FILE = Path("..", "shared", "data", "measured", "measurements.csv")
 _CHUNK = 16
 
 
-def _names(text: str) -> tuple[str, ...]:
-    """Read names separated by commas."""
-    names = tuple(name.strip() for name in text.split(","))
-    if not all(names):
-        raise click.BadParameter(
-            f"expected names separated by commas, got {text!r}; for example "
-            f"A,B"
-        )
-    return names
-
-
 @click.command("validate")
 @click.argument("path", metavar="[FILE]", required=False)
-@click.option(
-    "--tier",
-    "tiers",
-    type=_names,
-    default=None,
-    metavar="A,B,…",
-    help="Only rows of these tiers.",
-)
-@click.option(
-    "--precision",
+@option("--tier A,B,…", "Only rows of these tiers.", names, "tiers")
+@option(
+    "--precision A,B,…",
+    "Only these precisions, such as bf16,fp16.",
+    names,
     "precisions",
-    type=_names,
-    default=None,
-    metavar="A,B,…",
-    help="Only these precisions, such as bf16,fp16.",
 )
-@click.option(
-    "--source", default="", metavar="TEXT", help="Only sources with TEXT."
-)
-@click.option(
-    "--hardware", default="", metavar="TEXT", help="Only devices with TEXT."
-)
-@click.option(
-    "--min-devices",
-    type=integer(1, lambda: 2**31 - 1),
-    default=None,
-    metavar="N",
-    help="Only rows of N devices or more.",
-)
-@click.option(
-    "--limit",
-    type=integer(1, lambda: 2**31 - 1),
-    default=None,
-    metavar="N",
-    help="Only the first N of these rows.",
-)
-@click.option(
-    "--jobs",
-    type=integer(1, num_cpus),
-    default=1,
-    metavar="N",
-    help="Processes.  [default: 1]",
-)
-@click.option(
-    "--details",
+@option("--source TEXT", "Only sources with TEXT.")
+@option("--hardware TEXT", "Only devices with TEXT.")
+@option("--min-devices N", "Only rows of N devices or more.", integer())
+@option("--limit N", "Only the first N of these rows.", integer())
+@option("--jobs N", "Processes.", integer(1, num_cpus()), default=1)
+@option(
+    "--details FILE",
+    "Also write a CSV line per row; '-' is standard output.",
+    None,
     "details_path",
-    metavar="FILE",
-    help="Also write a CSV line per row; '-' is standard output.",
 )
 @takes("json_path")
 def validate_command(
@@ -97,8 +56,8 @@ def validate_command(
     path: str | None,
     tiers: tuple[str, ...] | None,
     precisions: tuple[str, ...] | None,
-    source: str,
-    hardware: str,
+    source: str | None,
+    hardware: str | None,
     min_devices: int | None,
     limit: int | None,
     jobs: int,
@@ -131,8 +90,8 @@ def validate_command(
     selection = Selection(
         tiers=tiers or (),
         precisions=precisions or (),
-        source=source,
-        hardware=hardware,
+        source=source or "",
+        hardware=hardware or "",
         min_devices=min_devices or 0,
     )
     selected = _select(rows, selection)[:limit]
