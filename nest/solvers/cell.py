@@ -134,8 +134,9 @@ class Cell:
             options=replace(self.options, extra=dict(self.options.extra)),
             deadline=deadline,
         )
-        line = msgspec.json.encode(request) + b"\n"
-        self._worker = Worker(line, self.options.num_workers)
+        self._worker = Worker(
+            msgspec.json.encode(request), self.options.num_workers
+        )
 
     def listen(self, timeout_s: float) -> bool:
         """Take what it says, for so long; return whether that was all."""

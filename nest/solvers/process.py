@@ -18,12 +18,16 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, cast
 
 _BOOTSTRAP = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); "
     "from nest.solvers.worker import main; main(sys.argv.pop())"
 )
+#: The file of the request in the directory of a process.
+REQUEST = "request"
+
 #: How much of what the engines printed is kept for an error report.
 _LOG_BYTES = 4000
 
@@ -60,14 +64,13 @@ class Worker:
     def __init__(self, request: bytes, num_threads: int) -> None:
         self._directory = tempfile.mkdtemp(prefix="nest-")
         self._usage: Usage | None = None
-        self._unsent = memoryview(request)
         self._unread = bytearray()
         self._ended = False
-        self._selector = selectors.DefaultSelector()
         self._log = open(  # noqa: SIM115
             os.path.join(self._directory, "log"), "w+b"
         )
         try:
+            Path(self._directory, REQUEST).write_bytes(request)
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, "-c", _BOOTSTRAP),
@@ -81,18 +84,12 @@ class Worker:
                 start_new_session=True,
             )
         except BaseException:
-            self._selector.close()
             self._log.close()
             shutil.rmtree(self._directory, ignore_errors=True)
             raise
-        self._requests = cast("IO[bytes]", self._process.stdin)
         self._messages = cast("IO[bytes]", self._process.stdout)
-        for file, event in (
-            (self._requests, selectors.EVENT_WRITE),
-            (self._messages, selectors.EVENT_READ),
-        ):
-            os.set_blocking(file.fileno(), False)
-            self._selector.register(file, event)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._messages, selectors.EVENT_READ)
 
     @property
     def pid(self) -> int:
@@ -106,11 +103,12 @@ class Worker:
 
     def poll(self, timeout_s: float) -> list[bytes]:
         """Wait for messages, at most so long, and return them."""
-        for key, _ in self._selector.select(max(0.0, timeout_s)):
-            if key.fileobj is self._requests:
-                self._send()
-            else:
-                self._receive()
+        if self._ended:
+            return []
+        if self._selector.select(max(0.0, timeout_s)):
+            chunk = os.read(self._messages.fileno(), 1 << 20)
+            self._unread += chunk
+            self._ended = not chunk
         *lines, rest = self._unread.split(b"\n")
         self._unread = rest
         return [bytes(line) for line in lines]
@@ -139,7 +137,7 @@ class Worker:
         exit_code = os.waitstatus_to_exitcode(status)
         self._process.returncode = exit_code
         self._selector.close()
-        self._requests.close()
+        cast("IO[bytes]", self._process.stdin).close()
         self._messages.close()
         size = self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, size - _LOG_BYTES))
@@ -154,28 +152,6 @@ class Worker:
             log=log,
         )
         return self._usage
-
-    def _send(self) -> None:
-        try:
-            sent = os.write(self._requests.fileno(), self._unsent)
-        except BlockingIOError:
-            return
-        except BrokenPipeError:
-            sent = len(self._unsent)  # it died; reading will tell
-        self._unsent = self._unsent[sent:]
-        if not self._unsent:
-            self._selector.unregister(self._requests)
-
-    def _receive(self) -> None:
-        try:
-            chunk = os.read(self._messages.fileno(), 1 << 20)
-        except BlockingIOError:
-            return
-        if chunk:
-            self._unread += chunk
-        else:
-            self._ended = True
-            self._selector.unregister(self._messages)
 
 
 def _environment(directory: str, num_threads: int) -> dict[str, str]:

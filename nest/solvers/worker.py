@@ -1,7 +1,7 @@
 """The process in which one solver works on one problem.
 
 Started by :mod:`nest.solvers.process` as the leader of a process group of
-its own. It reads one :class:`Request` from standard input, which then stays
+its own. It reads one :class:`Request` from a file. Standard input only stays
 open: its end means that the parent is gone, and the group is killed. It
 writes messages to what was standard output; whatever an engine prints goes
 to standard error, which the parent keeps in a file.
@@ -18,6 +18,7 @@ import threading
 import time
 import traceback
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 
@@ -35,6 +36,7 @@ from nest.solvers.messages import (
     ProgressMessage,
     Request,
 )
+from nest.solvers.process import REQUEST
 from nest.solvers.registry import load_target
 
 
@@ -45,19 +47,16 @@ def main(directory: str) -> None:
     removes it; if the parent is gone, it is removed here.
     """
     faulthandler.enable()
-    requests, channel = os.dup(0), _Channel(os.dup(1))
+    lifeline, channel = os.dup(0), _Channel(os.dup(1))
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(2, 1)
-    line = _read_line(requests)
-    if line is None:
-        shutil.rmtree(directory, ignore_errors=True)
-        return
     threading.Thread(
-        target=_guard, args=(requests, directory), daemon=True
+        target=_guard, args=(lifeline, directory), daemon=True
     ).start()
     try:
-        request = msgspec.json.decode(line, type=Request)
+        data = Path(directory, REQUEST).read_bytes()
+        request = msgspec.json.decode(data, type=Request)
         output = _solve(request, channel)
         output = replace(output, extra=dict(output.extra))
         channel.send(OutputMessage(output, _peak_rss_bytes()))
@@ -78,16 +77,6 @@ class _Channel:
         with self._lock:
             while data:
                 data = data[os.write(self._descriptor, data) :]
-
-
-def _read_line(descriptor: int) -> bytes | None:
-    """Return the request, or ``None`` if the parent died before it came."""
-    chunks = []
-    while chunk := os.read(descriptor, 1 << 20):
-        chunks.append(chunk)
-        if chunk.endswith(b"\n"):
-            return b"".join(chunks)
-    return None
 
 
 def _guard(descriptor: int, directory: str) -> None:
