@@ -247,6 +247,11 @@ class Restricted:
 
         return describe(self.pins, self.forbids)
 
+    @property
+    def notes(self) -> list[str]:
+        """What a report says about them; empty for none."""
+        return [f"only plans under {self.text}"] if self.text else []
+
     def document(self) -> dict[str, Any]:
         """Return what a JSON document says about them; empty for none."""
         if not self.text:

@@ -220,10 +220,7 @@ def _show(
     if prover is not None and proofs:
         table = proof_table(found, prover, proofs)
         parts.append(Padding(table, (1, 0, 0, 0)))
-    notes = []
-    if restricted.text:
-        notes.append(f"only plans under {restricted.text}")
-    show(options.people, *parts, frontier_footer(found, notes))
+    show(options.people, *parts, frontier_footer(found, restricted.notes))
     for proof in proofs:
         if proof.verdict == "contradiction":
             number = found.points.index(proof.point) + 1

@@ -166,9 +166,7 @@ class _Session:
         """Print the comparison."""
         from nest.report.table import compare_footer, compare_table, show
 
-        notes = []
-        if self.restricted.text:
-            notes.append(f"only plans under {self.restricted.text}")
+        notes = self.restricted.notes
         cold = self._ignoring_warm_start()
         if cold:
             notes.append(f"warm start not used by {', '.join(cold)}")
@@ -188,8 +186,7 @@ class _Session:
         from nest.report.table import show, solve_block
 
         parts = solve_block(self.problem, result)
-        if self.restricted.text:
-            parts.insert(1, f"only plans under {self.restricted.text}")
+        parts[1:1] = self.restricted.notes
         show(file, *parts)
 
     def _ignoring_warm_start(self) -> list[str]:

@@ -149,12 +149,11 @@ def load_predictor() -> Callable[[Row], Prediction | Skip]:
 def _predict_all(rows: Sequence[Row], jobs: int) -> Iterator[Assessment]:
     """Predict rows, in their order."""
     if jobs == 1:
-        yield from _predict(rows)
+        yield from map(_assess, rows)
         return
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
 
-    chunks = [rows[i : i + _CHUNK] for i in range(0, len(rows), _CHUNK)]
     executor = ProcessPoolExecutor(
         jobs,
         # A fork would inherit the handlers of signals.
@@ -162,8 +161,7 @@ def _predict_all(rows: Sequence[Row], jobs: int) -> Iterator[Assessment]:
         initializer=_start_process,
     )
     try:
-        for outcomes in executor.map(_predict_chunk, chunks):
-            yield from outcomes
+        yield from executor.map(_assess, rows, chunksize=_CHUNK)
     finally:
         executor.shutdown(cancel_futures=True)
 
@@ -173,16 +171,10 @@ def _start_process() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _predict_chunk(rows: Sequence[Row]) -> list[Assessment]:
-    return list(_predict(rows))
-
-
-def _predict(rows: Sequence[Row]) -> Iterator[Assessment]:
+def _assess(row: Row) -> Assessment:
     from nest.validation.report import assess
 
-    predictor = load_predictor()
-    for row in rows:
-        yield assess(row, predictor)
+    return assess(row, load_predictor())
 
 
 def _progress(

@@ -43,6 +43,7 @@ from nest.models.blocks import Attention, Block, Head, Mlp, Run, Tower
 from nest.models.choices import Choices, Degrees
 from nest.models.graphs import build_graph
 from nest.models.operators import BF16, DTYPES, Execution
+from nest.stored import read_stored
 from nest.validation.rows import Row
 
 
@@ -71,9 +72,12 @@ class Software(Struct, frozen=True, kw_only=True):
     classic
         Whether it is Megatron-LM of up to 2023 or built on it: trains GPT
         models with biases and dropout, and has no fused loss.
+    note
+        Why it is as it is.
     """
 
     prefix: str
+    note: str = ""
     flash_attention: bool = True
     fused: bool = True
     attention_share: float = 1.0
@@ -87,43 +91,9 @@ class Software(Struct, frozen=True, kw_only=True):
 #: What the first FlashAttention reaches of what the second does.
 FIRST_FLASH = 0.5
 
-_ALL: tuple[Overlap, ...] = ("tp", "cp", "weights", "gradients")
-_STATES: tuple[Overlap, ...] = ("weights", "gradients")
-
-#: First match wins. Megatron-DeepSpeed and Megatron-LM up to 2022 have a
-#: fused softmax, no flash attention, and synchronise gradients after the last
-#: backward pass; later software overlaps.
-SOFTWARE = (
-    Software(prefix="Megatron-DeepSpeed", flash_attention=False, classic=True),
-    Software(
-        prefix="Megatron-Core @HEAD",
-        flash_attention=False,
-        gradient_bytes=4,
-        classic=True,
-    ),
-    # Two systems of 2024 that were built on Megatron-LM of their time.
-    Software(prefix="Megatron-LM 1F1B", gradient_bytes=4),
-    Software(prefix="Megatron-LM + ", gradient_bytes=4),
-    Software(prefix="Megatron-LM", flash_attention=False, classic=True),
-    Software(prefix="Composer", attention_share=FIRST_FLASH, overlap=_STATES),
-    Software(prefix="InternEvo"),
-    Software(prefix="DeepSpeed", flash_attention=False, classic=True),
-    Software(
-        prefix="GPT-NeoX", attention_share=FIRST_FLASH, overlap=_STATES, zero=1
-    ),
-    Software(prefix="NeMo", overlap=_ALL, zero=1),
-    Software(prefix="Megatron-", overlap=_ALL, zero=1),
-    Software(
-        prefix="MaxText",
-        overlap=_ALL,
-        gradient_bytes=4,
-        sequence_parallel=True,
-    ),
-    # RMSNorm is a chain of operators unless a kernel is named.
-    Software(prefix="aleph", fused=False, zero=1),
-    Software(prefix="hagemann", fused=False, zero=1),
-    Software(prefix="nanotron", gradient_bytes=4),
-    Software(prefix="", overlap=_STATES),
+#: First match wins.
+SOFTWARE = read_stored(
+    "nest.validation", "software.json", tuple[Software, ...]
 )
 
 #: Patterns of ``recompute`` that mean one of the three choices of a plan.

@@ -171,28 +171,20 @@ def assess(
         return outcome._replace(reason=reason)
     try:
         answer = predict(row)
-    except LookupError as error:
-        if not isinstance(error, NestError):
-            return outcome._replace(reason=_failure(error))
-        return outcome._replace(
-            reason=Reason("unknown device or link", str(error))
-        )
     except NestError as error:
-        return outcome._replace(
-            reason=Reason("cannot be expressed", str(error))
-        )
+        what = "cannot be expressed"
+        if isinstance(error, LookupError):
+            what = "unknown device or link"
+        return outcome._replace(reason=Reason(what, str(error)))
     except Exception as error:
-        return outcome._replace(reason=_failure(error))
+        if os.environ.get("NEST_DEBUG", "") not in ("", "0"):
+            raise
+        detail = f"{type(error).__name__}: {error}"
+        return outcome._replace(reason=Reason("the prediction failed", detail))
     if isinstance(answer, Skip):
         reason = Reason(answer.reason.split(": ")[0], answer.reason)
         return outcome._replace(reason=reason)
     return _compare(outcome, answer)
-
-
-def _failure(error: Exception) -> Reason:
-    if os.environ.get("NEST_DEBUG", "") not in ("", "0"):
-        raise error
-    return Reason("the prediction failed", f"{type(error).__name__}: {error}")
 
 
 def _compare(outcome: Assessment, prediction: Prediction) -> Assessment:
@@ -237,19 +229,12 @@ def error_figures(errors: Sequence[float]) -> dict[str, Any]:
         ``used``, ``median_abs_error``, ``mean_abs_error``, ``bias``; the
         last three are None if there is no error.
     """
-    if not errors:
-        return {
-            "used": 0,
-            "median_abs_error": None,
-            "mean_abs_error": None,
-            "bias": None,
-        }
     absolute = [abs(error) for error in errors]
     return {
         "used": len(errors),
-        "median_abs_error": _round(statistics.median(absolute)),
-        "mean_abs_error": _round(statistics.fmean(absolute)),
-        "bias": _round(statistics.fmean(errors)),
+        "median_abs_error": _figure(statistics.median, absolute),
+        "mean_abs_error": _figure(statistics.fmean, absolute),
+        "bias": _figure(statistics.fmean, errors),
     }
 
 
@@ -272,17 +257,13 @@ def spearman(
     measured values are equal: there is nothing to rank. 0 if only the
     predicted ones are: they rank nothing.
     """
-    x, y = average_ranks(predicted), average_ranks(measured)
-    # Both lists of ranks have the mean (n + 1) / 2.
-    mean = (len(x) + 1) / 2
-    xx = math.fsum((a - mean) ** 2 for a in x)
-    yy = math.fsum((b - mean) ** 2 for b in y)
-    if yy == 0:
+    if len(set(measured)) <= 1:
         return None
-    if xx == 0:
+    if len(set(predicted)) <= 1:
         return 0.0
-    xy = math.fsum((a - mean) * (b - mean) for a, b in zip(x, y, strict=True))
-    return xy / math.sqrt(xx * yy)
+    return statistics.correlation(
+        average_ranks(predicted), average_ranks(measured)
+    )
 
 
 class RankingGroup(NamedTuple):
@@ -418,10 +399,12 @@ def ranking_figures(groups: Sequence[RankingGroup]) -> dict[str, Any]:
     return {
         "groups": len(groups),
         "spearman_groups": len(correlations),
-        "median_spearman": _median(correlations),
+        "median_spearman": _figure(statistics.median, correlations),
         "share_spearman_at_least_0_9": _share(high, len(correlations)),
         "share_best_within_5_percent": _share(right, len(groups)),
-        "median_loss_of_predicted_best": _median([g.loss for g in groups]),
+        "median_loss_of_predicted_best": _figure(
+            statistics.median, [group.loss for group in groups]
+        ),
     }
 
 
@@ -567,17 +550,15 @@ def _by(
     return {name: error_figures(found[name]) for name in sorted(found)}
 
 
-def _round(value: float) -> float:
+def _figure(
+    statistic: Callable[[Sequence[float]], float], values: Sequence[float]
+) -> float | None:
     """Return six decimals: a prediction is not worth more."""
-    return round(value, 6)
-
-
-def _median(values: Sequence[float]) -> float | None:
-    return _round(statistics.median(values)) if values else None
+    return round(statistic(values), 6) if values else None
 
 
 def _share(part: int, whole: int) -> float | None:
-    return _round(part / whole) if whole else None
+    return round(part / whole, 6) if whole else None
 
 
 #: Columns of the CSV file with a line per row.

@@ -1,0 +1,84 @@
+"""Answers of ``nest fit`` for people."""
+
+from __future__ import annotations
+
+from rich.console import RenderableType
+from rich.padding import Padding
+
+from nest.fit import Fit, Trial
+from nest.ir.problem import Problem
+from nest.report.table import (
+    TimeScale,
+    key_lines,
+    note,
+    score_block,
+    simple_table,
+)
+from nest.solvers.base import Status
+from nest.units import format_bytes
+
+
+def fit_block(
+    problem: Problem, fit: Fit, restrictions: str
+) -> list[RenderableType]:
+    """Return the answer, the candidates, and the plan."""
+    what = "devices" if fit.question == "devices" else "memory per device"
+
+    def size(trial: Trial) -> str:
+        if fit.question == "devices":
+            return str(trial.num_devices)
+        if trial is fit.trials[0]:
+            return "unlimited"
+        size_bytes = trial.memory_bytes
+        return f"{size_bytes} bytes ({format_bytes(size_bytes)})"
+
+    def time(time_ns: float | None) -> str:
+        return TimeScale.fitting(time_ns, problem.time_unit)(time_ns)
+
+    rows = [
+        ("problem", f"{problem.name} (preset {problem.preset})"),
+        ("target", fit.target.text),
+    ]
+    if restrictions:
+        rows.append(("under", restrictions))
+    if fit.best is not None:
+        proof = "proven: nothing smaller keeps the target"
+        if not fit.proven:
+            proof = "not proven: some smaller ones are open"
+        rows.append((f"least {what}", f"{size(fit.best)} ({proof})"))
+    else:
+        proof = "proven" if fit.proven else "not proven: some are open"
+        rows.append((f"least {what}", f"none keeps the target ({proof})"))
+        text = "no plan at all was found"
+        if fit.fastest is not None:
+            text = time(fit.fastest.result.step_time_ns)
+            if fit.fastest.result.status is not Status.OPTIMAL:
+                text += " (not proven)"
+            if fit.question == "memory":
+                text += " whatever the memory"
+            else:
+                text += f" with {size(fit.fastest)} {what}"
+        rows.append(("best possible", text))
+    table = simple_table(
+        (what, "target kept", "step time", "lower bound", "wall s", "note"),
+        [
+            (
+                size(trial),
+                trial.answer,
+                time(trial.result.step_time_ns),
+                time(trial.result.lower_bound_ns),
+                f"{trial.result.wall_s:.2f}",
+                note(trial.result),
+            )
+            for trial in fit.trials
+        ],
+    )
+    parts = [key_lines(rows), Padding(table, (1, 0, 1, 0))]
+    shown = fit.best or fit.fastest
+    if shown is not None:
+        assert shown.result.plan is not None
+        assert shown.result.score is not None
+        parts += score_block(
+            shown.problem, shown.result.plan, shown.result.score.to_json()
+        )
+    return parts
