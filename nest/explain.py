@@ -55,25 +55,17 @@ class Relaxation(NamedTuple):
 
 @dataclass(frozen=True)
 class Relaxed:
-    """A relaxation, and what the solver says about it."""
+    """What is relaxed, and what the solver says about it."""
 
-    relaxation: Relaxation
+    name: str
     result: SolveResult
-
-    @property
-    def name(self) -> str:
-        """What is relaxed."""
-        return self.relaxation.name
+    num_steps: int = 1
 
     @property
     def step_quanta(self) -> Fraction | None:
         """Time of one step of the problem, in quanta."""
         quanta = self.result.step_quanta
-        return (
-            None
-            if quanta is None
-            else Fraction(quanta, self.relaxation.num_steps)
-        )
+        return None if quanta is None else Fraction(quanta, self.num_steps)
 
     @property
     def proven(self) -> bool:
@@ -160,12 +152,12 @@ class Explanation:
         if best is None and self.optimum.status is not Status.INFEASIBLE:
             return None
         found = [
-            (relaxed.step_quanta, i)
+            (relaxed.step_quanta, i, relaxed)
             for i, relaxed in enumerate(self.relaxed)
             if relaxed.step_quanta is not None
             and (best is None or relaxed.step_quanta < best)
         ]
-        return self.relaxed[min(found)[1]] if found else None
+        return min(found)[2] if found else None
 
 
 def relaxations(problem: Problem) -> Iterator[Relaxation]:
@@ -186,11 +178,11 @@ def relaxations(problem: Problem) -> Iterator[Relaxation]:
         fast = with_fast_network(problem)
         yield Relaxation("whole network infinitely fast", fast)
     job = problem.job
-    sizes = {2 * size for size in job.micro_batches}
     sizes = {
         size
-        for size in sizes - set(job.micro_batches)
-        if size <= job.global_batch
+        for size in {2 * size for size in job.micro_batches}
+        if size not in job.micro_batches
+        and size <= job.global_batch
         and (job.uneven_batches or job.global_batch % size == 0)
     }
     # Ranks that take turns have one size.
@@ -245,9 +237,7 @@ def explain(
     options = options or SolveOptions()
     model = CostModel(problem)
     found = score(problem, plan, model)
-    pinned = None
-    if prefer:
-        pinned = restrict(problem, prefer, option="--prefer")
+    pinned = restrict(problem, prefer, option="--prefer")
     optimum, relaxed, preferred = None, [], None
 
     def solve(name: str, other: Problem, start: Plan | None) -> SolveResult:
@@ -260,14 +250,14 @@ def explain(
             # The best plan stays one, and its step takes no longer.
             start = optimum.plan if item.num_steps == 1 else None
             result = solve(item.name, item.problem, start)
-            relaxed.append(Relaxed(item, result))
-    if pinned is not None and prefer is not None:
+            relaxed.append(Relaxed(item.name, result, item.num_steps))
+    if prefer:
         text = describe(prefer, {}, "").strip()
         result = solve(text, pinned, None)
         terms = None
         if result.plan is not None and result.score is not None:
             terms = breakdown(problem, result.plan, result.score)
-        preferred = Preferred(describe(prefer, {}, "").strip(), result, terms)
+        preferred = Preferred(text, result, terms)
     return Explanation(
         problem=problem,
         plan=plan,
@@ -282,9 +272,8 @@ def explain(
 
 def _start(problem: Problem, plan: Plan | None, solver: str) -> Plan | None:
     """Return the plan if the solver can start from it."""
-    if plan is None or solver_class(solver).capabilities.beyond(plan):
-        return None
-    if not solver_class(solver).capabilities.warm_start:
+    able = solver_class(solver).capabilities
+    if plan is None or not able.warm_start or able.beyond(plan):
         return None
     return plan if score(problem, plan).feasible else None
 

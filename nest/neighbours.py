@@ -10,6 +10,7 @@ the memory where nothing fits.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import groupby, permutations
@@ -22,7 +23,7 @@ from nest.cost.model import CostModel
 from nest.cost.score import Score, score
 from nest.errors import InvalidPlanError
 from nest.ir.base import LayerId
-from nest.ir.plan import RECOMPUTE, Plan, Stage, Strategy
+from nest.ir.plan import RECOMPUTE, Plan, Recompute, Stage, Strategy
 from nest.ir.problem import Problem
 
 MoveVerdict = Literal["fits", "too large", "illegal"]
@@ -195,25 +196,18 @@ def _changed(plan: Plan, name: str, factors: dict[str, int]) -> Iterator[Move]:
         for degree, factor in factors.items():
             value = getattr(strategy, degree)
             if factor < 0 and value % -factor:
-                raise _NoMoveError(
+                raise ValueError(
                     f"{degree}: expected an even degree in every strategy, "
                     f"got {value}"
                 )
             values[degree] = value * factor if factor > 0 else value // -factor
-        try:
-            return replace(strategy, **values)
-        except ValueError as error:
-            raise _NoMoveError(str(error)) from None
+        return replace(strategy, **values)
 
     halved = [degree for degree, factor in factors.items() if factor < 0]
     for degree in halved:
         if all(getattr(s, degree) % 2 for s in _strategies(plan)):
             return
     yield Move(name, "", _with_strategies(plan, change))
-
-
-class _NoMoveError(Exception):
-    """A strategy that a move cannot change."""
 
 
 def _strategies(plan: Plan) -> set[Strategy]:
@@ -227,20 +221,15 @@ def _strategies(plan: Plan) -> set[Strategy]:
 def _with_strategies(
     plan: Plan, change: Callable[[Strategy], Strategy]
 ) -> Plan | str:
+    """Return the plan with all strategies changed, or why none can be."""
     try:
-        return replace(
-            plan,
-            stages=tuple(
-                Stage.of(
-                    stage.layers, tuple(map(change, stage.layer_strategies))
-                )
-                for stage in plan.stages
-            ),
+        stages = tuple(
+            Stage.of(stage.layers, tuple(map(change, stage.layer_strategies)))
+            for stage in plan.stages
         )
-    except _NoMoveError as error:
-        return str(error)
     except ValueError as error:
         return str(error)
+    return replace(plan, stages=stages)
 
 
 def _choices(problem: Problem, plan: Plan) -> Iterator[Move]:
@@ -248,24 +237,20 @@ def _choices(problem: Problem, plan: Plan) -> Iterator[Move]:
     used = _strategies(plan)
     for step, word in ((1, "raised"), (-1, "lowered")):
         if all(0 <= strategy.zero + step <= 3 for strategy in used):
-            yield Move(
-                f"zero {word} by 1",
-                "",
-                _with_strategies(
-                    plan,
-                    lambda s, step=step: replace(s, zero=s.zero + step),  # type: ignore[misc]
-                ),
-            )
+
+            def shard(old: Strategy, step: int = step) -> Strategy:
+                return replace(old, zero=old.zero + step)
+
+            changed = _with_strategies(plan, shard)
+            yield Move(f"zero {word} by 1", "", changed)
     for choice in RECOMPUTE:
         if any(strategy.recompute != choice for strategy in used):
-            yield Move(
-                f"recompute {choice} everywhere",
-                "",
-                _with_strategies(
-                    plan,
-                    lambda s, choice=choice: replace(s, recompute=choice),  # type: ignore[misc]
-                ),
-            )
+
+            def redo(old: Strategy, choice: Recompute = choice) -> Strategy:
+                return replace(old, recompute=choice)
+
+            changed = _with_strategies(plan, redo)
+            yield Move(f"recompute {choice} everywhere", "", changed)
 
 
 def _merges(plan: Plan) -> Iterator[Move]:
@@ -337,20 +322,19 @@ def _layer_moves(problem: Problem, plan: Plan) -> Iterator[Move]:
     what reads no layer of its stage. The layer takes the strategy of its new
     neighbour, the last or first of that stage.
     """
-    reads: dict[str, set[str]] = {}
-    read_by: dict[str, set[str]] = {}
+    reads: dict[str, set[str]] = defaultdict(set)
+    read_by: dict[str, set[str]] = defaultdict(set)
     for edge in problem.graph.edges:
-        reads.setdefault(str(edge.target), set()).add(str(edge.source))
-        read_by.setdefault(str(edge.source), set()).add(str(edge.target))
+        reads[str(edge.target)].add(str(edge.source))
+        read_by[str(edge.source)].add(str(edge.target))
     for i in range(len(plan.stages) - 1):
         for source, target, ties in ((i, i + 1, read_by), (i + 1, i, reads)):
             stage = plan.stages[source]
             name = f"a layer from stage {source + 1} to {target + 1}"
             if len(stage.layers) == 1:
                 continue
-            inside = {str(layer) for layer in stage.layers}
             for layer in stage.layers:
-                if not ties.get(str(layer), set()) & inside:
+                if ties[str(layer)].isdisjoint(map(str, stage.layers)):
                     yield Move(
                         name, str(layer), _handed(plan, source, target, layer)
                     )
@@ -358,18 +342,11 @@ def _layer_moves(problem: Problem, plan: Plan) -> Iterator[Move]:
 
 def _handed(plan: Plan, source: int, target: int, layer: LayerId) -> Plan:
     stages = list(plan.stages)
-    left = [
-        pair
-        for pair in zip(
-            stages[source].layers,
-            stages[source].layer_strategies,
-            strict=True,
-        )
-        if pair[0] != layer
-    ]
-    stages[source] = Stage.of(
-        tuple(name for name, _ in left), tuple(s for _, s in left)
+    pairs = zip(
+        stages[source].layers, stages[source].layer_strategies, strict=True
     )
+    left = {name: strategy for name, strategy in pairs if name != layer}
+    stages[source] = Stage.of(tuple(left), tuple(left.values()))
     layers, strategies = stages[target].layers, stages[target].layer_strategies
     if target > source:
         layers, strategies = (layer, *layers), (strategies[0], *strategies)

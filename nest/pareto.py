@@ -7,21 +7,20 @@ objectives is a filter of time, memory and devices.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Literal
+from typing import NamedTuple
 
 import msgspec
 from msgspec import structs
 
+import nest.errors
 from nest.cost.model import CostModel
 from nest.cost.rules import get_rules
 from nest.cost.score import Score, score
 from nest.errors import (
     InvalidOptionError,
-    InvalidProblemError,
     SolverError,
     UnknownNameError,
     UnsupportedProblemError,
@@ -32,13 +31,14 @@ from nest.ir.io import problem_hash
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.search.frontier import Gap, Point
-from nest.solvers.base import Capabilities, Deadline, SolveOptions
+from nest.solvers.base import (
+    Capabilities,
+    Deadline,
+    SolveOptions,
+    check_limits,
+)
 from nest.solvers.cell import Cell, OnProgress, Running, about, run_cells
 from nest.solvers.messages import Failure
-from nest.versions import num_cpus
-
-Objective = Literal["time", "memory", "devices", "cost"]
-OBJECTIVES: tuple[Objective, ...] = ("time", "memory", "devices", "cost")
 
 PS_PER_HOUR = 3600 * 10**12
 
@@ -80,6 +80,16 @@ class FrontierPoint:
     def device_quanta(self) -> int:
         """Devices times step time: what a step is charged for."""
         return self.devices * self.step_quanta
+
+
+#: What can be minimised. The cost is that of one unit of price, which is the
+#: same for all points.
+OBJECTIVES: dict[str, Callable[[FrontierPoint], int]] = {
+    "time": lambda point: point.step_quanta,
+    "memory": lambda point: point.memory_bytes,
+    "devices": lambda point: point.devices,
+    "cost": lambda point: point.device_quanta,
+}
 
 
 @dataclass(frozen=True)
@@ -139,7 +149,7 @@ class Frontier:
     """
 
     problem: Problem
-    objectives: tuple[Objective, ...]
+    objectives: tuple[str, ...]
     curves: tuple[Curve, ...]
     points: tuple[FrontierPoint, ...]
     price_usd_per_hour: float | None = None
@@ -217,16 +227,7 @@ def frontier(
     if devices is None:
         devices = _halves(problem, chosen)
     sizes = _check_devices(problem, devices)
-    if time_limit_s is not None and not 0 < time_limit_s < math.inf:
-        raise InvalidOptionError(
-            f"time_limit_s: expected a finite number > 0, got "
-            f"{time_limit_s}; leave it out for no limit"
-        )
-    if not 1 <= workers <= num_cpus():
-        raise InvalidOptionError(
-            f"workers: expected 1 to {num_cpus()} (the CPUs at hand), got "
-            f"{workers}; correct the value"
-        )
+    check_limits("workers", workers, time_limit_s)
     if 1 not in problem.job.virtual_stages:
         raise UnsupportedProblemError(
             f"$.job.virtual_stages: expected 1 among the allowed values, as "
@@ -238,7 +239,7 @@ def frontier(
     alone = workers == 1 or len(sizes) == 1
     trace = _trace_here if alone else _trace_apart
     traced = trace(problems, Deadline(time_limit_s), on_progress, workers)
-    curves = tuple(_checked_curve(*item) for item in traced)
+    curves = tuple(map(_checked_curve, traced))
     return Frontier(
         problem=problem,
         objectives=chosen,
@@ -254,7 +255,7 @@ def frontier(
 # What is asked for
 
 
-def check_objectives(objectives: Sequence[str]) -> tuple[Objective, ...]:
+def check_objectives(objectives: Sequence[str]) -> tuple[str, ...]:
     """Return the objectives if each is known and there once.
 
     Raises
@@ -262,27 +263,24 @@ def check_objectives(objectives: Sequence[str]) -> tuple[Objective, ...]:
     UnknownNameError, InvalidOptionError
         If not.
     """
-    found: list[Objective] = []
-    for name in objectives:
-        known = next((o for o in OBJECTIVES if o == name), None)
-        if known is None:
+    for number, name in enumerate(objectives):
+        if name not in OBJECTIVES:
             raise UnknownNameError("objective", name, OBJECTIVES)
-        if known in found:
+        if name in objectives[:number]:
             raise InvalidOptionError(
                 f"objective: expected each once, got {name!r} twice; remove "
                 f"one"
             )
-        found.append(known)
-    if not found:
+    if not objectives:
         raise InvalidOptionError(
             f"objective: expected some of {', '.join(OBJECTIVES)}, got none; "
             f"name one"
         )
-    return tuple(found)
+    return tuple(objectives)
 
 
 def known_price(
-    problem: Problem, objectives: Sequence[Objective], given: float | None
+    problem: Problem, objectives: Sequence[str], given: float | None
 ) -> float | None:
     """Return what a device costs per hour, in USD.
 
@@ -333,9 +331,7 @@ def known_price(
     return price
 
 
-def _halves(
-    problem: Problem, objectives: Sequence[Objective]
-) -> tuple[int, ...]:
+def _halves(problem: Problem, objectives: Sequence[str]) -> tuple[int, ...]:
     """Return the default sizes: all devices, their half, quarter, …."""
     most = problem.cluster.num_devices
     if not {"devices", "cost"} & set(objectives):
@@ -363,12 +359,12 @@ def _check_devices(problem: Problem, devices: Sequence[int]) -> list[int]:
 # Tracing one curve per size
 
 
-@dataclass(frozen=True)
-class _Traced:
+class _Traced(NamedTuple):
     """What a search says about one size: claims, to be checked."""
 
-    points: tuple[Point, ...]
-    gaps: tuple[Gap, ...]
+    problem: Problem
+    points: Sequence[Point]
+    gaps: Sequence[Gap]
     wall_s: float
 
 
@@ -393,7 +389,7 @@ def _trace_here(
     deadline: Deadline,
     on_progress: OnProgress | None,
     workers: int,
-) -> list[tuple[Problem, _Traced]]:
+) -> list[_Traced]:
     """Trace the sizes in this process, one after the other."""
     from nest.search.tracer import trace
 
@@ -406,8 +402,7 @@ def _trace_here(
             show(Running("pareto", message=text))
 
         points, gaps = trace(problem, clock, say, workers)
-        traced = _Traced(tuple(points), tuple(gaps), clock.elapsed_s)
-        found.append((problem, traced))
+        found.append(_Traced(problem, points, gaps, clock.elapsed_s))
     return found
 
 
@@ -416,7 +411,7 @@ def _trace_apart(
     deadline: Deadline,
     on_progress: OnProgress | None,
     workers: int,
-) -> list[tuple[Problem, _Traced]]:
+) -> list[_Traced]:
     """Trace the sizes in processes of their own, some at the same time."""
     # Without a limit the longest first: all end soonest.
     order = problems if deadline.limit_s else problems[::-1]
@@ -427,11 +422,8 @@ def _trace_apart(
             # Those that run already have their share.
             free = workers - (number - len(traced))
             clock = _share(deadline, len(order) - number, free)
-            show, options = (
-                _signs(problem, deadline, on_progress),
-                SolveOptions(),
-            )
-            yield Cell("pareto", _TRACER, problem, options, clock, show)
+            show = _signs(problem, deadline, on_progress)
+            yield Cell("pareto", _TRACER, problem, SolveOptions(), clock, show)
 
     def take(cell: Cell) -> None:
         cluster = cell.problem.cluster
@@ -447,6 +439,7 @@ def _trace_apart(
         extra = cell.last.output.extra if cell.last is not None else {}
         everything = (-1, cluster.memory_bytes(), 0)
         traced[cluster.num_devices] = _Traced(
+            cell.problem,
             tuple(
                 Point(quanta, memory_bytes, msgspec.convert(plan, Plan))
                 for quanta, memory_bytes, plan in extra.get("points", ())
@@ -459,15 +452,14 @@ def _trace_apart(
         run_cells(cells(), workers, take)
     except OSError as error:
         raise SolverError(f"cannot start a process: {error}") from error
-    return [(p, traced[p.cluster.num_devices]) for p in problems]
+    return [traced[problem.cluster.num_devices] for problem in problems]
 
 
 def _failure(failure: Failure) -> Exception:
     """Return the exception that a process reported."""
-    if failure.error == "InvalidProblemError":
-        return InvalidProblemError(failure.text)
-    if failure.error == "UnsupportedProblemError":
-        return UnsupportedProblemError(failure.text)
+    if failure.error in ("InvalidProblemError", "UnsupportedProblemError"):
+        error: type[Exception] = getattr(nest.errors, failure.error)
+        return error(failure.text)
     if failure.error == "MemoryError":
         return SolverError(
             "frontier: expected enough memory, got none left; use fewer "
@@ -476,8 +468,9 @@ def _failure(failure: Failure) -> Exception:
     return SolverError(f"frontier: {failure.text}")
 
 
-def _checked_curve(problem: Problem, traced: _Traced) -> Curve:
+def _checked_curve(traced: _Traced) -> Curve:
     """Score every plan again; raise where the search said otherwise."""
+    problem = traced.problem
     model = CostModel(problem)
     size = problem.cluster.num_devices
     points: list[FrontierPoint] = []
@@ -519,7 +512,8 @@ def _checked_curve(problem: Problem, traced: _Traced) -> Curve:
                 ),
             )
         )
-    return Curve(size, problem, tuple(points), traced.gaps, traced.wall_s)
+    gaps = tuple(traced.gaps)
+    return Curve(size, problem, tuple(points), gaps, traced.wall_s)
 
 
 def leave_room(
@@ -537,32 +531,19 @@ def leave_room(
 
 
 def _non_dominated(
-    points: Iterable[FrontierPoint], objectives: Sequence[Objective]
+    points: Iterable[FrontierPoint], objectives: Sequence[str]
 ) -> tuple[FrontierPoint, ...]:
     """Return the points that no other one beats, one of equal ones."""
 
-    def value(point: FrontierPoint, objective: Objective) -> int:
-        match objective:
-            case "time":
-                return point.step_quanta
-            case "memory":
-                return point.memory_bytes
-            case "devices":
-                return point.devices
-            case "cost":
-                # times a price, which is the same for all
-                return point.device_quanta
+    def values(point: FrontierPoint, names: Iterable[str]) -> tuple[int, ...]:
+        return tuple(OBJECTIVES[name](point) for name in names)
 
     kept: dict[tuple[int, ...], FrontierPoint] = {}
     # What beats a point comes before it; so does the best of equal ones.
     for point in sorted(
-        points,
-        key=lambda p: (
-            *(value(p, o) for o in objectives),
-            *(value(p, o) for o in OBJECTIVES),
-        ),
+        points, key=lambda p: values(p, (*objectives, *OBJECTIVES))
     ):
-        own = tuple(value(point, o) for o in objectives)
+        own = values(point, objectives)
         if not any(
             all(a <= b for a, b in zip(other, own, strict=True))
             for other in kept

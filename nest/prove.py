@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from msgspec import structs
 
@@ -169,12 +169,8 @@ def _judge(
     return Proof(point, within, below, verdict, "; ".join(details))
 
 
-_SEVERITY: tuple[PointVerdict, ...] = (
-    "proven",
-    "open",
-    "better",
-    "contradiction",
-)
+#: From the mildest to the worst.
+_SEVERITY: tuple[PointVerdict, ...] = get_args(PointVerdict)
 
 
 def _weigh(

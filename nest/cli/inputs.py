@@ -136,36 +136,41 @@ def flag(field: str) -> str:
     return "--" + field.replace("_", "-")
 
 
-def load_plan(path: str) -> Plan:
-    """Return the plan in a file."""
-    from nest.ir.io import read_plan
-
-    return read_plan(path)
-
-
-def check_output(path: str | None, option: str) -> None:
+def check_output(path: str | None, option: str, folder: bool = False) -> None:
     """Refuse an output path before any work is done for it.
+
+    Parameters
+    ----------
+    path, option
+        The file, if there is one to write, and the option that names it.
+    folder
+        Whether it is a directory for new files, so that none get mixed.
 
     Raises
     ------
     NestError
-        If it is plain that the file cannot be written.
+        If it is plain that it cannot be written.
     """
-    if path is None or path == "-":
+    if path is None or (path == "-" and not folder):
         return
     file = Path(path)
+    wanted = "new or empty directory" if folder else "writable file"
     reason = None
-    if file.is_dir():
-        reason = "a directory"
-    elif not file.parent.is_dir():
-        reason = f"no directory {file.parent}"
-    elif file.exists() and not os.access(file, os.W_OK):
-        reason = "a file that may not be written"
-    elif not file.exists() and not os.access(file.parent, os.W_OK):
-        reason = f"a directory {file.parent} that may not be written"
+    if not file.exists():
+        if not file.parent.is_dir():
+            reason = f"no directory {file.parent}"
+        elif not folder and not os.access(file.parent, os.W_OK):
+            reason = f"a directory {file.parent} that may not be written"
+    elif file.is_dir() != folder:
+        reason = "a file" if folder else "a directory"
+    elif not os.access(file, os.W_OK):
+        kind = "one" if folder else "a file"
+        reason = f"{kind} that may not be written"
+    elif folder and any(file.iterdir()):
+        reason = "one with files in it"
     if reason is not None:
         raise NestError(
-            f"{option} {path}: expected a writable file, got {reason}; "
+            f"{option} {path}: expected a {wanted}, got {reason}; "
             f"choose another path"
         )
 
@@ -232,11 +237,20 @@ class Restricted:
 
     @classmethod
     def of(
-        cls, problem: Problem, pin: Sequence[str], forbid: Sequence[str]
+        cls,
+        problem: Problem,
+        pin: Sequence[str],
+        forbid: Sequence[str],
+        granularity: str | None,
     ) -> Restricted:
         """Restrict a problem to what the options say."""
+        from msgspec.structs import replace
+
         from nest.restrictions import parse, restrict
 
+        if granularity is not None:
+            job = replace(problem.job, granularity=granularity)
+            problem = replace(problem, job=job)
         pins, forbids = parse(pin, "--pin"), parse(forbid, "--forbid")
         return cls(restrict(problem, pins, forbids), problem, pins, forbids)
 
@@ -270,15 +284,6 @@ class Restricted:
         from nest.ir.io import problem_hash
 
         return replace(plan, problem_hash=problem_hash(self.whole))
-
-
-def with_granularity(problem: Problem, granularity: str | None) -> Problem:
-    """Return a problem whose job says so, if anything is said."""
-    if granularity is None:
-        return problem
-    from msgspec.structs import replace
-
-    return replace(problem, job=replace(problem.job, granularity=granularity))
 
 
 def parse_extra(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nest.cli.declare import option
-from nest.cli.inputs import load_plan, load_problem, write_json, write_record
+from nest.cli.inputs import load_problem, write_json, write_record
 from nest.cli.options import MODEL, Options, takes
 from nest.errors import InvalidOptionError
 
@@ -37,10 +38,11 @@ def score_command(options: Options, problem_text: str, plan_path: str) -> int:
     from rich.padding import Padding
 
     from nest.cost.score import score
+    from nest.ir.io import read_plan
     from nest.report.table import score_block, show
 
     options.check_files({"PROBLEM": problem_text, "PLAN": plan_path})
-    problem, plan = load_problem(problem_text), load_plan(plan_path)
+    problem, plan = load_problem(problem_text), read_plan(plan_path)
     warn_if_foreign(problem, plan)
     document = score(problem, plan).to_json()
     parts = score_block(problem, plan, document)
@@ -61,13 +63,14 @@ def check_command(problem_text: str, plan_path: str | None) -> int:
     plan is invalid.
     """
     from nest.cost.score import score
+    from nest.ir.io import read_plan
     from nest.report.table import key_lines, show
 
     problem = load_problem(problem_text)
     rows = _describe(problem)
     code = 0
     if plan_path is not None:
-        plan = load_plan(plan_path)
+        plan = read_plan(plan_path)
         warn_if_foreign(problem, plan)
         violations = score(problem, plan).violations
         rows.append(("plan", "infeasible" if violations else "feasible"))
@@ -368,6 +371,7 @@ def _join(values: Sequence[object]) -> str:
 
 def _solver_entries() -> list[dict[str, Any]]:
     from nest.errors import SolverNotInstalledError
+    from nest.solvers.base import Capabilities
     from nest.solvers.registry import (
         availability,
         solver_class,
@@ -377,26 +381,20 @@ def _solver_entries() -> list[dict[str, Any]]:
 
     entries: list[dict[str, Any]] = []
     for name in solver_names():
-        entry: dict[str, Any] = {
-            "solver": name,
-            "exact": None,
-            "method": "",
-            "version": None,
-            "searches": [],
-            "options": {},
-            "reason": availability(name),
-        }
-        try:
-            capabilities = solver_class(name).capabilities
-        except SolverNotInstalledError:
-            entries.append(entry)
-            continue
-        entry |= {
-            "exact": capabilities.exact,
-            "method": capabilities.method,
-            "version": solver_version(name),
-            "searches": sorted(capabilities.searches),
-            "options": dict(capabilities.options),
-        }
-        entries.append(entry)
+        known, version = None, None
+        with contextlib.suppress(SolverNotInstalledError):
+            known = solver_class(name).capabilities
+            version = solver_version(name)
+        promised = known or Capabilities(exact=False, method="")
+        entries.append(
+            {
+                "solver": name,
+                "exact": known and known.exact,
+                "method": promised.method,
+                "version": version,
+                "searches": sorted(promised.searches),
+                "options": dict(promised.options),
+                "reason": availability(name),
+            }
+        )
     return entries

@@ -31,11 +31,9 @@ from nest.cli.inputs import (
     check_output,
     flag,
     load_model,
-    load_plan,
     load_problem,
     model_problem,
     people,
-    with_granularity,
     write_json,
     write_record,
 )
@@ -379,13 +377,16 @@ class Options:
 
     def restricted(self, problem: Problem | None = None) -> Restricted:
         """Return the problem under ``--pin`` and ``--forbid``."""
-        if problem is None:
-            problem = self.find_problem()
-        problem = with_granularity(problem, self.granularity)
-        return Restricted.of(problem, self.pin, self.forbid)
+        return Restricted.of(
+            problem or self.find_problem(),
+            self.pin,
+            self.forbid,
+            self.granularity,
+        )
 
     def solve_options(self, solver: str) -> SolveOptions:
         """Return the options of a solver, without its ``--option``."""
+        from nest.ir.io import read_plan
         from nest.solvers.base import SolveOptions
         from nest.solvers.registry import default_workers
 
@@ -394,7 +395,7 @@ class Options:
             gap=self.gap,
             num_workers=self.workers or default_workers(solver),
             seed=self.seed,
-            warm_start=load_plan(self.warm_start) if self.warm_start else None,
+            warm_start=read_plan(self.warm_start) if self.warm_start else None,
             repair=self.repair,
         )
 

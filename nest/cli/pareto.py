@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from nest.cli.declare import integer, integers, option, positive
-from nest.cli.inputs import Restricted, write_record
+from nest.cli.inputs import Restricted, check_output, write_record
 from nest.cli.options import MODEL, RESTRICTIONS, Options, takes
 from nest.cli.progress import ProgressLine
-from nest.errors import InvalidOptionError, NestError
+from nest.errors import InvalidOptionError
 from nest.versions import num_cpus
 
 if TYPE_CHECKING:
@@ -99,7 +98,14 @@ def pareto_command(
     """
     from nest.pareto import check_objectives, frontier, known_price
     from nest.prove import check_prover
-    from nest.report.frontier import check_plot, to_document, write_plot
+    from nest.report.frontier import (
+        check_plot,
+        contradictions,
+        frontier_block,
+        to_document,
+        write_plot,
+    )
+    from nest.report.table import show
 
     options.check_problem_choice()
     workers = options.workers or num_cpus()
@@ -114,7 +120,7 @@ def pareto_command(
         check_prover(prover)
     check_plot(plot_path)
     options.check_files(writes={"--plot": plot_path})
-    _check_folder(folder)
+    check_output(folder, "-o", folder=True)
     restricted = options.restricted()
     if steps is not None:
         _check_steps(known_price(restricted.problem, chosen, price_usd))
@@ -131,7 +137,11 @@ def pareto_command(
         proofs: list[Proof] = []
         if prover is not None:
             proofs = _prove(found, prover, numbers, options, progress)
-    _show(options, restricted, found, steps, prover, proofs)
+    notes = restricted.notes
+    parts = frontier_block(found, notes, steps, prover, proofs)
+    show(options.people, *parts)
+    for line in contradictions(found, prover, proofs):
+        click.echo(f"nest: {line}", err=True)
     if plot_path is not None:
         write_plot(plot_path, found)
     document = to_document(found, steps=steps, prover=prover, proofs=proofs)
@@ -139,28 +149,6 @@ def pareto_command(
     if folder is not None:
         _write_plans(folder, restricted, found)
     return int(any(proof.verdict == "contradiction" for proof in proofs))
-
-
-def _check_folder(path: str | None) -> None:
-    """Refuse a directory that plans cannot be written to, or are mixed in."""
-    if path is None:
-        return
-    folder = Path(path)
-    reason = None
-    if folder.exists():
-        if not folder.is_dir():
-            reason = "a file"
-        elif not os.access(folder, os.W_OK):
-            reason = "one that may not be written"
-        elif any(folder.iterdir()):
-            reason = "one with files in it"
-    elif not folder.parent.is_dir():
-        reason = f"no directory {folder.parent}"
-    if reason is not None:
-        raise NestError(
-            f"-o {path}: expected a new or empty directory, got {reason}; "
-            f"choose another path"
-        )
 
 
 def _check_steps(price_usd: float | None) -> None:
@@ -194,41 +182,6 @@ def _prove(
         prove(found, found.points[number - 1], prover, limits, progress)
         for number in numbers or range(1, count + 1)
     ]
-
-
-def _show(
-    options: Options,
-    restricted: Restricted,
-    found: Frontier,
-    steps: int | None,
-    prover: str | None,
-    proofs: Sequence[Proof],
-) -> None:
-    """Print the table, the proofs, and what is proven."""
-    from rich.padding import Padding
-
-    from nest.report.frontier import (
-        frontier_footer,
-        frontier_table,
-        proof_table,
-    )
-    from nest.report.table import show
-
-    parts: list[Any] = []
-    if found.points:
-        parts.append(frontier_table(found, steps))
-    if prover is not None and proofs:
-        table = proof_table(found, prover, proofs)
-        parts.append(Padding(table, (1, 0, 0, 0)))
-    show(options.people, *parts, frontier_footer(found, restricted.notes))
-    for proof in proofs:
-        if proof.verdict == "contradiction":
-            number = found.points.index(proof.point) + 1
-            click.echo(
-                f"nest: solver {prover!r} contradicts point {number}: "
-                f"{proof.detail}; one of them has a bug, please report it",
-                err=True,
-            )
 
 
 def _write_plans(folder: str, restricted: Restricted, found: Frontier) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
@@ -215,36 +216,10 @@ def _write(output: str, profile: Profile) -> None:
     from nest.report.table import show, simple_table
 
     rows = [
-        (
-            entry.kind,
-            str(entry.tp),
-            str(entry.ep),
-            str(entry.samples),
-            f"{entry.forward_ns / 1e6:.3f}",
-            f"{entry.backward_ns / 1e6:.3f}",
-            _rate(entry),
-            ""
-            if entry.kept_bytes is None
-            else f"{entry.kept_bytes / 2**20:.1f}",
-        )
+        [show_cell(entry) for show_cell in _COLUMNS.values()]
         for entry in profile.entries
     ]
-    show(
-        people(output),
-        simple_table(
-            (
-                "layer",
-                "tp",
-                "ep",
-                "samples",
-                "forward_ms",
-                "backward_ms",
-                "TFLOP/s",
-                "kept_MiB",
-            ),
-            rows,
-        ),
-    )
+    show(people(output), simple_table(tuple(_COLUMNS), rows))
     write_text(output, encode_profile(profile).decode())
 
 
@@ -254,3 +229,18 @@ def _rate(entry: Entry) -> str:
         return ""
     flops = entry.forward_flops + entry.backward_flops
     return f"{flops / (entry.forward_ns + entry.backward_ns) / 1e3:.2f}"
+
+
+#: What is shown of a profile.
+_COLUMNS: dict[str, Callable[[Entry], str]] = {
+    "layer": lambda entry: entry.kind,
+    "tp": lambda entry: str(entry.tp),
+    "ep": lambda entry: str(entry.ep),
+    "samples": lambda entry: str(entry.samples),
+    "forward_ms": lambda entry: f"{entry.forward_ns / 1e6:.3f}",
+    "backward_ms": lambda entry: f"{entry.backward_ns / 1e6:.3f}",
+    "TFLOP/s": _rate,
+    "kept_MiB": lambda entry: (
+        "" if entry.kept_bytes is None else f"{entry.kept_bytes / 2**20:.1f}"
+    ),
+}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from nest.cli.declare import amount, integers, option
-from nest.cli.inputs import flag, load_plan, load_problem
+from nest.cli.inputs import flag, load_problem
 from nest.cli.inspecting import warn_if_foreign
 from nest.cli.options import MODEL, RESTRICTIONS, Options, takes
 from nest.cli.progress import ProgressLine
@@ -154,6 +154,7 @@ def explain_command(
     Exits with 1 if the plan does not fit memory, or a solver failed.
     """
     from nest.explain import explain, to_document
+    from nest.ir.io import read_plan
     from nest.report.explanation import explanation_block
     from nest.report.table import show
     from nest.restrictions import parse
@@ -164,7 +165,7 @@ def explain_command(
         raise InvalidOptionError(
             "--prefer: expected either it or --no-search, got both; remove one"
         )
-    whole, plan = load_problem(problem_text), load_plan(plan_path)
+    whole, plan = load_problem(problem_text), read_plan(plan_path)
     warn_if_foreign(whole, plan)
     restricted = options.restricted(whole)
     problem, solver = restricted.problem, options.solver

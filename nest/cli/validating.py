@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -70,6 +70,7 @@ def validate_command(
     counted by reason.
     """
     from nest.report.table import show
+    from nest.report.validation import validation_block
     from nest.validation.report import (
         SHOWN,
         Selection,
@@ -100,7 +101,7 @@ def validate_command(
     document = validation_document(
         outcomes, selection, SHOWN if is_whole else ()
     )
-    show(people(options.json_path, details_path), *_tables(document))
+    show(people(options.json_path, details_path), *validation_block(document))
     options.write_json(document)
     if details_path is not None:
         write_text(details_path, details_csv(outcomes))
@@ -186,131 +187,3 @@ def _progress(
         for done, assessment in enumerate(assessed, 1):
             yield assessment
             line.show(time.monotonic() - start_s, f"{done} of {total} rows")
-
-
-# Tables
-
-
-def _tables(document: Mapping[str, Any]) -> list[Any]:
-    """Return what is printed of a document, with errors in per cent."""
-    skipped = document["skipped"]
-    parts: list[Any] = [
-        f"{document['rows']} rows ({document['selection']}): "
-        f"{document['used']} used, {sum(skipped.values())} skipped",
-        "",
-        _errors("step time", _summary(document)),
-    ]
-    for key, title in (
-        ("by_source", "source"),
-        ("by_hardware", "device"),
-        ("by_family", "device family"),
-        ("by_parallelism", "parallelism"),
-        ("by_tier", "tier"),
-        ("by_precision", "precision"),
-    ):
-        if document[key]:
-            parts += ["", _errors(title, document[key])]
-    ranking = document["ranking"]
-    if ranking["groups"]:
-        everything = {"all groups": ranking}
-        parts += ["", _ranking(everything | ranking["by_source"])]
-    parts += ["", *_memory(document["memory"])]
-    if skipped:
-        parts += [
-            "",
-            _numbers(
-                ("rows",),
-                "skipped because",
-                [((str(count),), reason) for reason, count in skipped.items()],
-            ),
-        ]
-    return parts
-
-
-def _summary(document: Mapping[str, Any]) -> dict[str, Any]:
-    return {document["selection"]: document, **document["selected"]}
-
-
-def _errors(title: str, groups: Mapping[str, Mapping[str, Any]]) -> Any:
-    names = sorted(groups, key=lambda name: -groups[name]["used"])
-    return _numbers(
-        ("used", "median %", "mean %", "bias %"),
-        title,
-        [
-            (
-                (
-                    str(groups[name]["used"]),
-                    _percent(groups[name]["median_abs_error"]),
-                    _percent(groups[name]["mean_abs_error"]),
-                    _percent(groups[name]["bias"], sign="+"),
-                ),
-                name,
-            )
-            for name in names
-        ],
-    )
-
-
-def _ranking(groups: Mapping[str, Mapping[str, Any]]) -> Any:
-    return _numbers(
-        (
-            "groups",
-            "best within 5 %",
-            "ranked",
-            "median Spearman",
-            ">= 0.9",
-        ),
-        "ranking",
-        [
-            (
-                (
-                    str(figures["groups"]),
-                    _percent(figures["share_best_within_5_percent"], " %"),
-                    str(figures["spearman_groups"]),
-                    ""
-                    if figures["median_spearman"] is None
-                    else f"{figures['median_spearman']:.3f}",
-                    _percent(figures["share_spearman_at_least_0_9"], " %"),
-                ),
-                name,
-            )
-            for name, figures in groups.items()
-        ],
-    )
-
-
-def _memory(figures: Mapping[str, Any]) -> list[Any]:
-    parts: list[Any] = []
-    if figures["used"]:
-        classes = {"all classes": figures} | figures["by_mem_class"]
-        parts = [_errors("memory", classes), ""]
-    fits, oom = figures["fits"], figures["oom"]
-    share = _percent(fits["share"], " %")
-    return [
-        *parts,
-        f"of {fits['ran']} runs that ran {fits['predicted_to_fit']} are "
-        f"predicted to fit{f' ({share})' if share else ''}; of "
-        f"{oom['rows']} that went out of memory "
-        f"{oom['predicted_not_to_fit']} are predicted not to",
-    ]
-
-
-def _numbers(
-    headers: Sequence[str],
-    title: str,
-    rows: Sequence[tuple[Sequence[str], str]],
-) -> Any:
-    """Return a table of numbers, to the right, and a name that may wrap."""
-    from nest.report.table import simple_table
-
-    return simple_table(
-        (*headers, title),
-        [(*numbers, name) for numbers, name in rows],
-        right=range(len(headers)),
-    )
-
-
-def _percent(fraction: float | None, unit: str = "", sign: str = "") -> str:
-    if fraction is None:
-        return ""
-    return f"{100 * fraction:{sign}.1f}{unit}"

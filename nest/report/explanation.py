@@ -99,22 +99,14 @@ def _bound_lines(found: Explanation) -> list[RenderableType]:
     table = []
     for relaxed in found.relaxed:
         quanta = relaxed.step_quanta
-        if quanta is None:
-            table.append((relaxed.name, "", "", status_text(relaxed.result)))
-            continue
-        gain = "a plan fits"
-        if best is not None:
-            gain = "nothing"
-            if quanta < best:
-                gain = _share(best - quanta, best)
-        table.append(
-            (
-                relaxed.name,
-                _quanta(found, quanta),
-                gain,
-                "proven" if relaxed.proven else "best known",
-            )
-        )
+        time, gain, proof = "", "", status_text(relaxed.result)
+        if quanta is not None:
+            time, gain = _quanta(found, quanta), "a plan fits"
+            proof = "proven" if relaxed.proven else "best known"
+            if best is not None:
+                less = quanta < best
+                gain = _share(best - quanta, best) if less else "nothing"
+        table.append((relaxed.name, time, gain, proof))
     return [
         key_lines(rows),
         simple_table(("if", "best step", "gain", "proof"), table),
@@ -150,8 +142,16 @@ def _neighbour_lines(found: Explanation) -> list[RenderableType]:
     capacity = found.problem.cluster.memory_bytes()
     step = found.score.step_quanta
     own = found.score.blocks[found.fullest].memory_bytes
+    # What fits first, then what does not, what is illegal last.
+    order = ("fits", "too large", "illegal")
     rows = []
-    for near in found.neighbours:
+    for near in sorted(
+        found.neighbours,
+        key=lambda near: (
+            order.index(near.verdict),
+            near.score.step_quanta if near.score else 0,
+        ),
+    ):
         if near.score is None:
             # What is wrong with it; the remedy is for plans made by hand.
             reason = near.reason.split("; ")[0]
@@ -172,21 +172,8 @@ def _neighbour_lines(found: Explanation) -> list[RenderableType]:
                 note,
             )
         )
-    # What fits first, then what does not, what is illegal last.
-    order = {"fits": 0, "too large": 1, "illegal": 2}
-    ranked = sorted(
-        zip(found.neighbours, rows, strict=True),
-        key=lambda pair: (
-            order[pair[0].verdict],
-            pair[0].score.step_quanta if pair[0].score else 0,
-        ),
-    )
-    return [
-        simple_table(
-            ("move", "step time", "share", "memory", "note"),
-            [row for _, row in ranked],
-        )
-    ]
+    headers = ("move", "step time", "share", "memory", "note")
+    return [simple_table(headers, rows)]
 
 
 def _preferred_lines(found: Explanation) -> list[RenderableType]:

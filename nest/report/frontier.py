@@ -30,7 +30,24 @@ _WIDE_RATIO = 4
 PLOT_SUFFIXES = (".svg", ".png", ".pdf")
 
 
-# Table
+# Tables
+
+
+def frontier_block(
+    found: Frontier,
+    notes: Sequence[str],
+    steps: int | None,
+    prover: str | None,
+    proofs: Sequence[Proof],
+) -> list[RenderableType]:
+    """Return the table, the proofs, and what is proven."""
+    parts = []
+    if found.points:
+        parts.append(frontier_table(found, steps))
+    if prover is not None and proofs:
+        table = proof_table(found, prover, proofs)
+        parts.append(Padding(table, (1, 0, 0, 0)))
+    return [*parts, frontier_footer(found, notes)]
 
 
 def frontier_table(
@@ -146,6 +163,19 @@ def proof_table(
             for proof in proofs
         ],
     )
+
+
+def contradictions(
+    found: Frontier, prover: str | None, proofs: Sequence[Proof]
+) -> list[str]:
+    """Return a line for every point that another solver contradicts."""
+    return [
+        f"solver {prover!r} contradicts point "
+        f"{found.points.index(proof.point) + 1}: {proof.detail}; one of them "
+        f"has a bug, please report it"
+        for proof in proofs
+        if proof.verdict == "contradiction"
+    ]
 
 
 def _ns(found: Frontier, quanta: int) -> int | float:
@@ -287,12 +317,9 @@ def _spans(
     device's memory, and where a gap begins or ends.
     """
     capacity = curve.problem.cluster.memory_bytes()
+    ends = [*(point.memory_bytes for point in curve.points), capacity]
     pieces = []
-    points = curve.points
-    for index, point in enumerate(points):
-        low, high = point.memory_bytes, capacity
-        if index + 1 < len(points):
-            high = points[index + 1].memory_bytes
+    for point, (low, high) in zip(curve.points, pairwise(ends), strict=True):
         cuts = sorted(
             {low, high}
             | {

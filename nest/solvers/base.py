@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, ClassVar, Protocol
 
+from nest.errors import InvalidOptionError
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
+from nest.versions import num_cpus
 
 
 class Status(enum.StrEnum):
@@ -208,6 +210,25 @@ class SolveOptions:
     def enough(self, step_quanta: int) -> int:
         """Return the least bound within :attr:`gap` of a plan. Exact."""
         return math.ceil((1 - Fraction(self.gap)) * step_quanta)
+
+
+def check_limits(
+    name: str, num_workers: int, time_limit_s: float | None
+) -> None:
+    """Raise ``InvalidOptionError`` for limits that nobody can keep.
+
+    ``name`` is what the number of workers is called.
+    """
+    if time_limit_s is not None and not 0 < time_limit_s < math.inf:
+        raise InvalidOptionError(
+            f"time_limit_s: expected a finite number > 0, got "
+            f"{time_limit_s}; leave it out for no limit"
+        )
+    if not 1 <= num_workers <= num_cpus():
+        raise InvalidOptionError(
+            f"{name}: expected 1 to {num_cpus()} (the CPUs at hand), got "
+            f"{num_workers}; correct the value"
+        )
 
 
 @dataclass(frozen=True)

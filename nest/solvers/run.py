@@ -6,7 +6,6 @@ consistent result in bounded time and leaves no process behind.
 
 from __future__ import annotations
 
-import math
 import signal
 from dataclasses import dataclass, replace
 
@@ -30,6 +29,7 @@ from nest.solvers.base import (
     Solver,
     SolverOutput,
     Status,
+    check_limits,
 )
 from nest.solvers.cell import Cell, OnProgress, run_cells
 from nest.solvers.judge import judge
@@ -44,7 +44,6 @@ from nest.solvers.registry import (
 )
 from nest.solvers.repair import repair
 from nest.solvers.result import Outcome, SolveResult, Verdict
-from nest.versions import num_cpus
 
 
 class CellInterrupted(KeyboardInterrupt):
@@ -305,21 +304,11 @@ class _Run:
 def _check_options(
     name: str, solver: type[Solver], options: SolveOptions
 ) -> None:
-    limit_s = options.time_limit_s
-    if limit_s is not None and not 0 < limit_s < math.inf:
-        raise InvalidOptionError(
-            f"time_limit_s: expected a finite number > 0, got {limit_s}; "
-            f"leave it out for no limit"
-        )
+    check_limits("num_workers", options.num_workers, options.time_limit_s)
     if not 0 <= options.gap < 1:
         raise InvalidOptionError(
             f"gap: expected a fraction from 0 to below 1, got {options.gap}; "
             f"0.02 is 2 %"
-        )
-    if not 1 <= options.num_workers <= num_cpus():
-        raise InvalidOptionError(
-            f"num_workers: expected 1 to {num_cpus()} (the CPUs at hand), "
-            f"got {options.num_workers}; correct the value"
         )
     if not 0 <= options.seed < 2**31:
         raise InvalidOptionError(

@@ -1,0 +1,115 @@
+"""Predictions beside measurements for people, with errors in per cent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import RenderableType
+
+from nest.report.table import simple_table
+
+#: Breakdowns of the error of the step time, and what each is by.
+_TITLES = {
+    "by_source": "source",
+    "by_hardware": "device",
+    "by_family": "device family",
+    "by_parallelism": "parallelism",
+    "by_tier": "tier",
+    "by_precision": "precision",
+}
+
+
+def validation_block(document: Mapping[str, Any]) -> list[RenderableType]:
+    """Return what is printed of a ``nest-validation/1`` document."""
+    skipped = document["skipped"]
+    summary = {document["selection"]: document, **document["selected"]}
+    parts: list[RenderableType] = [
+        f"{document['rows']} rows ({document['selection']}): "
+        f"{document['used']} used, {sum(skipped.values())} skipped",
+        "",
+        _errors("step time", summary),
+    ]
+    for key, title in _TITLES.items():
+        if document[key]:
+            parts += ["", _errors(title, document[key])]
+    ranking = document["ranking"]
+    if ranking["groups"]:
+        everything = {"all groups": ranking}
+        parts += ["", _ranking(everything | ranking["by_source"])]
+    parts += ["", *_memory(document["memory"])]
+    if skipped:
+        rows = [(str(count), reason) for reason, count in skipped.items()]
+        parts += ["", _numbers(("rows", "skipped because"), rows)]
+    return parts
+
+
+def _errors(
+    title: str, groups: Mapping[str, Mapping[str, Any]]
+) -> RenderableType:
+    return _numbers(
+        ("used", "median %", "mean %", "bias %", title),
+        [
+            (
+                str(figures["used"]),
+                _percent(figures["median_abs_error"]),
+                _percent(figures["mean_abs_error"]),
+                _percent(figures["bias"], sign="+"),
+                name,
+            )
+            for name, figures in sorted(
+                groups.items(), key=lambda item: -item[1]["used"]
+            )
+        ],
+    )
+
+
+def _ranking(groups: Mapping[str, Mapping[str, Any]]) -> RenderableType:
+    return _numbers(
+        (
+            *("groups", "best within 5 %", "ranked", "median Spearman"),
+            *(">= 0.9", "ranking"),
+        ),
+        [
+            (
+                str(figures["groups"]),
+                _percent(figures["share_best_within_5_percent"], " %"),
+                str(figures["spearman_groups"]),
+                ""
+                if figures["median_spearman"] is None
+                else f"{figures['median_spearman']:.3f}",
+                _percent(figures["share_spearman_at_least_0_9"], " %"),
+                name,
+            )
+            for name, figures in groups.items()
+        ],
+    )
+
+
+def _memory(figures: Mapping[str, Any]) -> list[RenderableType]:
+    parts: list[RenderableType] = []
+    if figures["used"]:
+        classes = {"all classes": figures} | figures["by_mem_class"]
+        parts = [_errors("memory", classes), ""]
+    fits, oom = figures["fits"], figures["oom"]
+    share = _percent(fits["share"], " %")
+    return [
+        *parts,
+        f"of {fits['ran']} runs that ran {fits['predicted_to_fit']} are "
+        f"predicted to fit{f' ({share})' if share else ''}; of "
+        f"{oom['rows']} that went out of memory "
+        f"{oom['predicted_not_to_fit']} are predicted not to",
+    ]
+
+
+def _numbers(
+    headers: Sequence[str], rows: Sequence[Sequence[str]]
+) -> RenderableType:
+    """Return a table of numbers, to the right, and a name that may wrap."""
+    return simple_table(headers, rows, right=range(len(headers) - 1))
+
+
+def _percent(fraction: float | None, unit: str = "", sign: str = "") -> str:
+    if fraction is None:
+        return ""
+    return f"{100 * fraction:{sign}.1f}{unit}"
