@@ -282,26 +282,14 @@ def check_objectives(objectives: Sequence[str]) -> tuple[str, ...]:
 def known_price(
     problem: Problem, objectives: Sequence[str], given: float | None
 ) -> float | None:
-    """Return what a device costs per hour, in USD.
+    """Return what a device costs per hour, in USD: as given or as stated.
 
-    Parameters
-    ----------
-    problem
-        The problem; its price counts unless one is given.
-    objectives
-        ``cost`` among them needs a price.
-    given
-        Overrides the problem's.
-
-    Returns
-    -------
-    float or None
-        ``None`` if unknown, or of no use as steps take no seconds.
+    ``None`` if unknown, or of no use as steps take no seconds.
 
     Raises
     ------
     InvalidOptionError
-        If the price is bad, or needed and not there.
+        If the price is bad, or there is none and ``cost`` is an objective.
     """
     price = given
     if price is None:

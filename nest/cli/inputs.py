@@ -69,13 +69,7 @@ def load_problem(text: str) -> Problem:
 
 
 def load_model(text: str) -> Architecture:
-    """Return the architecture of that name, or of a ``config.json``.
-
-    Raises
-    ------
-    NestError
-        If there is no such model or the file is bad.
-    """
+    """Return the architecture of that name, or of a ``config.json``."""
     if text.endswith(".json") or os.path.isfile(text):
         from nest.models.hf import read_hf
 
@@ -88,18 +82,8 @@ def load_model(text: str) -> Architecture:
 def model_problem(model: Architecture, job: Mapping[str, Any]) -> Problem:
     """Return the problem of a model with the options of the command line.
 
-    Parameters
-    ----------
-    model
-        What is trained.
-    job
-        ``cluster``, ``profile`` and fields of
-        :class:`nest.models.choices.Request`.
-
-    Raises
-    ------
-    NestError
-        If an option or the profile is bad; the text names the option.
+    ``job`` holds ``cluster``, ``profile`` and the fields of
+    :class:`nest.models.choices.Request`. Errors name the option.
     """
     from nest.hardware import parse_cluster
     from nest.models.choices import Request, choose
@@ -139,17 +123,7 @@ def flag(field: str) -> str:
 def check_output(path: str | None, option: str, folder: bool = False) -> None:
     """Refuse an output path before any work is done for it.
 
-    Parameters
-    ----------
-    path, option
-        The file, if there is one to write, and the option that names it.
-    folder
-        Whether it is a directory for new files, so that none get mixed.
-
-    Raises
-    ------
-    NestError
-        If it is plain that it cannot be written.
+    A ``folder`` is for new files only, so that none get mixed.
     """
     if path is None or (path == "-" and not folder):
         return

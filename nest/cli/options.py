@@ -225,13 +225,8 @@ RESTRICTIONS = ("pin", "forbid")
 def takes(*names: str, **helps: str) -> Decorator:
     """Add shared options to a command, which gets an :class:`Options` first.
 
-    Parameters
-    ----------
-    names
-        Attributes of :class:`Options`, fields of a job, or
-        ``problem_text``, which is an argument.
-    helps
-        Other texts for the help of some of them.
+    They are attributes of :class:`Options` or fields of a job; ``helps`` are
+    other texts for the help of some of them.
     """
 
     def decorate(command: Command) -> Command:
@@ -310,13 +305,7 @@ class Options:
         return self
 
     def check_problem_choice(self) -> None:
-        """Refuse all but either PROBLEM or ``--model`` with ``--cluster``.
-
-        Raises
-        ------
-        InvalidOptionError
-            If neither or both are given, or an option belongs to neither.
-        """
+        """Refuse all but either PROBLEM or ``--model`` with ``--cluster``."""
         given = self.given_job
         if self.problem_text is not None and given:
             raise InvalidOptionError(
@@ -345,10 +334,7 @@ class Options:
     ) -> None:
         """Refuse files that cannot be written, or are named twice.
 
-        Parameters
-        ----------
-        reads, writes
-            Files of the command's own options and arguments, by their names.
+        Those of the command's own options and arguments come by their names.
         """
         writes = {
             "--json": self.json_path,

@@ -223,14 +223,7 @@ def write_plot(path: str, found: Frontier) -> None:
 
     A line says how fast a step can be with so much memory per device; it is
     dashed where that is not proven. Dots are points of the frontier in the
-    chosen objectives.
-
-    Parameters
-    ----------
-    path
-        Ends in one of :data:`PLOT_SUFFIXES`.
-    found
-        The frontier.
+    chosen objectives. The path ends in one of :data:`PLOT_SUFFIXES`.
     """
     import io
 
@@ -348,14 +341,7 @@ def to_document(
 ) -> dict[str, Any]:
     """Return the ``nest-pareto/1`` document of a frontier.
 
-    Parameters
-    ----------
-    found
-        The frontier.
-    steps
-        Of a training run, to price it.
-    prover, proofs
-        Who examined points, and what it says.
+    ``steps`` are those of a training run, to price it.
     """
     problem = found.problem
 

@@ -218,16 +218,7 @@ def _relative(predicted: float | None, measured: float | None) -> float | None:
 def error_figures(errors: Sequence[float]) -> dict[str, Any]:
     """Return number, median and mean absolute error, and bias.
 
-    Parameters
-    ----------
-    errors
-        Relative errors with their signs.
-
-    Returns
-    -------
-    dict
-        ``used``, ``median_abs_error``, ``mean_abs_error``, ``bias``; the
-        last three are None if there is no error.
+    Of relative errors with their signs; figures are None if there is none.
     """
     absolute = [abs(error) for error in errors]
     return {
@@ -485,22 +476,11 @@ def validation_document(
     selection: Selection = EVERYTHING,
     shown: Sequence[Selection] = SHOWN,
 ) -> dict[str, Any]:
-    """Return the JSON document of a validation.
+    """Return the JSON document of a validation; see docs/validation.md.
 
-    Parameters
-    ----------
-    outcomes
-        One per row of the file.
-    selection
-        Rows that the document is about.
-    shown
-        Other selections; the figures of each are under ``selected``.
-
-    Returns
-    -------
-    dict
-        ``rows = used + sum(skipped.values())``; every error is a fraction of
-        the measured figure. See docs/validation.md.
+    ``rows = used + sum(skipped.values())``; every error is a fraction of the
+    measured figure. The figures of the selections that are ``shown`` too are
+    under ``selected``.
     """
     return {
         "schema": SCHEMA,
