@@ -24,7 +24,6 @@ def compare(
     solvers: Iterable[str] | Mapping[str, SolveOptions],
     options: SolveOptions | None = None,
     *,
-    solver_options: Mapping[str, Mapping[str, str]] | None = None,
     on_cell: OnCell | None = None,
     on_progress: OnProgress | None = None,
 ) -> list[SolveResult]:
@@ -43,8 +42,6 @@ def compare(
     options
         The same for all; by default each gets its number of workers, see
         :func:`~nest.solvers.registry.default_workers`.
-    solver_options
-        What is ``extra`` for single solvers, by keyword.
     on_cell, on_progress
         Called with the results so far after every cell, and while a cell
         runs.
@@ -64,11 +61,10 @@ def compare(
     if isinstance(solvers, Mapping):
         cells = dict(solvers)
     else:
-        cells = {}
-        for name in solvers:
-            own = options or SolveOptions(num_workers=default_workers(name))
-            extra = {**own.extra, **(solver_options or {}).get(name, {})}
-            cells[name] = replace(own, extra=extra)
+        cells = {
+            name: options or SolveOptions(num_workers=default_workers(name))
+            for name in solvers
+        }
     for name, cell_options in cells.items():
         check_request(problem, name, cell_options)
 

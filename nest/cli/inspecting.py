@@ -250,16 +250,16 @@ def _machines() -> Iterator[_Entry]:
 @click.command("versions")
 def versions_command() -> None:
     """Print what a bug report should contain."""
+    from nest.report.table import key_lines, show
     from nest.versions import machine, versions
 
-    rows: dict[str, object] = {
-        name: version or "not installed"
-        for name, version in versions().items()
-    }
-    rows |= machine()
-    width = max(map(len, rows)) + 2
-    for key, value in rows.items():
-        click.echo(f"{key:<{width}}{value}")
+    rows = {**versions(), **machine()}
+    show(
+        sys.stdout,
+        key_lines(
+            [(key, str(v or "not installed")) for key, v in rows.items()]
+        ),
+    )
 
 
 def _block_table(problem: Problem, document: dict[str, Any]) -> RenderableType:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -75,13 +75,14 @@ def about(what: str, on_progress: OnProgress | None) -> OnProgress:
 GRACE_S = 1.0
 
 
+@dataclass(eq=False)
 class Cell:
     """One solver, one problem, one process, one clock.
 
     Gathers what the solver says until it answers, fails, dies, has proven
     enough or is :data:`GRACE_S` too late.
 
-    Parameters
+    Attributes
     ----------
     name, target
         The solver, for people and as ``"module:Class"``.
@@ -89,9 +90,6 @@ class Cell:
         What it gets; its time limit is that of the clock.
     on_progress
         Called at every report and every :data:`TICK_S`.
-
-    Attributes
-    ----------
     best, bound, message
         The best report of a plan, the greatest lower bound in quanta, and
         the last words.
@@ -103,25 +101,20 @@ class Cell:
         What its process used, once that has ended.
     """
 
-    def __init__(
-        self,
-        name: str,
-        target: str,
-        problem: Problem,
-        options: SolveOptions,
-        clock: Deadline,
-        on_progress: OnProgress | None = None,
-    ) -> None:
-        self.name, self.target = name, target
-        self.problem, self.options, self.clock = problem, options, clock
-        self.on_progress = on_progress
-        self.best = Progress()
-        self.bound: int | None = None
-        self.message = ""
-        self.last: OutputMessage | Failure | None = None
-        self.out_of_time = self.within_gap = False
-        self.usage: Usage | None = None
-        self._worker: Worker | None = None
+    name: str
+    target: str
+    problem: Problem
+    options: SolveOptions
+    clock: Deadline
+    on_progress: OnProgress | None = None
+    best: Progress = field(default_factory=Progress)
+    bound: int | None = None
+    message: str = ""
+    last: OutputMessage | Failure | None = None
+    out_of_time: bool = False
+    within_gap: bool = False
+    usage: Usage | None = None
+    _worker: Worker | None = None
 
     def start(self) -> None:
         """Start the process; ``OSError`` if there can be none."""

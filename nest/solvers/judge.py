@@ -84,7 +84,7 @@ def judge(
             outcome=Outcome.MISMATCH,
             status=Status.FEASIBLE if found else Status.NO_SOLUTION,
             limit=claim.limit,
-            plan=claim.plan if found else None,
+            plan=claim.plan,
             score=found,
             detail=reason,
             extra={**claim.extra, "claim": claim_to_json(claim)},

@@ -244,12 +244,8 @@ class SolveResult(Verdict):
             "cpu_s": None if self.cpu_s is None else round(self.cpu_s, 6),
             "peak_rss_bytes": self.peak_rss_bytes,
             "options": {
-                "time_limit_s": options.time_limit_s,
-                "gap": options.gap,
-                "num_workers": options.num_workers,
-                "seed": options.seed,
+                **vars(options),
                 "warm_start": options.warm_start is not None,
-                "repair": options.repair,
                 "extra": dict(options.extra),
             },
             "plan": plan_to_json(self.plan),

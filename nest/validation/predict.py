@@ -230,14 +230,6 @@ def _software(options: PredictOptions) -> SoftwareCalibration:
     return options.software or stored_calibration().software
 
 
-def _stated(row: Row) -> Stated | Skip:
-    values = {name: getattr(row, name) for name in Stated._fields}
-    for name, value in values.items():
-        if value is None:
-            return Skip(f"not stated: {name}")
-    return Stated(**values)
-
-
 def _prediction(
     row: Row, case: ModelledRun, verdict: Score, options: PredictOptions
 ) -> Prediction:
@@ -281,9 +273,9 @@ def build(
         return Skip("precision that operators are not counted in")
     if re.search(r"\b(LoRA|SFT)\b", f"{row.model} {row.notes}"):
         return Skip("fine-tuning")
-    stated = _stated(row)
-    if isinstance(stated, Skip):
-        return stated
+    stated = Stated(*(getattr(row, name) for name in Stated._fields))
+    if None in stated:
+        return Skip(f"not stated: {Stated._fields[stated.index(None)]}")
     tp, pp, dp = stated.tp, stated.pp, stated.dp
     cp, ep = row.cp or 1, row.ep or 1
     virtual = (row.vpp or 1) if pp > 1 else 1

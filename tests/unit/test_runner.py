@@ -714,16 +714,17 @@ def test_runner_works_in_a_thread() -> None:
 # Comparisons
 
 
-def acts(**names: str) -> Mapping[str, Mapping[str, str]]:
-    return {name: {"act": act} for name, act in names.items()}
+def acts(**names: str) -> Mapping[str, SolveOptions]:
+    return {
+        name: SolveOptions(extra={"act": act}) for name, act in names.items()
+    }
 
 
 def test_compare_runs_in_order_and_reports_cells() -> None:
     counts: list[int] = []
     results = compare(
         tiny_problem(),
-        ["baseline", "loopback"],
-        solver_options=acts(baseline="heuristic", loopback="optimal"),
+        acts(baseline="heuristic", loopback="optimal"),
         on_cell=lambda results: counts.append(len(results)),
     )
     assert [result.solver for result in results] == ["baseline", "loopback"]
@@ -734,8 +735,7 @@ def test_compare_runs_in_order_and_reports_cells() -> None:
 def test_compare_holds_proofs_against_plans() -> None:
     results = compare(
         tiny_problem(),
-        ["loopback", "baseline"],
-        solver_options=acts(loopback="infeasible", baseline="heuristic"),
+        acts(loopback="infeasible", baseline="heuristic"),
     )
     assert results[0].outcome is Outcome.MISMATCH
     assert results[0].status is Status.NO_SOLUTION
