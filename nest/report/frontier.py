@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,32 +58,27 @@ def frontier_table(
 
     ``steps`` is the number of steps of a training run, to price it.
     """
-    headers = ["point", "step time", "memory", "devices"]
-    priced = found.price_usd_per_hour is not None
-    if priced:
-        headers.append("$/step")
-        if steps is not None:
-            headers.append("$/run")
-    if not found.proven:
-        headers.append("proven")
     scale = _scale(found)
-    rows = []
-    for number, point in enumerate(found.points, 1):
-        row = [
-            str(number),
-            scale(_ns(found, point.step_quanta)),
-            format_bytes(point.memory_bytes),
-            str(point.devices),
-        ]
-        step_usd = found.step_usd(point)
-        if step_usd is not None:
-            row.append(f"{step_usd:.6g}")
-            if steps is not None:
-                row.append(f"{steps * step_usd:.6g}")
-        if not found.proven:
-            row.append("yes" if point.proven else "no")
-        rows.append((*row, plan_text(point.plan)))
-    return simple_table((*headers, "plan"), rows)
+    columns: dict[str, Callable[[FrontierPoint], str]] = {
+        "step time": lambda point: scale(_ns(found, point.step_quanta)),
+        "memory": lambda point: format_bytes(point.memory_bytes),
+        "devices": lambda point: str(point.devices),
+    }
+    for name, count in (("$/step", 1), ("$/run", steps)):
+        if found.price_usd_per_hour is not None and count is not None:
+            columns[name] = functools.partial(_usd, found, count)
+    if not found.proven:
+        columns["proven"] = lambda point: "yes" if point.proven else "no"
+    columns["plan"] = lambda point: plan_text(point.plan)
+    rows = [
+        (str(number), *(show(point) for show in columns.values()))
+        for number, point in enumerate(found.points, 1)
+    ]
+    return simple_table(("point", *columns), rows)
+
+
+def _usd(found: Frontier, count: int, point: FrontierPoint) -> str:
+    return f"{count * (found.step_usd(point) or 0):.6g}"
 
 
 def frontier_footer(

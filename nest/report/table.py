@@ -135,21 +135,22 @@ def compare_table(
     if own:
         headers.append("own objective")
     headers += ["wall s", "note"]
-    table = _table(*headers, right=range(2, len(headers) - 1))
-    table.columns[-1].overflow = "fold"
-    table.columns[-1].no_wrap = False
-    for result in results:
-        status = status_text(result)
-        table.add_row(
-            Text(result.solver),
+    rows: list[tuple[str | Text, ...]] = [
+        (
+            result.solver,
             Text(status, style=_STYLES.get(status, "bold red")),
-            Text(_step_time(result, scale)),
-            Text(_versus(result.step_quanta, best)),
-            Text(percent(result.gap)),
-            *([Text(scale(result.own_objective_ns))] if own else []),
-            Text(f"{result.wall_s:.2f}"),
-            Text(note(result)),
+            _step_time(result, scale),
+            _versus(result.step_quanta, best),
+            percent(result.gap),
+            *([scale(result.own_objective_ns)] if own else []),
+            f"{result.wall_s:.2f}",
+            note(result),
         )
+        for result in results
+        for status in (status_text(result),)
+    ]
+    table = simple_table(headers, rows, right=range(2, len(headers) - 1))
+    table.columns[-1].overflow = "fold"
     return table
 
 
@@ -261,17 +262,27 @@ def stage_table(
 
 def simple_table(
     headers: Sequence[str],
-    rows: Sequence[Sequence[str]],
+    rows: Iterable[Sequence[str | Text]],
     right: Iterable[int] = (),
-) -> RenderableType:
+) -> Table:
     """Return a table of texts; the last column may wrap on a terminal.
 
     ``right`` are the columns whose texts end in one line.
     """
-    table = _table(*headers, right=right)
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        header_style="bold",
+        pad_edge=False,
+        show_edge=False,
+    )
+    for header in headers:
+        table.add_column(header, no_wrap=True)
+    for number in right:
+        table.columns[number].justify = "right"
     table.columns[-1].no_wrap = False
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        # No text is markup.
+        table.add_row(*(Text(c) if isinstance(c, str) else c for c in row))
     return table
 
 
@@ -405,17 +416,3 @@ def _strategy(stage: Stage) -> str:
 
 def _join(name: str, version: str | None) -> str:
     return f"{name} ({version})" if version else name
-
-
-def _table(*headers: str, right: Iterable[int] = ()) -> Table:
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        header_style="bold",
-        pad_edge=False,
-        show_edge=False,
-    )
-    for header in headers:
-        table.add_column(header, no_wrap=True)
-    for number in right:
-        table.columns[number].justify = "right"
-    return table

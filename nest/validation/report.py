@@ -16,6 +16,7 @@ import statistics
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from nest.errors import NestError
@@ -113,18 +114,14 @@ class Selection(Struct, frozen=True, kw_only=True):
     min_devices: int = 0
 
     def __str__(self) -> str:
-        parts = []
-        if self.tiers:
-            parts.append(f"tier {'/'.join(self.tiers)}")
-        if self.precisions:
-            parts.append("/".join(self.precisions))
-        if self.source:
-            parts.append(f"source {self.source}")
-        if self.hardware:
-            parts.append(f"hardware {self.hardware}")
-        if self.min_devices:
-            parts.append(f">= {self.min_devices} devices")
-        return ", ".join(parts) or "all rows"
+        parts = (
+            self.tiers and f"tier {'/'.join(self.tiers)}",
+            "/".join(self.precisions),
+            self.source and f"source {self.source}",
+            self.hardware and f"hardware {self.hardware}",
+            self.min_devices and f">= {self.min_devices} devices",
+        )
+        return ", ".join(part for part in parts if part) or "all rows"
 
     def takes(self, row: Row, tier: str | None) -> bool:
         """Return whether a row with this tier is looked at."""
@@ -308,15 +305,12 @@ def ranking_groups(outcomes: Iterable[Assessment]) -> list[RankingGroup]:
     configuration measured more than once counts once, with the mean of both
     times.
     """
-    found: dict[tuple[object, ...], dict[tuple[object, ...], list[Assessment]]]
-    found = {}
+    same, choice = attrgetter(*_SAME), attrgetter(*_CHOICES)
+    found: dict[Any, dict[Any, list[Assessment]]] = {}
     for outcome in outcomes:
-        if outcome.time_error is None:
-            continue
-        row = outcome.row
-        group = found.setdefault(tuple(getattr(row, n) for n in _SAME), {})
-        choice = tuple(getattr(row, name) for name in _CHOICES)
-        group.setdefault(choice, []).append(outcome)
+        if outcome.time_error is not None:
+            group = found.setdefault(same(outcome.row), {})
+            group.setdefault(choice(outcome.row), []).append(outcome)
     return [
         _group(list(choices.values()))
         for choices in found.values()

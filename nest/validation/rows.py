@@ -12,10 +12,8 @@ from __future__ import annotations
 import csv
 import io
 import math
-import types
-import typing
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args, get_type_hints
 
 from nest.errors import NestError
 from nest.ir.base import Struct
@@ -166,20 +164,13 @@ _BOOLEANS = {
 MEMORY_UNITS_BYTES = {"GiB": GIB, "GB as printed": GIB}
 
 
-def _column_types() -> dict[str, type]:
-    """Return the type of each column: str, int, float or bool."""
-    found = {}
-    for name, hint in typing.get_type_hints(Row).items():
-        if name in ("line", "unreadable"):
-            continue
-        if isinstance(hint, types.UnionType):
-            hint = hint.__args__[0]
-        found[name] = hint
-    return found
-
-
-#: Column to the type of its cells, in the order of the attributes.
-COLUMNS: dict[str, type] = _column_types()
+#: Column to the type of its cells (str, int, float or bool), in the order of
+#: the attributes.
+COLUMNS: dict[str, type] = {
+    name: (get_args(hint) or (hint,))[0]
+    for name, hint in get_type_hints(Row).items()
+    if name not in ("line", "unreadable")
+}
 
 
 def read_rows(path: str | Path) -> list[Row]:
