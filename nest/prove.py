@@ -113,12 +113,23 @@ def prove(
     """
     curve = found.curve(point.devices)
     options = options or SolveOptions()
+    cap = point.memory_bytes
     within, below = (
-        _examine(curve, cap, solver, options, on_progress)
-        for cap in (point.memory_bytes, point.memory_bytes - 1)
+        _examine(curve, capacity, solver, options, on_progress)
+        for capacity in (cap, cap - 1)
     )
     assert within is not None
-    return _judge(curve, point, within, below)
+    verdict: PointVerdict = "proven"
+    details = []
+    for capacity, result in ((cap, within), (cap - 1, below)):
+        if result is None:
+            continue
+        each, why = _weigh(curve, point, capacity, result)
+        if each == "proven":
+            continue
+        details.append(f"with {capacity} bytes {why}")
+        verdict = max(verdict, each, key=_SEVERITY.index)
+    return Proof(point, within, below, verdict, "; ".join(details))
 
 
 def _examine(
@@ -145,28 +156,6 @@ def _examine(
         start = structs.replace(known.plan, problem_hash=None)
         options = replace(options, warm_start=start)
     return run_solver(problem, solver, options, on_progress)
-
-
-def _judge(
-    curve: Curve,
-    point: FrontierPoint,
-    within: SolveResult,
-    below: SolveResult | None,
-) -> Proof:
-    """Weigh both answers against the point and the curve."""
-    cap = point.memory_bytes
-    verdict: PointVerdict = "proven"
-    details = []
-    for capacity, result in ((cap, within), (cap - 1, below)):
-        if result is None:
-            continue
-        each, why = _weigh(curve, point, capacity, result)
-        if each == "proven":
-            continue
-        details.append(f"with {capacity} bytes {why}")
-        if _SEVERITY.index(each) > _SEVERITY.index(verdict):
-            verdict = each
-    return Proof(point, within, below, verdict, "; ".join(details))
 
 
 #: From the mildest to the worst.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -91,13 +91,8 @@ def profile_command(
     eps: tuple[int, ...],
     samples: tuple[int, ...],
     sequence_length: int | None,
-    device: str,
-    device_name: str | None,
-    dtype: str,
-    sequence_parallel: bool,
-    warm_up: int,
-    repeats: int,
     output: str,
+    **settings: Any,
 ) -> int:
     """Time one layer of each kind with PyTorch and write a profile.
 
@@ -141,13 +136,8 @@ def profile_command(
             for count in samples
         ],
         length,
-        device=device,
-        dtype=dtype,
-        sequence_parallel=sequence_parallel,
-        warm_up=warm_up,
-        repeats=repeats,
-        device_name=device_name,
         say=lambda text: click.echo(text, err=True),
+        **settings,
     )
     _write(output, profile)
     return 0
@@ -174,9 +164,8 @@ def profile_csv_command(
     paths: tuple[str, ...],
     model: str,
     device: str,
-    dtype: str,
-    algorithm: int,
     output: str,
+    **settings: Any,
 ) -> int:
     """Import per-operator CSV files as Aceso's profiler writes them.
 
@@ -203,8 +192,7 @@ def profile_csv_command(
         head=shape.head,
         device=spec.name,
         peak_flops=spec.peak_flops,
-        dtype=dtype,
-        algorithm=algorithm,
+        **settings,
     )
     _write(output, profile)
     return 0

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -54,14 +54,10 @@ _CHUNK = 16
 def validate_command(
     options: Options,
     path: str | None,
-    tiers: tuple[str, ...] | None,
-    precisions: tuple[str, ...] | None,
-    source: str | None,
-    hardware: str | None,
-    min_devices: int | None,
     limit: int | None,
     jobs: int,
     details_path: str | None,
+    **chosen: Any,
 ) -> int:
     """Predict published runs and show how far off the cost model is.
 
@@ -89,11 +85,7 @@ def validate_command(
     else:
         rows = read_rows(path)
     selection = Selection(
-        tiers=tiers or (),
-        precisions=precisions or (),
-        source=source or "",
-        hardware=hardware or "",
-        min_devices=min_devices or 0,
+        **{name: value for name, value in chosen.items() if value is not None}
     )
     selected = _select(rows, selection)[:limit]
     outcomes = list(_progress(_predict_all(selected, jobs), len(selected)))
