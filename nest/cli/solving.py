@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import IO, TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import click
 
 from nest.cli.declare import option
 from nest.cli.inputs import Restricted, parse_extra
 from nest.cli.options import MODEL, RESTRICTIONS, Options, takes
+from nest.cli.progress import ProgressLine
 from nest.errors import InvalidOptionError, UnknownSolverError
 
 if TYPE_CHECKING:
-    from nest.ir.problem import Problem
     from nest.solvers.base import SolveOptions
     from nest.solvers.result import SolveResult
 
@@ -54,15 +54,8 @@ def compare_command(options: Options, solvers_text: str) -> int:
         from nest.models import builtin
 
         options = replace(options, problem_text=builtin.DEFAULT)
-    session = _Session.start(options, solvers)
-    try:
-        session.run()
-    finally:
-        # Finished cells are shown even if the run is interrupted.
-        if session.results:
-            session.show_table(options.people)
-        session.write_to_stdout()
-    return session.exit_code
+    results = _run(options, solvers, _show_table)
+    return int(any(result.outcome.failed for result in results))
 
 
 @click.command("solve")
@@ -78,133 +71,115 @@ def solve_command(options: Options, solver: str | None) -> int:
         raise InvalidOptionError(
             "nest solve: expected --solver, got none; see 'nest solve --help'"
         )
-    session = _Session.start(options, [solver])
-    try:
-        session.run()
-    finally:
-        for result in session.results:
-            session.show_answer(options.people, result)
-            adopt = session.restricted.adopt
-            options.write_plan(result.plan and adopt(result.plan))
-        session.write_to_stdout()
-    return max(session.exit_code, session.has_no_room)
+    (result,) = _run(options, [solver], _show_answer)
+    # Nobody can run a plan that does not fit the memory.
+    unfit = result.over_memory_bytes is not None
+    return int(result.outcome.failed or unfit)
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Session:
-    """One comparison from the command line."""
+    """What is asked for: the problem, and the solvers with their options."""
 
     given: Options
     restricted: Restricted
     cells: dict[str, SolveOptions]
-    results: Sequence[SolveResult] = field(default_factory=list)
 
-    @classmethod
-    def start(cls, given: Options, solvers: list[str]) -> _Session:
-        """Check everything that can be checked before a solver runs."""
-        from nest.solvers.registry import get_solver, solver_names
 
-        given.check_problem_choice()
-        for name in solvers:
-            if name not in solver_names():
-                raise UnknownSolverError(name, solver_names())
-        for name in solvers:
-            get_solver(name)
-        extra = parse_extra(given.extra, solvers)
-        given.check_files()
-        restricted = given.restricted()
-        cells = {
-            name: replace(given.solve_options(name), extra=extra.get(name, {}))
-            for name in solvers
-        }
-        return cls(given, restricted, cells)
+def _checked(given: Options, solvers: list[str]) -> _Session:
+    """Check everything that can be checked before a solver runs."""
+    from nest.solvers.registry import get_solver, solver_names
 
-    @property
-    def problem(self) -> Problem:
-        """The problem that the solvers get."""
-        return self.restricted.problem
+    given.check_problem_choice()
+    for name in solvers:
+        if name not in solver_names():
+            raise UnknownSolverError(name, solver_names())
+    for name in solvers:
+        get_solver(name)
+    extra = parse_extra(given.extra, solvers)
+    given.check_files()
+    restricted = given.restricted()
+    cells = {
+        name: replace(given.solve_options(name), extra=extra.get(name, {}))
+        for name in solvers
+    }
+    return _Session(given, restricted, cells)
 
-    @property
-    def exit_code(self) -> int:
-        """1 if a solver broke its promises, else 0."""
-        return int(any(result.outcome.failed for result in self.results))
 
-    @property
-    def has_no_room(self) -> int:
-        """1 if a plan does not fit the memory, so nobody can run it."""
-        from nest.solvers.base import Status
+def _run(
+    given: Options,
+    solvers: list[str],
+    show: Callable[[_Session, Sequence[SolveResult]], None],
+) -> Sequence[SolveResult]:
+    """Run all solvers; finished cells go to the JSON file at once.
 
-        return int(
-            any(result.status is Status.OVER_MEMORY for result in self.results)
-        )
+    What is finished is shown even if the run is interrupted.
+    """
+    from nest.compare import compare, to_document
 
-    def run(self) -> None:
-        """Run all solvers; finished cells go to the JSON file at once."""
-        from nest.cli.progress import ProgressLine
-        from nest.compare import compare
+    session = _checked(given, solvers)
+    restricted, cells = session.restricted, session.cells
+    results: list[SolveResult] = []
 
-        def on_cell(results: Sequence[SolveResult]) -> None:
-            progress.clear()
-            self.results = results
-            if self.given.json_path != "-":
-                self._write()
+    def write() -> None:
+        document = to_document(restricted.problem, cells, results)
+        given.write_json(document | restricted.document())
 
-        with ProgressLine(self.problem.time_unit) as progress:
+    def on_cell(found: Sequence[SolveResult]) -> None:
+        progress.clear()
+        results[:] = found
+        if given.json_path != "-":
+            write()
+
+    try:
+        with ProgressLine(restricted.problem.time_unit) as progress:
             compare(
-                self.problem,
-                self.cells,
+                restricted.problem,
+                cells,
                 on_cell=on_cell,
                 on_progress=progress,
             )
+    finally:
+        if results:
+            show(session, results)
+            if given.json_path == "-":
+                write()
+    return results
 
-    def write_to_stdout(self) -> None:
-        """Write the document, if it goes to standard output."""
-        if self.given.json_path == "-" and self.results:
-            self._write()
 
-    def show_table(self, file: IO[str]) -> None:
-        """Print the comparison."""
-        from nest.report.table import compare_footer, compare_table, show
+def _show_table(session: _Session, results: Sequence[SolveResult]) -> None:
+    """Print the comparison."""
+    from nest.report.table import compare_footer, compare_table, show
+    from nest.solvers.registry import solver_class
 
-        notes = self.restricted.notes
-        cold = self._ignoring_warm_start()
-        if cold:
-            notes.append(f"warm start not used by {', '.join(cold)}")
-        show(
-            file,
-            compare_table(self.problem, self.results),
-            compare_footer(
-                self.problem,
-                self.results[0].problem_hash,
-                self.cells,
-                notes,
-            ),
-        )
+    problem, notes = session.restricted.problem, session.restricted.notes
+    cold = [
+        result.solver
+        for result in results
+        if session.given.warm_start is not None
+        and not solver_class(result.solver).capabilities.warm_start
+    ]
+    if cold:
+        notes.append(f"warm start not used by {', '.join(cold)}")
+    own_hash = results[0].problem_hash
+    show(
+        session.given.people,
+        compare_table(problem, results),
+        compare_footer(problem, own_hash, session.cells, notes),
+    )
 
-    def show_answer(self, file: IO[str], result: SolveResult) -> None:
-        """Print one result."""
-        from nest.report.table import show, solve_block
 
-        parts = solve_block(self.problem, result)
-        parts[1:1] = self.restricted.notes
-        show(file, *parts)
+def _show_answer(session: _Session, results: Sequence[SolveResult]) -> None:
+    """Print the result of one solver, and write its plan."""
+    from nest.report.table import show, solve_block
 
-    def _ignoring_warm_start(self) -> list[str]:
-        from nest.solvers.registry import solver_class
-
-        if self.given.warm_start is None:
-            return []
-        return [
-            result.solver
-            for result in self.results
-            if not solver_class(result.solver).capabilities.warm_start
-        ]
-
-    def _write(self) -> None:
-        from nest.compare import to_document
-
-        document = to_document(self.problem, self.cells, self.results)
-        self.given.write_json(document | self.restricted.document())
+    restricted = session.restricted
+    for result in results:
+        parts = solve_block(restricted.problem, result)
+        parts[1:1] = restricted.notes
+        show(session.given.people, *parts)
+        plan = result.plan
+        session.given.write_plan(plan and restricted.adopt(plan))
 
 
 def _split(text: str) -> list[str]:
