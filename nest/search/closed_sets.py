@@ -8,7 +8,9 @@ have ``(V/w + 1)^w``.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 from nest.errors import UnsupportedProblemError
 from nest.ir.graph import Graph
 
+Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 
 #: Above this many closed sets the pairs take too much time and memory.
@@ -45,6 +48,30 @@ class ClosedSets:
     def count(self) -> int:
         """Number of closed sets; the last one is the whole graph."""
         return len(self.member)
+
+    @cached_property
+    def first(self) -> Ints:
+        """The first pair that starts at each set, and their number."""
+        return np.searchsorted(self.pair_source, np.arange(self.count + 1))
+
+    def sums(self, values: Sequence[int]) -> Ints:
+        """Sum a whole number per layer over every ``b - a``."""
+        total = self.member.astype(np.int64) @ np.array(values, dtype=np.int64)
+        found: Ints = total[self.pair_target] - total[self.pair_source]
+        return found
+
+    def crossed(self, source: int, target: int) -> tuple[Bools, Bools]:
+        """Return which ``b - a`` an edge enters, and which ones it leaves."""
+        tail, head = self.member[:, source], self.member[:, target]
+        a, b = self.pair_source, self.pair_target
+        # Where the target is, there is the source.
+        return tail[a] & head[b] & ~head[a], tail[b] & ~tail[a] & ~head[b]
+
+    def inside(self, pair: int, order: Iterable[int]) -> list[int]:
+        """Return the layers of a pair's ``b - a``, in a given order."""
+        a, b = self.pair_source[pair], self.pair_target[pair]
+        inside = self.member[b] & ~self.member[a]
+        return [layer for layer in order if inside[layer]]
 
 
 def enumerate_masks(graph: Graph, limit: int) -> list[int]:

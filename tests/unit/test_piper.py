@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from nest.ir import (
     problem_hash,
 )
 from nest.search.closed_sets import closed_sets
+from nest.search.options import INFINITE
 from nest.solvers.base import Deadline, Limit, SolveOptions, Status
 from nest.solvers.registry import get_solver
 from nest.units import quantise, quantise_all
@@ -603,36 +605,58 @@ def test_more_in_flight_never_looks_cheaper() -> None:
     program = piper.Program(
         CostModel(problem), closed_sets(problem.graph), Deadline(None)
     )
-    (degree,) = program.degrees
-    assert degree.compute.tolist() == [[50, 100, 100]]
+    assert program.ways[0].compute.tolist() == [[50, 100, 100, INFINITE]]
 
 
-def fronts(*kinds: tuple[tuple[int, int, int], ...]) -> piper.Fronts:
-    """Build fronts of kinds with further options than the first."""
-    every = tuple(((0, 0, 0), *kind) for kind in kinds)
-    return piper.Fronts(every, 5, Deadline(None))
+def knapsack(*layers: tuple[tuple[int, int, int], ...]) -> piper.Knapsack:
+    """Build one of layers with further options than (0, 4, 9), with room."""
+    options = [
+        [
+            piper.Option(compute, 4 + kept, 9 + static, "none")
+            for compute, kept, static in ((0, 0, 0), *layer)
+        ]
+        for layer in layers
+    ]
+    return piper.Knapsack(options, 99, 5)
+
+
+def fronts(found: piper.Knapsack) -> list[piper.Front]:
+    """Return the fronts of no layers, the first one, and so on."""
+    layers = range(len(found.options))
+    return list(
+        itertools.accumulate(layers, found.extended, initial=piper.EMPTY)
+    )
 
 
 def test_the_front_of_equal_layers_counts_them() -> None:
     """Every one recomputed saves 4 bytes in flight for 10 and holds 4."""
-    front = fronts(((10, -4, 4),)).of((0, 0, 0))
+    front = fronts(knapsack(*[((10, -4, 4),)] * 3))[-1]
     assert front.compute.tolist() == [0, 10, 20, 30]
-    assert front.kept_bytes.tolist() == [0, -4, -8, -12]
-    assert front.static_bytes.tolist() == [0, 4, 8, 12]
+    assert front.kept_bytes.tolist() == [12, 8, 4, 0]
+    assert front.static_bytes.tolist() == [27, 31, 35, 39]
 
 
 def test_dominated_choices_are_dropped() -> None:
-    """Of kinds (10, -4) and (7, -5) the first alone is never worth it."""
-    found = fronts(((10, -4, 4),), ((7, -5, 5),))
-    front = found.of((0, 1))
-    assert front.compute.tolist() == [0, 7, 17]
-    assert found.choose((0, 1), 1) == [0, 1]
-    assert found.choose((0, 1), 2) == [1, 1]
+    """Of options (10, -4) and (7, -5) the first alone is never worth it."""
+    found = knapsack(((10, -4, 4),), ((7, -5, 5),))
+    _, first, both = fronts(found)
+    assert both.compute.tolist() == [0, 7, 17]
+    assert both.chosen.tolist() == [0, 1, 1]
+    assert first.chosen[both.before].tolist() == [0, 0, 1]
+
+
+def test_what_does_not_fit_is_dropped() -> None:
+    """One micro-batch in flight takes 13 bytes of either layer, or 12."""
+    found = knapsack(((10, -4, 3),), ((10, -4, 3),))
+    found.capacity = 25
+    front = fronts(found)[-1]
+    assert front.compute.tolist() == [10, 20]
+    assert found.inflight(front).tolist() == [1, 5]
 
 
 def test_both_ends_of_the_memory_count() -> None:
     """(3, -4, 0) is best with five in flight, (4, -1, -9) with one."""
-    front = fronts(((3, -4, 0), (4, -1, -9), (5, -1, -8))).of((0,))
+    front = fronts(knapsack(((3, -4, 0), (4, -1, -9), (5, -1, -8))))[-1]
     assert front.compute.tolist() == [0, 3, 4]
 
 
@@ -652,7 +676,7 @@ def test_choices_that_are_cheaper_or_smaller(
 ) -> None:
     """Memory at both ends of the in-flight counts; each costs 1 ns more."""
     least, most = np.array(points).T
-    found = piper._cheaper_or_smaller(np.arange(len(points)), least, most)
+    found = piper.cheaper_or_smaller(np.arange(len(points)), least, most)
     assert found.tolist() == kept
 
 

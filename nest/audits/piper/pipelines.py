@@ -1,0 +1,141 @@
+"""Pipelines whose stages all stay within a limit, by dynamic programming.
+
+A stage of degree ``d`` is short enough, or fits, up to some number of
+micro-batches in flight, hence up to some sum of the degrees behind it. So
+what remains to know of the layers outside a closed set is the least ``Σ d``
+for every number of devices: more of either never helps the stages in front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from nest.search.closed_sets import ClosedSets, Ints
+from nest.units import ceil_div
+
+#: A ``Σ d`` where nothing fits.
+NEVER = np.iinfo(np.int64).max // 4
+
+
+class Degrees(NamedTuple):
+    """Ranks ``d`` of a stage, and its devices."""
+
+    dp: int
+    devices: int
+
+
+class Placed(NamedTuple):
+    """A stage: pair of closed sets, position of its degrees, in flight."""
+
+    pair: int
+    way: int
+    inflight: int
+
+
+class Pipelines(NamedTuple):
+    """Which pipelines there are.
+
+    Attributes
+    ----------
+    sets
+        The closed sets of the graph.
+    degrees
+        Of every way to run a stage.
+    num_devices, most_ranks
+        Devices, and the most ``Σ d``.
+    counts
+        Allowed numbers of stages; ``None`` allows every number.
+    check_time
+        Called now and then; may raise.
+    """
+
+    sets: ClosedSets
+    degrees: Sequence[Degrees]
+    num_devices: int
+    most_ranks: int
+    counts: Collection[int] | None
+    check_time: Callable[[], object]
+
+    def find(self, most: Ints) -> list[Placed] | None:
+        """Return one on the fewest devices, with the least ``Σ d`` on them.
+
+        Parameters
+        ----------
+        most
+            ``(ways, pairs)``: the largest ``Σ d`` behind a stage, -1 where
+            it is too long whatever follows.
+        """
+        tables = self._tables(most)
+        fewest = [
+            (int(fits[0]), number)
+            for number, table in enumerate(tables)
+            if self.counts is None or number in self.counts
+            if len(fits := np.flatnonzero(table[0] <= self.most_ranks))
+        ]
+        if not fewest:
+            return None
+        devices, number = min(fewest)
+        placed: list[Placed] = []
+        a = 0
+        while a < self.sets.count - 1:
+            ranks = int(tables[number][a, devices])
+            number = max(number - 1, 0)
+            pair, way = self._step(ranks, tables[number], most, a, devices)
+            dp, size = self.degrees[way]
+            placed.append(Placed(pair, way, ceil_div(ranks, dp)))
+            a, devices = int(self.sets.pair_target[pair]), devices - size
+        return placed
+
+    def _tables(self, most: Ints) -> list[Ints]:
+        """Return the least ``Σ d`` of the layers outside each set.
+
+        One table ``(sets, devices + 1)``, or one per number of stages from 0
+        where that number is restricted.
+        """
+        end = np.full((self.sets.count, self.num_devices + 1), NEVER)
+        end[-1] = 0
+        if self.counts is None:
+            self._fill(end, end, most)
+            return [end]
+        tables = [end]
+        for _ in range(max(self.counts, default=0)):
+            tables.append(np.full_like(end, NEVER))
+            self._fill(tables[-1], tables[-2], most)
+        return tables
+
+    def _fill(self, table: Ints, following: Ints, most: Ints) -> None:
+        """Fill a table from the one of the stages behind."""
+        first = self.sets.first
+        for a in range(len(table) - 2, -1, -1):
+            self.check_time()
+            here = most[:, first[a] : first[a + 1]]
+            ways = np.flatnonzero((here >= 0).any(axis=1))
+            rows = np.flatnonzero((here >= 0).any(axis=0))
+            if not len(ways):
+                continue
+            behind = following[self.sets.pair_target[first[a] + rows]]
+            for way in ways.tolist():
+                dp, size = self.degrees[way]
+                ranks = behind[:, : self.num_devices + 1 - size]
+                allowed = ranks <= here[way, rows, None]
+                least = np.where(allowed, ranks, NEVER - dp).min(axis=0)
+                after = table[a, size:]
+                np.minimum(after, least + dp, out=after)
+
+    def _step(
+        self, ranks: int, following: Ints, most: Ints, a: int, devices: int
+    ) -> tuple[int, int]:
+        """Return a stage that leads to a value, and its way."""
+        first, end = self.sets.first[a : a + 2]
+        targets = self.sets.pair_target[first:end]
+        for way, (dp, size) in enumerate(self.degrees):
+            if size > devices:
+                continue
+            behind = following[targets, devices - size]
+            good = (behind <= most[way, first:end]) & (behind + dp == ranks)
+            if good.any():
+                return int(first + np.argmax(good)), way
+        raise AssertionError("a value without a stage that leads to it")
