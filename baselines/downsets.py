@@ -78,7 +78,7 @@ class Stages:
         self.source, self.target = sets.pair_source, sets.pair_target
         self.member: Bools = sets.member[self.target]
         self.member &= ~sets.member[self.source]
-        self.first = np.searchsorted(self.source, np.arange(sets.count + 1))
+        self.first = sets.first
 
     @property
     def count(self) -> int:
@@ -87,16 +87,11 @@ class Stages:
 
     def layers(self, stage: int) -> list[int]:
         """Return the positions of a stage's layers, sources first."""
-        inside = self.member[stage]
-        return [layer for layer in self._order if inside[layer]]
+        return self.sets.inside(stage, self._order)
 
     def sums(self, values: Sequence[int]) -> Ints:
         """Sum a whole number per layer over every stage; shape (stages,)."""
-        total = self.sets.member.astype(np.int64) @ np.array(
-            values, dtype=np.int64
-        )
-        difference: Ints = total[self.target] - total[self.source]
-        return difference
+        return self.sets.sums(values)
 
     def entering(self, sizes: Sequence[float], how: How = "sum") -> Floats:
         """Return the sum, or the largest, of the edges that enter a stage.

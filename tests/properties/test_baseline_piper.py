@@ -50,11 +50,12 @@ def least_load(program: Program) -> float:
                         yield [(stage, way), *rest]
 
     best = float("inf")
-    for placed in pipelines(0, program.num_devices):
-        if program.counts is not None and len(placed) not in program.counts:
+    for placed in pipelines(0, program.pipelines.num_devices):
+        counts = program.pipelines.counts
+        if counts is not None and len(placed) not in counts:
             continue
         ranks = sum(way.dp for _, way in placed)
-        if ranks > program.most_ranks:
+        if ranks > program.pipelines.most_ranks:
             continue
         worst = 0.0
         for stage, way in placed:

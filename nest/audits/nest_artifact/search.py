@@ -4,12 +4,11 @@ All stages share one strategy, so a stage's offset follows from the number of
 stages left, and the state is (closed set, stages left). Its value, the least
 ``max τ``, does not depend on the number of replicas; only the last step, which
 picks the first stage, the number of stages ``S`` and the replicas ``R``, needs
-the gradient sync.
+the gradient sync. Arrays are over the pairs ``a ⊂ b``, stages ``b - a``.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -24,6 +23,7 @@ from nest.search.options import INFINITE, Ints
 from nest.solvers.base import (
     Deadline,
     Limit,
+    OutOfTimeError,
     Progress,
     Report,
     SolverOutput,
@@ -60,8 +60,9 @@ def search(
     for (micro_batch, inflight), group in alike.items():
         for strategy in strategies(model.problem, micro_batch):
             program = Program(model, sets, strategy, micro_batch)
-            devices = max(case.devices for case in group)
-            if not program.fill(devices, inflight, deadline):
+            try:
+                program.fill(max(c.devices for c in group), inflight, deadline)
+            except OutOfTimeError:
                 return SolverOutput(
                     status=(
                         Status.NO_SOLUTION if plan is None else Status.FEASIBLE
@@ -84,27 +85,8 @@ def search(
     )
 
 
-class _Tensors(NamedTuple):
-    """What crosses the cuts of every stage, each of shape (sets, sets).
-
-    Attributes
-    ----------
-    entering_max, leaving_max
-        Largest tensor in bytes per sample; -1 if there is none.
-    entering_bytes
-        All that enter, per micro-batch.
-    """
-
-    entering_max: Ints
-    leaving_max: Ints
-    entering_bytes: Ints
-
-
 class _Place(NamedTuple):
-    """Sums over every ``b - a`` at one place, each of shape (sets, sets).
-
-    ``memory`` holds one micro-batch.
-    """
+    """Sums over every stage at one place; ``memory`` holds one micro-batch."""
 
     forward: Ints
     backward: Ints
@@ -138,54 +120,34 @@ class Program:
         self._num_devices = problem.cluster.num_devices
         self._capacity = problem.cluster.memory_bytes()
         self._layers = range(len(problem.graph.layers))
-        self._samples = micro_batch // strategy.dp
-        #: ``values[s][a]``: least max τ of s + 1 stages over the rest of a;
-        #: ``loads[s][a, b]``: τ of the first of them.
-        self.values: list[Ints] = []
-        self.loads: list[Ints] = []
+        #: Of s + 1 stages, the least max τ by the first of them.
+        self.worst: list[Ints] = []
 
-    # Stages: arrays over (a, b)
+    # Stages
 
-    def _sum(self, values: Sequence[int]) -> Ints:
-        """Sum a value per layer over every ``b - a``."""
-        total = self.sets.member.astype(np.int64) @ np.array(
-            values, dtype=np.int64
-        )
-        return total[None, :] - total[:, None]
+    def _cut(self, values: Sequence[int]) -> list[int]:
+        """Cut sizes: what does not fit alone never fits, cut or not."""
+        return [min(size, self._capacity + 1) for size in values]
 
-    def _bytes(self, values: Sequence[int]) -> Ints:
-        """Sum sizes; what does not fit alone is cut, to stay in 64 bits."""
-        return self._sum([min(size, self._capacity + 1) for size in values])
+    def _crossing(self) -> tuple[Ints, Ints, Ints]:
+        """Return what crosses the cuts of every stage, per micro-batch.
 
-    def _largest(self, sizes: Sequence[int]) -> Ints:
-        """Return the largest size in every ``b - a``."""
-        largest = np.zeros((self.sets.count, self.sets.count), dtype=np.int64)
-        for size in sorted(set(sizes)):
-            inside = self._sum([int(other == size) for other in sizes])
-            largest[inside > 0] = min(size, self._capacity + 1)
-        return largest
-
-    def _tensors(self) -> _Tensors:
-        member = self.sets.member
-        shape = (self.sets.count, self.sets.count)
-        found = _Tensors(
-            np.full(shape, -1), np.full(shape, -1), np.zeros(shape, np.int64)
-        )
-        for source, target, size in self.model.transfers.edge_bytes(
+        The largest tensor that enters, the largest that leaves, -1 where
+        there is none, and all that enter; bytes.
+        """
+        size = len(self.sets.pair_source)
+        entering, leaving = np.full((2, size), -1)
+        total = np.zeros(size, dtype=np.int64)
+        samples = self.micro_batch // self.strategy.dp
+        for source, target, size_bytes in self.model.transfers.edge_bytes(
             self.strategy.tp
         ):
-            # Rows are a, columns b: the edge enters b - a if its source is
-            # in a and its target in b - a.
-            has_source, has_target = member[:, source], member[:, target]
-            enters = has_source[:, None] & ~has_target[:, None] & has_target
-            leaves = ~has_source[:, None] & has_source & ~has_target
-            for largest, where in (
-                (found.entering_max, enters),
-                (found.leaving_max, leaves),
-            ):
-                largest[where] = np.maximum(largest[where], size)
-            found.entering_bytes[enters] += size * self._samples
-        return found
+            crossing = size_bytes * samples
+            enters, leaves = self.sets.crossed(source, target)
+            np.maximum(entering, crossing, out=entering, where=enters)
+            np.maximum(leaving, crossing, out=leaving, where=leaves)
+            total += crossing * enters
+        return entering, leaving, np.minimum(total, self._capacity + 1)
 
     def _receive(self, largest: Ints, edge: Edge | None) -> Ints:
         """Time of the slowest edge: the largest, as time grows with size.
@@ -196,14 +158,10 @@ class Program:
             return np.zeros_like(largest)
         sizes, inverse = np.unique(largest, return_inverse=True)
         times = [
-            0
-            if size < 0
-            else self.rules.edge_quanta(
-                self.model, edge, int(size) * self._samples
-            )
-            for size in sizes
+            0 if size < 0 else self.rules.edge_quanta(self.model, edge, size)
+            for size in sizes.tolist()
         ]
-        return np.array(times, dtype=np.int64)[inverse].reshape(largest.shape)
+        return np.array(times, dtype=np.int64)[inverse]
 
     def _terms(self, block: Block) -> list[LayerTerms]:
         found = (
@@ -213,15 +171,18 @@ class Program:
         return [terms for terms in found if terms is not None]
 
     def _place(self, block: Block) -> _Place:
-        terms = self._terms(block)
-        kept = self._bytes([t.kept_bytes for t in terms])
+        terms, sums = self._terms(block), self.sets.sums
+        kept = sums(self._cut([t.kept_bytes for t in terms]))
+        working = np.zeros_like(kept)
+        sizes = self._cut([t.working_bytes for t in terms])
+        for size in sorted(set(sizes)):
+            working[sums([size == other for other in sizes]) > 0] = size
+        static = sums(self._cut([t.static_bytes for t in terms]))
         return _Place(
-            forward=self._sum([t.forward for t in terms]),
-            backward=self._sum([t.backward - t.recomputed for t in terms]),
-            recomputed=self._sum([t.recomputed for t in terms]),
-            memory=self._bytes([t.static_bytes for t in terms])
-            + kept
-            + self._largest([t.working_bytes for t in terms]),
+            forward=sums([t.forward for t in terms]),
+            backward=sums([t.backward - t.recomputed for t in terms]),
+            recomputed=sums([t.recomputed for t in terms]),
+            memory=static + kept + working,
             kept=kept,
         )
 
@@ -238,7 +199,7 @@ class Program:
 
     def fill(
         self, devices: int, inflight: int | None, deadline: Deadline
-    ) -> bool:
+    ) -> None:
         """Compute the values for every possible number of stages.
 
         Parameters
@@ -251,24 +212,26 @@ class Program:
         deadline
             When to give up.
 
-        Returns
-        -------
-        bool
-            False if the deadline passed first.
+        Raises
+        ------
+        OutOfTimeError
+            If the deadline passed first.
         """
+        if deadline.passed:
+            raise OutOfTimeError
         if any(
             self.model.available(i, self.strategy, self.micro_batch)
             for i in self._layers
         ):
-            return not deadline.passed
+            return
         sets, n = self.sets, self.strategy.devices
-        pair = np.zeros((sets.count, sets.count), dtype=np.bool_)
-        pair[sets.pair_source, sets.pair_target] = True
-        tensors = self._tensors()
+        entering, leaving, stash = self._crossing()
         places: dict[Block, _Place] = {}
+        behind = np.full(sets.count, INFINITE)
+        behind[-1] = 0
         for left in range(1, min(devices // n, len(self._layers)) + 1):
             if deadline.passed:
-                return False
+                raise OutOfTimeError
             offset = (left - 1) * n
             block = self.model.network.alike(Block(1, 0, offset, n))
             if block not in places:
@@ -276,34 +239,23 @@ class Program:
             place = places[block]
             further = (left if inflight is None else inflight) - 1
             # Recomputing from a stage's inputs, only they are kept.
-            stash = place.kept
-            if self.strategy.recompute == "full":
-                stash = np.minimum(tensors.entering_bytes, self._capacity + 1)
+            if self.strategy.recompute != "full":
+                stash = place.kept
             room = self._capacity - place.memory
-            usable = pair & (room >= 0)
+            usable = room >= 0
             usable &= stash <= (room // further if further else INFINITE)
-            receive = self._receive(
-                tensors.entering_max, self._edge(offset, offset + n)
-            )
-            gradient = self._receive(
-                tensors.leaving_max, self._edge(offset - n, offset)
-            )
+            receive = self._receive(entering, self._edge(offset, offset + n))
+            gradient = self._receive(leaving, self._edge(offset - n, offset))
             # Recomputation hides that receive; the last stage has none.
             if left > 1:
                 gradient = np.maximum(gradient, place.recomputed)
-            load = np.full(pair.shape, INFINITE)
-            load[usable] = (
-                place.forward + receive + place.backward + gradient
-            )[usable]
-            self.loads.append(load)
-            self.values.append(
-                load[:, -1].copy()
-                if left == 1
-                else np.maximum(load, self.values[-1][None, :]).min(axis=1)
-            )
-            if (self.values[-1] >= INFINITE).all():
+            load = place.forward + receive + place.backward + gradient
+            load[~usable] = INFINITE
+            self.worst.append(np.maximum(load, behind[sets.pair_target]))
+            behind[:-1] = np.minimum.reduceat(self.worst[-1], sets.first[:-2])
+            behind[-1] = INFINITE
+            if (behind >= INFINITE).all():
                 break
-        return True
 
     def best(
         self, group: Sequence[BatchSplit], upper: int
@@ -312,8 +264,8 @@ class Program:
         n = self.strategy.devices
         allowed = self.model.problem.job.pipeline_parallel
         choices = []
-        for stages, value in enumerate(self.values, 1):
-            worst = int(value[0])
+        for stages, table in enumerate(self.worst, 1):
+            worst = int(table[: self.sets.first[1]].min())
             if worst >= INFINITE:
                 continue
             if allowed is not None and stages not in allowed:
@@ -322,50 +274,38 @@ class Program:
                 if case.replicas * stages * n <= self._num_devices:
                     slots = case.num_micro_batches + stages - 1
                     choices.append((slots * worst, stages, case))
-        answer: tuple[int, int, int, BatchSplit] | None = None
+        answer: tuple[int, int, BatchSplit] | None = None
         for bound, stages, case in sorted(choices, key=lambda c: c[:2]):
             if bound >= upper:
                 break
             times = self._step_times(stages, case)
-            target = int(np.argmin(times))
-            if times[target] < upper:
-                upper = int(times[target])
-                answer = (upper, stages, target, case)
-        if answer is None:
-            return None
-        step, stages, target, case = answer
-        return step, self._plan(stages, target, case)
+            if times.min() < upper:
+                upper = int(times.min())
+                answer = (int(times.argmin()), stages, case)
+        return None if answer is None else (upper, self._plan(*answer))
 
     def _step_times(self, stages: int, case: BatchSplit) -> Ints:
         """Return the step time for every choice of the first stage."""
         n = self.strategy.devices
-        worst = self.loads[stages - 1][0]
-        if stages > 1:
-            worst = np.maximum(worst, self.values[stages - 2])
-        else:
-            worst = np.where(
-                np.arange(len(worst)) == len(worst) - 1, worst, INFINITE
-            )
+        worst = self.worst[stages - 1][: self.sets.first[1]]
         block = Block(case.replicas, stages * n, (stages - 1) * n, n)
-        sync = self._sum([terms.sync for terms in self._terms(block)])[0]
+        sync = self.sets.sums([terms.sync for terms in self._terms(block)])
         slots = case.num_micro_batches + stages - 1
         times = np.full(len(worst), INFINITE)
-        reached = worst < INFINITE
-        times[reached] = (slots * worst + sync)[reached]
+        reached = np.flatnonzero(worst < INFINITE)
+        times[reached] = slots * worst[reached] + sync[reached]
         times[reached] += self.rules.sync_constant(self.model, block)
         return times
 
-    def _plan(self, stages: int, target: int, case: BatchSplit) -> Plan:
-        """Build a plan whose first stage is closed set ``target``."""
-        cuts = [0, target]
-        for left in range(stages - 1, 1, -1):
-            through = np.maximum(
-                self.loads[left - 1][cuts[-1]], self.values[left - 2]
-            )
-            cuts.append(int(np.argmin(through)))
-        if stages > 1:
-            cuts.append(self.sets.count - 1)
-        graph, member = self.model.problem.graph, self.sets.member
+    def _plan(self, pair: int, stages: int, case: BatchSplit) -> Plan:
+        """Build a plan with that first stage."""
+        pairs = [pair]
+        for worst in self.worst[: stages - 1][::-1]:
+            a = self.sets.pair_target[pairs[-1]]
+            first, end = self.sets.first[a : a + 2]
+            pairs.append(int(first + worst[first:end].argmin()))
+        graph = self.model.problem.graph
+        order = graph.topological_order()
         return Plan(
             replicas=case.replicas,
             micro_batch=self.micro_batch,
@@ -373,12 +313,11 @@ class Program:
                 Stage(
                     layers=tuple(
                         graph.layers[i].id
-                        for i in graph.topological_order()
-                        if member[end, i] and not member[start, i]
+                        for i in self.sets.inside(pair, order)
                     ),
                     devices=self.strategy.devices,
                     strategy=self.strategy,
                 )
-                for start, end in itertools.pairwise(cuts)
+                for pair in pairs
             ),
         )

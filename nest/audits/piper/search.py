@@ -76,14 +76,13 @@ def search(
     bound = 0
     try:
         program = Program(model, sets, deadline)
-        found = program.within(int(INFINITE))
-        if found.stages is None:
-            return SolverOutput(status=Status.INFEASIBLE)
         bound = program.least_load()
+        limit = best - 1
         while bound < best:
+            found = program.within(limit)
             if found.stages is None:
                 bound = found.next_load
-            elif program.largest(found.stages) < best:
+            else:
                 best = program.largest(found.stages)
                 plan = program.plan(found.stages)
                 report(
@@ -93,7 +92,7 @@ def search(
                         lower_bound_quanta=min(bound, best),
                     )
                 )
-            found = program.within((bound + best) // 2)
+            limit = (bound + best) // 2
     except OutOfTimeError:
         return SolverOutput(
             status=Status.NO_SOLUTION if plan is None else Status.FEASIBLE,
@@ -104,10 +103,10 @@ def search(
             detail="between bounds on the largest load",
         )
     return SolverOutput(
-        status=Status.OPTIMAL,
+        status=Status.INFEASIBLE if plan is None else Status.OPTIMAL,
         plan=plan,
-        claimed_quanta=best,
-        lower_bound_quanta=best,
+        claimed_quanta=None if plan is None else best,
+        lower_bound_quanta=None if plan is None else best,
     )
 
 
@@ -391,9 +390,7 @@ class Program:
                 model, weight_bytes, dp, num_micro_batches
             )
             # The later stages have at most the devices that are left.
-            ranks = min(
-                num_micro_batches, dp + self.num_devices - strategy.devices
-            )
+            ranks = dp + self.num_devices - strategy.devices
             yield Way(
                 strategy,
                 knapsack,
@@ -441,11 +438,12 @@ class Program:
         """
         total = 0
         for alternatives in zip(*self.options.values(), strict=True):
-            total += min(
+            work = (
                 tp * option.compute
                 for tp, options in zip(self.options, alternatives, strict=True)
                 for option in options
             )
+            total += min(work, default=0)
         ranks = self.num_devices
         return max(0, ceil_div(2 * total - ranks, 2 * ranks))
 
@@ -457,7 +455,6 @@ class Program:
             self._check_time()
             table, compute = way.compute, way.most_compute(limit)
             inflight = (table <= compute[:, None]).sum(axis=1)
-            # At most M - d, as M/d are in flight at most and d divides M.
             rows = np.flatnonzero(inflight)
             most[number, rows] = way.strategy.dp * (inflight[rows] - 1)
             rows = np.flatnonzero(inflight < table.shape[1])
