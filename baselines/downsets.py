@@ -20,7 +20,7 @@ from nest.cost.model import Block, CostModel
 from nest.cost.space import BatchSplit
 from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
-from nest.search.closed_sets import ClosedSets, closed_sets, enumerate_masks
+from nest.search.closed_sets import chain_sets, closed_sets, enumerate_masks
 
 #: Above this many closed sets a graph is searched in one topological order.
 MAX_CLOSED_SETS = 300
@@ -70,7 +70,7 @@ class Stages:
         self._known: dict[object, Floats] = {}
         self.linear = len(enumerate_masks(problem.graph, limit)) > limit
         self.sets = (
-            _chain_sets(self._order)
+            chain_sets(self._order)
             if self.linear
             else closed_sets(problem.graph, limit)
         )
@@ -130,19 +130,6 @@ class Stages:
             (before[:, tails] & self.member[:, heads]).astype(np.float64),
             (self.member[:, tails] & ~until[:, heads]).astype(np.float64),
         )
-
-
-def _chain_sets(order: Sequence[int]) -> ClosedSets:
-    """Return the closed sets that are prefixes of an order."""
-    size = len(order)
-    rank = np.empty(size, dtype=np.int64)
-    rank[list(order)] = np.arange(size)
-    source, target = np.triu_indices(size + 1, 1)
-    return ClosedSets(
-        np.arange(size + 1)[:, None] > rank[None, :],
-        source.astype(np.int64),
-        target.astype(np.int64),
-    )
 
 
 def flat_bandwidth_bytes_per_s(model: CostModel) -> float:

@@ -12,6 +12,7 @@ plan fit, or faster; at last by the critical path of the passes, which
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -20,13 +21,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.cost.model import CostModel, LayerTerms
+from nest.cost.model import CostModel
 from nest.cost.schedules import schedule_of
 from nest.cost.space import BatchSplit
-from nest.cost.transfers import passing_bytes
 from nest.ir.plan import Plan, Stage, Strategy
+from nest.search.closed_sets import chain_sets
 from nest.search.dominance import non_dominated
-from nest.search.options import INFINITE, Ints
+from nest.search.options import INFINITE, BatchTerms, Ints, StageShapes, Table
 from nest.solvers.base import Deadline
 from nest.topology import Block, Route
 from nest.units import ceil_div
@@ -42,48 +43,10 @@ MAX_TIMED = 8
 MAX_GROUPS = 4
 
 
-class LayerOrder(NamedTuple):
-    """The layers in topological order, and the tensors that cross cuts.
-
-    Attributes
-    ----------
-    model
-        Cost terms.
-    positions
-        Of the layers in the graph, in topological order.
-    kinds
-        Number of every layer's kind.
-    representatives
-        Position of one layer of every kind; all cost the same.
-    crossing
-        Per cut ``i``, in front of the ``i``-th layer: bytes per sample of
-        the tensors that cross it, by producer.
-    """
-
-    model: CostModel
-    positions: list[int]
-    kinds: Ints
-    representatives: list[int]
-    crossing: list[dict[int, int]]
-
-    @staticmethod
-    def of(model: CostModel) -> LayerOrder:
-        """Read the graph of a problem."""
-        graph = model.problem.graph
-        positions = graph.topological_order()
-        names = [graph.layers[i].kind for i in positions]
-        numbers = {name: i for i, name in enumerate(dict.fromkeys(names))}
-        crossing = [
-            model.transfers.crossing(set(positions[:cut]))
-            for cut in range(len(positions) + 1)
-        ]
-        return LayerOrder(
-            model=model,
-            positions=positions,
-            kinds=np.array([numbers[name] for name in names]),
-            representatives=[positions[names.index(x)] for x in numbers],
-            crossing=crossing,
-        )
+def prefix_shapes(model: CostModel) -> StageShapes:
+    """Return the stages that runs of layers in topological order make."""
+    order = model.problem.graph.topological_order()
+    return StageShapes(model, chain_sets(order))
 
 
 class Shape(NamedTuple):
@@ -95,11 +58,25 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Uniform:
-    """A case and the strategy of all blocks."""
+    """A case and the strategy of all blocks.
 
-    layers: LayerOrder
+    Attributes
+    ----------
+    terms, row
+        Terms of runs of layers, see :func:`prefix_shapes`, and the position
+        of the strategy there; it has a cost for every layer.
+    case
+        ``R``, ``B`` and ``M``.
+    """
+
+    terms: BatchTerms
+    row: int
     case: BatchSplit
-    strategy: Strategy
+
+    @property
+    def strategy(self) -> Strategy:
+        """The strategy."""
+        return self.terms.strategies[self.row]
 
     @property
     def number(self) -> tuple[int, int, Strategy]:
@@ -107,9 +84,10 @@ class Uniform:
         return self.case.replicas, self.case.micro_batch, self.strategy
 
     @property
-    def shards(self) -> int:
-        """Parts that a tensor between two blocks is in."""
-        return self.layers.model.shards(self.strategy)
+    def kinds(self) -> Ints:
+        """Kind of every layer, in topological order."""
+        shapes = self.terms.shapes
+        return np.array(shapes.kind_of)[shapes.order]
 
     def blocks(self, virtual: int) -> Ints:
         """Return the numbers of blocks that ``v`` chunks each may have.
@@ -117,19 +95,18 @@ class Uniform:
         They divide ``M`` and have devices and layers, and they may hold all
         weights and one micro-batch.
         """
-        problem, case = self.layers.model.problem, self.case
+        problem, case, kinds = self.terms.model.problem, self.case, self.kinds
         most = min(
             case.devices // self.strategy.devices,
             case.num_micro_batches,
-            len(self.layers.positions) // virtual,
+            len(kinds) // virtual,
         )
-        terms = self.terms(None)
-        most_bytes = max(x.memory_bytes for x in problem.cluster.types)
-        free = most_bytes - min(t.working_bytes for t in terms)
-        need = [t.static_bytes + t.kept_bytes for t in terms]
-        total = sum(need[kind] for kind in self.layers.kinds)
+        terms = self.table([None])
+        free = self.terms.most_bytes - 1 - int(terms.working_bytes.min())
+        need = terms.static_bytes + terms.kept_bytes
         # A device-byte less than nothing is as good as one.
-        sizes = np.arange(max(2, ceil_div(total, max(free, 1))), most + 1)
+        least = ceil_div(int(need[0, kinds].sum()), max(free, 1))
+        sizes = np.arange(max(2, least), most + 1)
         allowed = problem.job.pipeline_parallel
         if allowed is not None:
             sizes = sizes[np.isin(sizes, allowed)]
@@ -143,31 +120,39 @@ class Uniform:
             self.case.replicas, self.case.devices, number * size, size
         )
 
-    def terms(self, block: Block | None) -> list[LayerTerms]:
-        """Return the terms of every kind on a block; all are available."""
-        found = (
-            self.layers.model.layer_terms(
-                layer, self.strategy, self.case.micro_batch, block
-            )
-            for layer in self.layers.representatives
-        )
-        return [terms for terms in found if terms is not None]
+    def table(self, blocks: Sequence[Block | None]) -> Table:
+        """Return the terms of every kind, a row per block."""
+        rows = [self.terms.terms(self.strategy, block) for block in blocks]
+        return Table.of(rows, self.terms.most_bytes)
 
     def route(self, receiver: int, sender: int) -> Route:
         """Return how a block receives from another one."""
-        network = self.layers.model.network
+        network = self.terms.model.network
         return network.route(self.block(receiver), self.block(sender))
 
     def receive(self, route: Route) -> Ints:
         """Return the receive across every cut."""
-        cuts = [tuple(sorted(x.values())) for x in self.layers.crossing]
-        times = {
-            sizes: self.layers.model.transfers.receive(
-                route, sizes, self.case.micro_batch, self.shards
+        shapes = self.terms.shapes
+        times = [
+            self.terms.model.transfers.receive(
+                route,
+                sizes,
+                self.case.micro_batch,
+                self.terms.shards[self.row],
             )
-            for sizes in set(cuts)
-        }
-        return np.array([times[sizes] for sizes in cuts], dtype=np.int64)
+            for sizes in shapes.cuts
+        ]
+        return np.array(times, dtype=np.int64)[shapes.cut_of]
+
+    def passing_bytes(self) -> Ints:
+        """Return what passes a chunk between two cuts, per micro-batch."""
+        shapes, shards = self.terms.shapes, self.terms.shards[self.row]
+        sizes = -(-shapes.passing * self.case.micro_batch // shards)
+        found = np.zeros((shapes.sets.count,) * 2, dtype=np.int64)
+        found[shapes.sets.pair_source, shapes.sets.pair_target] = sizes.sum(
+            axis=1
+        )[shapes.of_pair]
+        return found
 
 
 class Pieces(NamedTuple):
@@ -210,69 +195,41 @@ class Pieces(NamedTuple):
 
 def make_pieces(uniform: Uniform, shape: Shape) -> Pieces:
     """Sum up what the layers cost on every block."""
-    layers, size = uniform.layers, shape.blocks
-    kinds = layers.kinds
-    terms = [uniform.terms(uniform.block(block)) for block in range(size)]
-    capacity = [
-        layers.model.capacity_bytes(uniform.block(block))
-        for block in range(size)
+    size, kinds = shape.blocks, uniform.kinds
+    blocks = [uniform.block(number) for number in range(size)]
+    table = uniform.table(blocks)
+
+    def sums(values: Ints) -> Ints:
+        total: Ints = np.cumsum(values[:, kinds], axis=1)
+        return np.pad(total, ((0, 0), (1, 0)))
+
+    front = [
+        uniform.route(number, (number - 1) % size) for number in range(size)
     ]
-    # A layer that does not fit alone never fits; cut sizes keep in 64 bits.
-    too_much = max(capacity) + 1
-
-    def sums(values: list[list[int]]) -> Ints:
-        total = np.zeros((len(values), len(kinds) + 1), dtype=np.int64)
-        np.cumsum(np.array(values)[:, kinds], axis=1, out=total[:, 1:])
-        return total
-
-    def sizes(values: list[int]) -> Ints:
-        total: Ints = sums([[min(value, too_much) for value in values]])[0]
-        return total
-
-    blocks = range(size)
-    front = [uniform.route(block, (block - 1) % size) for block in blocks]
-    back = [uniform.route(block, (block + 1) % size) for block in blocks]
+    back = [
+        uniform.route(number, (number + 1) % size) for number in range(size)
+    ]
     receive = {route: uniform.receive(route) for route in {*front, *back}}
     micro_batches = min(uniform.case.num_micro_batches, 3 * size)
     return Pieces(
-        forward=sums([[t.forward for t in row] for row in terms]),
-        backward=sums([[t.backward for t in row] for row in terms]),
-        sync=sums([[t.sync for t in row] for row in terms]),
+        forward=sums(table.forward),
+        backward=sums(table.backward),
+        sync=sums(table.sync),
         receive=np.array([receive[route] for route in front]),
         receive_back=np.array([receive[route] for route in back]),
-        static_bytes=sizes([t.static_bytes for t in terms[0]]),
-        kept_bytes=sizes([t.kept_bytes for t in terms[0]]),
-        passing_bytes=_passing_bytes(uniform),
-        has_kind=np.pad(
-            np.cumsum(
-                kinds[:, None] == np.arange(len(layers.representatives)),
-                axis=0,
-            ),
-            ((1, 0), (0, 0)),
+        static_bytes=sums(table.static_bytes)[0],
+        kept_bytes=sums(table.kept_bytes)[0],
+        passing_bytes=uniform.passing_bytes(),
+        has_kind=uniform.terms.shapes.kind_counts,
+        working_bytes=table.working_bytes,
+        capacity_bytes=np.array(
+            [uniform.terms.model.capacity_bytes(block) for block in blocks]
         ),
-        working_bytes=np.array(
-            [[min(t.working_bytes, too_much) for t in row] for row in terms],
-            dtype=np.int64,
-        ),
-        capacity_bytes=np.array(capacity),
         inflight=[
-            passes_in_flight(shape, block, micro_batches) for block in blocks
+            passes_in_flight(shape, number, micro_batches)
+            for number in range(size)
         ],
     )
-
-
-def _passing_bytes(uniform: Uniform) -> Ints:
-    """Return what passes a chunk from one cut to another, per micro-batch."""
-    crossing = uniform.layers.crossing
-    found = np.zeros((len(crossing), len(crossing)), dtype=np.int64)
-    for start, end in zip(*np.triu_indices(len(crossing), 1), strict=True):
-        found[start, end] = passing_bytes(
-            crossing[start],
-            crossing[end],
-            uniform.case.micro_batch,
-            uniform.shards,
-        )
-    return found
 
 
 @cache
@@ -322,23 +279,28 @@ class Prices(NamedTuple):
     sync: Ints
     step: Ints
 
-    def order(self) -> Ints:
-        """Return the ways, the best first: they fit, are fast, balanced."""
-        excess = self.excess.sum(axis=1)
-        order: Ints = np.lexsort((self._squares(), self.step, excess))
-        return order
+    def take(self, ways: Ints | list[int]) -> Prices:
+        """Return some of the ways."""
+        return Prices(*(column[ways] for column in self))
 
-    def key(self, way: int) -> tuple[int, int, float]:
-        """Return what :meth:`order` compares."""
-        squares = float(self._squares()[way])
-        return int(self.excess[way].sum()), int(self.step[way]), squares
+    def merits(self) -> tuple[NDArray[np.float64], Ints, Ints]:
+        """Return what makes ways worse, the most telling one last.
 
-    def _squares(self) -> NDArray[np.float64]:
-        """Return how uneven blocks are, and chunks."""
+        How uneven blocks and chunks are, the step time, and the excess.
+        """
         chunks = np.square((self.forward + self.backward).astype(np.float64))
         blocks = np.square(self.load.astype(np.float64))
-        uneven: NDArray[np.float64] = blocks.sum(axis=1) + chunks.mean(axis=1)
-        return uneven
+        uneven = blocks.sum(axis=1) + chunks.mean(axis=1)
+        return uneven, self.step, self.excess.sum(axis=1)
+
+    def order(self) -> Ints:
+        """Return the ways, the best first: they fit, are fast, balanced."""
+        order: Ints = np.lexsort(self.merits())
+        return order
+
+    def key(self, way: int) -> tuple[float, ...]:
+        """Return what :meth:`order` compares."""
+        return tuple(column[way] for column in self.merits()[::-1])
 
 
 def price(
@@ -494,7 +456,7 @@ class Cutter:
             return moved, prices
         further = self._price(moved)
         order = further.order()
-        return moved[order], Prices(*(column[order] for column in further))
+        return moved[order], further.take(order)
 
     def _price(self, cuts: Ints) -> Prices:
         return price(self.uniform, self.shape, self.pieces, cuts)
@@ -512,7 +474,7 @@ class Cutter:
             moved, further = self._further(cuts, prices)
             if not len(moved) or further.key(0) >= prices.key(0):
                 break
-            cuts, prices = moved[0], Prices(*(x[:1] for x in further))
+            cuts, prices = moved[0], further.take([0])
         return cuts
 
     def _timed(self, cuts: Ints) -> tuple[int, list[int]]:
@@ -536,14 +498,15 @@ class Cutter:
             if found >= step:
                 break
             step, cuts = found, moved[way]
-            prices = Prices(*(column[[way]] for column in further))
+            prices = further.take([way])
         return step, cuts.tolist()
 
 
 def make_plan(uniform: Uniform, shape: Shape, cuts: list[int]) -> Plan:
     """Return the plan of one way to cut."""
-    graph = uniform.layers.model.problem.graph
-    names = [graph.layers[i].id for i in uniform.layers.positions]
+    shapes = uniform.terms.shapes
+    graph = shapes.model.problem.graph
+    names = [graph.layers[i].id for i in shapes.order]
     return Plan(
         replicas=uniform.case.replicas,
         micro_batch=uniform.case.micro_batch,

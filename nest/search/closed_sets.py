@@ -128,3 +128,16 @@ def closed_sets(graph: Graph, limit: int = MAX_CLOSED_SETS) -> ClosedSets:
         sources.append(np.full(len(found), a, dtype=np.int64))
         targets.append(found.astype(np.int64))
     return ClosedSets(member, np.concatenate(sources), np.concatenate(targets))
+
+
+def chain_sets(order: Sequence[int]) -> ClosedSets:
+    """Return the closed sets that are prefixes of an order of the layers."""
+    size = len(order)
+    rank = np.empty(size, dtype=np.int64)
+    rank[list(order)] = np.arange(size)
+    source, target = np.triu_indices(size + 1, 1)
+    return ClosedSets(
+        np.arange(size + 1)[:, None] > rank[None, :],
+        source.astype(np.int64),
+        target.astype(np.int64),
+    )

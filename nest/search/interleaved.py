@@ -18,7 +18,7 @@ is handed on.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -26,11 +26,11 @@ import numpy as np
 
 from nest.cost.model import Block, CostModel
 from nest.cost.score import score
-from nest.cost.space import batch_splits, strategies
+from nest.cost.space import batch_splits
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
-from nest.search.chunks import Cutter, LayerOrder, Shape, Uniform
-from nest.search.options import INFINITE, Ints
+from nest.search.chunks import Cutter, Shape, Uniform, prefix_shapes
+from nest.search.options import INFINITE, BatchTerms, Ints, StageShapes
 from nest.solvers.base import (
     Deadline,
     Limit,
@@ -88,7 +88,7 @@ def interleave(
     if plain.claimed_quanta is not None:
         best = plain.claimed_quanta
     queue: list[Item] = []
-    for item in uniform_choices(LayerOrder.of(model)):
+    for item in uniform_choices(prefix_shapes(model)):
         if deadline.passed:
             return _output(plain, plan, best, complete=False)
         heapq.heappush(queue, item)
@@ -151,18 +151,20 @@ class Item(NamedTuple):
     shape: Shape | None
 
 
-def uniform_choices(layers: LayerOrder) -> Iterator[Item]:
+def uniform_choices(shapes: StageShapes) -> Iterator[Item]:
     """Yield every case and strategy, estimated without communication."""
-    problem = layers.model.problem
+    problem = shapes.model.problem
     virtual = virtual_stages(problem)
+    terms = {
+        micro_batch: BatchTerms(shapes, micro_batch)
+        for micro_batch in problem.job.micro_batches
+    }
     for case in batch_splits(problem):
-        for strategy in strategies(problem, case.micro_batch):
-            if any(
-                layers.model.available(layer, strategy, case.micro_batch)
-                for layer in layers.representatives
-            ):
+        of_batch = terms[case.micro_batch]
+        for row in range(len(of_batch.strategies)):
+            uniform = Uniform(of_batch, row, case)
+            if uniform.table([None]).missing.any():
                 continue
-            uniform = Uniform(layers, case, strategy)
             blocks = uniform.blocks(virtual[0])
             if len(blocks):
                 loads, syncs = _times(uniform, [None])
@@ -178,13 +180,13 @@ def uniform_choices(layers: LayerOrder) -> Iterator[Item]:
                 )
 
 
-def _times(uniform: Uniform, blocks: list[Block | None]) -> tuple[Ints, Ints]:
+def _times(
+    uniform: Uniform, blocks: Sequence[Block | None]
+) -> tuple[Ints, Ints]:
     """Return the least load and sync of every layer over some blocks."""
-    found = [uniform.terms(block) for block in blocks]
-    load = [[t.forward + t.backward for t in terms] for terms in found]
-    sync = [[t.sync for t in terms] for terms in found]
-    kinds = uniform.layers.kinds
-    return np.min(load, axis=0)[kinds], np.min(sync, axis=0)[kinds]
+    terms, kinds = uniform.table(blocks), uniform.kinds
+    load = terms.forward + terms.backward
+    return load.min(axis=0)[kinds], terms.sync.min(axis=0)[kinds]
 
 
 def _estimates(
@@ -205,7 +207,7 @@ def _estimates(
 
 def shapes(uniform: Uniform) -> Iterator[Item]:
     """Yield every ``S`` and ``v`` of a uniform choice, with communication."""
-    model = uniform.layers.model
+    model = uniform.terms.model
     choices = virtual_stages(model.problem)
     most = int(uniform.blocks(choices[0]).max())
     places = [uniform.block(number) for number in range(most)]

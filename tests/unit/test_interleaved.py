@@ -23,6 +23,7 @@ from nest.errors import InvalidPlanError
 from nest.ir import Activations, Strategy
 from nest.search import chunks, interleaved
 from nest.search.interleaved import TRIED, interleave
+from nest.search.options import BatchTerms
 from nest.search.solver import DpSolver
 from nest.solvers.base import (
     Deadline,
@@ -293,10 +294,11 @@ def ways_to_cut(draw):
             max_size=blocks * virtual - 1,
         )
     )
+    terms = BatchTerms(chunks.prefix_shapes(CostModel(problem)), 1)
     uniform = chunks.Uniform(
-        chunks.LayerOrder.of(CostModel(problem)),
+        terms,
+        terms.strategies.index(Strategy(tp=width)),
         make_split(problem, replicas, 1),
-        Strategy(tp=width),
     )
     shape = chunks.Shape(blocks, virtual)
     return uniform, shape, [0, *sorted(inner), len(costs)]
@@ -306,7 +308,7 @@ def ways_to_cut(draw):
 @given(ways_to_cut())
 def test_prices_are_those_of_the_score(way):
     uniform, shape, cuts = way
-    problem = uniform.layers.model.problem
+    problem = uniform.terms.model.problem
     pieces = chunks.make_pieces(uniform, shape)
     prices = chunks.price(uniform, shape, pieces, np.array([cuts]))
     plan = chunks.make_plan(uniform, shape, cuts)
@@ -332,12 +334,12 @@ def test_prices_are_those_of_the_score(way):
 def test_a_plan_that_fits_is_considered_and_no_faster_than_its_bounds(way):
     uniform, shape, cuts = way
     plan = chunks.make_plan(uniform, shape, cuts)
-    verdict = score(uniform.layers.model.problem, plan)
+    verdict = score(uniform.terms.model.problem, plan)
     if not verdict.feasible:
         return
     (bound,) = (
         item.bound
-        for item in interleaved.uniform_choices(uniform.layers)
+        for item in interleaved.uniform_choices(uniform.terms.shapes)
         if item.number == uniform.number
     )
     (refined,) = (
@@ -354,10 +356,10 @@ def test_bounds_of_equal_layers():
 
     The first estimate takes v = 4.
     """
-    layers = chunks.LayerOrder.of(
+    shapes = chunks.prefix_shapes(
         CostModel(equal(8, virtual_stages=(1, 2, 4)))
     )
-    (first,) = interleaved.uniform_choices(layers)
+    (first,) = interleaved.uniform_choices(shapes)
     assert (first.bound, first.estimate, first.shape) == (480, 510, None)
     found = {x.shape: x for x in interleaved.shapes(first.uniform)}
     assert {x.bound for x in found.values()} == {480}
