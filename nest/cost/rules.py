@@ -39,20 +39,26 @@ class Pipeline:
 
     Attributes
     ----------
+    model
+        Cost terms of the problem.
     plan, split, runtime, schedule
         The plan, its batch split, how it runs, and its schedule.
     members
         Layers and strategies of every chunk.
     blocks
         Where every chunk sits.
+    terms
+        Terms of the layers of every chunk.
     """
 
+    model: CostModel
     plan: Plan
     split: BatchSplit
     runtime: Runtime
     schedule: Schedule
     members: Sequence[Members]
     blocks: Sequence[Block]
+    terms: Sequence[Sequence[LayerTerms]]
 
     def chunks(self, block: int) -> range:
         """Return the chunks of a block of devices."""
@@ -235,13 +241,7 @@ class CostRules:
         """Return the block on which layers are priced, if it matters."""
         return block
 
-    def loads(
-        self,
-        model: CostModel,
-        pipeline: Pipeline,
-        chunk: int,
-        terms: Sequence[LayerTerms],
-    ) -> Loads:
+    def loads(self, pipeline: Pipeline, chunk: int) -> Loads:
         """Return what a chunk does per micro-batch.
 
         Passes of its layers, strategy changes between them, and what it
@@ -249,10 +249,11 @@ class CostRules:
         """
         received = received_back = 0
         if chunk > 0:
-            received = receive(model, pipeline, chunk, chunk - 1)
+            received = receive(pipeline, chunk, chunk - 1)
         if chunk < len(pipeline.members) - 1:
-            received_back = receive(model, pipeline, chunk, chunk + 1)
-        change, change_back = redistribution(model, pipeline, chunk)
+            received_back = receive(pipeline, chunk, chunk + 1)
+        change, change_back = redistribution(pipeline, chunk)
+        terms = pipeline.terms[chunk]
         return Loads(
             forward=sum(t.forward for t in terms) + change + received,
             backward=sum(t.backward for t in terms)
@@ -277,37 +278,18 @@ class CostRules:
         """
         return sum(t.recomputed for t in terms)
 
-    def sync(
-        self,
-        model: CostModel,
-        pipeline: Pipeline,
-        chunk: int,
-        terms: Sequence[LayerTerms],
-    ) -> int:
+    def sync(self, pipeline: Pipeline, chunk: int) -> int:
         """Return a chunk's gradient sync and update before any hides."""
-        return sum(t.sync for t in terms)
+        return sum(t.sync for t in pipeline.terms[chunk])
 
-    def kept(
-        self,
-        model: CostModel,
-        pipeline: Pipeline,
-        block: int,
-        terms: Sequence[Sequence[LayerTerms]],
-    ) -> InFlight:
+    def kept(self, pipeline: Pipeline, block: int) -> InFlight:
         """Return what a block keeps for the passes in flight.
 
         Of each chunk its layers' activations and the tensors that pass it.
-
-        Parameters
-        ----------
-        model, pipeline, block
-            The block, from 0.
-        terms
-            Terms of the layers of every chunk.
         """
         kept_bytes = [
-            sum(t.kept_bytes for t in terms[chunk])
-            + passing(model, pipeline, chunk)
+            sum(t.kept_bytes for t in pipeline.terms[chunk])
+            + passing(pipeline, chunk)
             for chunk in pipeline.chunks(block)
         ]
         return pipeline.schedule.kept(
@@ -347,14 +329,12 @@ class CostRules:
         return problem.job.global_batch
 
 
-def receive(
-    model: CostModel, pipeline: Pipeline, chunk: int, sender: int
-) -> int:
+def receive(pipeline: Pipeline, chunk: int, sender: int) -> int:
     """Return what a chunk pays to receive from the one before or after.
 
     With one strategy per layer, the layer next to the cut receives.
     """
-    forward = sender < chunk
+    model, forward = pipeline.model, sender < chunk
     members = pipeline.members[chunk]
     _, strategy = members[0] if forward else members[-1]
     crossing = model.transfers.crossing(
@@ -368,8 +348,9 @@ def receive(
     )
 
 
-def passing(model: CostModel, pipeline: Pipeline, chunk: int) -> int:
+def passing(pipeline: Pipeline, chunk: int) -> int:
     """Return the bytes of tensors that pass a chunk, per micro-batch."""
+    model = pipeline.model
     _, strategy = pipeline.members[chunk][0]
     return passing_bytes(
         model.transfers.crossing(pipeline.before(chunk)),
@@ -379,16 +360,14 @@ def passing(model: CostModel, pipeline: Pipeline, chunk: int) -> int:
     )
 
 
-def redistribution(
-    model: CostModel, pipeline: Pipeline, chunk: int
-) -> tuple[int, int]:
+def redistribution(pipeline: Pipeline, chunk: int) -> tuple[int, int]:
     """Return the cost of strategy changes inside a chunk, (fwd, bwd).
 
     Every edge between layers of different layouts moves its tensor across
     the block, a message of its own: forward to the consumer's layout,
     backward to the producer's.
     """
-    strategy_of = dict(pipeline.members[chunk])
+    model, strategy_of = pipeline.model, dict(pipeline.members[chunk])
     if len({strategy.layout for strategy in strategy_of.values()}) == 1:
         return 0, 0
     route = model.network.inside(pipeline.blocks[chunk])

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nest.cost.model import CostModel, LayerTerms
-from nest.cost.rules import Loads, Members, Pipeline, hidden_sync
+from nest.cost.model import Block, CostModel, LayerTerms
+from nest.cost.rules import Members, Pipeline, hidden_sync
 from nest.cost.schedules import InFlight, schedule_of
 from nest.cost.space import (
     BatchSplit,
@@ -57,21 +57,12 @@ def score(
     model = model or CostModel(problem)
     pipeline = lay_out(problem, plan, model)
     chunks = range(len(plan.stages))
-    terms = [_layer_terms(model, pipeline, chunk) for chunk in chunks]
-    loads = [
-        model.rules.loads(model, pipeline, chunk, terms[chunk])
-        for chunk in chunks
-    ]
     kept = [
-        model.rules.kept(model, pipeline, block, terms)
-        for block in range(plan.num_blocks)
+        model.rules.kept(pipeline, block) for block in range(plan.num_blocks)
     ]
-    stages = tuple(
-        _stage(model, pipeline, chunk, terms[chunk], loads[chunk], kept)
-        for chunk in chunks
-    )
+    stages = tuple(_stage(pipeline, chunk, kept) for chunk in chunks)
     blocks = tuple(
-        _block(model, pipeline, block, terms, stages, kept[block])
+        _block(pipeline, block, stages, kept[block])
         for block in range(plan.num_blocks)
     )
     if plan.virtual_stages == 1:
@@ -87,7 +78,7 @@ def score(
         num_micro_batches=pipeline.split.num_micro_batches,
         stages=stages,
         blocks=blocks,
-        violations=_violations(model, pipeline, blocks),
+        violations=_violations(pipeline, blocks),
         throughput_samples_per_s=samples / seconds if step else None,
         mfu=_mfu(problem, seconds, samples),
         quantum_ps=problem.quantum_ps,
@@ -106,13 +97,19 @@ def lay_out(problem: Problem, plan: Plan, model: CostModel) -> Pipeline:
     split = make_split(problem, plan.replicas, plan.micro_batch)
     _check_counts(problem, plan, model, split)
     _check_costs(plan, members, model)
+    blocks = model.rules.blocks(plan, split.devices)
     return Pipeline(
+        model=model,
         plan=plan,
         split=split,
         runtime=runtime_of(plan),
         schedule=schedule_of(problem.job.schedule, plan.virtual_stages),
         members=members,
-        blocks=model.rules.blocks(plan, split.devices),
+        blocks=blocks,
+        terms=[
+            _layer_terms(model, plan, inside, block)
+            for inside, block in zip(members, blocks, strict=True)
+        ],
     )
 
 
@@ -120,37 +117,32 @@ def lay_out(problem: Problem, plan: Plan, model: CostModel) -> Pipeline:
 
 
 def _layer_terms(
-    model: CostModel, pipeline: Pipeline, chunk: int
+    model: CostModel, plan: Plan, members: Members, block: Block
 ) -> list[LayerTerms]:
+    """Return the terms of the layers of a chunk."""
     found = []
-    for layer, strategy in pipeline.members[chunk]:
+    for layer, strategy in members:
         terms = model.layer_terms(
             layer,
             strategy,
-            pipeline.plan.micro_batch,
-            model.rules.layer_block(pipeline.blocks[chunk]),
-            pipeline.runtime,
+            plan.micro_batch,
+            model.rules.layer_block(block),
+            runtime_of(plan),
         )
         assert terms is not None
         found.append(terms)
     return found
 
 
-def _stage(
-    model: CostModel,
-    pipeline: Pipeline,
-    chunk: int,
-    terms: list[LayerTerms],
-    loads: Loads,
-    kept: list[InFlight],
-) -> StageScore:
+def _stage(pipeline: Pipeline, chunk: int, kept: list[InFlight]) -> StageScore:
     """Return the terms of a stage, its sync before any hides."""
+    model, terms = pipeline.model, pipeline.terms[chunk]
     turn, block = divmod(chunk, pipeline.plan.num_blocks)
     ranges = pipeline.blocks[chunk].ranges()
     reserve_bytes = model.problem.cluster.reserve_bytes(ranges)
     return StageScore(
-        **loads._asdict(),
-        sync=model.rules.sync(model, pipeline, chunk, terms),
+        **model.rules.loads(pipeline, chunk)._asdict(),
+        sync=model.rules.sync(pipeline, chunk),
         inflight=kept[block].chunks[turn],
         weight_bytes=sum(t.weight_bytes for t in terms),
         gradient_bytes=sum(t.gradient_bytes for t in terms),
@@ -163,10 +155,8 @@ def _stage(
 
 
 def _block(
-    model: CostModel,
     pipeline: Pipeline,
     block: int,
-    terms: list[list[LayerTerms]],
     stages: tuple[StageScore, ...],
     kept: InFlight,
 ) -> BlockScore:
@@ -178,9 +168,9 @@ def _block(
     chunks = pipeline.chunks(block)
     own = [stages[chunk] for chunk in chunks]
     hidden = hidden_sync(
-        sum(t.hideable_sync for chunk in chunks for t in terms[chunk]),
+        sum(t.hideable_sync for c in chunks for t in pipeline.terms[c]),
         sum(stage.backward for stage in own),
-        model.problem.job.overlap.get("gradients", 0.0),
+        pipeline.model.problem.job.overlap.get("gradients", 0.0),
     )
     return BlockScore(
         stages=tuple(chunk + 1 for chunk in chunks),
@@ -198,12 +188,12 @@ def _block(
 
 
 def _violations(
-    model: CostModel, pipeline: Pipeline, blocks: tuple[BlockScore, ...]
+    pipeline: Pipeline, blocks: tuple[BlockScore, ...]
 ) -> tuple[str, ...]:
     what = "stage" if pipeline.plan.virtual_stages == 1 else "block"
     found = []
     for number, block in enumerate(blocks):
-        capacity = model.capacity_bytes(pipeline.blocks[number])
+        capacity = pipeline.model.capacity_bytes(pipeline.blocks[number])
         if block.memory_bytes > capacity:
             reserved = ""
             if block.reserve_bytes:

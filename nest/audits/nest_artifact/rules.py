@@ -119,29 +119,21 @@ class NestArtifactRules(CostRules):
             offset += stage.devices
         return blocks[::-1]
 
-    def loads(
-        self,
-        model: CostModel,
-        pipeline: Pipeline,
-        chunk: int,
-        terms: Sequence[LayerTerms],
-    ) -> Loads:
+    def loads(self, pipeline: Pipeline, chunk: int) -> Loads:
         """Return what a stage does per micro-batch.
 
         Recomputation hides the receive of the gradient, and the last stage
         does without.
         """
-        members = pipeline.members[chunk]
+        terms = pipeline.terms[chunk]
         last = chunk == len(pipeline.members) - 1
         received = received_back = 0
         if chunk > 0:
-            received = self._slowest_edge(model, pipeline, chunk, chunk - 1)
+            received = self._slowest_edge(pipeline, chunk, chunk - 1)
         if not last:
-            received_back = self._slowest_edge(
-                model, pipeline, chunk, chunk + 1
-            )
+            received_back = self._slowest_edge(pipeline, chunk, chunk + 1)
         backward = sum(t.backward - t.recomputed for t in terms)
-        recomputed = self.recomputed(members, terms, last)
+        recomputed = self.recomputed(pipeline.members[chunk], terms, last)
         return Loads(
             forward=sum(t.forward for t in terms) + received,
             backward=backward + max(recomputed, received_back),
@@ -150,9 +142,10 @@ class NestArtifactRules(CostRules):
         )
 
     def _slowest_edge(
-        self, model: CostModel, pipeline: Pipeline, chunk: int, sender: int
+        self, pipeline: Pipeline, chunk: int, sender: int
     ) -> int:
         """Return the slowest edge to any other stage, forward or backward."""
+        model = pipeline.model
         inside = {layer for layer, _ in pipeline.members[chunk]}
         _, strategy = pipeline.members[chunk][0]
         edge = self.edge(
@@ -195,16 +188,10 @@ class NestArtifactRules(CostRules):
         time_ns = link.alpha_ns + size_bytes / link.beta * NS_PER_S
         return model.quanta.round(trips * time_ns, "an edge")
 
-    def sync(
-        self,
-        model: CostModel,
-        pipeline: Pipeline,
-        chunk: int,
-        terms: Sequence[LayerTerms],
-    ) -> int:
+    def sync(self, pipeline: Pipeline, chunk: int) -> int:
         """Return the layers' sync and what the tree charges once."""
-        return sum(t.sync for t in terms) + self.sync_constant(
-            model, pipeline.blocks[chunk]
+        return super().sync(pipeline, chunk) + self.sync_constant(
+            pipeline.model, pipeline.blocks[chunk]
         )
 
     def sync_constant(self, model: CostModel, block: Block) -> int:
@@ -220,25 +207,19 @@ class NestArtifactRules(CostRules):
             return num_micro_batches
         return stages_left
 
-    def kept(
-        self,
-        model: CostModel,
-        pipeline: Pipeline,
-        block: int,
-        terms: Sequence[Sequence[LayerTerms]],
-    ) -> InFlight:
+    def kept(self, pipeline: Pipeline, block: int) -> InFlight:
         """Return what a stage keeps.
 
         Under full recomputation a further micro-batch keeps the tensors
         that enter the stage; one keeps the activations.
         """
-        members = pipeline.members[block]
+        model, members = pipeline.model, pipeline.members[block]
         inflight = self.inflight(
             model,
             len(pipeline.members) - block,
             pipeline.split.num_micro_batches,
         )
-        once = further = sum(t.kept_bytes for t in terms[block])
+        once = further = sum(t.kept_bytes for t in pipeline.terms[block])
         _, strategy = members[0]
         if strategy.recompute == "full":
             inside = {layer for layer, _ in members}

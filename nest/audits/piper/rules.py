@@ -129,21 +129,15 @@ class PiperRules(CostRules):
     def layer_block(self, block: Block) -> None:
         """Return no block: a place costs nothing."""
 
-    def loads(
-        self,
-        model: CostModel,
-        pipeline: Pipeline,
-        chunk: int,
-        terms: Sequence[LayerTerms],
-    ) -> Loads:
+    def loads(self, pipeline: Pipeline, chunk: int) -> Loads:
         """Return what one rank of a stage does per micro-batch of all."""
-        members = pipeline.members[chunk]
-        _, first = members[0]
+        terms = pipeline.terms[chunk]
+        _, first = pipeline.members[chunk][0]
         forward = self.in_turn(sum(t.forward for t in terms), first.dp)
         work = self.in_turn(
             sum(t.forward + t.backward for t in terms), first.dp
         )
-        received, received_back = self._exchange(model, pipeline, members)
+        received, received_back = self._exchange(pipeline, chunk)
         return Loads(
             forward=forward + received,
             backward=work - forward + received_back,
@@ -162,14 +156,13 @@ class PiperRules(CostRules):
             self.in_turn(work, first.dp) - self.in_turn(without, first.dp)
         )
 
-    def _exchange(
-        self, model: CostModel, pipeline: Pipeline, members: Members
-    ) -> tuple[int, int]:
+    def _exchange(self, pipeline: Pipeline, chunk: int) -> tuple[int, int]:
         """Return what a stage pays for edges that enter and leave it.
 
         Every cut edge counts, one for each consumer, activation and
         gradient, and at both its stages; rounded once for the sum.
         """
+        model, members = pipeline.model, pipeline.members[chunk]
         inside = {layer for layer, _ in members}
         _, strategy = members[0]
         entering = leaving = 0
@@ -188,15 +181,9 @@ class PiperRules(CostRules):
         )
         return received, both - received
 
-    def sync(
-        self,
-        model: CostModel,
-        pipeline: Pipeline,
-        chunk: int,
-        terms: Sequence[LayerTerms],
-    ) -> int:
+    def sync(self, pipeline: Pipeline, chunk: int) -> int:
         """Return the share of the gradient sync per micro-batch."""
-        members = pipeline.members[chunk]
+        model, members = pipeline.model, pipeline.members[chunk]
         _, strategy = members[0]
         micro_batch = pipeline.plan.micro_batch
         weight_bytes = sum(
@@ -211,17 +198,12 @@ class PiperRules(CostRules):
         )
         return model.quanta.round(sync_ns, "gradient sync")
 
-    def kept(
-        self,
-        model: CostModel,
-        pipeline: Pipeline,
-        block: int,
-        terms: Sequence[Sequence[LayerTerms]],
-    ) -> InFlight:
+    def kept(self, pipeline: Pipeline, block: int) -> InFlight:
         """Return what is kept: ``⌈Σ dp from here on / dp⌉`` micro-batches."""
         ranks = [strategy.dp for (_, strategy), *_ in pipeline.members]
         inflight = ceil_div(sum(ranks[block:]), ranks[block])
-        kept_bytes = inflight * sum(t.kept_bytes for t in terms[block])
+        once = sum(t.kept_bytes for t in pipeline.terms[block])
+        kept_bytes = inflight * once
         return InFlight((inflight,), (kept_bytes,), inflight, kept_bytes)
 
     def step(
