@@ -12,6 +12,7 @@ plan fit, or faster; at last by the critical path of the passes, which
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -155,83 +156,6 @@ class Uniform:
         return found
 
 
-class Pieces(NamedTuple):
-    """What chunks cost: sums over the first layers, a row per block.
-
-    Attributes
-    ----------
-    forward, backward, sync
-        ``(S, layers + 1)``, in quanta.
-    receive, receive_back
-        Receives across every cut, of the block behind it and before it.
-    static_bytes, kept_bytes
-        ``(layers + 1,)``.
-    passing_bytes
-        What tensors that pass a chunk take, ``(layers + 1, layers + 1)``.
-    has_kind
-        ``(layers + 1, kinds)``: layers of every kind.
-    working_bytes
-        ``(S, kinds)``.
-    capacity_bytes
-        Per block.
-    inflight
-        Per block the passes of its chunks in flight at a time,
-        ``(times, v)``.
-    """
-
-    forward: Ints
-    backward: Ints
-    sync: Ints
-    receive: Ints
-    receive_back: Ints
-    static_bytes: Ints
-    kept_bytes: Ints
-    passing_bytes: Ints
-    has_kind: Ints
-    working_bytes: Ints
-    capacity_bytes: Ints
-    inflight: list[Ints]
-
-
-def make_pieces(uniform: Uniform, shape: Shape) -> Pieces:
-    """Sum up what the layers cost on every block."""
-    size, kinds = shape.blocks, uniform.kinds
-    blocks = [uniform.block(number) for number in range(size)]
-    table = uniform.table(blocks)
-
-    def sums(values: Ints) -> Ints:
-        total: Ints = np.cumsum(values[:, kinds], axis=1)
-        return np.pad(total, ((0, 0), (1, 0)))
-
-    front = [
-        uniform.route(number, (number - 1) % size) for number in range(size)
-    ]
-    back = [
-        uniform.route(number, (number + 1) % size) for number in range(size)
-    ]
-    receive = {route: uniform.receive(route) for route in {*front, *back}}
-    micro_batches = min(uniform.case.num_micro_batches, 3 * size)
-    return Pieces(
-        forward=sums(table.forward),
-        backward=sums(table.backward),
-        sync=sums(table.sync),
-        receive=np.array([receive[route] for route in front]),
-        receive_back=np.array([receive[route] for route in back]),
-        static_bytes=sums(table.static_bytes)[0],
-        kept_bytes=sums(table.kept_bytes)[0],
-        passing_bytes=uniform.passing_bytes(),
-        has_kind=uniform.terms.shapes.kind_counts,
-        working_bytes=table.working_bytes,
-        capacity_bytes=np.array(
-            [uniform.terms.model.capacity_bytes(block) for block in blocks]
-        ),
-        inflight=[
-            passes_in_flight(shape, number, micro_batches)
-            for number in range(size)
-        ],
-    )
-
-
 @cache
 def passes_in_flight(shape: Shape, block: int, num_micro_batches: int) -> Ints:
     """Return the passes in flight of a block's chunks, whenever that differs.
@@ -303,65 +227,123 @@ class Prices(NamedTuple):
         return tuple(column[way] for column in self.merits()[::-1])
 
 
-def price(
-    uniform: Uniform, shape: Shape, pieces: Pieces, cuts: Ints
-) -> Prices:
-    """Price ways to cut; ``cuts`` has a row of ``S v + 1`` for each."""
-    size, virtual = shape
-    start, end = cuts[:, :-1], cuts[:, 1:]
-    block = np.arange(size * virtual) % size
+class Chunks:
+    """What chunks of a uniform choice and shape cost, wherever they are cut.
 
-    def per_block(values: Ints) -> Ints:
-        total: Ints = values.reshape(len(cuts), virtual, size).sum(axis=1)
-        return total
-
-    def between(sums: Ints) -> Ints:
-        inside: Ints = sums[block, end] - sums[block, start]
-        return inside
-
-    forward = between(pieces.forward) + pieces.receive[block, start]
-    backward = between(pieces.backward) + pieces.receive_back[block, end]
-    load, sync = per_block(forward + backward), per_block(between(pieces.sync))
-    kept = pieces.kept_bytes[end] - pieces.kept_bytes[start]
-    kept += pieces.passing_bytes[start, end]
-    memory = per_block(pieces.static_bytes[end] - pieces.static_bytes[start])
-    for number, inflight in enumerate(pieces.inflight):
-        memory[:, number] += (kept[:, number::size] @ inflight.T).max(axis=1)
-    working = np.zeros_like(memory)
-    for kind, size_bytes in enumerate(pieces.working_bytes.T):
-        inside = pieces.has_kind[end, kind] > pieces.has_kind[start, kind]
-        has = per_block(inside) > 0
-        np.maximum(working, np.where(has, size_bytes, 0), out=working)
-    worst = load.max(axis=1)
-    step = (
-        uniform.case.num_micro_batches * worst
-        + (load.sum(axis=1) - worst) // virtual
-        + sync.max(axis=1)
-    )
-    excess = np.maximum(memory + working - pieces.capacity_bytes, 0)
-    return Prices(excess, forward, backward, load, sync, step)
-
-
-def step_time(
-    shape: Shape, num_micro_batches: int, prices: Prices, way: int
-) -> int:
-    """Return the step time of a way, by the passes of the first groups.
-
-    The rest are taken to last as long as the last of them.
+    A way to cut is a row of ``S v + 1`` positions. Sums over the first layers
+    have a row per block and a column per cut.
     """
-    schedule = schedule_of("1f1b", shape.virtual)
-    forward = prices.forward[way].tolist()
-    backward = prices.backward[way].tolist()
 
-    def path(groups: int) -> int:
-        count = groups * shape.blocks
-        return schedule.pipeline_time(forward, backward, count)
+    def __init__(self, uniform: Uniform, shape: Shape) -> None:
+        self.uniform, self.shape = uniform, shape
+        size, kinds = shape.blocks, uniform.kinds
+        blocks = [uniform.block(number) for number in range(size)]
+        table = uniform.table(blocks)
 
-    groups = num_micro_batches // shape.blocks
-    time = path(min(groups, MAX_GROUPS))
-    if groups > MAX_GROUPS:
-        time += (groups - MAX_GROUPS) * (time - path(MAX_GROUPS - 1))
-    return time + int(prices.sync[way].max())
+        def sums(values: Ints) -> Ints:
+            total: Ints = np.cumsum(values[:, kinds], axis=1)
+            return np.pad(total, ((0, 0), (1, 0)))
+
+        self.forward, self.backward = sums(table.forward), sums(table.backward)
+        self._sync = sums(table.sync)
+        self._static_bytes = sums(table.static_bytes)[0]
+        self._kept_bytes = sums(table.kept_bytes)[0]
+        self._passing_bytes = uniform.passing_bytes()
+        #: ``(S, kinds)``
+        self._working_bytes = table.working_bytes
+        self._capacity_bytes = np.array(
+            [uniform.terms.model.capacity_bytes(block) for block in blocks]
+        )
+        front = [uniform.route(x, (x - 1) % size) for x in range(size)]
+        back = [uniform.route(x, (x + 1) % size) for x in range(size)]
+        receive = {route: uniform.receive(route) for route in {*front, *back}}
+        self._receive = np.array([receive[route] for route in front])
+        self._receive_back = np.array([receive[route] for route in back])
+        micro_batches = min(uniform.case.num_micro_batches, 3 * size)
+        self._inflight = [
+            passes_in_flight(shape, number, micro_batches)
+            for number in range(size)
+        ]
+
+    def price(self, cuts: Ints) -> Prices:
+        """Price ways to cut."""
+        size, virtual = self.shape
+        start, end = cuts[:, :-1], cuts[:, 1:]
+        block = np.arange(size * virtual) % size
+
+        def per_block(values: Ints) -> Ints:
+            total: Ints = values.reshape(len(cuts), virtual, size).sum(axis=1)
+            return total
+
+        def between(sums: Ints) -> Ints:
+            inside: Ints = sums[block, end] - sums[block, start]
+            return inside
+
+        forward = between(self.forward) + self._receive[block, start]
+        backward = between(self.backward) + self._receive_back[block, end]
+        load = per_block(forward + backward)
+        sync = per_block(between(self._sync))
+        kept = self._kept_bytes[end] - self._kept_bytes[start]
+        kept += self._passing_bytes[start, end]
+        static_bytes = self._static_bytes
+        memory = per_block(static_bytes[end] - static_bytes[start])
+        for number, inflight in enumerate(self._inflight):
+            peaks = kept[:, number::size] @ inflight.T
+            memory[:, number] += peaks.max(axis=1)
+        working = np.zeros_like(memory)
+        for size_bytes, layers in zip(
+            self._working_bytes.T,
+            self.uniform.terms.shapes.kind_counts.T,
+            strict=True,
+        ):
+            has = per_block(layers[end] > layers[start]) > 0
+            np.maximum(working, np.where(has, size_bytes, 0), out=working)
+        worst = load.max(axis=1)
+        step = (
+            self.uniform.case.num_micro_batches * worst
+            + (load.sum(axis=1) - worst) // virtual
+            + sync.max(axis=1)
+        )
+        excess = np.maximum(memory + working - self._capacity_bytes, 0)
+        return Prices(excess, forward, backward, load, sync, step)
+
+    def step_time(self, prices: Prices, way: int) -> int:
+        """Return the step time of a way, by the passes of the first groups.
+
+        The rest are taken to last as long as the last of them.
+        """
+        schedule = schedule_of("1f1b", self.shape.virtual)
+        forward = prices.forward[way].tolist()
+        backward = prices.backward[way].tolist()
+
+        def path(groups: int) -> int:
+            count = groups * self.shape.blocks
+            return schedule.pipeline_time(forward, backward, count)
+
+        groups = self.uniform.case.num_micro_batches // self.shape.blocks
+        time = path(min(groups, MAX_GROUPS))
+        if groups > MAX_GROUPS:
+            time += (groups - MAX_GROUPS) * (time - path(MAX_GROUPS - 1))
+        return time + int(prices.sync[way].max())
+
+    def plan(self, cuts: list[int]) -> Plan:
+        """Return the plan of one way to cut."""
+        uniform, shapes = self.uniform, self.uniform.terms.shapes
+        graph = shapes.model.problem.graph
+        names = [graph.layers[i].id for i in shapes.order]
+        return Plan(
+            replicas=uniform.case.replicas,
+            micro_batch=uniform.case.micro_batch,
+            stages=tuple(
+                Stage(
+                    layers=tuple(names[start:end]),
+                    devices=uniform.strategy.devices,
+                    strategy=uniform.strategy,
+                )
+                for start, end in pairwise(cuts)
+            ),
+            virtual_stages=self.shape.virtual,
+        )
 
 
 def _proportional(load: Ints, num_chunks: int) -> Ints:
@@ -414,52 +396,45 @@ def _moves(cuts: Ints, size: int, blocks: Ints) -> Ints:
 
 
 class Cutter:
-    """Looks where to cut, for one uniform choice and shape.
+    """Looks where to cut.
 
     Parameters
     ----------
-    uniform, shape
-        The choice.
+    chunks
+        Of one uniform choice and shape.
     best
         Step time in quanta that a plan must be below to matter.
     deadline
         When to stop.
     """
 
-    def __init__(
-        self, uniform: Uniform, shape: Shape, best: int, deadline: Deadline
-    ) -> None:
-        self.uniform, self.shape = uniform, shape
-        self.best, self.deadline = best, deadline
-        self.pieces = make_pieces(uniform, shape)
+    def __init__(self, chunks: Chunks, best: int, deadline: Deadline) -> None:
+        self.chunks, self.best, self.deadline = chunks, best, deadline
 
     def plan(self) -> Plan | None:
         """Return a plan that fits and may take less than ``best``."""
-        chunks = self.shape.blocks * self.shape.virtual
-        load = (self.pieces.forward + self.pieces.backward).min(axis=0)
-        starts = [_proportional(load, chunks), _lightest(load, chunks)]
+        count = math.prod(self.chunks.shape)
+        load = (self.chunks.forward + self.chunks.backward).min(axis=0)
+        starts = [_proportional(load, count), _lightest(load, count)]
         starts += [self._even(cuts) for cuts in starts]
         ways = np.unique(starts, axis=0)
-        fits = ~self._price(ways).excess.any(axis=1)
+        fits = ~self.chunks.price(ways).excess.any(axis=1)
         found = [self._timed(cuts) for cuts in ways[fits]]
         step, cuts = min(found, default=(self.best, []))
         if step >= self.best:
             return None
-        return make_plan(self.uniform, self.shape, cuts)
+        return self.chunks.plan(cuts)
 
     def _further(self, cuts: Ints, prices: Prices) -> tuple[Ints, Prices]:
         """Return ways that differ by one move, the best first."""
         load, sync, excess = prices.load, prices.sync, prices.excess
         blocks = [column[0].argmax() for column in (load, sync, excess)]
-        moved = _moves(cuts, self.shape.blocks, np.array(blocks))
+        moved = _moves(cuts, self.chunks.shape.blocks, np.array(blocks))
         if not len(moved):
             return moved, prices
-        further = self._price(moved)
+        further = self.chunks.price(moved)
         order = further.order()
         return moved[order], further.take(order)
-
-    def _price(self, cuts: Ints) -> Prices:
-        return price(self.uniform, self.shape, self.pieces, cuts)
 
     def _even(self, cuts: Ints) -> Ints:
         """Move cuts for as long as that makes even chunks fit, or faster.
@@ -467,7 +442,7 @@ class Cutter:
         A plan that does not fit gets slower as it is made to; it is given up
         when it is no faster than ``best``.
         """
-        prices = self._price(cuts[None])
+        prices = self.chunks.price(cuts[None])
         while not self.deadline.passed:
             if prices.excess.any() and prices.step[0] >= self.best:
                 break
@@ -479,10 +454,9 @@ class Cutter:
 
     def _timed(self, cuts: Ints) -> tuple[int, list[int]]:
         """Move cuts for as long as that shortens the critical path."""
-        shape = self.shape
-        micro_batches = self.uniform.case.num_micro_batches
-        prices = self._price(cuts[None])
-        step = step_time(shape, micro_batches, prices, 0)
+        micro_batches = self.chunks.uniform.case.num_micro_batches
+        prices = self.chunks.price(cuts[None])
+        step = self.chunks.step_time(prices, 0)
         while not self.deadline.passed:
             moved, further = self._further(cuts, prices)
             if not len(moved):
@@ -491,7 +465,7 @@ class Cutter:
             least += further.sync.max(axis=1)
             useful = (least < step) & ~further.excess.any(axis=1)
             times = [
-                (step_time(shape, micro_batches, further, way), way)
+                (self.chunks.step_time(further, way), way)
                 for way in np.flatnonzero(useful)[:MAX_TIMED].tolist()
             ]
             found, way = min(times, default=(step, 0))
@@ -500,23 +474,3 @@ class Cutter:
             step, cuts = found, moved[way]
             prices = further.take([way])
         return step, cuts.tolist()
-
-
-def make_plan(uniform: Uniform, shape: Shape, cuts: list[int]) -> Plan:
-    """Return the plan of one way to cut."""
-    shapes = uniform.terms.shapes
-    graph = shapes.model.problem.graph
-    names = [graph.layers[i].id for i in shapes.order]
-    return Plan(
-        replicas=uniform.case.replicas,
-        micro_batch=uniform.case.micro_batch,
-        stages=tuple(
-            Stage(
-                layers=tuple(names[start:end]),
-                devices=uniform.strategy.devices,
-                strategy=uniform.strategy,
-            )
-            for start, end in pairwise(cuts)
-        ),
-        virtual_stages=shape.virtual,
-    )

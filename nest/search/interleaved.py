@@ -29,7 +29,7 @@ from nest.cost.score import score
 from nest.cost.space import batch_splits
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
-from nest.search.chunks import Cutter, Shape, Uniform, prefix_shapes
+from nest.search.chunks import Chunks, Cutter, Shape, Uniform, prefix_shapes
 from nest.search.options import INFINITE, BatchTerms, Ints, StageShapes
 from nest.solvers.base import (
     Deadline,
@@ -100,7 +100,7 @@ def interleave(
             for item in shapes(uniform):
                 heapq.heappush(queue, item)
         else:
-            found = Cutter(uniform, shape, best, deadline).plan()
+            found = Cutter(Chunks(uniform, shape), best, deadline).plan()
             if found is None:
                 continue
             verdict = score(model.problem, found, model)

@@ -278,6 +278,39 @@ class OutOfTimeError(Exception):
     """The deadline of a search passed; never leaves the solver."""
 
 
+def exact_output(
+    plan: Plan | None,
+    step_quanta: int,
+    bound_quanta: int,
+    limit: Limit | None = None,
+    detail: str = "",
+) -> SolverOutput:
+    """Return what an exact search knows: all, if no limit ended it.
+
+    Parameters
+    ----------
+    plan, step_quanta
+        The best plan, if there is any, and its step time.
+    bound_quanta
+        What no plan is faster than.
+    limit, detail
+        What ended the search, and where it was.
+    """
+    if limit is not None:
+        status = Status.NO_SOLUTION if plan is None else Status.FEASIBLE
+    else:
+        status = Status.INFEASIBLE if plan is None else Status.OPTIMAL
+    proven = status is Status.INFEASIBLE
+    return SolverOutput(
+        status=status,
+        plan=plan,
+        claimed_quanta=None if plan is None else step_quanta,
+        lower_bound_quanta=None if proven else bound_quanta,
+        limit=limit,
+        detail=detail,
+    )
+
+
 class Deadline:
     """The one clock of a solve: when it started and when it must end."""
 

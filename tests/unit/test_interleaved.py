@@ -309,13 +309,10 @@ def ways_to_cut(draw):
 def test_prices_are_those_of_the_score(way):
     uniform, shape, cuts = way
     problem = uniform.terms.model.problem
-    pieces = chunks.make_pieces(uniform, shape)
-    prices = chunks.price(uniform, shape, pieces, np.array([cuts]))
-    plan = chunks.make_plan(uniform, shape, cuts)
-    verdict = score(problem, plan)
-    micro_batches = uniform.case.num_micro_batches
-    step = chunks.step_time(shape, micro_batches, prices, 0)
-    assert step == verdict.step_quanta
+    found = chunks.Chunks(uniform, shape)
+    prices = found.price(np.array([cuts]))
+    verdict = score(problem, found.plan(cuts))
+    assert found.step_time(prices, 0) == verdict.step_quanta
     stages = verdict.stages
     assert prices.forward[0].tolist() == [s.forward for s in stages]
     assert prices.backward[0].tolist() == [s.backward for s in stages]
@@ -333,7 +330,7 @@ def test_prices_are_those_of_the_score(way):
 @given(ways_to_cut())
 def test_a_plan_that_fits_is_considered_and_no_faster_than_its_bounds(way):
     uniform, shape, cuts = way
-    plan = chunks.make_plan(uniform, shape, cuts)
+    plan = chunks.Chunks(uniform, shape).plan(cuts)
     verdict = score(uniform.terms.model.problem, plan)
     if not verdict.feasible:
         return

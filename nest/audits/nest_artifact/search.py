@@ -27,7 +27,7 @@ from nest.solvers.base import (
     Progress,
     Report,
     SolverOutput,
-    Status,
+    exact_output,
 )
 
 
@@ -63,26 +63,13 @@ def search(
             try:
                 program.fill(max(c.devices for c in group), inflight, deadline)
             except OutOfTimeError:
-                return SolverOutput(
-                    status=(
-                        Status.NO_SOLUTION if plan is None else Status.FEASIBLE
-                    ),
-                    plan=plan,
-                    claimed_quanta=None if plan is None else best,
-                    lower_bound_quanta=0,
-                    limit=Limit.TIME,
-                    detail=f"at strategy {strategy}",
-                )
+                detail = f"at strategy {strategy}"
+                return exact_output(plan, best, 0, Limit.TIME, detail)
             found = program.best(group, best)
             if found is not None:
                 best, plan = found
                 report(Progress(plan=plan, claimed_quanta=best))
-    return SolverOutput(
-        status=Status.INFEASIBLE if plan is None else Status.OPTIMAL,
-        plan=plan,
-        claimed_quanta=None if plan is None else best,
-        lower_bound_quanta=None if plan is None else best,
-    )
+    return exact_output(plan, best, best)
 
 
 class _Place(NamedTuple):
@@ -217,8 +204,7 @@ class Program:
         OutOfTimeError
             If the deadline passed first.
         """
-        if deadline.passed:
-            raise OutOfTimeError
+        deadline.check()
         if any(
             self.model.available(i, self.strategy, self.micro_batch)
             for i in self._layers
@@ -230,8 +216,7 @@ class Program:
         behind = np.full(sets.count, INFINITE)
         behind[-1] = 0
         for left in range(1, min(devices // n, len(self._layers)) + 1):
-            if deadline.passed:
-                raise OutOfTimeError
+            deadline.check()
             offset = (left - 1) * n
             block = self.model.network.alike(Block(1, 0, offset, n))
             if block not in places:

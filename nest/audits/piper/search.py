@@ -39,6 +39,7 @@ from nest.solvers.base import (
     Report,
     SolverOutput,
     Status,
+    exact_output,
 )
 from nest.units import MAX_TOTAL, ceil_div
 
@@ -79,12 +80,11 @@ def search(
         bound = program.least_load()
         limit = best - 1
         while bound < best:
-            found = program.within(limit)
-            if found.stages is None:
-                bound = found.next_load
+            stages, next_load = program.within(limit)
+            if stages is None:
+                bound = next_load
             else:
-                best = program.largest(found.stages)
-                plan = program.plan(found.stages)
+                best, plan = program.largest(stages), program.plan(stages)
                 report(
                     Progress(
                         plan=plan,
@@ -94,20 +94,14 @@ def search(
                 )
             limit = (bound + best) // 2
     except OutOfTimeError:
-        return SolverOutput(
-            status=Status.NO_SOLUTION if plan is None else Status.FEASIBLE,
-            plan=plan,
-            claimed_quanta=None if plan is None else best,
-            lower_bound_quanta=min(bound, best),
-            limit=Limit.TIME,
-            detail="between bounds on the largest load",
+        return exact_output(
+            plan,
+            best,
+            min(bound, best),
+            Limit.TIME,
+            "between bounds on the largest load",
         )
-    return SolverOutput(
-        status=Status.INFEASIBLE if plan is None else Status.OPTIMAL,
-        plan=plan,
-        claimed_quanta=None if plan is None else best,
-        lower_bound_quanta=None if plan is None else best,
-    )
+    return exact_output(plan, best, best)
 
 
 # The alternatives of layers, and of stages
@@ -253,13 +247,6 @@ class Way:
         return compute
 
 
-class Within(NamedTuple):
-    """Stages within a limit on their loads, if any, or the next load."""
-
-    stages: list[Placed] | None
-    next_load: int
-
-
 class Program:
     """The tables of a problem, and the search for a plan within a bound.
 
@@ -310,12 +297,8 @@ class Program:
             self.num_devices,
             split.num_micro_batches,
             None if allowed is None else stage_counts(problem, split),
-            self._check_time,
+            deadline.check,
         )
-
-    def _check_time(self) -> None:
-        if self.deadline.passed:
-            raise OutOfTimeError
 
     def _options(self, alike: Sequence[Strategy]) -> list[list[Option]]:
         """Return what every layer may choose among strategies."""
@@ -416,7 +399,7 @@ class Program:
                 if without.tobytes() in index:
                     smaller[-1].append((layer, index[without.tobytes()]))
         for a in range(sets.count - 1):
-            self._check_time()
+            self.deadline.check()
             fronts = {a: EMPTY}
             for pair in range(*sets.first[a : a + 2]):
                 b = int(sets.pair_target[pair])
@@ -447,12 +430,15 @@ class Program:
         ranks = self.num_devices
         return max(0, ceil_div(2 * total - ranks, 2 * ranks))
 
-    def within(self, limit: int) -> Within:
-        """Return stages with loads of at most ``limit``."""
+    def within(self, limit: int) -> tuple[list[Placed] | None, int]:
+        """Return stages with loads of at most ``limit``, if there are any.
+
+        And the least load of a stage that is more.
+        """
         most = np.full((len(self.ways), len(self.sets.pair_source)), -1)
         next_load = int(INFINITE)
         for number, way in enumerate(self.ways):
-            self._check_time()
+            self.deadline.check()
             table, compute = way.compute, way.most_compute(limit)
             inflight = (table <= compute[:, None]).sum(axis=1)
             rows = np.flatnonzero(inflight)
@@ -463,7 +449,7 @@ class Program:
             next_load = min(
                 next_load, int(load[beyond < INFINITE].min(initial=INFINITE))
             )
-        return Within(self._pipelines.find(most), next_load)
+        return self._pipelines.find(most), next_load
 
     def _load(self, way: Way, compute: Ints, constant: Ints) -> Ints:
         load: Ints = self.rules.in_turn(compute, way.strategy.dp) + constant
