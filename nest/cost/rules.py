@@ -24,10 +24,9 @@ from nest.ir.problem import Problem
 from nest.topology.protocol import Block, Network
 
 if TYPE_CHECKING:
-    from nest.cost.groups import GroupKeys
     from nest.cost.model import CostModel
     from nest.cost.space import BatchSplit, Runtime
-    from nest.cost.terms import LayerPrices, LayerTerms, WeightSizes
+    from nest.cost.terms import LayerTerms, WeightSizes
 
 #: Layers of a stage with their strategies, sources first.
 Members = list[tuple[int, Strategy]]
@@ -186,21 +185,15 @@ class CostRules:
         """Return what full recomputation takes, given a layer's passes."""
         return forward
 
-    def layer_sync(
-        self,
-        layers: LayerPrices,
-        sizes: WeightSizes,
-        strategy: Strategy,
-        groups: GroupKeys | None,
-        block: Block | None,
-        runtime: Runtime,
-        where: str,
-    ) -> tuple[int, int]:
-        """Return a layer's gradient sync and update, and what may hide.
+    def layer_sync_ns(
+        self, network: Network, block: Block | None, weight_bytes: int
+    ) -> float | None:
+        """Return a layer's gradient sync, if it is no collective, in ns.
 
-        See :meth:`~nest.cost.terms.LayerPrices.sync`.
+        Without an update, and none of it hides. ``None`` if it is what
+        :meth:`~nest.cost.terms.LayerPrices.sync` says.
         """
-        return layers.sync(sizes, strategy, groups, block, runtime, where)
+        return None
 
     def longest_sync_ns(
         self,

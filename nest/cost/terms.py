@@ -287,9 +287,15 @@ class LayerPrices:
             forward += gather
             backward += gather + self.quanta.round(scatter_ns, where)
 
-        sync, hideable = self.rules.layer_sync(
-            self, sizes, strategy, groups, block, runtime, where
+        sync_ns = self.rules.layer_sync_ns(
+            self.network, block, sum(size.weight_bytes for size in sizes)
         )
+        if sync_ns is None:
+            sync, hideable = self.sync(
+                sizes, strategy, groups, block, runtime, where
+            )
+        else:
+            sync, hideable = self.quanta.round(sync_ns, where), 0
         sizes = self.rules.held(sizes)
         shards = sizes
         if runtime.distributed_optimizer:

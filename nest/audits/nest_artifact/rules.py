@@ -15,17 +15,15 @@ from nest.audits.foreign import tree_of
 from nest.cost.rules import CostRules, Loads, Members, Pipeline
 from nest.cost.schedules import InFlight
 from nest.cost.verdict import BlockScore, StageScore
-from nest.ir.plan import Plan, Strategy
+from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.topology.alphabeta import NS_PER_S
 from nest.topology.hierarchy import HierarchyNetwork
 from nest.topology.protocol import Block, Link, Network
 
 if TYPE_CHECKING:
-    from nest.cost.groups import GroupKeys
     from nest.cost.model import CostModel
-    from nest.cost.space import Runtime
-    from nest.cost.terms import LayerPrices, LayerTerms, WeightSizes
+    from nest.cost.terms import LayerTerms
 
 
 class Edge(NamedTuple):
@@ -70,22 +68,14 @@ class NestArtifactRules(CostRules):
         """Return the time of the backward pass."""
         return backward
 
-    def layer_sync(
-        self,
-        layers: LayerPrices,
-        sizes: WeightSizes,
-        strategy: Strategy,
-        groups: GroupKeys | None,
-        block: Block | None,
-        runtime: Runtime,
-        where: str,
-    ) -> tuple[int, int]:
+    def layer_sync_ns(
+        self, network: Network, block: Block | None, weight_bytes: int
+    ) -> float:
         """Return what the switch tree charges for the layer's weights."""
         if block is None:
-            return 0, 0
-        per_byte_ns, _ = _switch_tree(layers.network, block)
-        weight_bytes: int = sum(size.weight_bytes for size in sizes)
-        return layers.quanta.round(per_byte_ns * weight_bytes, where), 0
+            return 0.0
+        per_byte_ns, _ = _switch_tree(network, block)
+        return per_byte_ns * weight_bytes
 
     def longest_sync_ns(
         self,

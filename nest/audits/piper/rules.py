@@ -24,10 +24,8 @@ from nest.topology.protocol import Block, Network
 from nest.units import ceil_div
 
 if TYPE_CHECKING:
-    from nest.cost.groups import GroupKeys
     from nest.cost.model import CostModel
-    from nest.cost.space import Runtime
-    from nest.cost.terms import LayerPrices, LayerTerms, WeightSizes
+    from nest.cost.terms import LayerTerms, WeightSizes
 
 
 class PiperRules(CostRules):
@@ -108,18 +106,11 @@ class PiperRules(CostRules):
             )
         return None
 
-    def layer_sync(
-        self,
-        layers: LayerPrices,
-        sizes: WeightSizes,
-        strategy: Strategy,
-        groups: GroupKeys | None,
-        block: Block | None,
-        runtime: Runtime,
-        where: str,
-    ) -> tuple[int, int]:
+    def layer_sync_ns(
+        self, network: Network, block: Block | None, weight_bytes: int
+    ) -> float:
         """Return nothing: the sync is rounded once for the stage."""
-        return 0, 0
+        return 0.0
 
     def held(self, sizes: WeightSizes) -> WeightSizes:
         """Return nothing: the static bytes of activations hold weights."""
