@@ -98,6 +98,7 @@ from baselines.downsets import (
     read_stages,
     weight_bytes,
 )
+from nest.audits.piper.pipelines import NEVER, Degrees, Pipelines
 from nest.cost.model import CostModel
 from nest.cost.space import BatchSplit, batch_splits, stage_counts
 from nest.ir.plan import Recompute, Strategy
@@ -113,9 +114,6 @@ from nest.units import ceil_div
 
 #: What the memory of a plan adds up to at most; more counts as this.
 MAX_BYTES = 2**62
-
-#: Quanta of a stage that does not fit.
-NEVER = np.iinfo(np.int64).max // 4
 
 
 class PiperSolver(Planner):
@@ -596,8 +594,14 @@ class Program:
         deadline: Deadline,
     ) -> None:
         self.stages, self.ways = stages, ways
-        self.num_devices, self.most_ranks = num_devices, most_ranks
-        self.counts, self.deadline = counts, deadline
+        self.pipelines = Pipelines(
+            stages.sets,
+            [Degrees(way.dp, way.devices) for way in ways],
+            num_devices,
+            most_ranks,
+            counts,
+            deadline.check,
+        )
 
     def best(self, upper_ns: float) -> Found | None:
         """Return the best plan with a largest load below a bound."""
@@ -648,95 +652,10 @@ class Program:
             inflight = (way.load_ns <= limit_ns).sum(axis=1)
             some = inflight > 0
             most[number, some] = way.dp * (inflight[some] - 1)
-        tables = self._tables(most)
-        shortest: tuple[int, int] | None = None
-        for number, table in enumerate(tables):
-            if self.counts is not None and number not in self.counts:
-                continue
-            fits = np.flatnonzero(table[0] <= self.most_ranks)
-            if len(fits) and (shortest is None or fits[0] < shortest[0]):
-                shortest = int(fits[0]), number
-        if shortest is None:
+        placed = [
+            Placed(stage, self.ways[number], inflight)
+            for stage, number, inflight in self.pipelines.find(most) or ()
+        ]
+        if not placed:
             return None
-        placed = self._follow(tables, most, *shortest)
         return Found(max(stage.load_ns for stage in placed), placed)
-
-    def _tables(self, most: Ints) -> list[Ints]:
-        """Return the least ``Σ d`` of the layers outside each set.
-
-        One table ``(sets, devices + 1)``, or one per number of stages from 0
-        where that number is restricted. NEVER where nothing fits.
-        """
-        size = (self.stages.sets.count, self.num_devices + 1)
-        if self.counts is None:
-            table = np.full(size, NEVER)
-            table[-1] = 0
-            self._fill(table, table, most)
-            return [table]
-        tables = [np.full(size, NEVER)]
-        tables[0][-1] = 0
-        for _ in range(max(self.counts, default=0)):
-            tables.append(np.full(size, NEVER))
-            self._fill(tables[-1], tables[-2], most)
-        return tables
-
-    def _fill(self, table: Ints, following: Ints, most: Ints) -> None:
-        """Fill a table from the one of the stages behind."""
-        first = self.stages.first
-        for a in range(len(table) - 2, -1, -1):
-            self.deadline.check()
-            here = most[:, first[a] : first[a + 1]]
-            ways = np.flatnonzero((here >= 0).any(axis=1))
-            rows = np.flatnonzero((here >= 0).any(axis=0))
-            if not len(ways):
-                continue
-            behind = following[self.stages.target[first[a] + rows]]
-            for number in ways.tolist():
-                way = self.ways[number]
-                allowed = here[number, rows]
-                used = allowed >= 0
-                end = self.num_devices + 1 - way.devices
-                ranks = behind[used, :end]
-                least = np.where(
-                    ranks <= allowed[used, None], ranks, NEVER
-                ).min(axis=0)
-                np.minimum(
-                    table[a, way.devices :],
-                    np.where(least < NEVER, least + way.dp, NEVER),
-                    out=table[a, way.devices :],
-                )
-
-    def _follow(
-        self, tables: list[Ints], most: Ints, devices: int, number: int
-    ) -> list[Placed]:
-        """Follow the values from the first stage to the last."""
-        placed: list[Placed] = []
-        a = 0
-        while a < self.stages.sets.count - 1:
-            table = tables[number]
-            number = max(number - 1, 0)
-            stage, way = self._step(
-                table[a, devices], tables[number], most, a, devices
-            )
-            ranks = int(table[a, devices])
-            placed.append(Placed(stage, way, ceil_div(ranks, way.dp)))
-            a = int(self.stages.target[stage])
-            devices -= way.devices
-        return placed
-
-    def _step(
-        self, ranks: int, following: Ints, most: Ints, a: int, devices: int
-    ) -> tuple[int, Way]:
-        """Return a stage that leads to a value."""
-        first, end = self.stages.first[a], self.stages.first[a + 1]
-        targets = self.stages.target[first:end]
-        for number, way in enumerate(self.ways):
-            if way.devices > devices:
-                continue
-            behind = following[targets, devices - way.devices]
-            good = (behind <= most[number, first:end]) & (
-                behind + way.dp == ranks
-            )
-            if good.any():
-                return int(first + np.argmax(good)), way
-        raise AssertionError("a value without a stage that leads to it")
