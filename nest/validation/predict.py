@@ -92,9 +92,7 @@ class Software(Struct, frozen=True, kw_only=True):
 FIRST_FLASH = 0.5
 
 #: First match wins.
-SOFTWARE = read_stored(
-    "nest.validation", "software.json", tuple[Software, ...]
-)
+SOFTWARE = read_stored("nest.validation", "software", tuple[Software, ...])
 
 #: Patterns of ``recompute`` that mean one of the three choices of a plan.
 RECOMPUTATION: dict[str, Recompute] = {
