@@ -421,18 +421,17 @@ class BestSearch:
         order = sorted(self.open, key=lambda item: item.bound)
         steps: dict[int, int] = {}
 
-        def run(number: int, link: Link) -> tuple[int, int]:
+        def run(number: int, link: Link) -> int:
             self._tell = link.tell
             self._listen(link)
-            item = order[number]
-            if item.bound >= self._goal():
-                return int(INFINITE), item.bound
-            step_quanta, _ = self._search(item)
-            return step_quanta, self._goal()
+            if order[number].bound >= self._goal():
+                return int(INFINITE)
+            step_quanta, _ = self._search(order[number])
+            return step_quanta
 
         def done(number: int, result: object) -> None:
-            steps[number], bound = cast("tuple[int, int]", result)
-            order[number].bound = max(order[number].bound, bound)
+            steps[number] = cast("int", result)
+            order[number].bound = max(order[number].bound, self._goal())
             self._settle()
 
         share(len(order), self.options.num_workers, run, self._take, done)
