@@ -75,6 +75,7 @@ class Loads(NamedTuple):
 
     forward: int
     backward: int
+    weight_backward: int = 0
     receive_forward: int = 0
     receive_backward: int = 0
     redistribution: int = 0
@@ -252,6 +253,7 @@ class CostRules:
             backward=sum(t.backward for t in terms)
             + change_back
             + received_back,
+            weight_backward=sum(t.weight_backward for t in terms),
             receive_forward=received,
             receive_backward=received_back,
             redistribution=change + change_back,
@@ -301,11 +303,10 @@ class CostRules:
         blocks: Sequence[BlockScore],
     ) -> int:
         """Return the step time in quanta."""
-        return pipeline.schedule.pipeline_time(
-            [stage.forward for stage in stages],
-            [stage.backward for stage in stages],
-            pipeline.split.num_micro_batches,
-        ) + max(block.sync for block in blocks)
+        time = pipeline.schedule.pipeline_time(
+            stages, pipeline.split.num_micro_batches
+        )
+        return time + max(block.sync for block in blocks)
 
     def slowest(self, blocks: Sequence[BlockScore]) -> tuple[int, int]:
         """Return the blocks that hold up micro-batches, and the step's end.

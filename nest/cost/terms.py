@@ -63,6 +63,15 @@ class LayerTerms(NamedTuple):
     working_bytes: int
 
     @property
+    def weight_backward(self) -> int:
+        """The part of ``backward`` that computes gradients of weights.
+
+        Half of it, recomputation apart: as many products of matrices yield
+        gradients of weights as of inputs.
+        """
+        return (self.backward - self.recomputed) // 2
+
+    @property
     def static_bytes(self) -> int:
         """Weights, gradients, optimiser state and buffers."""
         return (

@@ -56,6 +56,8 @@ class StageScore(MemoryScore):
     ----------
     forward, backward
         ``F_s`` and ``G_s`` per micro-batch, receives included.
+    weight_backward
+        The part of ``G_s`` that computes gradients of weights.
     receive_forward, receive_backward
         Those receives.
     redistribution
@@ -68,6 +70,7 @@ class StageScore(MemoryScore):
 
     forward: int
     backward: int
+    weight_backward: int
     receive_forward: int
     receive_backward: int
     redistribution: int

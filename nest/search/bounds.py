@@ -93,8 +93,9 @@ class Places:
     offset, state
         Of every node.
     prefix, suffix
-        ``Σ τ``, each pace's maximum, ``max Y``, ``max ((M-1) τ + Y)`` and
-        number of stages, at least: arrays ``(fields, nodes)``.
+        The sum of what stages add once, each pace's maximum, ``max Y``,
+        the largest ``joint`` and the number of stages, at least: arrays
+        ``(fields, nodes)``.
     """
 
     def __init__(
@@ -137,8 +138,8 @@ class Places:
         """Return what options add to the fields."""
         return np.stack(
             (
-                found.load,
-                *self.options.paces(found),
+                found.once,
+                *found.paces,
                 found.sync,
                 found.joint,
                 np.ones(len(found), dtype=np.int64),
@@ -236,9 +237,11 @@ class Places:
         self.begin, self.end = self.begin[chosen], self.end[chosen]
 
     def step_time(self, fields: Ints, joint: Ints | int = 0) -> Ints:
-        """Return ``Σ τ + (M-1) Σ max + max Y`` of ``(Σ τ, maxima, Y)``."""
-        worst = fields[1:-1].sum(axis=0)
-        apart = self.options.extra_slots * worst + fields[-1]
+        """Return the step time of ``(sum, maxima of the paces, Y)``.
+
+        At least the sum and ``joint``.
+        """
+        apart = self.options.rounds @ fields[1:-1] + fields[-1]
         time: Ints = fields[0] + np.maximum(apart, joint)
         return time
 

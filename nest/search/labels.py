@@ -150,8 +150,7 @@ class LabelSearch:
             If the deadline passed.
         """
         places = self.places
-        paces = self.options.paces(places.found)
-        labels = Labels(len(paces), len(places.offset))
+        labels = Labels(len(self.options.rounds), len(places.offset))
         for rows in reversed(places.slices()):
             places.check_time()
             parts = self._extended(np.arange(rows.start, rows.stop), labels)
@@ -230,12 +229,12 @@ class LabelSearch:
         node = places.begin[rows]
         front = places.prefix[:, node]
         maxima = np.stack(
-            [column[rows] for column in (*options.paces(found), found.sync)]
+            [column[rows] for column in (*found.paces, found.sync)]
         )
         maxima = np.maximum(
             np.maximum(behind[1 + 1 : -4], maxima), front[1:-2]
         )
-        total = behind[1] + found.load[rows]
+        total = behind[1] + found.once[rows]
         stages = behind[-4] + 1
         bound = places.step_time(
             np.stack((total + front[0], *maxima)), front[-2]

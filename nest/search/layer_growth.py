@@ -11,18 +11,20 @@ in hand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nest.cost.schedules import StageSchedule, Times
 from nest.search.layer_options import (
     SLACK,
     Floats,
     LayerOptions,
     best_slopes,
+    least,
     priced,
     unbeaten,
 )
@@ -30,9 +32,6 @@ from nest.search.options import Bools, Ints
 from nest.solvers.base import Deadline, OutOfTimeError
 
 T = TypeVar("T", np.int64, np.float64)
-
-#: Splits forward and backward quanta into paces, see ``StageSchedule``.
-Paces = Callable[[Ints, Ints], Sequence[Ints]]
 
 
 class StageLayers(NamedTuple):
@@ -54,10 +53,8 @@ class StageLayers(NamedTuple):
         What passes the stage, per micro-batch, by layout.
     capacity
         Memory per device.
-    extra_slots
-        ``M - 1``.
-    paces
-        Of the schedule.
+    schedule, num_micro_batches
+        The schedule, and ``M``.
     """
 
     kinds: tuple[int, ...]
@@ -67,8 +64,12 @@ class StageLayers(NamedTuple):
     receive_back: Ints
     passing_bytes: Ints
     capacity: int
-    extra_slots: int
-    paces: Paces
+    schedule: StageSchedule
+    num_micro_batches: int
+
+    def wait(self, amounts: Any) -> Any:
+        """Return what the others wait for the stage, given its amounts."""
+        return self.schedule.waited(amounts, self.num_micro_batches)
 
     @property
     def counts(self) -> Ints:
@@ -80,26 +81,26 @@ class StageLayers(NamedTuple):
 class Demand:
     """What of a stage's labels can matter.
 
-    A stage of load ``τ`` and sync ``Y`` is part of a better plan only if
-    ``Σ + τ + (M-1) max(w, τ) + max(y, Y)`` is less than the step time in
-    hand, with ``Σ``, ``w`` and ``y`` the least of the stages in front and
-    behind; ``w`` is the sum of their largest paces.
+    A stage that adds ``o`` once, for which the others wait ``w``, and of sync
+    ``Y``, is part of a better plan only if ``Σ + o + max(W, w) + max(y, Y)``
+    is less than the step time in hand, with ``Σ``, ``W`` and ``y`` the least
+    of the stages in front and behind.
 
     Attributes
     ----------
     least_inflight, most_inflight
         Micro-batches in flight that it must and can have.
-    sync_floor, worst, joint
-        ``y``, ``w``, and the least ``(M-1) τ + Y`` of some other stage:
-        smaller values are as good as these.
+    sync_floor, wait, joint
+        ``y``, ``W``, and the least ``w + Y`` of some other stage: smaller
+        values are as good as these.
     budget
-        Less than this must be left for ``τ + (M-1) max τ + max Y``.
+        Less than this must be left for ``o + max(W, w) + max(y, Y)``.
     """
 
     least_inflight: int
     most_inflight: int
     sync_floor: int
-    worst: int
+    wait: int
     joint: int
     budget: int
 
@@ -108,7 +109,7 @@ class Demand:
         self.least_inflight = min(self.least_inflight, other.least_inflight)
         self.most_inflight = max(self.most_inflight, other.most_inflight)
         self.sync_floor = min(self.sync_floor, other.sync_floor)
-        self.worst = min(self.worst, other.worst)
+        self.wait = min(self.wait, other.wait)
         self.joint = min(self.joint, other.joint)
         self.budget = max(self.budget, other.budget)
 
@@ -126,8 +127,8 @@ class StageWays:
 
     Attributes
     ----------
-    load, forward, sync
-        Quanta; ``forward`` is the part of the load that is the first pace.
+    amounts, sync
+        Quanta, by the ``sums`` of the schedule, and of ``Y``.
     max_inflight
         The largest in-flight count that fits.
     label
@@ -136,15 +137,14 @@ class StageWays:
         One per layer.
     """
 
-    load: Ints
-    forward: Ints
+    amounts: Ints
     sync: Ints
     max_inflight: Ints
     label: Ints
     steps: tuple[Step, ...]
 
     def __len__(self) -> int:
-        return len(self.load)
+        return len(self.label)
 
     def strategies(self, row: int) -> list[int]:
         """Return the strategy of every layer, in topological order."""
@@ -157,26 +157,20 @@ class StageWays:
 
 
 _NONE = np.zeros(0, dtype=np.int64)
-_NOTHING = StageWays(_NONE, _NONE, _NONE, _NONE, _NONE, ())
+_NOTHING = StageWays(_NONE, _NONE, _NONE, _NONE, ())
 
 
 class _Labels(NamedTuple):
-    """Labels after some layers; ``paces`` has a row per pace."""
+    """Labels after some layers; ``amounts`` as of :class:`StageWays`."""
 
     state: Ints
-    paces: Ints
+    amounts: Ints
     sync: Ints
     static_bytes: Ints
     kept_bytes: Ints
     working_bytes: Ints
     parent: Ints
     strategy: Ints
-
-    @property
-    def load(self) -> Ints:
-        """``τ`` so far."""
-        total: Ints = self.paces.sum(axis=0)
-        return total
 
     def memory(self, inflight: int) -> Ints:
         """Return the bytes so far, the working set apart."""
@@ -210,7 +204,7 @@ def grow(
     options = [
         o.fitting(demand.least_inflight, stage.capacity) for o in stage.options
     ]
-    if any(not len(options[kind].load) for kind in set(stage.kinds)):
+    if any(not len(options[kind].strategy) for kind in set(stage.kinds)):
         return _NOTHING
     return _Growth(stage._replace(options=options), demand).run(beam, deadline)
 
@@ -242,24 +236,30 @@ class _Growth:
         def whole(field: Callable[[LayerOptions], Ints], most: bool) -> Ints:
             values = [
                 int(field(o).max() if most else field(o).min())
-                if len(o.load)
+                if len(o.strategy)
                 else 0
                 for o in stage.options
             ]
             return _tails(np.array(values, dtype=np.int64)[kinds])
 
-        self.rest_load = whole(lambda o: o.load, False)
+        #: Of the amounts that are bounded, and prices of memory with the
+        #: least priced amount of the rest.
+        self.rest: dict[int, Ints] = {}
+        self.prices: dict[int, list[tuple[float, Floats]]] = {}
+        for row in stage.schedule.bounded:
+            costs = [o.amounts[row] for o in stage.options]
+            rest = np.array(list(map(least, costs)), dtype=np.int64)
+            self.rest[row] = _tails(rest[kinds])
+            self.prices[row] = self._priced(costs)
         self.rest_sync = whole(lambda o: o.sync, False)
         self.rest_memory = whole(lambda o: o.memory(inflight), False)
         self.most_sync = whole(lambda o: o.sync, True)
         most = self.demand.most_inflight
         self.most_memory = whole(lambda o: o.memory(most), True)
-        #: Prices of memory, and the least priced cost of the rest: of the
-        #: load, and of ``(M-1) τ + Y``.
-        self.prices = [
-            self._priced([o.load for o in stage.options]),
-            self._priced(_joint(stage)),
-        ]
+        #: The same of ``w + Y``.
+        self.joint_prices = self._priced(
+            [stage.wait(o.amounts) + o.sync for o in stage.options]
+        )
 
     def _priced(self, costs: list[Ints]) -> list[tuple[float, Floats]]:
         stage, inflight = self.stage, self.demand.least_inflight
@@ -273,11 +273,10 @@ class _Growth:
 
     def run(self, beam: int | None, deadline: Deadline) -> StageWays:
         """Add one layer after the other."""
-        num_paces = len(self.stage.paces(_NONE, _NONE))
+        schedule = self.stage.schedule
         zero = np.zeros(1, dtype=np.int64)
-        labels = _Labels(
-            zero, np.zeros((num_paces, 1), dtype=np.int64), *[zero] * 6
-        )
+        nothing = np.zeros((len(schedule.sums), 1), dtype=np.int64)
+        labels = _Labels(zero, nothing, *[zero] * 6)
         steps = []
         for position in range(len(self.stage.kinds)):
             if deadline.passed:
@@ -292,9 +291,10 @@ class _Growth:
             )
             kept = unbeaten(labels.state, self._criteria(labels, position + 1))
             if beam is not None and len(kept) > beam:
-                slope, _ = self.prices[0][-1]
+                once = schedule.sums.index(schedule.once)
+                slope, _ = self.prices[once][-1]
                 inflight = self.demand.least_inflight
-                merit = labels.load + slope * labels.memory(inflight)
+                merit = labels.amounts[once] + slope * labels.memory(inflight)
                 order = np.argsort(merit[kept], kind="stable")
                 kept = np.sort(kept[order[:beam]])
             labels = labels.take(kept)
@@ -307,12 +307,11 @@ class _Growth:
         """Add a layer to every label, in every layout."""
         stage = self.stage
         found = stage.options[stage.kinds[position]]
-        width, count = len(found.load), len(labels.sync)
+        width, count = len(found.strategy), len(labels.sync)
         parent = np.repeat(np.arange(count), width)
         choice = np.tile(np.arange(width), count)
         layout, state = found.layout[choice], labels.state[parent]
-        forward = found.forward[choice]
-        backward = found.load[choice] - forward
+        forward = backward = np.zeros_like(choice)
         for consumer, producer, there, back in stage.changes:
             if consumer == position:
                 from_layout = self.states[
@@ -326,10 +325,11 @@ class _Growth:
             kept = kept + stage.passing_bytes[layout]
         if position == len(stage.kinds) - 1:
             backward = backward + stage.receive_back[layout]
-        paces = np.stack(stage.paces(forward, backward))
+        moved = Times(forward, backward, np.zeros_like(choice))
+        amounts = found.amounts[:, choice] + stage.schedule.amounts(moved)
         new = _Labels(
             state,
-            labels.paces[:, parent] + paces,
+            labels.amounts[:, parent] + amounts,
             labels.sync[parent] + found.sync[choice],
             labels.static_bytes[parent] + found.static_bytes[choice],
             kept,
@@ -346,30 +346,41 @@ class _Growth:
 
     def _useful(self, labels: _Labels, after: int) -> Bools:
         """Which labels may lead to a stage that matters."""
-        demand, extra = self.demand, self.stage.extra_slots
-        tail = 0
-        if after < len(self.stage.kinds):
-            tail = int(self.stage.receive_back.min())
-        load, memory = labels.load + tail, labels.memory(demand.least_inflight)
+        demand, stage = self.demand, self.stage
+        amounts, memory = labels.amounts, labels.memory(demand.least_inflight)
+        if after < len(stage.kinds):
+            tail = Times(0, int(stage.receive_back.min()))
+            amounts = amounts + np.array([stage.schedule.amounts(tail)]).T
         fits = (
             memory + self.rest_memory[after] + labels.working_bytes
-            <= self.stage.capacity
+            <= stage.capacity
         )
         # Bounds of the whole stage; those with prices hold up to rounding.
-        loads, joints = self.prices
-        bound = self._bounded(
-            load, load + self.rest_load[after], memory, loads, after
-        )
+        bounds = {
+            row: self._bounded(
+                amounts[row],
+                amounts[row] + self.rest[row][after],
+                memory,
+                prices,
+                after,
+            )
+            for row, prices in self.prices.items()
+        }
         sync = np.maximum(
             labels.sync + self.rest_sync[after], demand.sync_floor
         )
         joint = np.maximum(
-            extra * np.maximum(bound, demand.worst) + sync, demand.joint
+            np.maximum(stage.wait(bounds), demand.wait) + sync, demand.joint
         )
         joint = self._bounded(
-            extra * load + labels.sync, joint, memory, joints, after
+            stage.wait(amounts) + labels.sync,
+            joint,
+            memory,
+            self.joint_prices,
+            after,
         )
-        useful: Bools = fits & ((bound + joint) * (1 - SLACK) < demand.budget)
+        total = stage.schedule.added(bounds) + joint
+        useful: Bools = fits & (total * (1 - SLACK) < demand.budget)
         return useful
 
     def _bounded(
@@ -426,7 +437,7 @@ class _Growth:
         plenty = self.stage.capacity - self.heaviest - self.most_memory[after]
         always = labels.memory(most) <= plenty
         floor = demand.sync_floor - self.most_sync[after]
-        columns = [*labels.paces, np.maximum(labels.sync, floor)]
+        columns = [*labels.amounts, np.maximum(labels.sync, floor)]
         for inflight in sorted({least, most}):
             memory = labels.memory(inflight)
             columns.append(np.where(always, -1, memory))
@@ -441,24 +452,18 @@ class _Growth:
         chosen = unbeaten(
             np.zeros(len(fit), dtype=np.int64),
             [
-                *labels.paces,
+                *labels.amounts,
                 np.maximum(labels.sync, self.demand.sync_floor),
                 -fit,
             ],
         )
         return StageWays(
-            labels.load[chosen],
-            labels.paces[0, chosen],
+            labels.amounts[:, chosen],
             labels.sync[chosen],
             fit[chosen],
             chosen,
             steps,
         )
-
-
-def _joint(stage: StageLayers) -> list[Ints]:
-    """Return ``(M-1) τ + Y`` of the options of every kind."""
-    return [stage.extra_slots * o.load + o.sync for o in stage.options]
 
 
 def _tails(values: NDArray[T]) -> NDArray[T]:

@@ -36,16 +36,15 @@ class LayerOptions(NamedTuple):
     strategy, layout
         Positions of the strategy, and of its layout among those of as many
         devices.
-    load, forward, sync
-        Quanta of both passes, of the first of them, and of ``Y``.
+    amounts, sync
+        Quanta of the ``sums`` of the schedule, a row each, and of ``Y``.
     static_bytes, kept_bytes, working_bytes
         As in :class:`~nest.cost.terms.LayerTerms`.
     """
 
     strategy: Ints
     layout: Ints
-    load: Ints
-    forward: Ints
+    amounts: Ints
     sync: Ints
     static_bytes: Ints
     kept_bytes: Ints
@@ -53,7 +52,7 @@ class LayerOptions(NamedTuple):
 
     def take(self, chosen: Bools | Ints) -> LayerOptions:
         """Return the chosen options."""
-        return LayerOptions(*(column[chosen] for column in self))
+        return LayerOptions(*(column[..., chosen] for column in self))
 
     def memory(self, inflight: int) -> Ints:
         """Return what a layer holds with so many micro-batches in flight."""
@@ -67,13 +66,7 @@ class LayerOptions(NamedTuple):
 
     def undominated(self, group: Ints) -> LayerOptions:
         """Return those that no other one of their group beats."""
-        columns = [
-            self.load,
-            self.forward,
-            self.load - self.forward,
-            *self[4:],
-        ]
-        return self.take(unbeaten(group, columns))
+        return self.take(unbeaten(group, [*self.amounts, *self[3:]]))
 
 
 def unbeaten(group: Ints, columns: Sequence[Ints]) -> Ints:

@@ -41,11 +41,13 @@ from nest.search.layer_options import (
 from nest.search.options import (
     INFINITE,
     BatchTerms,
+    Below,
     Ints,
     LooseOptions,
     PairOptions,
     PlacedOptions,
     StageOptions,
+    nothing,
 )
 from nest.search.paths import Path
 from nest.solvers.base import Deadline, Report, SolveOptions, SolverOutput
@@ -165,19 +167,23 @@ class LayerStages(StageOptions):
             )
             if found is None:
                 continue
-            load, forward = found.forward + found.backward, found.forward
-            if block is None:
-                load, forward = int(terms.least_load[index, kind]), 0
+            amounts = (
+                terms.least_load[:, index, kind].tolist()
+                if block is None
+                else self.schedule.amounts(found)
+            )
             sizes = found.static_bytes, found.kept_bytes, found.working_bytes
             rows.append(
                 (
-                    *(index, layouts.index(strategy.layout)),
-                    *(load, forward, found.sync),
+                    *(index, layouts.index(strategy.layout), found.sync),
                     *(min(x, terms.most_bytes) for x in sizes),
+                    *amounts,
                 )
             )
-        table = np.array(rows, dtype=np.int64).reshape(len(rows), 8)
-        options = LayerOptions(*table.T)
+        width = 6 + len(self.schedule.sums)
+        table = np.array(rows, dtype=np.int64).reshape(len(rows), width).T
+        strategies, found_layouts, *others = table[:6]
+        options = LayerOptions(strategies, found_layouts, table[6:], *others)
         # Of the same layout only terms matter; without a place none does.
         group = options.layout
         if block is None:
@@ -191,8 +197,8 @@ class LayerStages(StageOptions):
         place: int = self._sizes.index(size)
         return -1 - place * len(self._groups) - group
 
-    def loose(self, limit: int, cap_bytes: int) -> LooseOptions:
-        """Return relaxed options below a load, without a place.
+    def loose(self, limit: Below, cap_bytes: int) -> LooseOptions:
+        """Return relaxed options that are of use, without a place.
 
         What they hold says with how many micro-batches in flight they fit.
         """
@@ -203,25 +209,28 @@ class LayerStages(StageOptions):
             sync = self._least_sync(options, shapes)
             rows = shapes
             for group, (first, last) in enumerate(self._groups):
-                rows, costs = self._bounds(
-                    options, size, rows, first, cap_bytes, paces=False
+                rows, amounts, _ = self._bounds(
+                    options, size, rows, first, cap_bytes, joint=False
                 )
-                fast = costs[0] < limit
-                rows, load = rows[fast], costs[0][fast]
+                once, wait = self.costs(amounts)
+                fast = limit.admits(once, wait)
+                rows, once, wait = rows[fast], once[fast], wait[fast]
                 full = np.full_like(rows, 1)
                 parts.append(
                     LooseOptions(
                         rows,
                         self._relaxed(size, group) * full,
                         size * full,
-                        load,
+                        once,
+                        wait,
                         sync[rows],
                         (cap_bytes - last) * full,
                         full,
                     )
                 )
         if not parts:
-            return LooseOptions(*_nothing(LooseOptions))
+            none = np.zeros(0, dtype=np.int64)
+            return LooseOptions(*(none for _ in fields(LooseOptions)))
         found = LooseOptions.concatenate(parts)
         return found.take(np.argsort(found.shape, kind="stable"))
 
@@ -238,43 +247,43 @@ class LayerStages(StageOptions):
         inflight: int,
         capacity: int,
         *,
-        paces: bool,
-    ) -> tuple[Ints, list[Ints]]:
+        joint: bool,
+    ) -> tuple[Ints, Ints, Ints]:
         """Bound stages by their shapes, with so many micro-batches in flight.
 
         Returns
         -------
         tuple
-            The shapes that may fit, and bounds of their load; with ``paces``
-            instead of every pace, and of ``(M-1) τ + Y``. Receives are left
-            out.
+            The shapes that may fit, and bounds of their amounts, a row each,
+            and of what waits for them with ``Y``, if asked for. Receives are
+            left out.
         """
         options = [o.fitting(inflight, capacity) for o in options]
         counts = self.shapes.counts[shape]
         memory = [o.memory(inflight) for o in options]
         present = counts > 0
-        missing = np.array([not len(o.load) for o in options])
+        missing = np.array([not len(o.strategy) for o in options])
         working = np.array([least(o.working_bytes) for o in options])
         free = capacity - np.where(present, working, 0).max(axis=1, initial=0)
         most_shards = max(self._shards[size])
         free -= inflight * self.passing_bytes(most_shards)[shape]
         needed = counts @ np.array([least(m) for m in memory])
         possible = ~(present & missing).any(axis=1) & (needed <= free)
-        costs = [[o.load for o in options]]
-        if paces:
-            columns = [
-                self._schedule.paces(o.forward, o.load - o.forward)
-                for o in options
-            ]
-            costs = [list(pace) for pace in zip(*columns, strict=True)]
-            costs.append([self.extra_slots * o.load + o.sync for o in options])
         counts, free = counts[possible], free[possible]
-        return shape[possible], [
-            stage_bounds(cost, memory, counts, free) for cost in costs
+        # No stage that some plan can have has more.
+        most = INFINITE // self.split.num_micro_batches
+        amounts = [
+            np.minimum(stage_bounds(cost, memory, counts, free), most)
+            for cost in zip(*(o.amounts for o in options), strict=True)
         ]
+        together = np.zeros(0, dtype=np.int64)
+        if joint:
+            costs = [self.costs(o.amounts)[1] + o.sync for o in options]
+            together = stage_bounds(costs, memory, counts, free)
+        return shape[possible], np.array(amounts), together
 
     def _priced(
-        self, found: PairOptions, block: Block, limits: Ints
+        self, found: PairOptions, block: Block, limit: Below
     ) -> tuple[PlacedOptions, Ints]:
         """Bound relaxed options at one place; return those kept, and which."""
         sets, shapes, size = self.shapes.sets, self.shapes, block.devices
@@ -282,53 +291,49 @@ class LayerStages(StageOptions):
         capacity = self.model.capacity_bytes(block)
         group = (-1 - found.strategy) % len(self._groups)
         shape = shapes.of_pair[found.pair]
-        num_paces = len(self._schedule.paces(shape, shape))
-        values = np.full((num_paces + 1, len(found)), INFINITE)
+        values = np.full((len(self.schedule.sums) + 1, len(found)), INFINITE)
         for number in np.unique(group).tolist():
             rows = np.flatnonzero(group == number)
             distinct, inverse = np.unique(shape[rows], return_inverse=True)
-            table = np.full((num_paces + 1, len(distinct)), INFINITE)
-            fits, costs = self._bounds(
+            table = np.full((len(values), len(distinct)), INFINITE)
+            fits, amounts, together = self._bounds(
                 options,
                 size,
                 distinct,
                 self._groups[number][0],
                 capacity,
-                paces=True,
+                joint=True,
             )
-            table[:, np.searchsorted(distinct, fits)] = costs
+            table[:, np.searchsorted(distinct, fits)] = [*amounts, together]
             values[:, rows] = table[:, inverse]
         source = sets.pair_source[found.pair]
         target = sets.pair_target[found.pair]
         before, after = self._routes(block)
         most_shards = np.full(len(found), max(self._shards[size]))
-        paces = np.stack(
-            self._schedule.paces(
-                self._receive(before, shapes.cut_of[source], most_shards),
-                self._receive(after, shapes.cut_of[target], most_shards),
-            )
+        received = self._received(
+            self._receive(before, shapes.cut_of[source], most_shards),
+            self._receive(after, shapes.cut_of[target], most_shards),
         )
-        values = np.minimum(values, INFINITE)
         possible = values[0] < INFINITE
-        joint = values[-1] + self.extra_slots * paces.sum(axis=0)
-        paces = values[:-1] + paces
-        load = np.where(possible, paces.sum(axis=0), INFINITE)
-        kept = np.flatnonzero(load < limits[found.level])
+        amounts = np.where(possible, values[:-1], 0) + received
+        once, wait = self.costs(amounts)
+        joint = np.minimum(values[-1], INFINITE) + self.costs(received)[1]
+        kept = np.flatnonzero(possible & limit.admits(once, wait, found.level))
         base = found.level * sets.count
         last = np.array([most for _, most in self._groups])
-        nothing = np.zeros(len(found), dtype=np.int64)
+        none = np.zeros(len(found), dtype=np.int64)
         priced = PlacedOptions(
-            nothing,
+            none,
             found.size,
             base + source,
             base + target,
             found.strategy,
-            load,
-            paces[0],
+            once,
+            amounts[: len(self.rounds)],
             self._least_sync(options, shape),
             joint,
-            nothing,
-            nothing,
+            none,
+            none,
             last[group],
         )
         return priced.take(kept), kept
@@ -359,9 +364,10 @@ class LayerStages(StageOptions):
                 continue
             self._ways.append(ways)
             self._starts.append(start)
+            once, wait = self.costs(ways.amounts)
             number = np.tile(np.arange(len(ways)), len(rows))
             row = np.repeat(rows, len(ways))
-            nothing = np.zeros_like(row)
+            none = np.zeros_like(row)
             parts.append(
                 PlacedOptions(
                     found.offset[row],
@@ -369,18 +375,18 @@ class LayerStages(StageOptions):
                     found.source[row],
                     found.target[row],
                     start + number,
-                    ways.load[number],
-                    ways.forward[number],
+                    once[number],
+                    ways.amounts[: len(self.rounds), number],
                     ways.sync[number],
-                    self.extra_slots * ways.load[number] + ways.sync[number],
-                    nothing,
-                    nothing,
+                    wait[number] + ways.sync[number],
+                    none,
+                    none,
                     ways.max_inflight[number],
                 )
             )
             start += len(ways)
         if not parts:
-            return PlacedOptions(*_nothing(PlacedOptions))
+            return nothing(len(self.rounds))
         joined = PlacedOptions.concatenate(parts)
         return joined.take(np.lexsort((joined.source, joined.offset)))
 
@@ -426,7 +432,7 @@ class LayerStages(StageOptions):
         front = places.prefix[:, places.begin[first]]
         back = places.suffix[:, places.end[first]]
         around = np.maximum(front, back)
-        worst, (floor, joint) = around[1:-3].sum(axis=0), around[-3:-1]
+        wait, (floor, joint) = self.rounds @ around[1:-3], around[-3:-1]
         budget = places.target.times[0] - front[0] - back[0]
         fewest = back[-1] + 1
         # A layer and the devices of the smallest stage for each behind.
@@ -442,7 +448,7 @@ class LayerStages(StageOptions):
             need.tolist(),
             np.maximum(most, need).tolist(),
             floor.tolist(),
-            worst.tolist(),
+            wait.tolist(),
             joint.tolist(),
             budget.tolist(),
             strict=True,
@@ -490,8 +496,8 @@ class LayerStages(StageOptions):
                 [self.passing_bytes(x)[layers.shape] for x in shards.tolist()]
             ),
             capacity=self.model.capacity_bytes(block),
-            extra_slots=self.extra_slots,
-            paces=self._schedule.paces,
+            schedule=self.schedule,
+            num_micro_batches=self.split.num_micro_batches,
         )
 
     def _change(
@@ -518,10 +524,6 @@ class LayerStages(StageOptions):
         return self._changes[key]
 
 
-def _nothing(kind: type) -> list[Ints]:
-    return [np.zeros(0, dtype=np.int64) for _ in fields(kind)]
-
-
 class LayerSearch(BestSearch):
     """The best plan of a problem with a strategy per layer."""
 
@@ -546,7 +548,7 @@ class LayerSearch(BestSearch):
         upper = goal()
         placed = options.placed(
             merged(bounded.survivors(upper)),
-            np.array([item.limit(upper)]),
+            item.limit(upper),
             self._check_time,
         )
         places = Places(options, placed, Target.below(upper), self.deadline)

@@ -11,16 +11,17 @@ place, so its loads are the least over all places of replica 0;
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nest.cost.model import Block, CostModel, LayerTerms
-from nest.cost.schedules import SCHEDULES
+from nest.cost.schedules import SCHEDULES, StageSchedule, Times
+from nest.cost.schedules.base import weighted
 from nest.cost.space import BatchSplit, max_stages, stage_counts, strategies
 from nest.ir.plan import Strategy
 from nest.search.closed_sets import ClosedSets
@@ -135,11 +136,11 @@ class StageShapes:
 class Table:
     """Terms of strategies and kinds, arrays of shape (strategies, kinds).
 
-    Quanta and bytes; ``missing`` where a kind has no cost.
+    Quanta and bytes; ``missing`` where a kind has no cost. The paces of the
+    schedule are along a third axis.
     """
 
-    forward: Ints
-    backward: Ints
+    paces: Ints
     sync: Ints
     static_bytes: Ints
     kept_bytes: Ints
@@ -147,7 +148,11 @@ class Table:
     missing: Bools
 
     @staticmethod
-    def of(rows: list[list[LayerTerms | None]], most_bytes: int) -> Table:
+    def of(
+        rows: list[list[LayerTerms | None]],
+        schedule: StageSchedule,
+        most_bytes: int,
+    ) -> Table:
         """Return the table of some terms.
 
         A layer that does not fit alone never fits; clipping its bytes keeps
@@ -161,9 +166,13 @@ class Table:
             ]
             return np.array(values, dtype=np.int64)
 
+        nothing = (0,) * schedule.num_paces
+        paces = [
+            [nothing if term is None else schedule.paces(term) for term in row]
+            for row in rows
+        ]
         return Table(
-            table(lambda t: t.forward),
-            table(lambda t: t.backward),
+            np.array(paces, dtype=np.int64),
             table(lambda t: t.sync),
             table(lambda t: min(t.static_bytes, most_bytes)),
             table(lambda t: min(t.kept_bytes, most_bytes)),
@@ -195,6 +204,7 @@ class BatchTerms:
         self.shapes, self.micro_batch = shapes, micro_batch
         model = shapes.model
         self.model = model
+        self.schedule = SCHEDULES[model.problem.job.schedule]
         #: More than any device has, so that clipping changes no answer.
         self.most_bytes = model.problem.cluster.memory_bytes() + 1
         self.strategies: list[Strategy] = []
@@ -208,7 +218,11 @@ class BatchTerms:
             [s.devices for s in self.strategies], dtype=np.int64
         )
         self.shards = [model.shards(s) for s in self.strategies]
-        self.free = Table.of(rows, self.most_bytes) if rows else None
+        self.free = self.table(rows) if rows else None
+
+    def table(self, rows: list[list[LayerTerms | None]]) -> Table:
+        """Return the table of some terms."""
+        return Table.of(rows, self.schedule, self.most_bytes)
 
     def terms(
         self, strategy: Strategy, block: Block | None
@@ -221,19 +235,21 @@ class BatchTerms:
 
     @cached_property
     def least_load(self) -> Ints:
-        """Least load over all places of replica 0, (strategies, kinds).
+        """Least amounts over all places of replica 0.
 
-        A stage's load is the worst over the replicas, so no place of any
-        number of replicas has a smaller one.
+        Of shape (amounts, strategies, kinds), by the ``sums`` of the
+        schedule. A stage's load is the worst over the replicas, so no place
+        of any number of replicas has a smaller one.
         """
         places = self._places()
-        return np.array(
+        found = np.array(
             [
                 self._least(strategy, places[strategy.devices])
                 for strategy in self.strategies
             ],
             dtype=np.int64,
         )
+        return np.ascontiguousarray(np.moveaxis(found, -1, 0))
 
     def _places(self) -> dict[int, list[Block]]:
         """Return the blocks that may differ, by size."""
@@ -251,17 +267,22 @@ class BatchTerms:
             places[size] = list(found.values())
         return places
 
-    def _least(self, strategy: Strategy, places: list[Block]) -> list[int]:
+    def _least(
+        self, strategy: Strategy, places: list[Block]
+    ) -> list[list[int]]:
         types, groups = self.model.problem.cluster.types_in, self.model.groups
         different = {
             (groups.number(strategy, block), types(block.ranges())): block
             for block in places
         }
         rows = [self.terms(strategy, block) for block in different.values()]
-        return [
-            min(0 if t is None else t.forward + t.backward for t in column)
+        amounts = self.schedule.amounts
+        none = (0,) * len(self.schedule.sums)
+        found = [
+            [none if term is None else amounts(term) for term in column]
             for column in zip(*rows, strict=True)
         ]
+        return [list(map(min, zip(*kind, strict=True))) for kind in found]
 
 
 @dataclass(frozen=True)
@@ -275,7 +296,7 @@ class Rows:
     def take(self, chosen: Bools | Ints | slice) -> Self:
         """Return the chosen rows."""
         return type(self)(
-            *(getattr(self, field.name)[chosen] for field in fields(self))
+            *(getattr(self, field.name)[..., chosen] for field in fields(self))
         )
 
     @classmethod
@@ -283,10 +304,36 @@ class Rows:
         """Return the rows of several parts, one part after the other."""
         return cls(
             *(
-                np.concatenate([getattr(part, field.name) for part in parts])
+                np.concatenate(
+                    [getattr(part, field.name) for part in parts], axis=-1
+                )
                 for field in fields(cls)
             )
         )
+
+
+class Below(NamedTuple):
+    """Which stages a plan below a step time may have.
+
+    Attributes
+    ----------
+    upper
+        The step time, or several.
+    least_total
+        What stages add once is at least that together.
+    """
+
+    upper: Ints | int
+    least_total: int
+
+    def admits(self, once: Ints, wait: Ints, level: Ints | int = 0) -> Bools:
+        """Whether stages may be part of such a plan.
+
+        ``T >= max(once, least total) + wait``.
+        """
+        upper = np.asarray(self.upper).reshape(-1)[level]
+        may: Bools = np.maximum(once, self.least_total) < upper - wait
+        return may
 
 
 @dataclass(frozen=True)
@@ -297,8 +344,9 @@ class LooseOptions(Rows):
     ----------
     shape, strategy, size
         Positions of both, and the number of devices.
-    load, sync
-        Quanta that ``τ`` and ``Y`` are at least.
+    once, wait, sync
+        Quanta at least: what the stage adds once to the step, what the
+        others wait for it, and ``Y``.
     fixed_bytes, kept_bytes
         With ``i`` micro-batches in flight a stage holds ``fixed_bytes + i
         kept_bytes``.
@@ -307,7 +355,8 @@ class LooseOptions(Rows):
     shape: Ints
     strategy: Ints
     size: Ints
-    load: Ints
+    once: Ints
+    wait: Ints
     sync: Ints
     fixed_bytes: Ints
     kept_bytes: Ints
@@ -350,10 +399,11 @@ class PlacedOptions(Rows):
         Closed sets ``a`` and ``b``, numbered per level of memory.
     strategy
         What the owner of the options knows the strategies by.
-    load, sync, joint
-        ``τ``, ``Y`` and ``(M-1) paces + Y`` in quanta.
-    forward
-        The part of ``τ`` that is the forward pass.
+    once, sync, joint
+        Quanta that the stage adds once to the step, ``Y``, and ``Y`` with
+        what the others wait for the stage.
+    paces
+        Of the schedule, a row each.
     fixed_bytes, kept_bytes, max_inflight
         Memory, and the largest in-flight count that fits, at least 1.
     """
@@ -363,13 +413,20 @@ class PlacedOptions(Rows):
     source: Ints
     target: Ints
     strategy: Ints
-    load: Ints
-    forward: Ints
+    once: Ints
+    paces: Ints
     sync: Ints
     joint: Ints
     fixed_bytes: Ints
     kept_bytes: Ints
     max_inflight: Ints
+
+
+def nothing(num_paces: int) -> PlacedOptions:
+    """Return no options."""
+    none = np.zeros(0, dtype=np.int64)
+    found = PlacedOptions(*(none for _ in fields(PlacedOptions)))
+    return replace(found, paces=np.zeros((num_paces, 0), dtype=np.int64))
 
 
 class StageOptions:
@@ -387,7 +444,11 @@ class StageOptions:
         self.terms, self.split = terms, split
         self.shapes, self.model = terms.shapes, terms.model
         problem = self.model.problem
-        self.extra_slots = split.num_micro_batches - 1
+        self.schedule = terms.schedule
+        #: How often the largest of each pace counts.
+        self.rounds: Ints = np.array(
+            self.schedule.rounds(split.num_micro_batches), dtype=np.int64
+        )
         self.usable = terms.devices <= split.devices
         self.most_stages = max_stages(problem, split)
         self.stage_counts = stage_counts(problem, split)
@@ -395,11 +456,10 @@ class StageOptions:
         self.restricted = len(self.stage_counts) < self.most_stages
         #: Devices of the smallest stage.
         self.smallest = int(terms.devices.min()) if len(terms.devices) else 1
-        self._schedule = SCHEDULES[problem.job.schedule]
         #: In-flight counts by number of stages left; they never fall.
         self._inflight: Ints = np.array(
             [
-                self._schedule.inflight(left, split.num_micro_batches)
+                self.schedule.inflight(left, split.num_micro_batches)
                 for left in range(1, self.most_stages + 1)
             ]
         )
@@ -429,12 +489,16 @@ class StageOptions:
         """Return the strategy of all layers of a chosen option."""
         return (self.terms.strategies[chosen],)
 
-    def paces(self, found: PlacedOptions) -> tuple[Ints, ...]:
-        """Return the columns whose maxima are paid ``M - 1`` times.
+    def costs(self, amounts: Sequence[Ints] | Ints) -> tuple[Ints, Ints]:
+        """Return what stages add once and what waits for them.
 
-        They add up to the load.
+        Given the ``sums`` of their paces.
         """
-        return self._schedule.paces(found.forward, found.load - found.forward)
+        count = self.split.num_micro_batches
+        return (
+            self.schedule.added(amounts),
+            self.schedule.waited(amounts, count),
+        )
 
     # Without a place
 
@@ -456,8 +520,8 @@ class StageOptions:
             self._passing[shards] = -(-sizes // shards).sum(axis=1)
         return self._passing[shards]
 
-    def loose(self, limit: int, cap_bytes: int) -> LooseOptions:
-        """Return what is below a load and fits alone, without a place."""
+    def loose(self, limit: Below, cap_bytes: int) -> LooseOptions:
+        """Return what is of use and fits alone, without a place."""
         shapes = self.shapes
         chosen = np.flatnonzero(self.usable)
         width = max(1, CHUNK // max(1, len(shapes)))
@@ -471,7 +535,9 @@ class StageOptions:
         found = LooseOptions.concatenate(parts)
         return found.take(np.argsort(found.shape, kind="stable"))
 
-    def _loose(self, chosen: Ints, limit: int, cap_bytes: int) -> LooseOptions:
+    def _loose(
+        self, chosen: Ints, limit: Below, cap_bytes: int
+    ) -> LooseOptions:
         terms, shapes = self.terms, self.shapes
         free = terms.free
         assert free is not None
@@ -483,9 +549,9 @@ class StageOptions:
             difference -= of_set[:, shapes.source]
             return difference
 
-        load = summed(terms.least_load[chosen])
+        once, wait = self.costs([summed(x[chosen]) for x in terms.least_load])
         missing = summed(free.missing[chosen].astype(np.int64))
-        row, shape = np.nonzero((load < limit) & (missing == 0))
+        row, shape = np.nonzero(limit.admits(once, wait) & (missing == 0))
         fixed = summed(free.static_bytes[chosen])[row, shape]
         kept = summed(free.kept_bytes[chosen])[row, shape]
         sync = summed(free.sync[chosen])[row, shape]
@@ -504,7 +570,8 @@ class StageOptions:
             shape[fits],
             strategy[fits],
             terms.devices[strategy[fits]],
-            load[row, shape][fits],
+            once[row, shape][fits],
+            wait[row, shape][fits],
             sync[fits],
             fixed[fits],
             kept[fits],
@@ -515,7 +582,7 @@ class StageOptions:
     def placed(
         self,
         found: PairOptions,
-        limits: Ints,
+        limit: Below,
         check_time: Callable[[], object],
     ) -> PlacedOptions:
         """Price options exactly at every place where they may stand.
@@ -524,8 +591,8 @@ class StageOptions:
         ----------
         found
             What the bounds have left over.
-        limits
-            Loads at or above are of no use, per level.
+        limit
+            What is of use, per level.
         check_time
             Called now and then; may raise.
         """
@@ -534,7 +601,7 @@ class StageOptions:
         for size, offsets in self._offsets(found).items():
             chosen = found.take(found.size == size)
             for priced, row, offset in self._placed(
-                chosen, size, offsets, limits
+                chosen, size, offsets, limit
             ):
                 check_time()
                 tables.append(priced)
@@ -542,8 +609,7 @@ class StageOptions:
                 places.append(offset)
                 count += len(priced)
         if not tables:
-            none = np.zeros(0, dtype=np.int64)
-            return PlacedOptions(*(none for _ in fields(PlacedOptions)))
+            return nothing(len(self.rounds))
         table = PlacedOptions.concatenate(tables)
         where, place = np.concatenate(rows), np.concatenate(places)
         order = np.lexsort((table.source[where], place))
@@ -571,7 +637,7 @@ class StageOptions:
         return offsets
 
     def _placed(
-        self, found: PairOptions, size: int, offsets: list[int], limits: Ints
+        self, found: PairOptions, size: int, offsets: list[int], limit: Below
     ) -> Iterator[tuple[PlacedOptions, Ints, Ints]]:
         """Price options of one size, place by place.
 
@@ -592,7 +658,7 @@ class StageOptions:
             if not len(here):
                 continue
             priced, kept = self._priced(
-                found.take(here), self._block(places[0], size), limits
+                found.take(here), self._block(places[0], size), limit
             )
             low, width = low[here[kept]], (high - low)[here[kept]]
             repeat = np.repeat(np.arange(len(kept)), width)
@@ -629,7 +695,7 @@ class StageOptions:
         self,
         found: PairOptions,
         block: Block,
-        limits: Ints,
+        limit: Below,
     ) -> tuple[PlacedOptions, Ints]:
         """Price options at one place; return those kept, and which."""
         before, after = self._routes(block)
@@ -639,23 +705,27 @@ class StageOptions:
         target = sets.pair_target[found.pair]
         used, row = np.unique(found.strategy, return_inverse=True)
         table = self._table(block, used)
-        forward = np.zeros(len(found), dtype=np.int64)
-        load, sync = np.zeros_like(forward), np.zeros_like(forward)
+        shards = np.array(self.terms.shards, dtype=np.int64)[used][row]
+        paces = self._received(
+            self._receive(before, shapes.cut_of[source], shards),
+            self._receive(after, shapes.cut_of[target], shards),
+        )[: len(self.rounds)]
+        sync = np.zeros(len(found), dtype=np.int64)
         for kind in range(len(shapes.representatives)):
             number = shapes.counts[shape, kind]
-            forward += number * table.forward[row, kind]
-            load += number * table.backward[row, kind]
+            for pace, column in zip(
+                paces, np.moveaxis(table.paces[:, kind], -1, 0), strict=True
+            ):
+                pace += number * column[row]
             sync += number * table.sync[row, kind]
-        shards = np.array(self.terms.shards, dtype=np.int64)[used][row]
-        forward += self._receive(before, shapes.cut_of[source], shards)
-        load += self._receive(after, shapes.cut_of[target], shards)
-        load += forward
+        once = weighted(self.schedule.once, paces)
+        wait = self.rounds @ paces
         fit = np.minimum(
             found.max_inflight,
             self.fit(found, self.model.capacity_bytes(block)),
         )
         fast = np.flatnonzero(
-            (load < limits[found.level]) & (fit >= self.need(1))
+            limit.admits(once, wait, found.level) & (fit >= self.need(1))
         )
         order = drop_neighbours(
             (found.level * sets.count + source)[fast] * sets.count
@@ -663,8 +733,8 @@ class StageOptions:
             [
                 column[fast]
                 for column in (
-                    load,
-                    *self._schedule.paces(forward, load - forward),
+                    once,
+                    *paces,
                     sync,
                     found.fixed_bytes + self.need(1) * found.kept_bytes,
                     found.fixed_bytes + self.most_inflight * found.kept_bytes,
@@ -681,10 +751,10 @@ class StageOptions:
                 base + source[kept],
                 base + target[kept],
                 found.strategy[kept],
-                load[kept],
-                forward[kept],
+                once[kept],
+                paces[:, kept],
                 sync[kept],
-                self.extra_slots * load[kept] + sync[kept],
+                wait[kept] + sync[kept],
                 found.fixed_bytes[kept],
                 found.kept_bytes[kept],
                 fit[kept],
@@ -699,7 +769,7 @@ class StageOptions:
         for index in used.tolist():
             if index not in known:
                 row = terms.terms(terms.strategies[index], block)
-                known[index] = Table.of([row], terms.most_bytes)
+                known[index] = terms.table([row])
         tables = [known[index] for index in used.tolist()]
         return Table(
             *(
@@ -707,6 +777,12 @@ class StageOptions:
                 for field in fields(Table)
             )
         )
+
+    def _received(self, forward: Ints, backward: Ints) -> Ints:
+        """Return the amounts of receives: first the paces, a row each."""
+        load = Times(forward, backward, np.zeros_like(forward))
+        found: Ints = np.array(self.schedule.amounts(load))
+        return found
 
     def _receive(self, route: Route | None, cut: Ints, shards: Ints) -> Ints:
         """Return the receive times in quanta across cuts."""

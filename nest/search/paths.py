@@ -1,11 +1,12 @@
 """Lower bounds without places: shortest paths over closed sets.
 
-They forget where a stage sits: its load is the least over all places, and
-the devices are a budget ``P``. The stages of a plan with ``max τ <= W`` are a
-path of closed sets whose sizes add up to at most ``P``, and for any price
-``μ >= 0`` of a device
+They forget where a stage sits: what it adds once, ``o``, and what the others
+wait for it, ``w``, are the least over all places (1F1B: ``τ`` and ``(M-1)
+τ``), and the devices are a budget ``P``. The stages of a plan with ``max w <=
+W`` are a path of closed sets whose sizes add up to at most ``P``, and for any
+price ``μ >= 0`` of a device
 
-``Σ τ >= min (Σ τ + μ Σ n) - μ P``
+``Σ o >= min (Σ o + μ Σ n) - μ P``
 
 over such paths (the Lagrangian bound of a constrained shortest path; Handler
 and Zang, *A dual algorithm for the constrained shortest path problem*,
@@ -24,20 +25,21 @@ import numpy as np
 from nest.search.dominance import drop_neighbours
 from nest.search.options import (
     INFINITE,
+    Below,
     Ints,
     LooseOptions,
     PairOptions,
     StageOptions,
 )
 
-#: The first intervals of the largest load end at this fraction of the rest.
+#: The first intervals of the longest wait end at this fraction of the rest.
 FIRST = 8
 
-#: Intervals in which ``(M-1) max τ`` varies by at most this fraction of the
+#: Intervals in which the longest wait varies by at most this fraction of the
 #: step time are not cut again.
 FINE = 100
 
-#: How often the interval of the least largest load is halved.
+#: How often the interval of the least longest wait is halved.
 HALVINGS = 7
 
 #: No cost of a path is larger.
@@ -54,14 +56,14 @@ PRICES = 4
 class Path:
     """A path from the empty set to all: a plan without offsets.
 
-    ``stages`` holds ``(a, b, strategy, devices)``; ``total``, ``worst`` and
-    ``devices`` are ``Σ τ``, ``max τ`` (both at least) and ``Σ n``, and
+    ``stages`` holds ``(a, b, strategy, devices)``; ``total``, ``wait`` and
+    ``devices`` are ``Σ o``, ``max w`` (both at least) and ``Σ n``, and
     ``memory_bytes`` what the fullest device holds.
     """
 
     stages: tuple[tuple[int, int, int, int], ...]
     total: int
-    worst: int
+    wait: int
     devices: int
     memory_bytes: int
 
@@ -87,7 +89,7 @@ class Costs(NamedTuple):
 
 @dataclass(frozen=True)
 class Interval:
-    """Plans with a largest load in ``[least, up_to]`` that may matter.
+    """Plans with a longest wait in ``[least, up_to]`` that may matter.
 
     Attributes
     ----------
@@ -113,7 +115,7 @@ class Paths:
     found
         Its loose options.
     limit
-        Loads at or above are of no use.
+        Which stages are of use.
     cap_bytes
         Memory per device.
     """
@@ -122,17 +124,17 @@ class Paths:
         self,
         options: StageOptions,
         found: LooseOptions,
-        limit: int,
+        limit: Below,
         cap_bytes: int,
     ) -> None:
-        self.options, self.limit = options, limit
+        self.options = options
         self.shapes, self.sets = options.shapes, options.shapes.sets
         fit = options.fit(found, cap_bytes)
-        useful = (fit >= options.need(1)) & (found.load < limit)
+        useful = fit >= options.need(1)
+        useful &= limit.admits(found.once, found.wait)
         self.found, self.fit = found.take(useful), fit[useful]
-        order = drop_neighbours(
-            self.found.shape, [self.found.size, self.found.load, -self.fit]
-        )
+        columns = [self.found.size, self.found.once, self.found.wait]
+        order = drop_neighbours(self.found.shape, [*columns, -self.fit])
         #: What paths use: no option that another one beats.
         self.lean, self._lean_fit = self.found.take(order), self.fit[order]
         self._first_row = np.flatnonzero(np.diff(self.lean.shape, prepend=-1))
@@ -152,14 +154,14 @@ class Paths:
         self._known: dict[tuple[int, int, int, int], Costs] = {}
 
     def behind(
-        self, loads: int, price: int, most_load: int, budget: int
+        self, loads: int, price: int, most_wait: int, budget: int
     ) -> Costs:
         """Return the least cost from every set on.
 
-        The cost is ``loads Σ τ + price Σ n``. Ends where more stages are of
+        The cost is ``loads Σ o + price Σ n``. Ends where more stages are of
         no use, or all costs exceed the budget.
         """
-        key = (loads, price, most_load, budget)
+        key = (loads, price, most_wait, budget)
         if key not in self._known:
             if len(self._known) >= REMEMBERED:
                 self._known.clear()
@@ -167,11 +169,11 @@ class Paths:
         return self._known[key]
 
     def _behind(
-        self, loads: int, price: int, most_load: int, budget: int
+        self, loads: int, price: int, most_wait: int, budget: int
     ) -> Costs:
         count, lean = self.sets.count, self.lean
-        cost = loads * lean.load + price * lean.size
-        cost[lean.load > most_load] = INFINITE
+        cost = loads * lean.once + price * lean.size
+        cost[lean.wait > most_wait] = INFINITE
         sources = np.flatnonzero(np.diff(self._first))
         first = self._first[sources]
         values = np.full(count, INFINITE)
@@ -215,7 +217,7 @@ class Paths:
         """Return the cheapest path; there must be one."""
         _, count = self.root(costs)
         stages = []
-        source = total = worst = devices = memory = 0
+        source = total = wait = devices = memory = 0
         for left in range(count, 0, -1):
             need = self.options.need(left)
             pairs = slice(*self._first[source : source + 2])
@@ -230,79 +232,80 @@ class Paths:
                     & (self._lean_fit[first:] >= need)
                 )
             )
-            load, size = int(self.lean.load[row]), int(self.lean.size[row])
+            size = int(self.lean.size[row])
             stages.append(
                 (source, int(target[best]), int(self.lean.strategy[row]), size)
             )
             source = int(target[best])
-            total, worst = total + load, max(worst, load)
+            total += int(self.lean.once[row])
+            wait = max(wait, int(self.lean.wait[row]))
             devices += size
             kept = need * int(self.lean.kept_bytes[row])
             memory = max(memory, int(self.lean.fixed_bytes[row]) + kept)
-        return Path(tuple(stages), total, worst, devices, memory)
+        return Path(tuple(stages), total, wait, devices, memory)
 
-    def fewest_devices(self, most_load: int) -> Costs | None:
+    def fewest_devices(self, most_wait: int) -> Costs | None:
         """Return the devices from every set on; ``None`` if too many."""
         devices = self.options.split.devices
-        costs = self.behind(0, 1, most_load, devices)
+        costs = self.behind(0, 1, most_wait, devices)
         return costs if self.root(costs)[0] <= devices else None
 
     def smallest(self) -> Path | None:
         """Return the plan of the fewest devices, if there is any plan."""
         if not len(self.lean):
             return None
-        costs = self.fewest_devices(int(self.lean.load.max()))
+        costs = self.fewest_devices(int(self.lean.wait.max()))
         return costs and self.trace(costs)
 
-    def least_worst(self) -> int | None:
-        """Return about the least ``max τ``; ``None`` if there is no plan.
+    def least_wait(self) -> int | None:
+        """Return about the least ``max w``; ``None`` if there is no plan.
 
         No plan has a smaller one.
         """
         if not len(self.lean):
             return None
-        loads = np.unique(self.lean.load)
-        if self.fewest_devices(int(loads[-1])) is None:
+        waits = np.unique(self.lean.wait)
+        if self.fewest_devices(int(waits[-1])) is None:
             return None
-        low, high = 0, len(loads) - 1
+        low, high = 0, len(waits) - 1
         for _ in range(HALVINGS):
             if low == high:
                 break
             middle = (low + high) // 2
-            if self.fewest_devices(int(loads[middle])) is None:
+            if self.fewest_devices(int(waits[middle])) is None:
                 low = middle + 1
             else:
                 high = middle
-        return int(loads[low])
+        return int(waits[low])
 
     def cheapest(
-        self, most_load: int, price: int | None = None
+        self, most_wait: int, price: int | None = None
     ) -> Iterator[tuple[int, int, Path]]:
-        """Try prices of a device; return bounds on ``Σ τ`` and paths.
+        """Try prices of a device; return bounds on ``Σ o`` and paths.
 
         Parameters
         ----------
-        most_load
-            Of plans with ``max τ`` up to that.
+        most_wait
+            Of plans with ``max w`` up to that.
         price
             Try only this one; by default the best few.
 
         Yields
         ------
         tuple
-            A lower bound on ``Σ τ``, its price, and the path of that price.
+            A lower bound on ``Σ o``, its price, and the path of that price.
         """
         budget = self.options.split.devices
         wide = narrow = None
         rounds = 1
         if price is None:
-            costs = self.fewest_devices(most_load)
+            costs = self.fewest_devices(most_wait)
             if costs is None:
                 return
             rounds, price, narrow = PRICES, 0, self.trace(costs)
             yield 0, 0, narrow
         for _ in range(rounds):
-            costs = self.behind(1, price, most_load, EVERYTHING)
+            costs = self.behind(1, price, most_wait, EVERYTHING)
             value, _ = self.root(costs)
             if value >= INFINITE:
                 return
@@ -351,8 +354,8 @@ class Paths:
         Only plans of the interval matter.
         """
         options, sets, shapes = self.options, self.sets, self.shapes
-        budget, most_load = options.split.devices, interval.up_to
-        devices = self.behind(0, 1, most_load, budget)
+        budget, most_wait = options.split.devices, interval.up_to
+        devices = self.behind(0, 1, most_wait, budget)
         left = np.full(sets.count, INFINITE)
         for count in range(len(devices.behind) - 1, -1, -1):
             left[devices.behind[count] < INFINITE] = count
@@ -366,22 +369,21 @@ class Paths:
         for loads, price, _ in checks:
             costs = devices
             if loads:
-                costs = self.behind(loads, price, most_load, EVERYTHING)
+                costs = self.behind(loads, price, most_wait, EVERYTHING)
             potentials.append(
                 (
                     self.front(costs, left),
                     np.minimum.accumulate(costs.behind, axis=0),
                 )
             )
-        rows = np.flatnonzero(self.found.load <= most_load)
+        rows = np.flatnonzero(self.found.wait <= most_wait)
         found, fit = self.found.take(rows), self.fit[rows]
-        extra = options.extra_slots
-        slack = extra * np.maximum(found.load, interval.least) + found.sync
+        slack = np.maximum(found.wait, interval.least) + found.sync
 
         def cost(loads: int, price: int) -> Ints:
             if not loads:
                 return found.size
-            paid: Ints = found.load + slack + price * found.size
+            paid: Ints = found.once + slack + price * found.size
             return paid
 
         # First the best pair of every shape, then every pair.
@@ -452,39 +454,38 @@ class Paths:
         offer
             Given paths that are plans; returns ``upper`` from then on.
         """
-        least = self.least_worst()
+        least = self.least_wait()
         if least is None:
             return []
-        extra = self.options.extra_slots
-        loads = np.unique(self.lean.load)
-        loads = loads[loads >= least]
-        # Options that are not lean have loads between those of lean ones.
-        ends = np.append(loads[1:], self.limit) - 1
+        waits = np.unique(self.lean.wait)
+        waits = waits[waits >= least]
+        # Options that are not lean have waits between those of lean ones.
+        ends = np.append(waits[1:] - 1, self.found.wait.max())
 
         def bounded(start: int, stop: int, price: int | None) -> Interval:
-            """Bound the plans with a largest load among some loads."""
+            """Bound the plans with a longest wait among some waits."""
             nonlocal upper
-            low, high = int(loads[start]), int(ends[stop - 1])
+            low, high = int(waits[start]), int(ends[stop - 1])
             found = Interval(low, high, int(INFINITE), price or 0)
             bound = -1
             for value, tried, path in self.cheapest(high, price):
                 if path.devices <= self.options.split.devices:
                     upper = offer(path)
-                if max(value, low) + extra * low > bound:
-                    bound = max(value, low) + extra * low
+                if value + low > bound:
+                    bound = value + low
                     found = Interval(low, high, bound, tried)
                 if bound >= upper:
                     break
             return found
 
-        # Good plans are near the least load: look there first, and cut in
+        # Good plans are near the least wait: look there first, and cut in
         # halves what is left open.
         todo: list[tuple[int, int, int | None]] = []
-        stop = len(loads)
+        stop = len(waits)
         while stop > 0:
-            share = least + int(loads[stop - 1] - least) // FIRST
-            start = int(np.searchsorted(loads, share, "right"))
-            start = 0 if extra * (share - least) * FINE <= upper else start
+            share = least + int(waits[stop - 1] - least) // FIRST
+            start = int(np.searchsorted(waits, share, "right"))
+            start = 0 if (share - least) * FINE <= upper else start
             start = min(start, stop - 1)
             todo.append((start, stop, None))
             stop = start
@@ -495,9 +496,9 @@ class Paths:
             if interval.bound >= upper:
                 continue
             width = interval.up_to - interval.least
-            if start + 1 < stop and extra * width * FINE > upper:
+            if start + 1 < stop and width * FINE > upper:
                 middle = (interval.least + interval.up_to) // 2
-                half = int(np.searchsorted(loads, middle, "right"))
+                half = int(np.searchsorted(waits, middle, "right"))
                 half = min(max(half, start + 1), stop - 1)
                 todo.append((half, stop, interval.price))
                 todo.append((start, half, interval.price))

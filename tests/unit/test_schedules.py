@@ -2,7 +2,7 @@
 
 import pytest
 
-from nest.cost.schedules import SCHEDULES, Pass, schedule_of
+from nest.cost.schedules import SCHEDULES, Pass, Times, schedule_of
 from nest.cost.schedules.base import critical_path, peak
 
 SHAPES = [(blocks, micro) for blocks in range(1, 5) for micro in range(1, 7)]
@@ -14,6 +14,13 @@ def interleaved_shapes():
         for blocks in (2, 3, 4)
         for virtual in (2, 3)
         for groups in (1, 2, 3)
+    ]
+
+
+def passes_of(forward, backward):
+    """Return chunks whose backward passes are half for the weights."""
+    return [
+        Times(f, g, g // 2) for f, g in zip(forward, backward, strict=True)
     ]
 
 
@@ -71,7 +78,7 @@ def test_equal_chunks_have_the_closed_form(blocks, virtual, micro):
     """``M τ_b + (S-1) τ_b / v``: the bubble is divided by ``v``."""
     schedule = schedule_of("1f1b", virtual)
     chunks = blocks * virtual
-    time = schedule.pipeline_time([3] * chunks, [7] * chunks, micro)
+    time = schedule.pipeline_time([Times(3, 7)] * chunks, micro)
     assert time == micro * virtual * 10 + (blocks - 1) * 10
 
 
@@ -86,7 +93,8 @@ def test_unequal_chunks_take_their_critical_path():
     chunks would say 2 * 6 + 6 / 2 = 15.
     """
     schedule = schedule_of("1f1b", 2)
-    assert schedule.pipeline_time([3, 1, 1, 3], [1, 1, 1, 1], 2) == 18
+    chunks = passes_of([3, 1, 1, 3], [1, 1, 1, 1])
+    assert schedule.pipeline_time(chunks, 2) == 18
 
 
 def test_passes_in_flight_peak_after_the_warm_up():
@@ -123,23 +131,21 @@ def test_in_flight_is_the_peak_of_the_passes(name, blocks, micro):
 def test_gpipe_takes_its_critical_path(blocks, micro):
     """``Σ τ + (M-1)(max F + max G)``, maxima of different stages."""
     schedule = SCHEDULES["gpipe"]
-    forward, backward = [2, 9, 4, 1][:blocks], [5, 3, 3, 8][:blocks]
-    assert schedule.pipeline_time(forward, backward, micro) == critical_path(
-        schedule, forward, backward, micro
-    )
+    stages = passes_of([2, 9, 4, 1][:blocks], [5, 3, 3, 8][:blocks])
+    exact = critical_path(schedule, stages, micro)
+    assert schedule.pipeline_time(stages, micro) == exact
 
 
 @pytest.mark.parametrize(("blocks", "micro"), SHAPES)
 def test_one_f_one_b_takes_no_longer_than_its_formula(blocks, micro):
     """Equal stages take exactly that."""
     schedule = SCHEDULES["1f1b"]
-    forward, backward = [2, 9, 4, 1][:blocks], [5, 3, 3, 8][:blocks]
-    exact = critical_path(schedule, forward, backward, micro)
-    assert schedule.pipeline_time(forward, backward, micro) >= exact
-    forward, backward = [2] * blocks, [3] * blocks
-    assert schedule.pipeline_time(forward, backward, micro) == critical_path(
-        schedule, forward, backward, micro
-    )
+    stages = passes_of([2, 9, 4, 1][:blocks], [5, 3, 3, 8][:blocks])
+    exact = critical_path(schedule, stages, micro)
+    assert schedule.pipeline_time(stages, micro) >= exact
+    stages = [Times(2, 3)] * blocks
+    exact = critical_path(schedule, stages, micro)
+    assert schedule.pipeline_time(stages, micro) == exact
 
 
 def test_interleaved_blocks_divide_the_micro_batches():

@@ -10,8 +10,10 @@ from __future__ import annotations
 from nest.cost.schedules.base import (
     InFlight,
     Pass,
+    PassTimes,
     Schedule,
     StageSchedule,
+    Times,
 )
 from nest.cost.schedules.gpipe import GPipe
 from nest.cost.schedules.interleaved import Interleaved
@@ -21,8 +23,10 @@ __all__ = [
     "SCHEDULES",
     "InFlight",
     "Pass",
+    "PassTimes",
     "Schedule",
     "StageSchedule",
+    "Times",
     "schedule_of",
 ]
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+#: One integer per pace.
+Weights = tuple[int, ...]
 
 
 class Pass(NamedTuple):
@@ -23,6 +27,30 @@ class Pass(NamedTuple):
     chunk: int
     micro_batch: int
     backward: bool
+
+
+class PassTimes(Protocol):
+    """What has passes: a layer, a stage, or many of them as arrays."""
+
+    @property
+    def forward(self) -> Any:
+        """``F`` in quanta."""
+
+    @property
+    def backward(self) -> Any:
+        """``G`` in quanta."""
+
+    @property
+    def weight_backward(self) -> Any:
+        """The part of ``G`` that no other stage waits for."""
+
+
+class Times(NamedTuple):
+    """Times of passes in quanta, see :class:`PassTimes`."""
+
+    forward: Any
+    backward: Any
+    weight_backward: Any = 0
 
 
 class InFlight(NamedTuple):
@@ -63,17 +91,14 @@ class Schedule(ABC):
 
     @abstractmethod
     def pipeline_time(
-        self,
-        forward: Sequence[int],
-        backward: Sequence[int],
-        num_micro_batches: int,
+        self, chunks: Sequence[PassTimes], num_micro_batches: int
     ) -> int:
         """Return the step time before gradient sync, in quanta.
 
         Parameters
         ----------
-        forward, backward
-            ``F`` and ``G`` of every chunk in pipeline order, in quanta.
+        chunks
+            The passes of every chunk in pipeline order.
         num_micro_batches
             ``M``.
         """
@@ -102,28 +127,28 @@ class Schedule(ABC):
 class StageSchedule(Schedule):
     """A schedule whose blocks run one chunk each, their stage.
 
-    The step takes ``Σ_s o_s + Σ_j r_j max_s p_sj``: what every stage adds
-    once, and the largest of each of its *paces* as often as micro-batches
-    are held up by it. So a search keeps one sum and one maximum per pace.
-    Both take numbers or arrays of integers.
+    With the *paces* ``p_s`` of a stage, loads that may hold up every
+    micro-batch, the step takes
+
+    ``Σ_s o · p_s + Σ_j ((M-1) a_j + b_j) max_s p_sj``
+
+    with :attr:`once` ``o``, :attr:`steady` ``a`` and :attr:`tail` ``b``. So
+    a search keeps one sum and one maximum per pace, and a formulation is
+    linear. What a stage adds may not fall where a pass takes longer.
     """
 
-    def once(self, forward: Any, backward: Any) -> Any:
-        """Return what a stage adds to the step once, ``τ_s``."""
-        return forward + backward
-
-    def rounds(self, num_micro_batches: int) -> tuple[int, ...]:
-        """Return how often the largest of each pace counts, ``M-1``."""
-        return (num_micro_batches - 1,) * len(self.paces(0, 0))
+    #: How often each pace of every stage counts.
+    once: ClassVar[Weights]
+    #: How often the largest of each pace counts per further micro-batch.
+    steady: ClassVar[Weights]
+    #: How often it counts besides.
+    tail: ClassVar[Weights]
 
     @abstractmethod
-    def paces(self, forward: Any, backward: Any) -> tuple[Any, ...]:
-        """Return what of a stage's load may hold up every micro-batch.
+    def paces(self, load: PassTimes) -> tuple[Any, ...]:
+        """Return the paces of a load, sums of multiples of its passes.
 
-        Parameters
-        ----------
-        forward, backward
-            ``F_s`` and ``G_s`` in quanta.
+        Numbers, arrays of integers, or whatever else adds up.
         """
 
     @abstractmethod
@@ -138,21 +163,63 @@ class StageSchedule(Schedule):
             ``M``.
         """
 
-    def pipeline_time(
-        self,
-        forward: Sequence[int],
-        backward: Sequence[int],
-        num_micro_batches: int,
-    ) -> int:
-        """Return ``Σ_s o_s + Σ_j r_j max_s p_sj``."""
-        paces = zip(*map(self.paces, forward, backward), strict=True)
-        rounds = self.rounds(num_micro_batches)
-        waiting: int = sum(
-            count * max(pace)
-            for count, pace in zip(rounds, paces, strict=True)
+    def rounds(self, num_micro_batches: int) -> Weights:
+        """Return how often the largest of each pace counts."""
+        return tuple(
+            (num_micro_batches - 1) * steady + tail
+            for steady, tail in zip(self.steady, self.tail, strict=True)
         )
-        once: int = sum(map(self.once, forward, backward))
-        return waiting + once
+
+    def pipeline_time(
+        self, chunks: Sequence[PassTimes], num_micro_batches: int
+    ) -> int:
+        """Return ``Σ_s o · p_s + Σ_j ((M-1) a_j + b_j) max_s p_sj``."""
+        paces = [self.paces(chunk) for chunk in chunks]
+        once: int = sum(weighted(self.once, stage) for stage in paces)
+        slowest = [max(pace) for pace in zip(*paces, strict=True)]
+        waiting: int = weighted(self.rounds(num_micro_batches), slowest)
+        return once + waiting
+
+    # What bounds of a stage need of it
+
+    @property
+    def num_paces(self) -> int:
+        """Number of paces."""
+        return len(self.once)
+
+    @cached_property
+    def sums(self) -> tuple[Weights, ...]:
+        """Weights of what is bounded apart: the paces, then sums of them."""
+        paces = range(self.num_paces)
+        units = (tuple(int(i == j) for i in paces) for j in paces)
+        found = dict.fromkeys((*units, self.once, self.steady, self.tail))
+        return tuple(weights for weights in found if any(weights))
+
+    @cached_property
+    def bounded(self) -> tuple[int, ...]:
+        """Positions of the sums that :meth:`added` and :meth:`waited` use."""
+        used = (self.once, self.steady, self.tail)
+        return tuple(dict.fromkeys(map(self.sums.index, filter(any, used))))
+
+    def amounts(self, load: PassTimes) -> tuple[Any, ...]:
+        """Return the :attr:`sums` of the paces of a load."""
+        paces = self.paces(load)
+        return tuple(weighted(weights, paces) for weights in self.sums)
+
+    def added(self, amounts: Any) -> Any:
+        """Return what a stage adds once, given its amounts."""
+        return amounts[self.sums.index(self.once)]
+
+    def waited(self, amounts: Any, num_micro_batches: int) -> Any:
+        """Return what the others wait for a stage, given its amounts.
+
+        With amounts that a stage has at least it is a bound.
+        """
+        further = num_micro_batches - 1
+        wait = further * amounts[self.sums.index(self.steady)]
+        if any(self.tail):
+            wait = wait + amounts[self.sums.index(self.tail)]
+        return wait
 
     def kept(
         self,
@@ -168,11 +235,18 @@ class StageSchedule(Schedule):
         return InFlight((count,), (total,), count, total)
 
 
+def weighted(weights: Weights, values: Iterable[Any]) -> Any:
+    """Return the sum of some values, each as often as its weight says."""
+    total = None
+    for weight, value in zip(weights, values, strict=True):
+        if weight:
+            term = value if weight == 1 else weight * value
+            total = term if total is None else total + term
+    return 0 if total is None else total
+
+
 def critical_path(
-    schedule: Schedule,
-    forward: Sequence[int],
-    backward: Sequence[int],
-    num_micro_batches: int,
+    schedule: Schedule, chunks: Sequence[PassTimes], num_micro_batches: int
 ) -> int:
     """Return when the last pass ends if every pass starts once it can.
 
@@ -184,13 +258,13 @@ def critical_path(
     ----------
     schedule
         Says in which order every block runs its passes.
-    forward, backward
-        Time of the passes of every chunk, in quanta.
+    chunks
+        The passes of every chunk in pipeline order.
     num_micro_batches
         ``M``.
     """
-    last = len(forward) - 1
-    num_blocks = len(forward) // schedule.virtual_stages
+    last = len(chunks) - 1
+    num_blocks = len(chunks) // schedule.virtual_stages
     waiting = [
         schedule.passes(block, num_blocks, num_micro_batches)
         for block in range(num_blocks)
@@ -215,7 +289,8 @@ def critical_path(
                 if needed not in ended:
                     break
                 start = max(start, ended[needed])
-            time = backward[chunk] if is_backward else forward[chunk]
+            times = chunks[chunk]
+            time = times.backward if is_backward else times.forward
             ended[run] = free[block] = start + time
             following[block] = next(waiting[block], None)
             idle = 0

@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from nest.cost.schedules.base import Pass, StageSchedule
+from nest.cost.schedules.base import (
+    Pass,
+    PassTimes,
+    StageSchedule,
+    Weights,
+)
 
 
 class GPipe(StageSchedule):
@@ -20,10 +25,13 @@ class GPipe(StageSchedule):
     """
 
     name: ClassVar[str] = "gpipe"
+    once: ClassVar[Weights] = (1, 1)
+    steady: ClassVar[Weights] = (1, 1)
+    tail: ClassVar[Weights] = (0, 0)
 
-    def paces(self, forward: Any, backward: Any) -> tuple[Any, ...]:
-        """Return ``F_s`` and ``G_s``."""
-        return (forward, backward)
+    def paces(self, load: PassTimes) -> tuple[Any, ...]:
+        """Return ``F`` and ``G``."""
+        return (load.forward, load.backward)
 
     def inflight(self, stages_left: int, num_micro_batches: int) -> int:
         """Return ``M``."""

@@ -13,6 +13,7 @@ from typing import ClassVar
 from nest.cost.schedules.base import (
     InFlight,
     Pass,
+    PassTimes,
     Schedule,
     alternate,
     critical_path,
@@ -68,13 +69,10 @@ class Interleaved(Schedule):
         return alternate(chunks(False), chunks(True), warm_up)
 
     def pipeline_time(
-        self,
-        forward: Sequence[int],
-        backward: Sequence[int],
-        num_micro_batches: int,
+        self, chunks: Sequence[PassTimes], num_micro_batches: int
     ) -> int:
         """Return the critical path of all blocks' passes."""
-        return critical_path(self, forward, backward, num_micro_batches)
+        return critical_path(self, chunks, num_micro_batches)
 
     def kept(
         self,

@@ -10,7 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from nest.cost.schedules.base import Pass, StageSchedule, alternate
+from nest.cost.schedules.base import (
+    Pass,
+    PassTimes,
+    StageSchedule,
+    Weights,
+    alternate,
+)
 
 
 class OneFOneB(StageSchedule):
@@ -20,10 +26,13 @@ class OneFOneB(StageSchedule):
     """
 
     name: ClassVar[str] = "1f1b"
+    once: ClassVar[Weights] = (1,)
+    steady: ClassVar[Weights] = (1,)
+    tail: ClassVar[Weights] = (0,)
 
-    def paces(self, forward: Any, backward: Any) -> tuple[Any, ...]:
-        """Return the load ``τ_s``."""
-        return (forward + backward,)
+    def paces(self, load: PassTimes) -> tuple[Any, ...]:
+        """Return ``τ``."""
+        return (load.forward + load.backward,)
 
     def inflight(self, stages_left: int, num_micro_batches: int) -> int:
         """Return ``min(M, S-s+1)``."""
