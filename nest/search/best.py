@@ -16,6 +16,7 @@ from typing import ClassVar, cast
 import numpy as np
 
 from nest.cost.model import CostModel
+from nest.cost.schedules.base import weighted
 from nest.cost.score import score
 from nest.cost.space import batch_splits
 from nest.ir.plan import Plan, Stage
@@ -25,6 +26,7 @@ from nest.search.labels import LabelSearch
 from nest.search.options import (
     INFINITE,
     BatchTerms,
+    Below,
     Ints,
     LooseOptions,
     PairOptions,
@@ -60,31 +62,29 @@ ALONE = SolveOptions()
 
 @dataclass(eq=False)
 class OpenSplit:
-    """A split that is not settled, and lower bounds on ``T`` and ``Σ τ``."""
+    """A split that is not settled, and lower bounds.
+
+    On ``T``, and on what its stages add once.
+    """
 
     options: StageOptions
     bound: int
     least_total: int
 
-    def limit(self, upper: int) -> int:
-        """Return a load that no stage of a plan below ``upper`` reaches.
-
-        ``T >= (M-1) τ + max(τ, least Σ τ)``.
-        """
-        extra = self.options.extra_slots
-        limit = ceil_div(upper, extra + 1)
-        if extra:
-            limit = min(limit, ceil_div(upper - self.least_total, extra))
-        return limit
+    def limit(self, upper: Ints | int) -> Below:
+        """Return which stages plans below ``upper`` may have."""
+        return Below(upper, self.least_total)
 
 
 def work_bound(options: StageOptions) -> tuple[int, int]:
-    """Return lower bounds on ``T`` and on ``Σ τ`` from the layers alone.
+    """Return lower bounds from the layers alone.
 
-    With ``w`` the least ``n τ`` and ``t`` the least ``τ`` of a layer:
-    ``Σ_s n_s τ_s <= P max τ``, so ``max τ >= Σ w / P``; also ``max τ >= max
-    t`` and ``Σ τ >= max(Σ t, max τ)``. A layer takes ``m`` device-bytes at
-    least, so ``Σ m > P · capacity`` proves the split infeasible.
+    On ``T``, and on what stages add once. With ``w`` the least ``n τ`` and
+    ``t`` the least ``τ`` of a layer: ``Σ_s n_s τ_s <= P max τ``, so ``max τ
+    >= Σ w / P``; also ``max τ >= max t``. The same of what all wait for, and
+    ``Σ τ >= max(Σ t, Σ w / P)`` of what is added once. A layer takes ``m``
+    device-bytes at least, so ``Σ m > P · capacity`` proves the split
+    infeasible.
     """
     infeasible = int(INFINITE), int(INFINITE)
     free, devices = options.terms.free, options.split.devices
@@ -94,7 +94,9 @@ def work_bound(options: StageOptions) -> tuple[int, int]:
     if not usable.any(axis=0).all():
         return infeasible
     sizes = options.terms.devices[:, None]
-    load = free.forward + free.backward
+    schedule = options.schedule
+    paces = np.moveaxis(free.paces, -1, 0)
+    once, wait = options.costs([weighted(x, paces) for x in schedule.sums])
     space = free.static_bytes + free.kept_bytes
     counts = options.shapes.kind_counts[-1]
 
@@ -113,10 +115,12 @@ def work_bound(options: StageOptions) -> tuple[int, int]:
     capacity = options.model.problem.cluster.memory_bytes()
     if total(least(sizes * space)) > devices * capacity:
         return infeasible
-    times = least(load)
-    worst = max(ceil_div(total(least(sizes * load)), devices), *times)
-    least_total = max(total(times), worst)
-    return least_total + options.extra_slots * worst, least_total
+    least_total, worst = total(least(once)), max(least(wait))
+    least_total, worst = (
+        max(value, ceil_div(total(least(sizes * table)), devices))
+        for value, table in ((least_total, once), (worst, wait))
+    )
+    return least_total + worst, least_total
 
 
 def open_splits(
@@ -231,10 +235,9 @@ def guesses(items: Sequence[OpenSplit]) -> Iterator[int]:
     yield int(INFINITE)
 
 
-def promising(options: StageOptions, path: Path, known: int) -> bool:
+def promising(path: Path, known: int) -> bool:
     """Whether the plan of a path may well be faster than what is known."""
-    time = path.total + options.extra_slots * path.worst
-    return time < known - known // WORTH_PRICING
+    return path.total + path.wait < known - known // WORTH_PRICING
 
 
 class EnoughError(Exception):
@@ -410,7 +413,7 @@ class BestSearch:
     def _offer_path(self, options: StageOptions, path: Path) -> None:
         """Take the plan of a path if it may be better than the best."""
         key = (options.split, path.stages)
-        if promising(options, path, self.best) and key not in self._tried:
+        if promising(path, self.best) and key not in self._tried:
             self._tried.add(key)
             self._offer(make_plan(options, path.stages))
 
@@ -452,7 +455,7 @@ class BestSearch:
         upper = goal()
         placed = options.placed(
             merged(found.survivors(upper)),
-            np.array([item.limit(upper)]),
+            item.limit(upper),
             self._check_time,
         )
         places = Places(options, placed, Target.below(upper), self.deadline)

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.cost.model import CostModel
-from nest.cost.schedules import schedule_of
+from nest.cost.schedules import Times, schedule_of
 from nest.cost.space import BatchSplit
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.search.closed_sets import chain_sets
@@ -313,12 +313,12 @@ class Chunks:
         The rest are taken to last as long as the last of them.
         """
         schedule = schedule_of("1f1b", self.shape.virtual)
-        forward = prices.forward[way].tolist()
-        backward = prices.backward[way].tolist()
+        forward, backward = prices.forward[way], prices.backward[way]
+        chunks = list(map(Times, forward.tolist(), backward.tolist()))
 
         def path(groups: int) -> int:
             count = groups * self.shape.blocks
-            return schedule.pipeline_time(forward, backward, count)
+            return schedule.pipeline_time(chunks, count)
 
         groups = self.uniform.case.num_micro_batches // self.shape.blocks
         time = path(min(groups, MAX_GROUPS))

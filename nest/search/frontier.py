@@ -195,7 +195,7 @@ class _Split:
         """What its stages may be within the capacity, without a place."""
         options = self.item.options
         capacity = options.model.problem.cluster.memory_bytes()
-        return options.loose(int(INFINITE), capacity)
+        return options.loose(self.item.limit(int(INFINITE)), capacity)
 
 
 @dataclass(eq=False)
@@ -340,11 +340,12 @@ class FrontierSearch:
             if low >= high:
                 continue
             options = split.item.options
+            limit = split.item.limit(int(INFINITE))
             # Few splits get below what is known: first try that.
             cap = high
             while low < high:
                 self._check_time()
-                paths = Paths(options, split.found, int(INFINITE), cap)
+                paths = Paths(options, split.found, limit, cap)
                 path = paths.smallest()
                 if path is None:
                     low = cap
@@ -406,7 +407,7 @@ class FrontierSearch:
         def offer(options: StageOptions, path: Path) -> None:
             known = self.staircase.least_time(path.memory_bytes)
             key = (options.split, path.stages)
-            if promising(options, path, known) and key not in self._tried:
+            if promising(path, known) and key not in self._tried:
                 self._tried.add(key)
                 self._add(options, path.stages)
 
@@ -463,11 +464,8 @@ class FrontierSearch:
         """Search some levels, which are left with few options."""
         options = split.item.options
         floors = np.array([gap.above_bytes for gap, _ in batch])
-        limits = np.array(
-            [
-                split.item.limit(self.staircase.least_time(floor))
-                for floor in floors.tolist()
-            ]
+        uppers = np.array(
+            [self.staircase.least_time(floor) for floor in floors.tolist()]
         )
         parts = [
             replace(part, level=np.full(len(part), level, dtype=np.int64))
@@ -476,7 +474,9 @@ class FrontierSearch:
         ]
         places = Places(
             options,
-            options.placed(merged(parts), limits, self._check_time),
+            options.placed(
+                merged(parts), split.item.limit(uppers), self._check_time
+            ),
             Target(floors, *self.staircase.arrays()),
             self.deadline,
         )
