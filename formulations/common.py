@@ -9,13 +9,16 @@ in flight are a constant. Symbols and equations: ``formulations/README.md``.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import starmap
 from typing import ClassVar, NamedTuple
 
 from formulations.graph import GraphFacts
 from nest.cost.model import CostModel
-from nest.cost.schedules import SCHEDULES
+from nest.cost.schedules import SCHEDULES, PassTimes, Times
+from nest.cost.schedules.base import Weights, weighted
 from nest.cost.space import BatchSplit, batch_splits, stage_counts, strategies
 from nest.ir.plan import Strategy
 from nest.ir.problem import Problem
@@ -61,7 +64,7 @@ class Choice(NamedTuple):
 
     @property
     def load(self) -> int:
-        """The least that the layer adds to ``τ``."""
+        """The most that the layer adds to a load, whatever it means."""
         return sum(self.loads) + self.recomputed
 
     @property
@@ -225,15 +228,34 @@ class Minima:
         The layers of each kind.
     profiles
         What any slot may have.
+    once, rounds
+        How often each pace of every slot, and the largest, counts.
     """
 
     def __init__(
-        self, members: tuple[tuple[int, ...], ...], profiles: list[Profile]
+        self,
+        members: tuple[tuple[int, ...], ...],
+        profiles: list[Profile],
+        once: Weights,
+        rounds: Weights,
     ) -> None:
-        self._members = members
+        self._members, self._rounds = members, rounds
         self._by_kind = [
             [(c, p.devices) for p in profiles for c in p.choices[kind]]
             for kind in range(len(members))
+        ]
+        #: Per choice of a kind: what it adds once, what waits for it, and
+        #: its devices.
+        self._costs = [
+            [
+                (
+                    weighted(once, choice.loads) + choice.recomputed,
+                    weighted(rounds, choice.loads) + choice.recomputed,
+                    devices,
+                )
+                for choice, devices in entries
+            ]
+            for entries in self._by_kind
         ]
 
     @property
@@ -241,23 +263,19 @@ class Minima:
         """Whether every layer can be somewhere."""
         return all(self._by_kind)
 
-    @cached_property
-    def load(self) -> int:
-        """``Σ_l min τ``."""
-        return self.total(1, 0)
-
-    def total(self, weight_load: int, weight_work: int) -> int:
-        """Return ``Σ_l min τ (a + b n)``."""
+    def total(self, cost: Callable[[int, int, int], int]) -> int:
+        """Return ``Σ_l min cost(once, wait, devices)``."""
         return sum(
-            len(members)
-            * min(
-                choice.load * (weight_load + devices * weight_work)
-                for choice, devices in entries
-            )
+            len(members) * min(starmap(cost, entries))
             for members, entries in zip(
-                self._members, self._by_kind, strict=True
+                self._members, self._costs, strict=True
             )
         )
+
+    @cached_property
+    def once(self) -> int:
+        """What layers add once, together."""
+        return self.total(lambda once, wait, devices: once)
 
     @cached_property
     def syncs(self) -> list[int]:
@@ -265,15 +283,15 @@ class Minima:
         return [min(c.sync for c, _ in found) for found in self._by_kind]
 
     @cached_property
-    def slowest(self) -> int:
-        """``Σ_p t_max[p]`` is at least this, for the slowest layers alone."""
-        together = max(min(c.load for c, _ in e) for e in self._by_kind)
-        paces = range(len(self._by_kind[0][0][0].loads))
-        apart = (
+    def wait(self) -> int:
+        """All wait so long for the slowest layers alone."""
+        together: int = max(min(w for _, w, _ in e) for e in self._costs)
+        apart = [
             max(min(c.loads[p] for c, _ in e) for e in self._by_kind)
-            for p in paces
-        )
-        return max(together, sum(apart))
+            for p in range(len(self._rounds))
+        ]
+        wait: int = weighted(self._rounds, apart)
+        return max(together, wait)
 
 
 class Instance:
@@ -308,19 +326,31 @@ class Instance:
 
     # Schedules
 
-    def paces(self, forward: int, backward: int) -> tuple[int, ...]:
+    def paces(self, load: PassTimes) -> tuple[int, ...]:
         """Return what of a load counts for each pace of the schedule."""
-        return self.schedule.paces(forward, backward)
+        return self.schedule.paces(load)
+
+    @property
+    def once(self) -> Weights:
+        """How often each pace of every slot counts."""
+        return self.schedule.once
+
+    def rounds(self, split: BatchSplit, num_stages: int) -> Weights:
+        """Return how often the largest of each pace counts."""
+        return self.schedule.rounds(split.num_micro_batches)
 
     @cached_property
     def num_paces(self) -> int:
         """Number of paces."""
-        return len(self.paces(0, 0))
+        return len(self.paces(Times(0, 0)))
 
     @cached_property
-    def pace_of(self) -> tuple[int, ...]:
-        """The pace for which what happens on a side of a slot counts."""
-        return self.paces(1, 0).index(1), self.paces(0, 1).index(1)
+    def counted(self) -> tuple[list[tuple[int, int]], ...]:
+        """Paces for which what happens on a side counts, and how often."""
+        return tuple(
+            [(p, factor) for p, factor in enumerate(factors) if factor]
+            for factors in map(self.paces, (Times(1, 0), Times(0, 1)))
+        )
 
     def inflight(self, split: BatchSplit, number: int) -> int:
         """Return the micro-batches in flight in a slot."""
@@ -374,34 +404,38 @@ class Instance:
             for place in self._slot_places(split, 1, group)
             if place.profile.devices <= largest
         }
-        least = Minima(self.graph.members, list(profiles))
+        rounds = self.rounds(split, num_stages)
+        least = Minima(self.graph.members, list(profiles), self.once, rounds)
         if not least.complete:
             return None
         self.deadline.check()
-        rest = split.num_micro_batches - 1
-        receives = self._least_receives(split, num_stages, group)
-        mean = (num_stages + rest) * (least.load + receives)
-        work = least.total(split.devices, rest)
+        received = self._least_receives(split, num_stages, group)
+        paces = self.paces(Times(received, received))
+        once: int = weighted(self.once, paces)
+        wait: int = weighted(rounds, paces)
+        stages, devices = num_stages, split.devices
+        mean = least.total(lambda once, wait, _: stages * once + wait)
+        work = least.total(lambda once, wait, n: devices * once + n * wait)
         return max(least.syncs) + max(
-            least.load + receives + rest * least.slowest,
-            ceil_div(mean, num_stages),
-            ceil_div(work, split.devices) + receives,
+            least.once + once + least.wait,
+            ceil_div(mean + stages * once + wait, stages),
+            ceil_div(work, devices) + once,
         )
 
     def _least_receives(
         self, split: BatchSplit, num_stages: int, group: list[Strategy]
     ) -> int:
-        """Return a lower bound on all receives of a plan together.
+        """Return a lower bound on the receives of a plan in one direction.
 
         In a connected graph at least one message with the smallest tensor
-        crosses every boundary, once forward and once backward.
+        crosses every boundary.
         """
         if num_stages == 1 or not self.graph.connected:
             return 0
         shards = max(map(self.model.shards, group))
         size = self.graph.sizes[0]
         transfers = self.model.transfers
-        return (2 * (num_stages - 1)) * min(
+        return (num_stages - 1) * min(
             transfers.message(link)
             + transfers.tensor(link, size, split.micro_batch, shards)
             for link in self.model.network.links
@@ -647,7 +681,7 @@ class Instance:
             return None
         kept_bytes = self.inflight(split, number) * terms.kept_bytes
         return Choice(
-            loads=self.paces(terms.forward, terms.backward),
+            loads=self.paces(terms),
             recomputed=0,
             sync=terms.sync,
             resident_bytes=terms.static_bytes + kept_bytes,

@@ -20,6 +20,8 @@ from formulations.common import (
 )
 from nest.audits.nest_artifact.rules import artifact_rules
 from nest.cost.model import CostModel
+from nest.cost.schedules import PassTimes
+from nest.cost.schedules.base import Weights
 from nest.cost.space import BatchSplit
 from nest.ir.plan import Strategy
 from nest.ir.problem import Problem
@@ -40,9 +42,18 @@ class ArtifactInstance(Instance):
         self.rules = artifact_rules(model)
         self.passing = ()
 
-    def paces(self, forward: int, backward: int) -> tuple[int, ...]:
+    def paces(self, load: PassTimes) -> tuple[int, ...]:
         """Return the load, whatever the schedule."""
-        return (forward + backward,)
+        return (load.forward + load.backward,)
+
+    @property
+    def once(self) -> Weights:
+        """Only the largest load counts (15')."""
+        return (0,)
+
+    def rounds(self, split: BatchSplit, num_stages: int) -> Weights:
+        """Return ``M + S - 1`` (15')."""
+        return (split.num_micro_batches + num_stages - 1,)
 
     def inflight(self, split: BatchSplit, number: int) -> int:
         """Return the micro-batches in flight in a slot."""
@@ -62,15 +73,16 @@ class ArtifactInstance(Instance):
             for number in range(1, num_stages + 1)
         ]
         profiles = [of_slot.profile for of_slot in found if of_slot]
-        least = Minima(self.graph.members, profiles)
+        least = Minima(self.graph.members, profiles, (1,), (1,))
         if not least.complete:
             return None
+        work = least.total(lambda load, _, devices: devices * load)
         slowest = max(
-            least.slowest,
-            ceil_div(least.load, num_stages),
-            ceil_div(least.total(0, 1), split.devices),
+            least.wait,
+            ceil_div(least.once, num_stages),
+            ceil_div(work, split.devices),
         )
-        slots = split.num_micro_batches + num_stages - 1
+        (slots,) = self.rounds(split, num_stages)
         return slots * slowest + min(least.syncs)
 
     def _fitting(self, sub_problem: SubProblem, number: int) -> list[Place]:

@@ -16,7 +16,6 @@ from typing import ClassVar
 from formulations.common import Instance, Start, SubProblem, Task
 from formulations.nest_artifact import ArtifactInstance
 from nest.cost.model import CostModel
-from nest.cost.schedules import SCHEDULES
 from nest.cost.score import score
 from nest.errors import InvalidPlanError, SolverError
 from nest.ir.plan import Plan, Stage, Strategy
@@ -93,13 +92,6 @@ class Formulation(ABC):
             return (
                 f"preset {name!r}: its rules are not formulated here; use "
                 f"solver dp, or brute for small problems"
-            )
-        schedule = SCHEDULES[problem.job.schedule]
-        if {sum(schedule.paces(1, 0)), sum(schedule.paces(0, 1))} != {1}:
-            return (
-                f"schedule {schedule.name!r}: paces that add up to more or "
-                f"less than the load are not formulated here; use solver dp, "
-                f"or brute for small problems"
             )
         return None
 

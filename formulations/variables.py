@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from formulations.common import FORWARD, SIDES, Choice, Task
+from nest.cost.schedules.base import Weights
 
 #: Of the engine.
 Variable = Any
@@ -90,6 +91,12 @@ class Model(ABC):
     def layers(self) -> range:
         """Positions of the layers."""
         return range(self.instance.graph.num_layers)
+
+    @property
+    def rounds(self) -> Weights:
+        """How often the largest of each pace counts."""
+        split, stages = self.sub_problem.split, self.sub_problem.num_stages
+        return self.instance.rounds(split, stages)
 
     @property
     def paces(self) -> range:

@@ -297,16 +297,17 @@ def change(model: Model) -> None:
 def load(model: Model) -> None:
     """``τ_{s,p}``: the layers' time, the receives and the changes (9).
 
-    What happens forward counts for the first pace of the schedule, backward
-    for the last. Where recomputation hides the receive of the gradients, the
-    larger of the two counts (9').
+    What happens on a side counts for some paces of the schedule. Where
+    recomputation hides the receive of the gradients, the larger of the two
+    counts (9').
     """
     totals: dict[tuple[int, ...], LinearExpr | int] = dict.fromkeys(
         model.load, 0
     )
-    pace_of = model.instance.pace_of
+    counted = model.instance.counted
     for (e, s, g, j, d), moved in model.moved.items():
-        totals[s, pace_of[d]] += model.move(e, s, g, j) * moved
+        for p, factor in counted[d]:
+            totals[s, p] += factor * model.move(e, s, g, j) * moved
     for s in model.slots:
         model.instance.deadline.check()
         recomputed: LinearExpr | int = 0
@@ -320,8 +321,10 @@ def load(model: Model) -> None:
                 model.hidden[s], [recomputed, backward]
             )
             backward = model.hidden[s]
-        totals[s, pace_of[FORWARD]] += model.receive.get((s, FORWARD), 0)
-        totals[s, pace_of[BACKWARD]] += backward
+        forward = model.receive.get((s, FORWARD), 0)
+        for received, side in zip((forward, backward), counted, strict=True):
+            for p, factor in side:
+                totals[s, p] += factor * received
     for (s, p), total in totals.items():
         model.engine.add(model.load[s, p] == total).with_name(f"load[{s},{p}]")
 

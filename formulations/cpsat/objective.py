@@ -13,16 +13,13 @@ def set_objective(model: Model) -> None:
 
 
 def step_time(model: Model) -> None:
-    """``T = Σ τ + (M-1) Σ_p t_max[p] + Y`` (15), or (15')."""
-    rest = model.sub_problem.split.num_micro_batches - 1
-    slowest = sum(model.slowest.values())
-    if model.instance.artifact:
-        pipeline = (rest + model.sub_problem.num_stages) * slowest
-    else:
-        pipeline = sum(model.load.values()) + rest * slowest
-    model.engine.add(model.step == pipeline + model.sync).with_name(
-        "step_time"
-    )
+    """``T = Σ o_p τ + Σ_p r_p t_max[p] + Y`` (15), or (15')."""
+    total = model.sync
+    for (_, p), tau in model.load.items():
+        total += model.instance.once[p] * tau
+    for p, slowest in model.slowest.items():
+        total += model.rounds[p] * slowest
+    model.engine.add(model.step == total).with_name("step_time")
 
 
 def cutoff(model: Model) -> None:

@@ -77,7 +77,6 @@ def create(task: Task) -> Model:
 
 def _largest(model: Model) -> dict[str, int]:
     """Return upper bounds on the times, by kind."""
-    num_micro_batches = model.sub_problem.split.num_micro_batches
     profiles = [p for slot in model.slots.values() for p in slot.profiles]
     graph = model.instance.graph
     # What the longest linear expressions add up to, whatever it means, is
@@ -113,9 +112,8 @@ def _largest(model: Model) -> dict[str, int]:
     )
     most_load += 2 * most_receive
     num_stages = model.sub_problem.num_stages
-    most_step = (
-        num_stages + len(model.paces) * num_micro_batches
-    ) * most_load + most_sync
+    slots = num_stages * max(model.instance.once) + sum(model.rounds)
+    most_step = slots * most_load + most_sync
     peak = max(peak, most_load * model.sub_problem.split.devices, most_step)
     if peak > MAX_TOTAL:
         raise InvalidProblemError(
@@ -125,7 +123,7 @@ def _largest(model: Model) -> dict[str, int]:
         )
     if model.cutoff is not None:
         most_step = min(most_step, model.cutoff)
-        most_load = min(most_load, most_step // num_micro_batches)
+        most_load = min(most_load, most_step // max(1, min(model.rounds)))
         most_receive = min(most_receive, most_load)
         most_sync = min(most_sync, most_step)
     return {

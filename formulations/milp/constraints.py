@@ -397,23 +397,25 @@ def change(model: Model) -> None:
 def load(model: Model) -> None:
     """``τ_{s,p}``: the layers' time, the receives and the changes (9).
 
-    What happens forward counts for the first pace of the schedule, backward
-    for the last. Where recomputation hides the receive of the gradients, the
-    larger of the two counts: ``hidden`` is at least either (9').
+    What happens on a side counts for some paces of the schedule. Where
+    recomputation hides the receive of the gradients, the larger of the two
+    counts: ``hidden`` is at least either (9').
     """
-    pace_of = model.instance.pace_of
+    counted = model.instance.counted
     totals: dict[tuple[int, ...], Terms] = {
         index: [(tau, -1)] for index, tau in model.load.items()
     }
     for (e, s, g, j, d), moved in model.moved.items():
         quanta = model.scaled(model.move(e, s, g, j))
-        totals[s, pace_of[d]].append((moved, quanta))
+        for p, factor in counted[d]:
+            totals[s, p].append((moved, factor * quanta))
     for (s, d), received in model.receive.items():
         if d == BACKWARD and s in model.hidden:
             terms: Terms = [(model.hidden[s], 1), (received, -1)]
             model.add(f"load_{s}_receive", terms, MORE)
         else:
-            totals[s, pace_of[d]].append((received, 1))
+            for p, factor in counted[d]:
+                totals[s, p].append((received, factor))
     for s in model.slots:
         recomputed: Terms = []
         for kind, g, h, choice in model.counts(s):
@@ -424,7 +426,8 @@ def load(model: Model) -> None:
         if s in model.hidden:
             terms = [(model.hidden[s], 1), *recomputed]
             model.add(f"load_{s}_recomputed", terms, MORE)
-            totals[s, pace_of[BACKWARD]].append((model.hidden[s], 1))
+            for p, factor in counted[BACKWARD]:
+                totals[s, p].append((model.hidden[s], factor))
     for (s, p), total in totals.items():
         model.add(f"load_{s}_{p}", total, EQUAL)
 

@@ -14,14 +14,12 @@ def set_objective(model: Model) -> None:
 
 
 def step_time(model: Model) -> None:
-    """``T = Σ τ + (M-1) Σ_p t_max[p] + Y`` (15), or (15')."""
-    slots = model.sub_problem.split.num_micro_batches - 1
+    """``T = Σ o_p τ + Σ_p r_p t_max[p] + Y`` (15), or (15')."""
     terms: Terms = [(model.step, -1), (model.sync, 1)]
-    if model.instance.artifact:
-        slots += model.sub_problem.num_stages
-    else:
-        terms += [(tau, 1) for tau in model.load.values()]
-    terms += [(slowest, slots) for slowest in model.slowest.values()]
+    for (_, p), tau in model.load.items():
+        terms.append((tau, model.instance.once[p]))
+    for p, slowest in model.slowest.items():
+        terms.append((slowest, model.rounds[p]))
     model.add("step_time", terms, EQUAL)
 
 

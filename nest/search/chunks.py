@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.cost.model import CostModel
-from nest.cost.schedules import Times, schedule_of
+from nest.cost.schedules import PassTimes, Times, schedule_of
 from nest.cost.space import BatchSplit
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.search.closed_sets import chain_sets
@@ -124,7 +124,7 @@ class Uniform:
     def table(self, blocks: Sequence[Block | None]) -> Table:
         """Return the terms of every kind, a row per block."""
         rows = [self.terms.terms(self.strategy, block) for block in blocks]
-        return Table.of(rows, self.terms.most_bytes)
+        return Table.of(rows, _both_passes, self.terms.most_bytes)
 
     def route(self, receiver: int, sender: int) -> Route:
         """Return how a block receives from another one."""
@@ -227,6 +227,10 @@ class Prices(NamedTuple):
         return tuple(column[way] for column in self.merits()[::-1])
 
 
+def _both_passes(layer: PassTimes) -> tuple[int, int]:
+    return layer.forward, layer.backward
+
+
 class Chunks:
     """What chunks of a uniform choice and shape cost, wherever they are cut.
 
@@ -244,7 +248,7 @@ class Chunks:
             total: Ints = np.cumsum(values[:, kinds], axis=1)
             return np.pad(total, ((0, 0), (1, 0)))
 
-        self.forward, self.backward = sums(table.forward), sums(table.backward)
+        self.forward, self.backward = map(sums, np.moveaxis(table.paces, 2, 0))
         self._sync = sums(table.sync)
         self._static_bytes = sums(table.static_bytes)[0]
         self._kept_bytes = sums(table.kept_bytes)[0]

@@ -185,7 +185,7 @@ def _times(
 ) -> tuple[Ints, Ints]:
     """Return the least load and sync of every layer over some blocks."""
     terms, kinds = uniform.table(blocks), uniform.kinds
-    load = terms.forward + terms.backward
+    load = terms.paces.sum(axis=2)
     return load.min(axis=0)[kinds], terms.sync.min(axis=0)[kinds]
 
 

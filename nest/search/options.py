@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.cost.model import Block, CostModel, LayerTerms
-from nest.cost.schedules import SCHEDULES, StageSchedule, Times
+from nest.cost.schedules import SCHEDULES, PassTimes, Times
 from nest.cost.schedules.base import weighted
 from nest.cost.space import BatchSplit, max_stages, stage_counts, strategies
 from nest.ir.plan import Strategy
@@ -136,8 +136,8 @@ class StageShapes:
 class Table:
     """Terms of strategies and kinds, arrays of shape (strategies, kinds).
 
-    Quanta and bytes; ``missing`` where a kind has no cost. The paces of the
-    schedule are along a third axis.
+    Quanta and bytes; ``missing`` where a kind has no cost. Paces are along a
+    third axis.
     """
 
     paces: Ints
@@ -150,7 +150,7 @@ class Table:
     @staticmethod
     def of(
         rows: list[list[LayerTerms | None]],
-        schedule: StageSchedule,
+        paces: Callable[[PassTimes], tuple[int, ...]],
         most_bytes: int,
     ) -> Table:
         """Return the table of some terms.
@@ -166,13 +166,12 @@ class Table:
             ]
             return np.array(values, dtype=np.int64)
 
-        nothing = (0,) * schedule.num_paces
-        paces = [
-            [nothing if term is None else schedule.paces(term) for term in row]
-            for row in rows
-        ]
+        nothing = Times(0, 0)
         return Table(
-            np.array(paces, dtype=np.int64),
+            np.array(
+                [[paces(term or nothing) for term in row] for row in rows],
+                dtype=np.int64,
+            ),
             table(lambda t: t.sync),
             table(lambda t: min(t.static_bytes, most_bytes)),
             table(lambda t: min(t.kept_bytes, most_bytes)),
@@ -222,7 +221,7 @@ class BatchTerms:
 
     def table(self, rows: list[list[LayerTerms | None]]) -> Table:
         """Return the table of some terms."""
-        return Table.of(rows, self.schedule, self.most_bytes)
+        return Table.of(rows, self.schedule.paces, self.most_bytes)
 
     def terms(
         self, strategy: Strategy, block: Block | None
