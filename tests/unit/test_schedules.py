@@ -1,9 +1,12 @@
 """Schedules: lists of passes, and the times and counts that follow."""
 
+from operator import add
+
 import pytest
 
 from nest.cost.schedules import SCHEDULES, Pass, Times, schedule_of
 from nest.cost.schedules.base import critical_path, peak
+from nest.cost.schedules.one_f_one_b import OneFOneB
 
 SHAPES = [(blocks, micro) for blocks in range(1, 5) for micro in range(1, 7)]
 
@@ -15,6 +18,27 @@ def interleaved_shapes():
         for virtual in (2, 3)
         for groups in (1, 2, 3)
     ]
+
+
+class Split(OneFOneB):
+    """1F1B whose backward passes are split: inputs, then at once weights.
+
+    ``T = Σ (τ - W) + (M-1) max τ + max W``, what equal stages take.
+    """
+
+    name = "split"
+    once, steady, tail = (1, -1), (1, 0), (0, 1)
+
+    def paces(self, load):
+        return (load.forward + load.backward, load.weight_backward)
+
+    def passes(self, block, num_blocks, num_micro_batches):
+        for run in super().passes(block, num_blocks, num_micro_batches):
+            if run.backward:
+                yield run._replace(gradients="inputs")
+                yield run._replace(gradients="weights")
+            else:
+                yield run
 
 
 def passes_of(forward, backward):
@@ -155,3 +179,49 @@ def test_interleaved_blocks_divide_the_micro_batches():
         "virtual_stages: expected a number of blocks that divides the "
         "micro-batches (6) of an interleaved plan, got 4"
     )
+
+
+def test_gradients_of_weights_hold_up_no_other_stage():
+    """S = 2, M = 2; F = 2, 1, G = 5, 6, of which 3, 2 for the weights.
+
+    Stage 2 runs F 2-3, inputs 3-7 and weights 7-9, then F 9-10, inputs
+    10-14, weights 14-16. Stage 1 runs F 0-2 and 2-4, inputs 7-9 and weights
+    9-12, then inputs 14-16 and weights 16-19.
+    """
+    stages = [Times(2, 5, 3), Times(1, 6, 2)]
+    assert critical_path(Split(), stages, 2) == 19
+    # Passed back whole: 1F1B's 9 and 16 on stage 2, then 5 on stage 1.
+    assert critical_path(SCHEDULES["1f1b"], stages, 2) == 21
+
+
+@pytest.mark.parametrize(("blocks", "micro"), SHAPES)
+def test_split_passes_of_equal_stages_take_the_closed_form(blocks, micro):
+    schedule, stages = Split(), [Times(2, 7, 3)] * blocks
+    exact = critical_path(schedule, stages, micro)
+    assert schedule.pipeline_time(stages, micro) == exact
+
+
+def test_a_pass_is_in_flight_until_its_weights_have_gradients():
+    """S = 1: the next forward pass begins after them, or before."""
+    schedule = Split()
+    assert peak(schedule, [5], 0, 1, 3) == ((1,), (5,), 1, 5)
+
+    class Late(Split):
+        def passes(self, block, num_blocks, num_micro_batches):
+            passes = list(super().passes(block, num_blocks, num_micro_batches))
+            return sorted(passes, key=lambda p: p.gradients == "weights")
+
+    assert peak(Late(), [5], 0, 1, 3) == ((3,), (15,), 3, 15)
+
+
+@pytest.mark.parametrize("schedule", [*SCHEDULES.values(), Split()])
+def test_paces_add_up_and_their_sums_follow(schedule):
+    """``once`` and ``rounds`` say as much as the closed form."""
+    one, other, both = Times(3, 8, 4), Times(2, 5, 1), Times(5, 13, 5)
+    assert schedule.paces(both) == tuple(
+        map(add, schedule.paces(one), schedule.paces(other))
+    )
+    amounts = schedule.amounts(one)
+    assert amounts[: schedule.num_paces] == schedule.paces(one)
+    step = schedule.pipeline_time([one], 7)
+    assert step == schedule.added(amounts) + schedule.waited(amounts, 7)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 #: One integer per pace.
 Weights = tuple[int, ...]
@@ -22,11 +22,15 @@ class Pass(NamedTuple):
         From 0.
     backward
         Whether it is the backward pass.
+    gradients
+        Which gradients it computes, if it is: a schedule may compute those
+        of the weights later, which no other chunk waits for.
     """
 
     chunk: int
     micro_batch: int
     backward: bool
+    gradients: Literal["all", "inputs", "weights"] = "all"
 
 
 class PassTimes(Protocol):
@@ -252,7 +256,8 @@ def critical_path(
 
     A pass waits for the one before it on its block and for the same
     micro-batch: forward for the chunk before, backward for the chunk
-    behind, the last chunk's for its own forward pass.
+    behind, the last chunk's for its own forward pass. Gradients of weights
+    come after those of inputs on the same block.
 
     Parameters
     ----------
@@ -271,31 +276,41 @@ def critical_path(
     ]
     following = [next(passes, None) for passes in waiting]
     free = [0] * num_blocks
-    ended: dict[Pass, int] = {}
+    ended: dict[tuple[int, int, bool], int] = {}
     block, idle = 0, 0
     while idle < num_blocks:
         idle += 1
         while (run := following[block]) is not None:
-            chunk, micro_batch, is_backward = run
-            start = free[block]
-            if chunk != (last if is_backward else 0):
+            chunk, micro_batch, is_backward, gradients = run
+            start, needed = free[block], None
+            if gradients == "weights":
+                needed = (chunk, micro_batch, True)
+            elif chunk != (last if is_backward else 0):
                 step = 1 if is_backward else -1
-                needed = Pass(chunk + step, micro_batch, is_backward)
+                needed = (chunk + step, micro_batch, is_backward)
             elif is_backward:
-                needed = Pass(chunk, micro_batch, False)
-            else:
-                needed = None
+                needed = (chunk, micro_batch, False)
             if needed is not None:
                 if needed not in ended:
                     break
                 start = max(start, ended[needed])
-            times = chunks[chunk]
-            time = times.backward if is_backward else times.forward
-            ended[run] = free[block] = start + time
+            free[block] = start + _time(chunks[chunk], run)
+            if gradients != "weights":
+                ended[chunk, micro_batch, is_backward] = free[block]
             following[block] = next(waiting[block], None)
             idle = 0
         block = (block + 1) % num_blocks
     return max(free)
+
+
+def _time(chunk: PassTimes, run: Pass) -> int:
+    """Return how long a pass of a chunk takes."""
+    time: int = chunk.backward if run.backward else chunk.forward
+    if run.gradients == "weights":
+        time = chunk.weight_backward
+    elif run.gradients == "inputs":
+        time -= chunk.weight_backward
+    return time
 
 
 def peak(
@@ -308,7 +323,8 @@ def peak(
     """Return the most that a block keeps, pass by pass.
 
     A pass is in flight from the start of its forward pass to the end of its
-    backward pass. Parameters as of :meth:`Schedule.kept`.
+    backward pass, gradients of weights included. Parameters as of
+    :meth:`Schedule.kept`.
     """
     count = [0] * len(kept_bytes)
     most = [0] * len(kept_bytes)
@@ -316,7 +332,7 @@ def peak(
     for run in schedule.passes(block, num_blocks, num_micro_batches):
         chunk = run.chunk // num_blocks
         if run.backward:
-            count[chunk] -= 1
+            count[chunk] -= run.gradients != "inputs"
             continue
         count[chunk] += 1
         most[chunk] = max(most[chunk], count[chunk])
