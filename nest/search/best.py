@@ -336,8 +336,14 @@ class BestSearch:
             raise OutOfTimeError
 
     def _offer(self, plan: Plan) -> int:
-        """Take a plan if it is better than the best; return its time."""
-        step_quanta = score(self.model.problem, plan, self.model).step_quanta
+        """Take a plan if it is better than the best; return its time.
+
+        Where devices differ a path may not fit the places it gets.
+        """
+        found = score(self.model.problem, plan, self.model)
+        step_quanta = found.step_quanta
+        if not found.feasible:
+            return int(INFINITE)
         if self._improve(step_quanta, plan):
             self._tell((step_quanta, plan))
         return step_quanta
