@@ -507,7 +507,11 @@ class LayerPrices:
         Gradients are read, weights and state are read and written, at HBM
         bandwidth; from ZeRO 1 on each rank updates its shard.
         """
-        hbm = self.problem.cluster.hbm_bytes_per_s(_ranges(block))
+        cluster = self.problem.cluster
+        hbm = cluster.hbm_bytes_per_s(_ranges(block))
+        if block is None:
+            # That of the fastest device: no block has a smaller one.
+            hbm = max(x.hbm_bytes_per_s or math.inf for x in cluster.types)
         if hbm is None:
             return 0.0
         traffic = (

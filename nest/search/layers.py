@@ -287,7 +287,7 @@ class LayerStages(StageOptions):
     ) -> tuple[PlacedOptions, Ints]:
         """Bound relaxed options at one place; return those kept, and which."""
         sets, shapes, size = self.shapes.sets, self.shapes, block.devices
-        options = self._options(size, self.model.network.alike(block))
+        options = self._options(size, self.model.alike(block))
         capacity = self.model.capacity_bytes(block)
         group = (-1 - found.strategy) % len(self._groups)
         shape = shapes.of_pair[found.pair]
@@ -485,7 +485,7 @@ class LayerStages(StageOptions):
         route = self.model.network.inside(block)
         return StageLayers(
             kinds=layers.kinds,
-            options=self._options(size, self.model.network.alike(block)),
+            options=self._options(size, self.model.alike(block)),
             changes=[
                 (consumer, producer, *self._change(route, size, size_bytes))
                 for consumer, producer, size_bytes in layers.edges
