@@ -93,3 +93,24 @@ def test_an_unknown_option_is_refused():
         r"got 'speed'; correct the name",
     ):
         DpSolver().solve(wide(2), SolveOptions(extra={"speed": "1"}))
+
+
+def test_a_longer_load_may_hold_up_less_under_gpipe():
+    """``b`` takes 10 + 30 ns under tensor, 31 + 10 under context parallelism.
+
+    ``a`` takes 31 + 10 in front of it. Ten micro-batches: 81 + 9 (31 + 30) =
+    630 ns with the shorter load of ``b``, 82 + 9 (31 + 10) = 451 with the
+    longer one, 810 with both layers on one stage.
+    """
+    problem = make_problem(
+        {
+            "a": make_cost(31, 10, tp=2),
+            "b": (make_cost(10, 30, tp=2), make_cost(31, 10, cp=2)),
+        },
+        edges=(("a", "b", 0),),
+        schedule="gpipe",
+        global_batch=10,
+        replicas=(1,),
+    )
+    found = DpSolver().solve(problem, SolveOptions())
+    assert found.claimed_quanta == 451
