@@ -144,6 +144,8 @@ class LayerStages(StageOptions):
 
         Without a block their loads are the least over all places.
         """
+        if block is not None:
+            block = self.model.alike(block)
         key = size, block
         if key not in self._known:
             self._known[key] = [
@@ -287,7 +289,7 @@ class LayerStages(StageOptions):
     ) -> tuple[PlacedOptions, Ints]:
         """Bound relaxed options at one place; return those kept, and which."""
         sets, shapes, size = self.shapes.sets, self.shapes, block.devices
-        options = self._options(size, self.model.alike(block))
+        options = self._options(size, block)
         capacity = self.model.capacity_bytes(block)
         group = (-1 - found.strategy) % len(self._groups)
         shape = shapes.of_pair[found.pair]
@@ -485,7 +487,7 @@ class LayerStages(StageOptions):
         route = self.model.network.inside(block)
         return StageLayers(
             kinds=layers.kinds,
-            options=self._options(size, self.model.alike(block)),
+            options=self._options(size, block),
             changes=[
                 (consumer, producer, *self._change(route, size, size_bytes))
                 for consumer, producer, size_bytes in layers.edges

@@ -133,6 +133,28 @@ def test_a_path_that_fits_the_larger_devices_is_no_plan(
     check(("dp", "cpsat", "milp"), problem)
 
 
+@pytest.mark.parametrize("granularity", ["stage", "layer"])
+def test_a_slow_device_is_left_out_where_it_holds_up_the_others(granularity):
+    """Three layers of 30 ns, or 90 on the second device; ten micro-batches.
+
+    All on the first take 10 · 90 = 900 ns; the last layer on the second
+    60 + 90 + 9 · 90 = 960. At the prices of the first it would be 630.
+    """
+    layer = make_cost(10, 20)
+    problem = make_problem(
+        {"a": layer, "b": layer, "c": layer},
+        edges=(("a", "b", 0), ("b", "c", 0)),
+        devices=2,
+        granularity=granularity,
+        global_batch=10,
+        replicas=(1,),
+    )
+    device = problem.cluster.device
+    problem = on_two_types(problem, device, 1, device)
+    assert solve("dp", problem).claimed_quanta == 900
+    check(("dp", "cpsat"), problem)
+
+
 def test_an_update_without_a_place_is_that_of_the_fastest_devices():
     """50 bytes of weights, no state, at 1 or 0.5 bytes per ns.
 
