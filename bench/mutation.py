@@ -199,6 +199,15 @@ def check(mutation: Mutation, tree: Path) -> tuple[bool, str]:
     return True, killer(result.stdout)
 
 
+def why_not_clean(tests: Sequence[str], tree: Path) -> str | None:
+    """Return why tests do not pass with nothing broken, or ``None``."""
+    try:
+        result = run_tests(tree, tests)
+    except subprocess.TimeoutExpired:
+        return f"no end after {TIMEOUT_S} s"
+    return result.stdout[-2000:] if result.returncode else None
+
+
 def why_not(mutation: Mutation) -> str | None:
     """Return why a row cannot be run, or ``None``.
 
@@ -270,17 +279,17 @@ def run(mutations: list[Mutation], jobs: int) -> int:
             return -1
         # Nothing broken: every selection must pass, or it proves nothing.
         selections = clean_selections(mutations)
-        for selection, result in zip(
+        for selection, trouble in zip(
             selections,
             pool.map(
-                lambda s: trees.use(lambda tree: run_tests(tree, s)),
+                lambda s: trees.use(lambda tree: why_not_clean(s, tree)),
                 selections,
             ),
             strict=True,
         ):
-            if result.returncode != 0:
-                print(f"these fail without a mutation: {selection}")
-                print(result.stdout[-2000:])
+            if trouble is not None:
+                print(f"without a mutation: {shlex.join(selection)}")
+                print(trouble)
                 return -1
         survived = 0
         print(f"{'mutation':60} noticed by", flush=True)
