@@ -16,7 +16,7 @@ from formulations.brute import PlanSpace
 from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.ir import Problem
-from nest.search import dominance, frontier
+from nest.search import dominance, frontier, paths
 from nest.search.best import Bounded, OpenSplit, bound_paths
 from nest.search.closed_sets import closed_sets
 from nest.search.frontier import FrontierSearch, Gap, Point
@@ -31,15 +31,20 @@ SETTINGS: dict[str, dict[str, int]] = {
     "as-it-is": {},
     # Nothing is known before the labels, and no level is cut.
     "labels-alone": {"ENOUGH": 10**9},
-    # Every level is cut again, and labels are compared head by head.
+    # Every level is cut again, and so is the range of the largest load;
+    # labels are compared head by head.
     "levels-cut-again": {
         "ENOUGH": 0,
         "NUM_PARTS": 2,
         "BATCH": 30,
         "NEAR": 16,
         "SQUARE": 0,
+        "FINE": 10**9,
     },
 }
+
+#: Where these constants are, if not in the room of frontiers.
+ROOMS = {"SQUARE": dominance, "FINE": paths}
 
 
 def _without_plans(
@@ -54,8 +59,7 @@ def settings(name: str) -> Iterator[None]:
     """Set the constants of a setting for a while."""
     with pytest.MonkeyPatch.context() as patch:
         for constant, value in SETTINGS[name].items():
-            room = dominance if constant == "SQUARE" else frontier
-            patch.setattr(room, constant, value)
+            patch.setattr(ROOMS.get(constant, frontier), constant, value)
         if name != "as-it-is":
             patch.setattr(frontier, "bound_paths", _without_plans)
             patch.setattr(

@@ -14,7 +14,7 @@ import pytest
 
 from nest.cost.model import CostModel
 from nest.ir import Problem
-from nest.search import best, layers
+from nest.search import best, dominance, layers, paths
 from nest.search.closed_sets import closed_sets
 from nest.search.labels import LabelSearch
 from nest.search.paths import Paths
@@ -33,9 +33,13 @@ SETTINGS: dict[str, dict[str, int]] = {
     "as-it-is": {},
     # No plan is known before the proof begins: it has to find the best one.
     "proof-alone": {},
-    # So too, with the in-flight counts of layers in groups.
-    "proof-in-groups": {"EXACT_INFLIGHT": 1},
+    # So too, with the in-flight counts of layers in groups, the largest load
+    # in as many intervals as there are, and rows compared head by head.
+    "proof-in-parts": {"EXACT_INFLIGHT": 1, "FINE": 10**9, "SQUARE": 0},
 }
+
+#: Where these constants are.
+ROOMS = {"EXACT_INFLIGHT": layers, "FINE": paths, "SQUARE": dominance}
 
 
 @contextmanager
@@ -51,7 +55,7 @@ def settings(name: str) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         for constant, value in SETTINGS[name].items():
-            patch.setattr(layers, constant, value)
+            patch.setattr(ROOMS[constant], constant, value)
         if name != "as-it-is":
             patch.setattr(LabelSearch, "pipelines", only_exact)
             patch.setattr(Paths, "intervals", without_plans)

@@ -1,0 +1,120 @@
+"""The search for the best plan: what it merges, when it stops, who wins."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nest.search import best
+from nest.search.best import merged
+from nest.search.layer_growth import Demand
+from nest.search.options import PairOptions
+from nest.search.parallel import share
+from nest.solvers.base import SolveOptions, Status
+from nest.solvers.registry import get_solver
+from tests.builders import make_cost, make_problem
+
+
+def pair_options(*rows: tuple[int, int, int, int, int]) -> PairOptions:
+    """Build options from (level, pair, strategy, first, last)."""
+    level, pair, strategy, first, last = np.array(rows, dtype=np.int64).T
+    size = np.ones_like(level)
+    return PairOptions(
+        level, pair, strategy, size, size, size, size, first, last
+    )
+
+
+def test_options_of_several_parts_are_merged_at_all_their_offsets():
+    """Only rows of one level, pair and strategy are the same option."""
+    found = merged(
+        [
+            pair_options((1, 5, 0, 2, 6), (0, 5, 0, 3, 4)),
+            pair_options((0, 5, 0, 1, 3), (0, 5, 1, 7, 7), (0, 4, 0, 0, 9)),
+        ]
+    )
+    rows = zip(
+        found.level.tolist(),
+        found.pair.tolist(),
+        found.strategy.tolist(),
+        found.first.tolist(),
+        found.last.tolist(),
+        strict=True,
+    )
+    assert list(rows) == [
+        (0, 4, 0, 0, 9),
+        (0, 5, 0, 1, 4),
+        (0, 5, 1, 7, 7),
+        (1, 5, 0, 2, 6),
+    ]
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_stages_alike_ask_for_what_any_of_them_does(swapped):
+    one, other = Demand(1, 5, 20, 3, 40, 600), Demand(2, 6, 10, 4, 30, 500)
+    if swapped:
+        one, other = other, one
+    one.widen(other)
+    assert one == Demand(
+        least_inflight=1,
+        most_inflight=6,
+        sync_floor=10,
+        worst=3,
+        joint=30,
+        budget=600,
+    )
+
+
+@pytest.mark.parametrize("granularity", ["stage", "layer"])
+def test_the_plan_does_not_depend_on_which_task_is_done_first(
+    monkeypatch, granularity
+):
+    """Two micro-batches of 30 ns, or one of 60: the smaller ``B`` wins."""
+    problem = make_problem(
+        {"a": (make_cost(10, 20), make_cost(20, 40, samples=2))},
+        devices=1,
+        global_batch=2,
+        micro_batches=(1, 2),
+        granularity=granularity,
+    )
+
+    def last_first(num_tasks, workers, run, take, done):
+        share(
+            num_tasks,
+            workers,
+            lambda number, link: run(num_tasks - 1 - number, link),
+            take,
+            lambda number, found: done(num_tasks - 1 - number, found),
+        )
+
+    for order in (share, last_first):
+        monkeypatch.setattr(best, "share", order)
+        output = get_solver("dp")().solve(problem, SolveOptions())
+        assert output.claimed_quanta == 60
+        assert output.plan.micro_batch == 1
+
+
+def test_the_search_ends_within_the_gap():
+    """The stages of least load, 40 and 60 ns, take 100 + 60 at least.
+
+    Forward and backward paces of different stages add up: 172 is best.
+    """
+
+    def either(one: tuple[int, int], other: tuple[int, int]):
+        return make_cost(*one, tp=2), make_cost(*other, cp=2)
+
+    problem = make_problem(
+        {
+            "a": either((40, 0), (0, 60)),
+            "b": either((10, 50), (30, 31)),
+        },
+        edges=(("a", "b", 0),),
+        global_batch=2,
+        replicas=(1,),
+        schedule="gpipe",
+    )
+    dp = get_solver("dp")()
+    assert dp.solve(problem, SolveOptions()).claimed_quanta == 172
+    output = dp.solve(problem, SolveOptions(gap=0.5))
+    assert output.status is Status.FEASIBLE
+    assert output.lower_bound_quanta == 160
+    assert output.claimed_quanta >= 172
