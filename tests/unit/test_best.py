@@ -28,7 +28,7 @@ def test_options_of_several_parts_are_merged_at_all_their_offsets():
     """Only rows of one level, pair and strategy are the same option."""
     found = merged(
         [
-            pair_options((1, 5, 0, 2, 6), (0, 5, 0, 3, 4)),
+            pair_options((1, 5, 1, 2, 6), (0, 5, 0, 3, 4)),
             pair_options((0, 5, 0, 1, 3), (0, 5, 1, 7, 7), (0, 4, 0, 0, 9)),
         ]
     )
@@ -44,7 +44,7 @@ def test_options_of_several_parts_are_merged_at_all_their_offsets():
         (0, 4, 0, 0, 9),
         (0, 5, 0, 1, 4),
         (0, 5, 1, 7, 7),
-        (1, 5, 0, 2, 6),
+        (1, 5, 1, 2, 6),
     ]
 
 
