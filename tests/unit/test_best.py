@@ -7,7 +7,6 @@ import pytest
 
 from nest.search import best
 from nest.search.best import merged
-from nest.search.layer_growth import Demand
 from nest.search.options import PairOptions
 from nest.search.parallel import share
 from nest.solvers.base import SolveOptions, Status
@@ -46,22 +45,6 @@ def test_options_of_several_parts_are_merged_at_all_their_offsets():
         (0, 5, 1, 7, 7),
         (1, 5, 1, 2, 6),
     ]
-
-
-@pytest.mark.parametrize("swapped", [False, True])
-def test_stages_alike_ask_for_what_any_of_them_does(swapped):
-    one, other = Demand(1, 5, 20, 3, 40, 600), Demand(2, 6, 10, 4, 30, 500)
-    if swapped:
-        one, other = other, one
-    one.widen(other)
-    assert one == Demand(
-        least_inflight=1,
-        most_inflight=6,
-        sync_floor=10,
-        worst=3,
-        joint=30,
-        budget=600,
-    )
 
 
 @pytest.mark.parametrize("granularity", ["stage", "layer"])
