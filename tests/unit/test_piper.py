@@ -474,6 +474,28 @@ def test_dp_and_brute_find_the_same(three: Problem) -> None:
     assert score(three, best.plan).step_quanta == best.claimed_quanta
 
 
+def test_the_fewest_in_flight_count_where_the_most_hold_more() -> None:
+    """In the last stage d holds 20 bytes, or 50 if it recomputes.
+
+    With four in flight it would hold 80: each is best somewhere.
+    """
+    problem = piper_problem(
+        {
+            **{name: make_cost(10, 20) for name in "abc"},
+            "d": make_cost(10, 20, activations=choices(20, 0, 0, 50, 0.0)),
+        },
+        extra_edges=tuple(
+            Edge(source=a, target=b, bytes_per_sample=0)
+            for a, b in ("ab", "bc", "cd")
+        ),
+        memory_bytes=40,
+        recompute=("none", "selective"),
+    )
+    best = solve(problem)
+    assert best.status is Status.OPTIMAL
+    assert best.claimed_quanta == solve(problem, "brute").claimed_quanta
+
+
 def test_layers_choose_recomputation_one_by_one() -> None:
     """One stage, y = 1: of 30 bytes 13 must go.
 
