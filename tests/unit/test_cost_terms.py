@@ -429,13 +429,23 @@ def test_each_tensor_that_passes_is_sharded_as_the_receive():
 
 
 def test_every_tensor_that_passes_is_rounded_up():
-    """Two tensors of one byte on dp 2 take a byte each."""
+    """Two tensors of one byte on dp 2 take a byte each.
+
+    So does one byte on tp 2 with sequence parallelism, and 3 bytes take 2.
+    """
     edges = (("a", "d", 1), ("b", "d", 1))
     kept = passing(
         edges, Strategy(dp=2), devices=8, global_batch=3 * 2, samples=1,
         micro_batches=(2,), plan={"micro_batch": 2},
     )  # fmt: skip
     assert kept == [300, 300 + 3, 200 + 4, 100]
+    kept = passing(
+        (("a", "d", 3), ("b", "d", 1)),
+        Strategy(tp=2),
+        devices=8,
+        sequence_parallel=True,
+    )
+    assert kept == [100, 100 + 2, 100 + 2 + 1, 100]
 
 
 # ZeRO, synchronisation, optimiser
