@@ -70,10 +70,10 @@ BATCH = 200_000
 
 #: So few options of a level go to the labels; more are bounded again in a
 #: part of its memory.
-ENOUGH = 4_000
+ENOUGH = 16_000
 
 #: Memory within this fraction of another is not worth a cut.
-NEAR = 256
+NEAR = 64
 
 Say = Callable[[str], None]
 
