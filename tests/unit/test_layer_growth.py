@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from nest.cost.schedules import SCHEDULES, Times
 from nest.search.layer_growth import Demand, StageLayers, grow
 from nest.search.layer_options import LayerOptions
 from nest.solvers.base import Deadline
+
+SCHEDULE = SCHEDULES["1f1b"]
 
 
 @pytest.mark.parametrize("swapped", [False, True])
@@ -20,7 +23,7 @@ def test_stages_alike_ask_for_what_any_of_them_does(swapped):
         least_inflight=1,
         most_inflight=6,
         sync_floor=10,
-        worst=3,
+        wait=3,
         joint=30,
         budget=600,
     )
@@ -30,8 +33,9 @@ def options(*rows: tuple[int, int, int, int, int]) -> LayerOptions:
     """Build options from (layout, load, sync, static, kept bytes)."""
     layout, load, sync, static, kept = np.array(rows, dtype=np.int64).T
     nothing = np.zeros_like(load)
+    amounts = np.array(SCHEDULE.amounts(Times(load, nothing, nothing)))
     return LayerOptions(
-        np.arange(len(rows)), layout, load, load, sync, static, kept, nothing
+        np.arange(len(rows)), layout, amounts, sync, static, kept, nothing
     )
 
 
@@ -55,14 +59,15 @@ def ways(
             receive_back=nothing,
             passing_bytes=nothing,
             capacity=capacity,
-            extra_slots=3,
-            paces=lambda forward, backward: (forward + backward,),
+            schedule=SCHEDULE,
+            num_micro_batches=4,
         ),
-        Demand(worst=0, joint=0, budget=10**6, **(asked | demand)),
+        Demand(wait=0, joint=0, budget=10**6, **(asked | demand)),
         None,
         Deadline(None),
     )
-    columns = found.load, found.sync, found.max_inflight
+    load = found.amounts[SCHEDULE.sums.index(SCHEDULE.once)]
+    columns = load, found.sync, found.max_inflight
     return set(zip(*(c.tolist() for c in columns), strict=True))
 
 
