@@ -243,6 +243,9 @@ class Loopback:
             Path(options.extra["pids"]).write_text(text)
         if options.extra.get("report") == "good":
             report(Progress(good_plan(), GOOD_NS, 60, "found one"))
+        elif options.extra.get("report") == "weaker":
+            report(Progress(good_plan(), GOOD_NS, 60))
+            report(Progress(lower_bound_quanta=50))
         elif options.extra.get("report") == "close":
             report(Progress(good_plan(), GOOD_NS, 88))
         elif options.extra.get("report") == "proof":
