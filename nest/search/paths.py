@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -153,6 +154,11 @@ class Paths:
         )
         self._known: dict[tuple[int, int, int, int], Costs] = {}
 
+    @cached_property
+    def _waits(self) -> Ints:
+        """How long others wait for some lean option, ascending."""
+        return np.unique(self.lean.wait)
+
     def behind(
         self, loads: int, price: int, most_wait: int, budget: int
     ) -> Costs:
@@ -264,7 +270,7 @@ class Paths:
         """
         if not len(self.lean):
             return None
-        waits = np.unique(self.lean.wait)
+        waits = self._waits
         if self.fewest_devices(int(waits[-1])) is None:
             return None
         low, high = 0, len(waits) - 1
@@ -391,9 +397,9 @@ class Paths:
         for (loads, price, room), (front, behind) in zip(
             checks, potentials, strict=True
         ):
-            around = front[sets.pair_source] + behind[-1][sets.pair_target]
+            rest = front[sets.pair_source] + behind[-1][sets.pair_target]
             best = np.minimum.reduceat(
-                around[shapes.pairs], shapes.first_pair[:-1]
+                rest[shapes.pairs], shapes.first_pair[:-1]
             )
             useful &= cost(loads, price) + best[found.shape] <= room
         found, fit, slack = found.take(useful), fit[useful], slack[useful]
@@ -457,8 +463,7 @@ class Paths:
         least = self.least_wait()
         if least is None:
             return []
-        waits = np.unique(self.lean.wait)
-        waits = waits[waits >= least]
+        waits = self._waits[self._waits >= least]
         # Options that are not lean have waits between those of lean ones.
         ends = np.append(waits[1:] - 1, self.found.wait.max())
 
