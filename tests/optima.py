@@ -18,6 +18,7 @@ from nest.search import best, dominance, layers, paths
 from nest.search.closed_sets import closed_sets
 from nest.search.labels import LabelSearch
 from nest.search.paths import Paths
+from nest.search.task import SearchTask
 from nest.solvers.base import (
     Deadline,
     Progress,
@@ -72,12 +73,12 @@ def search(
     per_layer = problem.job.granularity == "layer"
     with settings(setting):
         return (layers if per_layer else best).search(
-            CostModel(problem),
-            closed_sets(problem.graph),
-            deadline or Deadline(None),
-            report,
-            None,
-            None,
+            SearchTask(
+                CostModel(problem),
+                closed_sets(problem.graph),
+                deadline or Deadline(None),
+                report,
+            )
         )
 
 

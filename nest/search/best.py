@@ -35,15 +35,14 @@ from nest.search.options import (
 )
 from nest.search.parallel import Link, share
 from nest.search.paths import Interval, Path, Paths
+from nest.search.task import SearchTask
 from nest.solvers.base import (
     Deadline,
     Limit,
     OutOfTimeError,
     Progress,
-    Report,
-    SolveOptions,
     SolverOutput,
-    Status,
+    exact_output,
 )
 from nest.units import ceil_div
 
@@ -56,8 +55,6 @@ WORTH_PRICING = 256
 
 #: Stages in pipeline order: closed sets ``a`` and ``b``, strategy, devices.
 Stages = Sequence[tuple[int, int, int, int]]
-
-ALONE = SolveOptions()
 
 
 @dataclass(eq=False)
@@ -249,35 +246,19 @@ class BestSearch:
 
     Parameters
     ----------
-    model, sets
-        Cost terms and closed sets.
-    deadline, report
-        The clock, and where progress goes.
-    upper, plan
-        Step time in quanta and plan of a warm start, or ``None``.
-    options
-        How many processes, and how close the answer must be.
+    task
+        What to search.
     """
 
     #: What the stages of a split may be.
     stage_options: ClassVar[type[StageOptions]] = StageOptions
 
-    def __init__(
-        self,
-        model: CostModel,
-        sets: ClosedSets,
-        deadline: Deadline,
-        report: Report,
-        upper: int | None,
-        plan: Plan | None,
-        options: SolveOptions,
-    ) -> None:
-        self.model, self.sets = model, sets
-        self.deadline, self.report = deadline, report
-        self.best = int(INFINITE) if upper is None else upper
-        self.plan = plan
-        self.options = options
-        self.capacity = model.problem.cluster.memory_bytes()
+    def __init__(self, task: SearchTask) -> None:
+        self.model, self.sets = task.model, task.sets
+        self.deadline, self.report = task.deadline, task.report
+        self.best = int(INFINITE) if task.upper is None else task.upper
+        self.plan, self.options = task.plan, task.options
+        self.capacity = task.model.problem.cluster.memory_bytes()
         self.open: list[OpenSplit] = []
         self._tried: set[object] = set()
         self._tell: Callable[[object], object] = self._take
@@ -290,20 +271,25 @@ class BestSearch:
                 self.model, self.sets, self.deadline, self.stage_options
             )
         except OutOfTimeError:
-            return self._output(0, Limit.TIME, "while bounding splits")
+            return self._known(0, Limit.TIME, "while bounding splits")
         try:
             self._start()
             winner = self._prove()
         except OutOfTimeError:
             detail = f"{len(self.open)} choices of (R, B) not settled"
-            return self._output(self._proven(), Limit.TIME, detail)
+            return self._known(self._proven(), Limit.TIME, detail)
         except EnoughError:
-            return self._output(self._proven(), None, "within the gap")
+            return self._known(self._proven(), None, "within the gap")
         if winner is not None and self.best < given:
             # Whichever process was first: the same plan.
             with suppress(OutOfTimeError):
                 _, self.plan = self._search(winner)
-        return self._output(self.best, None, "")
+        return self._known(self.best)
+
+    def _known(
+        self, bound: int, limit: Limit | None = None, detail: str = ""
+    ) -> SolverOutput:
+        return exact_output(self.plan, self.best, bound, limit, detail)
 
     def _proven(self) -> int:
         return min([self.best] + [item.bound for item in self.open])
@@ -314,10 +300,13 @@ class BestSearch:
             self.best if self.plan is None else self.options.enough(self.best)
         )
 
-    def _goal(self) -> int:
-        """Return what plans must be below; as good as the best counts."""
+    def _goal(self, found: int = int(INFINITE)) -> int:
+        """Return what plans must be below, of a split with one found.
+
+        As good as the best of other splits counts.
+        """
         enough = self._enough()
-        return enough if enough < self.best else self.best + 1
+        return min(found, enough if enough < self.best else self.best + 1)
 
     def _take(self, finding: object) -> None:
         """Take a plan that some process found."""
@@ -453,7 +442,7 @@ class BestSearch:
 
         def goal() -> int:
             self._check_time()
-            return min(step_quanta, self._goal())
+            return self._goal(step_quanta)
 
         found = bound_paths(item, self.capacity, goal, self._offer_path)
         if not found.intervals:
@@ -475,25 +464,6 @@ class BestSearch:
             places.target = Target.below(goal())
         return step_quanta, plan
 
-    def _output(
-        self, bound: int, limit: Limit | None, detail: str
-    ) -> SolverOutput:
-        """Return what is known."""
-        if self.plan is None:
-            proven = limit is None and bound >= self.best
-            status = Status.INFEASIBLE if proven else Status.NO_SOLUTION
-        else:
-            proven = bound >= self.best
-            status = Status.OPTIMAL if proven else Status.FEASIBLE
-        return SolverOutput(
-            status=status,
-            plan=self.plan,
-            claimed_quanta=None if self.plan is None else self.best,
-            lower_bound_quanta=None if bound >= INFINITE else bound,
-            limit=None if proven else limit,
-            detail="" if proven else detail,
-        )
-
 
 def merged(parts: list[PairOptions]) -> PairOptions:
     """Return the options of several parts, each once, at all its offsets."""
@@ -510,16 +480,6 @@ def merged(parts: list[PairOptions]) -> PairOptions:
     return replace(found.take(first), first=low, last=high)
 
 
-def search(
-    model: CostModel,
-    sets: ClosedSets,
-    deadline: Deadline,
-    report: Report,
-    upper: int | None,
-    plan: Plan | None,
-    options: SolveOptions = ALONE,
-) -> SolverOutput:
+def search(task: SearchTask) -> SolverOutput:
     """Search every ``(R, B)`` of a problem; see :class:`BestSearch`."""
-    return BestSearch(
-        model, sets, deadline, report, upper, plan, options
-    ).run()
+    return BestSearch(task).run()

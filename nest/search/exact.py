@@ -3,55 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
 from importlib import import_module
 
-from nest.cost.model import CostModel
-from nest.ir.plan import Plan
 from nest.search import best
-from nest.search.best import ALONE
-from nest.search.closed_sets import ClosedSets
-from nest.solvers.base import Deadline, Report, SolveOptions, SolverOutput
-
-#: What finds the best plan of a problem: called with the cost model, the
-#: closed sets, the clock, where progress goes, and step time and plan of a
-#: warm start.
-ExactSearch = Callable[
-    [CostModel, ClosedSets, Deadline, Report, int | None, Plan | None],
-    SolverOutput,
-]
+from nest.search.task import SearchTask
+from nest.solvers.base import SolverOutput
 
 
-def exact_search(
-    model: CostModel, options: SolveOptions = ALONE
-) -> ExactSearch:
-    """Return the search for the best plan that is not interleaved.
-
-    Parameters
-    ----------
-    model
-        Cost terms of the problem.
-    options
-        How many processes, and how close the answer must be.
-    """
+def search(task: SearchTask) -> SolverOutput:
+    """Search for the best plan that is not interleaved."""
+    model = task.model
     if model.rules.search is not None:
         module, _, name = model.rules.search.partition(":")
-        found: ExactSearch = getattr(import_module(module), name)
-        return found
+        found: Callable[[SearchTask], SolverOutput]
+        found = getattr(import_module(module), name)
+        return found(task)
     if model.problem.job.granularity == "layer":
-        return partial(_search_layers, options)
-    return partial(best.search, options=options)
+        return _search_layers(task)
+    return best.search(task)
 
 
-def _search_layers(
-    options: SolveOptions,
-    model: CostModel,
-    sets: ClosedSets,
-    deadline: Deadline,
-    report: Report,
-    upper: int | None,
-    plan: Plan | None,
-) -> SolverOutput:
+def _search_layers(task: SearchTask) -> SolverOutput:
     """Search strategies per layer.
 
     The best plan with one per stage comes first: it rules out most of the
@@ -60,9 +33,7 @@ def _search_layers(
     from nest.search import layers
     from nest.search.interleaved import without_bounds
 
-    first = best.search(
-        model, sets, deadline, without_bounds(report), upper, plan, options
-    )
+    first = best.search(replace(task, report=without_bounds(task.report)))
     if first.plan is not None:
-        upper, plan = first.claimed_quanta, first.plan
-    return layers.search(model, sets, deadline, report, upper, plan, options)
+        task = replace(task, upper=first.claimed_quanta, plan=first.plan)
+    return layers.search(task)

@@ -27,6 +27,7 @@ import numpy as np
 from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.ir.plan import Plan
+from nest.search import exact
 from nest.search.best import (
     Bounded,
     OpenSplit,
@@ -40,7 +41,6 @@ from nest.search.best import (
 )
 from nest.search.bounds import Places, Target
 from nest.search.closed_sets import ClosedSets
-from nest.search.exact import exact_search
 from nest.search.labels import LabelSearch
 from nest.search.options import (
     INFINITE,
@@ -51,10 +51,10 @@ from nest.search.options import (
 )
 from nest.search.parallel import Link, share
 from nest.search.paths import Path, Paths
+from nest.search.task import SearchTask
 from nest.solvers.base import (
     Deadline,
     OutOfTimeError,
-    ignore_progress,
 )
 from nest.units import ceil_div
 
@@ -252,10 +252,11 @@ class FrontierSearch:
         splits: list[_Split] = []
         parts: list[_Part] = []
         try:
-            splits += (
+            items = open_splits(self.model, self.sets, self.deadline)
+            splits = [
                 _Split(item, _least_bytes(item.options))
-                for item in open_splits(self.model, self.sets, self.deadline)
-            )
+                for item in sorted(items, key=lambda item: item.bound)
+            ]
             if not splits or not self._find_least(splits):
                 self.gaps = []
                 return
@@ -273,10 +274,10 @@ class FrontierSearch:
     def _parts(
         self, splits: Sequence[_Split], levels: Sequence[tuple[int, int]]
     ) -> list[_Part]:
-        """Return all splits at all levels, the most promising first."""
+        """Return all splits at all levels."""
         return [
             _Part(split, [Gap(*level, split.item.bound)])
-            for split in sorted(splits, key=lambda split: split.item.bound)
+            for split in splits
             for level in levels
         ]
 
@@ -368,7 +369,6 @@ class FrontierSearch:
             round(low * ratio ** (i / FIRST_CAPS)) for i in range(FIRST_CAPS)
         }
         todo = sorted({cap for cap in caps if low < cap < high} | {high})
-        splits = sorted(splits, key=lambda split: split.item.bound)
         items = [split.item for split in splits]
 
         def run(number: int, link: Link) -> None:
@@ -576,14 +576,10 @@ def descend(
     while cap >= cluster.reserve_bytes():
         upper = staircase.least_time(cap)
         known = [p for p in staircase.points if p.memory_bytes <= cap]
-        found = exact_search(model)(
-            model.within(cap),
-            sets,
-            deadline,
-            ignore_progress,
-            upper if known else None,
-            known[-1].plan if known else None,
-        )
+        task = SearchTask(model.within(cap), sets, deadline)
+        if known:
+            task = replace(task, upper=upper, plan=known[-1].plan)
+        found = exact.search(task)
         if found.plan is not None:
             point = make_point(model, found.plan)
             staircase.add(point)

@@ -18,11 +18,9 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from nest.cost.model import CostModel
 from nest.cost.space import BatchSplit
 from nest.ir.plan import Plan, Strategy
 from nest.search.best import (
-    ALONE,
     BestSearch,
     OpenSplit,
     bound_paths,
@@ -30,7 +28,6 @@ from nest.search.best import (
     merged,
 )
 from nest.search.bounds import Places, Target
-from nest.search.closed_sets import ClosedSets
 from nest.search.labels import LabelSearch
 from nest.search.layer_growth import Demand, StageLayers, StageWays, grow
 from nest.search.layer_options import (
@@ -50,7 +47,8 @@ from nest.search.options import (
     nothing,
 )
 from nest.search.paths import Path
-from nest.solvers.base import Deadline, Report, SolveOptions, SolverOutput
+from nest.search.task import SearchTask
+from nest.solvers.base import Deadline, SolverOutput
 from nest.topology import Block, Route
 
 #: In-flight counts up to this have a relaxed option each; larger ones share
@@ -541,8 +539,7 @@ class LayerSearch(BestSearch):
 
         def goal() -> int:
             self._check_time()
-            # As good as the best counts.
-            return min(step_quanta, self.best + 1)
+            return self._goal(step_quanta)
 
         bounded = bound_paths(item, self.capacity, goal, self._offer_path)
         if not bounded.intervals:
@@ -570,16 +567,6 @@ class LayerSearch(BestSearch):
         return step_quanta, plan
 
 
-def search(
-    model: CostModel,
-    sets: ClosedSets,
-    deadline: Deadline,
-    report: Report,
-    upper: int | None,
-    plan: Plan | None,
-    options: SolveOptions = ALONE,
-) -> SolverOutput:
+def search(task: SearchTask) -> SolverOutput:
     """Search every ``(R, B)`` of a problem; see :class:`LayerSearch`."""
-    return LayerSearch(
-        model, sets, deadline, report, upper, plan, options
-    ).run()
+    return LayerSearch(task).run()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from nest.errors import InvalidOptionError
@@ -19,9 +20,7 @@ from nest.solvers.base import (
 from nest.units import MAX_TOTAL
 
 if TYPE_CHECKING:
-    from nest.cost.model import CostModel
-    from nest.ir.plan import Plan
-    from nest.search.closed_sets import ClosedSets
+    from nest.search.task import SearchTask
 
 #: Share of the time limit for the exact search where interleaved plans are
 #: tried after it.
@@ -75,6 +74,7 @@ class DpSolver:
         deadline = Deadline(options.time_limit_s)
         from nest.cost.model import CostModel
         from nest.search.closed_sets import MAX_CLOSED_SETS, closed_sets
+        from nest.search.task import SearchTask
         from nest.solvers.warm_start import check_warm_start
 
         limit = _read_number(options, "max_closed_sets", 1)
@@ -86,67 +86,51 @@ class DpSolver:
         sets = closed_sets(
             problem.graph, MAX_CLOSED_SETS if limit is None else limit
         )
+        task = SearchTask(model, sets, deadline, report, upper, plan, options)
         if target is None:
-            return _solve(model, sets, deadline, report, upper, plan, options)
+            return _solve(task)
         # No plan takes more than MAX_TOTAL.
-        target = min(target, MAX_TOTAL)
-        return _solve_within(
-            model, sets, deadline, report, upper, plan, options, target
-        )
+        return _solve_within(task, min(target, MAX_TOTAL))
 
 
-def _solve(
-    model: CostModel,
-    sets: ClosedSets,
-    deadline: Deadline,
-    report: Report,
-    upper: int | None,
-    plan: Plan | None,
-    options: SolveOptions,
-) -> SolverOutput:
+def _solve(task: SearchTask) -> SolverOutput:
     """Search all plans, interleaved ones last."""
-    from nest.search.exact import exact_search
+    from nest.search import exact
     from nest.search.interleaved import (
         interleave,
         virtual_stages,
         without_bounds,
     )
 
-    search = exact_search(model, options)
-    if not virtual_stages(model.problem):
-        return search(model, sets, deadline, report, upper, plan)
-    remaining_s = deadline.remaining_s
-    exact = Deadline(
-        None if remaining_s is None else EXACT_SHARE * remaining_s
+    if not virtual_stages(task.model.problem):
+        return exact.search(task)
+    remaining_s = task.deadline.remaining_s
+    limit_s = None if remaining_s is None else EXACT_SHARE * remaining_s
+    plain = exact.search(
+        replace(
+            task,
+            deadline=Deadline(limit_s),
+            report=without_bounds(task.report),
+        )
     )
-    plain = search(model, sets, exact, without_bounds(report), upper, plan)
-    return interleave(model, plain, deadline, report)
+    return interleave(task.model, plain, task.deadline, task.report)
 
 
 class _EnoughError(Exception):
     """A plan within the target was reported."""
 
 
-def _solve_within(
-    model: CostModel,
-    sets: ClosedSets,
-    deadline: Deadline,
-    report: Report,
-    upper: int | None,
-    plan: Plan | None,
-    options: SolveOptions,
-    target: int,
-) -> SolverOutput:
+def _solve_within(task: SearchTask, target: int) -> SolverOutput:
     """Search for any plan with a step time of at most ``target`` quanta.
 
     Nothing slower is looked at. That there is no such plan is an answer
     without a plan, with a lower bound above the target.
     """
-    found = Progress(plan=plan, claimed_quanta=upper)
+    found = Progress(plan=task.plan, claimed_quanta=task.upper)
 
     def stop(progress: Progress) -> None:
         nonlocal found
-        report(progress)
+        task.report(progress)
         if progress.plan is not None:
             found = progress
         if found.claimed_quanta is not None and (
@@ -156,7 +140,9 @@ def _solve_within(
 
     try:
         stop(found)
-        output = _solve(model, sets, deadline, stop, target + 1, None, options)
+        output = _solve(
+            replace(task, report=stop, upper=target + 1, plan=None)
+        )
     except _EnoughError:
         return SolverOutput(
             status=Status.FEASIBLE,
@@ -167,9 +153,9 @@ def _solve_within(
     if output.plan is not None or output.limit is not None:
         return output
     return SolverOutput(
-        status=Status.NO_SOLUTION if plan is None else Status.FEASIBLE,
-        plan=plan,
-        claimed_quanta=upper,
+        status=Status.NO_SOLUTION if task.plan is None else Status.FEASIBLE,
+        plan=task.plan,
+        claimed_quanta=task.upper,
         lower_bound_quanta=target + 1,
         detail="; ".join(
             filter(None, (f"no plan within {target} quanta", output.detail))

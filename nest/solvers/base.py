@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Protocol
 from nest.errors import InvalidOptionError
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
+from nest.units import MAX_TOTAL
 from nest.versions import num_cpus
 
 
@@ -285,29 +286,31 @@ def exact_output(
     limit: Limit | None = None,
     detail: str = "",
 ) -> SolverOutput:
-    """Return what an exact search knows: all, if no limit ended it.
+    """Return what an exact search knows.
 
     Parameters
     ----------
     plan, step_quanta
-        The best plan, if there is any, and its step time.
+        The best plan, if there is any, and its step time, or what better
+        plans had to be below.
     bound_quanta
         What no plan is faster than.
     limit, detail
         What ended the search, and where it was.
     """
-    if limit is not None:
-        status = Status.NO_SOLUTION if plan is None else Status.FEASIBLE
+    proven = bound_quanta >= step_quanta
+    if plan is None:
+        proven = proven and limit is None
+        status = Status.INFEASIBLE if proven else Status.NO_SOLUTION
     else:
-        status = Status.INFEASIBLE if plan is None else Status.OPTIMAL
-    proven = status is Status.INFEASIBLE
+        status = Status.OPTIMAL if proven else Status.FEASIBLE
     return SolverOutput(
         status=status,
         plan=plan,
         claimed_quanta=None if plan is None else step_quanta,
-        lower_bound_quanta=None if proven else bound_quanta,
-        limit=limit,
-        detail=detail,
+        lower_bound_quanta=None if bound_quanta > MAX_TOTAL else bound_quanta,
+        limit=None if proven else limit,
+        detail="" if proven else detail,
     )
 
 

@@ -640,8 +640,8 @@ def test_no_time_is_no_solution():
 def test_a_tenth_of_the_time_is_left_for_interleaved_plans(monkeypatch):
     limits = []
 
-    def search(model, sets, deadline, report, upper, plan, options):
-        limits.append(deadline.limit_s)
+    def search(task):
+        limits.append(task.deadline.limit_s)
         return SolverOutput(
             status=Status.NO_SOLUTION, limit=Limit.TIME, detail="no time"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from nest.ir import (
 )
 from nest.search.closed_sets import closed_sets
 from nest.search.options import INFINITE
+from nest.search.task import SearchTask
 from nest.solvers.base import Deadline, Limit, SolveOptions, Status
 from nest.solvers.registry import get_solver
 from nest.units import quantise, quantise_all
@@ -564,16 +566,12 @@ def test_a_warm_start_may_mix_recomputation(
 
 
 def test_time_runs_out(three: Problem, plan: Plan) -> None:
-    model = CostModel(three)
-    passed = Deadline(1e-9)
-    sets = closed_sets(three.graph)
-
-    def search(upper: int | None, start: Plan | None) -> Any:
-        return piper.search(model, sets, passed, lambda _: None, upper, start)
-
-    cold = search(None, None)
+    task = SearchTask(
+        CostModel(three), closed_sets(three.graph), Deadline(1e-9)
+    )
+    cold = piper.search(task)
     assert (cold.status, cold.limit) == (Status.NO_SOLUTION, Limit.TIME)
-    warm = search(199, plan)
+    warm = piper.search(dataclasses.replace(task, upper=199, plan=plan))
     assert (warm.status, warm.limit) == (Status.FEASIBLE, Limit.TIME)
     assert (warm.plan, warm.claimed_quanta) == (plan, 199)
     assert warm.lower_bound_quanta <= 199

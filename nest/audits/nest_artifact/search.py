@@ -20,37 +20,21 @@ from nest.cost.space import BatchSplit, batch_splits, strategies
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.search.closed_sets import ClosedSets
 from nest.search.options import INFINITE, Ints
+from nest.search.task import SearchTask
 from nest.solvers.base import (
     Deadline,
     Limit,
     OutOfTimeError,
     Progress,
-    Report,
     SolverOutput,
     exact_output,
 )
 
 
-def search(
-    model: CostModel,
-    sets: ClosedSets,
-    deadline: Deadline,
-    report: Report,
-    upper: int | None,
-    plan: Plan | None,
-) -> SolverOutput:
-    """Search every strategy, number of stages and ``(R, B)``.
-
-    Parameters
-    ----------
-    model, sets
-        Cost terms and closed sets.
-    deadline, report
-        The clock, and where progress goes.
-    upper, plan
-        Step time in quanta and plan of a warm start, or ``None``.
-    """
-    best = int(INFINITE) if upper is None else upper
+def search(task: SearchTask) -> SolverOutput:
+    """Search every strategy, number of stages and ``(R, B)``."""
+    model, plan = task.model, task.plan
+    best = int(INFINITE) if task.upper is None else task.upper
     gpipe = model.problem.job.schedule == "gpipe"
     # Cases with the same memory share one program.
     alike: dict[tuple[int, int | None], list[BatchSplit]] = {}
@@ -59,16 +43,18 @@ def search(
         alike.setdefault((case.micro_batch, inflight), []).append(case)
     for (micro_batch, inflight), group in alike.items():
         for strategy in strategies(model.problem, micro_batch):
-            program = Program(model, sets, strategy, micro_batch)
+            program = Program(model, task.sets, strategy, micro_batch)
             try:
-                program.fill(max(c.devices for c in group), inflight, deadline)
+                program.fill(
+                    max(c.devices for c in group), inflight, task.deadline
+                )
             except OutOfTimeError:
                 detail = f"at strategy {strategy}"
                 return exact_output(plan, best, 0, Limit.TIME, detail)
             found = program.best(group, best)
             if found is not None:
                 best, plan = found
-                report(Progress(plan=plan, claimed_quanta=best))
+                task.report(Progress(plan=plan, claimed_quanta=best))
     return exact_output(plan, best, best)
 
 

@@ -31,12 +31,12 @@ from nest.ir.plan import Plan, Recompute, Stage, Strategy
 from nest.search.closed_sets import ClosedSets
 from nest.search.dominance import non_dominated
 from nest.search.options import INFINITE, Ints
+from nest.search.task import SearchTask
 from nest.solvers.base import (
     Deadline,
     Limit,
     OutOfTimeError,
     Progress,
-    Report,
     SolverOutput,
     Status,
     exact_output,
@@ -47,36 +47,21 @@ from nest.units import MAX_TOTAL, ceil_div
 MAX_BYTES = 2**62
 
 
-def search(
-    model: CostModel,
-    sets: ClosedSets,
-    deadline: Deadline,
-    report: Report,
-    upper: int | None,
-    plan: Plan | None,
-) -> SolverOutput:
+def search(task: SearchTask) -> SolverOutput:
     """Search every plan with ``R = 1`` and one micro-batch size.
-
-    Parameters
-    ----------
-    model, sets
-        Cost terms and closed sets.
-    deadline, report
-        The clock, and where progress goes.
-    upper, plan
-        Step time in quanta and plan of a warm start, or ``None``.
 
     Raises
     ------
     UnsupportedProblemError
         If sums of memory could pass 2**62 bytes.
     """
+    model, plan = task.model, task.plan
     if not batch_splits(model.problem):
         return SolverOutput(status=Status.INFEASIBLE)
-    best = int(INFINITE) if upper is None else upper
+    best = int(INFINITE) if task.upper is None else task.upper
     bound = 0
     try:
-        program = Program(model, sets, deadline)
+        program = Program(model, task.sets, task.deadline)
         bound = program.least_load()
         limit = best - 1
         while bound < best:
@@ -85,7 +70,7 @@ def search(
                 bound = next_load
             else:
                 best, plan = program.largest(stages), program.plan(stages)
-                report(
+                task.report(
                     Progress(
                         plan=plan,
                         claimed_quanta=best,

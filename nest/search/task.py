@@ -1,0 +1,41 @@
+"""What every exact search is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from nest.cost.model import CostModel
+from nest.ir.plan import Plan
+from nest.search.closed_sets import ClosedSets
+from nest.solvers.base import (
+    Deadline,
+    Report,
+    SolveOptions,
+    ignore_progress,
+)
+
+
+@dataclass(frozen=True)
+class SearchTask:
+    """A problem to search for its best plan.
+
+    Attributes
+    ----------
+    model, sets
+        Cost terms and closed sets.
+    deadline, report
+        The clock, and where progress goes.
+    upper, plan
+        Step time in quanta and plan of a warm start, or ``None``. Only
+        better plans count; without a plan, ``upper`` is a mere limit.
+    options
+        How many processes, and how close the answer must be.
+    """
+
+    model: CostModel
+    sets: ClosedSets
+    deadline: Deadline
+    report: Report = ignore_progress
+    upper: int | None = None
+    plan: Plan | None = None
+    options: SolveOptions = field(default_factory=SolveOptions)
