@@ -99,6 +99,23 @@ def test_every_device_has_its_own_memory(
 
 @pytest.mark.parametrize("granularity", ["stage", "layer"])
 @pytest.mark.parametrize(
+    ("second_bytes", "step_quanta"),
+    [
+        # Weights, gradients and state of b, and nothing per micro-batch.
+        (80, 90),
+        # Both on the first device: 2 * 60.
+        (79, 120),
+    ],
+)
+def test_weights_alone_may_not_fit(second_bytes, step_quanta, granularity):
+    problem = chain(
+        "ab", 2, second_bytes, weight_bytes=10, granularity=granularity
+    )
+    check(with_other(problem, 1, memory_bytes=1000), step_quanta)
+
+
+@pytest.mark.parametrize("granularity", ["stage", "layer"])
+@pytest.mark.parametrize(
     ("third_bytes", "step_quanta"),
     [
         # Three stages: 90 + 2 * 30.

@@ -15,6 +15,7 @@ from nest.cost.score import score
 from nest.ir import Activations, Problem
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.registry import get_solver
+from tests import optima
 from tests.builders import PAIRS, make_cost, make_levels, make_problem
 
 SOLVERS = ("brute", "dp", "cpsat", "milp")
@@ -286,3 +287,11 @@ def test_the_optimum_is_the_derived_one(case, name):
     assert output.plan is not None
     verdict = score(problem, output.plan)
     assert (verdict.step_quanta, verdict.feasible) == (optimum, True)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_dp_needs_no_plan_for_the_derived_optimum(case):
+    problem, optimum = CASES[case]
+    output = optima.search(problem, "proof-alone")
+    assert output.claimed_quanta == optimum
+    assert (output.status is Status.INFEASIBLE) == (optimum is None)

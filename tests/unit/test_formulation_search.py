@@ -5,11 +5,14 @@ The engine is scripted: it settles a sub-problem, gives up, or has no time.
 
 from __future__ import annotations
 
+import pulp
 import pytest
 from ortools.sat.python import cp_model
 
 from formulations.common import Instance, SubProblem, Task
 from formulations.cpsat.solver import CpSatSolver
+from formulations.milp import engines
+from formulations.milp import solver as milp_solver
 from formulations.search import Answer, Engine, Formulation
 from nest.cost.model import CostModel
 from nest.cost.score import score
@@ -210,3 +213,35 @@ def test_cpsat_is_believed_no_more_than_it_says(
     output = CpSatSolver().solve(UNEVEN, SolveOptions(time_limit_s=600))
     found = (output.status, output.claimed_quanta, output.lower_bound_quanta)
     assert found == expected
+
+
+def test_milp_is_not_believed_to_the_last_digit(monkeypatch):
+    """A bound that floats put at the optimum is no proof of it."""
+
+    def run(problem, how):
+        found = engines.run(problem, how)
+        return engines.Outcome(
+            engines.Verdict.STOPPED, found.objective, found.objective
+        )
+
+    monkeypatch.setattr(milp_solver, "run", run)
+    output = milp_solver.MilpSolver().solve(
+        UNEVEN, SolveOptions(time_limit_s=600)
+    )
+    found = (output.status, output.claimed_quanta, output.lower_bound_quanta)
+    assert found == (Status.FEASIBLE, 147, 146)
+
+
+def test_highs_is_asked_for_the_optimum(monkeypatch):
+    asked = {}
+
+    class Recorded(pulp.HiGHS):
+        def __init__(self, **settings):
+            asked.update(settings)
+            super().__init__(**settings)
+
+    monkeypatch.setattr(pulp, "HiGHS", Recorded)
+    options = SolveOptions(extra={"engine": "highs"})
+    output = milp_solver.MilpSolver().solve(UNEVEN, options)
+    assert output.claimed_quanta == 147
+    assert (asked["gapRel"], asked["gapAbs"]) == (0, 0)

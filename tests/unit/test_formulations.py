@@ -856,6 +856,30 @@ def test_dominated_choices_are_left_out():
         }
 
 
+def test_a_slower_choice_of_a_smaller_working_set_stays():
+    """Both layers as they are need 2 + 2 + 5 bytes."""
+    activations = (
+        Activations(kept_bytes=2, working_bytes=5),
+        Activations(recompute="full", kept_bytes=2),
+    )
+    cost = make_cost(10, 20, activations=activations)
+    problem = make_problem(
+        {"a": cost, "b": cost},
+        devices=1,
+        topology=FREE,
+        memory_bytes=8,
+        recompute=("none", "full"),
+        granularity="layer",
+    )
+    instance = Instance(problem, CostModel(problem), Deadline(None))
+    (sub_problem,) = instance.sub_problems()
+    slots = instance.slots(sub_problem)
+    (profile,) = slots[1].profiles
+    for choices in profile.choices:
+        found = {(c.load, c.working_bytes) for c in choices}
+        assert found == {(30, 5), (40, 0)}
+
+
 def test_dominated_options_are_left_out():
     """tp=2 costs more than cp=2 in everything: only the latter stays."""
     costs = (

@@ -268,7 +268,7 @@ def ways_to_cut(draw):
         )
         for _ in range(blocks * virtual + draw(st.integers(0, 4)))
     ]
-    micro_batches = blocks * draw(st.integers(1, 4))
+    micro_batches = blocks * draw(st.integers(1, 7))
     last = len(costs) - 1
     problem = chain(
         costs,
@@ -285,7 +285,9 @@ def ways_to_cut(draw):
         sequence_parallel=draw(st.booleans()),
         global_batch=micro_batches * replicas,
         virtual_stages=(1, 2, 3),
-        memory_bytes=draw(st.integers(1, 10_000)),
+        memory_bytes=draw(
+            st.one_of(st.integers(1, 1_000), st.integers(1, 10_000))
+        ),
     )
     inner = draw(
         st.sets(
@@ -324,6 +326,41 @@ def test_prices_are_those_of_the_score(way):
     # sizes of layers that do not fit alone are not exact
     if all(b.memory_bytes <= capacity for b in verdict.stages):
         assert prices.excess[0].tolist() == excess
+
+
+def test_even_chunks_take_the_step_time_that_orders_ways():
+    """Two blocks of two layers: 4 · 60 + 60 / 2, and the update of a block.
+
+    A layer's 10 bytes of weights, as many of gradients and 60 of state take
+    10 + 2 · 10 + 2 · 60 ns.
+    """
+    problem = equal(4, make_cost(10, 20, weight_bytes=10), devices=2, hbm=1e9)
+    shapes = chunks.prefix_shapes(CostModel(problem))
+    uniform = chunks.Uniform(
+        BatchTerms(shapes, 1), 0, make_split(problem, 1, 1)
+    )
+    found = chunks.Chunks(uniform, chunks.Shape(2, 2))
+    prices = found.price(np.arange(5)[None])
+    assert prices.step.tolist() == [4 * 60 + 60 // 2 + 2 * 150]
+    assert found.step_time(prices, 0) == prices.step[0]
+
+
+def test_a_later_chunk_may_hold_the_most_of_a_block():
+    """Only the third layer keeps anything, as the first block's second chunk.
+
+    Two of its passes are in flight before the first backward pass.
+    """
+    costs = [make_cost(10, 20, kept_bytes=100 * (i == 2)) for i in range(4)]
+    problem = chain(costs, memory_bytes=150)
+    shapes = chunks.prefix_shapes(CostModel(problem))
+    uniform = chunks.Uniform(
+        BatchTerms(shapes, 1), 0, make_split(problem, 1, 1)
+    )
+    found = chunks.Chunks(uniform, chunks.Shape(2, 2))
+    prices = found.price(np.arange(5)[None])
+    assert prices.excess.tolist() == [[50, 0]]
+    verdict = score(problem, found.plan([0, 1, 2, 3, 4]))
+    assert [b.memory_bytes for b in verdict.blocks] == [200, 0]
 
 
 @examples(100)
