@@ -577,6 +577,18 @@ def test_time_runs_out(three: Problem, plan: Plan) -> None:
     assert warm.lower_bound_quanta <= 199
 
 
+def test_the_optimum_is_found_one_quantum_below_a_limit() -> None:
+    problem = piper_problem({"a": make_cost()}, devices=1)
+    optimum = solve(problem, "brute").claimed_quanta
+    task = SearchTask(
+        CostModel(problem), closed_sets(problem.graph), Deadline(None)
+    )
+    above = piper.search(dataclasses.replace(task, upper=optimum + 1))
+    assert above.claimed_quanta == optimum
+    at_it = piper.search(dataclasses.replace(task, upper=optimum))
+    assert at_it.plan is None
+
+
 def test_memory_beyond_the_tables_is_refused() -> None:
     problem = piper_problem(
         {"a": make_cost()}, memory_bytes=2**53, devices=300

@@ -67,9 +67,10 @@ def search(task: SearchTask) -> SolverOutput:
         while bound < best:
             stages, next_load = program.within(limit)
             if stages is None:
-                bound = next_load
+                bound = max(next_load, limit + 1)
             else:
                 best, plan = program.largest(stages), program.plan(stages)
+                assert best <= limit
                 task.report(
                     Progress(
                         plan=plan,
