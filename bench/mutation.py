@@ -151,7 +151,7 @@ def run_tests(
             **os.environ,
             "PYTHONPATH": str(tree),
             "PYTHONDONTWRITEBYTECODE": "1",
-            "HYPOTHESIS_PROFILE": "ci",
+            "HYPOTHESIS_PROFILE": "break",
         },
         capture_output=True,
         text=True,

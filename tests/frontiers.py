@@ -36,7 +36,7 @@ SETTINGS: dict[str, dict[str, int]] = {
     "levels-cut-again": {
         "ENOUGH": 0,
         "NUM_PARTS": 2,
-        "BATCH": 30,
+        "BATCH": 300,
         "NEAR": 16,
         "SQUARE": 0,
         "FINE": 10**9,

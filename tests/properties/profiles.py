@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import os
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
-#: ``dev``, ``ci`` or ``full``.
+#: ``dev``, ``ci`` or ``full``; ``break`` is ``ci`` for broken code, where any
+#: counterexample will do.
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")
 
 PROFILES = {
     name: settings(
         deadline=None,
         database=None,
-        derandomize=name == "ci",
-        print_blob=name != "ci",
+        derandomize=name in ("ci", "break"),
+        print_blob=name in ("dev", "full"),
+        phases=[
+            phase
+            for phase in Phase
+            if name != "break" or phase not in (Phase.shrink, Phase.explain)
+        ],
         # Problems are large values; slow draws are the price.
         suppress_health_check=[
             HealthCheck.too_slow,
@@ -22,7 +28,7 @@ PROFILES = {
             HealthCheck.large_base_example,
         ],
     )
-    for name in ("dev", "ci", "full")
+    for name in ("dev", "ci", "full", "break")
 }
 
 
@@ -31,6 +37,7 @@ def examples(ci: int, full: int | None = None) -> settings:
     counts = {
         "dev": max(5, ci // 10),
         "ci": ci,
+        "break": ci,
         "full": 10 * ci if full is None else full,
     }
     return settings(PROFILES[PROFILE], max_examples=counts[PROFILE])
