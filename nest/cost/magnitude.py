@@ -18,6 +18,9 @@ from nest.topology import Network, network_of
 from nest.topology.alphabeta import NS_PER_S
 from nest.units import MAX_TERM, MAX_TOTAL
 
+#: The largest power of ten that a problem's quantum can be, in ps.
+COARSEST_PS = 10 ** int(math.log10(MAX_TERM))
+
 
 class Longest(NamedTuple):
     """Upper bounds over all plans of a problem, in ns.
@@ -85,9 +88,10 @@ def choose_quantum_ps(problem: Problem, fine_ps: float = math.inf) -> int:
     quantum_ps = 1
     while not below(quantum_ps, MAX_TERM):
         quantum_ps *= 10
-    if quantum_ps > MAX_TERM:
+    if quantum_ps > COARSEST_PS:
+        most_s = MAX_TERM * COARSEST_PS / 1e12
         raise ValueError(
-            f"expected step times below {MAX_TERM * MAX_TERM / 1e12:.1g} s, "
+            f"expected step times below {most_s:.1g} s, "
             f"got up to {step_ns / NS_PER_S:.3g} s; correct the times, "
             f"bandwidths or sizes"
         )
