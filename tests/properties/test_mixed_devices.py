@@ -79,7 +79,9 @@ def mixed(draw, **options):
     second = replace(
         device,
         memory_bytes=draw(
-            st.sampled_from((memory, memory // 2, memory - 1, 2 * memory))
+            st.sampled_from(
+                (memory, memory // 2, max(0, memory - 1), 2 * memory)
+            )
         ),
         hbm_bytes_per_s=draw(st.sampled_from((device.hbm_bytes_per_s, 5e8))),
     )
