@@ -98,7 +98,7 @@ class State(NamedTuple):
 
     Attributes
     ----------
-    case
+    split
         ``(R, B)``.
     stops
         Where the stages end in the chain, the last one at its end.
@@ -106,7 +106,7 @@ class State(NamedTuple):
         The strategy of every layer of the chain.
     """
 
-    case: BatchSplit
+    split: BatchSplit
     stops: tuple[int, ...]
     layers: tuple[Strategy, ...]
 
@@ -199,7 +199,7 @@ class Walk:
         self.order = self.transfers.order
         self.num_layers = len(self.order)
         self.alike = one_strategy_per_stage(problem)
-        self.cases = batch_splits(problem)
+        self.splits = batch_splits(problem)
         self.capacity = problem.cluster.memory_bytes()
         self._pools: dict[BatchSplit, list[Strategy]] = {}
         self._terms: dict[object, list[Terms | None]] = {}
@@ -212,19 +212,19 @@ class Walk:
 
     # What may be chosen
 
-    def pool(self, case: BatchSplit) -> list[Strategy]:
-        """Return the strategies of a case that the walk may use."""
-        if case not in self._pools:
-            found = case_strategies(self.problem, case)
+    def pool(self, split: BatchSplit) -> list[Strategy]:
+        """Return the strategies of a split that the walk may use."""
+        if split not in self._pools:
+            found = case_strategies(self.problem, split)
             if self.reduced:
                 found = plainest(self.problem, found)
-            self._pools[case] = found
-        return self._pools[case]
+            self._pools[split] = found
+        return self._pools[split]
 
     def is_legal(self, state: State) -> bool:
         """Whether a state is a plan of the problem."""
-        case = state.case
-        if len(state.stops) not in stage_counts(self.problem, case):
+        split = state.split
+        if len(state.stops) not in stage_counts(self.problem, split):
             return False
         devices = 0
         for start, stop in state.stages:
@@ -234,8 +234,8 @@ class Walk:
             if self.alike and len(inside) > 1:
                 return False
             devices += state.layers[start].devices
-        return devices <= case.devices and all(
-            self.model.available(position, strategy, case.micro_batch) is None
+        return devices <= split.devices and all(
+            self.model.available(position, strategy, split.micro_batch) is None
             for position, strategy in zip(
                 self.order, state.layers, strict=True
             )
@@ -245,7 +245,7 @@ class Walk:
         """Return the plan of a state."""
         return make_plan(
             self.problem,
-            state.case,
+            state.split,
             [(*span, state.layers[slice(*span)]) for span in state.stages],
         )
 
@@ -260,11 +260,11 @@ class Walk:
         of random plans.
         """
         found: list[tuple[tuple[int, ...], State]] = []
-        for case in self.cases:
-            counts = stage_counts(self.problem, case)
-            for strategy in self.pool(case) if counts else []:
+        for split in self.splits:
+            counts = stage_counts(self.problem, split)
+            for strategy in self.pool(split) if counts else []:
                 state = State(
-                    case,
+                    split,
                     tuple(
                         stop
                         for _, stop in even_split(self.num_layers, counts[0])
@@ -273,9 +273,9 @@ class Walk:
                 )
                 rank = (
                     strategy.tp,
-                    -case.replicas * strategy.dp,
-                    case.num_micro_batches,
-                    case.replicas,
+                    -split.replicas * strategy.dp,
+                    split.num_micro_batches,
+                    split.replicas,
                 )
                 found.append((rank, state))
         for _, state in sorted(found, key=lambda pair: pair[0]):
@@ -289,12 +289,12 @@ class Walk:
         self._pools.clear()
         choices = drawable(self.problem, self.model)
         for _ in range(START_DRAWS if choices else 0):
-            case, usable, counts = draw.choice(choices)
-            stages = draw_stages(self.problem, draw, case, usable, counts)
+            split, usable, counts = draw.choice(choices)
+            stages = draw_stages(self.problem, draw, split, usable, counts)
             if stages is None:
                 continue
             state = State(
-                case,
+                split,
                 tuple(stop for _, stop, _ in stages),
                 tuple(
                     strategy
@@ -310,24 +310,24 @@ class Walk:
 
     def value(self, state: State) -> int:
         """Return the simulated time and the penalty, in quanta."""
-        case = state.case
+        split = state.split
         time = sync = lacking_bytes = offset = 0
         for number, (start, stop) in enumerate(state.stages):
             devices = state.layers[start].devices
-            block = Block(case.replicas, case.devices, offset, devices)
+            block = Block(split.replicas, split.devices, offset, devices)
             passes, stage_sync, memory_bytes = self._known_stage(
-                case, block, start, state.layers[start:stop]
+                split, block, start, state.layers[start:stop]
             )
             time += passes
             sync = max(sync, stage_sync)
             lacking_bytes += (
-                max(0, memory_bytes - self.capacity) * devices * case.replicas
+                max(0, memory_bytes - self.capacity) * devices * split.replicas
             )
             if number:
                 time += self.transfers.receive(
                     start,
                     block,
-                    case.micro_batch,
+                    split.micro_batch,
                     state.layers[start],
                     forward=True,
                 )
@@ -335,18 +335,18 @@ class Walk:
                 time += self.transfers.receive(
                     stop,
                     block,
-                    case.micro_batch,
+                    split.micro_batch,
                     state.layers[stop - 1],
                     forward=False,
                 )
             offset += devices
         # 1 ms per MB is 1 ns per byte.
         penalty = lacking_bytes * 1000 // self.problem.quantum_ps
-        return case.num_micro_batches * time + sync + penalty
+        return split.num_micro_batches * time + sync + penalty
 
     def _stage(
         self,
-        case: BatchSplit,
+        split: BatchSplit,
         block: Block,
         start: int,
         layers: tuple[Strategy, ...],
@@ -354,18 +354,18 @@ class Walk:
         """Return (passes, sync, bytes per device) without receives."""
         passes = sync = memory_bytes = 0
         for position, strategy in enumerate(layers, start):
-            terms = self._terms_of(case, block, strategy)[position]
+            terms = self._terms_of(split, block, strategy)[position]
             assert terms is not None
             passes += terms.passes
             sync += terms.sync
             memory_bytes += terms.memory_bytes
         if len(set(layers)) > 1:
-            passes += self._changes(case, block, start, layers)
+            passes += self._changes(split, block, start, layers)
         return passes, sync, memory_bytes
 
     def _changes(
         self,
-        case: BatchSplit,
+        split: BatchSplit,
         block: Block,
         start: int,
         layers: tuple[Strategy, ...],
@@ -376,7 +376,7 @@ class Walk:
                 self.transfers.change(
                     size_bytes,
                     block,
-                    case.micro_batch,
+                    split.micro_batch,
                     layers[source - start],
                     layers[target - start],
                 )
@@ -386,14 +386,14 @@ class Walk:
         )
 
     def _terms_of(
-        self, case: BatchSplit, block: Block, strategy: Strategy
+        self, split: BatchSplit, block: Block, strategy: Strategy
     ) -> list[Terms | None]:
-        key = (case, self.model.network.alike(block).offset, strategy)
+        key = (split, self.model.network.alike(block).offset, strategy)
         if key not in self._terms:
             found: list[Terms | None] = []
             for position in self.order:
                 terms = self.model.layer_terms(
-                    position, strategy, case.micro_batch, block
+                    position, strategy, split.micro_batch, block
                 )
                 found.append(
                     None
@@ -488,20 +488,21 @@ class Walk:
         self, draw: random.Random, state: State, layer: int
     ) -> State | None:
         """Draw ``(R, B)`` anew and keep ``R dp`` as far as possible."""
-        case = draw.choice(self.cases)
+        split = draw.choice(self.splits)
         new: dict[Strategy, Strategy] = {}
         for old in set(state.layers):
             like = [
                 strategy
-                for strategy in self.pool(case)
+                for strategy in self.pool(split)
                 if _shape(strategy) == _shape(old)
-                and case.replicas * strategy.dp <= state.case.replicas * old.dp
+                and split.replicas * strategy.dp
+                <= state.split.replicas * old.dp
             ]
             if not like:
                 return None
             new[old] = max(like, key=lambda strategy: strategy.dp)
         return state._replace(
-            case=case, layers=tuple(new[old] for old in state.layers)
+            split=split, layers=tuple(new[old] for old in state.layers)
         )
 
     def _draw_strategy(
@@ -509,10 +510,10 @@ class Walk:
     ) -> Strategy | None:
         """Return a random strategy for which there are devices."""
         used = sum(state.layers[start].devices for start, _ in state.stages)
-        free = state.case.devices - used
+        free = state.split.devices - used
         if not new:
             free += state.layers[layer].devices
-        fitting = [s for s in self.pool(state.case) if s.devices <= free]
+        fitting = [s for s in self.pool(state.split) if s.devices <= free]
         return draw.choice(fitting) if fitting else None
 
 

@@ -181,10 +181,10 @@ class Setting(NamedTuple):
 
 def settings(model: CostModel, case: BatchSplit) -> Iterator[Setting]:
     """Yield the tensor parallel degrees and flags of a case."""
-    turns = model.rules.round_robin
+    round_robin = model.rules.round_robin
     for alike in least_degrees(
         case_strategies(model.problem, case),
-        key=lambda s: (s.tp, s.dp if turns else 0),
+        key=lambda s: (s.tp, s.dp if round_robin else 0),
         rest=lambda s: (s.dp, s.cp, s.ep, s.zero),
     ):
         by_recompute = {s.recompute: s for s in alike}

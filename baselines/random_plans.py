@@ -89,11 +89,11 @@ class RandomSolver(Planner):
             if search.out_of_time():
                 break
             num_drawn += 1
-            case, usable, counts = draw.choice(choices)
-            chosen = draw_stages(problem, draw, case, usable, counts)
-            if chosen is None or room.lacks(case, chosen):
+            split, usable, counts = draw.choice(choices)
+            chosen = draw_stages(problem, draw, split, usable, counts)
+            if chosen is None or room.lacks(split, chosen):
                 continue
-            plan = make_plan(problem, case, chosen)
+            plan = make_plan(problem, split, chosen)
             try:
                 found = score(problem, plan, model)
             except InvalidPlanError:
@@ -116,7 +116,7 @@ class Room:
         self._sums = cache(self._prefix_sums)
 
     def lacks(
-        self, case: BatchSplit, stages: Sequence[tuple[int, int, Strategy]]
+        self, split: BatchSplit, stages: Sequence[tuple[int, int, Strategy]]
     ) -> bool:
         """Whether a stage exceeds the memory even without working sets.
 
@@ -128,8 +128,8 @@ class Room:
         for number, (start, stop, strategy) in enumerate(stages):
             num_kept = 1
             if self.problem.preset == "standard":
-                num_kept = in_flight(self.problem, case, len(stages) - number)
-            sums = self._sums(case.micro_batch, strategy)
+                num_kept = in_flight(self.problem, split, len(stages) - number)
+            sums = self._sums(split.micro_batch, strategy)
             static, kept = (
                 after - before
                 for before, after in zip(sums[start], sums[stop], strict=True)
@@ -165,29 +165,29 @@ def drawable(
     left out.
     """
     found = []
-    for case in batch_splits(problem):
-        usable = usable_strategies(problem, model, case)
-        counts = stage_counts(problem, case)
+    for split in batch_splits(problem):
+        usable = usable_strategies(problem, model, split)
+        counts = stage_counts(problem, split)
         if counts and all(
             usable(i, i + 1) for i in range(len(problem.graph.layers))
         ):
-            found.append((case, usable, counts))
+            found.append((split, usable, counts))
     return found
 
 
 def usable_strategies(
-    problem: Problem, model: CostModel, case: BatchSplit
+    problem: Problem, model: CostModel, split: BatchSplit
 ) -> Usable:
     """Return a function from a range of the chain to its strategies."""
     order = chain(problem)
     layers = problem.graph.layers
     first_of = {layer.kind: i for i, layer in enumerate(layers)}
-    allowed = case_strategies(problem, case)
+    allowed = case_strategies(problem, split)
     by_kind = {
         kind: {
             strategy
             for strategy in allowed
-            if model.available(position, strategy, case.micro_batch) is None
+            if model.available(position, strategy, split.micro_batch) is None
         }
         for kind, position in first_of.items()
     }
@@ -205,7 +205,7 @@ def usable_strategies(
 def draw_stages(
     problem: Problem,
     draw: random.Random,
-    case: BatchSplit,
+    split: BatchSplit,
     usable: Usable,
     counts: list[int],
 ) -> list[tuple[int, int, Strategy]] | None:
@@ -219,12 +219,12 @@ def draw_stages(
     cuts = sorted(draw.sample(range(1, num_layers), num_stages - 1))
     shared: list[Strategy] | None = None
     if is_uniform(problem):
-        fitting = _at_most(usable(0, num_layers), case.devices // num_stages)
+        fitting = _at_most(usable(0, num_layers), split.devices // num_stages)
         if not fitting:
             return None
         shared = [draw.choice(fitting)]
     chosen: list[tuple[int, int, Strategy]] = []
-    free = case.devices
+    free = split.devices
     for number, (start, stop) in enumerate(ranges([*cuts, num_layers])):
         left = num_stages - number
         most = min(2 * free // left, free - (left - 1))

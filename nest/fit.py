@@ -237,7 +237,7 @@ def most_memory_bytes(problem: Problem) -> int:
     layers = problem.graph.layers
     found = batch_splits(problem)
     inflight = len(layers) + max(problem.job.virtual_stages) * max(
-        (case.num_micro_batches for case in found), default=0
+        (split.num_micro_batches for split in found), default=0
     )
     entering = sum(
         max(edge.bytes_per_sample, *edge.bytes_per_sample_by_tp.values(), 0)
@@ -254,7 +254,7 @@ def most_memory_bytes(problem: Problem) -> int:
                     terms.static_bytes
                     + inflight * terms.kept_bytes
                     + terms.working_bytes
-                    for size in {case.micro_batch for case in found}
+                    for size in {split.micro_batch for split in found}
                     for strategy in strategies(problem, size)
                     if (
                         terms := model.layer_terms(

@@ -35,7 +35,7 @@ def state(walk: Walk, replicas: int, micro_batch: int, *stages) -> State:
     """Return a state from (number of layers, strategy) per stage."""
     (case,) = (
         case
-        for case in walk.cases
+        for case in walk.splits
         if (case.replicas, case.micro_batch) == (replicas, micro_batch)
     )
     stops = tuple(itertools.accumulate(count for count, _ in stages))
@@ -142,7 +142,7 @@ def test_starts_anywhere_if_data_parallelism_has_no_cost() -> None:
     )
     walk = walk_of(problem)
     assert walk.start(random.Random(0)) == State(
-        walk.cases[0], (1, 2), (ONE, TP2)
+        walk.splits[0], (1, 2), (ONE, TP2)
     )
     stuck = replace(problem, cluster=replace(problem.cluster, num_devices=2))
     output = solve(stuck)
@@ -174,9 +174,9 @@ def test_no_zero_no_recomputation() -> None:
     walk = walk_of(
         chain_of(zero=(0, 1, 3), recompute=("none", "full"), **fields)
     )
-    assert set(walk.pool(walk.cases[0])) == {ONE, DP2}
+    assert set(walk.pool(walk.splits[0])) == {ONE, DP2}
     walk = walk_of(chain_of(zero=(1, 3), recompute=("full",), **fields))
-    assert set(walk.pool(walk.cases[0])) == {
+    assert set(walk.pool(walk.splits[0])) == {
         Strategy(zero=1, recompute="full"),
         Strategy(dp=2, zero=1, recompute="full"),
     }
@@ -255,8 +255,8 @@ def test_proposals_are_plans(granularity: Any) -> None:
             seen.add(proposal)
             current = proposal
     assert {len(new.stops) for new in seen} == {1, 2, 3, 4, 5}
-    assert {new.case.replicas for new in seen} >= {1, 2, 4}
-    assert {new.case.micro_batch for new in seen} == {1, 2}
+    assert {new.split.replicas for new in seen} >= {1, 2, 4}
+    assert {new.split.micro_batch for new in seen} == {1, 2}
     assert {s for new in seen for s in new.layers} == {
         *(ONE, TP2, DP2),
         Strategy(dp=2, tp=2),
@@ -274,7 +274,7 @@ def test_new_batches_keep_the_data_ranks() -> None:
     walk = walk_of(chain_of(global_batch=8, micro_batches=(1, 2), devices=4))
     current = state(walk, 2, 2, (2, DP2))
     seen = {
-        (new.case.replicas, new.case.micro_batch): new.layers[0]
+        (new.split.replicas, new.split.micro_batch): new.layers[0]
         for seed in range(60)
         if (new := walk._batches(random.Random(seed), current, 0))
     }
@@ -402,7 +402,7 @@ def test_finds_the_best_of_its_own_objective() -> None:
         walk = walk_of(problem)
         values = [
             walk.value(new)
-            for case in walk.cases
+            for case in walk.splits
             for size in range(3)
             for cuts in itertools.combinations((1, 2), size)
             for layers in itertools.product(walk.pool(case), repeat=3)
