@@ -1,0 +1,236 @@
+"""Tori and meshes, and slices of TPUs with their wrap-around rules."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import networkx as nx
+
+from nest.topology.generators.build import (
+    add_devices,
+    check_size,
+    connect,
+    refuse,
+    set_units,
+)
+
+Coordinates = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What slices of a generation of TPUs are made of.
+
+    Attributes
+    ----------
+    axes
+        Dimensions of a slice.
+    max_devices, max_axis
+        The largest slice: devices in all, and along an axis (0: any).
+    wrap_multiple, wrap_length
+        All axes wrap if all are multiples of the first (cubes joined by
+        optical switches); an axis wraps if it is of the second. 0: never.
+    host
+        Devices of a host, along every axis (recalled).
+    link_bytes_per_s
+        Of a link in one direction (jax-ml/scaling-book, tpus.md).
+    """
+
+    axes: int
+    max_devices: int
+    max_axis: int
+    wrap_multiple: int
+    wrap_length: int
+    host: Coordinates
+    link_bytes_per_s: float
+
+    def wraps(self, shape: Coordinates) -> tuple[bool, ...]:
+        """Return which axes of a slice wrap around."""
+        cubes = self.wrap_multiple > 0 and not any(
+            length % self.wrap_multiple for length in shape
+        )
+        return tuple(cubes or length == self.wrap_length for length in shape)
+
+
+#: By name. The largest v4 slice is 16x16x16 and the largest v5p slice
+#: 16x20x28; cubes can be put together in any shape, so the devices count.
+GENERATIONS = {
+    "v4": Generation(3, 16 * 16 * 16, 0, 4, 0, (2, 2, 1), 45e9),
+    "v5p": Generation(3, 16 * 20 * 28, 0, 4, 0, (2, 2, 1), 90e9),
+    "v5e": Generation(2, 16 * 16, 16, 0, 16, (4, 2), 45e9),
+    "v6e": Generation(2, 16 * 16, 16, 0, 16, (4, 2), 90e9),
+}
+
+
+def torus(
+    shape: Coordinates,
+    wrap: bool,
+    link_bytes_per_s: float,
+    link_latency_ns: float,
+) -> nx.Graph:
+    """Return the torus, or the mesh if it does not wrap around.
+
+    Devices forward. Ranks count along the first axis first. An axis of 2
+    that wraps has two cables between its devices, an axis of 1 none.
+
+    Raises
+    ------
+    InvalidOptionError
+        If the network is too large.
+    """
+    return _lattice(
+        "torus",
+        shape,
+        (wrap,) * len(shape),
+        link_bytes_per_s,
+        link_latency_ns,
+    )
+
+
+def tpu(
+    generation: str,
+    shape: Coordinates,
+    twisted: bool,
+    link_bytes_per_s: float,
+    link_latency_ns: float,
+) -> nx.Graph:
+    """Return a slice of TPUs, with the wrap-around rules of its generation.
+
+    Slices ``n x n x 2n`` and ``n x 2n x 2n``, in any order of the axes, of
+    those that wrap can be twisted: an axis of ``n`` that wraps around ends
+    ``n`` further on every axis of ``2n``, which makes all axes alike
+    (Cámara et al., TPDS 2010, recalled). A twisted slice has no ``coord``
+    and ``wrap``, since these describe a torus.
+
+    Raises
+    ------
+    InvalidOptionError
+        If the slice has another number of axes, is larger than the
+        generation allows, or cannot be twisted.
+    """
+    rules, where = GENERATIONS[generation], f"tpu-{generation}: shape"
+    text = "x".join(map(str, shape))
+    if len(shape) != rules.axes:
+        refuse(
+            where,
+            f"{rules.axes} axes",
+            text,
+            "write " + "x".join("4" * rules.axes),
+        )
+    if rules.max_axis and max(shape) > rules.max_axis:
+        refuse(where, f"axes of at most {rules.max_axis}", text, "shorten it")
+    if math.prod(shape) > rules.max_devices:
+        refuse(
+            where,
+            f"at most {rules.max_devices} devices",
+            f"{text} = {math.prod(shape)}",
+            "that is the largest slice",
+        )
+    wraps = rules.wraps(shape)
+    shifts = None
+    if twisted:
+        short = min(shape)
+        if set(shape) != {short, 2 * short} or len(shape) != 3:
+            refuse(
+                f"tpu-{generation}: twisted",
+                "a shape n x n x 2n or n x 2n x 2n",
+                text,
+                "leave twisted out",
+            )
+        if not all(wraps):
+            refuse(
+                f"tpu-{generation}: twisted",
+                f"all axes to be multiples of {rules.wrap_multiple}",
+                text,
+                "such a slice does not wrap around",
+            )
+        shifts = [
+            tuple(short if other > length else 0 for other in shape)
+            if length == short
+            else (0,) * len(shape)
+            for length in shape
+        ]
+    graph = _lattice(
+        where, shape, wraps, link_bytes_per_s, link_latency_ns, shifts
+    )
+    _set_boxes(graph, shape, rules)
+    return graph
+
+
+def _lattice(
+    where: str,
+    shape: Coordinates,
+    wraps: Sequence[bool],
+    bandwidth_bytes_per_s: float,
+    latency_ns: float,
+    shifts: Sequence[Coordinates] | None = None,
+) -> nx.Graph:
+    """Return neighbours joined along every axis.
+
+    ``shifts`` says for every axis by how much wrapping around it moves along
+    the others.
+    """
+    count = math.prod(shape)
+    check_size(where, count, count * len(shape))
+    graph = nx.Graph()
+    places = _places(shape)
+    add_devices(graph, map(_name, places), forward=True)
+    none = (0,) * len(shape)
+    for place in places:
+        for axis, (length, wrap) in enumerate(zip(shape, wraps, strict=True)):
+            last = place[axis] == length - 1
+            if length == 1 or (last and not wrap):
+                continue
+            step = shifts[axis] if shifts is not None and last else none
+            to = [
+                (x + shift) % size
+                for x, shift, size in zip(place, step, shape, strict=True)
+            ]
+            to[axis] = (place[axis] + 1) % length
+            connect(
+                graph,
+                _name(place),
+                _name(to),
+                bandwidth_bytes_per_s,
+                latency_ns,
+            )
+    if shifts is None:
+        graph.graph["coord"] = {_name(place): list(place) for place in places}
+        graph.graph["wrap"] = list(wraps)
+    return graph
+
+
+def _places(shape: Coordinates) -> list[Coordinates]:
+    """Return all coordinates, those of the first axis first."""
+    return [
+        place[::-1]
+        for place in itertools.product(*(range(n) for n in shape[::-1]))
+    ]
+
+
+def _name(place: Sequence[int]) -> str:
+    return "dev" + ".".join(map(str, place))
+
+
+def _set_boxes(graph: nx.Graph, shape: Coordinates, rules: Generation) -> None:
+    """Store hosts, and cubes, if they tile the slice."""
+    boxes = [("host", rules.host)]
+    if rules.wrap_multiple:
+        boxes.append(("cube", (rules.wrap_multiple,) * len(shape)))
+    set_units(
+        graph,
+        [
+            {
+                _name(place): what
+                + ".".join(
+                    str(x // part) for x, part in zip(place, box, strict=True)
+                )
+                for place in _places(shape)
+            }
+            for what, box in boxes
+            if not any(n % part for n, part in zip(shape, box, strict=True))
+        ],
+    )

@@ -1,0 +1,582 @@
+"""Generated networks: numbers counted by hand, wiring, bad input."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import networkx as nx
+import pytest
+
+from nest.errors import InvalidOptionError, UnknownNameError
+from nest.topology.generators import GENERATORS, build, generate
+from nest.topology.generators.nodes import DGX1_NVLINKS
+
+GB = 1e9
+
+
+def devices(graph: nx.Graph) -> list[str]:
+    return [n for n, kind in graph.nodes(data="kind") if kind == "device"]
+
+
+def cut(graph: nx.Graph, part: list[str]) -> float:
+    """Return the most bytes/s from a part of the devices to the others."""
+    whole = nx.DiGraph(graph)
+    for device in devices(graph):
+        if device in part:
+            whole.add_edge("from", device)
+        else:
+            whole.add_edge(device, "to")
+    return nx.maximum_flow_value(whole, "from", "to", capacity="bandwidth")
+
+
+def half(graph: nx.Graph) -> list[str]:
+    order = graph.graph["order"]
+    return order[: len(order) // 2]
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_what_every_network_has(name):
+    graph = generate(GENERATORS[name].example)
+    order = graph.graph["order"]
+    assert type(graph) is nx.Graph
+    assert graph.graph["name"] == GENERATORS[name].example
+    assert sorted(order) == sorted(devices(graph))
+    assert len(set(order)) == len(order) > 1
+    assert set(nx.get_node_attributes(graph, "kind").values()) <= {
+        "device",
+        "switch",
+    }
+    assert nx.is_connected(graph)
+    for one, other, link in graph.edges(data=True):
+        assert one != other
+        assert set(link) == {"bandwidth", "latency_ns"}
+        assert link["bandwidth"] > 0
+        assert link["latency_ns"] >= 0
+    before = {device: device for device in order}
+    for units in graph.graph.get("units", []):
+        assert set(units) == set(order)
+        inside = {before[device]: units[device] for device in order}
+        # A unit holds whole units of the finer partition.
+        assert all(inside[before[d]] == units[d] for d in order)
+        assert 1 < len(set(units.values())) < len(set(before.values()))
+        before = units
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_devices_without_forwarding_need_none(name):
+    """Without the devices that do not forward, any two are still joined."""
+    graph = generate(GENERATORS[name].example)
+    order = graph.graph["order"]
+    stops = {d for d in order if not graph.nodes[d].get("forward")}
+    for one, other in itertools.islice(itertools.combinations(order, 2), 100):
+        assert nx.has_path(
+            graph.subgraph(graph.nodes - stops | {one, other}), one, other
+        )
+
+
+@pytest.mark.parametrize(
+    ("text", "num_devices", "num_switches", "num_links"),
+    [
+        # k³/4 devices; k pods of k switches and (k/2)² cores; three times
+        # as many links as devices.
+        ("fat-tree:k=2", 2, 5, 6),
+        ("fat-tree:k=4", 16, 20, 48),
+        ("fat-tree:k=6", 54, 45, 162),
+        # 8 links down and 4 up a leaf.
+        ("leaf-spine:leaves=4,hosts=8,oversubscription=2", 32, 8, 48),
+        ("leaf-spine:leaves=3,hosts=4,spines=1", 12, 4, 15),
+        ("leaf-spine:leaves=1,hosts=4", 4, 1, 4),
+        # NVLink and port of every device; node switches, leaves, spines.
+        ("dgx:nodes=4", 32, 5, 64),
+        ("dgx:nodes=4,nodes_per_leaf=2,spines=2", 32, 8, 68),
+        ("dgx:nodes=4,nodes_per_leaf=2", 32, 22, 96),
+        # A switch of ports and its link besides.
+        ("dgx:nodes=4,ports=pooled", 32, 9, 68),
+        ("dgx:nodes=4,ports=shared,devices=4", 16, 9, 36),
+        # 8 leaves, and as many spines as nodes.
+        ("rail:nodes=4", 32, 4 + 8 + 4, 64 + 32),
+        ("rail:nodes=4,spines=0", 32, 4 + 8, 64),
+        ("rail:nodes=4,segment=2,devices=2", 8, 4 + 4 + 2, 16 + 8),
+        ("nvl72:racks=1", 72, 2, 144),
+        ("nvl72:racks=2,spines=3", 144, 7, 294),
+        # 16 pairs of devices, 8 to PCIe switches, 4 to the leaf.
+        ("dgx1:nodes=2", 16, 9, 2 * 28),
+        ("torus:4x4", 16, 0, 32),
+        ("torus:4x4,wrap=no", 16, 0, 24),
+        # An axis of 2 has one link (of two cables), an axis of 1 none.
+        ("torus:2x3x1", 6, 0, 3 + 6),
+        ("tpu-v4:2x2x4", 16, 0, 8 + 8 + 12),
+        ("tpu-v4:4x4x8", 128, 0, 384),
+        ("tpu-v4:4x4x8,twisted=yes", 128, 0, 384),
+        ("tpu-v5p:4x8x8,twisted=yes", 256, 0, 768),
+        # 7 links in each of 16 columns, 16 in each of 8 rows.
+        ("tpu-v5e:8x16", 128, 0, 7 * 16 + 8 * 16),
+        ("tpu-v6e:16x16", 256, 0, 512),
+        # 9 groups of 4 routers: 8, 6 and 36 links.
+        ("dragonfly:p=2,a=4,h=2", 72, 36, 72 + 54 + 36),
+        ("dragonfly:p=1,a=2,h=1,g=2", 4, 4, 4 + 2 + 1),
+        ("ring:5", 5, 0, 5),
+        ("ring:2", 2, 0, 1),
+        ("all-to-all:5", 5, 0, 10),
+    ],
+)
+def test_numbers_counted_by_hand(text, num_devices, num_switches, num_links):
+    graph = generate(text)
+    count = len(devices(graph))
+    assert (count, len(graph) - count, graph.size()) == (
+        num_devices,
+        num_switches,
+        num_links,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_per_s"),
+    [
+        # Rearrangeably non-blocking: all ports of a half.
+        ("fat-tree:k=4", 8 * 50),
+        ("leaf-spine:leaves=4,hosts=8", 16 * 50),
+        ("leaf-spine:leaves=4,hosts=8,oversubscription=2", 8 * 50),
+        ("leaf-spine:leaves=4,hosts=6,oversubscription=4,spines=3", 3 * 50),
+        ("dgx:nodes=4", 16 * 50),
+        ("dgx:nodes=4,ports=pooled", 16 * 50),
+        ("dgx:nodes=4,ports=shared", 2 * 50),
+        ("dgx:nodes=4,nodes_per_leaf=2,oversubscription=4", 4 * 50),
+        ("rail:nodes=4,devices=2", 4 * 50),
+        ("rail:nodes=4,devices=2,spines=0", 4 * 50),
+        # All traffic of a segment that goes to the other one climbs.
+        ("rail:nodes=4,devices=2,segment=2,oversubscription=2", 2 * 50),
+        ("nvl72:racks=2,spines=1", 72 * 50),
+        ("dgx1:nodes=2", 4 * 12.5),
+        # Two links cross in every line that the cut meets, one in a mesh.
+        ("torus:4x4", 2 * 4 * 45),
+        ("torus:4x4,wrap=no", 4 * 45),
+        ("torus:4x2", 2 * 4 * 45),
+        ("tpu-v4:2x2x4", 4 * 45),
+        ("tpu-v4:4x4x4", 2 * 16 * 45),
+        ("tpu-v5p:4x4x4", 2 * 16 * 90),
+        ("tpu-v5e:4x4", 4 * 45),
+        ("ring:8", 2 * 45),
+        ("all-to-all:6", 9 * 25),
+        # 2 groups a half, one link between any two.
+        ("dragonfly:p=2,a=3,h=1", 4 * 25),
+    ],
+)
+def test_bisection_between_the_halves(text, bytes_per_s):
+    graph = generate(text)
+    assert cut(graph, half(graph)) == pytest.approx(bytes_per_s * GB)
+
+
+@pytest.mark.parametrize(
+    ("text", "degrees"),
+    [
+        ("fat-tree:k=6", {1: 54, 6: 45}),
+        ("torus:4x4x4", {6: 64}),
+        ("torus:3x2", {3: 6}),
+        ("torus:4x4,wrap=no", {2: 4, 3: 8, 4: 4}),
+        ("tpu-v4:4x4x8,twisted=yes", {6: 128}),
+        ("tpu-v5e:4x16", {3: 32, 4: 32}),
+        # p + (a - 1) + h at every router.
+        ("dragonfly:p=2,a=4,h=2", {1: 72, 7: 36}),
+        ("ring:8", {2: 8}),
+        ("all-to-all:5", {4: 5}),
+        # Four others by NVLink and the PCIe switch; 2 and the leaf; 4.
+        ("dgx1:nodes=1", {5: 8, 3: 4, 4: 1}),
+    ],
+)
+def test_degrees(text, degrees):
+    assert Counter(dict(generate(text).degree).values()) == degrees
+
+
+@pytest.mark.parametrize(
+    ("text", "hops"),
+    [
+        ("fat-tree:k=4", 6),
+        ("leaf-spine:leaves=2,hosts=2", 4),
+        ("torus:4x4x4", 6),
+        ("torus:5x4,wrap=no", 7),
+        ("tpu-v4:4x4x8", 2 + 2 + 4),
+        # Port, local, global, local, port.
+        ("dragonfly:p=1,a=4,h=1", 5),
+        ("ring:7", 3),
+    ],
+)
+def test_diameters(text, hops):
+    assert nx.diameter(generate(text)) == hops
+
+
+@pytest.mark.parametrize(
+    ("text", "port", "up", "up_ports"),
+    [
+        ("leaf-spine:leaves=4,hosts=8,oversubscription=2", 50, 50, 4),
+        ("leaf-spine:leaves=4,hosts=8,spines=2,oversubscription=4", 50, 50, 2),
+        ("leaf-spine:leaves=4,hosts=8,spines=16", 50, 25, 16),
+    ],
+)
+def test_oversubscription(text, port, up, up_ports):
+    """What the devices of a leaf send by what its links up take."""
+    graph = generate(text)
+    ups = [n for n in graph["leaf0"] if n.startswith("spine")]
+    downs = [n for n in graph["leaf0"] if not n.startswith("spine")]
+    assert {graph["leaf0"][n]["bandwidth"] for n in downs} == {port * GB}
+    assert [graph["leaf0"][n]["bandwidth"] for n in ups] == [
+        up * GB
+    ] * up_ports
+
+
+def test_a_fat_tree_joins_pods_by_the_formula():
+    """Aggregation a of every pod leads to cores a k/2 .. a k/2 + k/2 - 1."""
+    graph = generate("fat-tree:k=4")
+    for pod, aggregation in itertools.product(range(4), range(2)):
+        above = [n for n in graph[f"pod{pod}.agg{aggregation}"] if "core" in n]
+        assert above == [
+            f"core{2 * aggregation}",
+            f"core{2 * aggregation + 1}",
+        ]
+
+
+@pytest.mark.parametrize(
+    ("a", "h", "g"), [(4, 2, 9), (3, 1, 4), (2, 3, 5), (2, 2, 2), (1, 4, 5)]
+)
+def test_a_dragonfly_is_wired_by_the_formula(a, h, g):
+    """Link k of group i is at router k // h, to group k < i ? k : k + 1."""
+    graph = build("dragonfly", {"p": 1, "a": a, "h": h, "g": g})
+    expected = set()
+    for i in range(g):
+        for k in range(g - 1):
+            to = k if k < i else k + 1
+            back = i if i < to else i - 1
+            expected.add(
+                frozenset(
+                    {
+                        f"group{i}.router{k // h}",
+                        f"group{to}.router{back // h}",
+                    }
+                )
+            )
+    routers = [n for n, kind in graph.nodes(data="kind") if kind == "switch"]
+    found = {
+        frozenset(link)
+        for link in graph.subgraph(routers).edges
+        if link[0].split(".")[0] != link[1].split(".")[0]
+    }
+    assert found == expected
+    assert len(found) == g * (g - 1) // 2
+    for router in routers:
+        others = [n for n in graph[router] if n in routers]
+        assert len(others) <= a - 1 + h
+
+
+@pytest.mark.parametrize(
+    ("shape", "wrap"),
+    [
+        ("v4:4x4x4", [True] * 3),
+        ("v4:4x4x8", [True] * 3),
+        ("v4:2x2x4", [False] * 3),
+        ("v4:4x4x6", [False] * 3),
+        ("v4:2x4x4", [False] * 3),
+        ("v5p:8x4x12", [True] * 3),
+        ("v5e:8x16", [False, True]),
+        ("v5e:16x16", [True, True]),
+        ("v5e:8x8", [False, False]),
+        ("v6e:16x4", [True, False]),
+    ],
+)
+def test_the_wrap_around_rules_of_tpus(shape, wrap):
+    graph = generate(f"tpu-{shape}")
+    assert graph.graph["wrap"] == wrap
+    sizes = [int(n) for n in shape.split(":")[1].split("x")]
+    coord = graph.graph["coord"]
+    at = {tuple(place): device for device, place in coord.items()}
+    for axis, length in enumerate(sizes):
+        far = [0] * len(sizes)
+        far[axis] = length - 1
+        first = at[(0,) * len(sizes)]
+        assert graph.has_edge(first, at[tuple(far)]) == (
+            wrap[axis] or length == 2
+        )
+
+
+def test_ranks_of_a_torus_count_along_the_first_axis_first():
+    graph = generate("torus:3x2")
+    order, coord = graph.graph["order"], graph.graph["coord"]
+    assert [coord[device] for device in order] == [
+        [0, 0],
+        [1, 0],
+        [2, 0],
+        [0, 1],
+        [1, 1],
+        [2, 1],
+    ]
+
+
+def test_an_axis_of_two_has_two_cables():
+    graph = generate("torus:2x3,link_bytes_per_s=10")
+    assert Counter(bw for _, _, bw in graph.edges(data="bandwidth")) == {
+        20.0: 3,
+        10.0: 6,
+    }
+    mesh = generate("torus:2x3,link_bytes_per_s=10,wrap=no")
+    assert {bw for _, _, bw in mesh.edges(data="bandwidth")} == {10.0}
+
+
+@pytest.mark.parametrize(
+    "shape", ["4x4x8", "4x8x4", "8x4x4", "4x8x8", "8x8x4"]
+)
+def test_a_twisted_torus_makes_all_axes_alike(shape):
+    """All-to-all traffic loads all links alike, and less than the torus.
+
+    In the torus the links of long axes carry more.
+    """
+    plain, twisted = (
+        generate(f"tpu-v4:{shape}{more}") for more in ("", ",twisted=yes")
+    )
+    loads = [
+        nx.edge_betweenness_centrality(graph) for graph in (plain, twisted)
+    ]
+    assert max(loads[0].values()) > 1.2 * min(loads[0].values())
+    assert max(loads[1].values()) == pytest.approx(min(loads[1].values()))
+    assert max(loads[1].values()) < max(loads[0].values())
+    assert nx.diameter(twisted) < nx.diameter(plain)
+    assert "coord" not in twisted.graph
+    assert "wrap" not in twisted.graph
+
+
+def test_a_dgx1_has_six_nvlinks_a_device():
+    rows = Counter()
+    for pair, links in DGX1_NVLINKS.items():
+        rows.update(dict.fromkeys(pair, links))
+    assert rows == dict.fromkeys(range(8), 6)
+    # One or two to four others, and the double links are a circle.
+    double = nx.Graph([pair for pair, n in DGX1_NVLINKS.items() if n == 2])
+    assert set(DGX1_NVLINKS.values()) == {1, 2}
+    assert nx.is_isomorphic(double, nx.cycle_graph(8))
+    assert nx.diameter(nx.Graph(list(DGX1_NVLINKS))) == 2
+    graph = generate("dgx1:nodes=1")
+    for device in graph.graph["order"]:
+        out = sum(
+            link["bandwidth"]
+            for other, link in graph[device].items()
+            if graph.nodes[other]["kind"] == "device"
+        )
+        assert out == 150 * GB
+
+
+@pytest.mark.parametrize(
+    ("ports", "alone", "together"),
+    [("device", 50, 400), ("pooled", 400, 400), ("shared", 50, 50)],
+)
+def test_ports_of_a_node(ports, alone, together):
+    """What one device and what all devices of a node send out of it."""
+    graph = generate(f"dgx:nodes=2,ports={ports}")
+    order = graph.graph["order"]
+    for senders, expected in ((order[:1], alone), (order[:8], together)):
+        outside = nx.DiGraph(graph)
+        outside.remove_node("node0.nvswitch")
+        for device in senders:
+            outside.add_edge("from", device)
+        for device in order[8:]:
+            outside.add_edge(device, "to")
+        assert nx.maximum_flow_value(
+            outside, "from", "to", capacity="bandwidth"
+        ) == pytest.approx(expected * GB)
+
+
+def test_routes_of_least_latency_stay_in_a_node():
+    for text in ("dgx:nodes=2", "dgx:nodes=2,ports=pooled", "rail:nodes=2"):
+        graph = generate(text)
+        route = nx.shortest_path(
+            graph, "node0.gpu0", "node0.gpu1", weight="latency_ns"
+        )
+        assert route == ["node0.gpu0", "node0.nvswitch", "node0.gpu1"]
+
+
+def test_a_rail_joins_the_same_device_of_all_nodes():
+    graph = generate("rail:nodes=4,segment=2,devices=3")
+    for segment, rail in itertools.product(range(2), range(3)):
+        below = [
+            n
+            for n in graph[f"segment{segment}.rail{rail}"]
+            if n.startswith("node")
+        ]
+        assert below == [f"node{2 * segment + i}.gpu{rail}" for i in range(2)]
+
+
+def test_an_nvl72_rack_is_18_trays_of_4():
+    graph = generate("nvl72:racks=2")
+    trays, racks = graph.graph["units"]
+    assert set(Counter(trays.values()).values()) == {4}
+    assert set(Counter(racks.values()).values()) == {72}
+    assert len(set(trays.values())) == 36
+
+
+def test_units_of_slices_of_tpus():
+    hosts, cubes = generate("tpu-v4:4x4x8").graph["units"]
+    assert set(Counter(hosts.values()).values()) == {4}
+    assert set(Counter(cubes.values()).values()) == {64}
+    assert hosts["dev0.0.0"] == hosts["dev1.1.0"] != hosts["dev0.0.1"]
+    assert cubes["dev3.3.3"] == cubes["dev0.0.0"] != cubes["dev0.0.4"]
+    # Hosts that do not tile the slice are left out.
+    assert "units" not in generate("tpu-v4:1x1x4").graph
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_figures_can_be_given(name):
+    """Every bandwidth and latency of the table reaches some link."""
+    generator = GENERATORS[name]
+    for parameter in generator.parameters:
+        attribute, given = {
+            "bytes/s": ("bandwidth", 7e12),
+            "ns": ("latency_ns", 12345.0),
+        }.get(parameter.unit, ("", 0.0))
+        if not attribute:
+            continue
+        text = f"{generator.example},{parameter.name}={given:g}"
+        if parameter.name == "up_latency_ns" and name == "dgx":
+            text += ",nodes_per_leaf=2"
+        if parameter.name in ("nvlink_latency_ns", "local_latency_ns"):
+            other = {"dgx": "port", "dragonfly": "global"}.get(name)
+            text += f",{other}_latency_ns=99999" if other else ""
+        values = {v for _, _, v in generate(text).edges(data=attribute)}
+        assert given in values
+
+
+def test_parameters_have_units_and_a_way_to_start():
+    for generator in GENERATORS.values():
+        assert generator.example.startswith(f"{generator.name}:")
+        for parameter in generator.parameters:
+            assert parameter.meaning
+            assert (parameter.unit == "bytes/s") == parameter.name.endswith(
+                "_bytes_per_s"
+            )
+            assert (parameter.unit == "ns") == parameter.name.endswith("_ns")
+
+
+def test_blanks_case_and_names_do_not_matter():
+    one = generate("Torus: 2x3 , wrap = NO")
+    other = build("torus", {"shape": (2, 3), "wrap": False})
+    assert nx.utils.graphs_equal(
+        nx.Graph(one.edges(data=True)), nx.Graph(other.edges(data=True))
+    )
+    assert nx.utils.graphs_equal(
+        nx.Graph(generate("fat-tree:4").edges),
+        nx.Graph(generate("fat-tree:k=4").edges),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("fat-tre:k=2", "topology generator: .* did you mean 'fat-tree'"),
+        ("", "topology generator: expected one of all-to-all, dgx"),
+        ("torus:shpe=4x4", "torus: parameter: .* did you mean 'shape'"),
+        ("dgx:nodes=4,ports=poled", "dgx: ports: .* did you mean 'pooled'"),
+    ],
+)
+def test_unknown_names(text, message):
+    with pytest.raises(UnknownNameError, match=message) as error:
+        generate(text)
+    assert "\n" not in str(error.value)
+
+
+def test_build_knows_names_too():
+    with pytest.raises(UnknownNameError, match="did you mean 'ring'"):
+        build("rng", {})
+    with pytest.raises(UnknownNameError, match="did you mean 'devices'"):
+        build("ring", {"device": 4})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "fat-tree",
+            "fat-tree: k: expected ports .* got none; write fat-tree:k=8",
+        ),
+        ("fat-tree:k=x", "fat-tree: k: expected a whole number, got 'x'"),
+        ("fat-tree:k=3", "fat-tree: k: expected an even number, got 3"),
+        ("fat-tree:k=0", "fat-tree: k: expected at least 2, got 0"),
+        ("fat-tree:k=100", "fat-tree: k: expected at most 131072 devices"),
+        ("ring:131073", "ring: devices: expected at most 131072, got 131073"),
+        ("all-to-all:5000", "all-to-all: expected at most 1048576 links"),
+        ("ring:4,devices=4", "ring: devices: expected once, got it twice"),
+        ("ring:devices=4,5", "ring: expected <parameter>=<value>, got '5'"),
+        ("ring:4,", "ring: expected <parameter>=<value>, got ''"),
+        (
+            "ring:4,link_bytes_per_s=0",
+            "ring: link_bytes_per_s: expected more than 0 bytes/s, got 0",
+        ),
+        ("ring:4,link_bytes_per_s=inf", "more than 0 bytes/s, got inf"),
+        ("ring:4,link_latency_ns=nan", "expected at least 0 ns, got nan"),
+        ("ring:4,link_latency_ns=fast", "expected a number, got 'fast'"),
+        ("torus:4x4,wrap=maybe", "wrap: expected yes or no, got 'maybe'"),
+        ("torus:4x", "torus: shape: expected a shape such as 4x4, got '4x'"),
+        ("torus:4x0", "torus: shape: expected at least 1, got 0"),
+        (
+            "leaf-spine:leaves=2,hosts=7,oversubscription=2",
+            "oversubscription: expected a divisor of the 7 links below a leaf",
+        ),
+        (
+            "leaf-spine:leaves=2,hosts=2,oversubscription=4",
+            "oversubscription: expected a divisor of the 2 links below a leaf",
+        ),
+        (
+            "dgx:nodes=5,nodes_per_leaf=2",
+            "dgx: nodes_per_leaf: expected a divisor of nodes = 5, got 2",
+        ),
+        (
+            "dgx:nodes=5,port_latency_ns=1",
+            "dgx: port_latency_ns: expected more than nvlink_latency_ns",
+        ),
+        (
+            "rail:nodes=6,segment=4",
+            "rail: segment: expected a divisor of nodes = 6, got 4",
+        ),
+        (
+            "rail:nodes=4,segment=8",
+            "rail: segment: expected a divisor of nodes = 4, got 8",
+        ),
+        (
+            "rail:nodes=4,segment=2,spines=0",
+            "rail: spines: expected at least 1 to join 2 segments, got 0",
+        ),
+        (
+            "dragonfly:p=1,a=2,h=1,g=4",
+            r"dragonfly: g: expected at most a h \+ 1 = 3, got 4",
+        ),
+        (
+            "dragonfly:p=1,a=2,h=1,global_latency_ns=600",
+            "global_latency_ns: expected more than local_latency_ns = 600",
+        ),
+        ("tpu-v4:4x4", "tpu-v4: shape: expected 3 axes, got 4x4; write 4x4x4"),
+        ("tpu-v5e:4x4x4", "tpu-v5e: shape: expected 2 axes, got 4x4x4"),
+        (
+            "tpu-v4:32x16x16",
+            "tpu-v4: shape: expected at most 4096 devices, got .* = 8192",
+        ),
+        ("tpu-v6e:32x4", "tpu-v6e: shape: expected axes of at most 16"),
+        (
+            "tpu-v4:4x4x4,twisted=yes",
+            "tpu-v4: twisted: expected a shape n x n x 2n or n x 2n x 2n",
+        ),
+        (
+            "tpu-v5e:8x16,twisted=yes",
+            "tpu-v5e: twisted: expected a shape n x n x 2n",
+        ),
+        (
+            "tpu-v4:2x2x4,twisted=yes",
+            "tpu-v4: twisted: expected all axes to be multiples of 4",
+        ),
+    ],
+)
+def test_bad_input(text, message):
+    with pytest.raises(InvalidOptionError, match=message) as error:
+        generate(text)
+    assert "\n" not in str(error.value)
+    assert str(error.value).count(";") >= 1
+
+
+def test_the_largest_slices_are_allowed():
+    assert len(generate("tpu-v4:16x16x16")) == 4096
+    assert len(generate("tpu-v5p:16x20x28")) == 8960
