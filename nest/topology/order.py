@@ -1,0 +1,460 @@
+"""Which device comes after which: orders of the devices of a graph.
+
+Plans number devices from 0: stages take consecutive ones, and so do the
+groups inside a stage. An order says which device has which number. ``given``
+is the order that comes with a graph, ``auto`` keeps together what is close:
+
+- boxes on a torus or mesh (graphs with ``coord``): the longest axis is split
+  in two, and each part again;
+- else hierarchical clustering (average linkage) of what a message of 64 MiB
+  costs between two devices (:func:`~nest.topology.routes.message_costs_ns`),
+  partition by partition where the graph has ``units``.
+
+With groups of a plan, ``auto`` takes the cheapest of several such orders and
+swaps devices as long as that helps.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import networkx as nx
+import numpy as np
+
+from nest.errors import InvalidProblemError, UnknownNameError
+from nest.topology.routes import (
+    Ints,
+    Routes,
+    check_order,
+    devices_of,
+    forwards,
+    message_costs_ns,
+)
+
+#: The message that says how close two devices are.
+_SIZE_BYTES = 2.0**26
+
+#: Clusters above this number keep their order: each merge looks at all pairs.
+MAX_CLUSTERS = 2048
+
+#: How many swaps of two devices are tried at most.
+MAX_SWAPS = 20_000
+
+Combine = Literal["sum", "max"]
+Order = list[Any]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ranks of a plan that talk to each other.
+
+    Attributes
+    ----------
+    positions
+        Numbers of their devices, from 0.
+    size_bytes
+        Of a message.
+    weight
+        How often.
+    """
+
+    positions: tuple[int, ...]
+    size_bytes: float = _SIZE_BYTES
+    weight: int = 1
+
+
+class OrderCosts:
+    """What orders of the devices of a graph cost.
+
+    A group costs its weight times the most that a message costs between two
+    of its devices; an order costs the sum, or the maximum, over its groups.
+    This is linear in the assignment of devices to positions but for the
+    maximum, so that an exact model stays small. It is no price of a
+    collective: it knows neither algorithms nor who shares a link.
+
+    Parameters
+    ----------
+    graph
+        The network.
+    groups
+        Groups of the plan.
+    combine
+        "sum" or "max" over the groups.
+
+    Raises
+    ------
+    InvalidProblemError
+        If a group names no position, one twice, or one that no device has,
+        or has a weight below 0.
+    """
+
+    def __init__(
+        self,
+        graph: nx.Graph,
+        groups: Sequence[Group],
+        combine: Combine = "sum",
+    ) -> None:
+        self.devices: Order = devices_of(graph)
+        self.groups = tuple(groups)
+        self.combine: Combine = combine
+        _check_groups(self.groups, len(self.devices))
+        self._index = {device: i for i, device in enumerate(self.devices)}
+        known = {
+            size: message_costs_ns(graph, self.devices, size)
+            for size in sorted({group.size_bytes for group in self.groups})
+        }
+        #: Per group, shape (devices, devices) in the order of the graph.
+        self.pair_costs_ns: tuple[Ints, ...] = tuple(
+            known[group.size_bytes] for group in self.groups
+        )
+
+    def group_ns(self, group_idx: int, assigned: Ints) -> int:
+        """Return what a group costs, from the device number per position."""
+        group = self.groups[group_idx]
+        ranks = assigned[list(group.positions)]
+        costs = self.pair_costs_ns[group_idx][np.ix_(ranks, ranks)]
+        return group.weight * int(costs.max())
+
+    def total_ns(self, costs_ns: Sequence[int]) -> int:
+        """Return what groups of such costs cost together."""
+        return sum(costs_ns) if self.combine == "sum" else max(costs_ns)
+
+    def assigned(self, order: Sequence[Any]) -> Ints:
+        """Return the device number, as in the graph, of every position.
+
+        Raises
+        ------
+        InvalidProblemError
+            If the order is not all devices, each once.
+        """
+        return np.array(
+            [
+                self._index[device]
+                for device in check_order(self.devices, order)
+            ],
+            dtype=np.int64,
+        )
+
+    def order_ns(self, order: Sequence[Any]) -> int:
+        """Return what an order costs, in ns; 0 without groups.
+
+        Raises
+        ------
+        InvalidProblemError
+            If the order is not all devices, each once.
+        """
+        assigned = self.assigned(order)
+        costs = [self.group_ns(i, assigned) for i in range(len(self.groups))]
+        return self.total_ns(costs) if costs else 0
+
+
+def _check_groups(groups: Sequence[Group], num_devices: int) -> None:
+    for i, group in enumerate(groups):
+        where = f"groups[{i}]"
+        positions = group.positions
+        if not positions or len(set(positions)) != len(positions):
+            raise InvalidProblemError(
+                f"{where}: expected distinct positions, got "
+                f"{list(positions)}; name each once"
+            )
+        if min(positions) < 0 or max(positions) >= num_devices:
+            raise InvalidProblemError(
+                f"{where}: expected positions 0..{num_devices - 1}, got "
+                f"{list(positions)}; there are {num_devices} devices"
+            )
+        if group.weight < 0:
+            raise InvalidProblemError(
+                f"{where}: expected a weight >= 0, got {group.weight}; leave "
+                f"the group out"
+            )
+
+
+def given_order(
+    graph: nx.Graph, groups: Sequence[Group] = (), combine: Combine = "sum"
+) -> Order:
+    """Return the order that comes with a graph, whatever the groups."""
+    return devices_of(graph)
+
+
+def auto_order(
+    graph: nx.Graph, groups: Sequence[Group] = (), combine: Combine = "sum"
+) -> Order:
+    """Return an order that keeps together what is close.
+
+    The same graph gives the same order. With groups it costs no more than
+    the order that comes with the graph.
+
+    Parameters
+    ----------
+    graph
+        The network.
+    groups
+        Of a plan, if there is one.
+    combine
+        How :class:`OrderCosts` adds them up.
+
+    Raises
+    ------
+    InvalidProblemError
+        If devices cannot reach each other, or a group is not one.
+    """
+    orders = _orders(graph)
+    if not groups:
+        return next(orders)
+    costs = OrderCosts(graph, groups, combine)
+    best = min(itertools.chain(orders, [costs.devices]), key=costs.order_ns)
+    return _swapped(costs, best)
+
+
+#: Ways to find an order.
+ORDERS: dict[str, Callable[..., Order]] = {
+    "given": given_order,
+    "auto": auto_order,
+}
+
+
+def find_order(
+    graph: nx.Graph,
+    how: str | Sequence[Any],
+    groups: Sequence[Group] = (),
+    combine: Combine = "sum",
+) -> Order:
+    """Return an order by its name in :data:`ORDERS`, or one that is listed.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such way.
+    InvalidProblemError
+        If the order is not all devices, each once.
+    """
+    if not isinstance(how, str):
+        return check_order(devices_of(graph), how)
+    if how not in ORDERS:
+        raise UnknownNameError("order", how, ORDERS)
+    return ORDERS[how](graph, groups, combine)
+
+
+@dataclass(frozen=True)
+class NodeRanks:
+    """A node, its devices and their ranks, in the order of ranks."""
+
+    node: Any
+    devices: tuple[Any, ...]
+    ranks: tuple[int, ...]
+
+
+def node_ranks(graph: nx.Graph, order: Sequence[Any]) -> list[NodeRanks]:
+    """Return an order as nodes, by their first rank, and their ranks.
+
+    A node is a unit of the finest partition; a device, if there is none.
+
+    Raises
+    ------
+    InvalidProblemError
+        If the order is not all devices, each once.
+    """
+    check_order(devices_of(graph), order)
+    found: dict[Any, list[int]] = {}
+    units = graph.graph.get("units") or [{device: device for device in order}]
+    for rank, device in enumerate(order):
+        found.setdefault(units[0][device], []).append(rank)
+    return [
+        NodeRanks(node, tuple(order[rank] for rank in ranks), tuple(ranks))
+        for node, ranks in found.items()
+    ]
+
+
+def _orders(graph: nx.Graph) -> Iterator[Order]:
+    """Yield orders that keep together what is close, the usual one first."""
+    devices = devices_of(graph)
+    coord = graph.graph.get("coord")
+    if coord is None:
+        yield _clustered(graph, devices)
+        return
+    axes = range(len(coord[devices[0]]))
+    for turn in itertools.islice(itertools.permutations(axes), 24):
+        turned = {d: [coord[d][axis] for axis in turn] for d in devices}
+        yield _boxes(turned, devices)
+    for turn in itertools.islice(itertools.permutations(axes), 24):
+        turned = {d: [coord[d][axis] for axis in turn] for d in devices}
+        yield sorted(devices, key=turned.__getitem__)
+
+
+def _boxes(coord: Mapping[Any, Sequence[int]], devices: Order) -> Order:
+    """Order by boxes: split the longest axis, the last of several, in two.
+
+    The first part has a multiple of the largest power of two that is at most
+    half of the axis, so that boxes of powers of two stay whole.
+    """
+    if len(devices) <= 1:
+        return devices
+    seen = [
+        sorted({coord[device][axis] for device in devices})
+        for axis in range(len(coord[devices[0]]))
+    ]
+    axis = max(range(len(seen)), key=lambda i: (len(seen[i]), i))
+    if len(seen[axis]) == 1:
+        return devices
+    half = -(-len(seen[axis]) // 2)
+    power = 2 ** int(math.log2(len(seen[axis]) // 2))
+    border = seen[axis][-(-half // power) * power]
+    parts: tuple[Order, Order] = ([], [])
+    for device in devices:
+        parts[coord[device][axis] >= border].append(device)
+    return _boxes(coord, parts[0]) + _boxes(coord, parts[1])
+
+
+def _clustered(graph: nx.Graph, devices: Order) -> Order:
+    """Order the units of every partition, coarsest first, then devices."""
+    routes = Routes(graph)
+    partitions = graph.graph.get("units") or [_twins(graph, devices)]
+    # Members of what is still to be put in order, in order so far.
+    blocks = [devices]
+    for units in [*reversed(partitions), {d: d for d in devices}]:
+        split = [_split(block, units) for block in blocks]
+        open_ = [
+            parts
+            for parts in split
+            if 2 < len(parts) <= MAX_CLUSTERS
+            and not _alike(graph, [part[0] for part in parts])
+        ]
+        costs = routes.costs_ns(
+            ([part[0] for part in parts] for parts in open_), _SIZE_BYTES
+        )
+        turns = {
+            id(parts): _linkage(cost)
+            for parts, cost in zip(open_, costs, strict=True)
+        }
+        blocks = [
+            parts[i]
+            for parts in split
+            for i in turns.get(id(parts), range(len(parts)))
+        ]
+    return [device for block in blocks for device in block]
+
+
+def _split(devices: Order, units: Mapping[Any, Any]) -> list[Order]:
+    """Return the devices of each unit, in the order they come."""
+    found: dict[Any, Order] = {}
+    for device in devices:
+        found.setdefault(units[device], []).append(device)
+    return list(found.values())
+
+
+def _twins(graph: nx.Graph, devices: Order) -> dict[Any, Any]:
+    """Return units of devices that have the same links to the same nodes."""
+    first: dict[Any, Any] = {}
+    found: dict[Any, Any] = {}
+    for device in devices:
+        links = frozenset(
+            (other, link["bandwidth"], link["latency_ns"])
+            for other, link in graph[device].items()
+        )
+        found[device] = first.setdefault(links, device)
+    return found
+
+
+def _alike(graph: nx.Graph, devices: Order) -> bool:
+    """Return whether all devices meet at one switch, at equal links.
+
+    Where the link to it has the least latency of each device, every route of
+    least latency between two of them is these two links.
+    """
+
+    def nearest(device: Any) -> tuple[float, float, Any] | None:
+        links = sorted(
+            (
+                (link["latency_ns"], link["bandwidth"], other)
+                for other, link in graph[device].items()
+            ),
+            key=lambda link: link[0],
+        )
+        if not links or (len(links) > 1 and links[0][0] == links[1][0]):
+            return None
+        return links[0]
+
+    first = nearest(devices[0])
+    return (
+        not graph.is_directed()
+        and first is not None
+        and forwards(graph.nodes[first[2]])
+        and all(nearest(device) == first for device in devices[1:])
+    )
+
+
+def _linkage(costs_ns: Ints) -> list[int]:
+    """Order by average linkage: merge the two clusters closest on average.
+
+    Ties go to the lowest numbers. A merged cluster is its parts one after
+    the other, turned so that the ends that meet are closest.
+    """
+    count = len(costs_ns)
+    away = ~np.eye(count, dtype=bool)
+    if np.unique(costs_ns[away]).size <= 1:
+        return list(range(count))
+    # Sums are whole numbers: equal averages are equal floats.
+    sums = costs_ns.astype(np.float64)
+    sizes = np.ones(count)
+    average = np.where(np.triu(away), sums, np.inf)
+    clusters = {i: [i] for i in range(count)}
+    while len(clusters) > 1:
+        one, other = divmod(int(np.argmin(average)), count)
+        clusters[one] = _joined(clusters[one], clusters.pop(other), costs_ns)
+        sums[one] += sums[other]
+        sums[:, one] += sums[:, other]
+        sizes[one] += sizes[other]
+        average[other], average[:, other] = np.inf, np.inf
+        for i in clusters:
+            if i != one:
+                low, high = min(i, one), max(i, one)
+                average[low, high] = sums[i, one] / (sizes[i] * sizes[one])
+    (found,) = clusters.values()
+    return found
+
+
+def _joined(one: list[int], other: list[int], costs_ns: Ints) -> list[int]:
+    """Return two clusters as one, turned so that close ends meet."""
+    first, second = min(
+        itertools.product((one, one[::-1]), (other, other[::-1])),
+        key=lambda pair: costs_ns[pair[0][-1], pair[1][0]],
+    )
+    return first + second
+
+
+def _swapped(costs: OrderCosts, order: Order) -> Order:
+    """Swap two devices as long as that makes an order cost less."""
+    assigned = costs.assigned(order)
+    groups_of: dict[int, list[int]] = {}
+    for i, group in enumerate(costs.groups):
+        for position in group.positions:
+            groups_of.setdefault(position, []).append(i)
+    now = [costs.group_ns(i, assigned) for i in range(len(costs.groups))]
+    tries, improved = 0, True
+    while improved:
+        improved = False
+        for one, other in itertools.combinations(range(len(assigned)), 2):
+            touched = set(groups_of.get(one, ())) ^ set(
+                groups_of.get(other, ())
+            )
+            if not touched:
+                continue
+            tries += 1
+            if tries > MAX_SWAPS:
+                break
+            assigned[[one, other]] = assigned[[other, one]]
+            new = list(now)
+            for i in touched:
+                new[i] = costs.group_ns(i, assigned)
+            if (costs.total_ns(new), sum(new)) < (
+                costs.total_ns(now),
+                sum(now),
+            ):
+                now, improved = new, True
+            else:
+                assigned[[one, other]] = assigned[[other, one]]
+    return [costs.devices[i] for i in assigned]

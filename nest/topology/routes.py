@@ -1,0 +1,259 @@
+"""How far devices of a graph are apart, along routes of least latency.
+
+Routes are those of the network model: least latency (to the ps), of these the
+fewest hops, through nodes that forward. All figures of many devices are worked
+out at once, arc by arc, so that thousands of devices take seconds.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+
+from nest.errors import InvalidProblemError
+
+#: Sources that are worked on together: bounds the memory.
+_CHUNK = 32
+
+#: A length is a latency in ps times this, plus a number of hops: the least
+#: length is the least latency, and of equal ones the fewest hops.
+_LATENCY = 2**18
+_NO_ROUTE = 2**62
+PS_PER_NS = 1000
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+def forwards(attributes: dict[str, Any]) -> bool:
+    """Return whether messages may pass through a node."""
+    return bool(attributes.get("forward", attributes.get("kind") == "switch"))
+
+
+@dataclass(frozen=True)
+class Distances:
+    """How far nodes are from others.
+
+    Attributes
+    ----------
+    latency_ns
+        Shape (sources, targets); infinite where no route leads.
+    hops
+        Links of the shortest of these routes, same shape.
+    ns_per_byte
+        Sum of the inverse bandwidths of the links of the fastest of these,
+        same shape.
+    """
+
+    latency_ns: Floats
+    hops: Ints
+    ns_per_byte: Floats
+
+
+class Routes:
+    """The arcs of a graph, as arrays.
+
+    Parameters
+    ----------
+    graph
+        A network; undirected links are an arc each way.
+    """
+
+    def __init__(self, graph: nx.Graph) -> None:
+        self.nodes: list[Any] = list(graph)
+        self.index = {node: i for i, node in enumerate(self.nodes)}
+        self.forward = np.array(
+            [forwards(graph.nodes[node]) for node in self.nodes], dtype=bool
+        )
+        arcs = sorted(
+            (
+                self.index[head],
+                self.index[tail],
+                round(link["latency_ns"] * PS_PER_NS) * _LATENCY + 1,
+                1e9 / link["bandwidth"],
+            )
+            for tail, head, link in nx.DiGraph(graph).edges(data=True)
+        )
+        heads, tails, lengths, ns_per_byte = (
+            zip(*arcs, strict=True) if arcs else ((),) * 4
+        )
+        self.tails = np.array(tails, dtype=np.int64)
+        self.lengths = np.array(lengths, dtype=np.int64)
+        self.ns_per_byte = np.array(ns_per_byte, dtype=np.float64)
+        self.heads = np.array(heads, dtype=np.int64)
+
+    def distances(
+        self, sources: Sequence[Any], targets: Sequence[Any]
+    ) -> Distances:
+        """Return how far each of the targets is from each of the sources."""
+        of = [
+            np.array([self.index[node] for node in nodes], dtype=np.int64)
+            for nodes in (sources, targets)
+        ]
+        parts = [
+            self._from(of[0][i : i + _CHUNK], of[1])
+            for i in range(0, len(sources), _CHUNK)
+        ]
+        return Distances(
+            *(np.concatenate(columns) for columns in zip(*parts, strict=True))
+        )
+
+    def costs_ns(
+        self, groups: Iterable[Sequence[Any]], size_bytes: float
+    ) -> Iterator[Ints]:
+        """Yield what :func:`message_costs_ns` says, for groups of devices.
+
+        Raises
+        ------
+        InvalidProblemError
+            If no route joins two devices of a group.
+        """
+        for batch in _batches(groups):
+            together = list(itertools.chain(*batch))
+            found = self.distances(together, together)
+            first = 0
+            for devices in batch:
+                part = slice(first, first + len(devices))
+                first += len(devices)
+                latency_ns = found.latency_ns[part, part]
+                for i, j in np.argwhere(np.isinf(latency_ns))[:1]:
+                    raise InvalidProblemError(
+                        f"graph: expected a route between all devices, got "
+                        f"none from {devices[i]!r} to {devices[j]!r}; add a "
+                        f"link, or let devices forward"
+                    )
+                costs_ns = np.rint(
+                    latency_ns + size_bytes * found.ns_per_byte[part, part]
+                ).astype(np.int64)
+                yield np.maximum(costs_ns, costs_ns.T)
+
+    def _from(
+        self, sources: Ints, targets: Ints
+    ) -> tuple[Floats, Ints, Floats]:
+        """Relax all arcs until nothing changes (Bellman and Ford)."""
+        count, nodes = len(sources), len(self.nodes)
+        begins, ends = self.forward.copy(), self.forward.copy()
+        begins[sources], ends[targets] = True, True
+        arcs = np.flatnonzero(begins[self.tails] & ends[self.heads])
+        tails, lengths = self.tails[arcs], self.lengths[arcs, None]
+        ns_per_byte = self.ns_per_byte[arcs, None]
+        # Nodes that arcs lead to, and where the arcs to each of them begin.
+        heads, starts = np.unique(self.heads[arcs], return_index=True)
+        arcs_in = np.diff(np.append(starts, len(arcs)))
+        columns = np.arange(count)
+        length = np.full((nodes, count), _NO_ROUTE)
+        length[sources, columns] = 0
+        slowness = np.full((nodes, count), np.inf)
+        slowness[sources, columns] = 0.0
+        passes = np.repeat(self.forward[:, None], count, axis=1)
+        passes[sources, columns] = True
+        closed = ~passes[tails]
+        changed = len(arcs) > 0
+        while changed:
+            by_arc = length[tails] + lengths
+            by_arc[closed] = _NO_ROUTE
+            least = np.minimum.reduceat(by_arc, starts)
+            slow_by_arc = slowness[tails] + ns_per_byte
+            slow_by_arc[by_arc > np.repeat(least, arcs_in, axis=0)] = np.inf
+            slow = np.minimum.reduceat(slow_by_arc, starts)
+            before, slow_before = length[heads], slowness[heads]
+            better = least < before
+            better |= (least == before) & (slow < slow_before)
+            better &= least < _NO_ROUTE
+            changed = bool(better.any())
+            length[heads] = np.where(better, least, before)
+            slowness[heads] = np.where(better, slow, slow_before)
+        found = length[targets].T
+        latency_ns = np.where(
+            found < _NO_ROUTE, found // _LATENCY / PS_PER_NS, np.inf
+        )
+        return latency_ns, found % _LATENCY, slowness[targets].T
+
+
+def _batches(
+    groups: Iterable[Sequence[Any]],
+) -> Iterator[list[Sequence[Any]]]:
+    """Yield groups together, until there are enough devices to work on."""
+    batch: list[Sequence[Any]] = []
+    for devices in groups:
+        batch.append(devices)
+        if sum(map(len, batch)) >= _CHUNK:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def devices_of(graph: nx.Graph) -> list[Any]:
+    """Return the devices in the order of ranks that comes with a graph.
+
+    Raises
+    ------
+    InvalidProblemError
+        If the graph has an order that is not all of its devices, each once.
+    """
+    found = [
+        node for node, kind in graph.nodes(data="kind") if kind == "device"
+    ]
+    if "order" not in graph.graph:
+        return found
+    return check_order(found, graph.graph["order"])
+
+
+def check_order(devices: Sequence[Any], order: Sequence[Any]) -> list[Any]:
+    """Return an order of devices, if it is one.
+
+    Raises
+    ------
+    InvalidProblemError
+        If it names another node, or one twice, or misses one.
+    """
+    known, seen = set(devices), set()
+    for device in order:
+        if device not in known:
+            raise InvalidProblemError(
+                f"order: expected devices of the network, got {device!r}; "
+                f"leave it out"
+            )
+        if device in seen:
+            raise InvalidProblemError(
+                f"order: expected every device once, got {device!r} twice; "
+                f"leave one out"
+            )
+        seen.add(device)
+    for device in devices:
+        if device not in seen:
+            raise InvalidProblemError(
+                f"order: expected all {len(devices)} devices, got "
+                f"{len(seen)}; add {device!r}"
+            )
+    return list(order)
+
+
+def message_costs_ns(
+    graph: nx.Graph, devices: Sequence[Any], size_bytes: float
+) -> Ints:
+    """Return what a message costs between any two devices.
+
+    The sum over the links of its route of latency and size by bandwidth,
+    rounded to ns: how long it takes if every link passes it on whole, and how
+    long it keeps links busy. Where the two directions differ, the worse one.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape (devices, devices), symmetric, 0 on the diagonal.
+
+    Raises
+    ------
+    InvalidProblemError
+        If no route joins two of them.
+    """
+    (costs,) = Routes(graph).costs_ns([devices], size_bytes)
+    return costs
