@@ -33,6 +33,7 @@ from nest.topology.routes import (
     devices_of,
     forwards,
     message_costs_ns,
+    twins,
 )
 
 #: The message that says how close two devices are.
@@ -312,7 +313,7 @@ def _boxes(coord: Mapping[Any, Sequence[int]], devices: Order) -> Order:
 def _clustered(graph: nx.Graph, devices: Order) -> Order:
     """Order the units of every partition, coarsest first, then devices."""
     routes = Routes(graph)
-    partitions = graph.graph.get("units") or [_twins(graph, devices)]
+    partitions = graph.graph.get("units") or [twins(graph, devices)]
     # Members of what is still to be put in order, in order so far.
     blocks = [devices]
     for units in [*reversed(partitions), {d: d for d in devices}]:
@@ -344,19 +345,6 @@ def _split(devices: Order, units: Mapping[Any, Any]) -> list[Order]:
     for device in devices:
         found.setdefault(units[device], []).append(device)
     return list(found.values())
-
-
-def _twins(graph: nx.Graph, devices: Order) -> dict[Any, Any]:
-    """Return units of devices that have the same links to the same nodes."""
-    first: dict[Any, Any] = {}
-    found: dict[Any, Any] = {}
-    for device in devices:
-        links = frozenset(
-            (other, link["bandwidth"], link["latency_ns"])
-            for other, link in graph[device].items()
-        )
-        found[device] = first.setdefault(links, device)
-    return found
 
 
 def _alike(graph: nx.Graph, devices: Order) -> bool:

@@ -43,7 +43,7 @@ class Distances:
     Attributes
     ----------
     latency_ns
-        Shape (sources, targets); infinite where no route leads.
+        Shape (sources, targets).
     hops
         Links of the shortest of these routes, same shape.
     ns_per_byte
@@ -91,18 +91,43 @@ class Routes:
     def distances(
         self, sources: Sequence[Any], targets: Sequence[Any]
     ) -> Distances:
-        """Return how far each of the targets is from each of the sources."""
-        of = [
-            np.array([self.index[node] for node in nodes], dtype=np.int64)
-            for nodes in (sources, targets)
-        ]
+        """Return how far each of the targets is from each of the sources.
+
+        Raises
+        ------
+        InvalidProblemError
+            If no route leads from a source to a target.
+        """
         parts = [
-            self._from(of[0][i : i + _CHUNK], of[1])
-            for i in range(0, len(sources), _CHUNK)
+            (found.latency_ns, found.hops, found.ns_per_byte)
+            for found in self.distances_of_each(sources, targets)
         ]
         return Distances(
             *(np.concatenate(columns) for columns in zip(*parts, strict=True))
         )
+
+    def distances_of_each(
+        self, sources: Sequence[Any], targets: Sequence[Any]
+    ) -> Iterator[Distances]:
+        """Yield :meth:`distances`, for some sources after the other.
+
+        Raises
+        ------
+        InvalidProblemError
+            If no route leads from a source to a target.
+        """
+        ends = np.array([self.index[node] for node in targets], dtype=np.int64)
+        for i in range(0, len(sources), _CHUNK):
+            some = sources[i : i + _CHUNK]
+            begins = np.array([self.index[node] for node in some])
+            found = Distances(*self._from(begins, ends))
+            for j, k in np.argwhere(np.isinf(found.latency_ns))[:1]:
+                raise InvalidProblemError(
+                    f"graph: expected a route between all devices, got none "
+                    f"from {some[j]!r} to {targets[k]!r}; add a link, or let "
+                    f"devices forward"
+                )
+            yield found
 
     def costs_ns(
         self, groups: Iterable[Sequence[Any]], size_bytes: float
@@ -112,7 +137,7 @@ class Routes:
         Raises
         ------
         InvalidProblemError
-            If no route joins two devices of a group.
+            If no route joins two of the devices.
         """
         for batch in _batches(groups):
             together = list(itertools.chain(*batch))
@@ -121,15 +146,9 @@ class Routes:
             for devices in batch:
                 part = slice(first, first + len(devices))
                 first += len(devices)
-                latency_ns = found.latency_ns[part, part]
-                for i, j in np.argwhere(np.isinf(latency_ns))[:1]:
-                    raise InvalidProblemError(
-                        f"graph: expected a route between all devices, got "
-                        f"none from {devices[i]!r} to {devices[j]!r}; add a "
-                        f"link, or let devices forward"
-                    )
                 costs_ns = np.rint(
-                    latency_ns + size_bytes * found.ns_per_byte[part, part]
+                    found.latency_ns[part, part]
+                    + size_bytes * found.ns_per_byte[part, part]
                 ).astype(np.int64)
                 yield np.maximum(costs_ns, costs_ns.T)
 
@@ -234,6 +253,19 @@ def check_order(devices: Sequence[Any], order: Sequence[Any]) -> list[Any]:
                 f"{len(seen)}; add {device!r}"
             )
     return list(order)
+
+
+def twins(graph: nx.Graph, devices: Sequence[Any]) -> dict[Any, Any]:
+    """Return units of devices that have the same links to the same nodes."""
+    first: dict[Any, Any] = {}
+    found: dict[Any, Any] = {}
+    for device in devices:
+        links = frozenset(
+            (other, link["bandwidth"], link["latency_ns"])
+            for other, link in graph[device].items()
+        )
+        found[device] = first.setdefault(links, device)
+    return found
 
 
 def message_costs_ns(

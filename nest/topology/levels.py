@@ -1,0 +1,337 @@
+"""What a network is like: counts, ports, bisection, diameter, levels.
+
+All bandwidths are one way, in bytes/s, and flows are maximum flows: what
+could pass at best if messages took any way through the switches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+
+from nest.errors import InvalidProblemError
+from nest.topology.routes import Routes, check_order, devices_of, twins
+
+
+@dataclass(frozen=True)
+class Range:
+    """The least and the most of something."""
+
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Range:
+        """Return the range of values, of which there is at least one."""
+        found = list(values)
+        return cls(min(found), max(found))
+
+
+@dataclass(frozen=True)
+class PartitionFacts:
+    """A partition of the devices, such as nodes or racks.
+
+    Attributes
+    ----------
+    num_units
+        Of the partition.
+    devices
+        Of a unit.
+    out_bytes_per_s
+        What a unit's devices can send to all others.
+    oversubscription
+        What the parts of a unit can send out of themselves by what it can:
+        its units of the finer partition, its devices in the finest. 1 where
+        all can talk to the outside at once.
+    bisection_bytes_per_s
+        Between the first half of the units, by their first device, and the
+        others; of an odd number the half has one less.
+    """
+
+    num_units: int
+    devices: Range
+    out_bytes_per_s: Range
+    oversubscription: Range
+    bisection_bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class NetworkFacts:
+    """What ``nest topology show`` says of a network.
+
+    Attributes
+    ----------
+    name
+        Of the graph, if it has one.
+    num_devices, num_switches, num_links
+        Parallel cables are one link, and so are the two arcs of a directed
+        graph.
+    port_bytes_per_s
+        All links of a device together.
+    bisection_bytes_per_s
+        Between the first half of the devices in their order and the others;
+        0 for one device.
+    diameter_hops, diameter_latency_ns
+        The most over all pairs of devices, each on its route of least
+        latency.
+    partitions
+        Finest first.
+    """
+
+    name: str
+    num_devices: int
+    num_switches: int
+    num_links: int
+    port_bytes_per_s: Range
+    bisection_bytes_per_s: float
+    diameter_hops: int
+    diameter_latency_ns: float
+    partitions: tuple[PartitionFacts, ...]
+
+
+def network_facts(
+    graph: nx.Graph, order: Sequence[Any] | None = None
+) -> NetworkFacts:
+    """Return what a network is like.
+
+    Parameters
+    ----------
+    graph
+        The network.
+    order
+        Of its devices, for the halves; else the one that comes with it.
+
+    Raises
+    ------
+    InvalidProblemError
+        If devices cannot reach each other, or an order is not all of them,
+        each once.
+    """
+    devices = devices_of(graph)
+    if not devices:
+        raise InvalidProblemError(
+            "graph: expected at least one device, got none; give nodes the "
+            "kind 'device'"
+        )
+    if order is not None:
+        devices = check_order(devices, order)
+    hops, latency_ns = diameter(graph, devices)
+    flows = _Flows(graph, devices)
+    return NetworkFacts(
+        name=str(graph.graph.get("name", "")),
+        num_devices=len(devices),
+        num_switches=len(graph) - len(devices),
+        num_links=nx.Graph(graph).number_of_edges(),
+        port_bytes_per_s=Range.of(flows.ports(devices)),
+        bisection_bytes_per_s=flows.between(devices[: len(devices) // 2]),
+        diameter_hops=hops,
+        diameter_latency_ns=latency_ns,
+        partitions=tuple(_partitions(graph, devices, flows)),
+    )
+
+
+def bisection_bytes_per_s(graph: nx.Graph, order: Sequence[Any]) -> float:
+    """Return what passes between the halves of an order, one way, at most.
+
+    Raises
+    ------
+    InvalidProblemError
+        If the order is not all devices, each once.
+    """
+    devices = check_order(devices_of(graph), order)
+    return _Flows(graph, devices).between(devices[: len(devices) // 2])
+
+
+def diameter(graph: nx.Graph, devices: Sequence[Any]) -> tuple[int, float]:
+    """Return the most hops and the most latency (ns) between two devices.
+
+    Raises
+    ------
+    InvalidProblemError
+        If devices cannot reach each other.
+    """
+    hops, latency_ns = 0, 0.0
+    for found in Routes(graph).distances_of_each(
+        _distinct(graph, devices), devices
+    ):
+        hops = max(hops, int(found.hops.max()))
+        latency_ns = max(latency_ns, float(found.latency_ns.max()))
+    return hops, latency_ns
+
+
+def _distinct(graph: nx.Graph, devices: Sequence[Any]) -> list[Any]:
+    """Return devices from which the others are as far as from any.
+
+    One of each class of twins, and one of those that shifts along the axes
+    of a torus turn into each other.
+    """
+    coord = graph.graph.get("coord")
+    if coord is None:
+        return list(dict.fromkeys(twins(graph, devices).values()))
+    place = {device: tuple(coord[device]) for device in devices}
+    axes = [
+        axis
+        for axis in range(len(place[devices[0]]))
+        if _shifts(graph, place, axis)
+    ]
+    return [
+        device
+        for device in devices
+        if not any(place[device][axis] for axis in axes)
+    ]
+
+
+def _shifts(
+    graph: nx.Graph, place: Mapping[Any, tuple[int, ...]], axis: int
+) -> bool:
+    """Return whether a step along an axis turns a network into itself."""
+    at = {found: device for device, found in place.items()}
+    length = 1 + max(found[axis] for found in at)
+    step = {
+        device: at.get(
+            (
+                *found[:axis],
+                (found[axis] + 1) % length,
+                *found[axis + 1 :],
+            )
+        )
+        for device, found in place.items()
+    }
+    return len(at) == len(graph) and all(
+        step[one] is not None
+        and step[other] is not None
+        and graph.get_edge_data(step[one], step[other]) == link
+        for one, other, link in graph.edges(data=True)
+    )
+
+
+def _partitions(
+    graph: nx.Graph, devices: Sequence[Any], flows: _Flows
+) -> Iterable[PartitionFacts]:
+    """Yield what the partitions of a graph are like, finest first."""
+    outs = dict(zip(devices, flows.ports(devices), strict=True))
+    part_of: Mapping[Any, Any] = {device: device for device in devices}
+    for units in graph.graph.get("units", []):
+        members: dict[Any, list[Any]] = {}
+        for device in devices:
+            members.setdefault(units[device], []).append(device)
+        parts = {part_of[d]: units[d] for d in devices}
+        inside = dict.fromkeys(members, 0.0)
+        for part, unit in parts.items():
+            inside[unit] += outs[part]
+        outs = {unit: flows.between(inner) for unit, inner in members.items()}
+        part_of = units
+        half = list(members)[: len(members) // 2]
+        yield PartitionFacts(
+            num_units=len(members),
+            devices=Range.of(map(len, members.values())),
+            out_bytes_per_s=Range.of(outs.values()),
+            oversubscription=Range.of(
+                inside[unit] / out if out else 1.0
+                for unit, out in outs.items()
+            ),
+            bisection_bytes_per_s=flows.between(
+                [device for unit in half for device in members[unit]]
+            ),
+        )
+
+
+class _Flows:
+    """Maximum flows from some devices to all others, in bytes/s.
+
+    Devices are ends of a flow, so what is left between them is switches: node
+    0 is all that send, node 1 all that receive, and switches follow.
+    """
+
+    def __init__(self, graph: nx.Graph, devices: Sequence[Any]) -> None:
+        self.directed = graph.is_directed()
+        self.arcs = nx.DiGraph(graph)
+        self.num_devices = len(devices)
+        self.switches = {
+            node: 2 + i
+            for i, node in enumerate(
+                node
+                for node, kind in graph.nodes(data="kind")
+                if kind != "device"
+            )
+        }
+        self.into = self._to_devices(self.arcs, devices)
+        self.out_of = self._to_devices(self.arcs.reverse(), devices)
+        inner = [
+            (self.switches[tail], self.switches[head], capacity)
+            for tail, head, capacity in self.arcs.edges(data="bandwidth")
+            if tail in self.switches and head in self.switches
+        ]
+        self.inner = np.array(inner, dtype=np.float64).reshape(-1, 3)
+
+    def _to_devices(
+        self, arcs: nx.DiGraph, devices: Sequence[Any]
+    ) -> NDArray[np.float64]:
+        """Return what the arcs of every switch to devices carry."""
+        found = np.zeros(2 + len(self.switches))
+        for device in devices:
+            for other, link in arcs.pred[device].items():
+                if other in self.switches:
+                    found[self.switches[other]] += link["bandwidth"]
+        return found
+
+    def ports(self, devices: Sequence[Any]) -> list[float]:
+        """Return what the links of each device carry together."""
+        return [
+            float(
+                sum(link["bandwidth"] for link in self.arcs[device].values())
+            )
+            for device in devices
+        ]
+
+    def between(self, senders: Sequence[Any]) -> float:
+        """Return the most from some devices to the others.
+
+        Where directions differ, the lesser one.
+        """
+        if not 0 < len(senders) < self.num_devices:
+            return 0.0
+        forth = self._flow(self.arcs, self.into, senders)
+        if not self.directed:
+            return forth
+        back = self._flow(self.arcs.reverse(), self.out_of, senders)
+        return min(forth, back)
+
+    def _flow(
+        self,
+        arcs: nx.DiGraph,
+        into: NDArray[np.float64],
+        senders: Sequence[Any],
+    ) -> float:
+        from ortools.graph.python import max_flow
+
+        members = set(senders)
+        out = np.zeros_like(into)
+        direct = 0.0
+        for device in senders:
+            for other, link in arcs[device].items():
+                if other in self.switches:
+                    out[self.switches[other]] += link["bandwidth"]
+                elif other not in members:
+                    direct += link["bandwidth"]
+        rest = into - self._to_devices(arcs, senders)
+        nodes = np.arange(2, len(into))
+        inner = self.inner if arcs is self.arcs else self.inner[:, [1, 0, 2]]
+        tails = np.concatenate([inner[:, 0], np.zeros_like(nodes), nodes])
+        heads = np.concatenate([inner[:, 1], nodes, np.ones_like(nodes)])
+        capacities = np.concatenate([inner[:, 2], out[2:], rest[2:]])
+        flow = max_flow.SimpleMaxFlow()
+        flow.add_arcs_with_capacity(
+            tails.astype(np.int64),
+            heads.astype(np.int64),
+            np.rint(capacities).astype(np.int64),
+        )
+        if len(tails):
+            status = flow.solve(0, 1)
+            assert status == flow.OPTIMAL, status
+        return direct + (flow.optimal_flow() if len(tails) else 0)
