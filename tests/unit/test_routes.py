@@ -1,0 +1,176 @@
+"""How far devices are apart: against all paths of small random graphs."""
+
+from __future__ import annotations
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nest.errors import InvalidProblemError
+from nest.topology.generators import generate
+from nest.topology.routes import (
+    Routes,
+    check_order,
+    devices_of,
+    message_costs_ns,
+    twins,
+)
+
+
+@st.composite
+def networks(draw):
+    """Draw a connected graph of up to 7 nodes, some of which forward."""
+    count = draw(st.integers(2, 7))
+    graph = nx.Graph()
+    for node in range(count):
+        kind = (
+            "device"
+            if node < 2
+            else draw(st.sampled_from(["device", "switch"]))
+        )
+        forward = draw(st.sampled_from([None, True, False]))
+        graph.add_node(node, kind=kind)
+        if forward is not None:
+            graph.nodes[node]["forward"] = forward
+    pairs = [(i, j) for j in range(count) for i in range(j)]
+    for one, other in draw(
+        st.lists(st.sampled_from(pairs), unique=True, min_size=count)
+        if len(pairs) >= count
+        else st.just(pairs)
+    ):
+        graph.add_edge(
+            one,
+            other,
+            bandwidth=draw(st.sampled_from([1e9, 2e9, 4e9])),
+            latency_ns=draw(st.sampled_from([0.0, 100.0, 200.5])),
+        )
+    return graph
+
+
+def best_path(graph, source, target):
+    """Return (latency, hops, ns per byte) of the best of all paths."""
+    found = []
+    for path in nx.all_simple_paths(graph, source, target):
+        between = [graph.nodes[node] for node in path[1:-1]]
+        if all(
+            node.get("forward", node["kind"] == "switch") for node in between
+        ):
+            links = [graph.edges[pair] for pair in nx.utils.pairwise(path)]
+            found.append(
+                (
+                    sum(link["latency_ns"] for link in links),
+                    len(links),
+                    sum(1e9 / link["bandwidth"] for link in links),
+                )
+            )
+    return min(found, default=None)
+
+
+@given(networks())
+def test_routes_are_the_best_of_all_paths(graph):
+    devices = devices_of(graph)
+    expected = {
+        (s, t): best_path(graph, s, t)
+        for s in devices
+        for t in devices
+        if s != t
+    }
+    if None in expected.values():
+        with pytest.raises(
+            InvalidProblemError, match="expected a route between all devices"
+        ):
+            Routes(graph).distances(devices, devices)
+        return
+    found = Routes(graph).distances(devices, devices)
+    for (s, t), (latency_ns, hops, ns_per_byte) in expected.items():
+        at = devices.index(s), devices.index(t)
+        assert found.latency_ns[at] == latency_ns
+        assert found.hops[at] == hops
+        assert found.ns_per_byte[at] == ns_per_byte
+    assert not found.latency_ns.diagonal().any()
+    assert not found.hops.diagonal().any()
+
+
+def test_a_message_costs_what_its_links_add_up_to():
+    """100 bytes over 2 links of 1 GB/s and 30 ns: 2 (30 + 100) ns."""
+    graph = generate(
+        "leaf-spine:leaves=1,hosts=3,port_bytes_per_s=1e9,port_latency_ns=30"
+    )
+    costs = message_costs_ns(graph, graph.graph["order"], 100)
+    assert costs.dtype == np.int64
+    assert costs.tolist() == [[0, 260, 260], [260, 0, 260], [260, 260, 0]]
+
+
+def test_the_worse_direction_counts():
+    graph = nx.DiGraph()
+    graph.add_nodes_from("ab", kind="device")
+    graph.add_edge("a", "b", bandwidth=1e9, latency_ns=1.0)
+    graph.add_edge("b", "a", bandwidth=1e9, latency_ns=5.0)
+    assert message_costs_ns(graph, ["a", "b"], 10).tolist() == [
+        [0, 15],
+        [15, 0],
+    ]
+
+
+def test_many_devices_are_worked_on_in_parts():
+    """More sources than one part, against networkx."""
+    graph = generate("torus:7x6")
+    devices = graph.graph["order"]
+    hops = Routes(graph).distances(devices, devices).hops
+    expected = dict(nx.all_pairs_shortest_path_length(graph))
+    assert [
+        [expected[s][t] for t in devices] for s in devices
+    ] == hops.tolist()
+
+
+def test_costs_of_groups_are_those_of_pairs():
+    graph = generate("dgx:nodes=12,devices=4,nodes_per_leaf=3")
+    devices = graph.graph["order"]
+    groups = [devices[i::9] for i in range(9)]
+    found = list(Routes(graph).costs_ns(groups, 1e6))
+    for group, costs in zip(groups, found, strict=True):
+        assert (costs == message_costs_ns(graph, group, 1e6)).all()
+
+
+def test_twins_have_the_same_links():
+    graph = generate("leaf-spine:leaves=2,hosts=3")
+    devices = graph.graph["order"]
+    found = twins(graph, devices)
+    assert found == {d: f"{d.split('.')[0]}.dev0" for d in devices}
+    graph.edges["leaf0", "leaf0.dev1"]["bandwidth"] *= 2
+    assert twins(graph, devices)["leaf0.dev1"] == "leaf0.dev1"
+
+
+def test_devices_without_an_order_come_as_they_are():
+    graph = nx.Graph()
+    graph.add_node("s", kind="switch")
+    graph.add_nodes_from(["b", "a"], kind="device")
+    assert devices_of(graph) == ["b", "a"]
+    graph.graph["order"] = ["a", "b"]
+    assert devices_of(graph) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("order", "message"),
+    [
+        (["a", "x"], "order: expected devices of the network, got 'x'"),
+        (["a", "a"], "order: expected every device once, got 'a' twice"),
+        (["a"], "order: expected all 2 devices, got 1; add 'b'"),
+    ],
+)
+def test_orders_that_are_none(order, message):
+    with pytest.raises(InvalidProblemError, match=message):
+        check_order(["a", "b"], order)
+
+
+def test_devices_apart():
+    graph = generate("rail:nodes=2,devices=2,spines=0")
+    for device in graph.graph["order"]:
+        graph.nodes[device]["forward"] = False
+    with pytest.raises(
+        InvalidProblemError,
+        match=r"got none from 'node0\.gpu0' to 'node1\.gpu1'; add a link, or",
+    ):
+        message_costs_ns(graph, graph.graph["order"], 1.0)
