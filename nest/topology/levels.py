@@ -308,8 +308,6 @@ class _Flows:
         into: NDArray[np.float64],
         senders: Sequence[Any],
     ) -> float:
-        from ortools.graph.python import max_flow
-
         members = set(senders)
         out = np.zeros_like(into)
         direct = 0.0
@@ -319,19 +317,83 @@ class _Flows:
                     out[self.switches[other]] += link["bandwidth"]
                 elif other not in members:
                     direct += link["bandwidth"]
-        rest = into - self._to_devices(arcs, senders)
-        nodes = np.arange(2, len(into))
         inner = self.inner if arcs is self.arcs else self.inner[:, [1, 0, 2]]
-        tails = np.concatenate([inner[:, 0], np.zeros_like(nodes), nodes])
-        heads = np.concatenate([inner[:, 1], nodes, np.ones_like(nodes)])
-        capacities = np.concatenate([inner[:, 2], out[2:], rest[2:]])
-        flow = max_flow.SimpleMaxFlow()
-        flow.add_arcs_with_capacity(
-            tails.astype(np.int64),
-            heads.astype(np.int64),
-            np.rint(capacities).astype(np.int64),
-        )
-        if len(tails):
-            status = flow.solve(0, 1)
-            assert status == flow.OPTIMAL, status
-        return direct + (flow.optimal_flow() if len(tails) else 0)
+        rest = into - self._to_devices(arcs, senders)
+        nodes = np.arange(len(into))
+        outer = [
+            np.stack([np.zeros_like(nodes), nodes, out], axis=1),
+            np.stack([nodes, np.ones_like(nodes), rest], axis=1),
+        ]
+        return direct + _max_flow(np.concatenate([inner, *outer]), len(into))
+
+
+def _max_flow(arcs: NDArray[np.float64], num_nodes: int) -> float:
+    """Return the maximum flow from node 0 to node 1.
+
+    Parameters
+    ----------
+    arcs
+        Shape (arcs, 3): tail, head and capacity of each.
+    num_nodes
+        Of the graph.
+    """
+    tails, heads = arcs[:, :2].T.astype(np.int64)
+    merged = _merged(tails, heads, arcs[:, 2], num_nodes)
+    left = nx.DiGraph()
+    left.add_nodes_from((0, 1))
+    capacities: dict[tuple[int, int], float] = {}
+    ends = merged[tails], merged[heads]
+    used = (ends[0] != ends[1]) & (arcs[:, 2] > 0)
+    for tail, head, capacity in zip(
+        ends[0][used].tolist(),
+        ends[1][used].tolist(),
+        arcs[used, 2].tolist(),
+        strict=True,
+    ):
+        capacities[tail, head] = capacities.get((tail, head), 0.0) + capacity
+    left.add_edges_from(
+        (tail, head, {"capacity": capacity})
+        for (tail, head), capacity in capacities.items()
+    )
+    return float(nx.maximum_flow_value(left, 0, 1))
+
+
+def _merged(
+    tails: NDArray[np.int64],
+    heads: NDArray[np.int64],
+    capacities: NDArray[np.float64],
+    num_nodes: int,
+) -> NDArray[np.int64]:
+    """Return which node each one can be merged with at the same flow.
+
+    A node that can send as much to the sink as ever reaches it might be the
+    sink, and one that can receive as much from the source as ever leaves it
+    the source. In folded Clos networks little is left.
+    """
+    merged = np.arange(num_nodes)
+    while True:
+        tail, head = merged[tails], merged[heads]
+        live = (tail != head) & (tail != 1) & (head != 0)
+        tail, head, capacity = tail[live], head[live], capacities[live]
+        to_sink, from_source = head == 1, tail == 0
+        received = _totals(head, capacity, num_nodes)
+        sent = _totals(tail, capacity, num_nodes)
+        delivered = _totals(tail[to_sink], capacity[to_sink], num_nodes)
+        given = _totals(head[from_source], capacity[from_source], num_nodes)
+        open_ = merged == np.arange(num_nodes)
+        open_[:2] = False
+        # Nothing carries more than leaves the source, or reaches the sink.
+        most = min(sent[0], received[1])
+        sinks = open_ & (delivered >= np.minimum(received, most))
+        sources = open_ & (given >= np.minimum(sent, most)) & ~sinks
+        if not sinks.any() and not sources.any():
+            return merged
+        merged[sinks], merged[sources] = 1, 0
+
+
+def _totals(
+    nodes: NDArray[np.int64], capacities: NDArray[np.float64], num_nodes: int
+) -> NDArray[np.float64]:
+    """Return the capacities of the arcs at each node, added up."""
+    found = np.bincount(nodes, capacities, minlength=num_nodes)
+    return found.astype(np.float64)
