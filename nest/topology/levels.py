@@ -382,13 +382,16 @@ def _merged(
         given = _totals(head[from_source], capacity[from_source], num_nodes)
         open_ = merged == np.arange(num_nodes)
         open_[:2] = False
-        # Nothing carries more than leaves the source, or reaches the sink.
-        most = min(sent[0], received[1])
-        sinks = open_ & (delivered >= np.minimum(received, most))
-        sources = open_ & (given >= np.minimum(sent, most)) & ~sinks
-        if not sinks.any() and not sources.any():
+        # Merging into the sink leaves all that the source can send as it is,
+        # and no node carries more; the same the other way round.
+        sinks = open_ & (delivered >= np.minimum(received, sent[0]))
+        sources = open_ & (given >= np.minimum(sent, received[1]))
+        if sinks.any():
+            merged[sinks] = 1
+        elif sources.any():
+            merged[sources] = 0
+        else:
             return merged
-        merged[sinks], merged[sources] = 1, 0
 
 
 def _totals(
