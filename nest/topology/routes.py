@@ -181,13 +181,13 @@ class Routes:
             slow_by_arc = slowness[tails] + ns_per_byte
             slow_by_arc[by_arc > np.repeat(least, arcs_in, axis=0)] = np.inf
             slow = np.minimum.reduceat(slow_by_arc, starts)
-            before, slow_before = length[heads], slowness[heads]
+            # Best routes to a node have equally many hops, so all of them
+            # are seen in the same round.
+            before = length[heads]
             better = least < before
-            better |= (least == before) & (slow < slow_before)
-            better &= least < _NO_ROUTE
             changed = bool(better.any())
             length[heads] = np.where(better, least, before)
-            slowness[heads] = np.where(better, slow, slow_before)
+            slowness[heads] = np.where(better, slow, slowness[heads])
         found = length[targets].T
         latency_ns = np.where(
             found < _NO_ROUTE, found // _LATENCY / PS_PER_NS, np.inf

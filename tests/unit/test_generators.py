@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
+from pathlib import Path
 
 import networkx as nx
 import pytest
@@ -13,6 +15,7 @@ from nest.topology.generators import GENERATORS, build, generate
 from nest.topology.generators.nodes import DGX1_NVLINKS
 
 GB = 1e9
+ROOT = Path(__file__).parents[2]
 
 
 def devices(graph: nx.Graph) -> list[str]:
@@ -580,3 +583,41 @@ def test_bad_input(text, message):
 def test_the_largest_slices_are_allowed():
     assert len(generate("tpu-v4:16x16x16")) == 4096
     assert len(generate("tpu-v5p:16x20x28")) == 8960
+
+
+def shown(parameter) -> str:
+    """Return a parameter as the page has it."""
+    if parameter.required or parameter.default is None:
+        return f"`{parameter.name}`"
+    value = parameter.default
+    if isinstance(value, bool):
+        value = "yes" if value else "no"
+    elif parameter.unit == "bytes/s":
+        value = f"{value / GB:g}e9"
+    elif not isinstance(value, str):
+        value = f"{value:g}"
+    return f"`{parameter.name}={value}`"
+
+
+def test_the_page_lists_all_generators_with_their_defaults():
+    page = (ROOT / "docs" / "topologies-generators.md").read_text()
+    for generator in GENERATORS.values():
+        parameters = ", ".join(map(shown, generator.parameters))
+        row = f"| `{generator.example}` | {generator.meaning} | {parameters} |"
+        assert row in page
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "fat-tre",
+        "leaf-spine:leaves=2,hosts=7,oversubscription=2",
+        "tpu-v4:32x16x16",
+    ],
+)
+def test_the_page_has_the_errors_as_they_are(text):
+    page = (ROOT / "docs" / "topologies-generators.md").read_text()
+    with pytest.raises((UnknownNameError, InvalidOptionError)) as error:
+        generate(text)
+    shortened = re.sub(r"(dgx), .*;( got)", r"\1, …;\2", str(error.value))
+    assert shortened in page

@@ -229,6 +229,40 @@ def test_merged_nodes_leave_the_flow_as_it_is(arcs):
 
 
 @pytest.mark.parametrize(
+    ("arcs", "flow"),
+    [
+        # One arc from the source and one to the sink, a wide one between:
+        # either end may merge, but not both.
+        ({(0, 2): 5, (2, 3): 100, (3, 1): 5}, 5),
+        # All of the source goes to node 2, which sends three ways; together
+        # they take 6, none all that it gets.
+        (
+            {
+                (0, 2): 5,
+                (2, 3): 3,
+                (2, 4): 3,
+                (2, 5): 3,
+                (3, 4): 1,
+                (4, 5): 1,
+                (5, 3): 1,
+                (3, 1): 2,
+                (4, 1): 2,
+                (5, 1): 2,
+            },
+            5,
+        ),
+    ],
+)
+def test_ends_that_merge_only_in_part(arcs, flow):
+    table = np.array([[*arc, c] for arc, c in arcs.items()], dtype=float)
+    backwards = table[:, [1, 0, 2]]
+    ends = backwards[:, :2]
+    backwards[:, :2] = np.where(ends < 2, 1 - ends, ends)
+    assert levels._max_flow(table, 6) == flow
+    assert levels._max_flow(backwards, 6) == flow
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "fat-tree:k=4",
