@@ -15,7 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.errors import InvalidProblemError
-from nest.topology.routes import Routes, check_order, devices_of, twins
+from nest.topology.routes import (
+    Routes,
+    check_order,
+    devices_of,
+    forwards,
+    twins,
+)
 
 
 @dataclass(frozen=True)
@@ -202,11 +208,19 @@ def _shifts(
         )
         for device, found in place.items()
     }
-    return len(at) == len(graph) and all(
-        step[one] is not None
-        and step[other] is not None
-        and graph.get_edge_data(step[one], step[other]) == link
-        for one, other, link in graph.edges(data=True)
+    return (
+        len(at) == len(graph)
+        and all(
+            step[one] is not None
+            and step[other] is not None
+            and graph.get_edge_data(step[one], step[other]) == link
+            for one, other, link in graph.edges(data=True)
+        )
+        and all(
+            forwards(graph.nodes[device]) == forwards(graph.nodes[to])
+            for device, to in step.items()
+            if to is not None
+        )
     )
 
 

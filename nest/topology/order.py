@@ -318,24 +318,22 @@ def _clustered(graph: nx.Graph, devices: Order) -> Order:
     blocks = [devices]
     for units in [*reversed(partitions), {d: d for d in devices}]:
         split = [_split(block, units) for block in blocks]
-        open_ = [
-            parts
-            for parts in split
-            if 2 < len(parts) <= MAX_CLUSTERS
+        compared = [
+            2 < len(parts) <= MAX_CLUSTERS
             and not _alike(graph, [part[0] for part in parts])
+            for parts in split
         ]
         costs = routes.costs_ns(
-            ([part[0] for part in parts] for parts in open_), _SIZE_BYTES
+            (
+                [part[0] for part in parts]
+                for parts in itertools.compress(split, compared)
+            ),
+            _SIZE_BYTES,
         )
-        turns = {
-            id(parts): _linkage(cost)
-            for parts, cost in zip(open_, costs, strict=True)
-        }
-        blocks = [
-            parts[i]
-            for parts in split
-            for i in turns.get(id(parts), range(len(parts)))
-        ]
+        blocks = []
+        for parts, among in zip(split, compared, strict=True):
+            turn = _linkage(next(costs)) if among else range(len(parts))
+            blocks += [parts[i] for i in turn]
     return [device for block in blocks for device in block]
 
 
@@ -350,9 +348,10 @@ def _split(devices: Order, units: Mapping[Any, Any]) -> list[Order]:
 def _alike(graph: nx.Graph, devices: Order) -> bool:
     """Return whether all devices meet at one switch, at equal links.
 
-    Where the link to it has the least latency of each device, every route of
-    least latency between two of them is these two links.
+    Where the link to it has the least latency of each device, and no link
+    joins two of them, the route between any two is these two links.
     """
+    members = set(devices)
 
     def nearest(device: Any) -> tuple[float, float, Any] | None:
         links = sorted(
@@ -363,6 +362,8 @@ def _alike(graph: nx.Graph, devices: Order) -> bool:
             key=lambda link: link[0],
         )
         if not links or (len(links) > 1 and links[0][0] == links[1][0]):
+            return None
+        if any(other in members for *_, other in links):
             return None
         return links[0]
 

@@ -257,12 +257,16 @@ def check_order(devices: Sequence[Any], order: Sequence[Any]) -> list[Any]:
 
 def twins(graph: nx.Graph, devices: Sequence[Any]) -> dict[Any, Any]:
     """Return units of devices that have the same links to the same nodes."""
+    sides = (graph.succ, graph.pred) if graph.is_directed() else (graph.adj,)
     first: dict[Any, Any] = {}
     found: dict[Any, Any] = {}
     for device in devices:
-        links = frozenset(
-            (other, link["bandwidth"], link["latency_ns"])
-            for other, link in graph[device].items()
+        links = tuple(
+            frozenset(
+                (other, link["bandwidth"], link["latency_ns"])
+                for other, link in side[device].items()
+            )
+            for side in sides
         )
         found[device] = first.setdefault(links, device)
     return found

@@ -164,6 +164,28 @@ def test_a_torus_with_an_odd_link_is_looked_at_from_everywhere():
     assert diameter(graph, devices) == (5, 5000.0)
 
 
+def test_a_torus_where_a_device_does_not_forward():
+    """Around the ring of 6 it is 4 hops from dev0 to dev2."""
+    graph = generate("torus:6")
+    graph.nodes["dev1"]["forward"] = False
+    assert diameter(graph, graph.graph["order"]) == (4, 4000.0)
+
+
+def test_devices_that_differ_in_what_they_receive():
+    """From b to a it is 9 ns, back 2 ns; both send over equal links."""
+    graph = nx.DiGraph()
+    graph.add_nodes_from("ab", kind="device")
+    graph.add_node("s", kind="switch")
+    for one, other, latency_ns in (
+        ("a", "s", 1.0),
+        ("b", "s", 1.0),
+        ("s", "b", 1.0),
+        ("s", "a", 8.0),
+    ):
+        graph.add_edge(one, other, bandwidth=1.0, latency_ns=latency_ns)
+    assert diameter(graph, ["a", "b"]) == (2, 9.0)
+
+
 def test_a_mesh_with_a_switch_is_no_torus():
     graph = generate("torus:4")
     graph.add_node("s", kind="switch")

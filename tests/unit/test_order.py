@@ -144,6 +144,10 @@ def test_devices_that_meet_at_no_switch_are_compared():
     assert order_module._alike(graph, devices)
     graph.edges["leaf0", devices[2]]["bandwidth"] /= 2
     assert not order_module._alike(graph, devices)
+    # A link between two of them, longer than one to the switch, not than two.
+    graph = generate("leaf-spine:leaves=1,hosts=3")
+    graph.add_edge(*devices[:2], bandwidth=1e9, latency_ns=3000.0)
+    assert not order_module._alike(graph, devices)
     # A device that does not forward in the middle.
     star = nx.Graph(nx.star_graph(3))
     nx.set_node_attributes(star, "device", "kind")
