@@ -161,9 +161,15 @@ def diameter(graph: nx.Graph, devices: Sequence[Any]) -> tuple[int, float]:
     InvalidProblemError
         If devices cannot reach each other.
     """
+    classes: dict[Any, list[Any]] = {}
+    for device, twin in twins(graph, devices).items():
+        classes.setdefault(twin, []).append(device)
+    # Others are as far from a device as from its twin, which is one of them.
+    targets = [device for alike in classes.values() for device in alike[:2]]
     hops, latency_ns = 0, 0.0
     for found in Routes(graph).distances_of_each(
-        _distinct(graph, devices), devices
+        _distinct(graph, devices) if "coord" in graph.graph else list(classes),
+        targets,
     ):
         hops = max(hops, int(found.hops.max()))
         latency_ns = max(latency_ns, float(found.latency_ns.max()))
@@ -171,18 +177,15 @@ def diameter(graph: nx.Graph, devices: Sequence[Any]) -> tuple[int, float]:
 
 
 def _distinct(graph: nx.Graph, devices: Sequence[Any]) -> list[Any]:
-    """Return devices from which the others are as far as from any.
+    """Return devices of a torus from which the others are as far as from any.
 
-    One of each class of twins, and one of those that shifts along the axes
-    of a torus turn into each other.
+    One of those that shifts along the axes turn into each other.
     """
-    coord = graph.graph.get("coord")
-    if coord is None:
-        return list(dict.fromkeys(twins(graph, devices).values()))
-    place = {device: tuple(coord[device]) for device in devices}
+    coord = graph.graph["coord"]
+    place = {device: tuple(at) for device, at in coord.items()}
     axes = [
         axis
-        for axis in range(len(place[devices[0]]))
+        for axis in range(len(coord[devices[0]]))
         if _shifts(graph, place, axis)
     ]
     return [

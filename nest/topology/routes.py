@@ -116,18 +116,28 @@ class Routes:
         InvalidProblemError
             If no route leads from a source to a target.
         """
-        ends = np.array([self.index[node] for node in targets], dtype=np.int64)
-        for i in range(0, len(sources), _CHUNK):
-            some = sources[i : i + _CHUNK]
-            begins = np.array([self.index[node] for node in some])
-            found = Distances(*self._from(begins, ends))
-            for j, k in np.argwhere(np.isinf(found.latency_ns))[:1]:
+        begins, ends = (
+            np.array([self.index[node] for node in nodes], dtype=np.int64)
+            for nodes in (sources, targets)
+        )
+        gates = self._gates(begins)
+        rows = (
+            self._behind(begins, gates, ends)
+            if len(gates) < len(begins)
+            else self._from(begins, ends)
+        )
+        done = 0
+        for length, slowness in rows:
+            for j, k in np.argwhere(length >= _NO_ROUTE)[:1]:
                 raise InvalidProblemError(
                     f"graph: expected a route between all devices, got none "
-                    f"from {some[j]!r} to {targets[k]!r}; add a link, or let "
-                    f"devices forward"
+                    f"from {sources[done + j]!r} to {targets[k]!r}; add a "
+                    f"link, or let devices forward"
                 )
-            yield found
+            done += len(length)
+            yield Distances(
+                length // _LATENCY / PS_PER_NS, length % _LATENCY, slowness
+            )
 
     def costs_ns(
         self, groups: Iterable[Sequence[Any]], size_bytes: float
@@ -152,9 +162,60 @@ class Routes:
                 ).astype(np.int64)
                 yield np.maximum(costs_ns, costs_ns.T)
 
+    def _gates(self, sources: Ints) -> Ints:
+        """Return nodes that all routes from some sources lead through first.
+
+        The sources themselves, if one of them forwards, or leads to nothing
+        or to a node that does not forward.
+        """
+        known = np.zeros(len(self.nodes), dtype=bool)
+        known[sources] = True
+        out = np.flatnonzero(known[self.tails])
+        gates = np.unique(self.heads[out])
+        if (
+            self.forward[sources].any()
+            or not self.forward[gates].all()
+            or len(np.unique(self.tails[out])) < known.sum()
+        ):
+            return sources
+        return gates
+
+    def _behind(
+        self, sources: Ints, gates: Ints, targets: Ints
+    ) -> Iterator[tuple[Ints, Floats]]:
+        """Yield lengths and slownesses from sources, out of their gates'."""
+        table = [
+            np.concatenate(x)
+            for x in zip(*self._from(gates, targets), strict=True)
+        ]
+        row = np.zeros(len(self.nodes), dtype=np.int64)
+        row[gates] = np.arange(len(gates))
+        by_tail = np.argsort(self.tails, kind="stable")
+        tails = self.tails[by_tail]
+        for i in range(0, len(sources), _CHUNK):
+            lengths, slownesses = [], []
+            for source in sources[i : i + _CHUNK]:
+                first, last = np.searchsorted(tails, [source, source + 1])
+                arcs = by_tail[first:last]
+                at = row[self.heads[arcs]]
+                length = table[0][at] + self.lengths[arcs, None]
+                least = length.min(axis=0)
+                slowness = table[1][at] + self.ns_per_byte[arcs, None]
+                slowness[length > least] = np.inf
+                lengths.append(np.where(targets == source, 0, least))
+                slownesses.append(
+                    np.where(targets == source, 0.0, slowness.min(axis=0))
+                )
+            yield np.array(lengths), np.array(slownesses)
+
     def _from(
         self, sources: Ints, targets: Ints
-    ) -> tuple[Floats, Ints, Floats]:
+    ) -> Iterator[tuple[Ints, Floats]]:
+        """Yield lengths and slownesses from some sources after the other."""
+        for i in range(0, len(sources), _CHUNK):
+            yield self._relaxed(sources[i : i + _CHUNK], targets)
+
+    def _relaxed(self, sources: Ints, targets: Ints) -> tuple[Ints, Floats]:
         """Relax all arcs until nothing changes (Bellman and Ford)."""
         count, nodes = len(sources), len(self.nodes)
         begins, ends = self.forward.copy(), self.forward.copy()
@@ -188,11 +249,7 @@ class Routes:
             changed = bool(better.any())
             length[heads] = np.where(better, least, before)
             slowness[heads] = np.where(better, slow, slowness[heads])
-        found = length[targets].T
-        latency_ns = np.where(
-            found < _NO_ROUTE, found // _LATENCY / PS_PER_NS, np.inf
-        )
-        return latency_ns, found % _LATENCY, slowness[targets].T
+        return length[targets].T, slowness[targets].T
 
 
 def _batches(

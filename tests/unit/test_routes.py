@@ -174,3 +174,42 @@ def test_devices_apart():
         match=r"got none from 'node0\.gpu0' to 'node1\.gpu1'; add a link, or",
     ):
         message_costs_ns(graph, graph.graph["order"], 1.0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "leaf-spine:leaves=3,hosts=4,oversubscription=2",
+        "dgx:nodes=3,devices=4,nodes_per_leaf=1",
+        "rail:nodes=6,devices=4",
+        "dragonfly:p=3,a=3,h=1",
+    ],
+)
+def test_devices_behind_gates_are_as_far_as_one_by_one(text, monkeypatch):
+    graph = generate(text)
+    devices = graph.graph["order"]
+    routes = Routes(graph)
+    sources = np.array([routes.index[device] for device in devices])
+    assert len(routes._gates(sources)) < len(devices)
+    found = routes.distances(devices, devices[::-1])
+    monkeypatch.setattr(Routes, "_gates", lambda self, sources: sources)
+    expected = routes.distances(devices, devices[::-1])
+    assert (found.latency_ns == expected.latency_ns).all()
+    assert (found.hops == expected.hops).all()
+    assert found.ns_per_byte == pytest.approx(expected.ns_per_byte)
+
+
+def test_where_there_are_no_gates():
+    for text in ("torus:4x4", "all-to-all:4"):
+        graph = generate(text)
+        routes = Routes(graph)
+        sources = np.arange(len(graph))
+        assert (routes._gates(sources) == sources).all()
+    # A device that nothing leads away from.
+    graph = generate("leaf-spine:leaves=1,hosts=4")
+    graph.add_node("x", kind="device")
+    graph.graph["order"].append("x")
+    with pytest.raises(
+        InvalidProblemError, match=r"from 'leaf0\.dev0' to 'x'"
+    ):
+        message_costs_ns(graph, graph.graph["order"], 1.0)
