@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -443,6 +444,14 @@ def test_figures_can_be_given(name):
             text += f",{other}_latency_ns=99999" if other else ""
         values = {v for _, _, v in generate(text).edges(data=attribute)}
         assert given in values
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_networks_survive_json(name):
+    graph = generate(GENERATORS[name].example)
+    document = json.dumps(nx.node_link_data(graph, edges="edges"))
+    again = nx.node_link_graph(json.loads(document), edges="edges")
+    assert nx.utils.graphs_equal(graph, again)
 
 
 def test_parameters_have_units_and_a_way_to_start():

@@ -7,8 +7,6 @@ import random
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from nest.errors import InvalidProblemError
 from nest.topology import levels
@@ -233,24 +231,6 @@ def test_networks_that_are_none():
     graph.add_nodes_from("ab", kind="device")
     with pytest.raises(InvalidProblemError, match="got none from 'a' to 'b'"):
         network_facts(graph)
-
-
-@given(
-    st.dictionaries(
-        st.tuples(st.integers(0, 6), st.integers(0, 6)).filter(
-            lambda arc: arc[0] != arc[1]
-        ),
-        st.integers(0, 3),
-        min_size=1,
-    )
-)
-def test_merged_nodes_leave_the_flow_as_it_is(arcs):
-    graph = nx.DiGraph()
-    graph.add_nodes_from(range(7))
-    for (tail, head), capacity in arcs.items():
-        graph.add_edge(tail, head, capacity=capacity)
-    table = np.array([[*arc, c] for arc, c in arcs.items()], dtype=float)
-    assert levels._max_flow(table, 7) == nx.maximum_flow_value(graph, 0, 1)
 
 
 @pytest.mark.parametrize(
