@@ -440,8 +440,8 @@ def test_figures_can_be_given(name):
         if parameter.name == "up_latency_ns" and name == "dgx":
             text += ",nodes_per_leaf=2"
         if parameter.name in ("nvlink_latency_ns", "local_latency_ns"):
-            other = {"dgx": "port", "dragonfly": "global"}.get(name)
-            text += f",{other}_latency_ns=99999" if other else ""
+            other = "global" if name == "dragonfly" else "port"
+            text += f",{other}_latency_ns=99999"
         values = {v for _, _, v in generate(text).edges(data=attribute)}
         assert given in values
 
@@ -539,7 +539,19 @@ def test_build_knows_names_too():
         ),
         (
             "dgx:nodes=5,port_latency_ns=1",
-            "dgx: port_latency_ns: expected more than nvlink_latency_ns",
+            "dgx: nvlink_latency_ns: expected less than 1, the latency of the",
+        ),
+        (
+            "rail:nodes=5,nvlink_latency_ns=2000",
+            "rail: nvlink_latency_ns: expected less than 2000, .* got 2000",
+        ),
+        (
+            "nvl72:racks=1,port_latency_ns=1500",
+            "nvl72: nvlink_latency_ns: expected less than 1500, .* got 1500",
+        ),
+        (
+            "dgx1:nodes=1,nvlink_latency_ns=4500",
+            "dgx1: nvlink_latency_ns: expected less than 4500, .* got 4500",
         ),
         (
             "rail:nodes=6,segment=4",

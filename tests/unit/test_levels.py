@@ -166,9 +166,9 @@ def test_a_torus_with_an_odd_link_is_looked_at_from_everywhere():
 
 
 def test_a_torus_where_a_device_does_not_forward():
-    """Around the ring of 6 it is 4 hops from dev0 to dev2."""
+    """Around the ring of 6 it is 4 hops from dev2 to dev4."""
     graph = generate("torus:6")
-    graph.nodes["dev1"]["forward"] = False
+    graph.nodes["dev3"]["forward"] = False
     assert diameter(graph, graph.graph["order"]) == (4, 4000.0)
 
 

@@ -61,6 +61,19 @@ def _node(
     return names
 
 
+def _stay_inside(
+    where: str, nvlink_latency_ns: float, out_latency_ns: float
+) -> None:
+    """Refuse latencies with which messages in a node would leave it."""
+    if out_latency_ns <= nvlink_latency_ns:
+        refuse(
+            f"{where}: nvlink_latency_ns",
+            f"less than {out_latency_ns:g}, the latency of the way out",
+            f"{nvlink_latency_ns:g}",
+            "routes of least latency would leave the node",
+        )
+
+
 def dgx(
     nodes: int,
     devices: int,
@@ -86,16 +99,10 @@ def dgx(
     ------
     InvalidOptionError
         If leaves do not divide the nodes, oversubscription gives no whole
-        number of spines, a port has less latency than NVLink, or the network
-        is too large.
+        number of spines, the way out has no more latency than NVLink, or the
+        network is too large.
     """
-    if port_latency_ns <= nvlink_latency_ns:
-        refuse(
-            "dgx: port_latency_ns",
-            f"more than nvlink_latency_ns = {nvlink_latency_ns:g}",
-            f"{port_latency_ns:g}",
-            "routes of least latency would leave the node",
-        )
+    _stay_inside("dgx", nvlink_latency_ns, port_latency_ns)
     per_leaf = nodes if nodes_per_leaf is None else nodes_per_leaf
     leaves = divide(
         "dgx: nodes_per_leaf",
@@ -162,9 +169,10 @@ def rail(
     ------
     InvalidOptionError
         If segments do not divide the nodes, or are not joined, or
-        oversubscription gives no whole number of spines, or the network is
-        too large.
+        oversubscription gives no whole number of spines, the way out has no
+        more latency than NVLink, or the network is too large.
     """
+    _stay_inside("rail", nvlink_latency_ns, port_latency_ns)
     per_segment = nodes if segment is None else segment
     segments = divide(
         "rail: segment",
@@ -236,9 +244,10 @@ def nvl72(
     Raises
     ------
     InvalidOptionError
-        If oversubscription gives no whole number of spines, or the network
-        is too large.
+        If oversubscription gives no whole number of spines, the way out has
+        no more latency than NVLink, or the network is too large.
     """
+    _stay_inside("nvl72", nvlink_latency_ns, port_latency_ns)
     per_rack = NVL72_TRAYS * NVL72_TRAY_DEVICES
     spines, up_bytes_per_s = uplinks(
         "nvl72", per_rack, port_bytes_per_s, spines, oversubscription
@@ -282,8 +291,10 @@ def dgx1(
     Raises
     ------
     InvalidOptionError
-        If the network is too large.
+        If the way out has no more latency than NVLink, or the network is too
+        large.
     """
+    _stay_inside("dgx1", nvlink_latency_ns, pcie_latency_ns + port_latency_ns)
     per_node = 8
     check_size(
         "dgx1", nodes * per_node, nodes * (len(DGX1_NVLINKS) + per_node + 4)
