@@ -1,0 +1,105 @@
+"""Networks of ASTRA-sim's analytical backends (YAML).
+
+One word, one number of devices, one bandwidth and one latency per dimension;
+dimension 0 varies fastest, and the graph is the product of the dimensions.
+Rules after ``common/network-parser/NetworkParser.cpp`` and
+``common/NetworkFunction.cpp`` of astra-sim/astra-network-analytical (commit
+599a047): GB/s are 2**30 bytes/s, a message through a Switch takes two links,
+a Ring is two-way, FullyConnected has a link per pair.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import networkx as nx
+
+from nest.topology.files.assemble import DEVICE, finish
+from nest.topology.files.beside import Beside
+from nest.topology.files.lattice import Axis, coordinates, join
+from nest.topology.files.source import Source, parse_yaml, shown
+from nest.units import GIB
+
+WORDS = ("Ring", "Switch", "FullyConnected")
+_KEYS = ("topology", "npus_count", "bandwidth", "latency")
+
+#: More devices than this are a typing error.
+MAX_DEVICES = 2**20
+
+
+def read(source: Source, beside: Beside) -> nx.Graph:
+    """Read a network of ASTRA-sim; nothing is asked for beside it.
+
+    Raises
+    ------
+    InvalidProblemError
+        If the lists differ in length, a word is unknown, or a number is none
+        or out of range.
+    """
+    fields = source.mapping("", parse_yaml(source), _KEYS, _KEYS)
+    lists = {key: source.sequence(key, fields[key]) for key in _KEYS}
+    num_dims = len(lists["topology"])
+    for key, values in lists.items():
+        if len(values) != num_dims or not values:
+            raise source.refuse(
+                key,
+                f"one value per dimension ({max(num_dims, 1)})",
+                len(values),
+                "make the lists equally long",
+            )
+    axes = [_axis(source, lists, dim) for dim in range(num_dims)]
+    count = prod(axis.size for axis in axes)
+    if count > MAX_DEVICES:
+        raise source.refuse(
+            "npus_count", f"at most {MAX_DEVICES} devices", count
+        )
+    names = [f"npu{number}" for number in range(count)]
+    places = coordinates(axes)
+    # Across dimensions a message has to pass through devices.
+    forward = num_dims > 1 or axes[0].kind == "Ring"
+    graph = nx.Graph()
+    graph.add_nodes_from(names, kind=DEVICE, forward=forward)
+    join(graph, names, axes)
+    if all(axis.kind == "Ring" for axis in axes):
+        return finish(
+            source,
+            graph,
+            names,
+            coord=dict(zip(names, places, strict=True)),
+            wrap=[True] * num_dims,
+        )
+    units = [
+        {
+            name: "/".join(map(str, place[dim:]))
+            for name, place in zip(names, places, strict=True)
+        }
+        for dim in range(1, num_dims)
+    ]
+    return finish(source, graph, names, units=units)
+
+
+def _axis(source: Source, lists: dict[str, list[object]], dim: int) -> Axis:
+    word = lists["topology"][dim]
+    if word not in WORDS:
+        raise source.refuse(
+            f"topology[{dim}]", " or ".join(WORDS), shown(word)
+        )
+    gib_per_s = source.number(
+        f"bandwidth[{dim}]",
+        lists["bandwidth"][dim],
+        positive=True,
+        unit="GB/s of 2**30 bytes",
+    )
+    return Axis(
+        str(word),
+        source.integer(
+            f"npus_count[{dim}]", lists["npus_count"][dim], least=2
+        ),
+        gib_per_s * GIB,
+        source.number(
+            f"latency[{dim}]",
+            lists["latency"][dim],
+            positive=False,
+            unit="ns",
+        ),
+    )

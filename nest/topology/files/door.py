@@ -1,0 +1,257 @@
+"""The one door: recognise a file that describes a topology, and read it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import networkx as nx
+
+from nest.errors import UnknownNameError
+from nest.topology.files import (
+    astra_sim,
+    graphs,
+    kubernetes,
+    nccl,
+    nvidia_smi,
+    simai,
+    slurm,
+    topograph,
+)
+from nest.topology.files.beside import Beside, beside
+from nest.topology.files.source import Source, read_source
+
+_YAML = (".yaml", ".yml")
+
+#: What is asked for beside lists of hosts, and beside one node.
+_PORTS = ("ports_per_node", "port_bandwidth_bytes_per_s", "port_latency_ns")
+_HOSTS = (
+    "devices_per_node",
+    "node_bandwidth_bytes_per_s",
+    "node_latency_ns",
+    *_PORTS,
+    "uplink_bandwidths_bytes_per_s",
+    "uplink_latencies_ns",
+    "part",
+)
+_NODES = (
+    "num_nodes",
+    "node_latency_ns",
+    *_PORTS,
+    "pcie_bandwidth_bytes_per_s",
+    "pcie_latency_ns",
+    "socket_bandwidth_bytes_per_s",
+)
+
+
+class Format(NamedTuple):
+    """A format of files.
+
+    Attributes
+    ----------
+    name
+        What it is called, also by users.
+    title
+        What it is.
+    suffixes
+        Of its files; a file of another name is recognised by content alone.
+    mark
+        A regular expression that is found in files of the format only.
+    asks
+        Options that it may ask for beside the file.
+    read
+        Reads it.
+    """
+
+    name: str
+    title: str
+    suffixes: tuple[str, ...]
+    mark: re.Pattern[str]
+    asks: tuple[str, ...]
+    read: Callable[[Source, Beside], nx.Graph]
+
+
+def _mark(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.MULTILINE)
+
+
+FORMATS = {
+    one.name: one
+    for one in (
+        Format(
+            "astra-sim",
+            "network of ASTRA-sim's analytical backends",
+            _YAML,
+            _mark(r"^npus_count\s*:"),
+            (),
+            astra_sim.read,
+        ),
+        Format(
+            "graphml",
+            "GraphML",
+            (".graphml", ".xml"),
+            _mark(r"<graphml\b"),
+            (),
+            graphs.read_graphml,
+        ),
+        Format(
+            "kubernetes",
+            "kubectl get nodes -o json",
+            (".json",),
+            _mark(r'"metadata"\s*:\s*\{'),
+            _HOSTS,
+            kubernetes.read,
+        ),
+        Format(
+            "nccl",
+            "topology file of NCCL",
+            (".xml",),
+            _mark(r"<system\b"),
+            (*_NODES, "node_bandwidth_bytes_per_s"),
+            nccl.read,
+        ),
+        Format(
+            "node-link",
+            "node-link JSON of networkx",
+            (".json",),
+            _mark(r'"(edges|links)"\s*:\s*\['),
+            (),
+            graphs.read_node_link,
+        ),
+        Format(
+            "nvidia-smi",
+            "nvidia-smi topo -m",
+            (".txt", ".log"),
+            _mark(r"^[ \t]*(\x1b\[[0-9;]*m[ \t]*)*GPU\d+\b"),
+            (*_NODES, "nvlink_bandwidth_bytes_per_s", "nvlinks_per_device"),
+            nvidia_smi.read,
+        ),
+        Format(
+            "simai",
+            "topology file of SimAI",
+            (".txt", ".topo"),
+            re.compile(
+                r"\A\s*\d+[ \t]+([^\s:=]+[ \t]+){4}[^\s:=]+[ \t]*(\n|\Z)"
+            ),
+            (),
+            simai.read,
+        ),
+        Format(
+            "slurm-conf",
+            "Slurm's topology.conf",
+            (".conf",),
+            _mark(r"(?i)^[ \t]*(SwitchName|BlockName|BlockSizes|RingName)="),
+            _HOSTS,
+            slurm.read_conf,
+        ),
+        Format(
+            "slurm-yaml",
+            "Slurm's topology.yaml",
+            _YAML,
+            _mark(r"^-\s+topology\s*:"),
+            (*_HOSTS, "num_nodes", "topology"),
+            slurm.read_yaml,
+        ),
+        Format(
+            "topograph-graph",
+            "JSON of topograph's graph engine",
+            (".json",),
+            _mark(r'"instances"\s*:'),
+            _HOSTS,
+            topograph.read_graph,
+        ),
+        Format(
+            "topograph-model",
+            "model of topograph",
+            _YAML,
+            _mark(r"^(switches|blocks|capacity_blocks)\s*:"),
+            _HOSTS,
+            topograph.read_model,
+        ),
+    )
+}
+
+
+def read_topology(
+    path: str | Path, format: str | None = None, **options: Any
+) -> nx.Graph:
+    """Read a file that describes a network.
+
+    Parameters
+    ----------
+    path
+        The file.
+    format
+        A key of :data:`FORMATS`; recognised from suffix and content by
+        default.
+    **options
+        What the file does not say: the fields of
+        :class:`~nest.topology.files.beside.Beside`; None is not said.
+
+    Returns
+    -------
+    networkx.Graph
+        Nodes of ``kind`` device or switch, which may say ``forward``; edges
+        with ``bandwidth`` (bytes/s, one way, full duplex) and ``latency_ns``;
+        ``order`` (devices by rank), and what else is known: ``units``,
+        ``coord`` with ``wrap``, ``name``. A :class:`networkx.DiGraph` if the
+        two directions of a link differ.
+
+    Raises
+    ------
+    InvalidProblemError
+        If the file cannot be read or recognised, or is inconsistent.
+    InvalidOptionError
+        If an option is missing or out of range, or the format does not ask
+        for it.
+    UnknownNameError
+        If the format or an option is unknown.
+    """
+    given = beside(options)
+    if format is not None and format not in FORMATS:
+        raise UnknownNameError("format", format, FORMATS)
+    source = read_source(path)
+    if format is not None:
+        return _read(FORMATS[format], source, given)
+    found = recognise(source)
+    better = Path(path).with_name("topology.yaml")
+    if Path(path).name == "topology.conf" and better.is_file():
+        raise source.refuse(
+            "",
+            "the file that Slurm reads",
+            "one that it ignores, as topology.yaml is beside it",
+            f"name that one, or give the format {found.name}",
+        )
+    return _read(found, source, given)
+
+
+def recognise(source: Source) -> Format:
+    """Return the format of a file.
+
+    Its content decides, and the suffix where the content could be several.
+
+    Raises
+    ------
+    InvalidProblemError
+        If it is none of them, or could still be several.
+    """
+    found = [one for one in FORMATS.values() if one.mark.search(source.text)]
+    if len(found) > 1:
+        suffix = Path(source.where).suffix.lower()
+        found = [one for one in found if suffix in one.suffixes] or found
+    if len(found) == 1:
+        return found[0]
+    several = " or ".join(one.name for one in found)
+    raise source.refuse(
+        "",
+        f"one of the formats {', '.join(FORMATS)}",
+        f"what could be {several}" if found else "none of them",
+        "give the format, or check the file",
+    )
+
+
+def _read(form: Format, source: Source, given: Beside) -> nx.Graph:
+    given.only(source.where, form.name, form.asks)
+    return form.read(source, given)

@@ -1,0 +1,288 @@
+"""Graphs that say everything: networkx' node-link JSON, and GraphML.
+
+Nodes have a ``kind`` (device or switch) and may say ``forward``; edges have
+``bandwidth`` (bytes/s, one way) and ``latency_ns``; the graph may have an
+``order`` of its devices, ``units``, ``coord`` with ``wrap``, and a ``name``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+
+from nest.ir.io import write_atomically
+from nest.topology.files.assemble import DEVICE, SWITCH, add_link, finish
+from nest.topology.files.beside import Beside
+from nest.topology.files.source import (
+    Source,
+    listed,
+    parse_json,
+    shown,
+)
+from nest.topology.files.xml import parse_xml
+
+Edge = tuple[str, Any, Any, Mapping[str, Any]]
+
+_GRAPHML = "{http://graphml.graphdrawing.org/xmlns}"
+
+
+def read_node_link(source: Source, beside: Beside) -> nx.Graph:
+    """Read node-link JSON; its links are ``edges`` or ``links``.
+
+    Raises
+    ------
+    InvalidProblemError
+        If a kind, a bandwidth or a latency is missing or out of range, names
+        are not unique, only one direction of a link is there, or devices are
+        not connected.
+    """
+    top = source.mapping("", parse_json(source), None, ("nodes",))
+    keys = [key for key in ("edges", "links") if key in top]
+    if len(keys) != 1:
+        raise source.refuse(
+            "", "edges or links", " and ".join(keys) or "neither", "keep one"
+        )
+    directed = top.get("directed", False)
+    if not isinstance(directed, bool):
+        raise source.refuse("directed", "true or false", shown(directed))
+    nodes = []
+    for idx, item in enumerate(source.sequence("nodes", top["nodes"])):
+        node = source.mapping(f"nodes[{idx}]", item, None, ("id",))
+        nodes.append((f"nodes[{idx}]", node["id"], node))
+    edges = []
+    for idx, item in enumerate(source.sequence(keys[0], top[keys[0]])):
+        place = f"{keys[0]}[{idx}]"
+        edge = source.mapping(place, item, None, ("source", "target"))
+        edges.append((place, edge["source"], edge["target"], edge))
+    attributes = source.mapping("graph", top.get("graph") or {})
+    return _graph(source, directed, nodes, edges, attributes)
+
+
+def read_graphml(source: Source, beside: Beside) -> nx.Graph:
+    """Read GraphML; lists and maps of the graph are JSON in a string.
+
+    Raises
+    ------
+    InvalidProblemError
+        As for node-link JSON, or if the file is malformed.
+    """
+    root = parse_xml(source)
+    seen: set[str] = set()
+    for node in root.iter(f"{_GRAPHML}node"):
+        name = node.get("id", "")
+        if name in seen:
+            raise source.refuse(
+                "nodes", "every id once", f"{name} twice", "remove one"
+            )
+        seen.add(name)
+    try:
+        read = nx.parse_graphml(source.text)
+    except (nx.NetworkXError, ValueError, KeyError, StopIteration) as error:
+        raise source.refuse(
+            "",
+            "GraphML",
+            f"malformed text ({shown(str(error))})",
+            "correct the file",
+        ) from error
+    attributes = {}
+    for key, value in read.graph.items():
+        if key in ("order", "units", "coord", "wrap"):
+            inner = Source(f"{source.where}: {key}", str(value))
+            value = parse_json(inner)
+        attributes[key] = value
+    nodes = [(f"node {name}", name, kept) for name, kept in read.nodes.items()]
+    edges = [
+        (f"edge {start} - {end}", start, end, kept)
+        for start, end, kept in read.edges(data=True)
+    ]
+    return _graph(source, read.is_directed(), nodes, edges, attributes)
+
+
+def write_node_link(path: str | Path, graph: nx.Graph) -> None:
+    """Write node-link JSON, which :func:`read_node_link` reads again.
+
+    Raises
+    ------
+    NestError
+        If the file cannot be written.
+    """
+    record = {
+        "directed": graph.is_directed(),
+        "multigraph": False,
+        "graph": dict(graph.graph),
+        "nodes": [{"id": node, **kept} for node, kept in graph.nodes.items()],
+        "edges": [
+            {"source": start, "target": end, **kept}
+            for start, end, kept in graph.edges(data=True)
+        ],
+    }
+    text = json.dumps(record, indent=1, allow_nan=False)
+    write_atomically(Path(path), f"{text}\n".encode())
+
+
+def _graph(
+    source: Source,
+    directed: bool,
+    nodes: Iterable[tuple[str, Any, Mapping[str, Any]]],
+    edges: Sequence[Edge],
+    attributes: Mapping[str, Any],
+) -> nx.Graph:
+    graph = nx.DiGraph() if directed else nx.Graph()
+    for place, value, kept in nodes:
+        name = source.word(f"{place} id", value)
+        if name in graph:
+            raise source.refuse(
+                place, "every id once", f"{name} twice", "rename one"
+            )
+        kind = kept.get("kind")
+        if kind not in (DEVICE, SWITCH):
+            raise source.refuse(
+                f"{place} kind",
+                f"{DEVICE} or {SWITCH}",
+                "none" if kind is None else shown(kind),
+                f"say what {name} is",
+            )
+        graph.add_node(name, kind=kind)
+        if "forward" in kept:
+            if not isinstance(kept["forward"], bool):
+                raise source.refuse(
+                    f"{place} forward", "true or false", shown(kept["forward"])
+                )
+            graph.nodes[name]["forward"] = kept["forward"]
+    for place, start, end, kept in edges:
+        _add(source, graph, place, (start, end), kept)
+    if directed:
+        graph = _both_ways(source, graph)
+    return _finish(source, graph, attributes)
+
+
+def _add(
+    source: Source,
+    graph: nx.Graph,
+    place: str,
+    values: tuple[Any, Any],
+    kept: Mapping[str, Any],
+) -> None:
+    start, end = (source.word(place, value) for value in values)
+    for name in (start, end):
+        if name not in graph:
+            raise source.refuse(
+                place,
+                "nodes that the file lists",
+                name,
+                "add it or correct the id",
+            )
+    if start == end:
+        raise source.refuse(
+            place, "two nodes", f"{start} twice", "remove the link"
+        )
+    for key in ("bandwidth", "latency_ns"):
+        if kept.get(key) is None:
+            raise source.refuse(
+                f"{place} ({start} to {end})", f"{key!r}", "none", "add it"
+            )
+    bandwidth = source.number(
+        f"{place} bandwidth", kept["bandwidth"], positive=True, unit="bytes/s"
+    )
+    latency_ns = source.number(
+        f"{place} latency_ns", kept["latency_ns"], positive=False, unit="ns"
+    )
+    add_link(graph, (start, end), bandwidth, latency_ns)
+
+
+def _both_ways(source: Source, graph: nx.DiGraph) -> nx.Graph:
+    """Check that links go both ways; undirected if both are alike."""
+    for start, end in graph.edges:
+        if not graph.has_edge(end, start):
+            raise source.refuse(
+                f"edge {start} to {end}",
+                "one in the other direction too",
+                "none",
+                "add it, or make the graph undirected",
+            )
+    if all(
+        graph.edges[end, start] == kept
+        for start, end, kept in graph.edges(data=True)
+    ):
+        return graph.to_undirected()
+    return graph
+
+
+def _finish(
+    source: Source, graph: nx.Graph, attributes: Mapping[str, Any]
+) -> nx.Graph:
+    devices = [
+        name for name, kind in graph.nodes(data="kind") if kind == DEVICE
+    ]
+    order = devices
+    if attributes.get("order") is not None:
+        order = [
+            source.word("order", name)
+            for name in source.sequence("order", attributes["order"])
+        ]
+    units = [
+        _per_device(source, f"units[{idx}]", unit, devices)
+        for idx, unit in enumerate(
+            source.sequence("units", attributes.get("units") or [])
+        )
+    ]
+    for idx, unit in enumerate(units):
+        for device, value in unit.items():
+            unit[device] = source.word(f"units[{idx}] {device}", value)
+    name = attributes.get("name")
+    coord, wrap = attributes.get("coord"), attributes.get("wrap")
+    if (coord is None) != (wrap is None):
+        raise source.refuse(
+            "", "coord with wrap", "one of them", "give both or none"
+        )
+    if coord is not None and wrap is not None:
+        coord = _per_device(source, "coord", coord, devices)
+        wrap = source.sequence("wrap", wrap)
+        _check_coord(source, coord, wrap)
+    return finish(
+        source,
+        graph,
+        order,
+        name=str(name) if name else None,
+        units=units,
+        coord=coord,
+        wrap=wrap,
+    )
+
+
+def _per_device(
+    source: Source, place: str, value: Any, devices: Sequence[str]
+) -> dict[str, Any]:
+    """Return a map from every device."""
+    found = dict(source.mapping(place, value))
+    missing = [device for device in devices if device not in found]
+    if missing:
+        raise source.refuse(
+            place,
+            f"all {len(devices)} devices",
+            f"none of {listed(missing)}",
+            "add them",
+        )
+    return {device: found[device] for device in devices}
+
+
+def _check_coord(
+    source: Source, coord: Mapping[str, Any], wrap: Sequence[Any]
+) -> None:
+    if not all(isinstance(flag, bool) for flag in wrap):
+        raise source.refuse("wrap", "true or false per axis", shown(wrap))
+    for device, place in coord.items():
+        if (
+            not isinstance(place, list)
+            or len(place) != len(wrap)
+            or not all(type(one) is int for one in place)
+        ):
+            raise source.refuse(
+                f"coord {device}",
+                f"{len(wrap)} integers, one per axis of wrap",
+                shown(place),
+            )

@@ -1,0 +1,97 @@
+"""Products of rings, switches and complete graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations, pairwise, product
+from typing import NamedTuple
+
+import networkx as nx
+
+from nest.topology.files.assemble import SWITCH, add_link
+
+
+class Axis(NamedTuple):
+    """One dimension of a product graph.
+
+    ``kind`` is a key of :data:`PAIRS` or :data:`HUB`; ``bandwidth`` (bytes/s,
+    one way) and ``latency_ns`` are those of one link.
+    """
+
+    kind: str
+    size: int
+    bandwidth: float
+    latency_ns: float
+
+
+def _ring(size: int) -> Iterator[tuple[int, int]]:
+    """Yield the neighbours on a ring; two of them share one cable."""
+    yield from pairwise(range(size))
+    if size > 2:
+        yield size - 1, 0
+
+
+def _torus(size: int) -> Iterator[tuple[int, int]]:
+    """Yield the neighbours on an axis; two of them share two cables."""
+    yield from pairwise(range(size))
+    if size > 1:
+        yield size - 1, 0
+
+
+def _complete(size: int) -> Iterator[tuple[int, int]]:
+    yield from combinations(range(size), 2)
+
+
+#: Which members of a line are linked, by kind of axis.
+PAIRS: dict[str, Callable[[int], Iterator[tuple[int, int]]]] = {
+    "Ring": _ring,
+    "Torus": _torus,
+    "FullyConnected": _complete,
+}
+
+#: An axis whose members are each linked to a switch of their line.
+HUB = "Switch"
+
+
+def coordinates(axes: Sequence[Axis]) -> list[tuple[int, ...]]:
+    """Return the places of a product graph; the first axis is fastest."""
+    ranges = [range(axis.size) for axis in reversed(axes)]
+    return [place[::-1] for place in product(*ranges)]
+
+
+def join(graph: nx.Graph, names: Sequence[str], axes: Sequence[Axis]) -> None:
+    """Link nodes as the product of the axes, the first one fastest.
+
+    A node is on one line of every axis. An axis with a switch gets one switch
+    per line, named by the axis and the number of the line.
+
+    Parameters
+    ----------
+    graph
+        Has the nodes; changed in place.
+    names
+        The nodes, as many as the product of the sizes.
+    axes
+        The dimensions.
+    """
+    stride = 1
+    for number, axis in enumerate(axes):
+        starts = [
+            start
+            for start in range(len(names))
+            if start // stride % axis.size == 0
+        ]
+        for line, start in enumerate(starts):
+            nodes = [names[start + i * stride] for i in range(axis.size)]
+            if axis.kind == HUB:
+                hub = f"dim{number}/switch{line}"
+                graph.add_node(hub, kind=SWITCH)
+                pairs = [(node, hub) for node in nodes]
+            else:
+                pairs = [
+                    (nodes[i], nodes[j])
+                    for i, j in PAIRS[axis.kind](axis.size)
+                ]
+            for ends in pairs:
+                add_link(graph, ends, axis.bandwidth, axis.latency_ns)
+        stride *= axis.size

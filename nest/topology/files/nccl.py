@@ -1,0 +1,375 @@
+"""Topology files of NCCL (``NCCL_TOPO_FILE``, ``NCCL_TOPO_DUMP_FILE``).
+
+They describe one node: processors, PCIe, devices with their NVLinks, network
+cards. Elements and figures after ``src/graph/xml.cc``, ``topo.cc`` and
+``topo.h`` of NVIDIA/nccl (commit 5067397).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import combinations
+from xml.etree.ElementTree import Element
+
+import networkx as nx
+
+from nest.topology.files.assemble import DEVICE, SWITCH, add_link
+from nest.topology.files.beside import Beside
+from nest.topology.files.hosts import Host, add_ports
+from nest.topology.files.node_network import NETWORK, repeat
+from nest.topology.files.source import Source, listed, shown
+from nest.topology.files.xml import parse_xml
+from nest.units import GB
+
+VERSION = "1"
+
+#: 80ths of GB/s per lane, by transfer rate in GT/s (``topo.cc``).
+LANE = {
+    "2.5": 15,
+    "5": 30,
+    "5.0": 30,
+    "8": 60,
+    "8.0": 60,
+    "16": 120,
+    "16.0": 120,
+    "32": 240,
+    "32.0": 240,
+    "64": 480,
+    "64.0": 480,
+}
+
+#: GB/s of one NVLink from a compute capability on, highest first; 86 has its
+#: own (``topo.h``).
+NVLINK = ((100, 40.1), (90, 20.6), (80, 20.0), (70, 20.0), (60, 18.0))
+NVLINK_OF = {86: 12.0}
+
+_GPU = ("0x0302", "0x0300")
+_NIC = "0x02"
+_SWITCH = "0x0680"
+_INSIDE = {
+    "system": ("cpu",),
+    "cpu": ("pci", "nic"),
+    "pci": ("pci", "gpu", "nic", "pcilink"),
+    "gpu": ("nvlink", "c2c"),
+    "nic": ("net",),
+}
+_MAX_DEPTH = 32
+
+
+@dataclass
+class _Node:
+    """What a file says of a node; ids are bus ids, or names of processors.
+
+    Attributes
+    ----------
+    processors
+        In the order of the file.
+    devices
+        By bus id, the element of the device if there is one.
+    bridges
+        Switches of PCIe.
+    cards
+        The speed of each network card in bytes/s, None if unknown.
+    links
+        Over PCIe: from, to, bytes/s; None is unknown.
+    """
+
+    processors: list[str] = field(default_factory=list)
+    devices: dict[str, Element | None] = field(default_factory=dict)
+    bridges: list[str] = field(default_factory=list)
+    cards: dict[str, float | None] = field(default_factory=dict)
+    links: list[tuple[str, str, float | None]] = field(default_factory=list)
+
+    def ids(self) -> list[str]:
+        """Return all ids."""
+        return [*self.processors, *self.devices, *self.bridges, *self.cards]
+
+
+def read(source: Source, beside: Beside) -> nx.Graph:
+    """Read the topology of one node.
+
+    Asked for beside it: the number of nodes, the latencies of PCIe, NVLink
+    and ports; the speed between processors, if there are several; and what the
+    file leaves out: the speed of PCIe links and ports, the ports if it has no
+    network cards, and what devices send into the node if it has no ``gpu``
+    elements, which could have NVLinks.
+
+    Raises
+    ------
+    InvalidProblemError
+        If the file is no topology of NCCL of version 1 and of one node, an
+        element is unknown, or NVLinks contradict each other.
+    InvalidOptionError
+        If something that is asked for is missing or does not fit.
+    """
+    root = parse_xml(source)
+    if root.tag != "system" or root.get("version") != VERSION:
+        raise source.refuse(
+            "",
+            f'<system version="{VERSION}">',
+            f"<{root.tag}> of version {shown(root.get('version'))}",
+            "give a topology file of NCCL",
+        )
+    hashes = {cpu.get("host_hash") for cpu in root} - {None}
+    if len(hashes) > 1:
+        raise source.refuse(
+            "",
+            "one node",
+            f"{len(hashes)} values of host_hash",
+            "keep the elements of one node",
+        )
+    node = _Node()
+    _walk(source, node, root, None, 0)
+    if not node.devices:
+        raise source.refuse(
+            "", "devices (class 0x0302)", "none", "add the GPUs"
+        )
+    ids = node.ids()
+    if len(set(ids)) < len(ids):
+        twice = next(one for one in ids if ids.count(one) > 1)
+        raise source.refuse(
+            "", "every busid and numaid once", f"{twice} twice", "remove one"
+        )
+    nvlinks = _nvlinks(source, node)
+    return repeat(
+        source, beside, partial(_add_node, source, node, nvlinks, beside)
+    )
+
+
+def _walk(
+    source: Source,
+    node: _Node,
+    element: Element,
+    above: str | None,
+    depth: int,
+) -> None:
+    """Note what an element is, and what is in it."""
+    place = _place(element)
+    own = above
+    if element.tag == "cpu":
+        own = f"cpu{_attribute(source, element, 'numaid')}"
+        node.processors.append(own)
+    elif element.tag == "pci" and above is not None:
+        own = _attribute(source, element, "busid").lower()
+        kind = _attribute(source, element, "class")
+        gpu = element.find("gpu")
+        if kind.startswith(_GPU) or gpu is not None:
+            node.devices[own] = gpu
+        elif kind.startswith(_NIC):
+            node.cards[own] = _speed(source, element)
+        else:
+            node.bridges.append(own)
+        node.links.append((own, above, _pci_speed(source, element)))
+    if depth > _MAX_DEPTH:
+        raise source.refuse(
+            place, f"at most {_MAX_DEPTH} levels", "more", "correct the file"
+        )
+    for inner in element:
+        if inner.tag not in _INSIDE.get(element.tag, ()):
+            raise source.refuse(
+                place,
+                f"elements {' or '.join(_INSIDE.get(element.tag, ('none',)))}",
+                f"<{inner.tag}>",
+                "remove or correct it",
+            )
+        if inner.tag in ("cpu", "pci"):
+            _walk(source, node, inner, own, depth + 1)
+
+
+def _place(element: Element) -> str:
+    name = element.get("busid") or element.get("numaid")
+    return f"<{element.tag}>" if name is None else f"<{element.tag} {name}>"
+
+
+def _attribute(source: Source, element: Element, name: str) -> str:
+    value = element.get(name)
+    if not value:
+        raise source.refuse(
+            _place(element), f"attribute {name}", "none", "add it"
+        )
+    return value
+
+
+def _pci_speed(source: Source, element: Element) -> float | None:
+    """Return bytes/s of the link above an element; None if unknown."""
+    words = (element.get("link_speed") or "").split()
+    width = source.integer(
+        f"{_place(element)} link_width",
+        element.get("link_width", "0"),
+        least=0,
+    )
+    lane = LANE.get(words[0]) if words else None
+    if lane is None:
+        if words and words[0].lower() != "unknown":
+            raise source.refuse(
+                f"{_place(element)} link_speed",
+                f"{', '.join(LANE)} GT/s",
+                shown(" ".join(words)),
+            )
+        return None
+    return (width or 16) * lane * GB / 80
+
+
+def _speed(source: Source, card: Element) -> float | None:
+    """Return bytes/s of a network card over all its ports."""
+    nets = card.findall("nic/net")
+    speeds = []
+    for net in nets:
+        mbit_per_s = source.number(
+            f"{_place(card)} speed",
+            net.get("speed", "0"),
+            positive=False,
+            unit="Mb/s",
+        )
+        if mbit_per_s == 0:
+            return None
+        speeds.append(mbit_per_s * 1e6 / 8)
+    return sum(speeds) if speeds else None
+
+
+def _nvlinks(
+    source: Source, node: _Node
+) -> tuple[dict[tuple[str, str], float], dict[str, float]]:
+    """Return bytes/s of NVLinks between devices, and to switches."""
+    to_device: dict[tuple[str, str], float] = {}
+    to_switch: dict[str, float] = {}
+    for bus, gpu in node.devices.items():
+        for link in () if gpu is None else gpu.findall("nvlink"):
+            place = f"<nvlink> of {bus}"
+            count = source.integer(place, link.get("count"), least=1)
+            assert gpu is not None
+            speed = count * _per_link(source, bus, gpu) * GB
+            target = (link.get("target") or "").lower()
+            kind = link.get("tclass") or ""
+            if target in node.devices:
+                pair = (bus, target)
+                to_device[pair] = to_device.get(pair, 0.0) + speed
+            elif kind.startswith(_SWITCH):
+                to_switch[bus] = to_switch.get(bus, 0.0) + speed
+            else:
+                raise source.refuse(
+                    place,
+                    "a target that is a device of the file, or of class "
+                    "0x068000",
+                    shown(target),
+                    "correct the target",
+                )
+    for (bus, target), speed in to_device.items():
+        if to_device.get((target, bus)) != speed:
+            raise source.refuse(
+                f"<nvlink> of {bus}",
+                f"as many NVLinks from {target} back",
+                "others",
+                "correct the counts",
+            )
+    return to_device, to_switch
+
+
+def _per_link(source: Source, bus: str, gpu: Element) -> float:
+    """Return GB/s of one NVLink of a device."""
+    place = f"<gpu> of {bus}: sm"
+    capability = source.integer(place, gpu.get("sm"), least=1)
+    for least, speed in NVLINK:
+        if capability >= least:
+            return NVLINK_OF.get(capability, speed)
+    raise source.refuse(
+        place,
+        f"at least {NVLINK[-1][0]} with NVLinks",
+        capability,
+        "correct the compute capability",
+    )
+
+
+def _add_node(
+    source: Source,
+    node: _Node,
+    nvlinks: tuple[dict[tuple[str, str], float], dict[str, float]],
+    beside: Beside,
+    graph: nx.Graph,
+    name: str,
+    network: bool,
+) -> list[str]:
+    where = source.where
+    ids = {one: f"{name}/{one}" for one in node.ids()}
+    ids.update(
+        (bus, f"{name}/gpu{number}")
+        for bus, number in _numbers(source, node).items()
+    )
+    devices = sorted(
+        (ids[bus] for bus in node.devices),
+        key=lambda device: int(device.rpartition("gpu")[2]),
+    )
+    graph.add_nodes_from(devices, kind=DEVICE)
+    inner = [*node.processors, *node.bridges]
+    if network:
+        inner += node.cards
+    graph.add_nodes_from((ids[one] for one in inner), kind=SWITCH)
+    latency_ns = beside.ask(where, "pcie_latency_ns")
+    for below, above, known in node.links:
+        if ids[below] in graph:
+            speed = known or beside.ask(where, "pcie_bandwidth_bytes_per_s")
+            add_link(graph, (ids[below], ids[above]), speed, latency_ns)
+    for ends in combinations(node.processors, 2):
+        between = beside.ask(where, "socket_bandwidth_bytes_per_s")
+        add_link(graph, (ids[ends[0]], ids[ends[1]]), between, latency_ns)
+    _add_nvlinks(source, graph, node, nvlinks, ids, name, beside)
+    if not network:
+        return devices
+    if not node.cards:
+        add_ports(source, graph, Host(name, NETWORK), devices, beside)
+    for card, card_speed in node.cards.items():
+        speed = card_speed or beside.ask(where, "port_bandwidth_bytes_per_s")
+        latency = beside.ask(where, "port_latency_ns")
+        add_link(graph, (ids[card], NETWORK), speed, latency)
+    return devices
+
+
+def _numbers(source: Source, node: _Node) -> dict[str, int]:
+    """Return the number of each device: as in the file, or counted."""
+    stated = [
+        None if gpu is None else gpu.get("dev")
+        for gpu in node.devices.values()
+    ]
+    if None in stated:
+        return {bus: number for number, bus in enumerate(node.devices)}
+    numbers = {
+        bus: source.integer(f"<gpu> of {bus}: dev", dev, least=0)
+        for bus, dev in zip(node.devices, stated, strict=True)
+    }
+    if len(set(numbers.values())) < len(numbers):
+        raise source.refuse(
+            "<gpu>",
+            "every dev once",
+            listed(sorted(numbers.values())),
+            "correct the numbers",
+        )
+    return numbers
+
+
+def _add_nvlinks(
+    source: Source,
+    graph: nx.Graph,
+    node: _Node,
+    nvlinks: tuple[dict[tuple[str, str], float], dict[str, float]],
+    ids: dict[str, str],
+    name: str,
+    beside: Beside,
+) -> None:
+    to_device, to_switch = nvlinks
+    if len(node.devices) > 1 and not any(
+        gpu is not None for gpu in node.devices.values()
+    ):
+        speed = beside.ask(source.where, "node_bandwidth_bytes_per_s")
+        to_switch = dict.fromkeys(node.devices, speed)
+    if not to_device and not to_switch:
+        return
+    latency_ns = beside.ask(source.where, "node_latency_ns")
+    for (bus, target), speed in to_device.items():
+        if bus < target:
+            add_link(graph, (ids[bus], ids[target]), speed, latency_ns)
+    if to_switch:
+        hub = f"{name}/nvswitch"
+        graph.add_node(hub, kind=SWITCH)
+        for bus, speed in to_switch.items():
+            add_link(graph, (ids[bus], hub), speed, latency_ns)

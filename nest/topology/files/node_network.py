@@ -1,0 +1,44 @@
+"""Copies of one node behind one switch, for files that describe one node.
+
+How the switches beyond the node are wired such files do not know: one switch
+without oversubscription joins the ports of all nodes.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import networkx as nx
+
+from nest.topology.files.assemble import SWITCH, finish
+from nest.topology.files.beside import Beside
+from nest.topology.files.source import Source
+
+NETWORK = "network"
+
+
+class AddNode(Protocol):
+    """Adds one node to a graph, linked to the network if there is one."""
+
+    def __call__(self, graph: nx.Graph, name: str, network: bool) -> list[str]:
+        """Add the node of that name; return its devices."""
+
+
+def repeat(source: Source, beside: Beside, add_node: AddNode) -> nx.Graph:
+    """Return the graph of as many nodes as asked for.
+
+    Raises
+    ------
+    InvalidOptionError
+        If nobody says how many nodes there are.
+    """
+    count = int(beside.ask(source.where, "num_nodes"))
+    graph = nx.Graph()
+    if count > 1:
+        graph.add_node(NETWORK, kind=SWITCH)
+    home: dict[str, str] = {}
+    for number in range(count):
+        name = f"node{number}"
+        devices = add_node(graph, name, count > 1)
+        home.update(dict.fromkeys(devices, name))
+    return finish(source, graph, list(home), units=[home])

@@ -1,0 +1,359 @@
+"""The matrix that ``nvidia-smi topo -m`` prints.
+
+Codes: NV<k> are k bonded NVLinks; PIX and PXB pass PCIe switches only, PHB
+and NODE stay on one processor, SYS crosses to another one. The matrix has no
+speeds, and shows an NVSwitch as the same NV<k> between all pairs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import partial
+from itertools import combinations
+from typing import NamedTuple
+
+import networkx as nx
+
+from nest.topology.files.assemble import DEVICE, SWITCH, add_link
+from nest.topology.files.beside import Beside
+from nest.topology.files.hosts import Host, add_ports
+from nest.topology.files.node_network import NETWORK, repeat
+from nest.topology.files.source import Source, listed
+
+#: How far two devices are from each other without NVLink, closest first.
+DISTANCE = {
+    "PIX": 0,
+    "PXB": 1,
+    "PHB": 2,
+    "NODE": 3,
+    "SYS": 4,
+    "SOC": 4,  # older drivers
+}
+_SAME_SWITCH = DISTANCE["PXB"]
+_SAME_SOCKET = DISTANCE["NODE"]
+
+#: No device has more NVLinks (H100 and B200 have 18).
+MOST_NVLINKS = 18
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_GPU = re.compile(r"GPU\d+")
+_CODE = re.compile(r"X|NV[1-9]\d?|" + "|".join(DISTANCE))
+
+Matrix = dict[tuple[str, str], str]
+
+
+class Node(NamedTuple):
+    """What the matrix says.
+
+    Devices, network cards, the codes of all pairs, and the processors near a
+    device, if there is such a column.
+    """
+
+    devices: list[str]
+    nics: list[str]
+    codes: Matrix
+    affinity: dict[str, str]
+
+    def nvlinks(self, device: str, other: str) -> int:
+        """Return the NVLinks between two devices, as the matrix has them."""
+        code = self.codes[device, other]
+        return int(code[2:]) if code.startswith("NV") else 0
+
+    def distance(self, device: str, other: str) -> int:
+        """Return how far two are from each other over PCIe."""
+        return DISTANCE.get(self.codes[device, other], 0)
+
+
+def read(source: Source, beside: Beside) -> nx.Graph:
+    """Read the matrix of one node.
+
+    A device is linked to the network cards that are closest to it; further
+    cards (of storage) are left out. Asked for beside it: the number of nodes;
+    the speed of an NVLink and of a port, where there are any; that of PCIe and
+    between processors, for devices that NVLink does not join; the ports, if
+    the matrix has no network cards.
+
+    Raises
+    ------
+    InvalidProblemError
+        If rows are missing, a code is unknown, or the matrix is not symmetric.
+    InvalidOptionError
+        If something that is asked for is missing or does not fit.
+    """
+    node = _matrix(source)
+    switched = _is_switched(source, node, beside)
+    return repeat(
+        source,
+        beside,
+        partial(_add_node, source, node, switched, beside),
+    )
+
+
+def _add_node(
+    source: Source,
+    node: Node,
+    switched: bool,
+    beside: Beside,
+    graph: nx.Graph,
+    name: str,
+    network: bool,
+) -> list[str]:
+    ids = {device: f"{name}/{device.lower()}" for device in node.devices}
+    graph.add_nodes_from(ids.values(), kind=DEVICE)
+    _add_nvlinks(
+        source, graph, node, ids, f"{name}/nvswitch", switched, beside
+    )
+    pairs = list(combinations(node.devices, 2))
+    if not all(node.nvlinks(*pair) for pair in pairs):
+        _add_pcie(source, graph, node, ids, name, beside)
+    if not network:
+        return list(ids.values())
+    if not node.nics:
+        place = Host(name, NETWORK)
+        add_ports(source, graph, place, list(ids.values()), beside)
+        return list(ids.values())
+    bandwidth, latency_ns = beside.ask(
+        source.where, "port_bandwidth_bytes_per_s", "port_latency_ns"
+    )
+    for device in node.devices:
+        closest = min(node.distance(device, nic) for nic in node.nics)
+        for nic in node.nics:
+            if node.distance(device, nic) == closest:
+                port = f"{name}/{nic.lower()}"
+                if port not in graph:
+                    graph.add_node(port, kind=SWITCH)
+                    add_link(graph, (port, NETWORK), bandwidth, latency_ns)
+                # The latency of a port is all that of the way out.
+                add_link(graph, (ids[device], port), bandwidth, 0.0)
+    return list(ids.values())
+
+
+def _add_nvlinks(
+    source: Source,
+    graph: nx.Graph,
+    node: Node,
+    ids: dict[str, str],
+    hub: str,
+    switched: bool,
+    beside: Beside,
+) -> None:
+    links = {
+        pair: node.nvlinks(*pair)
+        for pair in combinations(node.devices, 2)
+        if node.nvlinks(*pair)
+    }
+    if not links:
+        return
+    bandwidth, latency_ns = beside.ask(
+        source.where, "nvlink_bandwidth_bytes_per_s", "node_latency_ns"
+    )
+    if not switched:
+        for (device, other), count in links.items():
+            ends = (ids[device], ids[other])
+            add_link(graph, ends, count * bandwidth, latency_ns)
+        return
+    graph.add_node(hub, kind=SWITCH)
+    count = next(iter(links.values()))
+    for device in ids.values():
+        add_link(graph, (device, hub), count * bandwidth, latency_ns)
+
+
+def _is_switched(source: Source, node: Node, beside: Beside) -> bool:
+    """Return whether NVLinks go to switches, not from device to device.
+
+    A row adds up to the NVLinks of a device in a mesh, and to more behind a
+    switch. Between two devices both are the same wires.
+    """
+    rows = {
+        device: sum(
+            node.nvlinks(device, other)
+            for other in node.devices
+            if other != device
+        )
+        for device in node.devices
+    }
+    counts = {node.nvlinks(*pair) for pair in combinations(node.devices, 2)}
+    most = max(rows.values())
+    uniform = len(counts) == 1 and most > 0 and len(node.devices) > 2
+    if not uniform:
+        limit = beside.nvlinks_per_device or MOST_NVLINKS
+        if most > limit:
+            device = max(rows, key=rows.__getitem__)
+            raise source.refuse(
+                device,
+                f"a row of at most {limit} NVLinks, or the same between all",
+                most,
+                "correct the matrix",
+            )
+        return False
+    if beside.nvlinks_per_device is None and most > MOST_NVLINKS:
+        return True
+    limit = int(beside.ask(source.where, "nvlinks_per_device"))
+    if max(counts) > limit:
+        raise source.refuse(
+            node.devices[0],
+            f"at most nvlinks_per_device = {limit} NVLinks to one other",
+            max(counts),
+            "correct one of them",
+        )
+    return most > limit
+
+
+def _add_pcie(
+    source: Source,
+    graph: nx.Graph,
+    node: Node,
+    ids: dict[str, str],
+    name: str,
+    beside: Beside,
+) -> None:
+    """Add the PCIe tree that the codes between the devices tell."""
+    bandwidth, latency_ns = beside.ask(
+        source.where, "pcie_bandwidth_bytes_per_s", "pcie_latency_ns"
+    )
+    sockets = _joined(node, _SAME_SOCKET)
+    switches = _joined(node, _SAME_SWITCH)
+    roots = []
+    for number, members in enumerate(sockets):
+        root = f"{name}/cpu{number}"
+        graph.add_node(root, kind=SWITCH)
+        roots.append(root)
+        for idx, group in enumerate(switches):
+            if not group <= members:
+                continue
+            above = root
+            if len(group) > 1:
+                above = f"{name}/pcie{idx}"
+                graph.add_node(above, kind=SWITCH)
+                add_link(graph, (above, root), bandwidth, latency_ns)
+            for device in sorted(group, key=node.devices.index):
+                add_link(graph, (ids[device], above), bandwidth, latency_ns)
+    if len(roots) > 1:
+        between = beside.ask(source.where, "socket_bandwidth_bytes_per_s")
+        for ends in combinations(roots, 2):
+            add_link(graph, ends, between, latency_ns)
+
+
+def _joined(node: Node, most: int) -> list[set[str]]:
+    """Return the devices that PCIe joins within a distance.
+
+    Where NVLink hides the code of a pair, network cards that are close to
+    both tell, or the same affinity that they are on one processor.
+    """
+    near = nx.Graph()
+    near.add_nodes_from(node.devices)
+    for pair in combinations([*node.devices, *node.nics], 2):
+        if not node.codes[pair].startswith("NV"):
+            joined = node.distance(*pair) <= most
+        else:
+            one, other = (node.affinity.get(name) for name in pair)
+            joined = most >= _SAME_SOCKET and one is not None and one == other
+        if joined:
+            near.add_edge(*pair)
+    groups = [
+        {name for name in group if name in node.devices}
+        for group in nx.connected_components(near)
+    ]
+    return sorted(
+        (group for group in groups if group),
+        key=lambda group: min(map(node.devices.index, group)),
+    )
+
+
+def _matrix(source: Source) -> Node:
+    lines = [
+        (f"line {number}", _ANSI.sub("", line).split())
+        for number, line in enumerate(source.text.splitlines(), start=1)
+    ]
+    start = next(
+        (
+            idx
+            for idx, (_, words) in enumerate(lines)
+            if words and _GPU.fullmatch(words[0]) and "X" not in words
+        ),
+        None,
+    )
+    if start is None:
+        raise source.refuse(
+            "",
+            "a header that begins with GPU0",
+            "none",
+            "give all that nvidia-smi topo -m prints",
+        )
+    names = _columns(lines[start][1])
+    has_affinity = "Affinity" in lines[start][1]
+    affinity: dict[str, str] = {}
+    codes: Matrix = {}
+    rows = []
+    for place, words in lines[start + 1 :]:
+        if not words or words[0] not in names:
+            continue
+        row = words[0]
+        if row in rows:
+            raise source.refuse(
+                place, "every row once", f"{row} twice", "keep one matrix"
+            )
+        rows.append(row)
+        found = words[1 : 1 + len(names)]
+        for other, code in zip(names, found, strict=False):
+            if not _CODE.fullmatch(code):
+                raise source.refuse(
+                    f"{place}: {row} to {other}",
+                    f"X, NV<k>, {', '.join(DISTANCE)}",
+                    code,
+                    "correct the code",
+                )
+            codes[row, other] = code
+        if len(found) < len(names):
+            raise source.refuse(
+                f"{place}: {row}",
+                f"{len(names)} codes, as the header has names",
+                len(found),
+                "give the whole matrix",
+            )
+        if has_affinity and len(words) > len(names) + 1:
+            affinity[row] = words[len(names) + 1]
+    missing = [name for name in names if name not in rows]
+    if missing:
+        raise source.refuse(
+            "",
+            f"a row for each of the {len(names)} columns",
+            f"none for {listed(missing)}",
+            "give the whole matrix",
+        )
+    _check_symmetric(source, names, codes)
+    devices = [name for name in names if _GPU.fullmatch(name)]
+    nics = [name for name in names if name not in devices]
+    return Node(devices, nics, codes, affinity)
+
+
+def _columns(words: Iterable[str]) -> list[str]:
+    """Return the names in a header, up to the columns about processors."""
+    names: list[str] = []
+    for word in words:
+        if word in ("CPU", "NUMA", "GPU"):
+            break
+        names.append(word)
+    return names
+
+
+def _check_symmetric(source: Source, names: list[str], codes: Matrix) -> None:
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise source.refuse(
+            "header", "every name once", f"{twice} twice", "remove one"
+        )
+    for one in names:
+        if codes[one, one] != "X":
+            raise source.refuse(
+                f"{one} to {one}", "X", codes[one, one], "correct the matrix"
+            )
+    for one, other in combinations(names, 2):
+        if codes[one, other] != codes[other, one] or codes[one, other] == "X":
+            raise source.refuse(
+                f"{one} to {other}",
+                f"the code of {other} to {one}, {codes[other, one]}",
+                codes[one, other],
+                "correct one of them",
+            )

@@ -1,0 +1,123 @@
+"""An order of devices as the files that launchers take.
+
+Line ``r`` is that of rank ``r``. A device's host is its unit of the finest
+partition (``units``), and its number there is counted as the graph lists the
+devices; a device without a unit is a host of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import networkx as nx
+
+from nest.ir.io import write_atomically
+from nest.topology.files.assemble import DEVICE, check_order
+from nest.topology.files.source import Source, read_source, shown
+
+
+def slots(graph: nx.Graph) -> dict[str, tuple[str, int]]:
+    """Return host and number of each device, in the graph's own order."""
+    units = graph.graph.get("units") or [{}]
+    home: dict[str, tuple[str, int]] = {}
+    count: dict[str, int] = {}
+    for device, kind in graph.nodes(data="kind"):
+        if kind == DEVICE:
+            host = units[0].get(device, device)
+            home[device] = host, count.get(host, 0)
+            count[host] = count.get(host, 0) + 1
+    return home
+
+
+def write_hostfile(
+    path: str | Path, graph: nx.Graph, order: Sequence[str] | None = None
+) -> None:
+    """Write the host of each rank, one per line.
+
+    Parameters
+    ----------
+    path
+        File to write.
+    graph
+        The network.
+    order
+        Devices by rank; that of the graph by default.
+
+    Raises
+    ------
+    InvalidProblemError
+        If the order is not all devices, each once.
+    NestError
+        If the file cannot be written.
+    """
+    home = slots(graph)
+    lines = [home[device][0] for device in _order(path, graph, order)]
+    _write(path, lines)
+
+
+def write_rankfile(
+    path: str | Path, graph: nx.Graph, order: Sequence[str] | None = None
+) -> None:
+    """Write host and device of each rank: ``rank host:number``.
+
+    Arguments and errors are those of :func:`write_hostfile`;
+    :func:`read_rankfile` reads it again.
+    """
+    home = slots(graph)
+    lines = [
+        f"{rank} {home[device][0]}:{home[device][1]}"
+        for rank, device in enumerate(_order(path, graph, order))
+    ]
+    _write(path, lines)
+
+
+def read_rankfile(path: str | Path, graph: nx.Graph) -> list[str]:
+    """Return the order of devices that a rank file says.
+
+    Raises
+    ------
+    InvalidProblemError
+        If a line is malformed, ranks are not counted from 0, or the order is
+        not all devices of the graph, each once.
+    """
+    source = read_source(path)
+    devices = {slot: device for device, slot in slots(graph).items()}
+    order: list[str] = []
+    for number, line in enumerate(source.text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        place = f"line {number}"
+        match = re.fullmatch(r"\s*([0-9]+)\s+(\S+):([0-9]{1,9})\s*", line)
+        if match is None or int(match[1][:18]) != len(order):
+            raise source.refuse(
+                place,
+                f"'{len(order)} host:device'",
+                shown(line),
+                "correct the line",
+            )
+        slot = match[2], int(match[3])
+        if slot not in devices:
+            raise source.refuse(
+                place,
+                "a device of the network",
+                f"{slot[0]}:{slot[1]}",
+                "correct host or device",
+            )
+        order.append(devices[slot])
+    check_order(source, list(devices.values()), order)
+    return order
+
+
+def _order(
+    path: str | Path, graph: nx.Graph, order: Sequence[str] | None
+) -> Sequence[str]:
+    if order is None:
+        order = graph.graph["order"]
+    check_order(Source(str(path), ""), list(slots(graph)), order)
+    return order
+
+
+def _write(path: str | Path, lines: Sequence[str]) -> None:
+    write_atomically(Path(path), "".join(f"{one}\n" for one in lines).encode())

@@ -1,0 +1,181 @@
+"""Topology files of SimAI (its ns-3 backend).
+
+Line 1 counts nodes, devices per server, NV switches, other switches and links,
+and names the device; line 2 lists all switches; then one line per link. Form
+after ``inputs/topo/gen_Topo_Template.py`` of SimAI (commit cef83f9). Nothing
+is asked for beside it.
+"""
+
+from __future__ import annotations
+
+import re
+
+import networkx as nx
+
+from nest.topology.files.assemble import DEVICE, SWITCH, add_link, finish
+from nest.topology.files.beside import Beside
+from nest.topology.files.source import Source, shown
+
+#: Bits per second and nanoseconds of a unit.
+_RATES = {"bps": 1.0, "Kbps": 1e3, "Mbps": 1e6, "Gbps": 1e9, "Tbps": 1e12}
+_TIMES = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
+_COUNTS = (
+    "nodes",
+    "devices per server",
+    "NV switches",
+    "other switches",
+    "links",
+)
+_QUANTITY = re.compile(r"(.*?)([A-Za-z]+)")
+
+
+def read(source: Source, beside: Beside) -> nx.Graph:
+    """Read a topology of SimAI.
+
+    Raises
+    ------
+    InvalidProblemError
+        If the counts do not agree with the rest, a link is malformed or
+        loses packets, or a node is unknown.
+    """
+    lines = [
+        (f"line {number}", line.split())
+        for number, line in enumerate(source.text.splitlines(), start=1)
+        if line.strip()
+    ]
+    place, words = lines[0]
+    if len(words) != len(_COUNTS) + 1:
+        raise source.refuse(
+            place,
+            f"{', '.join(_COUNTS)} and a device",
+            shown(" ".join(words)),
+            "correct the line",
+        )
+    num_nodes, per_server, num_nv, num_other, num_links = (
+        source.integer(f"{place}: {what}", word, least=least)
+        for what, word, least in zip(
+            _COUNTS, words, (1, 1, 0, 0, 0), strict=False
+        )
+    )
+    switches = _switches(source, lines, num_nodes, num_nv + num_other, num_nv)
+    devices = [
+        str(number)
+        for number in range(num_nodes)
+        if str(number) not in switches
+    ]
+    if len(devices) % per_server:
+        raise source.refuse(
+            place,
+            f"devices in whole servers of {per_server}",
+            len(devices),
+            "correct the counts",
+        )
+    links = lines[1 + bool(switches) :]
+    if len(links) != num_links:
+        raise source.refuse(
+            place,
+            f"{num_links} links, as it says",
+            len(links),
+            "check that the file is complete",
+        )
+    graph = nx.Graph()
+    graph.add_nodes_from(devices, kind=DEVICE)
+    graph.add_nodes_from(switches, kind=SWITCH)
+    for place, words in links:
+        _add(source, graph, place, words)
+    servers = {
+        device: f"server{idx // per_server}"
+        for idx, device in enumerate(devices)
+    }
+    return finish(source, graph, devices, units=[servers])
+
+
+def _switches(
+    source: Source,
+    lines: list[tuple[str, list[str]]],
+    num_nodes: int,
+    count: int,
+    num_nv: int,
+) -> list[str]:
+    """Return the switches of line 2; there is no such line without any."""
+    if count == 0:
+        return []
+    place, words = lines[1] if len(lines) > 1 else ("line 2", [])
+    if len(words) != count:
+        raise source.refuse(
+            place,
+            f"{count} switches ({num_nv} of NVLink), as line 1 says",
+            len(words),
+            "check that the file is complete",
+        )
+    found: list[str] = []
+    for word in words:
+        number = source.integer(f"{place}: switch", word, least=0)
+        if number >= num_nodes:
+            raise source.refuse(
+                place, f"switches below {num_nodes} nodes", number
+            )
+        if str(number) in found:
+            raise source.refuse(
+                place, "every switch once", f"{number} twice", "remove one"
+            )
+        found.append(str(number))
+    return found
+
+
+def _add(
+    source: Source, graph: nx.Graph, place: str, words: list[str]
+) -> None:
+    if len(words) != 5:
+        raise source.refuse(
+            place,
+            "source, target, bandwidth, latency and error rate",
+            shown(" ".join(words)),
+            "correct the line",
+        )
+    ends = []
+    for word in words[:2]:
+        node = str(source.integer(f"{place}: node", word, least=0))
+        if node not in graph:
+            raise source.refuse(
+                place,
+                f"nodes below {graph.number_of_nodes()}",
+                node,
+                "correct the link",
+            )
+        ends.append(node)
+    if ends[0] == ends[1]:
+        raise source.refuse(
+            place, "two nodes", f"{ends[0]} twice", "correct the link"
+        )
+    rate = _quantity(source, f"{place}: bandwidth", words[2], _RATES, True)
+    time = _quantity(source, f"{place}: latency", words[3], _TIMES, False)
+    loss = source.number(
+        f"{place}: error rate", words[4], positive=False, unit="a share"
+    )
+    if loss:
+        raise source.refuse(
+            f"{place}: error rate",
+            "0, as lost packets have no price here",
+            words[4],
+            "set it to 0",
+        )
+    add_link(graph, (ends[0], ends[1]), rate / 8, time)
+
+
+def _quantity(
+    source: Source,
+    place: str,
+    word: str,
+    units: dict[str, float],
+    positive: bool,
+) -> float:
+    match = _QUANTITY.fullmatch(word)
+    if match is None or match[2] not in units:
+        raise source.refuse(
+            place, f"a number with {' or '.join(units)}", shown(word)
+        )
+    number = source.number(
+        place, match[1] or word, positive=positive, unit=match[2]
+    )
+    return number * units[match[2]]

@@ -1,0 +1,273 @@
+"""A file as text, its numbers and names, and the errors about it."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nest.errors import InvalidProblemError
+from nest.ir.io import read_bytes
+
+#: Larger files are no topology.
+MAX_BYTES = 2**28
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+
+
+def shown(value: object) -> str:
+    """Return a value for a message, on one line and cut short."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def listed(names: Iterable[object], most: int = 5) -> str:
+    """Return the first of many names, and how many there are."""
+    texts = [str(name) for name in names]
+    if len(texts) <= most:
+        return ", ".join(texts)
+    return f"{', '.join(texts[:most])} and {len(texts) - most} more"
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a file holds.
+
+    Every method raises :class:`~nest.errors.InvalidProblemError` in one line:
+    file and place, what was expected, what came, and what to do.
+
+    Parameters
+    ----------
+    where
+        Name of the file, for messages.
+    text
+        What it holds.
+    """
+
+    where: str
+    text: str
+
+    def refuse(
+        self,
+        place: str,
+        expected: str,
+        got: object,
+        remedy: str = "correct the value",
+    ) -> InvalidProblemError:
+        """Return the error about one place (empty: the whole file)."""
+        at = f"{self.where}: {place}" if place else self.where
+        return InvalidProblemError(
+            f"{at}: expected {expected}, got {got}; {remedy}"
+        )
+
+    def number(
+        self, place: str, value: object, *, positive: bool, unit: str
+    ) -> float:
+        """Return a finite number, above 0 or at least 0.
+
+        Text counts if all of it is a number: YAML reads ``1e3`` as text.
+        """
+        expected = f"a number {'> 0' if positive else '>= 0'} ({unit})"
+        if isinstance(value, str) and _NUMBER.fullmatch(value):
+            value = float(value)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise self.refuse(place, expected, shown(value))
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if (
+            not math.isfinite(number)
+            or number < 0
+            or (positive and not number)
+        ):
+            raise self.refuse(place, expected, shown(value))
+        return number
+
+    def integer(self, place: str, value: object, *, least: int) -> int:
+        """Return an integer; text counts if it has only digits."""
+        if (
+            isinstance(value, str)
+            and len(value) <= 18
+            and re.fullmatch(r"[0-9]+", value)
+        ):
+            value = int(value)
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int)
+            or not least <= value < 2**53
+        ):
+            raise self.refuse(place, f"an integer >= {least}", shown(value))
+        return value
+
+    def word(self, place: str, value: object) -> str:
+        """Return a name: text that is not empty, or an integer as text."""
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+        if not isinstance(value, str) or not value.strip():
+            raise self.refuse(place, "a name", shown(value))
+        return value
+
+    def mapping(
+        self,
+        place: str,
+        value: object,
+        known: tuple[str, ...] | None = None,
+        needed: tuple[str, ...] = (),
+    ) -> dict[str, Any]:
+        """Return a mapping that has no keys but the known ones."""
+        if not isinstance(value, dict):
+            raise self.refuse(
+                place, "a mapping", shown(value), "correct its form"
+            )
+        for key in value:
+            if not isinstance(key, str) or (
+                known is not None and key not in known
+            ):
+                expected = "text" if known is None else " or ".join(known)
+                raise self.refuse(
+                    place,
+                    f"keys {expected}",
+                    shown(key),
+                    "remove or correct it",
+                )
+        for key in needed:
+            if value.get(key) is None:
+                raise self.refuse(place, f"key {key!r}", "none", "add it")
+        return value
+
+    def sequence(self, place: str, value: object) -> list[Any]:
+        """Return a list."""
+        if not isinstance(value, list):
+            raise self.refuse(
+                place, "a list", shown(value), "correct its form"
+            )
+        return value
+
+
+def read_source(path: str | Path) -> Source:
+    """Read a file as text.
+
+    Raises
+    ------
+    InvalidProblemError
+        If it is missing, empty, very large, or no text.
+    """
+    data = read_bytes(path, InvalidProblemError, "topology file")
+    where = str(path)
+    empty = Source(where, "")
+    if len(data) > MAX_BYTES:
+        raise empty.refuse(
+            "",
+            f"at most {MAX_BYTES} bytes",
+            len(data),
+            "name a file that describes a topology",
+        )
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise empty.refuse(
+            "",
+            "text in UTF-8",
+            "binary data",
+            "name a file that describes a topology",
+        )
+    if not text.strip():
+        raise empty.refuse("", "a topology", "an empty file", "write it again")
+    return Source(where, text)
+
+
+def parse_json(source: Source) -> Any:
+    """Parse strict JSON: no NaN, no key twice in an object."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise source.refuse(
+                "", "every key once", f"{twice!r} twice", "remove one"
+            )
+        return found
+
+    def constant(name: str) -> None:
+        raise source.refuse("", "finite numbers", name)
+
+    try:
+        return json.loads(
+            source.text, object_pairs_hook=unique, parse_constant=constant
+        )
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, InvalidProblemError):
+            raise
+        raise _malformed(source, "JSON", error) from error
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """The safe loader, which also refuses a key given twice."""
+
+
+def _mapping(loader: _UniqueKeys, node: yaml.MappingNode) -> dict[Any, Any]:
+    loader.flatten_mapping(node)
+    keys = set()
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if isinstance(key, (list, dict)):
+            key = str(key)
+        if key in keys:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{key!r} twice", key_node.start_mark
+            )
+        keys.add(key)
+    return loader.construct_mapping(node, deep=True)
+
+
+def _int(loader: _UniqueKeys, node: yaml.ScalarNode) -> int | str:
+    """Keep what YAML would read as octal or base 60: 0101 is a name."""
+    text = loader.construct_scalar(node)
+    plain = re.fullmatch(r"[+-]?(0|[1-9][0-9]*)", text)
+    return int(text) if plain else text
+
+
+def _float(loader: _UniqueKeys, node: yaml.ScalarNode) -> float | str:
+    text = loader.construct_scalar(node)
+    if ":" in text or "_" in text:
+        return text
+    return loader.construct_yaml_float(node)
+
+
+_UniqueKeys.add_constructor("tag:yaml.org,2002:int", _int)
+_UniqueKeys.add_constructor("tag:yaml.org,2002:float", _float)
+_UniqueKeys.add_constructor(
+    yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping
+)
+
+
+def parse_yaml(source: Source) -> Any:
+    """Parse one YAML document, safely: no tags, no key twice in a mapping."""
+    try:
+        return yaml.load(source.text, _UniqueKeys)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise _malformed(source, "YAML", error) from error
+
+
+def _malformed(
+    source: Source, language: str, error: Exception
+) -> InvalidProblemError:
+    mark = getattr(error, "problem_mark", None)
+    text = getattr(error, "problem", None) or str(error)
+    place = f"line {mark.line + 1}" if mark is not None else ""
+    return source.refuse(
+        place,
+        language,
+        f"malformed text ({shown(text)})",
+        "check that the file is complete",
+    )

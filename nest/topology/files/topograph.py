@@ -1,0 +1,236 @@
+"""NVIDIA topograph: the JSON of its graph engine, and its model files.
+
+Forms after ``docs/engines/graph.md`` and ``docs/modeling.md`` (commit e2b6250)
+and the older forms of both: nodes and the switches above them, closest first,
+or switches with nodes below them. Neither has speeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import networkx as nx
+
+from nest.topology.files import hosts
+from nest.topology.files.beside import Beside
+from nest.topology.files.hostlist import expand
+from nest.topology.files.hosts import Host
+from nest.topology.files.layers import Layered, all_or_none, build
+from nest.topology.files.source import Source, parse_json, parse_yaml
+
+#: What tells which nodes share one NVLink network, newest first.
+DOMAIN_KEYS = (
+    "accelerator.topograph.run/domain",
+    "accelerator.topology.test/domain",
+    "accelerated.topology.nvidia.com/level-0",
+    "nvlink",
+)
+_HOLDERS = ("labels", "annotations", "attributes")
+
+
+def read_graph(source: Source, beside: Beside) -> nx.Graph:
+    """Read what the graph engine prints.
+
+    Asked for beside it: devices and ports of a node with their speed, and the
+    uplinks of each tier.
+
+    Raises
+    ------
+    InvalidProblemError
+        If an instance has no layers, names are not unique, or instances
+        contradict each other.
+    InvalidOptionError
+        If something that is asked for is missing or does not fit.
+    """
+    top = source.mapping("", parse_json(source), None, ("instances",))
+    nodes: list[Layered] = []
+    domains: dict[str, str | None] = {}
+    for idx, item in enumerate(source.sequence("instances", top["instances"])):
+        place = f"instances[{idx}]"
+        entry = source.mapping(place, item, None, ("id",))
+        name = source.word(f"{place}.id", entry["id"])
+        layers = source.sequence(
+            f"{place}.network_layers", entry.get("network_layers") or []
+        )
+        if not layers:
+            raise source.refuse(
+                name,
+                "network_layers",
+                "none",
+                "a missing layer is unknown: add it",
+            )
+        words = tuple(
+            source.word(f"{place}.network_layers", layer) for layer in layers
+        )
+        nodes.append(Layered(name, words))
+        domains[name] = _domain(source, place, entry)
+    if not nodes:
+        raise source.refuse("instances", "instances", "none", "add some")
+    return build(
+        source, nodes, all_or_none(source, domains, DOMAIN_KEYS[0]), beside
+    )
+
+
+def read_model(source: Source, beside: Beside) -> nx.Graph:
+    """Read a model: switches, and the nodes below them.
+
+    Nodes stand at the switches, or in blocks that name their switch. Asked
+    for beside it is the same as for the graph.
+
+    Raises
+    ------
+    InvalidProblemError
+        If names are not unique, a switch or a node is at two places, or the
+        file has another form.
+    InvalidOptionError
+        If something that is asked for is missing or does not fit.
+    """
+    top = source.mapping(
+        "",
+        parse_yaml(source),
+        ("switches", "blocks", "nodes", "capacity_blocks"),
+        (),
+    )
+    parents: dict[str, str] = {}
+    leaf: dict[str, str] = {}
+    for place, name, entry in _named(source, "switches", top):
+        for child in source.sequence(
+            f"{place}.switches", entry.get("switches") or []
+        ):
+            below = source.word(f"{place}.switches", child)
+            if below in parents:
+                raise source.refuse(
+                    place,
+                    f"one switch above {below}",
+                    f"{parents[below]} and {name}",
+                    "remove one",
+                )
+            parents[below] = name
+        _place(source, place, entry, name, leaf)
+    domains: dict[str, str | None] = {}
+    for idx, item in enumerate(
+        source.sequence("blocks", top.get("blocks") or [])
+    ):
+        place = f"blocks[{idx}]"
+        entry = source.mapping(place, item, None, ("switch", "nodes"))
+        switch = source.word(f"{place}.switch", entry["switch"])
+        nodes = _place(source, place, entry, switch, leaf)
+        domains.update(dict.fromkeys(nodes, _domain(source, place, entry)))
+    if not leaf:
+        raise source.refuse(
+            "",
+            "nodes at switches or in blocks with a switch",
+            "none",
+            "say which switch is above the nodes",
+        )
+    domains = {name: domains.get(name) for name in leaf}
+    if not any(domains.values()):
+        domains = _older(source, top, leaf)
+    known = all_or_none(source, domains, "an accelerator domain")
+    found = [
+        Host(node, switch, known.get(node)) for node, switch in leaf.items()
+    ]
+    return hosts.tree(source, found, parents, beside)
+
+
+def _older(
+    source: Source, top: Mapping[str, Any], leaf: Mapping[str, str]
+) -> dict[str, str | None]:
+    """Return the domains of the older form, with ``capacity_blocks``.
+
+    The capacity block of a node is its domain; it stands at the node, or the
+    node in the block.
+    """
+    domains: dict[str, str | None] = dict.fromkeys(leaf)
+    for place, name, entry in _named(source, "nodes", top):
+        block = entry.get("capacity_block")
+        if name in domains and block is not None:
+            domains[name] = source.word(f"{place}.capacity_block", block)
+    for place, name, entry in _named(source, "capacity_blocks", top):
+        for node in _expanded(source, place, entry):
+            if domains.get(node) not in (None, name):
+                raise source.refuse(
+                    place,
+                    f"{node} in one capacity block",
+                    f"{domains[node]} and {name}",
+                    "correct one of them",
+                )
+            if node in domains:
+                domains[node] = name
+    return domains
+
+
+def _named(
+    source: Source, key: str, top: Mapping[str, Any]
+) -> Iterable[tuple[str, str, dict[str, Any]]]:
+    """Yield place, name and fields of a map of entries, or a named list."""
+    entries = top.get(key)
+    if entries is None:
+        return
+    if isinstance(entries, list):
+        seen: set[str] = set()
+        for idx, item in enumerate(entries):
+            place = f"{key}[{idx}]"
+            entry = source.mapping(place, item, None, ("name",))
+            name = source.word(f"{place}.name", entry["name"])
+            if name in seen:
+                raise source.refuse(
+                    place, "every name once", f"{name} twice", "remove one"
+                )
+            seen.add(name)
+            yield place, name, entry
+        return
+    if not isinstance(entries, dict):
+        source.mapping(key, entries)
+    for name, item in entries.items():
+        place = f"{key}.{name}"
+        yield place, source.word(key, name), source.mapping(place, item or {})
+
+
+def _expanded(
+    source: Source, place: str, entry: Mapping[str, Any]
+) -> list[str]:
+    lists = source.sequence(f"{place}.nodes", entry.get("nodes") or [])
+    return [
+        node
+        for text in lists
+        for node in expand(
+            source.word(f"{place}.nodes", text), f"{source.where}: {place}"
+        )
+    ]
+
+
+def _place(
+    source: Source,
+    place: str,
+    entry: Mapping[str, Any],
+    switch: str,
+    leaf: dict[str, str],
+) -> list[str]:
+    """Note the switch of an entry's nodes, and return the nodes."""
+    nodes = _expanded(source, place, entry)
+    for node in nodes:
+        if node in leaf:
+            raise source.refuse(
+                place,
+                f"{node} once",
+                f"it below {leaf[node]} and {switch}",
+                "remove one",
+            )
+        leaf[node] = switch
+    return nodes
+
+
+def _domain(
+    source: Source, place: str, entry: Mapping[str, Any]
+) -> str | None:
+    for holder in _HOLDERS:
+        values = entry.get(holder)
+        if values is None:
+            continue
+        values = source.mapping(f"{place}.{holder}", values)
+        for key in DOMAIN_KEYS:
+            if values.get(key) is not None:
+                return source.word(f"{place}.{holder}.{key}", values[key])
+    return None
