@@ -8,7 +8,7 @@ device ids in rank order as ``graph["order"]``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations_with_replacement
 from typing import Any
 
@@ -46,7 +46,7 @@ def finish(
     order: Sequence[str],
     *,
     name: str | None = None,
-    units: Iterable[Mapping[str, str]] = (),
+    units: Sequence[Mapping[str, str]] = (),
     coord: Mapping[str, Sequence[int]] | None = None,
     wrap: Sequence[bool] | None = None,
 ) -> nx.Graph:
@@ -63,9 +63,7 @@ def finish(
     name
         Of the network.
     units
-        Partitions of the devices (node, rack, ...), finest first. One that
-        does not consist of whole units of the one before is left out, as is
-        one that says no more.
+        Partitions of the devices (node, rack, ...), finest first.
     coord, wrap
         Of tori: coordinates per device, and which axes wrap around.
 
@@ -85,9 +83,8 @@ def finish(
     graph.graph["order"] = list(order)
     if name is not None:
         graph.graph["name"] = name
-    kept = _partitions(units, devices)
-    if kept:
-        graph.graph["units"] = kept
+    if units:
+        graph.graph["units"] = [dict(unit) for unit in units]
     if coord is not None and wrap is not None:
         graph.graph["coord"] = {node: list(coord[node]) for node in order}
         graph.graph["wrap"] = list(wrap)
@@ -170,17 +167,28 @@ def _check_reach(
                 )
 
 
-def _partitions(
-    units: Iterable[Mapping[str, str]], devices: Sequence[str]
-) -> list[dict[str, str]]:
-    kept: list[dict[str, str]] = []
-    finer: dict[str, str] = {device: device for device in devices}
-    for partition in units:
-        coarser = {device: partition[device] for device in devices}
-        joint = {(finer[device], coarser[device]) for device in devices}
+def telling(units: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
+    """Return the partitions that say something, finest first.
+
+    Left out are those that do not consist of whole units of the one before,
+    that say the same, or that say that all are in one. The first one stays if
+    its names are others than those of the devices: launchers need them.
+    """
+    kept: list[Mapping[str, str]] = []
+    for idx, coarser in enumerate(units):
+        finer = kept[-1] if kept else {device: device for device in coarser}
         num_finer = len(set(finer.values()))
-        if len(joint) > num_finer or len(set(coarser.values())) == num_finer:
-            continue
-        kept.append(coarser)
-        finer = coarser
+        num_coarser = len(set(coarser.values()))
+        if num_coarser == num_finer:
+            tells = idx == 0 and finer != coarser
+        else:
+            tells = whole(finer, coarser) and (num_coarser > 1 or not kept)
+        if tells:
+            kept.append(coarser)
     return kept
+
+
+def whole(finer: Mapping[str, str], coarser: Mapping[str, str]) -> bool:
+    """Return whether each unit of a partition is within one of another."""
+    joint = {(finer[device], coarser[device]) for device in finer}
+    return len(joint) == len(set(finer.values()))

@@ -14,7 +14,7 @@ from math import prod
 
 import networkx as nx
 
-from nest.topology.files.assemble import DEVICE, finish
+from nest.topology.files.assemble import DEVICE, finish, telling
 from nest.topology.files.beside import Beside
 from nest.topology.files.lattice import Axis, coordinates, join
 from nest.topology.files.source import Source, parse_yaml, shown
@@ -75,7 +75,7 @@ def read(source: Source, beside: Beside) -> nx.Graph:
         }
         for dim in range(1, num_dims)
     ]
-    return finish(source, graph, names, units=units)
+    return finish(source, graph, names, units=telling(units))
 
 
 def _axis(source: Source, lists: dict[str, list[object]], dim: int) -> Axis:

@@ -9,13 +9,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import networkx as nx
 
 from nest.ir.io import write_atomically
-from nest.topology.files.assemble import DEVICE, SWITCH, add_link, finish
+from nest.topology.files.assemble import (
+    DEVICE,
+    SWITCH,
+    add_link,
+    finish,
+    whole,
+)
 from nest.topology.files.beside import Beside
 from nest.topology.files.source import (
     Source,
@@ -233,6 +240,14 @@ def _finish(
     for idx, unit in enumerate(units):
         for device, value in unit.items():
             unit[device] = source.word(f"units[{idx}] {device}", value)
+    for idx, (finer, coarser) in enumerate(pairwise(units), start=1):
+        if not whole(finer, coarser):
+            raise source.refuse(
+                f"units[{idx}]",
+                f"whole units of units[{idx - 1}], finest first",
+                "parts of one",
+                "correct the partitions",
+            )
     name = attributes.get("name")
     coord, wrap = attributes.get("coord"), attributes.get("wrap")
     if (coord is None) != (wrap is None):

@@ -12,7 +12,13 @@ from typing import NamedTuple
 import networkx as nx
 
 from nest.errors import InvalidOptionError
-from nest.topology.files.assemble import DEVICE, SWITCH, add_link, finish
+from nest.topology.files.assemble import (
+    DEVICE,
+    SWITCH,
+    add_link,
+    finish,
+    telling,
+)
 from nest.topology.files.beside import MEANING, Beside
 from nest.topology.files.lattice import Axis, coordinates, join
 from nest.topology.files.source import Source, listed
@@ -115,7 +121,7 @@ def tree(
             for tier in range(tiers)
         ),
     ]
-    return finish(source, graph, list(home), name=name, units=units)
+    return finish(source, graph, list(home), name=name, units=telling(units))
 
 
 def choose(
@@ -247,10 +253,10 @@ def add_ports(
     for port in range(ports):
         nic = f"{host.name}/nic{port}"
         graph.add_node(nic, kind=SWITCH)
-        add_link(graph, (nic, host.leaf), bandwidth, latency_ns)
-        # The latency of a port is all that of the way to the leaf.
+        add_link(graph, (nic, host.leaf), bandwidth, 0.0)
+        # A port is as far as the leaf: no short cut between its devices.
         for device in devices[port * sharing : (port + 1) * sharing]:
-            add_link(graph, (device, nic), bandwidth, 0.0)
+            add_link(graph, (device, nic), bandwidth, latency_ns)
 
 
 def torus(
@@ -322,7 +328,7 @@ def torus(
         graph,
         list(home),
         name=name,
-        units=[home],
+        units=telling([home]),
         coord=coord if single else None,
         wrap=[True] * len(sizes),
     )

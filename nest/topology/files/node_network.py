@@ -10,7 +10,7 @@ from typing import Protocol
 
 import networkx as nx
 
-from nest.topology.files.assemble import SWITCH, finish
+from nest.topology.files.assemble import SWITCH, finish, telling
 from nest.topology.files.beside import Beside
 from nest.topology.files.source import Source
 
@@ -41,4 +41,4 @@ def repeat(source: Source, beside: Beside, add_node: AddNode) -> nx.Graph:
         name = f"node{number}"
         devices = add_node(graph, name, count > 1)
         home.update(dict.fromkeys(devices, name))
-    return finish(source, graph, list(home), units=[home])
+    return finish(source, graph, list(home), units=telling([home]))

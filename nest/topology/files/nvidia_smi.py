@@ -123,9 +123,9 @@ def _add_node(
                 port = f"{name}/{nic.lower()}"
                 if port not in graph:
                     graph.add_node(port, kind=SWITCH)
-                    add_link(graph, (port, NETWORK), bandwidth, latency_ns)
-                # The latency of a port is all that of the way out.
-                add_link(graph, (ids[device], port), bandwidth, 0.0)
+                    add_link(graph, (port, NETWORK), bandwidth, 0.0)
+                # A card is as far as the network: no short cut inside.
+                add_link(graph, (ids[device], port), bandwidth, latency_ns)
     return list(ids.values())
 
 

@@ -12,7 +12,13 @@ import re
 
 import networkx as nx
 
-from nest.topology.files.assemble import DEVICE, SWITCH, add_link, finish
+from nest.topology.files.assemble import (
+    DEVICE,
+    SWITCH,
+    add_link,
+    finish,
+    telling,
+)
 from nest.topology.files.beside import Beside
 from nest.topology.files.source import Source, shown
 
@@ -87,7 +93,7 @@ def read(source: Source, beside: Beside) -> nx.Graph:
         device: f"server{idx // per_server}"
         for idx, device in enumerate(devices)
     }
-    return finish(source, graph, devices, units=[servers])
+    return finish(source, graph, devices, units=telling([servers]))
 
 
 def _switches(

@@ -1,0 +1,104 @@
+"""Hostlists of Slurm: what they mean, and each rule that refuses one."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nest.errors import InvalidProblemError
+from nest.topology.files.hostlist import MAX_RANGE, expand
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("a", "a"),
+        ("a,b", "a b"),
+        ("a[1-3,7]", "a1 a2 a3 a7"),
+        # The width is that of the low end, as it is written.
+        ("n[08-11]", "n08 n09 n10 n11"),
+        ("n[8-11]", "n8 n9 n10 n11"),
+        ("n[098-101]", "n098 n099 n100 n101"),
+        ("n[5]", "n5"),
+        ("r[1-2]-x", "r1-x r2-x"),
+        ("r[1-2]n[1-2]", "r1n1 r1n2 r2n1 r2n2"),
+        ("[1-2]", "1 2"),
+        ("a[2,1],b", "a2 a1 b"),
+        (" a , b[1-2] ", "a b1 b2"),
+        ("a,a", "a a"),
+    ],
+)
+def test_hosts_of_a_list(text: str, hosts: str) -> None:
+    assert expand(text, "file") == hosts.split()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "expected names between commas, got ''"),
+        ("a,,b", "expected names between commas, got 'a,,b'"),
+        ("a,", "expected names between commas, got 'a,'"),
+        ("n[3-1]", "expected low <= high in a range, got 'n[3-1]'"),
+        ("n[]", "expected numbers and ranges low-high in brackets, got 'n[]'"),
+        ("n[1,]", "expected numbers and ranges low-high in brackets"),
+        ("n[1--3]", "correct '1--3'"),
+        ("n[-3]", "correct '-3'"),
+        ("n[1-]", "correct '1-'"),
+        ("n[a-b]", "correct 'a-b'"),
+        ("n[1-9:2]", "correct '1-9:2'"),
+        ("n[1-5*]", "correct '1-5*'"),
+        ("n[000x133]", "correct '000x133'"),
+        ("n[1²]", "correct '1²'"),
+        ("n[1-2", "expected brackets that match, got 'n[1-2'"),
+        ("n1-2]", "expected brackets that match, got 'n1-2]'"),
+        ("n[[1-2]]", "expected brackets that match"),
+        ("n*", "expected a name, got 'n*'"),
+        ("a b", "expected a name, got 'a b'"),
+        ("n[1-9999999999999999999]", "expected numbers of at most 18 digits"),
+        (
+            f"n[0-{MAX_RANGE}]",
+            f"expected at most 65536 hosts in a range, got n[0-65536] with "
+            f"{MAX_RANGE + 1}",
+        ),
+        ("a[1-300]b[1-300]c[1-2]", "expected at most 65536 prefixes"),
+        ("a[1-60000]b[1-60000]", "expected at most 1048576 hosts"),
+        (
+            "n[" + ",".join(["1-60000"] * 20) + "]",
+            "expected at most 1048576 hosts in brackets",
+        ),
+        (
+            ",".join(["n[" + "1," * 9999 + "1]"] * 27),
+            "expected at most 262144 ranges",
+        ),
+    ],
+)
+def test_lists_that_are_refused(text: str, message: str) -> None:
+    with pytest.raises(
+        InvalidProblemError, match=f"^file: hostlist: .*{re.escape(message)}"
+    ) as caught:
+        expand(text, "file")
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+def test_a_range_may_have_as_many_hosts_as_slurm_allows() -> None:
+    assert len(expand(f"n[1-{MAX_RANGE}]", "file")) == MAX_RANGE
+
+
+@given(
+    st.integers(0, 2000),
+    st.integers(0, 50),
+    st.integers(1, 6),
+    st.sampled_from(["", "-x", ".rack"]),
+)
+def test_a_range_is_its_numbers(
+    low: int, more: int, width: int, suffix: str
+) -> None:
+    text = f"{low:0{width}d}"
+    hosts = expand(f"n[{text}-{low + more}]{suffix}", "file")
+    assert [host.removesuffix(suffix).removeprefix("n") for host in hosts] == [
+        str(number).zfill(len(text)) for number in range(low, low + more + 1)
+    ]
