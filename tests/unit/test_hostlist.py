@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from nest.errors import InvalidProblemError
 from nest.topology.files.hostlist import MAX_RANGE, expand
@@ -86,19 +84,3 @@ def test_lists_that_are_refused(text: str, message: str) -> None:
 
 def test_a_range_may_have_as_many_hosts_as_slurm_allows() -> None:
     assert len(expand(f"n[1-{MAX_RANGE}]", "file")) == MAX_RANGE
-
-
-@given(
-    st.integers(0, 2000),
-    st.integers(0, 50),
-    st.integers(1, 6),
-    st.sampled_from(["", "-x", ".rack"]),
-)
-def test_a_range_is_its_numbers(
-    low: int, more: int, width: int, suffix: str
-) -> None:
-    text = f"{low:0{width}d}"
-    hosts = expand(f"n[{text}-{low + more}]{suffix}", "file")
-    assert [host.removesuffix(suffix).removeprefix("n") for host in hosts] == [
-        str(number).zfill(len(text)) for number in range(low, low + more + 1)
-    ]

@@ -16,15 +16,21 @@ import networkx as nx
 
 from nest.topology.files.assemble import DEVICE, finish, telling
 from nest.topology.files.beside import Beside
-from nest.topology.files.lattice import Axis, coordinates, join
+from nest.topology.files.lattice import (
+    Axis,
+    coordinates,
+    join,
+    num_links,
+)
 from nest.topology.files.source import Source, parse_yaml, shown
 from nest.units import GIB
 
 WORDS = ("Ring", "Switch", "FullyConnected")
 _KEYS = ("topology", "npus_count", "bandwidth", "latency")
 
-#: More devices than this are a typing error.
+#: More devices or links than this are a typing error.
 MAX_DEVICES = 2**20
+MAX_LINKS = 2**22
 
 
 def read(source: Source, beside: Beside) -> nx.Graph:
@@ -53,6 +59,9 @@ def read(source: Source, beside: Beside) -> nx.Graph:
         raise source.refuse(
             "npus_count", f"at most {MAX_DEVICES} devices", count
         )
+    links = sum(count // axis.size * num_links(axis) for axis in axes)
+    if links > MAX_LINKS:
+        raise source.refuse("npus_count", f"at most {MAX_LINKS} links", links)
     names = [f"npu{number}" for number in range(count)]
     places = coordinates(axes)
     # Across dimensions a message has to pass through devices.

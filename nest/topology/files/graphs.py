@@ -8,6 +8,7 @@ Nodes have a ``kind`` (device or switch) and may say ``forward``; edges have
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -87,7 +88,10 @@ def read_graphml(source: Source, beside: Beside) -> nx.Graph:
             )
         seen.add(name)
     try:
-        read = nx.parse_graphml(source.text)
+        with warnings.catch_warnings():
+            # Of keys without a type: what is needed is checked below.
+            warnings.simplefilter("ignore")
+            read = nx.parse_graphml(source.text)
     except (nx.NetworkXError, ValueError, KeyError, StopIteration) as error:
         raise source.refuse(
             "",

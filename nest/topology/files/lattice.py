@@ -53,6 +53,12 @@ PAIRS: dict[str, Callable[[int], Iterator[tuple[int, int]]]] = {
 HUB = "Switch"
 
 
+def num_links(axis: Axis) -> int:
+    """Return how many links one line of an axis has, at most."""
+    pairs = axis.size * (axis.size - 1) // 2
+    return pairs if axis.kind == "FullyConnected" else axis.size
+
+
 def coordinates(axes: Sequence[Axis]) -> list[tuple[int, ...]]:
     """Return the places of a product graph; the first axis is fastest."""
     ranges = [range(axis.size) for axis in reversed(axes)]

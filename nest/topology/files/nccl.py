@@ -125,12 +125,6 @@ def read(source: Source, beside: Beside) -> nx.Graph:
         raise source.refuse(
             "", "devices (class 0x0302)", "none", "add the GPUs"
         )
-    ids = node.ids()
-    if len(set(ids)) < len(ids):
-        twice = next(one for one in ids if ids.count(one) > 1)
-        raise source.refuse(
-            "", "every busid and numaid once", f"{twice} twice", "remove one"
-        )
     nvlinks = _nvlinks(source, node)
     return repeat(
         source, beside, partial(_add_node, source, node, nvlinks, beside)
@@ -149,9 +143,11 @@ def _walk(
     own = above
     if element.tag == "cpu":
         own = f"cpu{_attribute(source, element, 'numaid')}"
+        _once(source, node, own, place)
         node.processors.append(own)
     elif element.tag == "pci" and above is not None:
         own = _attribute(source, element, "busid").lower()
+        _once(source, node, own, place)
         kind = _attribute(source, element, "class")
         gpu = element.find("gpu")
         if kind.startswith(_GPU) or gpu is not None:
@@ -165,16 +161,23 @@ def _walk(
         raise source.refuse(
             place, f"at most {_MAX_DEPTH} levels", "more", "correct the file"
         )
+    known = _INSIDE.get(element.tag, ())
     for inner in element:
-        if inner.tag not in _INSIDE.get(element.tag, ()):
+        if inner.tag not in known:
             raise source.refuse(
                 place,
-                f"elements {' or '.join(_INSIDE.get(element.tag, ('none',)))}",
+                f"elements {' or '.join(known)}" if known else "no elements",
                 f"<{inner.tag}>",
                 "remove or correct it",
             )
-        if inner.tag in ("cpu", "pci"):
-            _walk(source, node, inner, own, depth + 1)
+        _walk(source, node, inner, own, depth + 1)
+
+
+def _once(source: Source, node: _Node, name: str, place: str) -> None:
+    if name in node.ids():
+        raise source.refuse(
+            place, "every busid and numaid once", "one twice", "remove one"
+        )
 
 
 def _place(element: Element) -> str:

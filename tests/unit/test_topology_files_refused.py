@@ -1,0 +1,585 @@
+"""Bad files of networks: one line that says where, what and what to do."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import pytest
+import yaml
+
+from nest.errors import (
+    InvalidOptionError,
+    InvalidProblemError,
+    NestError,
+    UnknownNameError,
+)
+from nest.topology.files import (
+    FORMATS,
+    MEANING,
+    read_rankfile,
+    read_topology,
+    write_hostfile,
+    write_node_link,
+    write_rankfile,
+)
+from tests.unit.test_topology_files import (
+    DATA,
+    FILES,
+    HOSTS,
+    HOW,
+    ONE_DEVICE,
+    uniform,
+)
+
+Change = tuple[str, str]
+
+
+def refused(
+    path: Path,
+    message: str,
+    error: type[NestError] = InvalidProblemError,
+    **options: Any,
+) -> None:
+    """Check the one line of an error."""
+    with pytest.raises(error, match=re.escape(message)) as caught:
+        read_topology(path, **options)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert len(text) < 600
+    assert "; " in text
+
+
+def changed(tmp_path: Path, name: str, *changes: Change) -> Path:
+    """Write a file with other text in the places of some."""
+    text = (DATA / name).read_text()
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new, 1)
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+class TestAnyFile:
+    @pytest.mark.parametrize("form", [None, *FORMATS])
+    def test_empty(self, tmp_path: Path, form: str | None) -> None:
+        path = tmp_path / "net"
+        path.write_text(" \n\n")
+        refused(
+            path, "net: expected a topology, got an empty file", format=form
+        )
+
+    @pytest.mark.parametrize("data", [b"\x89PNG\r\n\xff\xfe", b"a\0b"])
+    def test_binary(self, tmp_path: Path, data: bytes) -> None:
+        path = tmp_path / "net.xml"
+        path.write_bytes(data)
+        refused(path, "net.xml: expected text in UTF-8, got binary data")
+
+    def test_missing(self, tmp_path: Path) -> None:
+        refused(
+            tmp_path / "no.yaml",
+            "no.yaml: expected a readable topology file, got No such file",
+        )
+
+    def test_a_directory(self, tmp_path: Path) -> None:
+        refused(tmp_path, "expected a topology file, got a directory")
+
+    def test_too_large(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("nest.topology.files.source.MAX_BYTES", 3)
+        path = tmp_path / "net.conf"
+        path.write_text("four")
+        refused(path, "net.conf: expected at most 3 bytes, got 4")
+
+    def test_none_of_the_formats(self, tmp_path: Path) -> None:
+        path = tmp_path / "net.txt"
+        path.write_text("hello\n")
+        refused(
+            path,
+            f"net.txt: expected one of the formats {', '.join(FORMATS)}, got "
+            "none of them; give the format",
+        )
+
+    def test_several_formats(self, tmp_path: Path) -> None:
+        path = tmp_path / "net.json"
+        path.write_text('{"instances": [], "edges": []}')
+        refused(path, "got what could be node-link or topograph-graph; give")
+
+    def test_an_unknown_format(self) -> None:
+        refused(
+            FILES[0],
+            "format: expected one of astra-sim, graphml,",
+            UnknownNameError,
+            format="astra",
+        )
+
+    def test_another_format(self) -> None:
+        refused(
+            DATA / "simai.txt",
+            "expected a header that begins",
+            format="nvidia-smi",
+        )
+
+    def test_a_file_that_slurm_ignores(self, tmp_path: Path) -> None:
+        path = tmp_path / "topology.conf"
+        path.write_bytes((DATA / "slurm-tree.conf").read_bytes())
+        (tmp_path / "topology.yaml").write_text("- topology: t\n")
+        refused(
+            path,
+            "topology.conf: expected the file that Slurm reads, got one that "
+            "it ignores, as topology.yaml is beside it; name that one, or "
+            "give the format slurm-conf",
+            **HOSTS,
+        )
+
+
+class TestOptions:
+    def test_an_unknown_option(self) -> None:
+        refused(
+            FILES[0],
+            "did you mean 'num_nodes'?",
+            UnknownNameError,
+            num_node=3,
+        )
+
+    @pytest.mark.parametrize(
+        ("name", "value", "expected"),
+        [
+            ("devices_per_node", 0, "an integer >= 1, got 0"),
+            ("devices_per_node", True, "an integer >= 1, got True"),
+            ("num_nodes", 2.0, "an integer >= 1, got 2.0"),
+            ("port_bandwidth_bytes_per_s", 0.0, "a number > 0, got 0.0"),
+            (
+                "port_bandwidth_bytes_per_s",
+                float("inf"),
+                "a number > 0, got inf",
+            ),
+            ("port_bandwidth_bytes_per_s", "1e9", "a number > 0, got '1e9'"),
+            ("port_latency_ns", -1, "a number >= 0, got -1"),
+            ("port_latency_ns", float("nan"), "a number >= 0, got nan"),
+            (
+                "uplink_bandwidths_bytes_per_s",
+                1e9,
+                "numbers > 0, got 1000000000",
+            ),
+            ("uplink_bandwidths_bytes_per_s", (1e9, 0), "numbers > 0, got (1"),
+            ("uplink_latencies_ns", ("x",), "numbers >= 0, got ('x',)"),
+            ("part", "", "a name, got ''"),
+            ("topology", 3, "a name, got 3"),
+        ],
+    )
+    def test_out_of_range(
+        self, name: str, value: object, expected: str
+    ) -> None:
+        refused(
+            DATA / "slurm.yaml",
+            f"{name}: expected {expected}",
+            InvalidOptionError,
+            **{name: value},
+        )
+
+    @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+    def test_nothing_is_guessed(self, path: Path) -> None:
+        """Without any one option the file is refused by its name."""
+        name, options = HOW[path.name]
+        for option in options:
+            if options[option] is None:
+                continue
+            less = {**options, option: None}
+            with pytest.raises(NestError, match=rf"\b{option}\b|as part"):
+                read_topology(path, **less)
+        extra = next(one for one in MEANING if one not in FORMATS[name].asks)
+        value = "x" if extra in ("part", "topology") else 1
+        if extra.startswith("uplink"):
+            value = (1,)  # type: ignore[assignment]
+        with pytest.raises(
+            InvalidOptionError, match=f"got {extra}; leave it out"
+        ):
+            read_topology(path, **{**options, extra: value})
+
+    def test_all_that_is_missing_is_asked_for_at_once(self) -> None:
+        refused(
+            DATA / "slurm-rings.conf",
+            "slurm-rings.conf: expected port_bandwidth_bytes_per_s (the speed "
+            "of one network port, one way), port_latency_ns (the latency of a "
+            "link from a port to its switch) beside the file, got none, and "
+            "the file does not say; give port_bandwidth_bytes_per_s and "
+            "port_latency_ns",
+            InvalidOptionError,
+            part="r0",
+        )
+
+    def test_one_uplink_per_tier(self) -> None:
+        refused(
+            DATA / "slurm-tree.conf",
+            "slurm-tree.conf: uplink_latencies_ns: expected 2 numbers, one "
+            "per tier that has one above, got 1",
+            InvalidOptionError,
+            **{**HOSTS, "uplink_latencies_ns": (1,)},
+        )
+
+    def test_no_uplinks_where_there_is_no_tier(self) -> None:
+        refused(
+            DATA / "slurm-no-root.conf",
+            "uplink_bandwidths_bytes_per_s: expected 0 numbers",
+            InvalidOptionError,
+            **HOSTS,
+            part="east",
+        )
+
+    def test_ports_that_devices_cannot_share(self) -> None:
+        refused(
+            DATA / "slurm-tree.conf",
+            "ports_per_node: expected a multiple or a divisor of the 2 "
+            "devices of gpu08, got 3",
+            InvalidOptionError,
+            **{**HOSTS, "ports_per_node": 3},
+        )
+
+    def test_file_and_option_disagree(self) -> None:
+        refused(
+            DATA / "kubernetes-aws.json",
+            "devices_per_node: expected 2, as the file says of p5-a, got 8; "
+            "leave it out",
+            InvalidOptionError,
+            **{**HOSTS, "devices_per_node": 8},
+        )
+
+    @pytest.mark.parametrize(
+        ("name", "option", "expected"),
+        [
+            ("slurm-no-root.conf", "part", "expected one of west, east"),
+            ("slurm-rings.conf", "part", "expected one of r0, r1"),
+            ("slurm.yaml", "topology", "expected one of t1, t2, t3, t4, t5"),
+        ],
+    )
+    def test_a_part_that_is_not_there(
+        self, name: str, option: str, expected: str
+    ) -> None:
+        refused(
+            DATA / name,
+            f"{option}: {expected}, got 'no'",
+            InvalidOptionError,
+            **{**HOW[name][1], option: "no"},
+        )
+
+
+#: File, what to change in it, what the error says.
+CASES: list[tuple[str, list[Change], str]] = [
+    (name, case["change"], case["error"])
+    for name, cases in yaml.safe_load(
+        (DATA.parent / "topologies-refused.yaml").read_text()
+    ).items()
+    for case in cases
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    CASES,
+    ids=[f"{number}-{case[0]}" for number, case in enumerate(CASES)],
+)
+def test_bad_files(
+    tmp_path: Path, name: str, changes: list[Change], message: str
+) -> None:
+    assert message
+    path = changed(tmp_path, name, *changes)
+    form, options = HOW[name]
+    if "without a common root: west" in message or "separate rings" in message:
+        options = {**options, "part": None}
+    refused(path, message, format=form, **options)
+
+
+class TestMore:
+    """Errors that need other files or options."""
+
+    def test_parts_of_topology_yaml(self, tmp_path: Path) -> None:
+        def part(topology: str, *changes: Change, message: str) -> None:
+            path = changed(tmp_path, "slurm.yaml", *changes)
+            options: dict[str, Any] = {
+                **ONE_DEVICE,
+                "uplink_bandwidths_bytes_per_s": (1e11,),
+                "uplink_latencies_ns": (700,),
+            }
+            refused(path, message, topology=topology, **options)
+
+        part(
+            "t3",
+            ("x: 3", "x: 4"),
+            message="pod.nodes: expected 4 x 2 x 1 = 8 nodes, got 6; correct",
+        )
+        part(
+            "t3", ("x: 3", "x: tbd"), message="pod.dims.x: expected an integer"
+        )
+        part("t3", ("z: 1 }", "z: 1"), message="expected YAML, got malformed")
+        part(
+            "t3",
+            (", z: 1", ""),
+            message="pod.dims: expected key 'z', got none",
+        )
+        part(
+            "t3",
+            ('nodes: "n[01-06]"', 'regions: "n[01-06]"'),
+            message="expected keys name or dims or nodes or placements, got "
+            "'regions'",
+        )
+        part(
+            "t3",
+            ("n[01-06]", "n[01-05],n01"),
+            message="expected every name once, got n01 twice",
+        )
+        torus = (
+            '      - { name: pod, dims: { x: 1, y: 1, z: 1 }, nodes: "m" }\n'
+        )
+        part(
+            "t3",
+            ("    toruses:\n", f"    toruses:\n{torus}"),
+            message="toruses[1]: expected every name once, got pod twice",
+        )
+        part(
+            "t3",
+            ("    toruses:\n", f"    toruses:\n{torus.replace('pod', 'cap')}"),
+            message="expected one network, got separate tori: cap, pod",
+        )
+        part(
+            "t5",
+            ("flat: true", "flat: 1"),
+            message="t5.flat: expected true, got 1",
+        )
+        part(
+            "t2",
+            ("[ 2, 4 ]", "[ 2, 4, 8 ]"),
+            message="BlockSizes: expected at most the 4 nodes of 2 blocks",
+        )
+        part(
+            "t4",
+            ('      - { ring: r, nodes: "n[01-04]" }\n', ""),
+            message="t4.ring: expected key 'rings', got none; add it",
+        )
+
+    @pytest.mark.parametrize(
+        ("form", "text", "message"),
+        [
+            ("slurm-yaml", "[]", "expected topologies, got none"),
+            ("slurm-yaml", "a: 1", "expected a list, got {'a': 1}"),
+            (
+                "slurm-yaml",
+                "- {topology: t, tree: {switches: []}}",
+                "t.tree: expected switches, got none",
+            ),
+            (
+                "slurm-yaml",
+                "- {topology: t, torus3d: {toruses: []}}",
+                "t.torus3d: expected tori, got none",
+            ),
+            (
+                "slurm-yaml",
+                "- {topology: t, tree: {switches: [{switch: no, nodes: a}]}}",
+                "t.tree.switches[0].switch: expected a name, got False",
+            ),
+            (
+                "slurm-conf",
+                "SwitchName=a Switches=a",
+                "expected nodes below the switches, got none",
+            ),
+            (
+                "slurm-conf",
+                "# nothing\n",
+                "expected switches, blocks (with BlockSizes) or rings, got no",
+            ),
+            ("topograph-graph", "[]", "expected a mapping, got []"),
+            (
+                "topograph-graph",
+                '{"instances": []}',
+                "instances: expected instances, got none",
+            ),
+            ("topograph-model", "switches: 3", "switches: expected a mapping"),
+            ("kubernetes", '"x"', "items: expected a list, got 'x'"),
+            (
+                "kubernetes",
+                '[{"metadata": {"name": "a"}}]',
+                "a: expected labels of a network, such as "
+                "fabric.topograph.run/tier-0, ",
+            ),
+            (
+                "kubernetes",
+                '[{"metadata": {}}]',
+                "items[0].metadata: expected key 'name', got none",
+            ),
+            (
+                "nccl",
+                '<system version="1"><cpu numaid="0"/></system>',
+                "expected devices (class 0x0302), got none",
+            ),
+            (
+                "nccl",
+                '<system version="1"><cpu numaid="0">'
+                + "".join(
+                    f'<pci busid="{i}" class="0x0604">' for i in range(40)
+                )
+                + "</pci>" * 40
+                + "</cpu></system>",
+                "<pci 31>: expected at most 32 levels, got more",
+            ),
+            (
+                "simai",
+                "1 2 3\n",
+                "line 1: expected nodes, devices per server,",
+            ),
+            ("simai", "3 1 0 1 2 A100\n", "line 2: expected 1 switches"),
+            ("node-link", "[]", "expected a mapping, got []"),
+            ("node-link", "[" * 100_000, "expected JSON, got malformed text"),
+            ("astra-sim", "[" * 100_000, "expected YAML, got malformed text"),
+            ("astra-sim", "- 1", "expected a mapping, got [1]"),
+            (
+                "nvidia-smi",
+                "\tGPU0\n",
+                "expected a row for each of the 1 columns",
+            ),
+        ],
+    )
+    def test_other_texts(
+        self, tmp_path: Path, form: str, text: str, message: str
+    ) -> None:
+        path = tmp_path / "net"
+        path.write_text(text)
+        refused(path, message, format=form)
+
+    def test_numbers_of_links_that_no_device_has(self, tmp_path: Path) -> None:
+        path = tmp_path / "topo.txt"
+        options = {
+            "num_nodes": 1,
+            "nvlink_bandwidth_bytes_per_s": 25e9,
+            "node_latency_ns": 100,
+        }
+        path.write_text(uniform(3, "NV4"))
+        refused(
+            path,
+            "expected nvlinks_per_device (the NVLinks that one device has)",
+            InvalidOptionError,
+            **options,
+        )
+        refused(
+            path,
+            "GPU0: expected at most nvlinks_per_device = 3 NVLinks to one "
+            "other, got 4",
+            nvlinks_per_device=3,
+            **options,
+        )
+        text = uniform(3, "NV18").replace("GPU0 X NV18", "GPU0 X NV12")
+        path.write_text(text.replace("GPU1 NV18 X", "GPU1 NV12 X"))
+        refused(
+            path,
+            "GPU2: expected a row of at most 18 NVLinks, or the same between "
+            "all, got 36",
+            **options,
+        )
+
+    def test_devices_that_do_not_forward_are_no_path(
+        self, tmp_path: Path
+    ) -> None:
+        # A chain a - b - c of devices: b is next to both, but no way through.
+        record: dict[str, Any] = {
+            "nodes": [{"id": name, "kind": "device"} for name in "abc"],
+            "edges": [
+                {"source": a, "target": b, "bandwidth": 1, "latency_ns": 1}
+                for a, b in ("ab", "bc")
+            ],
+        }
+        path = tmp_path / "graph.json"
+        path.write_text(json.dumps(record))
+        refused(
+            path,
+            "expected a path between any two devices, got none between a and "
+            "c; add the missing links",
+        )
+        record["nodes"][1]["forward"] = True
+        path.write_text(json.dumps(record))
+        assert read_topology(path).graph["order"] == ["a", "b", "c"]
+
+    def test_devices_around_one_that_does_not_forward(
+        self, tmp_path: Path
+    ) -> None:
+        record = {
+            "nodes": [
+                *({"id": name, "kind": "device"} for name in "abc"),
+                *({"id": name, "kind": "switch"} for name in "st"),
+            ],
+            "edges": [
+                {"source": a, "target": b, "bandwidth": 1, "latency_ns": 1}
+                for a, b in ("as", "sb", "bt", "tc")
+            ],
+        }
+        path = tmp_path / "graph.json"
+        path.write_text(json.dumps(record))
+        refused(path, "got none between a and c; add the missing links")
+
+
+class TestRankFiles:
+    @pytest.fixture
+    def graph(self) -> nx.Graph:
+        return read_topology(DATA / "simai.txt")
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            (
+                "0 server0:0\n1 server0:1\n",
+                "order: expected all 4 devices, got none of 2, 3",
+            ),
+            (
+                "0 server0:0\n1 server0:0\n",
+                "order: expected every device once, got 0 twice",
+            ),
+            ("1 server0:0\n", "line 1: expected '0 host:device', got '1 s"),
+            ("0 server0\n", "line 1: expected '0 host:device', got '0 s"),
+            ("0 server9:0\n", "a device of the network, got server9:0"),
+            ("0 server0:2\n", "a device of the network, got server0:2"),
+            ("", "expected a topology, got an empty file"),
+        ],
+    )
+    def test_bad_files(
+        self, tmp_path: Path, graph: nx.Graph, text: str, message: str
+    ) -> None:
+        path = tmp_path / "ranks"
+        path.write_text(text)
+        with pytest.raises(InvalidProblemError, match=re.escape(message)):
+            read_rankfile(path, graph)
+
+    @pytest.mark.parametrize("write", [write_hostfile, write_rankfile])
+    def test_an_order_that_misses_a_device(
+        self, tmp_path: Path, graph: nx.Graph, write: Any
+    ) -> None:
+        path = tmp_path / "ranks"
+        with pytest.raises(
+            InvalidProblemError,
+            match=r"order: expected all 4 devices, got none of 3; add them",
+        ):
+            write(path, graph, ["2", "1", "0"])
+        assert not path.exists()
+
+    @pytest.mark.parametrize(
+        "write", [write_hostfile, write_rankfile, write_node_link]
+    )
+    def test_a_file_that_cannot_be_written(
+        self, tmp_path: Path, graph: nx.Graph, write: Any
+    ) -> None:
+        with pytest.raises(NestError, match="expected a writable file"):
+            write(tmp_path / "no" / "file", graph)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_half_a_file_is_no_file(path: Path, tmp_path: Path) -> None:
+    """Cut in the middle, where no format can end."""
+    text = path.read_text()
+    copy = tmp_path / path.name
+    copy.write_text(text[: len(text) // 2])
+    form, options = HOW[path.name]
+    with pytest.raises(NestError) as caught:
+        read_topology(copy, form, **options)
+    assert "\n" not in str(caught.value)
