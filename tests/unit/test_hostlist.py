@@ -54,6 +54,7 @@ def test_hosts_of_a_list(text: str, hosts: str) -> None:
         ("n1-2]", "expected brackets that match, got 'n1-2]'"),
         ("n[[1-2]]", "expected brackets that match"),
         ("n*", "expected a name, got 'n*'"),
+        ("a\x1bb", "expected a name, got 'a\\x1bb'"),
         ("a b", "expected a name, got 'a b'"),
         ("n[1-9999999999999999999]", "expected numbers of at most 18 digits"),
         (

@@ -16,6 +16,7 @@ import pytest
 
 from nest.topology.files import (
     FORMATS,
+    MEANING,
     read_rankfile,
     read_topology,
     recognise,
@@ -205,6 +206,12 @@ def test_every_file_is_recognised_and_sound(path: Path) -> None:
 def test_every_format_has_a_file() -> None:
     assert {name for name, _ in HOW.values()} == FORMATS.keys()
     assert {path.name for path in FILES} == HOW.keys()
+
+
+def test_every_format_and_option_is_documented() -> None:
+    page = (DATA.parents[2] / "docs" / "topologies.md").read_text()
+    for name in [*FORMATS, *MEANING]:
+        assert f"`{name}`" in page
 
 
 def test_content_decides_not_the_suffix(tmp_path: Path) -> None:

@@ -25,13 +25,13 @@ from nest.topology.files.assemble import (
     whole,
 )
 from nest.topology.files.beside import Beside
+from nest.topology.files.safe_xml import parse_xml
 from nest.topology.files.source import (
     Source,
     listed,
     parse_json,
     shown,
 )
-from nest.topology.files.xml import parse_xml
 
 Edge = tuple[str, Any, Any, Mapping[str, Any]]
 

@@ -54,7 +54,7 @@ def expand(text: str, where: str) -> list[str]:
                 where, "brackets that match", name, "correct the brackets"
             )
         for part in parts[::2]:
-            if re.search(r"[\s*]", part):
+            if re.search(r"[\s*]", part) or not part.isprintable():
                 raise _error(where, "a name", part, "correct the name")
         ranges = [_numbers(part, name, where) for part in parts[1::2]]
         num_ranges += sum(part.count(",") + 1 for part in parts[1::2])

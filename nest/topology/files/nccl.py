@@ -18,8 +18,8 @@ from nest.topology.files.assemble import DEVICE, SWITCH, add_link
 from nest.topology.files.beside import Beside
 from nest.topology.files.hosts import Host, add_ports
 from nest.topology.files.node_network import NETWORK, repeat
+from nest.topology.files.safe_xml import parse_xml
 from nest.topology.files.source import Source, listed, shown
-from nest.topology.files.xml import parse_xml
 from nest.units import GB
 
 VERSION = "1"

@@ -89,7 +89,7 @@ def read_rankfile(path: str | Path, graph: nx.Graph) -> list[str]:
         if not line.strip():
             continue
         place = f"line {number}"
-        match = re.fullmatch(r"\s*([0-9]+)\s+(\S+):([0-9]{1,9})\s*", line)
+        match = re.fullmatch(r"\s*([0-9]+) (.+):([0-9]{1,9})\s*", line)
         if match is None or int(match[1][:18]) != len(order):
             raise source.refuse(
                 place,

@@ -62,8 +62,10 @@ class Source:
     ) -> InvalidProblemError:
         """Return the error about one place (empty: the whole file)."""
         at = f"{self.where}: {place}" if place else self.where
+        text = f"{at}: expected {expected}, got {got}; {remedy}"
+        # Names stand in it as they are, and the line is one for terminals.
         return InvalidProblemError(
-            f"{at}: expected {expected}, got {got}; {remedy}"
+            "".join(one if one.isprintable() else "?" for one in text)
         )
 
     def number(
@@ -107,10 +109,14 @@ class Source:
         return value
 
     def word(self, place: str, value: object) -> str:
-        """Return a name: text that is not empty, or an integer as text."""
+        """Return a name: text that can be printed, or an integer as text."""
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
-        if not isinstance(value, str) or not value.strip():
+        if (
+            not isinstance(value, str)
+            or not value.strip()
+            or not value.isprintable()
+        ):
             raise self.refuse(place, "a name", shown(value))
         return value
 
