@@ -6,6 +6,8 @@ a copy of a published one.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 import networkx as nx
 import pytest
 
+from nest.errors import InvalidOptionError
 from nest.topology.files import (
     FORMATS,
     MEANING,
@@ -352,6 +355,42 @@ class TestSlurm:
             ),
         }
 
+    def test_blocks_without_sizes_are_below_one_switch(
+        self, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "net.conf"
+        path.write_text("BlockName=a Nodes=n1\nBlockName=b Nodes=n2,n3\n")
+        options = {
+            **ONE_DEVICE,
+            "uplink_bandwidths_bytes_per_s": (1e11,),
+            "uplink_latencies_ns": (700,),
+        }
+        assert links(read_topology(path, **options)) == {
+            **linked("n1 - a", "n2 - b", "n3 - b", by=PORT),
+            **linked("a - blocks1/0", "b - blocks1/0", by=(1e11, 700)),
+        }
+
+    def test_sizes_that_reach_all_blocks_need_no_more(
+        self, tmp_path: Path
+    ) -> None:
+        # 1, 2 and 8 nodes: pairs of blocks, and four pairs.
+        path = tmp_path / "net.conf"
+        path.write_text(
+            "".join(f"BlockName=b{i} Nodes=n{i}\n" for i in range(8))
+            + "BlockSizes=1,2,8\n"
+        )
+        options = {**HOSTS, **ONE_DEVICE}
+        del options["node_bandwidth_bytes_per_s"], options["node_latency_ns"]
+        assert links(read_topology(path, **options)) == {
+            **linked(*(f"n{i} - b{i}" for i in range(8)), by=PORT),
+            **linked(
+                *(f"b{i} - blocks1/{i // 2}" for i in range(8)), by=(1e11, 700)
+            ),
+            **linked(
+                *(f"blocks1/{i} - blocks2/0" for i in range(4)), by=(2e11, 800)
+            ),
+        }
+
     def test_a_ring_in_the_order_of_its_list(self) -> None:
         graph = read("slurm-rings.conf")
         assert links(graph) == linked("a3 - a1", "a1 - a2", "a2 - a3", by=PORT)
@@ -584,8 +623,6 @@ class TestKubernetes:
 
 
 def dumps(value: object) -> str:
-    import json
-
     return json.dumps(value)
 
 
@@ -823,6 +860,41 @@ class TestNccl:
         speed, _ = links(graph)["node0/gpu0", "node0/gpu1"]
         assert speed == pytest.approx(2 * gb_per_s * 1e9)
 
+    def test_a_card_of_unknown_speed_is_asked_for(
+        self, tmp_path: Path
+    ) -> None:
+        text = (DATA / "nccl-dump.xml").read_text()
+        path = tmp_path / "topo.xml"
+        path.write_text(text.replace('speed="400000"', 'speed="0"'))
+        options = HOW["nccl-dump.xml"][1]
+        with pytest.raises(
+            InvalidOptionError, match=r"give port_bandwidth_bytes_per_s$"
+        ):
+            read_topology(path, **options)
+        graph = read_topology(path, **options, port_bandwidth_bytes_per_s=25e9)
+        assert links(graph)["network", "node1/0000:12:00.0"] == (25e9, 600)
+
+    def test_without_cards_ports_are_asked_for(self) -> None:
+        graph = read(
+            "nccl-mesh.xml",
+            num_nodes=2,
+            ports_per_node=1,
+            port_bandwidth_bytes_per_s=25e9,
+            port_latency_ns=600,
+        )
+        assert links(graph)["network", "node1/nic0"] == (25e9, 0)
+        assert links(graph)["node1/gpu1", "node1/nic0"] == (25e9, 600)
+
+    def test_devices_without_nvlinks_have_pcie(self, tmp_path: Path) -> None:
+        text = (DATA / "nccl-mesh.xml").read_text()
+        path = tmp_path / "topo.xml"
+        path.write_text(re.sub("<nvlink[^>]*/>", "", text))
+        options = {**HOW["nccl-mesh.xml"][1], "node_latency_ns": None}
+        assert links(read_topology(path, **options)) == {
+            **linked("node0/gpu0 - node0/cpu0", by=(10e9, 300)),
+            **linked("node0/gpu1 - node0/cpu0", by=(12e9, 300)),
+        }
+
     def test_ports_of_a_card_add_up(self, tmp_path: Path) -> None:
         text = (DATA / "nccl-dump.xml").read_text()
         path = tmp_path / "topo.xml"
@@ -986,6 +1058,8 @@ class TestRanks:
         path = tmp_path / "ranks"
         write_rankfile(path, graph, self.ORDER)
         assert path.read_text() == "0 n02:1\n1 n01:0\n2 n02:0\n3 n01:1\n"
+        assert read_rankfile(path, graph) == list(self.ORDER)
+        path.write_text(path.read_text().replace("\n", "\n\n"))
         assert read_rankfile(path, graph) == list(self.ORDER)
 
     @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

@@ -519,6 +519,16 @@ class TestMore:
         path.write_text(json.dumps(record))
         refused(path, "got none between a and c; add the missing links")
 
+    def test_only_the_first_of_many_are_named(self, tmp_path: Path) -> None:
+        path = tmp_path / "net.conf"
+        path.write_text(
+            "".join(f"SwitchName=s{i} Nodes=n{i}\n" for i in range(9))
+        )
+        refused(
+            path,
+            "trees without a common root: s0, s1, s2, s3, s4 and 4 more; add",
+        )
+
 
 class TestRankFiles:
     @pytest.fixture

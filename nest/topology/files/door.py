@@ -17,7 +17,8 @@ from nest.topology.files import (
     nccl,
     nvidia_smi,
     simai,
-    slurm,
+    slurm_conf,
+    slurm_yaml,
     topograph,
 )
 from nest.topology.files.beside import Beside, beside
@@ -144,7 +145,7 @@ FORMATS = {
             (".conf",),
             _mark(r"(?i)^[ \t]*(SwitchName|BlockName|BlockSizes|RingName)="),
             _HOSTS,
-            slurm.read_conf,
+            slurm_conf.read,
         ),
         Format(
             "slurm-yaml",
@@ -152,7 +153,7 @@ FORMATS = {
             _YAML,
             _mark(r"^-\s+topology\s*:"),
             (*_HOSTS, "num_nodes", "topology"),
-            slurm.read_yaml,
+            slurm_yaml.read,
         ),
         Format(
             "topograph-graph",

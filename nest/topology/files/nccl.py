@@ -238,10 +238,11 @@ def _nvlinks(
     to_device: dict[tuple[str, str], float] = {}
     to_switch: dict[str, float] = {}
     for bus, gpu in node.devices.items():
-        for link in () if gpu is None else gpu.findall("nvlink"):
+        if gpu is None:
+            continue
+        for link in gpu.findall("nvlink"):
             place = f"<nvlink> of {bus}"
             count = source.integer(place, link.get("count"), least=1)
-            assert gpu is not None
             speed = count * _per_link(source, bus, gpu) * GB
             target = (link.get("target") or "").lower()
             kind = link.get("tclass") or ""

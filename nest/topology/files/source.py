@@ -217,42 +217,52 @@ def parse_json(source: Source) -> Any:
         raise _malformed(source, "JSON", error) from error
 
 
-class _UniqueKeys(yaml.SafeLoader):
-    """The safe loader, which also refuses a key given twice."""
+class _PlainLoader(yaml.SafeLoader):
+    """The safe loader, without aliases and keys given twice.
+
+    A few aliases of aliases are a value that fills all memory when shown.
+    """
+
+    def compose_node(
+        self, parent: yaml.Node | None, index: int
+    ) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.composer.ComposerError(
+                None, None, "an alias, which is not needed here", None
+            )
+        node: yaml.Node | None = super().compose_node(parent, index)
+        return node
 
 
-def _mapping(loader: _UniqueKeys, node: yaml.MappingNode) -> dict[Any, Any]:
-    loader.flatten_mapping(node)
+def _mapping(loader: _PlainLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     keys = set()
     for key_node, _ in node.value:
-        key = loader.construct_object(key_node, deep=True)
-        if isinstance(key, (list, dict)):
-            key = str(key)
+        key = (key_node.tag, str(key_node.value))
         if key in keys:
             raise yaml.constructor.ConstructorError(
-                None, None, f"{key!r} twice", key_node.start_mark
+                None, None, f"{key[1]!r} twice", key_node.start_mark
             )
         keys.add(key)
     return loader.construct_mapping(node, deep=True)
 
 
-def _int(loader: _UniqueKeys, node: yaml.ScalarNode) -> int | str:
+def _int(loader: _PlainLoader, node: yaml.ScalarNode) -> int | str:
     """Keep what YAML would read as octal or base 60: 0101 is a name."""
     text = loader.construct_scalar(node)
     plain = re.fullmatch(r"[+-]?(0|[1-9][0-9]*)", text)
     return int(text) if plain else text
 
 
-def _float(loader: _UniqueKeys, node: yaml.ScalarNode) -> float | str:
+def _float(loader: _PlainLoader, node: yaml.ScalarNode) -> float | str:
     text = loader.construct_scalar(node)
     if ":" in text or "_" in text:
         return text
     return loader.construct_yaml_float(node)
 
 
-_UniqueKeys.add_constructor("tag:yaml.org,2002:int", _int)
-_UniqueKeys.add_constructor("tag:yaml.org,2002:float", _float)
-_UniqueKeys.add_constructor(
+_PlainLoader.add_constructor("tag:yaml.org,2002:int", _int)
+_PlainLoader.add_constructor("tag:yaml.org,2002:float", _float)
+_PlainLoader.add_constructor(
     yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping
 )
 
@@ -260,7 +270,7 @@ _UniqueKeys.add_constructor(
 def parse_yaml(source: Source) -> Any:
     """Parse one YAML document, safely: no tags, no key twice in a mapping."""
     try:
-        return yaml.load(source.text, _UniqueKeys)
+        return yaml.load(source.text, _PlainLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise _malformed(source, "YAML", error) from error
 
