@@ -20,13 +20,13 @@ MAX_RANGE = 65_536
 MAX_PREFIXES = 65_536
 MAX_RANGES = 262_144
 
-#: More hosts than this in one list are a typing error.
+#: More hosts than this in a file are a typing error.
 MAX_HOSTS = 2**20
 
 _PIECE = re.compile(r"\[([^][]*)\]")
 
 
-def expand(text: str, where: str) -> list[str]:
+def expand(text: str, where: str, room: int = MAX_HOSTS) -> list[str]:
     """Return the hosts of a list, in its order.
 
     Parameters
@@ -35,6 +35,8 @@ def expand(text: str, where: str) -> list[str]:
         The list; a host may be in it twice.
     where
         File and place, for messages.
+    room
+        How many hosts there may be.
 
     Raises
     ------
@@ -61,7 +63,7 @@ def expand(text: str, where: str) -> list[str]:
         sizes = [len(numbers) for numbers in ranges]
         _limit(prod(sizes[:-1]), MAX_PREFIXES, "prefixes", name, where)
         _limit(num_ranges, MAX_RANGES, "ranges", name, where)
-        _limit(len(hosts) + prod(sizes), MAX_HOSTS, "hosts", name, where)
+        _limit(len(hosts) + prod(sizes), room, "hosts", name, where)
         for chosen in itertools.product(*ranges):
             pieces = itertools.zip_longest(parts[::2], chosen, fillvalue="")
             hosts.append("".join(itertools.chain.from_iterable(pieces)))

@@ -16,6 +16,9 @@ from nest.topology.files.beside import Beside
 from nest.topology.files.layers import Layered, all_or_none, build
 from nest.topology.files.source import Source, parse_json, shown
 
+#: More devices in one node are a typing error.
+MAX_DEVICES = 1024
+
 
 class Family(NamedTuple):
     """Labels of one origin; those of tiers stand closest first."""
@@ -177,5 +180,9 @@ def _num_devices(
                 for resource, count in resources.items()
                 if resource.endswith("/gpu")
             ]
+            if sum(counts) > MAX_DEVICES:
+                raise source.refuse(
+                    place, f"at most {MAX_DEVICES} devices", sum(counts)
+                )
             return sum(counts)
     return None

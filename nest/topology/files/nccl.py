@@ -73,6 +73,8 @@ class _Node:
         The speed of each network card in bytes/s, None if unknown.
     links
         Over PCIe: from, to, bytes/s; None is unknown.
+    seen
+        All ids so far.
     """
 
     processors: list[str] = field(default_factory=list)
@@ -80,6 +82,7 @@ class _Node:
     bridges: list[str] = field(default_factory=list)
     cards: dict[str, float | None] = field(default_factory=dict)
     links: list[tuple[str, str, float | None]] = field(default_factory=list)
+    seen: set[str] = field(default_factory=set)
 
     def ids(self) -> list[str]:
         """Return all ids."""
@@ -174,10 +177,11 @@ def _walk(
 
 
 def _once(source: Source, node: _Node, name: str, place: str) -> None:
-    if name in node.ids():
+    if name in node.seen:
         raise source.refuse(
             place, "every busid and numaid once", "one twice", "remove one"
         )
+    node.seen.add(name)
 
 
 def _place(element: Element) -> str:

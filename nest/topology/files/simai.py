@@ -64,18 +64,6 @@ def read(source: Source, beside: Beside) -> nx.Graph:
         )
     )
     switches = _switches(source, lines, num_nodes, num_nv + num_other, num_nv)
-    devices = [
-        str(number)
-        for number in range(num_nodes)
-        if str(number) not in switches
-    ]
-    if len(devices) % per_server:
-        raise source.refuse(
-            place,
-            f"devices in whole servers of {per_server}",
-            len(devices),
-            "correct the counts",
-        )
     links = lines[1 + bool(switches) :]
     if len(links) != num_links:
         raise source.refuse(
@@ -83,6 +71,23 @@ def read(source: Source, beside: Beside) -> nx.Graph:
             f"{num_links} links, as it says",
             len(links),
             "check that the file is complete",
+        )
+    if num_nodes > num_links + 1:
+        raise source.refuse(
+            place,
+            f"at most the {num_links + 1} nodes that {num_links} links join",
+            num_nodes,
+            "correct the counts",
+        )
+    devices = [
+        name for name in map(str, range(num_nodes)) if name not in switches
+    ]
+    if len(devices) % per_server:
+        raise source.refuse(
+            place,
+            f"devices in whole servers of {per_server}",
+            len(devices),
+            "correct the counts",
         )
     graph = nx.Graph()
     graph.add_nodes_from(devices, kind=DEVICE)
@@ -102,10 +107,10 @@ def _switches(
     num_nodes: int,
     count: int,
     num_nv: int,
-) -> list[str]:
+) -> dict[str, None]:
     """Return the switches of line 2; there is no such line without any."""
     if count == 0:
-        return []
+        return {}
     place, words = lines[1] if len(lines) > 1 else ("line 2", [])
     if len(words) != count:
         raise source.refuse(
@@ -114,7 +119,7 @@ def _switches(
             len(words),
             "check that the file is complete",
         )
-    found: list[str] = []
+    found: dict[str, None] = {}
     for word in words:
         number = source.integer(f"{place}: switch", word, least=0)
         if number >= num_nodes:
@@ -125,7 +130,7 @@ def _switches(
             raise source.refuse(
                 place, "every switch once", f"{number} twice", "remove one"
             )
-        found.append(str(number))
+        found[str(number)] = None
     return found
 
 

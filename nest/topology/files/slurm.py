@@ -14,7 +14,7 @@ import networkx as nx
 
 from nest.topology.files import hosts
 from nest.topology.files.beside import Beside
-from nest.topology.files.hostlist import expand
+from nest.topology.files.hostlist import MAX_HOSTS, expand
 from nest.topology.files.hosts import Host
 from nest.topology.files.source import Source
 
@@ -31,15 +31,18 @@ class Entry(NamedTuple):
     switches: str | None = None
 
 
-def nodes_of(source: Source, place: str, value: Any) -> list[str]:
-    """Return the nodes of a hostlist.
+def nodes_of(
+    source: Source, place: str, value: Any, room: int = MAX_HOSTS
+) -> list[str]:
+    """Return the nodes of a hostlist, of which there may be so many.
 
     Raises
     ------
     InvalidProblemError
         If it is none.
     """
-    return expand(source.word(place, value), f"{source.where}: {place}")
+    text = source.word(place, value)
+    return expand(text, f"{source.where}: {place}", room)
 
 
 def tree(
@@ -69,13 +72,12 @@ def tree(
                 "both" if entry.nodes is not None else "neither",
                 "give one of them",
             )
-        where = f"{source.where}: {entry.place}"
+        room = MAX_HOSTS - len(found)
         if entry.nodes is not None:
-            found += [
-                Host(node, entry.name) for node in expand(entry.nodes, where)
-            ]
+            nodes = nodes_of(source, entry.place, entry.nodes, room)
+            found += [Host(node, entry.name) for node in nodes]
             continue
-        for child in expand(entry.switches or "", where):
+        for child in nodes_of(source, entry.place, entry.switches, room):
             if child not in known:
                 raise source.refuse(
                     entry.place,
@@ -132,7 +134,8 @@ def blocks(
     found: list[Host] = []
     counts = []
     for entry in entries:
-        nodes = nodes_of(source, entry.place, entry.nodes)
+        room = MAX_HOSTS - len(found)
+        nodes = nodes_of(source, entry.place, entry.nodes, room)
         counts.append(len(nodes))
         found += [Host(node, entry.name) for node in nodes]
     ratios = _ratios(source, entries, counts, sizes)

@@ -14,7 +14,7 @@ import networkx as nx
 
 from nest.topology.files import hosts
 from nest.topology.files.beside import Beside
-from nest.topology.files.hostlist import expand
+from nest.topology.files.hostlist import MAX_HOSTS, expand
 from nest.topology.files.hosts import Host
 from nest.topology.files.layers import Layered, all_or_none, build
 from nest.topology.files.source import Source, parse_json, parse_yaml
@@ -191,14 +191,12 @@ def _named(
 def _expanded(
     source: Source, place: str, entry: Mapping[str, Any]
 ) -> list[str]:
-    lists = source.sequence(f"{place}.nodes", entry.get("nodes") or [])
-    return [
-        node
-        for text in lists
-        for node in expand(
-            source.word(f"{place}.nodes", text), f"{source.where}: {place}"
-        )
-    ]
+    nodes: list[str] = []
+    where = f"{source.where}: {place}"
+    for item in source.sequence(f"{place}.nodes", entry.get("nodes") or []):
+        text = source.word(f"{place}.nodes", item)
+        nodes += expand(text, where, MAX_HOSTS - len(nodes))
+    return nodes
 
 
 def _place(
