@@ -95,6 +95,8 @@ class TestAnyFile:
         path = tmp_path / "net.conf"
         path.write_text("four")
         refused(path, "net.conf: expected at most 3 bytes, got 4")
+        path.write_text("thr")
+        refused(path, "net.conf: expected one of the formats")
 
     def test_none_of_the_formats(self, tmp_path: Path) -> None:
         path = tmp_path / "net.txt"
@@ -108,7 +110,19 @@ class TestAnyFile:
     def test_several_formats(self, tmp_path: Path) -> None:
         path = tmp_path / "net.json"
         path.write_text('{"instances": [], "edges": []}')
-        refused(path, "got what could be node-link or topograph-graph; give")
+        message = "got what could be node-link or topograph-graph; give"
+        refused(path, message)
+        other = path.rename(tmp_path / "net.txt")
+        refused(other, message)
+
+    def test_the_suffix_tells_several_formats_apart(
+        self, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "net.yaml"
+        path.write_text("switches: {}\nx: |\n  SwitchName=a\n")
+        refused(path, "expected keys switches or blocks")
+        other = path.rename(tmp_path / "net.conf")
+        refused(other, "line 1: expected Key=Value, got 'switches:'")
 
     def test_an_unknown_format(self) -> None:
         refused(

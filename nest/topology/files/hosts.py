@@ -95,8 +95,8 @@ def tree(
     hosts = [host for host in hosts if chains[host.leaf][-1] == root]
     _check_names(source, hosts, parents)
     height: dict[str, int] = {}
-    for host in hosts:
-        for above, switch in enumerate(chains[host.leaf]):
+    for leaf in dict.fromkeys(host.leaf for host in hosts):
+        for above, switch in enumerate(chains[leaf]):
             height[switch] = max(height.get(switch, 0), above)
     tiers = height[root]
     bandwidths = beside.per_tier(
