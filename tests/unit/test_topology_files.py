@@ -49,6 +49,12 @@ ONE_DEVICE: dict[str, Any] = {
     "port_bandwidth_bytes_per_s": 5e10,
     "port_latency_ns": 600,
 }
+#: One node, without a network.
+ALONE: dict[str, Any] = {
+    "num_nodes": 1,
+    "port_bandwidth_bytes_per_s": None,
+    "port_latency_ns": None,
+}
 PORT = (5e10, 600)
 INSIDE = (9e11, 100)
 
@@ -644,11 +650,7 @@ class TestNvidiaSmi:
 
     def test_the_mesh_of_a_dgx_1(self) -> None:
         # Rows add up to 6 links: a mesh.
-        graph = read(
-            "nvidia-smi-mesh.txt",
-            num_nodes=1,
-            **dict.fromkeys(("port_bandwidth_bytes_per_s", "port_latency_ns")),
-        )
+        graph = read("nvidia-smi-mesh.txt", **ALONE)
         nvlinks = {
             1: "01 02 13 26 37 45 46 57",
             2: "03 04 12 15 23 47 56 67",
@@ -742,6 +744,41 @@ class TestNvidiaSmi:
                 *(f"{a} - {b}" for a, b in combinations(names, 2)),
                 by=(speed, 100),
             )
+
+    def test_affinity_tells_processors_where_nvlink_hides_them(
+        self, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "topo.txt"
+        path.write_text(
+            "      GPU0 GPU1 GPU2 GPU3 CPU Affinity\n"
+            "GPU0  X    NV2  NV2  SYS  0-9\n"
+            "GPU1  NV2  X    SYS  NV2  0-9\n"
+            "GPU2  NV2  SYS  X    NV2  10-19\n"
+            "GPU3  SYS  NV2  NV2  X    10-19\n"
+        )
+        graph = read_topology(
+            path, **{**HOW["nvidia-smi-mesh.txt"][1], **ALONE}
+        )
+        pairs = (
+            "0 - node0/gpu1",
+            "0 - node0/gpu2",
+            "1 - node0/gpu3",
+            "2 - node0/gpu3",
+        )
+        assert links(graph) == {
+            **linked(
+                *("node0/gpu" + pair for pair in pairs),
+                by=(5e10, 100),
+            ),
+            **linked(
+                "node0/gpu0 - node0/cpu0",
+                "node0/gpu1 - node0/cpu0",
+                "node0/gpu2 - node0/cpu1",
+                "node0/gpu3 - node0/cpu1",
+                by=(1e10, 300),
+            ),
+            **linked("node0/cpu0 - node0/cpu1", by=(2e10, 300)),
+        }
 
     def test_without_cards_ports_are_asked_for(self, tmp_path: Path) -> None:
         path = tmp_path / "topo.txt"
