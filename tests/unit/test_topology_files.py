@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import fields
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from nest.errors import InvalidOptionError
 from nest.topology.files import (
     FORMATS,
     MEANING,
+    Beside,
     read_rankfile,
     read_topology,
     recognise,
@@ -217,6 +219,12 @@ def test_every_format_has_a_file() -> None:
     assert {path.name for path in FILES} == HOW.keys()
 
 
+def test_every_option_is_asked_for_somewhere() -> None:
+    options = {field.name for field in fields(Beside)}
+    asked = {option for form in FORMATS.values() for option in form.asks}
+    assert options == asked == MEANING.keys()
+
+
 def test_every_format_and_option_is_documented() -> None:
     page = (DATA.parents[2] / "docs" / "topologies.md").read_text()
     for name in [*FORMATS, *MEANING]:
@@ -404,6 +412,12 @@ class TestSlurm:
         assert graph.graph["coord"] == {"a3": [0], "a1": [1], "a2": [2]}
         assert graph.nodes["a1"]["forward"]
 
+    def test_a_ring_of_sixteen(self, tmp_path: Path) -> None:
+        path = tmp_path / "net.conf"
+        path.write_text("RingName=r Nodes=n[1-16]\n")
+        options = {**ONE_DEVICE, "ports_per_node": None}
+        assert read_topology(path, **options).number_of_edges() == 16
+
     def test_the_default_topology(self) -> None:
         graph = read("slurm.yaml")
         assert links(graph) == {
@@ -482,6 +496,43 @@ class TestSlurm:
         assert read_topology(conf, "slurm-conf", **HOSTS)
 
 
+class TestUnits:
+    """The finest partition is that of hosts, whatever their names are."""
+
+    def test_hosts_of_one_device_have_its_name(self, tmp_path: Path) -> None:
+        nodes = [
+            {
+                "id": name,
+                "network_layers": [leaf, "s"],
+                "labels": {KEY: clique},
+            }
+            for name, leaf, clique in (("a", "l", "x"), ("b", "m", "y"))
+        ]
+        path = tmp_path / "graph.json"
+        path.write_text(dumps({"instances": nodes}))
+        options = {**HOSTS, **ONE_DEVICE}
+        for option in (
+            "uplink_bandwidths_bytes_per_s",
+            "uplink_latencies_ns",
+        ):
+            options[option] = options[option][:1]
+        graph = read_topology(path, **options)
+        assert "units" not in graph.graph
+        write_hostfile(tmp_path / "hosts", graph)
+        assert (tmp_path / "hosts").read_text() == "a\nb\n"
+
+    def test_servers_of_one_device_have_another_name(
+        self, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "topo.txt"
+        path.write_text("2 1 0 0 1 A100\n0 1 8Gbps 1us 0\n")
+        write_hostfile(tmp_path / "hosts", read_topology(path))
+        assert (tmp_path / "hosts").read_text() == "server0\nserver1\n"
+
+
+KEY = "accelerator.topograph.run/domain"
+
+
 class TestPorts:
     """Ports per node: one each, shared, or several per device."""
 
@@ -494,6 +545,13 @@ class TestPorts:
             graph, "gpu08/gpu0", "gpu08/gpu1", weight="latency_ns"
         )
         assert path[1] == "gpu08/nvlink"
+
+    def test_neighbours_share_a_port(self) -> None:
+        graph = read("slurm-tree.conf", devices_per_node=4)
+        shared = {i: f"c/nic{i // 2}" for i in range(4)}
+        for i, nic in shared.items():
+            assert links(graph)[f"c/gpu{i}", nic] == PORT
+            assert graph.degree[nic] == 3
 
     def test_several_ports_per_device_add_up(self) -> None:
         graph = read("slurm-tree.conf", ports_per_node=4)
@@ -540,6 +598,26 @@ class TestTopograph:
         ]
         assert graph.graph["units"][1]["0103/gpu0"] == "CB3"
         assert links(graph)["102/gpu1", "CB2/nvlink"] == INSIDE
+
+    def test_the_capacity_block_may_stand_at_either_side(
+        self, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "model.yaml"
+        path.write_text(
+            "switches: {s: {nodes: [a, b]}}\n"
+            "nodes: {a: {type: H100}, b: {capacity_block: cb}, z: {}}\n"
+            "capacity_blocks: {cb: {nodes: [a]}}\n"
+        )
+        graph = read_topology(
+            path,
+            **ONE_DEVICE,
+            node_bandwidth_bytes_per_s=9e11,
+            node_latency_ns=100,
+        )
+        assert links(graph) == {
+            **linked("a - s", "b - s", by=PORT),
+            **linked("a - cb/nvlink", "b - cb/nvlink", by=INSIDE),
+        }
 
     def test_an_instance_may_have_only_layers(self, tmp_path: Path) -> None:
         path = tmp_path / "graph.json"
@@ -796,6 +874,23 @@ class TestNvidiaSmi:
             for i in range(2):
                 assert links(graph)["network", f"{node}/gpu{i}"] == PORT
         assert links(graph)["node0/gpu0", "node0/gpu1"] == (3e11, 100)
+
+    def test_one_processor_has_no_other_to_be_linked_to(
+        self, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "topo.txt"
+        path.write_text(uniform(2, "PHB"))
+        graph = read_topology(
+            path,
+            num_nodes=1,
+            pcie_bandwidth_bytes_per_s=1e10,
+            pcie_latency_ns=300,
+        )
+        assert links(graph) == linked(
+            "node0/gpu0 - node0/cpu0",
+            "node0/gpu1 - node0/cpu0",
+            by=(1e10, 300),
+        )
 
     def test_one_device(self, tmp_path: Path) -> None:
         path = tmp_path / "topo.txt"

@@ -471,13 +471,16 @@ class TestMore:
             "nvlink_bandwidth_bytes_per_s": 25e9,
             "node_latency_ns": 100,
         }
-        path.write_text(uniform(3, "NV4"))
-        refused(
-            path,
-            "expected nvlinks_per_device (the NVLinks that one device has)",
-            InvalidOptionError,
-            **options,
-        )
+        # 12 and 18 links of a row could be a mesh as well as a switch.
+        for count, code in ((4, "NV6"), (3, "NV4")):
+            path.write_text(uniform(count, code))
+            refused(
+                path,
+                "expected nvlinks_per_device (the NVLinks that one device "
+                "has)",
+                InvalidOptionError,
+                **options,
+            )
         refused(
             path,
             "GPU0: expected at most nvlinks_per_device = 3 NVLinks to one "
