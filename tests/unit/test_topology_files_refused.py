@@ -228,6 +228,13 @@ class TestOptions:
             part="r0",
         )
 
+    def test_lists_of_hosts_ask_for_all_at_once(self) -> None:
+        names = [name for name in HOSTS if name != "devices_per_node"]
+        with pytest.raises(InvalidOptionError) as caught:
+            read_topology(DATA / "slurm-tree.conf", devices_per_node=2)
+        asked = str(caught.value).rpartition("; give ")[2].split(" and ")
+        assert sorted(asked) == sorted(names)
+
     def test_one_uplink_per_tier(self) -> None:
         refused(
             DATA / "slurm-tree.conf",

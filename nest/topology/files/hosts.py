@@ -99,6 +99,7 @@ def tree(
         for above, switch in enumerate(chains[leaf]):
             height[switch] = max(height.get(switch, 0), above)
     tiers = height[root]
+    beside.ask(source.where, *_needed(hosts, tiers, beside))
     bandwidths = beside.per_tier(
         source.where, "uplink_bandwidths_bytes_per_s", tiers
     )
@@ -122,6 +123,22 @@ def tree(
         ),
     ]
     return finish(source, graph, list(home), name=name, units=telling(units))
+
+
+def _needed(hosts: Sequence[Host], tiers: int, beside: Beside) -> list[str]:
+    """Return the options to ask for, so that one error names all of them."""
+    names = ["ports_per_node", "port_bandwidth_bytes_per_s", "port_latency_ns"]
+    if any(host.num_devices is None for host in hosts):
+        names.append("devices_per_node")
+    if any(
+        host.domain is not None
+        or (host.num_devices or beside.devices_per_node or 1) > 1
+        for host in hosts
+    ):
+        names += ["node_bandwidth_bytes_per_s", "node_latency_ns"]
+    if tiers:
+        names += ["uplink_bandwidths_bytes_per_s", "uplink_latencies_ns"]
+    return names
 
 
 def choose(
