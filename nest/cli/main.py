@@ -30,6 +30,7 @@ from nest.cli.pareto import pareto_command
 from nest.cli.profiling import profile_command
 from nest.cli.questions import explain_command, fit_command
 from nest.cli.solving import compare_command, solve_command
+from nest.cli.topology import topology_group
 from nest.cli.validating import validate_command
 from nest.errors import NestError, SolverError
 
@@ -79,6 +80,7 @@ for _command in (
     solvers_command,
     problems_command,
     import_group,
+    topology_group,
     profile_command,
     validate_command,
     versions_command,

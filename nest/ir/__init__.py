@@ -10,6 +10,7 @@ from nest.ir.graph import (
     LayerCost,
     LayerKind,
 )
+from nest.ir.graph_topology import GraphTopology, NetworkLink, NetworkNode
 from nest.ir.io import (
     decode_problem,
     encode,
@@ -30,12 +31,15 @@ __all__ = [
     "Device",
     "Edge",
     "Graph",
+    "GraphTopology",
     "Hierarchy",
     "Job",
     "Layer",
     "LayerCost",
     "LayerKind",
     "Level",
+    "NetworkLink",
+    "NetworkNode",
     "Optimizer",
     "Plan",
     "Problem",

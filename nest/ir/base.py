@@ -26,6 +26,10 @@ from nest.units import MAX_TERM
 T = TypeVar("T")
 Check = Callable[[str, Any], None]
 
+#: What stands for an infinite bandwidth, in bytes/s: the most that a problem
+#: may have. 10 GB take 0.01 ns.
+FAST_BYTES_PER_S = 1e21
+
 #: A layer name. Integers are kept as they come, so that a plan written for
 #: an imported graph can use that graph's own numbers.
 LayerId = int | str

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from msgspec.structs import replace
 
 from nest.ir.base import (
+    FAST_BYTES_PER_S,
     Count,
     PositiveReal,
     PositiveReals,
@@ -16,14 +17,11 @@ from nest.ir.base import (
     Size,
     Struct,
 )
+from nest.ir.graph_topology import GraphTopology
 
 #: Which collective algorithms a network offers.
 Algorithms = Literal["best", "nccl"]
 ALGORITHMS: tuple[str, ...] = get_args(Algorithms)
-
-#: What stands for an infinite bandwidth, in bytes/s: the most that a problem
-#: may have. 10 GB take 0.01 ns.
-FAST_BYTES_PER_S = 1e21
 
 #: Ranges of devices, as (first, end).
 Ranges = Iterable[tuple[int, int]]
@@ -110,6 +108,9 @@ class Hierarchy(
         of that library, rings over all ports of a node at once.
     """
 
+    #: What limits the number of devices, and what to do about it.
+    room: ClassVar = ("the product of the fan-outs", "raise a fan_out")
+
     levels: tuple[Level, ...]
     algorithms: Algorithms = "best"
 
@@ -172,7 +173,11 @@ class Hierarchy(
 
 
 #: The kinds of networks that a cluster may have.
-Topology = Hierarchy
+Topology = Hierarchy | GraphTopology
+#: Their names in files.
+TOPOLOGIES: tuple[str, ...] = tuple(
+    str(kind.__struct_config__.tag) for kind in get_args(Topology)
+)
 
 
 class Cluster(Struct, frozen=True, kw_only=True):
@@ -190,10 +195,11 @@ class Cluster(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         room = self.topology.max_devices
+        limit, remedy = self.topology.room
         if self.num_devices > room:
             raise ValueError(
-                f"num_devices: expected <= {room} (the product of the "
-                f"fan-outs), got {self.num_devices}; raise a fan_out"
+                f"num_devices: expected <= {room} ({limit}), got "
+                f"{self.num_devices}; {remedy}"
             )
 
     @property

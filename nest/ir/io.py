@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,16 +17,21 @@ from typing import Any, TypeVar
 import msgspec
 
 from nest.errors import InvalidPlanError, InvalidProblemError, NestError
-from nest.ir.cluster import ALGORITHMS
+from nest.ir.cluster import ALGORITHMS, TOPOLOGIES
 from nest.ir.graph import AXES, COLLECTIVES, PHASES
+from nest.ir.graph_topology import NODE_KINDS
 from nest.ir.job import SCHEDULES
 from nest.ir.plan import OVERLAP, RECOMPUTE, Plan
 from nest.ir.problem import Problem
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-#: Fields that take one of a few names.
+#: Fields that take one of a few names; with the one around them where that
+#: says which.
 _NAMES = {
+    "topology.kind": TOPOLOGIES,
+    "nodes.kind": NODE_KINDS,
+    "collective": COLLECTIVES,
     "schedule": SCHEDULES,
     "recompute": RECOMPUTE,
     "axis": AXES,
@@ -203,11 +209,11 @@ def _expected_name(
     text: str, place: str, record_type: type[msgspec.Struct]
 ) -> str:
     """Say which names a field takes that got another one."""
-    field = place.rpartition(".")[2].partition("[")[0]
+    around, field = ["", *re.findall(r"(\w+)(?:\[[^]]*\])*", place)][-2:]
     if field == record_type.__struct_config__.tag_field:
         names: tuple[str, ...] = (str(record_type.__struct_config__.tag),)
     else:
-        names = _NAMES.get(field, ())
+        names = _NAMES.get(f"{around}.{field}", _NAMES.get(field, ()))
     got = text.rpartition(" ")[2]
     if not names:
         return f"expected a known name, got {got}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nest.ir.cluster import Hierarchy, Topology
+from nest.ir.graph_topology import GraphTopology
 from nest.topology.hierarchy import GroupShape, HierarchyNetwork
 from nest.topology.protocol import (
     Block,
@@ -29,7 +30,17 @@ __all__ = [
     "network_of",
 ]
 
-_NETWORKS: dict[type, Callable[..., Network]] = {Hierarchy: HierarchyNetwork}
+
+def _graph_network(topology: GraphTopology) -> Network:
+    from nest.topology.graph import GraphNetwork  # loads NumPy
+
+    return GraphNetwork(topology)
+
+
+_NETWORKS: dict[type, Callable[..., Network]] = {
+    Hierarchy: HierarchyNetwork,
+    GraphTopology: _graph_network,
+}
 
 
 def network_of(topology: Topology) -> Network:

@@ -107,7 +107,8 @@ Route = frozenset[Link]
 class Network(Protocol):
     """Times of transfers and collectives on one cluster's network."""
 
-    #: Every link that some route may have.
+    #: Links that every route lies between: none is faster in anything than
+    #: all of these, nor slower.
     links: tuple[Link, ...]
     #: Shifting all blocks by so many devices changes no group's time.
     period: int

@@ -1,0 +1,131 @@
+"""Times that no algorithm on a graph beats: ports and cuts.
+
+Switches add nothing up, so that what has to leave some ranks is as in
+Patarasuk and Yuan, JPDC 69(2), 2009, for ports, and all that enters or leaves
+crosses every cut between these ranks and the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from nest.ir.graph import CollectiveKind
+from nest.topology.alphabeta import NS_PER_S
+from nest.topology.graph.algorithms import Places
+from nest.topology.graph.routes import Routes, network_flow
+
+Ranks = Sequence[int]
+Side = frozenset[int]
+
+#: Parts of the buffer of ``n`` ranks that leave ``k`` of them, and enter.
+_CROSSING: Mapping[
+    CollectiveKind, Callable[[int, int], tuple[float, float]]
+] = {
+    "all-reduce": lambda k, n: (1, 1),
+    "all-gather": lambda k, n: (k / n, (n - k) / n),
+    "reduce-scatter": lambda k, n: ((n - k) / n, k / n),
+    "all-to-all": lambda k, n: (k * (n - k) / n, k * (n - k) / n),
+}
+
+
+def bound_ns(
+    routes: Routes,
+    kind: CollectiveKind,
+    groups: Sequence[Ranks],
+    size_bytes: float,
+    places: Places,
+) -> float:
+    """Return a time that groups take at least that run at the same time.
+
+    Parameters
+    ----------
+    routes
+        The network.
+    kind
+        What they do.
+    groups
+        Ranks of more than one member each.
+    size_bytes
+        The buffer of each.
+    places
+        The units; cuts around them count.
+    """
+    together = [groups, *([group] for group in groups)]
+    return max(
+        (
+            need / speed
+            for chosen in together[len(groups) == 1 :]
+            for need, speed in _ratios(routes, kind, chosen, places)
+        ),
+        default=0.0,
+    ) * (size_bytes * NS_PER_S)
+
+
+def _ratios(
+    routes: Routes,
+    kind: CollectiveKind,
+    groups: Sequence[Ranks],
+    places: Places,
+) -> Iterator[tuple[float, float]]:
+    """Yield what has to cross, in buffers, and at which speed it can."""
+    everyone = frozenset(rank for group in groups for rank in group)
+    partitions = [{frozenset({rank}) for rank in everyone}]
+    for unit_of in places.units:
+        units: dict[str, set[int]] = {}
+        for rank in everyone:
+            units.setdefault(unit_of[rank], set()).add(rank)
+        partitions.append({frozenset(unit) for unit in units.values()})
+    speeds = _speeds(routes, everyone, set().union(*partitions))
+    for sides in partitions:
+        for side in sides:
+            for i, speed in enumerate(speeds[side]):
+                need = sum(_need(kind, group, side)[i] for group in groups)
+                if need:
+                    yield need, speed
+        if kind == "all-reduce":
+            parts = [
+                sum(not side.isdisjoint(group) for side in sides)
+                for group in groups
+            ]
+            need = sum(2 * (count - 1) for count in parts)
+            for i in range(2) if need else ():
+                yield need, sum(speeds[side][i] for side in sides)
+
+
+def _need(
+    kind: CollectiveKind, group: Ranks, side: Side
+) -> tuple[float, float]:
+    k, n = len(side.intersection(group)), len(group)
+    return _CROSSING[kind](k, n) if 0 < k < n else (0, 0)
+
+
+def _speeds(
+    routes: Routes, everyone: Side, sides: set[Side]
+) -> dict[Side, tuple[float, float]]:
+    """Return bytes/s out of some ranks to all others, and back."""
+    import networkx
+
+    found = {}
+    graph = None
+    for side in sides:
+        if len(side) == 1:
+            (rank,) = side
+            found[side] = routes.leaving(rank), routes.entering(rank)
+        elif side == everyone:
+            found[side] = 0.0, 0.0
+        else:
+            graph = graph or network_flow(routes, everyone)
+            ends = [
+                [routes.ranks[rank] for rank in ranks]
+                for ranks in (side, everyone - side)
+            ]
+            for end, nodes in zip(("side", "rest"), ends, strict=True):
+                # Without a capacity, an arc has no limit.
+                graph.add_edges_from((end, node) for node in nodes)
+                graph.add_edges_from((node, f"from {end}") for node in nodes)
+            found[side] = (
+                float(networkx.maximum_flow_value(graph, "side", "from rest")),
+                float(networkx.maximum_flow_value(graph, "rest", "from side")),
+            )
+            graph.remove_nodes_from(["side", "rest", "from side", "from rest"])
+    return found

@@ -1,0 +1,230 @@
+"""Graphs of networkx and their node-link JSON, to records and back.
+
+Nodes have ``kind`` (device or switch) and perhaps ``forward``, edges
+``bandwidth`` (bytes/s, one way) and ``latency_ns``, the graph perhaps
+``order``, ``units``, ``coord`` and ``launch_ns``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from nest.errors import InvalidProblemError
+from nest.ir.graph_topology import (
+    NODE_KINDS,
+    GraphTopology,
+)
+
+
+def read_node_link(document: Any, where: str = "graph") -> Any:
+    """Return the graph of a node-link document.
+
+    Parameters
+    ----------
+    document
+        What JSON holds; edges are under ``edges`` or, as older versions of
+        networkx wrote them, ``links``.
+    where
+        Its name in messages.
+
+    Returns
+    -------
+    A :class:`networkx.Graph` or :class:`networkx.DiGraph` with text ids;
+    parallel edges are one, with the sum of their bandwidths and the worst
+    of their latencies.
+
+    Raises
+    ------
+    InvalidProblemError
+        If it is no such document, or says something twice.
+    """
+    import networkx
+
+    table = _table(document, where)
+    directed = bool(table.get("directed", False))
+    graph = networkx.DiGraph() if directed else networkx.Graph()
+    graph.graph.update(_table(table.get("graph", {}), f"{where}.graph"))
+    for at, entry in _entries(table, "nodes", where):
+        name = _name(entry, "id", at)
+        if name in graph:
+            raise InvalidProblemError(
+                f"{at}: expected distinct ids, got {name!r} twice; rename one"
+            )
+        graph.add_node(name, **_without(entry, "id"))
+    key = "edges" if "edges" in table else "links"
+    for at, entry in _entries(table, key, where):
+        ends = [_name(entry, end, at) for end in ("source", "target")]
+        for end in ends:
+            if end not in graph:
+                raise InvalidProblemError(
+                    f"{at}: expected ends among the nodes, got {end!r}; add "
+                    f"the node or correct the name"
+                )
+        edge = {
+            "bandwidth": _number(entry, "bandwidth", at),
+            "latency_ns": _number(entry, "latency_ns", at, 0.0),
+        }
+        if graph.has_edge(*ends):
+            if not table.get("multigraph", False):
+                raise InvalidProblemError(
+                    f"{at}: expected one link between two nodes, got a "
+                    f"second one from {ends[0]!r} to {ends[1]!r}; add up "
+                    f'their bandwidths, or say "multigraph": true'
+                )
+            other = graph.edges[ends]
+            edge["bandwidth"] += other["bandwidth"]
+            edge["latency_ns"] = max(edge["latency_ns"], other["latency_ns"])
+        graph.add_edge(*ends, **edge)
+    return graph
+
+
+def topology_of(graph: Any, where: str = "graph") -> GraphTopology:
+    """Return the record of a graph of networkx.
+
+    Raises
+    ------
+    InvalidProblemError
+        If something is missing, or no network.
+    """
+    settings = graph.graph
+    links = []
+    for source, target, edge in graph.edges(data=True):
+        at = f"{where}: link from {source!r} to {target!r}"
+        links.append(
+            {
+                "source": str(source),
+                "target": str(target),
+                "bandwidth_bytes_per_s": _number(edge, "bandwidth", at),
+                "latency_ns": _number(edge, "latency_ns", at, 0.0),
+            }
+        )
+    coordinates = settings.get("coord") or {}
+    document = {
+        "kind": "graph",
+        "nodes": [
+            _node(str(name), node, f"{where}: node {str(name)!r}")
+            for name, node in graph.nodes(data=True)
+        ],
+        "links": links,
+        "directed": graph.is_directed(),
+        "order": [str(name) for name in settings.get("order") or ()],
+        "units": [
+            {str(name): str(unit) for name, unit in units.items()}
+            for units in settings.get("units") or ()
+        ],
+        "coordinates": {
+            str(name): list(place) for name, place in coordinates.items()
+        },
+        "launch_ns": settings.get("launch_ns", 0.0),
+    }
+    try:
+        return msgspec.convert(document, GraphTopology)
+    except msgspec.ValidationError as error:
+        text, _, place = str(error).partition(" - at ")
+        place = place.strip("`").removeprefix("$")
+        text = text[:1].lower() + text[1:] if place else text
+        text += "" if "; " in text else "; correct the value"
+        raise InvalidProblemError(f"{where}{place}: {text}") from error
+
+
+def networkx_of(topology: GraphTopology) -> Any:
+    """Return a record as a graph of networkx."""
+    import networkx
+
+    graph = networkx.DiGraph() if topology.directed else networkx.Graph()
+    graph.graph["order"] = list(topology.ranks)
+    if topology.units:
+        graph.graph["units"] = [dict(units) for units in topology.units]
+    if topology.coordinates:
+        graph.graph["coord"] = {
+            name: list(place) for name, place in topology.coordinates.items()
+        }
+    if topology.launch_ns:
+        graph.graph["launch_ns"] = topology.launch_ns
+    for node in topology.nodes:
+        graph.add_node(node.id, kind=node.kind, forward=node.forwards)
+    for link in topology.links:
+        graph.add_edge(
+            link.source,
+            link.target,
+            bandwidth=link.bandwidth_bytes_per_s,
+            latency_ns=link.latency_ns,
+        )
+    return graph
+
+
+def _node(name: str, node: Mapping[str, Any], at: str) -> dict[str, Any]:
+    kind = node.get("kind")
+    if kind not in NODE_KINDS:
+        raise InvalidProblemError(
+            f"{at}: expected kind 'device' or 'switch', got "
+            f"{'none' if kind is None else repr(kind)}; say which it is"
+        )
+    forward = node.get("forward")
+    if forward not in (None, True, False):
+        raise InvalidProblemError(
+            f"{at}: expected forward true or false, got {forward!r}; correct "
+            f"the value"
+        )
+    return {"id": name, "kind": kind, "forward": forward}
+
+
+def _table(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise InvalidProblemError(
+            f"{where}: expected an object, got {value!r}; write a graph as "
+            f"node-link JSON"
+        )
+    return value
+
+
+def _entries(
+    table: Mapping[str, Any], key: str, where: str
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    entries = table.get(key)
+    if not isinstance(entries, list):
+        raise InvalidProblemError(
+            f"{where}: expected a list {key!r}, got "
+            f"{'none' if entries is None else repr(entries)}; write a graph "
+            f"as node-link JSON"
+        )
+    for number, entry in enumerate(entries):
+        at = f"{where}.{key}[{number}]"
+        yield at, _table(entry, at)
+
+
+def _name(entry: Mapping[str, Any], key: str, at: str) -> str:
+    name = entry.get(key)
+    if not isinstance(name, str | int) or isinstance(name, bool):
+        raise InvalidProblemError(
+            f"{at}: expected {key!r} to be a text or an integer, got "
+            f"{'none' if name is None else repr(name)}; add it"
+        )
+    return str(name)
+
+
+def _number(
+    entry: Mapping[str, Any], key: str, at: str, default: float | None = None
+) -> float:
+    value = entry.get(key, default)
+    least = 0 if default is not None else math.ulp(0)
+    if (
+        not isinstance(value, int | float)
+        or isinstance(value, bool)
+        or not least <= value < math.inf
+    ):
+        raise InvalidProblemError(
+            f"{at}: expected {key!r} to be a finite number "
+            f"{'> 0' if default is None else '>= 0'}, got "
+            f"{'none' if value is None else repr(value)}; give its "
+            f"{'bytes/s' if default is None else 'nanoseconds'}"
+        )
+    return float(value)
+
+
+def _without(entry: Mapping[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in entry.items() if name != key}

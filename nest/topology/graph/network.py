@@ -1,0 +1,208 @@
+"""Networks that are graphs: what plans on them ask."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from nest.ir.base import FAST_BYTES_PER_S
+from nest.ir.graph import CollectiveKind
+from nest.ir.graph_topology import GraphTopology
+from nest.topology.alphabeta import NS_PER_S
+from nest.topology.graph.algorithms import PART_OF, Part, Places, algorithms
+from nest.topology.graph.phases import (
+    Flow,
+    Line,
+    busiest,
+    rounded,
+    undominated,
+)
+from nest.topology.graph.routes import FS_PER_NS, Routes
+from nest.topology.protocol import Block, Link, ParallelGroups, Route
+
+
+class Prices(NamedTuple):
+    """What collectives of some groups take: lines, the least of which counts.
+
+    Attributes
+    ----------
+    half
+        Of a reduce-scatter or an all-gather.
+    all_reduce, all_to_all
+        Of these.
+    """
+
+    half: tuple[Line, ...] = ()
+    all_reduce: tuple[Line, ...] = ()
+    all_to_all: tuple[Line, ...] = ()
+
+    def lines(self, kind: CollectiveKind) -> tuple[Line, ...]:
+        """Return those of a kind."""
+        part = PART_OF[kind]
+        if part == "half":
+            return self.half
+        return self.all_reduce if part == "all-reduce" else self.all_to_all
+
+
+class GraphNetwork:
+    """Times on a :class:`~nest.ir.graph_topology.GraphTopology`.
+
+    The rules are in docs/cost-model.md, under "Graphs". No symmetry is
+    assumed: every block is only like itself.
+    """
+
+    def __init__(self, topology: GraphTopology) -> None:
+        self.routes = Routes(topology)
+        ranks = topology.ranks
+        self.places = Places(
+            tuple([units[name] for name in ranks] for units in topology.units),
+            tuple(topology.coordinates[name] for name in ranks)
+            if topology.coordinates
+            else (),
+        )
+        self.launch_ns = topology.launch_ns
+        self.period = len(ranks)
+        self.links: tuple[Link, ...] = (self._fastest(), self._slowest())
+        self._prices: dict[ParallelGroups, Prices] = {}
+        self._moves: dict[tuple[Block, Block], Route] = {}
+
+    # What messages take
+
+    def _fastest(self) -> Link:
+        """Return a link that is no slower than any route.
+
+        A device gets at least half of its message from others.
+        """
+        latency_fs = min(
+            (arc.latency_fs for arc in self.routes.arcs), default=0
+        )
+        most = max(map(self.routes.entering, range(self.period)))
+        return Link(
+            self.launch_ns + latency_fs / FS_PER_NS,
+            2 * most or FAST_BYTES_PER_S,
+        )
+
+    def _slowest(self) -> Link:
+        """Return a link that is no faster than any route.
+
+        A path visits no node twice, and no arc carries more than a message
+        for each device.
+        """
+        latency_fs = max(
+            (arc.latency_fs for arc in self.routes.arcs), default=0
+        )
+        nodes = len(self.routes.forwards)
+        least = min(self.routes.bandwidths, default=FAST_BYTES_PER_S)
+        return Link(
+            self.launch_ns + nodes * latency_fs / FS_PER_NS,
+            float(least) / (self.period + 1),
+        )
+
+    def route(self, receiver: Block, sender: Block) -> Route:
+        """Say how a block receives from another one.
+
+        All replicas' transfers at once, a message for each device of the
+        receiver. Of a sender beside it only the device next to it counts, as
+        the search does not know how large the sender is.
+        """
+        if sender.offset + sender.devices == receiver.offset:
+            sender = receiver.before()
+        elif sender.offset == receiver.offset + receiver.devices:
+            sender = receiver.behind()
+        return self._move(receiver, sender)
+
+    def inside(self, block: Block) -> Route:
+        """Say how a block hands on to itself, in all replicas at once."""
+        return self._move(block, block)
+
+    def _move(self, receiver: Block, sender: Block) -> Route:
+        key = (receiver, sender)
+        if key not in self._moves:
+            self._moves[key] = frozenset({self._link(*key)})
+        return self._moves[key]
+
+    def _link(self, receiver: Block, sender: Block) -> Link:
+        flows = [
+            Flow(source, target, 1 / sender.devices)
+            for here, there in zip(
+                receiver.ranges(), sender.ranges(), strict=True
+            )
+            for target in range(*here)
+            for source in range(*there)
+            if source != target
+        ]
+        if not flows:
+            return Link(self.launch_ns, FAST_BYTES_PER_S)
+        latency_fs = max(
+            self.routes.latency_fs(flow.source, flow.target) for flow in flows
+        )
+        beta = NS_PER_S / busiest(self.routes, flows)
+        return Link(self.launch_ns + latency_fs / FS_PER_NS, rounded(beta))
+
+    # What collectives take
+
+    def groups(self, groups: ParallelGroups) -> Prices:
+        """Return what each kind of collective takes on the groups."""
+        if groups not in self._prices:
+            ranks = [ranks for ranks in groups.groups() if len(ranks) > 1]
+            self._prices[groups] = self.prices(ranks)
+        return self._prices[groups]
+
+    def prices(self, groups: Sequence[Sequence[int]]) -> Prices:
+        """Return what collectives take on groups of several ranks each."""
+        if not groups:
+            return Prices()
+
+        def least(part: Part) -> tuple[Line, ...]:
+            return undominated(itertools.chain(*offered[part].values()))
+
+        offered = algorithms(self.routes, groups, self.places)
+        return Prices(least("half"), least("all-reduce"), least("all-to-all"))
+
+    def collective_ns(
+        self, kind: CollectiveKind, groups: Prices, size_bytes: float
+    ) -> float:
+        """Return the time of the best algorithm on all groups at once."""
+        lines = groups.lines(kind)
+        if not lines or size_bytes == 0:
+            return 0.0
+        return self.launch_ns + best_ns(lines, size_bytes)
+
+    def offered_ns(
+        self,
+        kind: CollectiveKind,
+        groups: Sequence[Sequence[int]],
+        size_bytes: float,
+    ) -> dict[str, float]:
+        """Return the time of every algorithm on offer, by name.
+
+        In the order in which ties are decided; none if nothing is to do.
+        """
+        working = [ranks for ranks in groups if len(ranks) > 1]
+        if not working or size_bytes == 0:
+            return {}
+        offered = algorithms(self.routes, working, self.places)[PART_OF[kind]]
+        return {
+            name: self.launch_ns + best_ns(lines, size_bytes)
+            for name, lines in offered.items()
+        }
+
+    def alike(self, block: Block) -> Block:
+        """Return the block itself."""
+        return block
+
+    def longest_ns(self, size_bytes: float, num_ranks: int) -> float:
+        """Return a time that no transfer or collective exceeds, in ns.
+
+        A ring takes two messages per rank, and no arc carries more than two
+        buffers per rank. All pairs take fewer of each.
+        """
+        alpha_ns, beta = self._slowest()
+        ranks = max(num_ranks, 1)
+        return 2 * ranks * (alpha_ns + size_bytes / beta * NS_PER_S)
+
+
+def best_ns(lines: Iterable[Line], size_bytes: float) -> float:
+    """Return the time on the lowest line."""
+    return min(line.time_ns(size_bytes) for line in lines)

@@ -1,0 +1,116 @@
+"""Phases: flows that run together, and the time that they take.
+
+``latency + max over arcs of load / bandwidth``. What is sent is in proportion
+to the size ``X`` of a buffer, so that lists of phases take ``a + X·c``: a
+*line*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+from typing import NamedTuple
+
+import numpy as np
+
+from nest.topology.alphabeta import NS_PER_S
+from nest.topology.graph.routes import FS_PER_NS, Routes
+
+#: Significant decimal digits of a slope. Sums of floats differ in the last
+#: bits with their order; those of a slope are the same.
+DIGITS = 12
+
+
+class Flow(NamedTuple):
+    """What a rank sends to another one, in parts of the buffer."""
+
+    source: int
+    target: int
+    part: float
+
+
+class Phase(NamedTuple):
+    """Flows that run together, after a latency."""
+
+    latency_fs: int
+    flows: Sequence[Flow]
+
+
+class Line(NamedTuple):
+    """A time of ``latency_fs / 1e6 + X * ns_per_byte``, in ns."""
+
+    latency_fs: int
+    ns_per_byte: float
+
+    def plus(self, other: Line) -> Line:
+        """Return one after the other."""
+        return Line(
+            self.latency_fs + other.latency_fs,
+            self.ns_per_byte + other.ns_per_byte,
+        )
+
+    def times(self, factor: int) -> Line:
+        """Return it so many times."""
+        return Line(self.latency_fs * factor, self.ns_per_byte * factor)
+
+    def rounded(self) -> Line:
+        """Return it with the slope that counts."""
+        return self._replace(ns_per_byte=rounded(self.ns_per_byte))
+
+    def time_ns(self, size_bytes: float) -> float:
+        """Return the time for so many bytes."""
+        return self.latency_fs / FS_PER_NS + size_bytes * self.ns_per_byte
+
+
+NOTHING = Line(0, 0.0)
+
+
+def rounded(value: float) -> float:
+    """Return a number with :data:`DIGITS` significant decimal digits."""
+    return float(f"{value:.{DIGITS}g}")
+
+
+def together(groups: Iterable[Sequence[Phase]]) -> list[Phase]:
+    """Return the phases of groups that run at the same time."""
+    found = []
+    for phases in zip_longest(*groups):
+        running = [phase for phase in phases if phase is not None]
+        found.append(
+            Phase(
+                max(phase.latency_fs for phase in running),
+                [flow for phase in running for flow in phase.flows],
+            )
+        )
+    return found
+
+
+def line_of(routes: Routes, phases: Iterable[Phase]) -> Line:
+    """Return what phases take, one after the other."""
+    latency_fs, slope = 0, 0.0
+    for phase in phases:
+        latency_fs += phase.latency_fs
+        slope += busiest(routes, phase.flows)
+    return Line(latency_fs, slope)
+
+
+def busiest(routes: Routes, flows: Sequence[Flow]) -> float:
+    """Return ns per byte on the arc with the most load by bandwidth."""
+    if not flows:
+        return 0.0
+    shares = [routes.shares(flow.source, flow.target) for flow in flows]
+    arcs = np.concatenate([arcs for arcs, _ in shares])
+    parts = np.repeat(
+        [flow.part for flow in flows], [len(arcs) for arcs, _ in shares]
+    )
+    parts *= np.concatenate([share for _, share in shares])
+    loads = np.bincount(arcs, parts, len(routes.arcs))
+    return float((loads / routes.bandwidths).max()) * NS_PER_S
+
+
+def undominated(lines: Iterable[Line]) -> tuple[Line, ...]:
+    """Return the lines that are the lowest for some size, steepest first."""
+    found: list[Line] = []
+    for line in sorted(lines):
+        if not found or line.ns_per_byte < found[-1].ns_per_byte:
+            found.append(line)
+    return tuple(found)
