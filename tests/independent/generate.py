@@ -23,6 +23,7 @@ from nest.ir import (
     Device,
     Edge,
     Graph,
+    GraphTopology,
     Hierarchy,
     Job,
     Layer,
@@ -37,6 +38,7 @@ from nest.ir import (
 )
 from nest.ir.graph import AXES, COLLECTIVES, Axis, CollectiveKind
 from nest.ir.plan import OVERLAP
+from tests.graphs import random_graph
 from tests.independent.enumerator import plans
 from tests.independent.rules import IllegalPlan, activations_of, cost_of
 from tests.independent.scorer import score
@@ -174,7 +176,11 @@ def draw_kind(
 # Clusters
 
 
-def draw_network(random: Random, num_devices: int, preset: str) -> Hierarchy:
+def draw_network(
+    random: Random, num_devices: int, preset: str
+) -> Hierarchy | GraphTopology:
+    if preset == "standard" and chance(random, 4):
+        return random_graph(random.choice, num_devices)
     if preset == "piper":
         return Hierarchy(
             levels=(

@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from nest.ir import LayerCost, Plan, Problem, Strategy
-from tests.independent import network
+from nest.ir import GraphTopology, LayerCost, Plan, Problem, Strategy
+from tests.independent import graph, network
 from tests.independent.record import (
     MEMORY,
     BlockRecord,
@@ -103,12 +103,14 @@ class LayerOfStage:
         return cost
 
     def collective(self, kind: str, axis: str, size_bytes: int) -> float:
-        """Return the time of the slowest group of an axis, in ns."""
+        """Return the time of all groups of an axis together, in ns."""
+        topology = self.problem.cluster.topology
+        lists = groups(self.strategy, axis, self.starts)
+        if isinstance(topology, GraphTopology):
+            return graph.collective(topology, kind, lists, size_bytes)
         return max(
-            network.collective(
-                self.problem.cluster.topology, kind, group, size_bytes
-            )
-            for group in groups(self.strategy, axis, self.starts)
+            network.collective(topology, kind, group, size_bytes)
+            for group in lists
         )
 
     # Sizes: of dense weights, then of experts
@@ -443,13 +445,49 @@ def shards(problem: Problem, strategy: Strategy) -> int:
     return count * strategy.tp if problem.job.sequence_parallel else count
 
 
-def message(problem: Problem, level: int, sizes: list[float]) -> int:
-    """Return one message of tensors of so many bytes per shard, quanta."""
+def message(
+    problem: Problem,
+    starts: list[int],
+    receiver: list[int],
+    sender: list[int],
+    sizes: list[float],
+) -> int:
+    """Return one message of tensors of so many bytes per shard, quanta.
+
+    Of the replicas that begin at ``starts``; receiver and sender are places
+    in one, the same ones for what a block hands on to itself.
+    """
     topology = problem.cluster.topology
-    bandwidth = network.through(topology, level, 2)
-    at = topology.levels[level]
-    return rounded(problem, at.launch_ns + at.latency_ns) + sum(
-        rounded(problem, size / bandwidth * 1e9) for size in sizes
+    if isinstance(topology, GraphTopology):
+        links = [
+            graph.link(
+                topology,
+                [
+                    (
+                        [start + x for x in receiver],
+                        [start + x for x in sender],
+                    )
+                    for start in starts
+                ],
+            )
+        ]
+    else:
+        links = []
+        for start in starts:
+            level = network.lowest_level(
+                topology, [start + x for x in (*receiver, *sender)]
+            )
+            at = topology.levels[level]
+            links.append(
+                (
+                    at.launch_ns + at.latency_ns,
+                    network.through(topology, level, 2),
+                )
+            )
+    return max(
+        rounded(problem, alpha)
+        + sum(rounded(problem, size / beta * 1e9) for size in sizes)
+        for alpha, beta in links
     )
 
 
@@ -467,30 +505,19 @@ def receive(
     block = list(range(receiver.offset, receiver.offset + receiver.size))
     other = list(range(sender.offset, sender.offset + sender.size))
     if other[-1] + 1 == block[0]:
-        together = [*block, other[-1]]
+        other = [other[-1]]
     elif block[-1] + 1 == other[0]:
-        together = [*block, other[0]]
-    else:
-        together = [*block, *other]
+        other = [other[0]]
     over = shards(problem, strategy)
     sizes = [size * plan.micro_batch / over for size in tensors.values()]
-    return max(
-        message(
-            problem,
-            network.lowest_level(
-                problem.cluster.topology,
-                [start + device for device in together],
-            ),
-            sizes,
-        )
-        for start in replica_starts(problem, plan)
-    )
+    return message(problem, replica_starts(problem, plan), block, other, sizes)
 
 
 def strategy_changes(problem: Problem, plan: Plan, part: Part) -> list[int]:
     """Return strategy changes inside a part: forward, backward."""
     strategies = {layer.name: layer.strategy for layer in part.layers}
     totals = [0, 0]
+    block = list(range(part.offset, part.offset + part.size))
     for edge in problem.graph.edges:
         ends = (str(edge.target), str(edge.source))
         if not set(ends) <= set(strategies) or edge.bytes_per_sample == 0:
@@ -508,19 +535,8 @@ def strategy_changes(problem: Problem, plan: Plan, part: Part) -> list[int]:
                 * plan.micro_batch
                 / shards(problem, strategy)
             )
-            totals[phase] += max(
-                message(
-                    problem,
-                    network.lowest_level(
-                        problem.cluster.topology,
-                        range(
-                            start + part.offset,
-                            start + part.offset + part.size,
-                        ),
-                    ),
-                    [size],
-                )
-                for start in replica_starts(problem, plan)
+            totals[phase] += message(
+                problem, replica_starts(problem, plan), block, block, [size]
             )
     return totals
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from nest.ir.graph import CollectiveKind
 from nest.topology.alphabeta import NS_PER_S
 from nest.topology.graph.algorithms import Places
+from nest.topology.graph.phases import rounded
 from nest.topology.graph.routes import Routes, network_flow
 
 Ranks = Sequence[int]
@@ -51,14 +52,16 @@ def bound_ns(
         The units; cuts around them count.
     """
     together = [groups, *([group] for group in groups)]
-    return max(
+    s_per_byte = max(
         (
             need / speed
             for chosen in together[len(groups) == 1 :]
             for need, speed in _ratios(routes, kind, chosen, places)
         ),
         default=0.0,
-    ) * (size_bytes * NS_PER_S)
+    )
+    # As slopes are, so that it stays below what it bounds.
+    return size_bytes * rounded(s_per_byte * NS_PER_S)
 
 
 def _ratios(

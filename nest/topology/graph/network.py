@@ -200,7 +200,8 @@ class GraphNetwork:
         """
         alpha_ns, beta = self._slowest()
         ranks = max(num_ranks, 1)
-        return 2 * ranks * (alpha_ns + size_bytes / beta * NS_PER_S)
+        volume_ns = size_bytes / beta * NS_PER_S / self.period
+        return 2 * ranks * (alpha_ns + volume_ns)
 
 
 def best_ns(lines: Iterable[Line], size_bytes: float) -> float:
