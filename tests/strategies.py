@@ -29,6 +29,7 @@ from nest.ir import (
     Device,
     Edge,
     Graph,
+    GraphTopology,
     Hierarchy,
     Job,
     Layer,
@@ -41,6 +42,7 @@ from nest.ir import (
     Stage,
 )
 from nest.ir.job import Granularity
+from tests.graphs import random_graph
 
 #: Plans of the largest problem; more if every layer has its own strategy.
 MAX_PLANS = 1500
@@ -241,6 +243,13 @@ def _draw_topology(draw: Draw, num_devices: int) -> Hierarchy:
     )
 
 
+def _draw_graph_topology(draw: Draw, num_devices: int) -> GraphTopology:
+    """Draw a graph with room for the devices, see :mod:`tests.graphs`."""
+    return random_graph(
+        lambda values: draw(st.sampled_from(values)), num_devices
+    )
+
+
 # Jobs
 
 
@@ -332,6 +341,7 @@ def problems(
     preset: str | None = None,
     granularity: Granularity = "stage",
     restricted: bool = False,
+    graphs: bool = False,
 ) -> Problem:
     """Draw a problem.
 
@@ -345,8 +355,11 @@ def problems(
     restricted
         Whether its job allows only some numbers of stages and only some
         tensor, context and expert parallel degrees.
+    graphs
+        Whether its network is a graph instead of a tree; such problems are
+        under ``standard``.
     """
-    if preset is None and granularity == "layer":
+    if preset is None and (granularity == "layer" or graphs):
         preset = "standard"
     if preset is None:
         preset = draw(st.sampled_from(("standard",) * 5 + ("nest-artifact",)))
@@ -382,7 +395,9 @@ def problems(
                     None if uniform else draw(st.sampled_from((None, 2e9)))
                 ),
             ),
-            topology=_draw_topology(draw, num_devices),
+            topology=(_draw_graph_topology if graphs else _draw_topology)(
+                draw, num_devices
+            ),
         ),
         job=job,
         preset=preset,

@@ -40,6 +40,13 @@ def test_fair_with_a_strategy_per_layer(name, data):
     check(name, data.draw(problems(granularity="layer")))
 
 
+@pytest.mark.parametrize("name", PLANNERS)
+@given(data=st.data())
+@examples(30, full=1000)
+def test_fair_on_graphs(name, data):
+    check(name, data.draw(problems(graphs=True)))
+
+
 @pytest.mark.parametrize("name", ["phaze", "piper", "random"])
 @given(data=st.data())
 @examples(40, full=1000)

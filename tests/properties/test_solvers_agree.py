@@ -104,6 +104,33 @@ def test_milp_proves_the_optimum_of_brute_force(problem):
     check(("milp",), problem)
 
 
+@examples(200, full=2000)
+@given(
+    st.one_of(
+        problems(graphs=True),
+        problems(graphs=True),
+        problems(graphs=True, restricted=True),
+        problems(graphs=True, granularity="layer"),
+    )
+)
+def test_dp_and_cpsat_prove_the_optimum_on_graphs(problem):
+    """Shared links, any order of devices, any shape; infeasible ones too."""
+    check(("dp", "cpsat"), problem)
+
+
+@examples(60, full=1000)
+@given(
+    st.one_of(
+        problems(graphs=True),
+        problems(graphs=True, restricted=True),
+        problems(graphs=True, granularity="layer"),
+    )
+)
+def test_milp_proves_the_optimum_on_graphs(problem):
+    """Equal up to 1e-6, infeasibility included."""
+    check(("milp",), problem)
+
+
 @examples(400, full=3000)
 @given(
     problems(),

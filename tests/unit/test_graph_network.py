@@ -1,0 +1,334 @@
+"""Prices on graphs by hand: the table in docs/graphs.md, messages, bounds."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from nest.ir import GraphTopology
+from nest.topology import Block, Link, ParallelGroups, network_of
+from nest.topology.graph import GraphNetwork
+from nest.topology.graph.algorithms import NAMES
+from nest.topology.graph.bounds import bound_ns
+from tests.graphs import make_graph
+
+PAGE = Path(__file__).parents[2] / "docs" / "graphs.md"
+
+FOUR = ("0", "1", "2", "3")
+NODES = ({"0": "a", "1": "a", "2": "b", "3": "b"},)
+
+
+def star(**fields) -> GraphTopology:
+    return make_graph(FOUR, [(x, "s", 5, 1e9) for x in FOUR], **fields)
+
+
+def around(axis: list[list[str]]) -> list[tuple[str, str, float, float]]:
+    return [
+        (line[i], line[(i + 1) % len(line)], 10, 1e9)
+        for line in axis
+        for i in range(len(line))
+    ]
+
+
+def torus() -> GraphTopology:
+    rows = [[str(3 * i + j) for j in range(3)] for i in range(3)]
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    return make_graph(
+        map(str, range(9)),
+        around(rows + columns),
+        forward=True,
+        coordinates={
+            str(3 * i + j): (i, j) for i in range(3) for j in range(3)
+        },
+    )
+
+
+NETWORKS: dict[str, GraphTopology] = {
+    "star": star(),
+    "launch": star(launch_ns=50.0),
+    "slow-down": make_graph(
+        FOUR,
+        [
+            *((x, "s", 5, 1e9) for x in FOUR),
+            *(("s", x, 5, 5e8) for x in FOUR),
+        ],
+        directed=True,
+    ),
+    "clos": make_graph(
+        FOUR,
+        [
+            *((x, NODES[0][x], 5, 1e9) for x in FOUR),
+            *((x, y, 5, 5e8) for x in "ab" for y in ("s1", "s2")),
+        ],
+        units=NODES,
+    ),
+    "shared": make_graph(
+        FOUR,
+        [
+            *((x, NODES[0][x], 5, 2e9) for x in FOUR),
+            *((x, "core", 5, 1e9) for x in "ab"),
+        ],
+        units=NODES,
+    ),
+    "rails": make_graph(
+        FOUR,
+        [
+            *((x, NODES[0][x], 1, 1e10) for x in FOUR),
+            *((x, f"rail{int(x) % 2}", 10, 1e9) for x in FOUR),
+        ],
+        units=NODES,
+        forward=True,
+    ),
+    "uneven": make_graph(
+        (*FOUR, "4"),
+        [
+            *((x, "a" if x in "01" else "b", 5, 1e10) for x in "01234"),
+            *((x, "core", 10, 1e9) for x in "01234"),
+        ],
+        units=({x: "a" if x in "01" else "b" for x in "01234"},),
+    ),
+    "ring": make_graph(
+        FOUR,
+        around([list(FOUR)]),
+        forward=True,
+        coordinates={x: (int(x),) for x in FOUR},
+    ),
+    "torus": torus(),
+    "mesh": make_graph(
+        FOUR, [(*pair, 10, 1e9) for pair in itertools.combinations(FOUR, 2)]
+    ),
+    "paths": make_graph(
+        ("0", "1"),
+        [
+            *((x, "a", 5, 3e9) for x in "01"),
+            *((x, "b", 5, 1e9) for x in "01"),
+            *((x, "c", 50, 1e11) for x in "01"),
+        ],
+    ),
+}  # fmt: skip
+
+
+def rows() -> list[tuple[str, ...]]:
+    """Return the cells of the page's second table."""
+    lines = PAGE.read_text("utf-8").splitlines()
+    cells = [
+        tuple(cell.strip() for cell in line.strip("|").split("|"))
+        for line in lines
+        if line.startswith("|")
+    ]
+    return [row for row in cells if len(row) == 7 and row[0] in NETWORKS]
+
+
+def read_groups(text: str) -> list[list[int]]:
+    return [[int(x) for x in group.split()] for group in text.split(";")]
+
+
+def test_the_page_has_every_network_and_algorithm():
+    assert len(rows()) >= 30
+    assert {row[0] for row in rows()} == set(NETWORKS)
+    assert {row[4] for row in rows()} == set(NAMES)
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: " ".join(row[:5]))
+def test_a_price_is_what_the_page_derives(row):
+    name, groups, kind, size, algorithm, expected, _ = row
+    network = GraphNetwork(NETWORKS[name])
+    times = network.offered_ns(kind, read_groups(groups), int(size))
+    assert times[algorithm] == pytest.approx(float(expected), rel=1e-11)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "kind", ["all-reduce", "all-gather", "reduce-scatter", "all-to-all"]
+)
+def test_what_is_on_offer(name, kind):
+    topology = NETWORKS[name]
+    everyone = list(range(topology.max_devices))
+    power = len(everyone) in (2, 4)
+    offered = list(GraphNetwork(topology).offered_ns(kind, [everyone], 100))
+    expected = {
+        "ring": True,
+        "two-way-ring": True,
+        "rotated-rings": bool(topology.units),
+        "halving-doubling": power or kind == "all-reduce",
+        "halving-doubling-far": power or kind == "all-reduce",
+        "direct": True,
+        "two-trees": kind == "all-reduce",
+        "hierarchical": bool(topology.units) and name != "uneven",
+        "torus": bool(topology.coordinates),
+    }
+    if kind == "all-to-all":
+        expected = {"direct": True}
+    assert offered == [name for name in NAMES if expected.get(name)]
+
+
+def test_groups_that_cannot_all_run_an_algorithm_do_without():
+    """0, 1 and 2 fill nodes unequally; 0, 1, 3, 4 are no box."""
+    clos, torus = (GraphNetwork(NETWORKS[name]) for name in ("clos", "torus"))
+    together = clos.offered_ns("all-gather", [[0, 1, 2], [3, 0]], 100)
+    assert "hierarchical" not in together
+    assert "halving-doubling" not in together
+    corner = torus.offered_ns("all-gather", [[0, 1, 4]], 100)
+    assert "torus" not in corner
+
+
+def test_groups_of_different_shapes_go_through_the_levels_together():
+    """0, 1 needs one level, 0 2 and 1 3 the other one.
+
+    Inside a leaf 10 + 50 for a half of 100; across two flows of 50 share a
+    leaf's uplinks: 20 + 100. One group alone on each level.
+    """
+    clos = GraphNetwork(NETWORKS["clos"])
+    times = clos.offered_ns("all-gather", [[0, 1], [2, 0]], 100)
+    assert times["hierarchical"] == pytest.approx(10 + 50 + 20 + 50)
+
+
+def test_nothing_to_do_takes_no_time():
+    network = GraphNetwork(NETWORKS["launch"])
+    assert network.offered_ns("all-reduce", [[0], [1]], 100) == {}
+    assert network.offered_ns("all-reduce", [[0, 1]], 0) == {}
+    block = Block(1, 0, 0, 4)
+    nobody = network.groups(ParallelGroups(block, 1, 1))
+    assert network.collective_ns("all-reduce", nobody, 100) == 0
+    pairs = network.groups(ParallelGroups(block, 2, 1))
+    assert network.collective_ns("all-reduce", pairs, 0) == 0
+    assert network.collective_ns("all-reduce", pairs, 100) == 50 + 20 + 100
+
+
+def test_equal_prices_are_equal_keys():
+    """The pairs of the star are alike; those across the leaves are not."""
+    flat, clos = (GraphNetwork(NETWORKS[name]) for name in ("star", "clos"))
+    for network, equal in ((flat, True), (clos, False)):
+        near, far = (
+            network.groups(ParallelGroups(Block(1, 0, 0, 4), 2, stride))
+            for stride in (1, 2)
+        )
+        assert (near == far) is equal
+        assert hash(near) == hash(near)
+
+
+def test_blocks_use_the_devices_in_their_order():
+    """Devices 0, 2, 1, 3 in this order: neighbours are on different leaves."""
+    clos = NETWORKS["clos"]
+    turned = GraphNetwork(
+        GraphTopology(
+            nodes=clos.nodes, links=clos.links, order=("0", "2", "1", "3")
+        )
+    )
+    assert turned.offered_ns("all-reduce", [[0, 1]], 100)["ring"] == 140
+    assert turned.offered_ns("all-reduce", [[0, 2]], 100)["ring"] == 120
+
+
+# Messages
+
+MESSAGES = [
+    # Device 1 sends to both: 2 messages on its link.
+    ("star", (1, 4, 2, 2), (1, 4, 0, 2), Link(10, 5e8)),
+    # Not beside it: 0 and 1 send half a message each to 3, one in all.
+    ("star", (1, 4, 3, 1), (1, 4, 0, 2), Link(10, 1e9)),
+    # Two replicas inside a leaf each.
+    ("clos", (2, 2, 1, 1), (2, 2, 0, 1), Link(10, 1e9)),
+    # 2 sends to 0 and 1, over both spines together.
+    ("clos", (1, 4, 0, 2), (1, 4, 2, 2), Link(20, 5e8)),
+    # Device 1 hands on to device 2: half a message per spine, 2 ns a byte.
+    ("clos", (1, 4, 2, 1), (1, 4, 0, 2), Link(20, 1e9)),
+    # Replicas 0, 1 and 2, 3 on one port: no, each in its node.
+    ("shared", (2, 2, 1, 1), (2, 2, 0, 1), Link(10, 2e9)),
+    ("launch", (1, 4, 1, 1), (1, 4, 0, 1), Link(60, 1e9)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "receiver", "sender", "link"), MESSAGES)
+def test_route(name, receiver, sender, link):
+    network = GraphNetwork(NETWORKS[name])
+    blocks = (Block(*numbers) for numbers in (receiver, sender))
+    assert network.route(*blocks) == {link}
+
+
+def test_replicas_receive_at_the_same_time():
+    """0 to 2 and 1 to 3 of turned devices share the ports of the nodes.
+
+    A message each, 2 on a port of 1 ns per byte.
+    """
+    shared = NETWORKS["shared"]
+    turned = GraphNetwork(
+        GraphTopology(
+            nodes=shared.nodes, links=shared.links, order=("0", "2", "1", "3")
+        )
+    )
+    both, one = (
+        turned.route(Block(n, 2, 1, 1), Block(n, 2, 0, 1)) for n in (2, 1)
+    )
+    assert both == {Link(20, 5e8)}
+    assert one == {Link(20, 1e9)}
+
+
+def test_inside_a_block_a_quarter_stays_where_it_is():
+    network = GraphNetwork(NETWORKS["star"])
+    (link,) = network.inside(Block(1, 0, 0, 4))
+    assert link == Link(10, 1.33333333333e9)
+    (alone,) = network.inside(Block(1, 0, 0, 1))
+    assert alone.alpha_ns == 0
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_links_enclose_all_routes(name):
+    network = network_of(NETWORKS[name])
+    n = NETWORKS[name].max_devices
+    fast, slow = network.links
+    blocks = [
+        Block(1, n, k, size) for size in (1, 2, n) for k in range(n - size + 1)
+    ]
+    found = [network.inside(block) for block in blocks if block.devices > 1]
+    found += [
+        network.route(a, b)
+        for a, b in itertools.permutations(blocks, 2)
+        if a.offset + a.devices <= b.offset or b.offset + b.devices <= a.offset
+    ]
+    for (link,) in found:
+        assert fast.alpha_ns <= link.alpha_ns <= slow.alpha_ns
+        assert slow.beta <= link.beta <= fast.beta
+
+
+def test_blocks_are_like_themselves_only():
+    network = GraphNetwork(NETWORKS["star"])
+    block = Block(1, 0, 2, 2)
+    assert network.alike(block) == block
+    assert network.period == 4
+
+
+# Bounds
+
+BOUNDS = [
+    # ports: 2·3·X over 4 of 1 ns per byte
+    ("star", "0 1 2 3", "all-reduce", 1.5),
+    ("star", "0 1 2 3", "all-gather", 0.75),
+    # leaves: 2·X over 2 of 1; ports still 1.5
+    ("clos", "0 1 2 3", "all-reduce", 1.5),
+    # a leaf gets 2/4 of the buffer of each of two groups in at 1 ns a byte
+    ("clos", "0 2; 1 3", "all-gather", 1.0),
+    ("clos", "0 2; 1 3", "all-reduce", 2.0),
+    ("clos", "0 2", "all-reduce", 1.0),
+    # 2·2/4 leave a leaf, 3/4 a device
+    ("clos", "0 1 2 3", "all-to-all", 1.0),
+    # a port for two: X of both groups
+    ("shared", "0 2; 1 3", "all-reduce", 2.0),
+    # nodes: 2·X over the ports of 2 devices each: 0.5; X out of either: 0.5;
+    # ports of 11 a device: 6/44
+    ("rails", "0 1 2 3", "all-reduce", 0.5),
+    # 4 units of 3 devices: none are given; ports of 4: 2·8/36
+    ("torus", "0 1 2 3 4 5 6 7 8", "all-reduce", 16 / 36),
+    # what enters a device takes 2 ns a byte
+    ("slow-down", "0 1", "all-gather", 1.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "groups", "kind", "slope"), BOUNDS)
+def test_bound(name, groups, kind, slope):
+    network = GraphNetwork(NETWORKS[name])
+    found = bound_ns(
+        network.routes, kind, read_groups(groups), 1000, network.places
+    )
+    assert found == pytest.approx(1000 * slope, rel=1e-11)
