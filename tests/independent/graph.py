@@ -302,16 +302,13 @@ def flat(wires: Wires, kind: str, groups: Groups) -> dict[str, Line]:
 # Where more is known
 
 
-def levels_of(
-    wires: Wires, ranks: list[int]
-) -> list[tuple[int, list[list[int]]]] | None:
-    """Return ``g_l`` and the groups of every level."""
-    partitions = [
-        {x: wires.units[p][x] for x in ranks} for p in range(len(wires.units))
-    ]
+def levels_of(wires: Wires, ranks: list[int]) -> list[Groups] | None:
+    """Return the groups of every level with ``g_l > 1``, with ``X_l``."""
+    partitions = [{x: units[x] for x in ranks} for units in wires.units]
     partitions.append(dict.fromkeys(ranks, "all"))
     below = [[rank] for rank in ranks]
     levels = []
+    X = Fraction(1)
     for partition in partitions:
         names = list(dict.fromkeys(partition[x] for x in ranks))
         holds = {u: [b for b in below if partition[b[0]] == u] for u in names}
@@ -319,11 +316,13 @@ def levels_of(
         if len(counts) != 1:
             return None
         g = counts.pop()
-        groups = []
-        for blocks in holds.values():
-            for place in range(len(blocks[0])):
-                groups.append([block[place] for block in blocks])
-        levels.append((g, groups))
+        if g > 1:
+            groups: Groups = []
+            for blocks in holds.values():
+                for place in range(len(blocks[0])):
+                    groups.append(([block[place] for block in blocks], X))
+            levels.append(groups)
+        X /= g
         below = [[x for x in ranks if partition[x] == u] for u in names]
     return levels
 
@@ -337,28 +336,25 @@ def hierarchical(
         if levels is None:
             return None
         nested.append(levels)
-    used = [
-        level
-        for level in range(len(wires.units) + 1)
-        if any(levels[level][0] > 1 for levels in nested)
-    ]
-    if len(used) < 2:
+    steps = max(len(levels) for levels in nested)
+    if steps < 2:
         return None
     latency, slope = 0, Fraction(0)
-    for level in used:
-        groups: Groups = []
+    for step in range(steps):
+        groups = []
         for levels in nested:
-            X = Fraction(1, math.prod(g for g, _ in levels[:level]))
-            groups += [(x, X) for x in levels[level][1] if len(x) > 1]
-        if kind == "all-reduce" and level == used[-1]:
+            groups += levels[step] if step < len(levels) else []
+        if kind == "all-reduce" and step == steps - 1:
             lines = list(flat(wires, kind, groups).values())
         else:
             lines = list(flat(wires, "all-gather", groups).values())
             if kind == "all-reduce":
                 lines = [twice(line) for line in lines]
-        a, c = min(
-            lines, key=lambda x: x[0] / Fraction(10**6) + Fraction(size) * x[1]
-        )
+
+        def time(line: Line) -> Fraction:
+            return line[0] / Fraction(10**6) + Fraction(size) * line[1]
+
+        a, c = min(lines, key=time)
         latency += a
         slope += c
     return latency, slope

@@ -174,15 +174,33 @@ def test_groups_that_cannot_all_run_an_algorithm_do_without():
     assert "torus" not in corner
 
 
-def test_groups_of_different_shapes_go_through_the_levels_together():
-    """0, 1 needs one level, 0 2 and 1 3 the other one.
+def test_groups_of_different_shapes_go_through_their_levels_together():
+    """0 1 2 3 have two levels, 4 5 one, all on leaves of 2 of a larger clos.
 
-    Inside a leaf 10 + 50 for a half of 100; across two flows of 50 share a
-    leaf's uplinks: 20 + 100. One group alone on each level.
+    A half of 200 bytes: inside the leaves 10 + 100; then across with 100:
+    20 + 100 with two flows of 50 on an uplink of 1. An all-reduce of 4 5
+    stays with the first step, as two halves: 2·(10 + 100) + 2·20 + 200.
+    4 6 have one level too, their first: 20 + 100, as long as 10 + 100 are
+    done.
     """
-    clos = GraphNetwork(NETWORKS["clos"])
-    times = clos.offered_ns("all-gather", [[0, 1], [2, 0]], 100)
-    assert times["hierarchical"] == pytest.approx(10 + 50 + 20 + 50)
+    leaf_of = {str(i): f"leaf{i // 2}" for i in range(8)}
+    topology = make_graph(
+        leaf_of,
+        [
+            *((name, leaf, 5, 1e9) for name, leaf in leaf_of.items()),
+            *((f"leaf{i}", "spine", 5, 1e9) for i in range(4)),
+        ],
+        units=(leaf_of,),
+    )
+    network = GraphNetwork(topology)
+
+    def hierarchical(kind, other):
+        times = network.offered_ns(kind, [[0, 1, 2, 3], other], 200)
+        return times["hierarchical"]
+
+    assert hierarchical("all-gather", [4, 5]) == 110 + 120
+    assert hierarchical("all-reduce", [4, 5]) == 220 + 240
+    assert hierarchical("all-gather", [4, 6]) == 120 + 120
 
 
 def test_nothing_to_do_takes_no_time():

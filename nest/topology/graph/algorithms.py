@@ -274,7 +274,7 @@ def _flat(
 def _nested(
     ranks: Ranks, units: Sequence[Sequence[str]]
 ) -> list[list[Group]] | None:
-    """Return what works together on each level, from below.
+    """Return what works together on each level with several, from below.
 
     ``None`` if units hold unequal numbers of ranks.
     """
@@ -290,14 +290,14 @@ def _nested(
         count, *others = {len(found) for found in joined.values()}
         if others:
             return None
-        levels.append(
-            [
-                Group(peers, part)
-                for found in joined.values()
-                for peers in zip(*found, strict=True)
-                if len(peers) > 1
-            ]
-        )
+        if count > 1:
+            levels.append(
+                [
+                    Group(peers, part)
+                    for found in joined.values()
+                    for peers in zip(*found, strict=True)
+                ]
+            )
         part /= count
         blocks = [
             sorted(itertools.chain(*found), key=place.__getitem__)
@@ -318,9 +318,8 @@ def _hierarchical(
     if len(able) < len(nested):
         return None
     levels = [
-        found
-        for level in zip(*able, strict=True)
-        if (found := list(itertools.chain(*level)))
+        list(itertools.chain(*running))
+        for running in itertools.zip_longest(*able, fillvalue=())
     ]
     if len(levels) < 2:
         return None
