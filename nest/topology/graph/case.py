@@ -62,30 +62,29 @@ def price(case: Case, where: str = "case") -> dict[str, Any]:
     settings = graph.graph
     if case.order is not None:
         settings["order"] = [str(name) for name in case.order]
-    devices = settings.get("order") or [
+    devices = [
         name
         for name, node in graph.nodes(data=True)
         if node.get("kind") == "device"
     ]
+    partitions = case.partitions or ()
     for field, values in (
-        *(
-            (f"partitions[{i}]", x)
-            for i, x in enumerate(case.partitions or ())
-        ),
+        *((f"partitions[{i}]", units) for i, units in enumerate(partitions)),
         ("coord", case.coord),
     ):
         if values is not None and len(values) != len(devices):
             raise InvalidProblemError(
                 f"{where}: $.{field}: expected one entry for each of the "
-                f"{len(devices)} places in the order, got {len(values)}; "
-                f"correct the list"
+                f"{len(devices)} devices, got {len(values)}; correct the list"
             )
+    # An order that is not as long is refused with the graph.
+    order = settings.get("order") or devices
     if case.partitions is not None:
         settings["units"] = [
-            dict(zip(devices, units, strict=True)) for units in case.partitions
+            dict(zip(order, units, strict=False)) for units in partitions
         ]
     if case.coord is not None:
-        settings["coord"] = dict(zip(devices, case.coord, strict=True))
+        settings["coord"] = dict(zip(order, case.coord, strict=False))
     topology = topology_of(graph, f"{where}: $.graph")
     _check_groups(case, topology.max_devices, where)
     network = GraphNetwork(topology)

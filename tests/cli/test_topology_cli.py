@@ -1,0 +1,175 @@
+"""``nest topology``: a collective on a graph from a file."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import networkx
+import pytest
+import yaml
+
+from nest.topology.graph.convert import networkx_of
+from tests.cli.conftest import Cli
+from tests.unit.test_graph_network import NETWORKS
+
+
+def case(name: str = "clos", **fields):
+    """Return a case on a network of docs/graphs.md."""
+    graph = networkx_of(NETWORKS[name])
+    order = graph.graph.pop("order")
+    units = graph.graph.pop("units", None)
+    coordinates = graph.graph.pop("coord", None)
+    found = {
+        "graph": networkx.node_link_data(graph, edges="edges"),
+        "order": order,
+        "groups": [[0, 2], [1, 3]],
+        "collective": "all-reduce",
+        "bytes": 100,
+    }
+    if units is not None:
+        found["partitions"] = [[of[x] for x in order] for of in units]
+    if coordinates is not None:
+        found["coord"] = [coordinates[x] for x in order]
+    found |= fields
+    return {key: value for key, value in found.items() if value is not None}
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(document, name: str = "case.json") -> str:
+        path = tmp_path / name
+        text = (yaml.safe_dump if name.endswith("yaml") else json.dumps)(
+            document
+        )
+        path.write_text(text, "utf-8")
+        return str(path)
+
+    return write
+
+
+def test_price_as_json(cli: Cli, written):
+    assert cli("topology", "price", written(case()), "--json", "-") == 0
+    document = json.loads(cli.out)
+    assert cli.err == ""
+    assert list(document) == ["best_ns", "best", "algorithms", "bound_ns"]
+    assert document["best_ns"] == document["algorithms"]["ring"] == 240
+    assert document["best"] == "ring"
+    assert document["bound_ns"] == 200
+    assert list(document["algorithms"]) == [
+        "ring",
+        "two-way-ring",
+        "rotated-rings",
+        "halving-doubling",
+        "halving-doubling-far",
+        "direct",
+        "two-trees",
+    ]
+
+
+def test_price_for_people(cli: Cli, written, tmp_path: Path):
+    path, out = written(case()), tmp_path / "out.json"
+    assert cli("topology", "price", path, "--json", str(out)) == 0
+    assert "collective   all-reduce of 100 bytes" in cli.out
+    assert "groups       2 × 2 ranks" in cli.out
+    assert "lower bound  200.000 ns" in cli.out
+    (best,) = [line for line in cli.out.splitlines() if line.endswith("best")]
+    assert best.split() == ["ring", "240.000", "ns", "1.200", "best"]
+    assert json.loads(out.read_text("utf-8"))["best"] == "ring"
+
+
+def test_a_case_in_yaml_and_on_standard_input(cli: Cli, written, monkeypatch):
+    assert cli("topology", "price", written(case(), "case.yaml")) == 0
+    expected = cli.out
+    data = io.BytesIO(json.dumps(case()).encode())
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=data))
+    assert cli("topology", "price", "-") == 0
+    assert cli.out == expected
+
+
+def test_units_and_coordinates_by_place(cli: Cli, written):
+    """Places follow the order: turned around, 0 and 1 are on two leaves."""
+    turned = case(order=["0", "2", "1", "3"], partitions=None, groups=[[0, 1]])
+    assert cli("topology", "price", written(turned), "--json", "-") == 0
+    document = json.loads(cli.out)
+    assert document["best_ns"] == 140
+    assert "rotated-rings" not in document["algorithms"]
+    torus = case("torus", groups=[list(range(9))], bytes=900)
+    assert cli("topology", "price", written(torus), "--json", "-") == 0
+    times = json.loads(cli.out)["algorithms"]
+    assert times["torus"] == pytest.approx(480, rel=1e-11)
+
+
+def test_the_order_of_the_graph_is_the_default(cli: Cli, written):
+    document = case(order=None, partitions=None)
+    assert cli("topology", "price", written(document), "--json", "-") == 0
+    assert json.loads(cli.out)["best_ns"] == 240
+
+
+@pytest.mark.parametrize("fields", [{"groups": [[0], [2]]}, {"bytes": 0}])
+def test_nothing_to_do(cli: Cli, written, fields):
+    path = written(case(**fields))
+    assert cli("topology", "price", path, "--json", "-") == 0
+    assert json.loads(cli.out) == {
+        "best_ns": 0,
+        "best": None,
+        "algorithms": {},
+        "bound_ns": 0,
+    }
+    assert cli("topology", "price", path) == 0
+    assert "lower bound" in cli.out
+
+
+def without_link(name: str):
+    graph = case(name)["graph"]
+    graph["edges"] = [x for x in graph["edges"] if x["source"] != "3"]
+    return graph
+
+
+WRONG = [
+    ({"groups": []}, "$.groups: expected at least one group, got none"),
+    ({"groups": [[]]}, "$.groups[0]: expected at least one place, got none"),
+    ({"groups": [[0, 4]]}, "$.groups[0]: expected places from 0 to 3, got 4"),
+    ({"groups": [[0, 1], [2, 2]]}, "$.groups[1]: expected every place once"),
+    (
+        {"collective": "gather"},
+        "'all-to-all', got 'gather'; correct the value",
+    ),
+    ({"bytes": -1}, "bytes: expected a finite number >= 0, got -1"),
+    (
+        {"partitions": [[0, 0, 1]]},
+        "$.partitions[0]: expected one entry for each of the 4 devices, got 3",
+    ),
+    (
+        {"order": ["0", "1", "2"]},
+        "$.graph: order: expected every device, got none for '3'; add it",
+    ),
+    (
+        {"order": ["0", "1", "2", "3", "s1"]},
+        "$.graph: order: expected devices, got the switch 's1'",
+    ),
+    ({"coord": [[0], [1]]}, "$.coord: expected one entry for each of the 4 d"),
+    (
+        {"graph": without_link("star")},
+        "$.graph: links: expected a path between all devices, got none from",
+    ),
+    ({"speed": 1}, "$: expected a known key, got 'speed'"),
+    ({"graph": None}, "$: expected key 'graph', got none; add it"),
+]
+
+
+@pytest.mark.parametrize(("fields", "message"), WRONG)
+def test_a_wrong_case_is_one_line(cli: Cli, written, fields, message):
+    path = written(case(**fields))
+    assert message in cli.refuses("topology", "price", path, "--json", "-")
+
+
+def test_half_a_file_is_one_line(cli: Cli, tmp_path: Path):
+    path = tmp_path / "case.json"
+    path.write_text(json.dumps(case())[:200], "utf-8")
+    assert "malformed text" in cli.refuses("topology", "price", str(path))
+    assert "expected one of price; got 'rate'" in cli.refuses(
+        "topology", "rate"
+    )

@@ -1,0 +1,302 @@
+"""Graphs as records: what they refuse, what they say, files and networkx."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import networkx
+import pytest
+
+from nest.errors import InvalidProblemError
+from nest.ir import Cluster, Device, GraphTopology, encode, problem_hash
+from nest.ir.io import decode_problem
+from nest.topology.graph.convert import (
+    networkx_of,
+    read_node_link,
+    topology_of,
+)
+from tests.builders import make_cost, make_problem
+from tests.graphs import make_graph
+
+LINKS = [("a", "s", 5.0, 1e9), ("b", "s", 5.0, 1e9)]
+PAIR = make_graph("ab", LINKS, launch_ns=7.0)
+
+
+def document(**fields):
+    """Return the JSON of a pair of devices on a switch, changed."""
+    return msgspec.to_builtins(PAIR) | fields
+
+
+def problem_text(**fields) -> bytes:
+    problem = make_problem({"x": make_cost()}, devices=2, topology=PAIR)
+    whole = msgspec.to_builtins(problem)
+    whole["cluster"]["topology"] = document(**fields)
+    return msgspec.json.encode(whole)
+
+
+A, B, S = ({"id": "a"}, {"id": "b"}, {"id": "s", "kind": "switch"})
+WIRE = {"target": "s", "bandwidth_bytes_per_s": 1e9}
+UP, DOWN = ({"source": x, **WIRE} for x in "ab")
+
+WRONG = [
+    ({"nodes": [A, B, S, A]}, r"nodes: expected distinct ids, got 'a' twice"),
+    ({"nodes": [S], "links": []}, "nodes: expected at least one device"),
+    (
+        {"nodes": [A, B, {"id": "s", "kind": "hub"}]},
+        r"nodes\[2\]\.kind: expected 'device' or 'switch', got 'hub'",
+    ),
+    ({"kind": "net"}, r"topology\.kind: expected 'hierarchy' or 'graph', got"),
+    (
+        {"links": [UP, {"source": "b", "target": "s"}]},
+        "expected key 'bandwidth_bytes_per_s', got none",
+    ),
+    (
+        {"links": [UP, DOWN | {"bandwidth_bytes_per_s": 0.0}]},
+        "bandwidth_bytes_per_s: expected a finite number > 0, got 0",
+    ),
+    (
+        {"links": [UP, DOWN | {"latency_ns": 2e9}]},
+        r"latency_ns: expected <= 1",
+    ),
+    (
+        {"links": [UP, DOWN | {"latency_ns": -1.0}]},
+        "latency_ns: expected a fin",
+    ),
+    (
+        {"links": [UP, DOWN | {"source": "c"}]},
+        r"links\[1\]: expected ends among the nodes, got 'c'; add the node",
+    ),
+    (
+        {"links": [UP, DOWN, DOWN | {"source": "s"}]},
+        r"links\[2\]: expected two ends, got 's' twice",
+    ),
+    (
+        {"links": [UP, DOWN, {**UP, "source": "s", "target": "a"}]},
+        r"links\[2\]: expected one link between two nodes, got a second one "
+        r"from 's' to 'a'; add up",
+    ),
+    (
+        {"links": [UP]},
+        "expected a path between all devices, got none from 'a'",
+    ),
+    (
+        {"links": [UP, DOWN], "directed": True},
+        "got none from 'a' to 'b'; add a link, or let nodes in between",
+    ),
+    (
+        {"order": ["a"]},
+        "order: expected every device, got none for 'b'; add it",
+    ),
+    (
+        {"order": ["a", "b", "s"]},
+        "order: expected devices, got the switch 's'",
+    ),
+    ({"order": ["a", "b", "c"]}, "order: expected devices, got 'c', which is"),
+    (
+        {"order": ["a", "b", "a"]},
+        "order: expected every device once, got 'a' 2",
+    ),
+    (
+        {"units": [{"a": "n"}]},
+        r"units\[0\]: expected every device, got none for",
+    ),
+    (
+        {"units": [{"a": "n", "b": "n"}, {"a": "r", "b": "q"}]},
+        r"units\[1\]: expected units that hold whole finer ones, got 'n' in "
+        r"'r' and in 'q'; list the finest first",
+    ),
+    (
+        {"coordinates": {"a": [0]}},
+        "coordinates: expected every device, got none",
+    ),
+    (
+        {"coordinates": {"a": [0], "b": [0, 1]}},
+        "coordinates: expected as many axes for every device, got 1 and 2",
+    ),
+    ({"launch_ns": -1.0}, "launch_ns: expected a finite number >= 0, got -1"),
+    ({"speed": 3}, "expected a known key, got 'speed'; remove"),
+]
+
+
+@pytest.mark.parametrize(("fields", "message"), WRONG)
+def test_a_graph_that_is_no_network_is_refused(fields, message):
+    with pytest.raises(InvalidProblemError, match=message) as caught:
+        decode_problem(problem_text(**fields))
+    assert "\n" not in str(caught.value)
+
+
+def test_devices_that_forward_nothing_do_not_connect_others():
+    links = [("a", "b", 0.0, 1e9), ("b", "c", 0.0, 1e9)]
+    with pytest.raises(ValueError, match="got none from 'a' to 'c'"):
+        make_graph("abc", links)
+    assert make_graph("abc", links, forward=True).max_devices == 3
+
+
+def test_two_switches_that_a_device_joins_do_not_connect_others():
+    links = [
+        ("a", "s", 0.0, 1e9), ("b", "s", 0.0, 1e9),
+        ("b", "t", 0.0, 1e9), ("c", "t", 0.0, 1e9),
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="got none from 'a' to 'c'"):
+        make_graph("abc", links)
+
+
+def test_more_devices_than_the_graph_has():
+    with pytest.raises(
+        ValueError, match=r"num_devices: expected <= 2 \(the d"
+    ):
+        Cluster(num_devices=3, device=Device(memory_bytes=1), topology=PAIR)
+
+
+def test_what_a_graph_says_of_itself():
+    units = ({"a": "n", "b": "n", "c": "m"}, dict.fromkeys("abc", "r"))
+    graph = make_graph(
+        "abc", [*LINKS, ("c", "s", 1.0, 2e9)], units=units, launch_ns=9.0
+    )
+    assert graph.ranks == ("a", "b", "c")
+    assert graph.max_devices == 3
+    assert graph.unit_sizes == (2, 3)
+    assert graph.text == "graph of 3 devices, 1 switches and 3 links"
+    assert graph.parts == {0: "links of 2 GB/s", 1: "links of 1 GB/s"}
+    one, free = graph.without_cost(1), graph.without_cost()
+    assert [x.bandwidth_bytes_per_s for x in one.links] == [1e21, 1e21, 2e9]
+    assert [x.latency_ns for x in one.links] == [0, 0, 1]
+    assert (one.launch_ns, free.launch_ns) == (9, 0)
+    assert {x.bandwidth_bytes_per_s for x in free.links} == {1e21}
+
+
+FULL = make_graph(
+    "ab",
+    [*LINKS, ("s", "a", 1.0, 2e9), ("s", "b", 1.0, 2e9)],
+    directed=True,
+    forward=True,
+    order=("b", "a"),
+    units=({"a": "n", "b": "m"},),
+    coordinates={"a": (0, 1), "b": (0, 0)},
+    launch_ns=3.0,
+)
+
+
+@pytest.mark.parametrize("graph", [PAIR, FULL])
+def test_files_hold_all_of_it(graph):
+    assert msgspec.json.decode(encode(graph), type=GraphTopology) == graph
+    problem = make_problem({"x": make_cost()}, devices=2, topology=graph)
+    again = decode_problem(encode(problem))
+    assert again == problem
+    assert problem_hash(again) == problem_hash(problem)
+
+
+# networkx
+
+
+def settled(graph: GraphTopology) -> GraphTopology:
+    """Return the same graph with all that is left open said."""
+    return topology_of(networkx_of(graph))
+
+
+@pytest.mark.parametrize("key", ["edges", "links"])
+@pytest.mark.parametrize("graph", [PAIR, FULL])
+def test_networkx_holds_all_of_it(graph, key):
+    expected = settled(graph)
+    assert expected.ranks == graph.ranks
+    assert expected.launch_ns == graph.launch_ns
+    assert expected.units == graph.units
+    assert expected.coordinates == graph.coordinates
+    text = networkx.node_link_data(networkx_of(graph), edges=key)
+    # as JSON has it: no tuples
+    text = msgspec.json.decode(msgspec.json.encode(text))
+    assert topology_of(read_node_link(text)) == expected
+
+
+def node_link(**fields):
+    return {
+        "nodes": [
+            {"id": "a", "kind": "device"},
+            {"id": 1, "kind": "device"},
+            {"id": "s", "kind": "switch"},
+        ],
+        "edges": [
+            {"source": "a", "target": "s", "bandwidth": 1e9},
+            {"source": 1, "target": "s", "bandwidth": 1e9, "latency_ns": 3},
+        ],
+    } | fields
+
+
+def test_numbers_as_names_become_text():
+    graph = topology_of(read_node_link(node_link(graph={"order": [1, "a"]})))
+    assert graph.ranks == ("1", "a")
+    assert graph.links[0].latency_ns == 0
+
+
+def test_parallel_links_add_up():
+    link = {"source": "s", "target": "a", "bandwidth": 2e9, "latency_ns": 4}
+    edges = [*node_link()["edges"], link]
+    graph = topology_of(
+        read_node_link(node_link(edges=edges, multigraph=True))
+    )
+    assert len(graph.links) == 2
+    assert graph.links[0].bandwidth_bytes_per_s == 3e9
+    assert graph.links[0].latency_ns == 4
+    with pytest.raises(
+        InvalidProblemError, match=r"edges\[2\]: expected one l"
+    ):
+        read_node_link(node_link(edges=edges))
+
+
+NODES, EDGES = node_link()["nodes"], node_link()["edges"]
+
+NOT_NODE_LINK = [
+    ([], r"graph: expected an object, got \[\]; write"),
+    ({"nodes": NODES}, "graph: expected a list 'links', got none"),
+    ({"edges": EDGES}, "graph: expected a list 'nodes', got none"),
+    (node_link(nodes=[1]), r"graph\.nodes\[0\]: expected an object, got 1"),
+    (node_link(nodes=[{}]), r"nodes\[0\]: expected 'id' to be a text or an i"),
+    (
+        node_link(nodes=[*NODES, {"id": "1", "kind": "device"}]),
+        r"nodes\[3\]: expected distinct ids, got '1' twice; rename one",
+    ),
+    (
+        node_link(edges=[*EDGES, {"source": "b", "target": "s"}]),
+        r"edges\[2\]: expected ends among the nodes, got 'b'",
+    ),
+    (
+        node_link(edges=[EDGES[0], {"source": 1, "target": "s"}]),
+        r"edges\[1\]: expected 'bandwidth' to be a finite number > 0, got n",
+    ),
+    (
+        node_link(edges=[EDGES[0], EDGES[1] | {"bandwidth": "tbd"}]),
+        r"edges\[1\]: expected 'bandwidth' .* got 'tbd'; give its bytes/s",
+    ),
+    (
+        node_link(edges=[EDGES[0], EDGES[1] | {"latency_ns": math.nan}]),
+        r"edges\[1\]: expected 'latency_ns' .* >= 0, got nan",
+    ),
+    (
+        node_link(nodes=[*NODES[:2], {"id": "s", "kind": "router"}]),
+        "graph: node 's': expected kind 'device' or 'switch', got 'router'",
+    ),
+    (
+        node_link(nodes=[*NODES[:2], {"id": "s"}]),
+        "graph: node 's': expected kind 'device' or 'switch', got none",
+    ),
+    (
+        node_link(nodes=[*NODES[:2], NODES[2] | {"forward": "yes"}]),
+        "graph: node 's': expected forward true or false, got 'yes'",
+    ),
+    (
+        node_link(graph={"order": ["a"]}),
+        "graph: order: expected every device, got none for '1'",
+    ),
+    (
+        node_link(graph={"coord": {"a": [0], "1": ["x"]}}),
+        "graph.coordinates.*: expected `int`, got `str`; correct the value",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), NOT_NODE_LINK)
+def test_what_is_no_node_link_document_is_refused(text, message):
+    with pytest.raises(InvalidProblemError, match=message) as caught:
+        topology_of(read_node_link(text))
+    assert "\n" not in str(caught.value)
