@@ -135,7 +135,7 @@ WRONG = [
     ({"groups": [[0, 1], [2, 2]]}, "$.groups[1]: expected every place once"),
     (
         {"collective": "gather"},
-        "'all-to-all', got 'gather'; correct the value",
+        "'all-to-all', got 'gather'; correct",
     ),
     ({"bytes": -1}, "bytes: expected a finite number >= 0, got -1"),
     (
