@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from nest.cli.main import cli
@@ -24,11 +26,24 @@ def blocks(page: str, language: str) -> list[str]:
 
 def test_the_example_files_belong_together(tmp_path):
     """The plan of docs/files.md fits its problem and its memory."""
-    (problem_text,) = blocks("docs/files.md", "yaml")
+    problem_text, _ = blocks("docs/files.md", "yaml")
     (plan_text,) = blocks("docs/files.md", "json")
     problem, plan = tmp_path / "tiny.yaml", tmp_path / "plan.json"
     problem.write_text(problem_text)
     plan.write_text(plan_text)
+    assert score(read_problem(problem), read_plan(plan)).feasible
+
+
+def test_the_example_graph_is_a_network_for_the_example(tmp_path):
+    """Two devices of three, the first ones of the order."""
+    problem_text, graph_text = blocks("docs/files.md", "yaml")
+    (plan_text,) = blocks("docs/files.md", "json")
+    document = yaml.safe_load(problem_text)
+    document["cluster"] |= yaml.safe_load(graph_text) | {"num_devices": 2}
+    problem, plan = tmp_path / "tiny.json", tmp_path / "plan.json"
+    problem.write_text(json.dumps(document))
+    plan.write_text(plan_text.replace('"replicas": 2', '"replicas": 1'))
+    assert read_problem(problem).cluster.topology.ranks[:2] == ("gpu1", "gpu0")
     assert score(read_problem(problem), read_plan(plan)).feasible
 
 

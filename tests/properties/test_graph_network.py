@@ -50,6 +50,16 @@ def test_every_price_is_what_the_page_says(case, kind, size):
     )
 
 
+@examples(200, full=2000)
+@given(cases(), KINDS, SIZES)
+def test_plans_pay_the_best_price(case, kind, size):
+    topology, groups = case
+    network = GraphNetwork(topology)
+    assert network.collective_ns(kind, network.prices(groups), size) == min(
+        network.offered_ns(kind, groups, size).values()
+    )
+
+
 @examples(400, full=4000)
 @given(cases(), KINDS, SIZES)
 def test_no_price_is_below_the_bound(case, kind, size):
