@@ -11,8 +11,6 @@ from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
-import numpy as np
-
 from nest.topology.alphabeta import NS_PER_S
 from nest.topology.graph.routes import FS_PER_NS, Routes
 
@@ -97,13 +95,7 @@ def busiest(routes: Routes, flows: Sequence[Flow]) -> float:
     """Return ns per byte on the arc with the most load by bandwidth."""
     if not flows:
         return 0.0
-    shares = [routes.shares(flow.source, flow.target) for flow in flows]
-    arcs = np.concatenate([arcs for arcs, _ in shares])
-    parts = np.repeat(
-        [flow.part for flow in flows], [len(arcs) for arcs, _ in shares]
-    )
-    parts *= np.concatenate([share for _, share in shares])
-    loads = np.bincount(arcs, parts, len(routes.arcs))
+    loads = routes.loads(flows)
     return float((loads / routes.bandwidths).max()) * NS_PER_S
 
 

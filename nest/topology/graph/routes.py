@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,8 +21,6 @@ FS_PER_NS = 1e6
 #: A path is as long as its latency and, where that is tied, its arcs are
 #: many: latency · 2^20 + arcs.
 _HOP_BITS = 20
-
-Shares = tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]]
 
 
 class Arc(NamedTuple):
@@ -74,7 +73,7 @@ class Routes:
             self._leaving[arc.tail].append(number)
             self._entering[arc.head].append(number)
         self._lengths: dict[int, dict[int, int]] = {}
-        self._shares: dict[tuple[int, int], Shares] = {}
+        self._splits: dict[tuple[int, int], list[tuple[int, int, float]]] = {}
 
     def leaving(self, rank: int) -> float:
         """Return the bandwidth of a device's arcs to others, in bytes/s."""
@@ -93,16 +92,43 @@ class Routes:
         lengths = self._lengths_to(self.ranks[target])
         return lengths[self.ranks[source]] >> _HOP_BITS
 
-    def shares(self, source: int, target: int) -> Shares:
-        """Return the arcs that a message takes, and its part on each.
+    def loads(
+        self, flows: Iterable[tuple[int, int, float]]
+    ) -> npt.NDArray[np.float64]:
+        """Return what flows put on every arc.
 
-        At every node it splits in proportion to the bandwidths of the arcs
-        that begin a shortest path.
+        At every node a message splits in proportion to the bandwidths of
+        the arcs that begin a shortest path; what goes to one target goes on
+        together.
+
+        Parameters
+        ----------
+        flows
+            Source, target and amount of each.
         """
-        key = (source, target)
-        if key not in self._shares:
-            self._shares[key] = self._spread(*(self.ranks[i] for i in key))
-        return self._shares[key]
+        to: dict[int, dict[int, float]] = {}
+        for source, target, amount in flows:
+            sent = to.setdefault(self.ranks[target], {})
+            node = self.ranks[source]
+            sent[node] = sent.get(node, 0.0) + amount
+        loads = [0.0] * len(self.arcs)
+        for target, amounts in to.items():
+            lengths = self._lengths_to(target)
+            # From the farthest node on: all that enters one is known before.
+            waiting = [(-lengths[node], node) for node in amounts]
+            heapq.heapify(waiting)
+            while waiting:
+                _, node = heapq.heappop(waiting)
+                if node == target:
+                    break
+                for number, head, share in self._onward(node, target):
+                    part = amounts[node] * share
+                    loads[number] += part
+                    if head not in amounts:
+                        amounts[head] = 0.0
+                        heapq.heappush(waiting, (-lengths[head], head))
+                    amounts[head] += part
+        return np.array(loads)
 
     def _lengths_to(self, target: int) -> dict[int, int]:
         """Return how long the way from every node to a target is."""
@@ -124,33 +150,28 @@ class Routes:
         self._lengths[target] = found
         return found
 
-    def _spread(self, source: int, target: int) -> Shares:
-        lengths = self._lengths_to(target)
-        parts = {source: 1.0}
-        found: dict[int, float] = {}
-        # From the farthest node on: all that enters one is known before.
-        waiting: list[tuple[int, int]] = [(-lengths[source], source)]
-        while waiting:
-            _, node = heapq.heappop(waiting)
-            if node == target:
-                break
-            onward = [i for i in self._leaving[node] if self._tied(i, target)]
-            total = sum(self.arcs[i].bandwidth_bytes_per_s for i in onward)
-            for number in onward:
-                arc = self.arcs[number]
-                part = parts[node] * (arc.bandwidth_bytes_per_s / total)
-                found[number] = part
-                if arc.head not in parts:
-                    heapq.heappush(waiting, (-lengths[arc.head], arc.head))
-                parts[arc.head] = parts.get(arc.head, 0.0) + part
-        return (
-            np.fromiter(found, np.intp, len(found)),
-            np.fromiter(found.values(), np.float64, len(found)),
-        )
+    def _onward(self, node: int, target: int) -> list[tuple[int, int, float]]:
+        """Return the arcs that begin shortest paths to a target.
 
-    def _tied(self, number: int, target: int) -> bool:
+        With the node at their end and the part that takes them.
+        """
+        key = (node, target)
+        if key not in self._splits:
+            lengths = self._lengths_to(target)
+            tied = [
+                number
+                for number in self._leaving[node]
+                if self._is_tied(self.arcs[number], lengths, target)
+            ]
+            total = sum(self.arcs[i].bandwidth_bytes_per_s for i in tied)
+            self._splits[key] = [
+                (i, arc.head, arc.bandwidth_bytes_per_s / total)
+                for i, arc in ((i, self.arcs[i]) for i in tied)
+            ]
+        return self._splits[key]
+
+    def _is_tied(self, arc: Arc, lengths: dict[int, int], target: int) -> bool:
         """Whether an arc begins a shortest path to a target."""
-        arc, lengths = self.arcs[number], self._lengths[target]
         return (
             (arc.head == target or self.forwards[arc.head])
             and arc.head in lengths
