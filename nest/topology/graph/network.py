@@ -65,6 +65,7 @@ class GraphNetwork:
         self.period = len(ranks)
         self.links: tuple[Link, ...] = (self._fastest(), self._slowest())
         self._prices: dict[ParallelGroups, Prices] = {}
+        self._known: dict[tuple[tuple[int, ...], ...], Prices] = {}
         self._moves: dict[tuple[Block, Block], Route] = {}
 
     # What messages take
@@ -145,8 +146,13 @@ class GraphNetwork:
     def groups(self, groups: ParallelGroups) -> Prices:
         """Return what each kind of collective takes on the groups."""
         if groups not in self._prices:
-            ranks = [ranks for ranks in groups.groups() if len(ranks) > 1]
-            self._prices[groups] = self.prices(ranks)
+            # Other ways to say so may give the same groups.
+            ranks = tuple(
+                tuple(group) for group in groups.groups() if len(group) > 1
+            )
+            if ranks not in self._known:
+                self._known[ranks] = self.prices(ranks)
+            self._prices[groups] = self._known[ranks]
         return self._prices[groups]
 
     def prices(self, groups: Sequence[Sequence[int]]) -> Prices:
