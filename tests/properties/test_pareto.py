@@ -61,6 +61,12 @@ def test_layer_frontier_is_that_of_all_plans(problem: Problem) -> None:
     assert searched(problem) == enumerated(problem)
 
 
+@given(problem=problems(graphs=True))
+@examples(40)
+def test_frontier_on_graphs(problem: Problem) -> None:
+    assert searched(problem) == enumerated(problem)
+
+
 @given(problem=problems(preset="nest-artifact"))
 @examples(40)
 def test_frontier_with_one_strategy_for_all(problem: Problem) -> None:

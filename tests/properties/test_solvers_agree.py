@@ -207,6 +207,21 @@ def test_formulations_keep_to_the_degrees_that_a_job_allows(problem):
 @examples(100, full=2000)
 def test_dp_needs_no_plan_to_start_from(setting, problem):
     """The optimum is the same if the search starts without a bound."""
+    check_setting(setting, problem)
+
+
+@pytest.mark.parametrize("setting", optima.SETTINGS)
+@given(
+    problem=st.one_of(
+        problems(graphs=True), problems(graphs=True, granularity="layer")
+    )
+)
+@examples(30, full=1000)
+def test_dp_needs_no_plan_to_start_from_on_graphs(setting, problem):
+    check_setting(setting, problem)
+
+
+def check_setting(setting: str, problem: Problem) -> None:
     truth = solve("brute", problem)
     output = optima.search(problem, setting)
     assert output.status is truth.status
@@ -218,6 +233,7 @@ def test_dp_needs_no_plan_to_start_from(setting, problem):
     problem=st.one_of(
         problems(preset="standard"),
         problems(granularity="layer"),
+        problems(graphs=True),
     ),
     setting=st.sampled_from(sorted(optima.SETTINGS)),
     ticks=st.integers(0, 100),
