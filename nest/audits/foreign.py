@@ -182,7 +182,7 @@ def tree_of(problem: Problem) -> Hierarchy:
     if not isinstance(topology, Hierarchy):
         raise InvalidProblemError(
             f"$.cluster.topology.kind: expected 'hierarchy' under preset "
-            f"{problem.preset!r}, got {type(topology).__name__}; change it "
-            f"or use preset 'standard'"
+            f"{problem.preset!r}, got {str(topology.__struct_config__.tag)!r}; "
+            f"change it or use preset 'standard'"
         )
     return topology

@@ -195,8 +195,8 @@ class Cluster(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         room = self.topology.max_devices
-        limit, remedy = self.topology.room
         if self.num_devices > room:
+            limit, remedy = self.topology.room
             raise ValueError(
                 f"num_devices: expected <= {room} ({limit}), got "
                 f"{self.num_devices}; {remedy}"

@@ -7,7 +7,6 @@ level takes 2.5 ns per byte.
 """
 
 import itertools
-from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
@@ -25,6 +24,7 @@ from tests.builders import (
     make_plan,
     make_problem,
 )
+from tests.graphs import make_graph
 
 TREE = make_levels((2, 10.0, 1e9), (2, 100.0, 1e8), (2, 1000.0, 4e8))
 SGD = Optimizer(name="sgd", weight_bytes=2, gradient_bytes=2, state_bytes=0)
@@ -331,11 +331,11 @@ def test_collectives_follow_the_block_here_too():
 @pytest.mark.parametrize("preset", ["nest-artifact", "piper"])
 def test_published_models_know_trees_only(preset):
     problem = make_problem({"a": make_cost()}, replicas=(1,), preset=preset)
-    ring = SimpleNamespace(max_devices=4)
-    cluster = replace(problem.cluster, topology=ring)
+    star = make_graph("abcd", [(name, "s", 0.0, 1e9) for name in "abcd"])
+    cluster = replace(problem.cluster, topology=star)
     with pytest.raises(
         InvalidProblemError,
         match=r"^\$\.cluster\.topology\.kind: expected 'hierarchy' under "
-        rf"preset '{preset}', got SimpleNamespace; change it or use preset",
+        rf"preset '{preset}', got 'graph'; change it or use preset",
     ):
         get_rules(preset).check(replace(problem, cluster=cluster))
