@@ -180,9 +180,10 @@ def tree_of(problem: Problem) -> Hierarchy:
     """
     topology = problem.cluster.topology
     if not isinstance(topology, Hierarchy):
+        kind = str(topology.__struct_config__.tag)
         raise InvalidProblemError(
             f"$.cluster.topology.kind: expected 'hierarchy' under preset "
-            f"{problem.preset!r}, got {str(topology.__struct_config__.tag)!r}; "
-            f"change it or use preset 'standard'"
+            f"{problem.preset!r}, got {kind!r}; change it or use preset "
+            f"'standard'"
         )
     return topology
