@@ -217,7 +217,7 @@ def device_counts(problem: Problem) -> list[int]:
 
 def with_devices(problem: Problem, num_devices: int) -> Problem:
     """Return the problem on the first devices of its cluster."""
-    cluster = structs.replace(problem.cluster, num_devices=num_devices)
+    cluster = problem.cluster.first_devices(num_devices)
     return structs.replace(problem, cluster=cluster)
 
 

@@ -15,7 +15,6 @@ from typing import Literal, get_args
 from msgspec import structs
 
 from nest.errors import InvalidOptionError
-from nest.fit import with_memory
 from nest.pareto import Curve, Frontier, FrontierPoint, leave_room
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.cell import OnProgress
@@ -150,7 +149,9 @@ def _examine(
         overlap={},
         distributed_optimizer=False,
     )
-    problem = with_memory(structs.replace(problem, job=job), capacity)
+    problem = structs.replace(
+        problem, job=job, cluster=problem.cluster.within(capacity)
+    )
     known = curve.at_most(capacity)
     if known is not None and solver_class(solver).capabilities.warm_start:
         start = structs.replace(known.plan, problem_hash=None)

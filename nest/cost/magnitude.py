@@ -153,12 +153,15 @@ def _layer_ns(
 ) -> tuple[float, float]:
     """Bound what a layer adds to the load and to the sync of its stage."""
     job, num_devices = problem.job, problem.cluster.num_devices
-    passes = cost.forward_ns + cost.backward_ns
+    times = [
+        cost.on(device.name, "selective") for device in problem.cluster.types
+    ]
+    passes = max(x.forward_ns + x.backward_ns for x in times)
     passes += math.fsum(
         call.count * network.longest_ns(call.size_bytes, num_devices)
         for call in cost.collectives
     )
-    load = 2 * passes + max(a.extra_ns for a in cost.activations)
+    load = 2 * passes + max(x.extra_ns for x in times)
     optimizer = job.optimizer
     weights = cost.weight_bytes + cost.expert_weight_bytes
     grown = weights * (

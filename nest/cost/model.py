@@ -70,11 +70,11 @@ class CostModel:
         )
 
     def within(self, memory_bytes: int) -> CostModel:
-        """Return the model of the problem with another capacity.
+        """Return the model of the problem with at most such a capacity.
 
         Both share what they have computed: no term depends on it.
         """
-        cluster = self.problem.cluster.with_memory(memory_bytes)
+        cluster = self.problem.cluster.within(memory_bytes)
         other = copy.copy(self)
         other.problem = replace(self.problem, cluster=cluster)
         return other

@@ -126,6 +126,12 @@ class CostRules:
                         f"{self.name!r}, got {value}; remove it or use "
                         f"preset 'standard'"
                     )
+            if problem.cluster.others:
+                raise InvalidProblemError(
+                    f"$.cluster.others: expected one type of devices under "
+                    f"preset {self.name!r}, got {problem.cluster.device_name}"
+                    f"; remove it or use preset 'standard'"
+                )
         for field, remedy in self.refused_sizes.items():
             for edge in problem.graph.edges:
                 if getattr(edge, field):

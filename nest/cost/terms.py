@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from nest.cost.groups import GroupKeys, GroupTable
 from nest.cost.quanta import Quanta
 from nest.cost.space import Runtime, why_not_strategy
-from nest.ir.graph import Activations, CollectiveKind, LayerCost
+from nest.ir.graph import (
+    Activations,
+    CollectiveKind,
+    DeviceTimes,
+    LayerCost,
+)
 from nest.ir.job import Optimizer
 from nest.ir.plan import COST_AXES, Overlap, Strategy
 from nest.ir.problem import Problem
@@ -274,10 +279,11 @@ class LayerPrices:
             groups = self.groups.keys(strategy, self.rules.groups_at(block))
 
         overlap = runtime.overlap
-        forward, backward = self._passes(cost, groups, where, overlap)
+        times = self._times(cost, strategy, block)
+        forward, backward = self._passes(cost, times, groups, where, overlap)
         recomputed = 0
         if strategy.recompute == "selective":
-            recomputed = self.quanta.round(activations.extra_ns, where)
+            recomputed = self.quanta.round(times.extra_ns, where)
         elif strategy.recompute == "full":
             recomputed = self.rules.recomputation(forward, backward)
 
@@ -289,7 +295,7 @@ class LayerPrices:
             scatter_ns = self.scatter_ns(sizes, groups, DATA_GROUPS)
         if "weights" in overlap:
             forward, backward = self._passes(
-                cost, groups, where, overlap, gather_ns, scatter_ns
+                cost, times, groups, where, overlap, gather_ns, scatter_ns
             )
         else:
             gather = self.quanta.round(gather_ns, where)
@@ -331,9 +337,29 @@ class LayerPrices:
             + reserve_bytes,
         )
 
+    def _times(
+        self, cost: LayerCost, strategy: Strategy, block: Block | None
+    ) -> DeviceTimes:
+        """Return the times on the slowest devices of a block, pass by pass.
+
+        Without a block on the fastest of all: no block has smaller ones.
+        """
+        cluster = self.problem.cluster
+        names = [
+            cluster.types[i].name for i in cluster.types_in(_ranges(block))
+        ]
+        found = [cost.on(name, strategy.recompute) for name in names]
+        pick = min if block is None else max
+        return DeviceTimes(
+            forward_ns=pick(x.forward_ns for x in found),
+            backward_ns=pick(x.backward_ns for x in found),
+            extra_ns=pick(x.extra_ns for x in found),
+        )
+
     def _passes(
         self,
         cost: LayerCost,
+        times: DeviceTimes,
         groups: GroupKeys | None,
         where: str,
         overlap: frozenset[Overlap],
@@ -348,9 +374,9 @@ class LayerPrices:
 
         Parameters
         ----------
-        cost, groups, where
-            The layer's cost entry, the groups of every axis, and the name
-            for messages.
+        cost, times, groups, where
+            The layer's cost entry, how long it computes, the groups of every
+            axis, and the name for messages.
         overlap
             What overlaps.
         gather_ns, scatter_ns
@@ -361,13 +387,16 @@ class LayerPrices:
             None if groups is None else groups[call.axis]
             for call in cost.collectives
         )
-        key = (where, cost.key, used, overlap, gather_ns, scatter_ns)
+        compute_ns = {
+            "forward": times.forward_ns,
+            "backward": times.backward_ns,
+        }
+        key = (
+            *(where, cost.key, *compute_ns.values()),
+            *(used, overlap, gather_ns, scatter_ns),
+        )
         if key not in self._known_passes:
             fractions = self.problem.job.overlap
-            compute_ns = {
-                "forward": cost.forward_ns,
-                "backward": cost.backward_ns,
-            }
             traffic_ns = {
                 "forward": gather_ns,
                 "backward": gather_ns + scatter_ns,

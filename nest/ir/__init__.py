@@ -1,9 +1,10 @@
 """The problem IR: frozen records, versioned files, a canonical hash."""
 
-from nest.ir.cluster import Cluster, Device, Hierarchy, Level
+from nest.ir.cluster import Cluster, Device, DeviceRange, Hierarchy, Level
 from nest.ir.graph import (
     Activations,
     CollectiveCall,
+    DeviceTimes,
     Edge,
     Graph,
     Layer,
@@ -29,6 +30,8 @@ __all__ = [
     "Cluster",
     "CollectiveCall",
     "Device",
+    "DeviceRange",
+    "DeviceTimes",
     "Edge",
     "Graph",
     "GraphTopology",

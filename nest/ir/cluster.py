@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import ClassVar, Literal, get_args
 
 from msgspec.structs import replace
@@ -180,16 +182,40 @@ TOPOLOGIES: tuple[str, ...] = tuple(
 )
 
 
-class Cluster(Struct, frozen=True, kw_only=True):
+class DeviceRange(Struct, frozen=True, kw_only=True):
+    """Consecutive devices of one type.
+
+    Attributes
+    ----------
+    first, count
+        The first device, and how many.
+    device
+        What each of them is.
+    """
+
+    first: Size
+    count: Count
+    device: Device
+
+
+class Cluster(Struct, frozen=True, kw_only=True, dict=True):
     """Devices in a fixed order, and their network.
 
     What a device is like is asked of a range of them, or of all: the methods
     take pairs of first device and end, and ``None`` for the whole cluster.
+
+    Attributes
+    ----------
+    device
+        What devices are where nothing else is said.
+    others
+        Devices of other types, by ascending position.
     """
 
     name: str = "cluster"
     num_devices: Count
     device: Device
+    others: tuple[DeviceRange, ...] = ()
     topology: Topology
 
     def __post_init__(self) -> None:
@@ -201,25 +227,94 @@ class Cluster(Struct, frozen=True, kw_only=True):
                 f"num_devices: expected <= {room} ({limit}), got "
                 f"{self.num_devices}; {remedy}"
             )
+        end = 0
+        for number, part in enumerate(self.others):
+            if part.first < end:
+                raise ValueError(
+                    f"others[{number}].first: expected >= {end}, where the "
+                    f"range before ends, got {part.first}; correct it"
+                )
+            end = part.first + part.count
+        if end > self.num_devices:
+            raise ValueError(
+                f"others[{len(self.others) - 1}].count: expected ranges "
+                f"within num_devices = {self.num_devices}, got an end of "
+                f"{end}; correct it"
+            )
+        names = [device.name for device in self.types]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(
+                    f"others: expected types of distinct names, got {name!r} "
+                    f"twice; name them apart"
+                )
 
-    @property
+    @cached_property
     def types(self) -> tuple[Device, ...]:
-        """The types of its devices."""
-        return (self.device,)
+        """The types of its devices, in the order in which they appear."""
+        if not self.others:
+            return (self.device,)
+        found: list[Device] = []
+        for _, _, device in self.runs:
+            if device not in found:
+                found.append(device)
+        return tuple(found)
+
+    @cached_property
+    def runs(self) -> tuple[tuple[int, int, Device], ...]:
+        """Runs of devices of one type: first device, end and type."""
+        found: list[tuple[int, int, Device]] = []
+        end = 0
+        for part in self.others:
+            if end < part.first:
+                found.append((end, part.first, self.device))
+            end = part.first + part.count
+            found.append((part.first, end, part.device))
+        if end < self.num_devices:
+            found.append((end, self.num_devices, self.device))
+        return tuple(found)
+
+    @cached_property
+    def _run_bounds(self) -> tuple[list[int], list[int], list[int]]:
+        """First device, end and type of every run."""
+        first, end, devices = zip(*self.runs, strict=True)
+        return list(first), list(end), list(map(self.types.index, devices))
 
     @property
     def device_name(self) -> str:
         """What its devices are called."""
         return " + ".join(device.name for device in self.types)
 
+    def devices_of(self, number: int) -> int:
+        """Return how many devices are of a type."""
+        kind = self.types[number]
+        return sum(end - first for first, end, x in self.runs if x == kind)
+
     @property
     def price_usd_per_hour(self) -> float | None:
-        """The price of a device, if known."""
-        return self.device.price_usd_per_hour
+        """What a device costs on average, if all prices are known."""
+        prices = [device.price_usd_per_hour for device in self.types]
+        if len(prices) == 1:
+            return prices[0]
+        total = 0.0
+        for number, price in enumerate(prices):
+            if price is None:
+                return None
+            total += price * self.devices_of(number)
+        return total / self.num_devices
 
     def types_in(self, ranges: Ranges | None = None) -> tuple[int, ...]:
         """Return which types some devices are of, as positions, ascending."""
-        return (0,)
+        if not self.others:
+            return (0,)
+        if ranges is None:
+            return tuple(range(len(self.types)))
+        starts, ends, types = self._run_bounds
+        found: set[int] = set()
+        for first, end in ranges:
+            low = bisect_right(ends, first)
+            found.update(types[low : bisect_left(starts, end)])
+        return tuple(sorted(found))
 
     def memory_bytes(self, ranges: Ranges | None = None) -> int:
         """Return what each of some devices has; of all, the largest has."""
@@ -238,10 +333,49 @@ class Cluster(Struct, frozen=True, kw_only=True):
 
     def peak_flops(self, dtype: str) -> float | None:
         """Return the peak FLOP/s of all devices, if known for the type."""
-        peak = self.device.peak_flops.get(dtype)
-        return None if peak is None else peak * self.num_devices
+        total = 0.0
+        for number, device in enumerate(self.types):
+            if dtype not in device.peak_flops:
+                return None
+            total += device.peak_flops[dtype] * self.devices_of(number)
+        return total
+
+    def first_devices(self, num_devices: int) -> Cluster:
+        """Return the cluster of the first devices."""
+        return replace(
+            self,
+            num_devices=num_devices,
+            others=tuple(
+                replace(part, count=min(part.count, num_devices - part.first))
+                for part in self.others
+                if part.first < num_devices
+            ),
+        )
 
     def with_memory(self, memory_bytes: int) -> Cluster:
         """Return the cluster with devices of another capacity."""
-        device = replace(self.device, memory_bytes=memory_bytes)
-        return replace(self, device=device)
+        return self._with_devices(
+            lambda device: replace(device, memory_bytes=memory_bytes)
+        )
+
+    def within(self, memory_bytes: int) -> Cluster:
+        """Return the cluster with devices of at most such a capacity.
+
+        A device keeps what it reserves.
+        """
+
+        def change(device: Device) -> Device:
+            most = max(memory_bytes, device.reserve_bytes)
+            return replace(device, memory_bytes=min(device.memory_bytes, most))
+
+        return self._with_devices(change)
+
+    def _with_devices(self, change: Callable[[Device], Device]) -> Cluster:
+        return replace(
+            self,
+            device=change(self.device),
+            others=tuple(
+                replace(part, device=change(part.device))
+                for part in self.others
+            ),
+        )

@@ -6,6 +6,8 @@ import heapq
 from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Literal, get_args
 
+from msgspec.structs import replace
+
 from nest.ir.base import (
     Count,
     LayerId,
@@ -90,6 +92,22 @@ class Activations(Struct, frozen=True, kw_only=True):
             )
 
 
+class DeviceTimes(Struct, frozen=True, kw_only=True):
+    """How long a layer's computation takes on one type of device.
+
+    Attributes
+    ----------
+    forward_ns, backward_ns
+        Computation of one micro-batch, collectives not included.
+    extra_ns
+        What ``selective`` recomputation adds to the backward pass.
+    """
+
+    forward_ns: Real
+    backward_ns: Real
+    extra_ns: Real = 0.0
+
+
 class LayerCost(Struct, frozen=True, kw_only=True):
     """Cost of one layer under one way of splitting it.
 
@@ -99,6 +117,8 @@ class LayerCost(Struct, frozen=True, kw_only=True):
         The key: degrees, and samples per data-parallel rank.
     forward_ns, backward_ns
         Computation of one micro-batch, collectives not included.
+    by_device
+        The same on types of devices, by name, where it takes another time.
     weight_bytes, expert_weight_bytes
         Weights per device: dense ones and experts apart.
     working_bytes
@@ -115,6 +135,7 @@ class LayerCost(Struct, frozen=True, kw_only=True):
     samples: Count = 1
     forward_ns: Real
     backward_ns: Real
+    by_device: dict[str, DeviceTimes] = {}
     weight_bytes: Size = 0
     expert_weight_bytes: Size = 0
     working_bytes: Size = 0
@@ -131,6 +152,24 @@ class LayerCost(Struct, frozen=True, kw_only=True):
     def key(self) -> tuple[int, ...]:
         """The key: a strategy's degrees, and samples."""
         return (self.tp, self.cp, self.ep, self.samples)
+
+    def on(self, device: str, recompute: Recompute) -> DeviceTimes:
+        """Return the times on a type of device under a recompute choice.
+
+        Its ``extra_ns`` is 0 unless the choice is ``selective``.
+        """
+        selective = recompute == "selective"
+        if device in self.by_device:
+            found = self.by_device[device]
+            return found if selective else replace(found, extra_ns=0.0)
+        return DeviceTimes(
+            forward_ns=self.forward_ns,
+            backward_ns=self.backward_ns,
+            extra_ns=max(
+                (a.extra_ns for a in self.activations if selective),
+                default=0.0,
+            ),
+        )
 
 
 class LayerKind(Struct, frozen=True, kw_only=True):

@@ -21,6 +21,8 @@ from nest.ir import (
     Cluster,
     CollectiveCall,
     Device,
+    DeviceRange,
+    DeviceTimes,
     Edge,
     Graph,
     GraphTopology,
@@ -338,9 +340,60 @@ def draw_problem(
         preset=preset,
         quantum_ps=random.choice((1000, 1000, 1, 250, 7, 3000)),
     )
+    if preset == "standard" and num_devices > 1 and chance(random, 4):
+        problem = mixed(random, problem)
     if chance(random, 4):
         return enlarged(problem, 987_653 if num_layers > 2 else 3_000_017)
     return problem
+
+
+def mixed(random: Random, problem: Problem) -> Problem:
+    """Return the problem on devices of several types."""
+    cluster = problem.cluster
+    types = [
+        replace(
+            cluster.device,
+            name=name,
+            hbm_bytes_per_s=random.choice((None, 2e9, 3e9)),
+            peak_flops=random.choice(({}, {"bf16": 2e12}, {"bf16": 3e12})),
+            reserve_bytes=random.choice((0, 1234, 99)),
+            memory_bytes=2**40 + random.choice((0, 1)),
+        )
+        for name in ("x", "y")
+    ]
+    others = []
+    first = random.randrange(cluster.num_devices)
+    while first < cluster.num_devices and len(others) < 3:
+        count = random.randint(1, cluster.num_devices - first)
+        device = random.choice(types)
+        others.append(DeviceRange(first=first, count=count, device=device))
+        first += count + random.choice((0, 0, 1))
+    kinds = tuple(
+        replace(
+            kind,
+            costs=tuple(
+                replace(
+                    cost,
+                    by_device={
+                        name: DeviceTimes(
+                            forward_ns=time_ns(random, 300),
+                            backward_ns=time_ns(random, 300),
+                            extra_ns=time_ns(random, 60),
+                        )
+                        for name in ("device", "x", "y")
+                        if chance(random, 2)
+                    },
+                )
+                for cost in kind.costs
+            ),
+        )
+        for kind in problem.graph.kinds
+    )
+    return replace(
+        problem,
+        graph=replace(problem.graph, kinds=kinds),
+        cluster=replace(cluster, others=tuple(others)),
+    )
 
 
 def enlarged(problem: Problem, factor: int) -> Problem:
@@ -375,11 +428,19 @@ def enlarged(problem: Problem, factor: int) -> Problem:
 
 
 def with_memory(problem: Problem, memory_bytes: int) -> Problem:
-    device = problem.cluster.device
-    device = replace(
-        device, memory_bytes=max(device.reserve_bytes, memory_bytes)
+    def of(device: Device) -> Device:
+        most = max(device.reserve_bytes, memory_bytes)
+        return replace(device, memory_bytes=most)
+
+    cluster = replace(
+        problem.cluster,
+        device=of(problem.cluster.device),
+        others=tuple(
+            replace(part, device=of(part.device))
+            for part in problem.cluster.others
+        ),
     )
-    return replace(problem, cluster=replace(problem.cluster, device=device))
+    return replace(problem, cluster=cluster)
 
 
 # Plans

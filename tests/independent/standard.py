@@ -8,10 +8,17 @@ the page.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from nest.ir import GraphTopology, LayerCost, Plan, Problem, Strategy
+from nest.ir import (
+    Device,
+    GraphTopology,
+    LayerCost,
+    Plan,
+    Problem,
+    Strategy,
+)
 from tests.independent import graph, network
 from tests.independent.record import (
     MEMORY,
@@ -76,6 +83,27 @@ def groups(
         for tile in range(0, devices, size * stride)
         for j in range(stride)
     ]
+
+
+# Devices
+
+
+def all_devices(problem: Problem) -> list[Device]:
+    """Return what every device of the cluster is."""
+    cluster = problem.cluster
+    found = [cluster.device] * cluster.num_devices
+    for part in cluster.others:
+        for device in range(part.first, part.first + part.count):
+            found[device] = part.device
+    return found
+
+
+def devices_at(
+    problem: Problem, starts: Iterable[int], size: int
+) -> list[Device]:
+    """Return the devices of a block, in all replicas."""
+    every = all_devices(problem)
+    return [device for x in starts for device in every[x : x + size]]
 
 
 # Layers
@@ -156,10 +184,24 @@ class LayerOfStage:
 
     # Passes
 
+    @property
+    def devices(self) -> list[Device]:
+        strategy = self.strategy
+        size = strategy.dp * strategy.tp * strategy.cp
+        return devices_at(self.problem, self.starts, size)
+
+    def slowest(self, field: str, otherwise: float) -> float:
+        """Return the largest of the times that ``by_device`` may replace."""
+        tables = self.cost.by_device
+        return max(
+            getattr(tables[x.name], field) if x.name in tables else otherwise
+            for x in self.devices
+        )
+
     def computation(self, phase: str) -> float:
         if phase == "forward":
-            return self.cost.forward_ns
-        return self.cost.backward_ns
+            return self.slowest("forward_ns", self.cost.forward_ns)
+        return self.slowest("backward_ns", self.cost.backward_ns)
 
     def calls(self, phase: str) -> list[tuple[str, float]]:
         """Return axis and time ``x`` of every collective of a pass."""
@@ -234,7 +276,8 @@ class LayerOfStage:
         if self.strategy.recompute == "selective":
             entry = activations_of(self.cost, "selective")
             assert entry is not None
-            return rounded(self.problem, entry.extra_ns)
+            extra_ns = self.slowest("extra_ns", entry.extra_ns)
+            return rounded(self.problem, extra_ns)
         return 0
 
     # End of the step
@@ -276,9 +319,14 @@ class LayerOfStage:
         return time * (1.0 - job.gradient_sync_overlap)
 
     def update_ns(self) -> float:
-        bandwidth = self.problem.cluster.device.hbm_bytes_per_s
-        if bandwidth is None:
+        stated = [
+            x.hbm_bytes_per_s
+            for x in self.devices
+            if x.hbm_bytes_per_s is not None
+        ]
+        if not stated:
             return 0.0
+        bandwidth = min(stated)
         if self.plan.distributed_optimizer:
             shares = self.sharing_with_replicas
         elif self.strategy.zero >= 1:
@@ -339,7 +387,7 @@ class LayerOfStage:
 
 
 def whole_memory(
-    problem: Problem, layers: Iterable[LayerOfStage], kept_bytes: int
+    problem: Problem, layers: Sequence[LayerOfStage], kept_bytes: int
 ) -> dict[str, int]:
     """Return the parts of the memory of some layers together."""
     total = dict.fromkeys(MEMORY, 0)
@@ -350,7 +398,8 @@ def whole_memory(
             else:
                 total[part] += size
     total["kept_bytes"] = kept_bytes
-    total["reserve_bytes"] = problem.cluster.device.reserve_bytes
+    devices = layers[0].devices if layers else [problem.cluster.device]
+    total["reserve_bytes"] = max(x.reserve_bytes for x in devices)
     return total
 
 
@@ -389,6 +438,14 @@ def run_order(problem: Problem, names: Iterable[str]) -> list[str]:
         order.append(name)
     wanted = set(names)
     return [name for name in order if name in wanted]
+
+
+def capacity_bytes(problem: Problem, plan: Plan, block: int) -> int:
+    """Return the memory that every device of a block has."""
+    offset = sum(x.devices for x in plan.stages[:block])
+    starts = [x + offset for x in replica_starts(problem, plan)]
+    devices = devices_at(problem, starts, plan.stages[block].devices)
+    return min(x.memory_bytes for x in devices)
 
 
 def replica_starts(problem: Problem, plan: Plan) -> list[int]:
@@ -777,16 +834,16 @@ def record(
 
     ``samples`` is what a step takes in, the global batch by default.
     """
-    job, cluster = problem.job, problem.cluster
+    job = problem.job
     seconds = step * problem.quantum_ps / 1e12
     if samples is None:
         samples = job.global_batch
     throughput = samples / seconds if step else None
-    peak = cluster.device.peak_flops.get(job.dtype)
+    peaks = [x.peak_flops.get(job.dtype) for x in all_devices(problem)]
     mfu = None
-    if peak is not None and job.model_flops_per_sample is not None and step:
+    if None not in peaks and job.model_flops_per_sample is not None and step:
         mfu = (job.model_flops_per_sample * samples) / (
-            seconds * cluster.num_devices * peak
+            seconds * math.fsum(peaks)
         )
     return Record(
         step=step,
@@ -794,8 +851,8 @@ def record(
         stages=stages,
         blocks=blocks,
         feasible=all(
-            block.memory_bytes <= cluster.device.memory_bytes
-            for block in blocks
+            block.memory_bytes <= capacity_bytes(problem, plan, number)
+            for number, block in enumerate(blocks)
         ),
         throughput=throughput,
         mfu=mfu,

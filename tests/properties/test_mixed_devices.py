@@ -1,7 +1,7 @@
-"""Two types of devices in one cluster, of other memory and other speed.
+"""Types of devices in one cluster, of other memory and other speed.
 
-A test's own cluster says which type each device is; a block is as slow as its
-slowest type. Exact solvers agree as on one type.
+A block is as slow as its slowest type and as small as its smallest. Exact
+solvers agree as on one type.
 """
 
 from __future__ import annotations
@@ -12,101 +12,88 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from nest.cost.model import CostModel
-from nest.cost.terms import LayerPrices
-from nest.ir import Cluster, Device, Optimizer, Strategy
+from nest.ir import DeviceRange, DeviceTimes, Optimizer, Strategy
 from nest.topology.protocol import Block
 from tests.builders import make_cost, make_problem
 from tests.properties.profiles import examples
-from tests.properties.test_solvers_agree import solve, why_wrong
+from tests.properties.test_solvers_agree import check, solve
 from tests.strategies import problems
 
-#: What the passes of a layer take on the second type, in those of the first.
-SLOWER = 3
-
-
-class MixedCluster(Cluster, frozen=True, kw_only=True):
-    """The first devices are of one type, the others of another."""
-
-    num_first: int
-    second: Device
-
-    @property
-    def types(self):
-        """Both types."""
-        return (self.device, self.second)
-
-    def types_in(self, ranges=None):
-        """Return which types some devices are of."""
-        if ranges is None:
-            return (0, 1)
-        found = set()
-        for first, end in ranges:
-            found |= {0} if first < self.num_first else set()
-            found |= {1} if end > self.num_first else set()
-        return tuple(sorted(found))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _speeds():
-    """Let the type of a block say how long its layers take."""
-    terms = LayerPrices.terms
-
-    def slower(self, layer, strategy, micro_batch, block, runtime):
-        found = terms(self, layer, strategy, micro_batch, block, runtime)
-        slow = block is not None and max(
-            self.problem.cluster.types_in(block.ranges())
-        )
-        if found is None or not slow:
-            return found
-        return found._replace(
-            forward=SLOWER * found.forward, backward=SLOWER * found.backward
-        )
-
-    LayerPrices.terms = slower
-    yield
-    LayerPrices.terms = terms
+#: Names of types that a cost may state times for.
+NAMES = ("device", "second", "third")
 
 
 @st.composite
 def mixed(draw, **options):
-    """Draw a problem on two types of devices."""
+    """Draw a problem on two or three types of devices, runs of them mixed."""
     problem = draw(problems(preset="standard", **options))
     cluster = problem.cluster
-    if cluster.num_devices == 1:
-        return problem
-    device = cluster.device
-    memory = device.memory_bytes
-    second = replace(
-        device,
-        memory_bytes=draw(
-            st.sampled_from(
-                (memory, memory // 2, max(0, memory - 1), 2 * memory)
-            )
-        ),
-        hbm_bytes_per_s=draw(st.sampled_from((device.hbm_bytes_per_s, 5e8))),
+    count = cluster.num_devices
+    memory = cluster.device.memory_bytes
+    types = [
+        replace(
+            cluster.device,
+            name=name,
+            memory_bytes=draw(
+                st.sampled_from(
+                    (memory, memory // 2, max(0, memory - 1), 2 * memory)
+                )
+            ),
+            hbm_bytes_per_s=draw(
+                st.sampled_from((cluster.device.hbm_bytes_per_s, 5e8))
+            ),
+        )
+        for name in ("second", "third")
+    ]
+    ends = sorted(draw(st.sets(st.integers(0, count), max_size=4)))
+    others = tuple(
+        DeviceRange(
+            first=first, count=end - first, device=draw(st.sampled_from(types))
+        )
+        for first, end in zip(ends[::2], ends[1::2], strict=False)
     )
-    first = draw(st.integers(1, cluster.num_devices - 1))
-    if draw(st.booleans()):
-        device, second = second, device
-    return on_two_types(problem, device, first, second)
+    factors = {name: draw(st.sampled_from((0, 1, 3))) for name in NAMES}
+    kinds = tuple(
+        replace(
+            kind, costs=tuple(slowed(cost, factors) for cost in kind.costs)
+        )
+        for kind in problem.graph.kinds
+    )
+    return replace(
+        problem,
+        graph=replace(problem.graph, kinds=kinds),
+        cluster=replace(cluster, others=others),
+    )
+
+
+def slowed(cost, factors):
+    """Return a cost with times for some types; factor 0 states none."""
+    extra_ns = max(x.extra_ns for x in cost.activations)
+    return replace(
+        cost,
+        by_device={
+            name: DeviceTimes(
+                forward_ns=factor * cost.forward_ns,
+                backward_ns=cost.backward_ns + factor,
+                extra_ns=factor * extra_ns,
+            )
+            for name, factor in factors.items()
+            if factor
+        },
+    )
 
 
 def on_two_types(problem, device, num_first, second):
     """Return a problem whose later devices are of another type."""
-    cluster = MixedCluster(
-        num_devices=problem.cluster.num_devices,
-        device=device,
-        topology=problem.cluster.topology,
-        num_first=num_first,
-        second=second,
+    cluster = problem.cluster
+    part = DeviceRange(
+        first=num_first,
+        count=cluster.num_devices - num_first,
+        device=replace(second, name="second"),
     )
-    return replace(problem, cluster=cluster)
-
-
-def check(names, problem):
-    truth = solve("brute", problem)
-    wrong = [why_wrong(name, problem, truth) for name in names]
-    assert not any(wrong), wrong
+    return replace(
+        problem, cluster=replace(cluster, device=device, others=(part,))
+    )
 
 
 @pytest.mark.parametrize("granularity", ["stage", "layer"])
@@ -142,7 +129,10 @@ def test_a_slow_device_is_left_out_where_it_holds_up_the_others(granularity):
     All on the first take 10 · 90 = 900 ns; the last layer on the second
     60 + 90 + 9 · 90 = 960. At the prices of the first it would be 630.
     """
-    layer = make_cost(10, 20)
+    layer = replace(
+        make_cost(10, 20),
+        by_device={"second": DeviceTimes(forward_ns=30, backward_ns=60)},
+    )
     problem = make_problem(
         {"a": layer, "b": layer, "c": layer},
         edges=(("a", "b", 0), ("b", "c", 0)),

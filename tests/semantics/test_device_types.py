@@ -1,46 +1,25 @@
-"""Clusters of several types of devices, worked out by hand.
-
-No format spells them yet; what the search asks a cluster is all that these
-clusters answer in their own way.
-"""
+"""Clusters of several types of devices, worked out by hand."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
 import pytest
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
-from nest.ir import Cluster, Device, Problem
+from nest.ir import DeviceRange, Problem
 from nest.solvers.base import SolveOptions
 from nest.solvers.registry import get_solver
 from tests import optima
 from tests.builders import make_cost, make_problem
 
 
-class Mixed(Cluster, frozen=True, kw_only=True):
-    """The first ``num_others`` devices are of another type."""
-
-    other: Device
-    num_others: int
-
-    @property
-    def types(self) -> tuple[Device, ...]:
-        return (self.device, self.other)
-
-    def types_in(self, ranges=None) -> tuple[int, ...]:
-        found = set()
-        for first, end in ranges or [(0, self.num_devices)]:
-            found |= {int(i < self.num_others) for i in range(first, end)}
-        return tuple(sorted(found))
-
-
 def with_other(problem: Problem, num_others: int, **fields) -> Problem:
     """Change the first devices of a problem's cluster."""
     cluster = problem.cluster
-    other = replace(cluster.device, **fields)
-    mixed = Mixed(**asdict(cluster), other=other, num_others=num_others)
-    return replace(problem, cluster=mixed)
+    other = replace(cluster.device, name="other", **fields)
+    part = DeviceRange(first=0, count=num_others, device=other)
+    return replace(problem, cluster=replace(cluster, others=(part,)))
 
 
 def chain(

@@ -16,6 +16,8 @@ from nest.ir import (
     Cluster,
     CollectiveCall,
     Device,
+    DeviceRange,
+    DeviceTimes,
     Edge,
     Graph,
     Hierarchy,
@@ -65,6 +67,11 @@ def full_problem():
                     ),
                 ),
                 collectives=(call("all-reduce", "tp", "forward", 9, 2),),
+                by_device={
+                    "old": DeviceTimes(
+                        forward_ns=14, backward_ns=15.5, extra_ns=16
+                    )
+                },
             ),
             "b": make_cost(11, 22, tp=2),
         },
@@ -110,9 +117,72 @@ def full_problem():
                 reserve_bytes=7,
                 price_usd_per_hour=2.5,
             ),
+            others=(
+                DeviceRange(
+                    first=1,
+                    count=2,
+                    device=Device(name="old", memory_bytes=17),
+                ),
+            ),
             topology=Hierarchy(levels=levels, algorithms="nccl"),
         ),
     )
+
+
+def mixed_cluster(*ranges, **fields):
+    """Build four devices, some of other types: (first, count, name)."""
+    return Cluster(
+        num_devices=4,
+        device=Device(memory_bytes=10, price_usd_per_hour=1.0),
+        others=tuple(
+            DeviceRange(
+                first=first,
+                count=count,
+                device=Device(name=name, memory_bytes=20, **fields),
+            )
+            for first, count, name in ranges
+        ),
+        topology=Hierarchy(levels=(replace(LEVEL, fan_out=4),)),
+    )
+
+
+def test_types_are_those_that_occur():
+    """The first device is old, then two, then one of another type."""
+    cluster = mixed_cluster((1, 2, "x"), (3, 1, "y"))
+    assert [device.name for device in cluster.types] == ["device", "x", "y"]
+    assert [cluster.devices_of(i) for i in range(3)] == [1, 2, 1]
+    assert cluster.types_in([(0, 1)]) == (0,)
+    assert cluster.types_in([(1, 3)]) == (1,)
+    assert cluster.types_in([(0, 1), (3, 4)]) == (0, 2)
+    assert cluster.types_in([(2, 4)]) == (1, 2)
+    assert cluster.types_in([(0, 4)]) == cluster.types_in() == (0, 1, 2)
+    everywhere = mixed_cluster((0, 3, "x"), (3, 1, "x"))
+    assert [device.name for device in everywhere.types] == ["x"]
+    assert everywhere.types_in([(2, 4)]) == (0,)
+
+
+def test_the_first_devices_keep_their_types():
+    cluster = mixed_cluster((1, 2, "x"), (3, 1, "y"))
+    two = cluster.first_devices(2)
+    assert [device.name for device in two.types] == ["device", "x"]
+    assert (two.num_devices, two.others[0].count) == (2, 1)
+    assert cluster.first_devices(1).types == (cluster.device,)
+
+
+def test_capacities_of_types_are_capped_apart():
+    capped = mixed_cluster((1, 3, "x")).within(15)
+    assert [device.memory_bytes for device in capped.types] == [10, 15]
+    alike = mixed_cluster((1, 3, "x")).with_memory(15)
+    assert [device.memory_bytes for device in alike.types] == [15, 15]
+    # no less than what is reserved
+    full = mixed_cluster((1, 3, "x"), reserve_bytes=18).within(15)
+    assert [device.memory_bytes for device in full.types] == [10, 18]
+
+
+def test_the_price_of_a_device_is_the_average():
+    mixed = mixed_cluster((1, 3, "x"), price_usd_per_hour=3.0)
+    assert mixed.price_usd_per_hour == 2.5
+    assert mixed_cluster((1, 3, "x")).price_usd_per_hour is None
 
 
 def example_plan():
@@ -190,6 +260,21 @@ REFUSED = [
         ),
         r"num_devices: expected <= 4 \(the product of the fan-outs\), got 5; "
         r"raise a fan_out",
+    ),
+    (
+        lambda: mixed_cluster((0, 2, "x"), (1, 1, "y")),
+        r"others\[1\]\.first: expected >= 2, where the range before ends, got "
+        r"1; correct it",
+    ),
+    (
+        lambda: mixed_cluster((0, 1, "x"), (2, 3, "y")),
+        r"others\[1\]\.count: expected ranges within num_devices = 4, got an "
+        r"end of 5; correct it",
+    ),
+    (
+        lambda: mixed_cluster((0, 1, "device")),
+        "others: expected types of distinct names, got 'device' twice; name "
+        "them apart",
     ),
     # Costs
     (lambda: make_cost(-1), "forward_ns: expected a finite number >= 0"),
@@ -905,8 +990,9 @@ def test_every_public_field_is_in_the_full_problem():
     """
     text = encode(full_problem()).decode()
     records = (
-        Activations, Cluster, CollectiveCall, Device, Edge, Graph, Hierarchy,
-        Job, Layer, LayerCost, LayerKind, Level, Optimizer,
+        Activations, Cluster, CollectiveCall, Device, DeviceRange,
+        DeviceTimes, Edge, Graph, Hierarchy, Job, Layer, LayerCost, LayerKind,
+        Level, Optimizer,
     )  # fmt: skip
     names = set(
         itertools.chain.from_iterable(
