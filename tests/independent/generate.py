@@ -343,7 +343,10 @@ def draw_problem(
     if preset == "standard" and num_devices > 1 and chance(random, 4):
         problem = mixed(random, problem)
     if chance(random, 4):
-        return enlarged(problem, 987_653 if num_layers > 2 else 3_000_017)
+        factor = 987_653 if num_layers > 2 else 3_000_017
+        # The longest step that a graph may have is bounded less tightly.
+        graph = isinstance(problem.cluster.topology, GraphTopology)
+        return enlarged(problem, factor // 10 if graph else factor)
     return problem
 
 
