@@ -85,22 +85,37 @@ def model_problem(model: Architecture, job: Mapping[str, Any]) -> Problem:
     ``job`` holds ``cluster``, ``profile`` and the fields of
     :class:`nest.models.choices.Request`. Errors name the option.
     """
-    from nest.hardware import parse_cluster
+    from nest.hardware import parse_clusters
     from nest.models.choices import Request, choose
-    from nest.models.graphs import build_problem
+    from nest.models.graphs import build_mixed_problem, build_problem
 
     try:
-        site, num_devices = parse_cluster(job["cluster"])
+        parts = parse_clusters(job["cluster"])
+        site, num_devices = parts[0]
         choices = choose(
             model,
             site,
-            num_devices,
+            sum(count for _, count in parts),
             Request(**{name: job[name] for name in Request.__struct_fields__}),
         )
     except InvalidOptionError as error:
         field, colon, rest = str(error).partition(":")
         raise InvalidOptionError(f"{flag(field)}{colon}{rest}") from None
-    problem = build_problem(model, site, num_devices, choices)
+    if len(parts) > 1:
+        problem = build_mixed_problem(model, parts, choices)
+    else:
+        problem = build_problem(model, site, num_devices, choices)
+    if job.get("topology") is not None:
+        from nest.cli.networks import find_network, with_network
+
+        text = job["topology"]
+        graph = find_network(text, job["beside"], job["order"])
+        problem = with_network(problem, graph, text)
+    for name in ("beside", "order"):
+        if job.get("topology") is None and job.get(name):
+            raise InvalidOptionError(
+                f"--{name}: expected --topology too, got none; add it"
+            )
     if job["profile"] is None:
         return problem
     from nest.profiles import apply_profile, load_profile

@@ -145,7 +145,24 @@ _MODEL = {
     ),
     "cluster": _shared(
         "--cluster NAME",
-        "Machine and devices for --model, such as h100x64.",
+        "Machine and devices for --model, such as h100x64; several as "
+        "h100x64+a100x64.",
+    ),
+    "topology": _shared(
+        "--topology FILE|NAME",
+        "Network of these devices instead of the machine's own: a file (see "
+        "docs/topologies.md), or a name such as torus:4x4x4.",
+    ),
+    "beside": _shared(
+        "--beside KEY=VALUE,…",
+        "What the file of --topology does not say, such as "
+        "devices_per_node=8; repeatable, lists as 4e11/2e11.",
+        multiple=True,
+    ),
+    "order": _shared(
+        "--order given|auto|FILE",
+        "Order of the devices of --topology: as given, one that keeps "
+        "together what is close, or that of a rank file.  [default: given]",
     ),
     **_JOB,
 }
@@ -296,7 +313,7 @@ class Options:
     @property
     def given_job(self) -> list[str]:
         """The options of a model that are given."""
-        return [name for name, v in self.job.items() if v is not None]
+        return [name for name, v in self.job.items() if v not in (None, ())]
 
     def limited(self, slow: bool = False) -> Options:
         """Return them with a time limit, for a model if none is given."""

@@ -2,8 +2,15 @@
 
 from nest.hardware.describe import machine_for
 from nest.hardware.devices import DeviceSpec, device_spec, device_specs
+from nest.hardware.fabric import joined, mixed_cluster
 from nest.hardware.links import LinkSpec, link_spec, link_specs
-from nest.hardware.machines import Machine, machine, machines, parse_cluster
+from nest.hardware.machines import (
+    Machine,
+    machine,
+    machines,
+    parse_cluster,
+    parse_clusters,
+)
 
 __all__ = [
     "DeviceSpec",
@@ -11,10 +18,13 @@ __all__ = [
     "Machine",
     "device_spec",
     "device_specs",
+    "joined",
     "link_spec",
     "link_specs",
     "machine",
     "machine_for",
     "machines",
+    "mixed_cluster",
     "parse_cluster",
+    "parse_clusters",
 ]

@@ -186,6 +186,19 @@ def machine(name: str) -> Machine:
     return known[name.casefold()]
 
 
+def parse_clusters(text: str) -> list[tuple[Machine, int]]:
+    """Read the names of clusters side by side: ``h100x64+a100x64``.
+
+    Raises
+    ------
+    InvalidOptionError
+        If a part has another form or asks for no device.
+    UnknownNameError
+        If a machine is unknown.
+    """
+    return [parse_cluster(part) for part in text.split("+")]
+
+
 def parse_cluster(text: str) -> tuple[Machine, int]:
     """Read a cluster name, ``<machine>x<devices>``, such as ``h100x64``.
 

@@ -13,11 +13,14 @@ cannot cut inside a node.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from nest.errors import InvalidProblemError, NestError
-from nest.hardware import Machine
+from nest.hardware import Machine, mixed_cluster
 from nest.ir.graph import Edge, Graph, Layer, LayerCost, LayerKind
 from nest.ir.job import Job, Optimizer
 from nest.ir.problem import Problem
@@ -103,6 +106,66 @@ def build_problem(
         raise InvalidProblemError(
             f"{model.name}: {error}; check the shape of the model"
         ) from None
+
+
+def build_mixed_problem(
+    model: Architecture,
+    parts: Sequence[tuple[Machine, int]],
+    choices: Choices,
+) -> Problem:
+    """Return the problem of training a model on several kinds of machines.
+
+    As :func:`build_problem` on the first of them; costs state the times on
+    the others.
+
+    Parameters
+    ----------
+    model, choices
+        What is trained, and how; see :func:`choose`.
+    parts
+        Machines and their devices, in the order of ranks.
+
+    Raises
+    ------
+    InvalidProblemError
+        If the model is so large that a figure is out of range.
+    """
+    site, _ = parts[0]
+    first, *others = (
+        build_problem(model, machine, count, choices)
+        for machine, count in parts
+    )
+    graph = first.graph
+    for other in others:
+        name = other.cluster.device.name
+        if name != site.device.name:
+            graph = _with_times(graph, other.graph, name)
+    return replace(
+        first,
+        name=f"{model.name}-"
+        + "+".join(f"{machine.name}x{count}" for machine, count in parts),
+        source=first.source.replace(
+            f"machine: {site.source}",
+            "machines: " + ", ".join(m.source for m, _ in parts),
+        ),
+        graph=graph,
+        cluster=mixed_cluster(parts),
+    )
+
+
+def _with_times(graph: Graph, other: Graph, device: str) -> Graph:
+    """Return a graph with the times of another one as those of a device."""
+
+    def priced(cost: LayerCost, there: LayerCost) -> LayerCost:
+        assert cost.key == there.key
+        times = there.on(device, "selective")
+        return replace(cost, by_device={**cost.by_device, device: times})
+
+    kinds = tuple(
+        replace(kind, costs=tuple(map(priced, kind.costs, there.costs)))
+        for kind, there in zip(graph.kinds, other.kinds, strict=True)
+    )
+    return replace(graph, kinds=kinds)
 
 
 def build_graph(

@@ -1,0 +1,144 @@
+"""Networks that the command line names: files and generators."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+
+from nest.errors import InvalidOptionError, UnknownNameError
+
+if TYPE_CHECKING:
+    from nest.ir.problem import Problem
+
+
+def find_network(
+    text: str, beside: Sequence[str] = (), order: str | None = None
+) -> Any:
+    """Return the network in a file, or the one that a name stands for.
+
+    Parameters
+    ----------
+    text
+        A file in one of the formats of :mod:`nest.topology.files`, or a name
+        such as ``torus:4x4x4``, see :mod:`nest.topology.generators`.
+    beside
+        What the file does not say, as ``key=value``.
+    order
+        ``given``, ``auto``, or a rank file; ``None`` is ``given``.
+
+    Returns
+    -------
+    A graph of networkx in this order.
+
+    Raises
+    ------
+    InvalidOptionError
+        If something is said beside a name, or badly.
+    NestError
+        Whatever the reader of the file refuses.
+    """
+    from nest.topology.generators import GENERATORS, generate
+
+    said = _read_beside(beside)
+    if not os.path.exists(text) and text.split(":")[0] in GENERATORS:
+        if said:
+            raise InvalidOptionError(
+                f"--beside: expected a file with it, got the network "
+                f"{text!r}; leave it out, or write it into the name"
+            )
+        graph = generate(text)
+    else:
+        graph = _read(text, said)
+    return in_order(graph, order)
+
+
+def _read(text: str, said: Mapping[str, Any]) -> Any:
+    from nest.topology.files import read_topology
+    from nest.topology.generators import GENERATORS
+
+    if not os.path.exists(text) and os.sep not in text and "." not in text:
+        raise UnknownNameError("network", text.split(":")[0], GENERATORS)
+    return read_topology(text, **said)
+
+
+def in_order(graph: Any, order: str | None) -> Any:
+    """Return a network with its devices in an order."""
+    from nest.topology.files import read_rankfile
+    from nest.topology.order import ORDERS, find_order
+
+    if order is None or order == "given":
+        return graph
+    if order not in ORDERS and os.path.exists(order):
+        found: Sequence[Any] = read_rankfile(order, graph)
+    else:
+        found = find_order(graph, order)
+    graph.graph["order"] = list(found)
+    return graph
+
+
+def with_network(problem: Problem, graph: Any, where: str) -> Problem:
+    """Return a problem on the first devices of another network.
+
+    Raises
+    ------
+    InvalidOptionError
+        If the network has too few devices.
+    InvalidProblemError
+        If it is no network.
+    """
+    from msgspec.structs import replace
+
+    from nest.topology.graph.convert import topology_of
+
+    topology = topology_of(graph, where)
+    wanted = problem.cluster.num_devices
+    if topology.max_devices < wanted:
+        raise InvalidOptionError(
+            f"--topology: expected a network of at least the {wanted} devices "
+            f"of --cluster, got {topology.max_devices} in {where!r}; name "
+            f"fewer devices"
+        )
+    cluster = replace(problem.cluster, topology=topology)
+    return replace(problem, cluster=cluster)
+
+
+def _read_beside(texts: Sequence[str]) -> dict[str, Any]:
+    """Return ``key=value`` pairs with values of the right type."""
+    from nest.topology.files import Beside
+
+    hints = get_type_hints(Beside)
+    known = {field.name: hints[field.name] for field in fields(Beside)}
+    found: dict[str, Any] = {}
+    for text in (part for entry in texts for part in entry.split(",")):
+        key, equals, value = text.partition("=")
+        key = key.strip().replace("-", "_")
+        if not equals:
+            raise InvalidOptionError(
+                f"--beside: expected KEY=VALUE, got {text!r}; for example "
+                f"devices_per_node=8"
+            )
+        if key not in known:
+            raise UnknownNameError("--beside key", key, known)
+        found[key] = _value(key, value.strip(), known[key])
+    return found
+
+
+def _value(key: str, text: str, hint: Any) -> Any:
+    kinds = get_args(hint)
+    try:
+        if int in kinds:
+            return int(text)
+        if float in kinds:
+            return float(text)
+        if str in kinds:
+            return text
+        return tuple(map(float, text.split("/")))
+    except ValueError:
+        kind = "a whole number" if int in kinds else "a number"
+        if not {int, float} & set(kinds):
+            kind = "numbers such as 4e11/2e11"
+        raise InvalidOptionError(
+            f"--beside: {key}: expected {kind}, got {text!r}; correct it"
+        ) from None

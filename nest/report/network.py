@@ -1,0 +1,144 @@
+"""What networks are like, and what collectives take on them, as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any, get_args
+
+from rich.console import RenderableType
+
+from nest.ir.graph import CollectiveKind
+from nest.report.table import TimeScale, key_lines, simple_table
+from nest.topology.graph import GraphNetwork
+from nest.topology.levels import NetworkFacts, Range
+from nest.topology.order import NodeRanks
+
+#: Buffers of ``nest topology bench``: 64 KiB to 1 GiB.
+BENCH_BYTES = tuple(2**exponent for exponent in range(16, 31, 2))
+
+Row = dict[str, Any]
+
+
+def facts_block(
+    facts: NetworkFacts, nodes: Sequence[NodeRanks]
+) -> Iterator[RenderableType]:
+    """Yield what a network is like, and its order of devices."""
+    ports = _gb(facts.port_bytes_per_s)
+    yield key_lines(
+        [
+            ("network", facts.name or "without a name"),
+            (
+                "size",
+                f"{facts.num_devices} devices, {facts.num_switches} "
+                f"switches, {facts.num_links} links",
+            ),
+            ("ports", f"{ports} GB/s per device, one way"),
+            ("bisection", f"{_gb_of(facts.bisection_bytes_per_s)} GB/s"),
+            (
+                "diameter",
+                f"{facts.diameter_hops} hops, "
+                f"{facts.diameter_latency_ns / 1e3:g} us",
+            ),
+            ("order", _order_text(nodes)),
+        ]
+    )
+    if facts.partitions:
+        yield ""
+        yield simple_table(
+            (
+                *("units", "devices", "out GB/s", "oversubscription"),
+                "bisection GB/s",
+            ),
+            [
+                (
+                    str(part.num_units),
+                    _plain(part.devices),
+                    _gb(part.out_bytes_per_s),
+                    _plain(part.oversubscription),
+                    _gb_of(part.bisection_bytes_per_s),
+                )
+                for part in facts.partitions
+            ],
+            right=range(5),
+        )
+
+
+def facts_document(
+    facts: NetworkFacts, order: Sequence[str]
+) -> dict[str, Any]:
+    """Return the same for ``--json``."""
+    return {**asdict(facts), "order": list(order)}
+
+
+def bench_rows(
+    network: GraphNetwork, groups: Sequence[Sequence[int]]
+) -> list[Row]:
+    """Price every kind of collective on groups that run at the same time.
+
+    Returns
+    -------
+    One row per size: ``bytes`` and, per kind, ``ns`` and ``algorithm``.
+    """
+    rows = []
+    for size in BENCH_BYTES:
+        row: Row = {"bytes": size}
+        for kind in get_args(CollectiveKind):
+            times = network.offered_ns(kind, groups, size)
+            best = min(times, key=times.__getitem__)
+            row[kind] = {"ns": times[best], "algorithm": best}
+        rows.append(row)
+    return rows
+
+
+def bench_table(rows: Sequence[Row]) -> RenderableType:
+    """Return the rows of :func:`bench_rows` as a table."""
+    kinds = get_args(CollectiveKind)
+    cells = []
+    for row in rows:
+        scale = TimeScale.fitting(max(row[kind]["ns"] for kind in kinds))
+        cells.append(
+            (
+                _size(row["bytes"]),
+                *(
+                    f"{scale(row[kind]['ns'])} {row[kind]['algorithm']}"
+                    for kind in kinds
+                ),
+            )
+        )
+    return simple_table(("bytes", *kinds), cells, right=(0,))
+
+
+def _size(size_bytes: int) -> str:
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20)):
+        if size_bytes >= factor:
+            return f"{size_bytes / factor:g} {unit}"
+    return f"{size_bytes / 2**10:g} KiB"
+
+
+def _order_text(nodes: Sequence[NodeRanks], most: int = 4) -> str:
+    shown = [
+        f"{node.node}: {_ranges(node.ranks)}" for node in list(nodes)[:most]
+    ]
+    rest = len(nodes) - most
+    return ", ".join(shown) + (f", … ({rest} more)" if rest > 0 else "")
+
+
+def _ranges(ranks: Sequence[int]) -> str:
+    first, last = ranks[0], ranks[-1]
+    if len(ranks) > 1 and list(ranks) == list(range(first, last + 1)):
+        return f"{first}–{last}"
+    return " ".join(map(str, ranks))
+
+
+def _plain(values: Range, scale: float = 1.0) -> str:
+    least, most = values.least / scale, values.most / scale
+    return f"{least:g}" if least == most else f"{least:g}–{most:g}"
+
+
+def _gb(values: Range) -> str:
+    return _plain(values, 1e9)
+
+
+def _gb_of(value: float) -> str:
+    return f"{value / 1e9:g}"

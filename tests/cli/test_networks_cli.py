@@ -1,0 +1,206 @@
+"""Networks on the command line: what they are like, and plans on them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nest.ir import read_plan, read_problem
+from tests.cli.conftest import Cli
+
+FILES = Path(__file__).parents[1] / "data" / "topologies"
+SMALL = ("--model", "gpt2", "--global-batch", "8", "--micro-batches", "1")
+
+
+def test_show_says_what_a_network_is_like(cli: Cli) -> None:
+    """Four devices on a ring: two links of 45 GB/s each way per half."""
+    assert cli("topology", "show", "ring:4", "--json", "-") == 0
+    document = json.loads(cli.out)
+    assert document["num_devices"] == 4
+    assert document["diameter_hops"] == 2
+    assert len(document["order"]) == 4
+    assert document["bisection_bytes_per_s"] == pytest.approx(
+        document["port_bytes_per_s"]["most"]
+    )
+    assert cli("topology", "show", "ring:4") == 0
+    assert "4 devices, 0 switches, 4 links" in cli.out
+
+
+def test_show_asks_for_what_a_file_leaves_out(cli: Cli) -> None:
+    path = str(FILES / "nvidia-smi-nvswitch.txt")
+    assert "expected num_nodes" in cli.refuses("topology", "show", path)
+
+
+def test_beside_is_read_by_type(cli: Cli) -> None:
+    path = str(FILES / "slurm-tree.conf")
+    said = (
+        "devices_per_node=2,node_bandwidth_bytes_per_s=4e11",
+        "node-latency-ns=100,ports_per_node=2,port_latency_ns=500",
+        "port_bandwidth_bytes_per_s=5e10",
+        "uplink_bandwidths_bytes_per_s=1e11/1e11,uplink_latencies_ns=600/600",
+    )
+    beside = [word for text in said for word in ("--beside", text)]
+    assert cli("topology", "show", path, *beside, "--json", "-") == 0
+    assert json.loads(cli.out)["num_devices"] == 10
+    assert "10 devices, 10 switches, 24 links" in cli.err
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ("ports", "--beside: expected KEY=VALUE, got 'ports'"),
+        ("port=1", "--beside key: expected one of devices_per_node"),
+        ("num_nodes=x", "--beside: num_nodes: expected a whole number, got"),
+        (
+            "port_latency_ns=x",
+            "--beside: port_latency_ns: expected a number, got 'x'",
+        ),
+        (
+            "uplink_latencies_ns=1;2",
+            "--beside: uplink_latencies_ns: expected numbers such as "
+            "4e11/2e11, got '1;2'",
+        ),
+    ],
+)
+def test_what_is_said_beside_badly(cli: Cli, said: str, text: str) -> None:
+    path = str(FILES / "slurm-tree.conf")
+    assert text in cli.refuses("topology", "show", path, "--beside", said)
+
+
+def test_nothing_is_said_beside_a_name(cli: Cli) -> None:
+    assert cli.refuses(
+        "topology", "show", "ring:4", "--beside", "num_nodes=2"
+    ) == (
+        "--beside: expected a file with it, got the network 'ring:4'; leave "
+        "it out, or write it into the name"
+    )
+
+
+def test_an_unknown_network_is_named(cli: Cli) -> None:
+    found = cli.refuses("topology", "show", "rings:4")
+    assert "network: expected one of all-to-all" in found
+    assert "did you mean 'ring'" in found
+
+
+def test_a_file_that_is_not_there(cli: Cli, tmp_path: Path) -> None:
+    path = str(tmp_path / "no.conf")
+    assert path in cli.refuses("topology", "show", path)
+
+
+def test_order_picture_and_lists_are_written(cli: Cli, tmp_path: Path) -> None:
+    files = {
+        name: str(tmp_path / name)
+        for name in ("plot", "hostfile", "rankfile", "output")
+    }
+    assert (
+        cli(
+            *("topology", "show", "dgx:nodes=2", "--order", "auto"),
+            *(x for name, path in files.items() for x in (f"--{name}", path)),
+        )
+        == 0
+    )
+    hosts = Path(files["hostfile"]).read_text().split()
+    assert len(hosts) == 16
+    assert hosts[:8] == [hosts[0]] * 8
+    assert Path(files["plot"]).read_text().startswith("<svg")
+    # the rank file is an order, the JSON a network: both come back
+    again = str(tmp_path / "again")
+    rankfile = Path(files["rankfile"]).read_text().splitlines()
+    turned = [
+        f"{i} {line.split()[1]}" for i, line in enumerate(rankfile[::-1])
+    ]
+    Path(again).write_text("\n".join(turned) + "\n")
+    arguments = ("topology", "show", files["output"], "--order", again)
+    assert cli(*arguments, "--json", "-") == 0
+    order = json.loads(cli.out)["order"]
+    assert cli("topology", "show", files["output"], "--json", "-") == 0
+    assert json.loads(cli.out)["order"] == order[::-1]
+
+
+def test_a_plan_needs_a_picture(cli: Cli) -> None:
+    assert cli.refuses("topology", "show", "ring:4", "--plan", "p.json") == (
+        "--plan: expected --plot too, got none; add it"
+    )
+
+
+def test_bench_prices_every_kind_by_size(cli: Cli) -> None:
+    assert cli("topology", "bench", "torus:4x4", "--json", "-") == 0
+    rows = json.loads(cli.out)["rows"]
+    assert [row["bytes"] for row in rows][:2] == [65536, 262144]
+    for row in rows:
+        # an all-reduce is two halves of the same algorithm here
+        assert row["all-reduce"]["ns"] == pytest.approx(
+            2 * row["all-gather"]["ns"]
+        )
+    assert cli("topology", "bench", "torus:4x4", "--ranks", "4") == 0
+    assert "4 × 4 ranks" in cli.out
+    assert "1 GiB" in cli.out
+
+
+@pytest.mark.parametrize("arguments", [("--ranks", "3"), ("--stride", "16")])
+def test_bench_groups_fill_the_devices(
+    cli: Cli, arguments: tuple[str, ...]
+) -> None:
+    found = cli.refuses("topology", "bench", "torus:4x4", *arguments)
+    assert "--ranks: expected groups of at least 2 ranks that fill" in found
+
+
+# Plans on networks
+
+
+def test_a_plan_on_another_network_scores_as_it_says(
+    cli: Cli, tmp_path: Path
+) -> None:
+    """The network is part of the problem file that is written."""
+    problem, plan = (str(tmp_path / name) for name in ("problem", "plan"))
+    network = ("--cluster", "a100x8", "--topology", "ring:8")
+    written = ("problems", *SMALL, *network, "-o", f"{problem}.json")
+    assert cli(*written) == 0
+    assert read_problem(f"{problem}.json").cluster.topology.max_devices == 8
+    arguments = ("solve", *SMALL, *network, "--solver", "dp")
+    assert cli(*arguments, "-o", f"{plan}.json", "--json", "-") == 0
+    step = json.loads(cli.out)["cells"][0]["step_time_ns"]
+    arguments = ("score", f"{problem}.json", f"{plan}.json", "--json", "-")
+    assert cli(*arguments) == 0
+    assert json.loads(cli.out)["step_time_ns"] == step
+
+
+def test_several_kinds_of_machines_are_one_cluster(
+    cli: Cli, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "problem.json")
+    cluster = ("--cluster", "h100x8+a100x4")
+    assert cli("problems", *SMALL, *cluster, "-o", path) == 0
+    problem = read_problem(path)
+    found = problem.cluster
+    assert found.device_name == "H100-80GB-SXM + A100-80GB-SXM"
+    assert [found.devices_of(i) for i in range(2)] == [8, 4]
+    cost = problem.graph.kinds[1].costs[0]
+    slow = cost.by_device["A100-80GB-SXM"]
+    assert slow.forward_ns > cost.forward_ns
+    # a message inside a node stays there
+    units = found.topology.units[0]
+    assert len(set(units.values())) == 2
+    plan = str(tmp_path / "plan.json")
+    assert cli("solve", path, "--solver", "dp", "-o", plan) == 0
+    assert "optimal" in cli.out
+    assert read_plan(plan).devices_used <= 12
+
+
+def test_a_network_of_too_few_devices(cli: Cli) -> None:
+    arguments = ("--cluster", "a100x16", "--topology", "ring:8")
+    assert cli.refuses("problems", *SMALL, *arguments) == (
+        "--topology: expected a network of at least the 16 devices of "
+        "--cluster, got 8 in 'ring:8'; name fewer devices"
+    )
+
+
+@pytest.mark.parametrize("said", [("--order", "auto"), ("--beside", "a=1")])
+def test_nothing_is_said_of_no_network(
+    cli: Cli, said: tuple[str, str]
+) -> None:
+    assert cli.refuses("problems", *SMALL, "--cluster", "a100x8", *said) == (
+        f"{said[0]}: expected --topology too, got none; add it"
+    )
