@@ -742,7 +742,7 @@ class Instance:
         side: int,
     ) -> Receive:
         """Return what a slot at a block receives on a side."""
-        # Of the sender its nearest device stands for all.
+        # Its nearest device stands for a sender of any size.
         sender = block.behind() if side == BACKWARD else block.before()
         route = self.model.network.route(block, sender)
         split = sub_problem.split

@@ -559,12 +559,17 @@ def receive(
     """Return the time in which a part receives the tensors of a cut."""
     if not tensors:
         return 0
-    block = list(range(receiver.offset, receiver.offset + receiver.size))
+    k, n = receiver.offset, receiver.size
+    block = list(range(k, k + n))
     other = list(range(sender.offset, sender.offset + sender.size))
-    if other[-1] + 1 == block[0]:
-        other = [other[-1]]
-    elif block[-1] + 1 == other[0]:
-        other = [other[0]]
+    # What counts of a sender beside the receiver.
+    on_graph = isinstance(problem.cluster.topology, GraphTopology)
+    count = n if on_graph else 1
+    if other[-1] + 1 == k:
+        other = list(range(max(0, k - count), k))
+    elif k + n == other[0]:
+        pitch = problem.cluster.num_devices // plan.replicas
+        other = list(range(k + n, min(pitch, k + n + count)))
     over = shards(problem, strategy)
     sizes = [size * plan.micro_batch / over for size in tensors.values()]
     return message(problem, replica_starts(problem, plan), block, other, sizes)

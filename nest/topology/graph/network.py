@@ -104,13 +104,14 @@ class GraphNetwork:
         """Say how a block receives from another one.
 
         All replicas' transfers at once, a message for each device of the
-        receiver. Of a sender beside it only the device next to it counts, as
-        the search does not know how large the sender is.
+        receiver. A sender beside it counts as one of its size, as far as the
+        replica goes: the search does not know how large the sender is.
         """
+        size, end = receiver.devices, receiver.offset + receiver.devices
         if sender.offset + sender.devices == receiver.offset:
-            sender = receiver.before()
-        elif sender.offset == receiver.offset + receiver.devices:
-            sender = receiver.behind()
+            sender = receiver.before(min(size, receiver.offset))
+        elif sender.offset == end:
+            sender = receiver.behind(min(size, receiver.pitch - end))
         return self._move(receiver, sender)
 
     def inside(self, block: Block) -> Route:
