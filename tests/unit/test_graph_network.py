@@ -241,6 +241,7 @@ def test_blocks_use_the_devices_in_their_order():
 
 # Messages
 
+
 @pytest.mark.parametrize("row", rows(8), ids=lambda row: " ".join(row[:5]))
 def test_a_receive_is_what_the_page_derives(row):
     name, replicas, pitch, *places, alpha_ns, ns_per_byte, _ = row
@@ -298,11 +299,32 @@ def test_links_enclose_all_routes(name):
         assert slow.beta <= link.beta <= fast.beta
 
 
-def test_blocks_are_like_themselves_only():
-    network = GraphNetwork(NETWORKS["star"])
-    block = Block(1, 0, 2, 2)
-    assert network.alike(block) == block
-    assert network.period == 4
+#: The first of them says which blocks are alike.
+ROTATIONS = {
+    "star": [(4, 1), (2, 1)],
+    "clos": [(4, 2), (2, 1)],
+    "rails": [(4, 2), (2, 1)],
+    # By one it takes a device to the other rail, and a node apart.
+    "shared": [(4, 2), (2, 1)],
+    "uneven": [(5, 5)],
+    "ring": [(4, 1)],
+    "torus": [(9, 3), (3, 1)],
+    # Both are on the same switches.
+    "paths": [(2, 1)],
+}
+
+
+@pytest.mark.parametrize("name", ROTATIONS)
+def test_rotations_that_change_nothing(name):
+    network = GraphNetwork(NETWORKS[name])
+    assert network.rotations == ROTATIONS[name]
+    assert network.period == ROTATIONS[name][0][1]
+
+
+def test_blocks_are_like_those_whole_units_away():
+    network = GraphNetwork(NETWORKS["torus"])
+    assert network.alike(Block(2, 4, 3, 2)) == Block(2, 4, 0, 2)
+    assert network.alike(Block(2, 4, 2, 2)) == Block(2, 4, 2, 2)
 
 
 # Bounds

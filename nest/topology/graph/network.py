@@ -6,6 +6,9 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from nest.ir.base import FAST_BYTES_PER_S
 from nest.ir.graph import CollectiveKind
 from nest.ir.graph_topology import GraphTopology
@@ -19,6 +22,7 @@ from nest.topology.graph.phases import (
     undominated,
 )
 from nest.topology.graph.routes import FS_PER_NS, Routes
+from nest.topology.graph.symmetry import rotations
 from nest.topology.protocol import Block, Link, ParallelGroups, Route
 
 
@@ -48,8 +52,9 @@ class Prices(NamedTuple):
 class GraphNetwork:
     """Times on a :class:`~nest.ir.graph_topology.GraphTopology`.
 
-    The rules are in docs/cost-model.md, under "Graphs". No symmetry is
-    assumed: every block is only like itself.
+    The rules are in docs/cost-model.md, under "Graphs". Blocks and groups
+    are alike that rotations of the rank order take to each other, as far as
+    :mod:`nest.topology.graph.symmetry` finds any.
     """
 
     def __init__(self, topology: GraphTopology) -> None:
@@ -62,10 +67,12 @@ class GraphNetwork:
             else (),
         )
         self.launch_ns = topology.launch_ns
-        self.period = len(ranks)
+        self.num_devices = len(ranks)
+        self.rotations = rotations(self.routes, self.places)
+        self.period = self.rotations[0].step
         self.links: tuple[Link, ...] = (self._fastest(), self._slowest())
         self._prices: dict[ParallelGroups, Prices] = {}
-        self._known: dict[tuple[tuple[int, ...], ...], Prices] = {}
+        self._known: dict[object, Prices] = {}
         self._moves: dict[tuple[Block, Block], Route] = {}
 
     # What messages take
@@ -78,7 +85,7 @@ class GraphNetwork:
         latency_fs = min(
             (arc.latency_fs for arc in self.routes.arcs), default=0
         )
-        most = max(map(self.routes.entering, range(self.period)))
+        most = max(map(self.routes.entering, range(self.num_devices)))
         return Link(
             self.launch_ns + latency_fs / FS_PER_NS,
             2 * most or FAST_BYTES_PER_S,
@@ -97,7 +104,7 @@ class GraphNetwork:
         least = min(self.routes.bandwidths, default=FAST_BYTES_PER_S)
         return Link(
             self.launch_ns + nodes * latency_fs / FS_PER_NS,
-            float(least) / (self.period + 1),
+            float(least) / (self.num_devices + 1),
         )
 
     def route(self, receiver: Block, sender: Block) -> Route:
@@ -119,12 +126,18 @@ class GraphNetwork:
         return self._move(block, block)
 
     def _move(self, receiver: Block, sender: Block) -> Route:
-        key = (receiver, sender)
+        first = min(receiver.offset, sender.offset)
+        shift = first - first % self.period
+        receiver, sender = key = (
+            receiver._replace(offset=receiver.offset - shift),
+            sender._replace(offset=sender.offset - shift),
+        )
         if key not in self._moves:
-            self._moves[key] = frozenset({self._link(*key)})
+            self._moves[key] = frozenset({self.link(receiver, sender)})
         return self._moves[key]
 
-    def _link(self, receiver: Block, sender: Block) -> Link:
+    def link(self, receiver: Block, sender: Block) -> Link:
+        """Return what a message takes, all of the sender's devices sending."""
         flows = [
             Flow(source, target, 1 / sender.devices)
             for here, there in zip(
@@ -146,20 +159,30 @@ class GraphNetwork:
 
     def groups(self, groups: ParallelGroups) -> Prices:
         """Return what each kind of collective takes on the groups."""
+        groups = groups._replace(block=self.alike(groups.block))
         if groups not in self._prices:
-            # Other ways to say so may give the same groups.
-            ranks = tuple(
-                tuple(group) for group in groups.groups() if len(group) > 1
-            )
-            if ranks not in self._known:
-                self._known[ranks] = self.prices(ranks)
-            self._prices[groups] = self._known[ranks]
+            # Other ways to say so may give the same groups, or like ones.
+            ranks = self._home(np.array(list(groups.groups())))
+            key = (ranks.shape, ranks.tobytes())
+            if key not in self._known:
+                alone = ranks.shape[1] == 1
+                self._known[key] = (
+                    Prices() if alone else self.prices(ranks.tolist())
+                )
+            self._prices[groups] = self._known[key]
         return self._prices[groups]
+
+    def _home(self, groups: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return groups that cost the same, one for many that do.
+
+        Symmetries take the first rank as far to the front as they can.
+        """
+        for rotation in self.rotations:
+            groups = rotation.home(groups, int(groups[0, 0]))
+        return groups[np.argsort(groups[:, 0])]
 
     def prices(self, groups: Sequence[Sequence[int]]) -> Prices:
         """Return what collectives take on groups of several ranks each."""
-        if not groups:
-            return Prices()
 
         def least(part: Part) -> tuple[Line, ...]:
             return undominated(itertools.chain(*offered[part].values()))
@@ -196,8 +219,8 @@ class GraphNetwork:
         }
 
     def alike(self, block: Block) -> Block:
-        """Return the block itself."""
-        return block
+        """Return the first block on which all groups cost the same."""
+        return block._replace(offset=block.offset % self.period)
 
     def longest_ns(self, size_bytes: float, num_ranks: int) -> float:
         """Return a time that no transfer or collective exceeds, in ns.
@@ -207,7 +230,7 @@ class GraphNetwork:
         """
         alpha_ns, beta = self._slowest()
         ranks = max(num_ranks, 1)
-        volume_ns = size_bytes / beta * NS_PER_S / self.period
+        volume_ns = size_bytes / beta * NS_PER_S / self.num_devices
         return 2 * ranks * (alpha_ns + volume_ns)
 
 

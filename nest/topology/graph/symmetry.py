@@ -1,0 +1,177 @@
+"""Rotations of the rank order that a graph cannot tell from standing still.
+
+A *rotation* by ``step`` of runs of ``length`` takes the rank at place ``i`` of
+a run to ``(i + step) mod length``, in all runs at once. It is a symmetry if
+some automorphism of the graph does so to its devices and what else prices
+depend on goes along. What an automorphism is said to be is checked arc by
+arc; that none is found says nothing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from nest.topology.graph.algorithms import Places
+from nest.topology.graph.routes import Routes
+
+Ints = npt.NDArray[np.int64]
+Hashes = npt.NDArray[np.uint64]
+
+
+class Rotation(NamedTuple):
+    """A rotation by ``step`` of runs of ``length`` ranks."""
+
+    length: int
+    step: int
+
+    def turned(self, ranks: Ints, steps: int) -> Ints:
+        """Return where so many steps take ranks."""
+        inside = ranks % self.length
+        return ranks - inside + (inside + steps * self.step) % self.length
+
+    def home(self, ranks: Ints, anchor: int) -> Ints:
+        """Return where the steps take ranks that take one to its first run."""
+        return self.turned(ranks, -(anchor % self.length // self.step))
+
+
+def rotations(routes: Routes, places: Places) -> list[Rotation]:
+    """Return the smallest symmetries, that of the longest runs first.
+
+    One for each length that divides the number of devices and has any but
+    itself; the whole order first, whose step is its length if it has none.
+    """
+    symmetry = _Symmetry(routes, places)
+    count = len(routes.ranks)
+    found = []
+    for length in range(count, 0, -1):
+        if count % length == 0:
+            step = _smallest_step(symmetry, length)
+            if step < length or length == count:
+                found.append(Rotation(length, step))
+    return found
+
+
+def _smallest_step(symmetry: _Symmetry, length: int) -> int:
+    """Return the step that generates all symmetries of runs of a length.
+
+    They are a group, hence the steps are the multiples of one of them.
+    """
+    step, left, factor = length, length, 2
+    while left > 1:
+        while left % factor == 0:
+            left //= factor
+            if symmetry.holds(Rotation(length, step // factor)):
+                step //= factor
+        factor += 1
+    return step
+
+
+class _Symmetry:
+    """Decides whether rotations are symmetries of a network."""
+
+    def __init__(self, routes: Routes, places: Places) -> None:
+        self.devices = np.array(routes.ranks)
+        self.forwards = np.array(routes.forwards, dtype=np.int64)
+        self.tails = np.array([arc.tail for arc in routes.arcs], np.int64)
+        self.heads = np.array([arc.head for arc in routes.arcs], np.int64)
+        links = [arc[2:] for arc in routes.arcs]
+        numbers = {link: i for i, link in enumerate(dict.fromkeys(links))}
+        self.links = np.array([numbers[link] for link in links], np.int64)
+        is_switch = np.ones(len(self.forwards), np.bool_)
+        is_switch[self.devices] = False
+        self.switches = np.flatnonzero(is_switch)
+        self.units = [
+            np.unique(np.array(units), return_inverse=True)[1]
+            for units in places.units
+        ]
+        self.coordinates = np.array(places.coordinates, np.int64)
+        self.arcs = self._sorted(np.arange(len(self.forwards)))
+        self.rounds = self._rounds()
+        self.colors = self._colors(self.devices, self.rounds)
+
+    def holds(self, rotation: Rotation) -> bool:
+        """Whether a rotation is found to be a symmetry."""
+        target = rotation.turned(np.arange(len(self.devices)), 1)
+        if not (self._keeps_units(target) and self._shifts(target)):
+            return False
+        moved = np.empty(len(self.forwards), np.int64)
+        moved[self.devices] = self.devices[target]
+        # A switch goes where the devices around it have gone; of several
+        # such places the first one goes to the first.
+        colors = self._colors(self.devices[target], self.rounds)
+        here, there = (
+            self.switches[np.argsort(found[self.switches], kind="stable")]
+            for found in (self.colors, colors)
+        )
+        moved[here] = there
+        return bool(
+            (self.forwards[moved] == self.forwards).all()
+            and (self._sorted(moved) == self.arcs).all()
+        )
+
+    def _keeps_units(self, target: Ints) -> bool:
+        """Whether all ranks of a unit go to one unit."""
+        return all(
+            len(np.unique(units * len(units) + units[target]))
+            == units.max() + 1
+            for units in self.units
+        )
+
+    def _shifts(self, target: Ints) -> bool:
+        """Whether the same is added to all coordinates, modulo the extent.
+
+        That keeps boxes, and the order of a line but for where it begins.
+        """
+        if not len(self.coordinates):
+            return True
+        extents = np.ptp(self.coordinates, axis=0) + 1
+        moved = (self.coordinates[target] - self.coordinates) % extents
+        return bool((moved == moved[0]).all())
+
+    def _sorted(self, moved: Ints) -> Ints:
+        """Return the arcs, in one order, if nodes move."""
+        found = np.stack([moved[self.tails], moved[self.heads], self.links])
+        result: Ints = found[:, np.lexsort(found)]
+        return result
+
+    def _colors(self, devices: Ints, rounds: int) -> Hashes:
+        """Return the colors of all nodes after rounds of refinement.
+
+        At first every rank has its own and all switches have the same. Then
+        they have the same while the links to every color are the same, or by
+        chance, which is noticed.
+        """
+        colors = np.zeros(len(self.forwards), np.uint64)
+        colors[devices] = _mixed(np.arange(1, len(devices) + 1))
+        for _ in range(rounds):
+            new = _mixed(colors)
+            for ends, others, side in (
+                (self.tails, self.heads, 1),
+                (self.heads, self.tails, 2),
+            ):
+                seen = _mixed(colors[others] + _mixed(2 * self.links + side))
+                np.add.at(new, ends, seen)
+            colors = new
+        return colors
+
+    def _rounds(self) -> int:
+        """Return after how many rounds no more colors appear."""
+        rounds, count = 0, 0
+        while True:
+            colors = self._colors(self.devices, rounds)
+            found = len(np.unique(colors[self.switches]))
+            if found <= count:
+                return rounds
+            rounds, count = rounds + 1, found
+
+
+def _mixed(values: Ints | Hashes) -> Hashes:
+    """Return hashes (SplitMix64; Steele, Lea and Flood, OOPSLA 2014)."""
+    found = values.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    found = (found ^ (found >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    found = (found ^ (found >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    result: Hashes = found ^ (found >> np.uint64(31))
+    return result
