@@ -239,6 +239,22 @@ def test_blocks_use_the_devices_in_their_order():
     assert turned.offered_ns("all-reduce", [[0, 2]], 100)["ring"] == 120
 
 
+def test_latencies_of_any_size_are_exact():
+    """Seconds in femtoseconds, times hops: more than 64 bits."""
+    n = 100
+    names = [str(i) for i in range(n)]
+    topology = make_graph(
+        names,
+        [(a, b, 1e9, 1e9) for a, b in itertools.pairwise(names)],
+        forward=True,
+    )
+    times = GraphNetwork(topology).offered_ns("all-gather", [range(n)], n)
+    # The first one sends to all, one after the other.
+    assert times["direct"] == 1e9 * sum(range(n)) + 50 * 50
+    # From hop to hop, and back.
+    assert times["ring"] == 1e9 * 2 * (n - 1) - 1e9 + n - 1
+
+
 # Messages
 
 

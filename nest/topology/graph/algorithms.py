@@ -15,20 +15,23 @@ broadcast, reduction and scan*, Parallel Computing 35(12), 2009; Cho et al.,
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, get_args
+
+import numpy as np
 
 from nest.ir.graph import CollectiveKind
 from nest.topology.graph.phases import (
     NOTHING,
-    Flow,
+    Flows,
     Line,
     Phase,
     line_of,
     together,
     undominated,
 )
-from nest.topology.graph.routes import Routes
+from nest.topology.graph.routes import Floats, Ints, Routes
 
 Ranks = Sequence[int]
 
@@ -65,32 +68,64 @@ class Places(NamedTuple):
     coordinates: Sequence[tuple[int, ...]] = ()
 
 
-#: A half of one group; ``None`` where it cannot run.
-Half = Callable[[Routes, Group], list[Phase] | None]
+class Batch(NamedTuple):
+    """Groups of one size: ranks, a row each, and their parts."""
+
+    ranks: Ints
+    parts: Floats
+
+    @property
+    def size(self) -> int:
+        """Ranks of each group."""
+        return int(self.ranks.shape[1])
+
+
+def _batches(groups: Iterable[Group]) -> list[Batch]:
+    of_size: dict[int, list[Group]] = {}
+    for group in groups:
+        of_size.setdefault(len(group.ranks), []).append(group)
+    return [
+        Batch(
+            np.array([group.ranks for group in found], np.int64),
+            np.array([group.part for group in found], np.float64),
+        )
+        for found in of_size.values()
+    ]
+
+
+#: A half of a batch; ``None`` where it cannot run.
+Half = Callable[[Routes, Batch], list[Phase] | None]
 
 
 # Rings
 
 
-def _rings(routes: Routes, rings: Iterable[Ranks], part: float) -> Phase:
-    """Return halves on rings that run together, ``part`` on each."""
-    latency_fs, flows = 0, []
-    for ring in rings:
-        n = len(ring)
-        hops = list(zip(ring, [*ring[1:], ring[0]], strict=True))
-        latencies = [routes.latency_fs(*hop) for hop in hops]
-        latency_fs = max(latency_fs, sum(latencies) - min(latencies))
-        flows += [Flow(*hop, (n - 1) / n * part) for hop in hops]
-    return Phase(latency_fs, flows)
+def _rings(routes: Routes, rings: Ints, parts: Floats) -> Phase:
+    """Return halves on rings that run together, a row each."""
+    n = rings.shape[1]
+    after = np.roll(rings, -1, axis=1)
+    latencies = routes.latencies_fs(rings, after)
+    latency_fs = int((latencies.sum(axis=1) - latencies.min(axis=1)).max())
+    return Phase(
+        latency_fs, Flows.of(rings, after, (n - 1) / n * parts[:, None])
+    )
 
 
-def _ring(routes: Routes, group: Group) -> list[Phase]:
-    return [_rings(routes, [group.ranks], group.part)]
+def _ring(routes: Routes, batch: Batch) -> list[Phase]:
+    return [_rings(routes, *batch)]
 
 
-def _two_way_ring(routes: Routes, group: Group) -> list[Phase]:
-    rings = (group.ranks, group.ranks[::-1])
-    return [_rings(routes, rings, group.part / 2)]
+def _two_way_ring(routes: Routes, batch: Batch) -> list[Phase]:
+    return [_both_ways(routes, *batch)]
+
+
+def _both_ways(routes: Routes, rings: Ints, parts: Floats) -> Phase:
+    """Return halves on rings and their opposites, half of the part each."""
+    return _rings(
+        routes,
+        np.concatenate([rings, rings[:, ::-1]]),
+        np.concatenate([parts, parts]) / 2,
+    )
 
 
 def _rotated_rings(
@@ -109,34 +144,27 @@ def _rotated_rings(
         [rank for own in inside.values() for rank in own[j:] + own[:j]]
         for j in range(count)
     ]
-    return [_rings(routes, rings, 1 / count)]
+    return [_rings(routes, np.array(rings), np.full(count, 1 / count))]
 
 
 # Halving and doubling
 
 
 def _exchange(
-    routes: Routes, group: Group, distances: Sequence[int]
+    routes: Routes, batch: Batch, distances: Sequence[int]
 ) -> list[Phase]:
     """Exchange half of what is left with a partner, at each distance."""
-    phases, part = [], group.part
+    phases, parts = [], batch.parts[:, None]
     for distance in distances:
-        part /= 2
-        phases.append(
-            _sends(
-                routes,
-                [
-                    Flow(rank, group.ranks[i ^ distance], part)
-                    for i, rank in enumerate(group.ranks)
-                ],
-            )
-        )
+        parts = parts / 2
+        partners = batch.ranks[:, np.arange(batch.size) ^ distance]
+        phases.append(_sends(routes, Flows.of(batch.ranks, partners, parts)))
     return phases
 
 
-def _sends(routes: Routes, flows: list[Flow]) -> Phase:
-    latencies = (routes.latency_fs(flow.source, flow.target) for flow in flows)
-    return Phase(max(latencies, default=0), flows)
+def _sends(routes: Routes, flows: Flows) -> Phase:
+    latencies = routes.latencies_fs(flows.sources, flows.targets)
+    return Phase(int(latencies.max()), flows)
 
 
 def _distances(n: int, far: bool) -> list[int]:
@@ -145,55 +173,52 @@ def _distances(n: int, far: bool) -> list[int]:
 
 
 def _halving(far: bool) -> Half:
-    def half(routes: Routes, group: Group) -> list[Phase] | None:
-        n = len(group.ranks)
+    def half(routes: Routes, batch: Batch) -> list[Phase] | None:
+        n = batch.size
         if n & (n - 1):
             return None
-        return _exchange(routes, group, _distances(n, far))
+        return _exchange(routes, batch, _distances(n, far))
 
     return half
 
 
-def _folded(routes: Routes, groups: Sequence[Group], far: bool) -> Line:
+def _folded(routes: Routes, batches: Sequence[Batch], far: bool) -> Line:
     """Return an all-reduce by halving and doubling on any number of ranks.
 
     Ranks beyond the largest power of two hand over to others, and get the
     result from them.
     """
     inner, folds = [], []
-    for ranks, part in groups:
-        power = 1 << (len(ranks).bit_length() - 1)
-        inner.append(Group(ranks[:power], part))
-        folds.append(
-            [
-                Flow(ranks[power + i], ranks[i], part)
-                for i in range(len(ranks) - power)
-            ]
-        )
+    for ranks, parts in batches:
+        n = ranks.shape[1]
+        power = 1 << (n.bit_length() - 1)
+        inner.append(Batch(ranks[:, :power], parts))
+        extra, other = ranks[:, power:], ranks[:, : n - power]
+        folds.append(Flows.of(extra, other, parts[:, None]))
     halves = together(
-        _exchange(routes, group, _distances(len(group.ranks), far))
-        for group in inner
+        _exchange(routes, batch, _distances(batch.size, far))
+        for batch in inner
     )
-    there = [flow for fold in folds for flow in fold]
-    back = [Flow(target, source, part) for source, target, part in there]
-    around = [_sends(routes, flows) for flows in (there, back) if flows]
+    there = Flows.joined(folds)
+    back = Flows(there.targets, there.sources, there.parts)
+    around = [_sends(routes, flows) for flows in (there, back)]
     return line_of(routes, halves).times(2).plus(line_of(routes, around))
 
 
 # All pairs, and trees
 
 
-def _direct(routes: Routes, group: Group) -> list[Phase]:
-    n = len(group.ranks)
-    latency_fs = max(
-        sum(routes.latency_fs(rank, other) for other in group.ranks)
-        for rank in group.ranks
+def _direct(routes: Routes, batch: Batch) -> list[Phase]:
+    n = batch.size
+    here, there = np.broadcast_arrays(
+        batch.ranks[:, :, None], batch.ranks[:, None, :]
     )
-    flows = [
-        Flow(*pair, group.part / n)
-        for pair in itertools.permutations(group.ranks, 2)
-    ]
-    return [Phase(latency_fs, flows)]
+    latencies = routes.latencies_fs(here, there)
+    others = ~np.eye(n, dtype=np.bool_)
+    flows = Flows.of(
+        here[:, others], there[:, others], batch.parts[:, None] / n
+    )
+    return [Phase(int(latencies.sum(axis=2).max()), flows)]
 
 
 def _parents(n: int) -> list[int]:
@@ -206,28 +231,29 @@ def _parents(n: int) -> list[int]:
     return found
 
 
-def _two_trees(routes: Routes, group: Group) -> list[Phase]:
+def _two_trees(routes: Routes, batch: Batch) -> list[Phase]:
     """Reduce up and broadcast down two trees, half of the buffer on each."""
-    ranks, n = list(group.ranks), len(group.ranks)
-    second = ranks[1:] + ranks[:1] if n % 2 else ranks[::-1]
-    flows: list[Flow] = []
+    ranks, n = batch.ranks, batch.size
+    second = np.roll(ranks, -1, axis=1) if n % 2 else ranks[:, ::-1]
+    parents = np.array([0, *_parents(n)])
+    flows: list[Flows] = []
     latency_fs = 0
     for tree in (ranks, second):
-        up, down = [0] * n, [0] * n
-        parents = dict(enumerate(_parents(n), 1))
-        for i in parents:
-            node = i
-            while node:
-                parent = parents[node]
-                up[i] += routes.latency_fs(tree[node], tree[parent])
-                down[i] += routes.latency_fs(tree[parent], tree[node])
-                node = parent
-        latency_fs = max(latency_fs, max(up) + max(down))
-        for child, parent in parents.items():
-            ends = tree[child], tree[parent]
-            flows.append(Flow(*ends, group.part / 2))
-            flows.append(Flow(*ends[::-1], group.part / 2))
-    return [Phase(latency_fs, flows)]
+        above = tree[:, parents]
+        ways = []
+        for ends in ((tree, above), (above, tree)):
+            # The ways to the root, twice as many steps at a time.
+            way, reached = routes.latencies_fs(*ends), parents
+            while reached.any():
+                way, reached = way + way[:, reached], reached[reached]
+            ways.append(way.max(axis=1))
+            flows.append(
+                Flows.of(
+                    ends[0][:, 1:], ends[1][:, 1:], batch.parts[:, None] / 2
+                )
+            )
+        latency_fs = max(latency_fs, int(sum(ways).max()))
+    return [Phase(latency_fs, Flows.joined(flows))]
 
 
 #: Algorithms that need to know nothing but the ranks, and their halves.
@@ -241,9 +267,9 @@ _FLAT: Mapping[str, Half] = {
 
 
 def _flat_half(
-    routes: Routes, name: str, groups: Sequence[Group]
+    routes: Routes, name: str, batches: Sequence[Batch]
 ) -> Line | None:
-    phases = [_FLAT[name](routes, group) for group in groups]
+    phases = [_FLAT[name](routes, batch) for batch in batches]
     able = [found for found in phases if found is not None]
     if len(able) < len(phases):
         return None
@@ -255,15 +281,16 @@ def _flat(
 ) -> dict[str, dict[Part, Line]]:
     """Return what the algorithms take that only need to know the ranks."""
     found: dict[str, dict[Part, Line]] = {}
+    batches = _batches(groups)
     for name in _FLAT:
-        half = _flat_half(routes, name, groups)
+        half = _flat_half(routes, name, batches)
         if half is not None:
             found[name] = {"half": half, "all-reduce": half.times(2)}
         elif name.startswith("halving-doubling"):
             far = name.endswith("far")
-            found[name] = {"all-reduce": _folded(routes, groups, far)}
+            found[name] = {"all-reduce": _folded(routes, batches, far)}
     found["direct"]["all-to-all"] = found["direct"]["half"]
-    trees = together(_two_trees(routes, group) for group in groups)
+    trees = together(_two_trees(routes, batch) for batch in batches)
     found["two-trees"] = {"all-reduce": line_of(routes, trees)}
     return found
 
@@ -362,61 +389,45 @@ def _torus(
     """
     if not coordinates:
         return None
-    boxes = []
+    of_shape: dict[tuple[int, ...], list[Ints]] = {}
     for ranks in groups:
         at = {coordinates[rank]: rank for rank in ranks}
         sides = [sorted(set(axis)) for axis in zip(*at, strict=True)]
-        if len(at) < len(ranks) or set(at) != set(itertools.product(*sides)):
+        shape = tuple(map(len, sides))
+        if len(at) < len(ranks) or len(at) < math.prod(shape):
             return None
-        boxes.append((at, sides))
+        box = [at[place] for place in itertools.product(*sides)]
+        of_shape.setdefault(shape, []).append(np.reshape(box, shape))
+    boxes = [np.stack(found) for found in of_shape.values()]
     axes = [
         axis
         for axis in range(len(coordinates[0]))
-        if any(len(sides[axis]) > 1 for _, sides in boxes)
+        if any(shape[axis] > 1 for shape in of_shape)
     ]
-    return line_of(
-        routes,
-        [
-            together(
-                [
-                    _colour(
-                        routes, at, sides, axes[colour:] + axes[:colour], step
-                    )
-                ]
-                for at, sides in boxes
-                for colour in range(len(axes))
-            )[0]
-            for step in range(len(axes))
-        ],
-    )
+    phases = []
+    for step in range(len(axes)):
+        running = [
+            _colour(routes, box, axes[colour:] + axes[:colour], step)
+            for box in boxes
+            for colour in range(len(axes))
+        ]
+        phases += together([phase] for phase in running if phase)
+    return line_of(routes, phases)
 
 
 def _colour(
-    routes: Routes,
-    at: Mapping[tuple[int, ...], int],
-    sides: Sequence[Sequence[int]],
-    axes: Sequence[int],
-    step: int,
-) -> Phase:
-    """Return a step of a colour in a box, which takes the axes in turn."""
-    axis = axes[step]
+    routes: Routes, boxes: Ints, axes: Sequence[int], step: int
+) -> Phase | None:
+    """Return a step of a colour, which takes the axes of boxes in turn."""
     part = 1 / len(axes)
     for before in axes[:step]:
-        part /= len(sides[before])
-    if len(sides[axis]) == 1:
-        return Phase(0, [])
-    lines = itertools.product(
-        *(
-            side if number != axis else side[:1]
-            for number, side in enumerate(sides)
-        )
-    )
-    rings = [
-        [at[(*place[:axis], i, *place[axis + 1 :])] for i in sides[axis]]
-        for place in lines
-    ]
-    rings += [ring[::-1] for ring in rings]
-    return _rings(routes, rings, part / 2)
+        part /= boxes.shape[1 + before]
+    axis = 1 + axes[step]
+    side = boxes.shape[axis]
+    if side == 1:
+        return None
+    rings = np.moveaxis(boxes, axis, -1).reshape(-1, side)
+    return _both_ways(routes, rings, np.full(len(rings), part))
 
 
 # All of them

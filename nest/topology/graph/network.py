@@ -15,7 +15,7 @@ from nest.ir.graph_topology import GraphTopology
 from nest.topology.alphabeta import NS_PER_S
 from nest.topology.graph.algorithms import PART_OF, Part, Places, algorithms
 from nest.topology.graph.phases import (
-    Flow,
+    Flows,
     Line,
     busiest,
     rounded,
@@ -138,19 +138,19 @@ class GraphNetwork:
 
     def link(self, receiver: Block, sender: Block) -> Link:
         """Return what a message takes, all of the sender's devices sending."""
-        flows = [
-            Flow(source, target, 1 / sender.devices)
-            for here, there in zip(
-                receiver.ranges(), sender.ranges(), strict=True
-            )
-            for target in range(*here)
-            for source in range(*there)
-            if source != target
-        ]
-        if not flows:
+        here, there = (
+            np.array([range(*span) for span in block.ranges()])
+            for block in (receiver, sender)
+        )
+        targets, sources = np.broadcast_arrays(
+            here[:, :, None], there[:, None, :]
+        )
+        moves = sources != targets
+        flows = Flows.of(sources[moves], targets[moves], 1 / sender.devices)
+        if not moves.any():
             return Link(self.launch_ns, FAST_BYTES_PER_S)
-        latency_fs = max(
-            self.routes.latency_fs(flow.source, flow.target) for flow in flows
+        latency_fs = int(
+            self.routes.latencies_fs(flows.sources, flows.targets).max()
         )
         beta = NS_PER_S / busiest(self.routes, flows)
         return Link(self.launch_ns + latency_fs / FS_PER_NS, rounded(beta))

@@ -11,27 +11,40 @@ from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
+import numpy as np
+
 from nest.topology.alphabeta import NS_PER_S
-from nest.topology.graph.routes import FS_PER_NS, Routes
+from nest.topology.graph.routes import FS_PER_NS, Floats, Ints, Routes
 
 #: Significant decimal digits of a slope. Sums of floats differ in the last
 #: bits with their order; those of a slope are the same.
 DIGITS = 12
 
 
-class Flow(NamedTuple):
-    """What a rank sends to another one, in parts of the buffer."""
+class Flows(NamedTuple):
+    """What ranks send to other ones, in parts of the buffer; flat arrays."""
 
-    source: int
-    target: int
-    part: float
+    sources: Ints
+    targets: Ints
+    parts: Floats
+
+    @classmethod
+    def of(cls, sources: Ints, targets: Ints, parts: object) -> Flows:
+        """Return flows between ranks in arrays of any one shape."""
+        spread = np.broadcast_to(np.asarray(parts, np.float64), sources.shape)
+        return cls(sources.ravel(), targets.ravel(), spread.ravel())
+
+    @classmethod
+    def joined(cls, flows: Sequence[Flows]) -> Flows:
+        """Return all flows."""
+        return cls(*map(np.concatenate, zip(*flows, strict=True)))
 
 
 class Phase(NamedTuple):
     """Flows that run together, after a latency."""
 
     latency_fs: int
-    flows: Sequence[Flow]
+    flows: Flows
 
 
 class Line(NamedTuple):
@@ -76,7 +89,7 @@ def together(groups: Iterable[Sequence[Phase]]) -> list[Phase]:
         found.append(
             Phase(
                 max(phase.latency_fs for phase in running),
-                [flow for phase in running for flow in phase.flows],
+                Flows.joined([phase.flows for phase in running]),
             )
         )
     return found
@@ -91,11 +104,11 @@ def line_of(routes: Routes, phases: Iterable[Phase]) -> Line:
     return Line(latency_fs, slope)
 
 
-def busiest(routes: Routes, flows: Sequence[Flow]) -> float:
+def busiest(routes: Routes, flows: Flows) -> float:
     """Return ns per byte on the arc with the most load by bandwidth."""
-    if not flows:
+    if not len(flows.sources):
         return 0.0
-    loads = routes.loads(flows)
+    loads = routes.loads(*flows)
     return float((loads / routes.bandwidths).max()) * NS_PER_S
 
 

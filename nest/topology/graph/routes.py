@@ -6,9 +6,7 @@ integer in femtoseconds, so that sums of latencies that are equal are tied.
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,9 +16,12 @@ from nest.ir.graph_topology import GraphTopology
 
 FS_PER_NS = 1e6
 
-#: A path is as long as its latency and, where that is tied, its arcs are
-#: many: latency · 2^20 + arcs.
-_HOP_BITS = 20
+#: Lengths of any size, or in 64 bits.
+Ints = npt.NDArray[Any]
+Floats = npt.NDArray[np.float64]
+
+#: How many targets' routes are looked for at once; more take more memory.
+_BATCH = 256
 
 
 class Arc(NamedTuple):
@@ -65,36 +66,72 @@ class Routes:
             if not topology.directed:
                 self.arcs.append(Arc(head, tail, speed, latency_fs))
         self.bandwidths = np.array(
-            [arc.bandwidth_bytes_per_s for arc in self.arcs]
+            [arc.bandwidth_bytes_per_s for arc in self.arcs], np.float64
         )
-        self._leaving: list[list[int]] = [[] for _ in topology.nodes]
-        self._entering: list[list[int]] = [[] for _ in topology.nodes]
-        for number, arc in enumerate(self.arcs):
-            self._leaving[arc.tail].append(number)
-            self._entering[arc.head].append(number)
-        self._lengths: dict[int, dict[int, int]] = {}
-        self._splits: dict[tuple[int, int], list[tuple[int, int, float]]] = {}
+        self._leaving, self._entering = (
+            np.bincount(
+                np.array([arc[end] for arc in self.arcs], np.int64),
+                self.bandwidths,
+                len(topology.nodes),
+            )
+            for end in (0, 1)
+        )
+        self._nodes = np.array(self.ranks)
+        self._relays = np.array(self.forwards, np.bool_)
+        # By tail, so that the arcs of a node are side by side.
+        self._order = np.array(
+            sorted(range(len(self.arcs)), key=lambda i: self.arcs[i].tail),
+            np.int64,
+        )
+        tails = [self.arcs[i].tail for i in self._order]
+        self._heads = np.array(
+            [self.arcs[i].head for i in self._order], np.int64
+        )
+        self._tails, self._begins = np.unique(
+            np.array(tails, np.int64), return_index=True
+        )
+        self._tail = np.array(tails, np.int64)
+        self._set_lengths()
+        shape = len(self.ranks), len(self.forwards)
+        self._lengths = np.full(shape, self._far, self._steps.dtype)
+        self._first = np.zeros(shape, np.int64)
+        self._count = np.zeros(shape, np.int64)
+        self._known = np.zeros(len(self.ranks), np.bool_)
+        self._ways = np.zeros(0, np.int64)
+        self._shares = np.zeros(0, np.float64)
+
+    def _set_lengths(self) -> None:
+        """Choose how lengths are written, and whether 64 bits hold them.
+
+        A path is as long as its latency and, where that is tied, its arcs
+        are many: ``latency << bits | arcs``. Sums over all ranks fit too.
+        """
+        self._bits = len(self.forwards).bit_length()
+        latencies = [self.arcs[i].latency_fs for i in self._order]
+        most = (max(latencies, default=0) + 1) * len(self.forwards)
+        self._far: int = most << self._bits
+        fits = 4 * max(self._far, len(self.ranks) * most) < 1 << 63
+        self._steps = np.array(
+            [(latency << self._bits) + 1 for latency in latencies],
+            np.int64 if fits else object,
+        )
 
     def leaving(self, rank: int) -> float:
         """Return the bandwidth of a device's arcs to others, in bytes/s."""
-        return sum(
-            float(self.bandwidths[i]) for i in self._leaving[self.ranks[rank]]
-        )
+        return float(self._leaving[self.ranks[rank]])
 
     def entering(self, rank: int) -> float:
         """Return the bandwidth of the arcs to a device, in bytes/s."""
-        return sum(
-            float(self.bandwidths[i]) for i in self._entering[self.ranks[rank]]
-        )
+        return float(self._entering[self.ranks[rank]])
 
-    def latency_fs(self, source: int, target: int) -> int:
-        """Return the latency of the route between two ranks."""
-        lengths = self._lengths_to(self.ranks[target])
-        return lengths[self.ranks[source]] >> _HOP_BITS
+    def latencies_fs(self, sources: Ints, targets: Ints) -> Ints:
+        """Return the latencies of the routes between ranks."""
+        self._find(targets)
+        lengths = self._lengths[targets, self._nodes[sources]]
+        latencies: Ints = lengths >> self._bits
+        return latencies
 
-    def loads(
-        self, flows: Iterable[tuple[int, int, float]]
-    ) -> npt.NDArray[np.float64]:
+    def loads(self, sources: Ints, targets: Ints, amounts: Floats) -> Floats:
         """Return what flows put on every arc.
 
         At every node a message splits in proportion to the bandwidths of
@@ -103,84 +140,93 @@ class Routes:
 
         Parameters
         ----------
-        flows
-            Source, target and amount of each.
+        sources, targets, amounts
+            Of each flow: ranks, and what it carries.
         """
-        to: dict[int, dict[int, float]] = {}
-        for source, target, amount in flows:
-            sent = to.setdefault(self.ranks[target], {})
-            node = self.ranks[source]
-            sent[node] = sent.get(node, 0.0) + amount
-        loads = [0.0] * len(self.arcs)
-        for target, amounts in to.items():
-            lengths = self._lengths_to(target)
-            # From the farthest node on: all that enters one is known before.
-            waiting = [(-lengths[node], node) for node in amounts]
-            heapq.heapify(waiting)
-            while waiting:
-                _, node = heapq.heappop(waiting)
-                if node == target:
-                    break
-                for number, head, share in self._onward(node, target):
-                    part = amounts[node] * share
-                    loads[number] += part
-                    if head not in amounts:
-                        amounts[head] = 0.0
-                        heapq.heappush(waiting, (-lengths[head], head))
-                    amounts[head] += part
-        return np.array(loads)
-
-    def _lengths_to(self, target: int) -> dict[int, int]:
-        """Return how long the way from every node to a target is."""
-        if target in self._lengths:
-            return self._lengths[target]
-        found: dict[int, int] = {}
-        waiting = [(0, target)]
-        while waiting:
-            length, node = heapq.heappop(waiting)
-            if node in found:
-                continue
-            found[node] = length
-            if node != target and not self.forwards[node]:
-                continue
-            for number in self._entering[node]:
-                arc = self.arcs[number]
-                if arc.tail not in found:
-                    heapq.heappush(waiting, (length + _step(arc), arc.tail))
-        self._lengths[target] = found
+        self._find(targets)
+        num_nodes = len(self.forwards)
+        loads = np.zeros(len(self.arcs))
+        # Every arc of a path is one more closer to the target.
+        keys = targets * num_nodes + self._nodes[sources]
+        hops = self._hops(keys)
+        order = np.argsort(-hops, kind="stable")
+        keys, amounts, hops = keys[order], amounts[order], hops[order]
+        left = int(hops[0]) if len(hops) else 0
+        ends = np.searchsorted(-hops, -np.arange(left, -1, -1), "right")
+        moving, parts, begin = keys[:0], amounts[:0], 0
+        for stop in ends[:left]:
+            moving = np.concatenate([moving, keys[begin:stop]])
+            parts = np.concatenate([parts, amounts[begin:stop]])
+            begin = stop
+            moving, where = np.unique(moving, return_inverse=True)
+            parts = np.bincount(where, parts).astype(np.float64)
+            count = self._count.ravel()[moving]
+            first = self._first.ravel()[moving]
+            end = np.cumsum(count)
+            ways: Ints = np.repeat(first - end + count, count)
+            ways += np.arange(len(ways))
+            parts = np.repeat(parts, count) * self._shares[ways]
+            taken = self._ways[ways]
+            loads += np.bincount(taken, parts, len(loads))
+            moving = np.repeat(moving // num_nodes, count) * num_nodes
+            moving += self._heads[taken]
+        found = np.empty_like(loads)
+        found[self._order] = loads
         return found
 
-    def _onward(self, node: int, target: int) -> list[tuple[int, int, float]]:
-        """Return the arcs that begin shortest paths to a target.
-
-        With the node at their end and the part that takes them.
-        """
-        key = (node, target)
-        if key not in self._splits:
-            lengths = self._lengths_to(target)
-            tied = [
-                number
-                for number in self._leaving[node]
-                if self._is_tied(self.arcs[number], lengths, target)
-            ]
-            total = sum(self.arcs[i].bandwidth_bytes_per_s for i in tied)
-            self._splits[key] = [
-                (i, arc.head, arc.bandwidth_bytes_per_s / total)
-                for i, arc in ((i, self.arcs[i]) for i in tied)
-            ]
-        return self._splits[key]
-
-    def _is_tied(self, arc: Arc, lengths: dict[int, int], target: int) -> bool:
-        """Whether an arc begins a shortest path to a target."""
-        return (
-            (arc.head == target or self.forwards[arc.head])
-            and arc.head in lengths
-            and lengths[arc.tail] == lengths[arc.head] + _step(arc)
+    def _hops(self, keys: Ints) -> npt.NDArray[np.int64]:
+        """Return the number of arcs from nodes to targets."""
+        lengths = self._lengths.ravel()[keys]
+        hops: npt.NDArray[np.int64] = (lengths & (1 << self._bits) - 1).astype(
+            np.int64
         )
+        return hops
 
+    def _find(self, targets: Ints) -> None:
+        """Find the routes to ranks."""
+        wanted = np.unique(targets)
+        wanted = wanted[~self._known[wanted]]
+        for begin in range(0, len(wanted), _BATCH):
+            self._find_batch(wanted[begin : begin + _BATCH])
 
-def _step(arc: Arc) -> int:
-    return (arc.latency_fs << _HOP_BITS) + 1
+    def _find_batch(self, targets: Ints) -> None:
+        columns, nodes = np.arange(len(targets)), self._nodes[targets]
+        lengths = np.full(
+            (len(self.forwards), len(targets)), self._far, self._steps.dtype
+        )
+        lengths[nodes, columns] = 0
+        while True:
+            relayed = np.where(self._relays[:, None], lengths, self._far)
+            relayed[nodes, columns] = 0
+            ways = relayed[self._heads] + self._steps[:, None]
+            least = lengths.copy()
+            least[self._tails] = np.minimum(
+                lengths[self._tails],
+                np.minimum.reduceat(ways, self._begins, axis=0),
+            )
+            if (least == lengths).all():
+                break
+            lengths = least
+        tied = (ways == lengths[self._tail]) & (ways < self._far)
+        tied &= self._tail[:, None] != nodes
+        self._lengths[targets] = lengths.T
+        self._known[targets] = True
+        self._remember(targets, tied)
+
+    def _remember(self, targets: Ints, tied: npt.NDArray[np.bool_]) -> None:
+        """Note which arcs begin shortest paths, and what part takes them."""
+        speeds = self.bandwidths[self._order][:, None] * tied
+        total = np.add.reduceat(speeds, self._begins, axis=0)
+        of_tail = np.searchsorted(self._tails, self._tail)
+        count = np.add.reduceat(tied.astype(np.int64), self._begins, axis=0).T
+        end = len(self._ways) + np.cumsum(count).reshape(count.shape)
+        place = np.ix_(targets, self._tails)
+        self._count[place], self._first[place] = count, end - count
+        column, way = np.nonzero(tied.T)
+        self._ways = np.concatenate([self._ways, way])
+        self._shares = np.concatenate(
+            [self._shares, speeds[way, column] / total[of_tail[way], column]]
+        )
 
 
 def network_flow(routes: Routes, ranks: frozenset[int]) -> Any:
