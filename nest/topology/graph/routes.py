@@ -7,6 +7,7 @@ integer in femtoseconds, so that sums of latencies that are equal are tied.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,10 @@ Floats = npt.NDArray[np.float64]
 
 #: How many targets' routes are looked for at once; more take more memory.
 _BATCH = 256
+
+#: From so many flows per rank on, what goes to one target is spread together
+#: instead of path by path.
+_MANY = 4
 
 
 class Arc(NamedTuple):
@@ -99,6 +104,11 @@ class Routes:
         self._known = np.zeros(len(self.ranks), np.bool_)
         self._ways = np.zeros(0, np.int64)
         self._shares = np.zeros(0, np.float64)
+        self._path_count = np.full(len(self.ranks) ** 2, -1)
+        self._path_first = np.zeros(len(self.ranks) ** 2, np.int64)
+        self._paths_end = 0
+        self._path_ways = np.zeros(0, np.int64)
+        self._path_shares = np.zeros(0, np.float64)
 
     def _set_lengths(self) -> None:
         """Choose how lengths are written, and whether 64 bits hold them.
@@ -144,13 +154,63 @@ class Routes:
             Of each flow: ranks, and what it carries.
         """
         self._find(targets)
+        found = np.zeros(len(self.arcs))
+        if len(sources) > _MANY * len(self.ranks):
+            lanes = np.arange(len(self.ranks))
+            for _, ways, parts in self._walk(lanes, targets, sources, amounts):
+                found[self._order] += np.bincount(ways, parts, len(found))
+            return found
+        pairs = targets * len(self.ranks) + sources
+        self._find_paths(pairs)
+        count = self._path_count[pairs]
+        end = np.cumsum(count)
+        steps: Ints = np.repeat(self._path_first[pairs] - end + count, count)
+        steps += np.arange(len(steps))
+        parts = np.repeat(amounts, count) * self._path_shares[steps]
+        ways = self._path_ways[steps]
+        found[self._order] = np.bincount(ways, parts, len(found))
+        return found
+
+    def _find_paths(self, pairs: Ints) -> None:
+        """Note what the arcs between a source and a target carry."""
+        wanted = np.unique(pairs[self._path_count[pairs] < 0])
+        if not len(wanted):
+            return
+        lanes = np.arange(len(wanted))
+        targets, sources = np.divmod(wanted, len(self.ranks))
+        walk = list(self._walk(targets, lanes, sources, np.ones(len(wanted))))
+        if not walk:
+            self._path_count[wanted] = 0
+            return
+        lane, ways, parts = map(np.concatenate, zip(*walk, strict=True))
+        order = np.argsort(lane, kind="stable")
+        count = np.bincount(lane, minlength=len(wanted))
+        used = self._paths_end
+        end = used + np.cumsum(count)
+        self._path_count[wanted], self._path_first[wanted] = count, end - count
+        self._path_ways = _put(self._path_ways, used, ways[order])
+        self._path_shares = _put(self._path_shares, used, parts[order])
+        self._paths_end = used + len(order)
+
+    def _walk(
+        self, targets: Ints, lanes: Ints, sources: Ints, amounts: Floats
+    ) -> Iterator[tuple[Ints, Ints, Floats]]:
+        """Yield what arcs carry, step by step: lanes, arcs and amounts.
+
+        Parameters
+        ----------
+        targets
+            Of every lane; flows in one go on together.
+        lanes, sources, amounts
+            Of each flow.
+        """
         num_nodes = len(self.forwards)
-        loads = np.zeros(len(self.arcs))
+        nodes = self._nodes[sources]
+        hops = self._hops(targets[lanes] * num_nodes + nodes)
         # Every arc of a path is one more closer to the target.
-        keys = targets * num_nodes + self._nodes[sources]
-        hops = self._hops(keys)
         order = np.argsort(-hops, kind="stable")
-        keys, amounts, hops = keys[order], amounts[order], hops[order]
+        keys = (lanes * num_nodes + nodes)[order]
+        amounts, hops = amounts[order], hops[order]
         left = int(hops[0]) if len(hops) else 0
         ends = np.searchsorted(-hops, -np.arange(left, -1, -1), "right")
         moving, parts, begin = keys[:0], amounts[:0], 0
@@ -160,19 +220,15 @@ class Routes:
             begin = stop
             moving, where = np.unique(moving, return_inverse=True)
             parts = np.bincount(where, parts).astype(np.float64)
-            count = self._count.ravel()[moving]
-            first = self._first.ravel()[moving]
-            end = np.cumsum(count)
-            ways: Ints = np.repeat(first - end + count, count)
+            lane, node = np.divmod(moving, num_nodes)
+            count = self._count[targets[lane], node]
+            first = self._first[targets[lane], node]
+            ways: Ints = np.repeat(first - np.cumsum(count) + count, count)
             ways += np.arange(len(ways))
             parts = np.repeat(parts, count) * self._shares[ways]
-            taken = self._ways[ways]
-            loads += np.bincount(taken, parts, len(loads))
-            moving = np.repeat(moving // num_nodes, count) * num_nodes
-            moving += self._heads[taken]
-        found = np.empty_like(loads)
-        found[self._order] = loads
-        return found
+            taken, lane = self._ways[ways], np.repeat(lane, count)
+            yield lane, taken, parts
+            moving = lane * num_nodes + self._heads[taken]
 
     def _hops(self, keys: Ints) -> npt.NDArray[np.int64]:
         """Return the number of arcs from nodes to targets."""
@@ -184,8 +240,7 @@ class Routes:
 
     def _find(self, targets: Ints) -> None:
         """Find the routes to ranks."""
-        wanted = np.unique(targets)
-        wanted = wanted[~self._known[wanted]]
+        wanted = np.unique(targets[~self._known[targets]])
         for begin in range(0, len(wanted), _BATCH):
             self._find_batch(wanted[begin : begin + _BATCH])
 
@@ -227,6 +282,16 @@ class Routes:
         self._shares = np.concatenate(
             [self._shares, speeds[way, column] / total[of_tail[way], column]]
         )
+
+
+def _put(array: Ints, used: int, more: Ints) -> Ints:
+    """Append to the used part of an array, which grows by half at least."""
+    end = used + len(more)
+    if end > len(array):
+        room = np.zeros(end + end // 2 - used, array.dtype)
+        array = np.concatenate([array[:used], room])
+    array[used:end] = more
+    return array
 
 
 def network_flow(routes: Routes, ranks: frozenset[int]) -> Any:
