@@ -351,6 +351,7 @@ class LayerPrices:
         found = [cost.on(name, strategy.recompute) for name in names]
         pick = min if block is None else max
         return DeviceTimes(
+            device=" + ".join(names),
             forward_ns=pick(x.forward_ns for x in found),
             backward_ns=pick(x.backward_ns for x in found),
             extra_ns=pick(x.extra_ns for x in found),

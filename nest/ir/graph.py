@@ -97,12 +97,15 @@ class DeviceTimes(Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
+    device
+        The name of the type.
     forward_ns, backward_ns
         Computation of one micro-batch, collectives not included.
     extra_ns
         What ``selective`` recomputation adds to the backward pass.
     """
 
+    device: str
     forward_ns: Real
     backward_ns: Real
     extra_ns: Real = 0.0
@@ -118,7 +121,7 @@ class LayerCost(Struct, frozen=True, kw_only=True):
     forward_ns, backward_ns
         Computation of one micro-batch, collectives not included.
     by_device
-        The same on types of devices, by name, where it takes another time.
+        The same on types of devices where it takes another time.
     weight_bytes, expert_weight_bytes
         Weights per device: dense ones and experts apart.
     working_bytes
@@ -135,7 +138,7 @@ class LayerCost(Struct, frozen=True, kw_only=True):
     samples: Count = 1
     forward_ns: Real
     backward_ns: Real
-    by_device: dict[str, DeviceTimes] = {}
+    by_device: tuple[DeviceTimes, ...] = ()
     weight_bytes: Size = 0
     expert_weight_bytes: Size = 0
     working_bytes: Size = 0
@@ -147,6 +150,10 @@ class LayerCost(Struct, frozen=True, kw_only=True):
         check_distinct(
             "activations", tuple(a.recompute for a in self.activations)
         )
+        if self.by_device:
+            check_distinct(
+                "by_device", tuple(times.device for times in self.by_device)
+            )
 
     @property
     def key(self) -> tuple[int, ...]:
@@ -159,10 +166,11 @@ class LayerCost(Struct, frozen=True, kw_only=True):
         Its ``extra_ns`` is 0 unless the choice is ``selective``.
         """
         selective = recompute == "selective"
-        if device in self.by_device:
-            found = self.by_device[device]
-            return found if selective else replace(found, extra_ns=0.0)
+        for times in self.by_device:
+            if times.device == device:
+                return times if selective else replace(times, extra_ns=0.0)
         return DeviceTimes(
+            device=device,
             forward_ns=self.forward_ns,
             backward_ns=self.backward_ns,
             extra_ns=max(

@@ -159,7 +159,7 @@ def _with_times(graph: Graph, other: Graph, device: str) -> Graph:
     def priced(cost: LayerCost, there: LayerCost) -> LayerCost:
         assert cost.key == there.key
         times = there.on(device, "selective")
-        return replace(cost, by_device={**cost.by_device, device: times})
+        return replace(cost, by_device=(*cost.by_device, times))
 
     kinds = tuple(
         replace(kind, costs=tuple(map(priced, kind.costs, there.costs)))

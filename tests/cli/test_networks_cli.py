@@ -178,7 +178,8 @@ def test_several_kinds_of_machines_are_one_cluster(
     assert found.device_name == "H100-80GB-SXM + A100-80GB-SXM"
     assert [found.devices_of(i) for i in range(2)] == [8, 4]
     cost = problem.graph.kinds[1].costs[0]
-    slow = cost.by_device["A100-80GB-SXM"]
+    (slow,) = cost.by_device
+    assert slow.device == "A100-80GB-SXM"
     assert slow.forward_ns > cost.forward_ns
     # a message inside a node stays there
     units = found.topology.units[0]

@@ -377,15 +377,16 @@ def mixed(random: Random, problem: Problem) -> Problem:
             costs=tuple(
                 replace(
                     cost,
-                    by_device={
-                        name: DeviceTimes(
+                    by_device=tuple(
+                        DeviceTimes(
+                            device=name,
                             forward_ns=time_ns(random, 300),
                             backward_ns=time_ns(random, 300),
                             extra_ns=time_ns(random, 60),
                         )
                         for name in ("device", "x", "y")
                         if chance(random, 2)
-                    },
+                    ),
                 )
                 for cost in kind.costs
             ),

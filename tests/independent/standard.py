@@ -192,7 +192,7 @@ class LayerOfStage:
 
     def slowest(self, field: str, otherwise: float) -> float:
         """Return the largest of the times that ``by_device`` may replace."""
-        tables = self.cost.by_device
+        tables = {times.device: times for times in self.cost.by_device}
         return max(
             getattr(tables[x.name], field) if x.name in tables else otherwise
             for x in self.devices

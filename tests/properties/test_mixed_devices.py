@@ -71,15 +71,16 @@ def slowed(cost, factors):
     extra_ns = max(x.extra_ns for x in cost.activations)
     return replace(
         cost,
-        by_device={
-            name: DeviceTimes(
+        by_device=tuple(
+            DeviceTimes(
+                device=name,
                 forward_ns=factor * cost.forward_ns,
                 backward_ns=cost.backward_ns + factor,
                 extra_ns=factor * extra_ns,
             )
             for name, factor in factors.items()
             if factor
-        },
+        ),
     )
 
 
@@ -131,7 +132,9 @@ def test_a_slow_device_is_left_out_where_it_holds_up_the_others(granularity):
     """
     layer = replace(
         make_cost(10, 20),
-        by_device={"second": DeviceTimes(forward_ns=30, backward_ns=60)},
+        by_device=(
+            DeviceTimes(device="second", forward_ns=30, backward_ns=60),
+        ),
     )
     problem = make_problem(
         {"a": layer, "b": layer, "c": layer},

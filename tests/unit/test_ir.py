@@ -67,11 +67,14 @@ def full_problem():
                     ),
                 ),
                 collectives=(call("all-reduce", "tp", "forward", 9, 2),),
-                by_device={
-                    "old": DeviceTimes(
-                        forward_ns=14, backward_ns=15.5, extra_ns=16
-                    )
-                },
+                by_device=(
+                    DeviceTimes(
+                        device="old",
+                        forward_ns=14,
+                        backward_ns=15.5,
+                        extra_ns=16,
+                    ),
+                ),
             ),
             "b": make_cost(11, 22, tp=2),
         },

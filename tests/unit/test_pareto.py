@@ -20,6 +20,7 @@ from unittest import mock
 import pytest
 from msgspec import structs
 
+from nest.cost.model import CostModel
 from nest.errors import (
     InvalidOptionError,
     InvalidProblemError,
@@ -28,7 +29,7 @@ from nest.errors import (
     UnknownNameError,
     UnsupportedProblemError,
 )
-from nest.fit import with_devices
+from nest.fit import with_devices, with_memory
 from nest.ir import Activations, Device, Problem, problem_hash
 from nest.pareto import Curve, Frontier, frontier
 from nest.prove import check_prover, prove
@@ -386,7 +387,8 @@ def test_a_plan_that_does_not_fit_is_caught():
     """All three points, though the device has 19 bytes."""
 
     def search(model, *arguments):
-        return real(model.within(20), *arguments)
+        larger = with_memory(model.problem, 20)
+        return real(CostModel(larger), *arguments)
 
     real = tracing.search
     with (
