@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations_with_replacement
-from typing import Any
 
 import networkx as nx
 
 from nest.topology.files.source import Source, listed
+from nest.topology.routes import forwards
 
 DEVICE = "device"
 SWITCH = "switch"
@@ -33,11 +33,6 @@ def add_link(
         bandwidth += edge["bandwidth"]
         latency_ns = max(latency_ns, edge["latency_ns"])
     graph.add_edge(source, target, bandwidth=bandwidth, latency_ns=latency_ns)
-
-
-def forwards(attributes: Mapping[str, Any]) -> bool:
-    """Return whether messages may pass through a node with these."""
-    return bool(attributes.get("forward", attributes["kind"] == SWITCH))
 
 
 def finish(
