@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from nest.cli.declare import integer, option
-from nest.cli.inputs import Group, check_output
+from nest.cli.inputs import Group
 from nest.cli.networks import find_network
 from nest.cli.options import Options, takes
 from nest.errors import InvalidOptionError, InvalidProblemError
@@ -20,39 +20,35 @@ def topology_group() -> None:
     """Look at networks and price collectives on them."""
 
 
-_NETWORK = (
-    option(
-        "--beside KEY=VALUE,…",
-        "What the file does not say, such as devices_per_node=8; repeatable, "
-        "lists as 4e11/2e11.",
-        multiple=True,
-    ),
-    option(
-        "--order given|auto|FILE",
-        "Order of the devices: as given, one that keeps together what is "
-        "close, or that of a rank file.  [default: given]",
-    ),
-)
+_NETWORK = click.argument("text", metavar="NETWORK")
+
+#: What the options of a network say where it is not that of a model.
+_HELPS = {
+    "beside": "What the file does not say, such as devices_per_node=8; "
+    "repeatable, lists as 4e11/2e11.",
+    "order": "Order of the devices: as given, one that keeps together what "
+    "is close, or that of a rank file.  [default: given]",
+}
 
 
-def _named(command: Any) -> Any:
-    for add in (*_NETWORK[::-1], click.argument("text", metavar="NETWORK")):
-        command = add(command)
-    return command
+def _network(options: Options, text: str) -> Any:
+    return find_network(text, options.job["beside"], options.job["order"])
 
 
 @topology_group.command("show")
-@_named
+@_NETWORK
 @option("--plan PLAN", "Plan whose stages the picture shows.")
 @option("--plot FILE", "Draw the network, as SVG.")
 @option("--hostfile FILE", "Write the host of every rank, one per line.")
 @option("--rankfile FILE", "Write host and device of every rank.")
-@takes("output", "json_path", output="Write the network as node-link JSON.")
+@takes(
+    *("beside", "order", "output", "json_path"),
+    output="Write the network as node-link JSON.",
+    **_HELPS,
+)
 def show_command(
     options: Options,
     text: str,
-    beside: tuple[str, ...],
-    order: str | None,
     plan: str | None,
     **files: str | None,
 ) -> int:
@@ -77,10 +73,11 @@ def show_command(
         raise InvalidOptionError(
             "--plan: expected --plot too, got none; add it"
         )
-    options.check_files({"NETWORK": text, "--plan": plan})
-    for name, path in files.items():
-        check_output(path, f"--{name}")
-    graph = find_network(text, beside, order)
+    options.check_files(
+        {"NETWORK": text, "--plan": plan},
+        {f"--{name}": path for name, path in files.items()},
+    )
+    graph = _network(options, text)
     ranks = graph.graph["order"]
     drawn = read_plan(plan) if plan is not None else None
     facts = network_facts(graph, ranks)
@@ -99,15 +96,13 @@ def show_command(
 
 
 @topology_group.command("bench")
-@_named
+@_NETWORK
 @option("--ranks N", "Ranks of a group.  [default: all devices]", integer())
 @option("--stride N", "Devices between ranks.", integer(), default=1)
-@takes("json_path")
+@takes("beside", "order", "json_path", **_HELPS)
 def bench_command(
     options: Options,
     text: str,
-    beside: tuple[str, ...],
-    order: str | None,
     ranks: int | None,
     stride: int,
 ) -> int:
@@ -116,13 +111,13 @@ def bench_command(
     Groups of so many ranks, so far apart, fill the devices in their order and
     all run at the same time; the best algorithm is named.
     """
-    from nest.report.network import bench_rows, bench_table
-    from nest.report.table import key_lines, show
+    from nest.report.network import bench_block, bench_rows
+    from nest.report.table import show
     from nest.topology.graph import GraphNetwork
     from nest.topology.graph.convert import topology_of
     from nest.topology.protocol import Block, ParallelGroups
 
-    topology = topology_of(find_network(text, beside, order), text)
+    topology = topology_of(_network(options, text), text)
     devices = topology.max_devices
     size = ranks or devices // stride
     if size < 2 or devices % (size * stride):
@@ -135,17 +130,8 @@ def bench_command(
     groups = list(ParallelGroups(block, size, stride).groups())
     rows = bench_rows(GraphNetwork(topology), groups)
     if options.json_path != "-":
-        show(
-            options.people,
-            key_lines(
-                [
-                    ("network", f"{text}, {devices} devices"),
-                    ("groups", f"{len(groups)} × {size} ranks"),
-                ]
-            ),
-            "",
-            bench_table(rows),
-        )
+        what = f"{text}, {devices} devices"
+        show(options.people, *bench_block(what, groups, rows))
     options.write_json(
         {"network": text, "ranks": size, "stride": stride, "rows": rows}
     )
@@ -163,6 +149,8 @@ def price_command(options: Options, path: str) -> int:
     bytes; '-' is standard input. docs/files.md describes it.
     """
     from nest.ir.io import decode, read_bytes
+    from nest.report.network import price_block
+    from nest.report.table import show
     from nest.topology.graph.case import Case, price
 
     options.check_files({"CASE": path})
@@ -172,41 +160,7 @@ def price_command(options: Options, path: str) -> int:
         where, data = path, read_bytes(path, InvalidProblemError)
     case = decode(data, where, Case, "case", InvalidProblemError)
     document = price(case, where)
-    _show(options, case, document)
+    if options.json_path != "-":
+        show(options.people, *price_block(case, document))
     options.write_json(document)
     return 0
-
-
-def _show(options: Options, case: Any, document: dict[str, Any]) -> None:
-    from nest.report.table import TimeScale, key_lines, show, simple_table
-
-    if options.json_path == "-":
-        return
-    scale = TimeScale.fitting(document["best_ns"])
-    sizes = sorted({len(group) for group in case.groups})
-    groups = f"{len(case.groups)} × {' or '.join(map(str, sizes))} ranks"
-    rows = [
-        (
-            name,
-            scale(time_ns),
-            f"{time_ns / document['bound_ns']:.3f}"
-            if document["bound_ns"]
-            else "",
-            "best" if name == document["best"] else "",
-        )
-        for name, time_ns in document["algorithms"].items()
-    ]
-    show(
-        options.people,
-        key_lines(
-            [
-                ("collective", f"{case.collective} of {case.bytes:g} bytes"),
-                ("groups", groups),
-                ("lower bound", scale(document["bound_ns"])),
-            ]
-        ),
-        "",
-        simple_table(
-            ("algorithm", "time", "vs bound", ""), rows, right=(1, 2)
-        ),
-    )

@@ -11,6 +11,7 @@ from rich.console import RenderableType
 from nest.ir.graph import CollectiveKind
 from nest.report.table import TimeScale, key_lines, simple_table
 from nest.topology.graph import GraphNetwork
+from nest.topology.graph.case import Case
 from nest.topology.levels import NetworkFacts, Range
 from nest.topology.order import NodeRanks
 
@@ -91,8 +92,12 @@ def bench_rows(
     return rows
 
 
-def bench_table(rows: Sequence[Row]) -> RenderableType:
-    """Return the rows of :func:`bench_rows` as a table."""
+def bench_block(
+    what: str, groups: Sequence[Sequence[int]], rows: Sequence[Row]
+) -> Iterator[RenderableType]:
+    """Yield the rows of :func:`bench_rows`, and what they are of."""
+    yield key_lines([("network", what), ("groups", _groups_text(groups))])
+    yield ""
     kinds = get_args(CollectiveKind)
     cells = []
     for row in rows:
@@ -106,7 +111,41 @@ def bench_table(rows: Sequence[Row]) -> RenderableType:
                 ),
             )
         )
-    return simple_table(("bytes", *kinds), cells, right=(0,))
+    yield simple_table(("bytes", *kinds), cells, right=(0,))
+
+
+def price_block(
+    case: Case, document: dict[str, Any]
+) -> Iterator[RenderableType]:
+    """Yield the price of a case, with every algorithm on offer."""
+    bound_ns, best = document["bound_ns"], document["best"]
+    scale = TimeScale.fitting(document["best_ns"])
+    yield key_lines(
+        [
+            ("collective", f"{case.collective} of {case.bytes:g} bytes"),
+            ("groups", _groups_text(case.groups)),
+            ("lower bound", scale(bound_ns)),
+        ]
+    )
+    yield ""
+    yield simple_table(
+        ("algorithm", "time", "vs bound", ""),
+        [
+            (
+                name,
+                scale(time_ns),
+                f"{time_ns / bound_ns:.3f}" if bound_ns else "",
+                "best" if name == best else "",
+            )
+            for name, time_ns in document["algorithms"].items()
+        ],
+        right=(1, 2),
+    )
+
+
+def _groups_text(groups: Sequence[Sequence[int]]) -> str:
+    sizes = sorted({len(group) for group in groups})
+    return f"{len(groups)} × {' or '.join(map(str, sizes))} ranks"
 
 
 def _size(size_bytes: int) -> str:
