@@ -14,17 +14,13 @@ from nest.ir.graph_topology import GraphTopology, NetworkLink, NetworkNode
 Part = tuple[Machine, int]
 
 
-def mixed_cluster(
-    parts: Sequence[Part], topology: GraphTopology | None = None
-) -> Cluster:
+def mixed_cluster(parts: Sequence[Part]) -> Cluster:
     """Return a cluster of several kinds of machines, one after the other.
 
     Parameters
     ----------
     parts
         Machines and their devices, in the order of ranks.
-    topology
-        The network; by default :func:`joined` ones.
     """
     others, first = [], 0
     for machine, count in parts:
@@ -37,7 +33,7 @@ def mixed_cluster(
         num_devices=first,
         device=parts[0][0].device,
         others=tuple(others),
-        topology=topology or joined(parts),
+        topology=joined(parts),
     )
 
 
