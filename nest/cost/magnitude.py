@@ -37,10 +37,11 @@ class Longest(NamedTuple):
     term_ns: float
 
 
-def check_magnitude(problem: Problem) -> None:
+def check_magnitude(problem: Problem, network: Network) -> None:
     """Refuse a problem some plan of which may overflow 64-bit integers.
 
-    Terms are checked one by one when they are rounded.
+    Terms are checked one by one when they are rounded. The network is that
+    of the problem.
 
     Raises
     ------
@@ -48,7 +49,7 @@ def check_magnitude(problem: Problem) -> None:
         If a step could take more than 2**61 quanta.
     """
     try:
-        quanta = longest(problem).step_ns * 1000 / problem.quantum_ps
+        quanta = longest(problem, network).step_ns * 1000 / problem.quantum_ps
     except OverflowError:
         quanta = math.inf
     if quanta > MAX_TOTAL:
@@ -102,17 +103,18 @@ def choose_quantum_ps(problem: Problem, fine_ps: float = math.inf) -> int:
     return quantum_ps
 
 
-def longest(problem: Problem) -> Longest:
+def longest(problem: Problem, network: Network | None = None) -> Longest:
     """Bound the step time of every plan, and every term of it, from above.
 
     ``T <= (M + V) (Σ τ + receives) + Σ Y`` with every term at its largest:
     ``V`` layers, all of them in every stage's place, each message across
     the slowest link. What passes a stage is received twice, there and back,
     and by every chunk of an interleaved plan apart. Where the step time is
-    the largest load, ``M + V`` counts as nothing more.
+    the largest load, ``M + V`` counts as nothing more. The network is made
+    anew unless it is given.
     """
     job, graph = problem.job, problem.graph
-    network = network_of(problem.cluster.topology)
+    network = network or network_of(problem.cluster.topology)
     rules = get_rules(problem.preset)
     tables = {
         kind.name: [
@@ -153,9 +155,7 @@ def _layer_ns(
 ) -> tuple[float, float]:
     """Bound what a layer adds to the load and to the sync of its stage."""
     job, num_devices = problem.job, problem.cluster.num_devices
-    times = [
-        cost.on(device.name, "selective") for device in problem.cluster.types
-    ]
+    times = [cost.on(device.name) for device in problem.cluster.types]
     passes = max(x.forward_ns + x.backward_ns for x in times)
     passes += math.fsum(
         call.count * network.longest_ns(call.size_bytes, num_devices)

@@ -61,7 +61,7 @@ class CostModel:
         self.rules = get_rules(problem.preset)
         self.network = network_of(problem.cluster.topology)
         self.rules.check(problem)
-        check_magnitude(problem)
+        check_magnitude(problem, self.network)
         self.quanta = Quanta(problem.quantum_ps)
         self.transfers = Transfers(problem, self.quanta)
         self.groups = GroupTable(self.network)
