@@ -12,7 +12,7 @@ from nest.cost.space import Runtime, why_not_strategy
 from nest.ir.graph import (
     Activations,
     CollectiveKind,
-    DeviceTimes,
+    ComputeTimes,
     LayerCost,
 )
 from nest.ir.job import Optimizer
@@ -279,7 +279,7 @@ class LayerPrices:
             groups = self.groups.keys(strategy, self.rules.groups_at(block))
 
         overlap = runtime.overlap
-        times = self._times(cost, strategy, block)
+        times = self._times(cost, block)
         forward, backward = self._passes(cost, times, groups, where, overlap)
         recomputed = 0
         if strategy.recompute == "selective":
@@ -337,30 +337,23 @@ class LayerPrices:
             + reserve_bytes,
         )
 
-    def _times(
-        self, cost: LayerCost, strategy: Strategy, block: Block | None
-    ) -> DeviceTimes:
+    def _times(self, cost: LayerCost, block: Block | None) -> ComputeTimes:
         """Return the times on the slowest devices of a block, pass by pass.
 
         Without a block on the fastest of all: no block has smaller ones.
         """
         cluster = self.problem.cluster
-        names = [
-            cluster.types[i].name for i in cluster.types_in(_ranges(block))
+        found = [
+            cost.on(cluster.types[i].name)
+            for i in cluster.types_in(_ranges(block))
         ]
-        found = [cost.on(name, strategy.recompute) for name in names]
         pick = min if block is None else max
-        return DeviceTimes(
-            device=" + ".join(names),
-            forward_ns=pick(x.forward_ns for x in found),
-            backward_ns=pick(x.backward_ns for x in found),
-            extra_ns=pick(x.extra_ns for x in found),
-        )
+        return ComputeTimes(*map(pick, zip(*found, strict=True)))
 
     def _passes(
         self,
         cost: LayerCost,
-        times: DeviceTimes,
+        times: ComputeTimes,
         groups: GroupKeys | None,
         where: str,
         overlap: frozenset[Overlap],

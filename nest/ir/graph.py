@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import heapq
 from graphlib import CycleError, TopologicalSorter
-from typing import Annotated, Literal, get_args
-
-from msgspec.structs import replace
+from typing import Annotated, Literal, NamedTuple, get_args
 
 from nest.ir.base import (
     Count,
@@ -111,6 +109,14 @@ class DeviceTimes(Struct, frozen=True, kw_only=True):
     extra_ns: Real = 0.0
 
 
+class ComputeTimes(NamedTuple):
+    """What :class:`DeviceTimes` says of one type of device."""
+
+    forward_ns: float
+    backward_ns: float
+    extra_ns: float
+
+
 class LayerCost(Struct, frozen=True, kw_only=True):
     """Cost of one layer under one way of splitting it.
 
@@ -160,24 +166,16 @@ class LayerCost(Struct, frozen=True, kw_only=True):
         """The key: a strategy's degrees, and samples."""
         return (self.tp, self.cp, self.ep, self.samples)
 
-    def on(self, device: str, recompute: Recompute) -> DeviceTimes:
-        """Return the times on a type of device under a recompute choice.
-
-        Its ``extra_ns`` is 0 unless the choice is ``selective``.
-        """
-        selective = recompute == "selective"
+    def on(self, device: str) -> ComputeTimes:
+        """Return the times on a type of device."""
         for times in self.by_device:
             if times.device == device:
-                return times if selective else replace(times, extra_ns=0.0)
-        return DeviceTimes(
-            device=device,
-            forward_ns=self.forward_ns,
-            backward_ns=self.backward_ns,
-            extra_ns=max(
-                (a.extra_ns for a in self.activations if selective),
-                default=0.0,
-            ),
-        )
+                return ComputeTimes(
+                    times.forward_ns, times.backward_ns, times.extra_ns
+                )
+        # Only selective recomputation states any.
+        extra_ns = max(a.extra_ns for a in self.activations)
+        return ComputeTimes(self.forward_ns, self.backward_ns, extra_ns)
 
 
 class LayerKind(Struct, frozen=True, kw_only=True):

@@ -21,7 +21,14 @@ from msgspec.structs import replace
 
 from nest.errors import InvalidProblemError, NestError
 from nest.hardware import Machine, mixed_cluster
-from nest.ir.graph import Edge, Graph, Layer, LayerCost, LayerKind
+from nest.ir.graph import (
+    DeviceTimes,
+    Edge,
+    Graph,
+    Layer,
+    LayerCost,
+    LayerKind,
+)
 from nest.ir.job import Job, Optimizer
 from nest.ir.problem import Problem
 from nest.models.architectures import Architecture, head_towers
@@ -158,7 +165,7 @@ def _with_times(graph: Graph, other: Graph, device: str) -> Graph:
 
     def priced(cost: LayerCost, there: LayerCost) -> LayerCost:
         assert cost.key == there.key
-        times = there.on(device, "selective")
+        times = DeviceTimes(device=device, **there.on(device)._asdict())
         return replace(cost, by_device=(*cost.by_device, times))
 
     kinds = tuple(
