@@ -292,16 +292,12 @@ class Cluster(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def price_usd_per_hour(self) -> float | None:
-        """What a device costs on average, if all prices are known."""
-        prices = [device.price_usd_per_hour for device in self.types]
-        if len(prices) == 1:
-            return prices[0]
-        total = 0.0
-        for number, price in enumerate(prices):
-            if price is None:
-                return None
-            total += price * self.devices_of(number)
-        return total / self.num_devices
+        """The price of a device, if known and the same for all types.
+
+        The first devices of a cluster must cost as much as others.
+        """
+        first, *others = (device.price_usd_per_hour for device in self.types)
+        return first if all(price == first for price in others) else None
 
     def types_in(self, ranges: Ranges | None = None) -> tuple[int, ...]:
         """Return which types some devices are of, as positions, ascending."""

@@ -182,9 +182,11 @@ def test_capacities_of_types_are_capped_apart():
     assert [device.memory_bytes for device in full.types] == [10, 18]
 
 
-def test_the_price_of_a_device_is_the_average():
-    mixed = mixed_cluster((1, 3, "x"), price_usd_per_hour=3.0)
-    assert mixed.price_usd_per_hour == 2.5
+@pytest.mark.parametrize(("price", "known"), [(1.0, 1.0), (3.0, None)])
+def test_types_of_one_price_have_it(price, known):
+    """Sizes of a cluster are priced by devices, whichever these are."""
+    mixed = mixed_cluster((1, 3, "x"), price_usd_per_hour=price)
+    assert mixed.price_usd_per_hour == known
     assert mixed_cluster((1, 3, "x")).price_usd_per_hour is None
 
 
