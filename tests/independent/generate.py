@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, cast
 
@@ -371,64 +371,60 @@ def mixed(random: Random, problem: Problem) -> Problem:
         device = random.choice(types)
         others.append(DeviceRange(first=first, count=count, device=device))
         first += count + random.choice((0, 0, 1))
-    kinds = tuple(
-        replace(
-            kind,
-            costs=tuple(
-                replace(
-                    cost,
-                    by_device=tuple(
-                        DeviceTimes(
-                            device=name,
-                            forward_ns=time_ns(random, 300),
-                            backward_ns=time_ns(random, 300),
-                            extra_ns=time_ns(random, 60),
-                        )
-                        for name in ("device", "x", "y")
-                        if chance(random, 2)
-                    ),
-                )
-                for cost in kind.costs
-            ),
+
+    def timed(cost: LayerCost) -> LayerCost:
+        by_device = tuple(
+            DeviceTimes(
+                device=name,
+                forward_ns=time_ns(random, 300),
+                backward_ns=time_ns(random, 300),
+                extra_ns=time_ns(random, 60),
+            )
+            for name in ("device", "x", "y")
+            if chance(random, 2)
         )
-        for kind in problem.graph.kinds
-    )
+        return replace(cost, by_device=by_device)
+
+    cluster = replace(cluster, others=tuple(others))
     return replace(
-        problem,
-        graph=replace(problem.graph, kinds=kinds),
-        cluster=replace(cluster, others=tuple(others)),
+        problem, graph=with_costs(problem.graph, timed), cluster=cluster
     )
 
 
 def enlarged(problem: Problem, factor: int) -> Problem:
     """Return a problem with times and sizes so large that the last bit of a
     double is seen in quanta of 1 ps."""
-    kinds = tuple(
-        replace(
-            kind,
-            costs=tuple(
-                replace(
-                    cost,
-                    forward_ns=cost.forward_ns * factor,
-                    backward_ns=cost.backward_ns * factor,
-                    weight_bytes=cost.weight_bytes * factor,
-                    expert_weight_bytes=cost.expert_weight_bytes * factor,
-                    collectives=tuple(
-                        replace(call, size_bytes=call.size_bytes * factor)
-                        for call in cost.collectives
-                    ),
-                )
-                for cost in kind.costs
+
+    def larger(cost: LayerCost) -> LayerCost:
+        return replace(
+            cost,
+            forward_ns=cost.forward_ns * factor,
+            backward_ns=cost.backward_ns * factor,
+            weight_bytes=cost.weight_bytes * factor,
+            expert_weight_bytes=cost.expert_weight_bytes * factor,
+            collectives=tuple(
+                replace(call, size_bytes=call.size_bytes * factor)
+                for call in cost.collectives
             ),
         )
-        for kind in problem.graph.kinds
-    )
+
     edges = tuple(
         replace(edge, bytes_per_sample=edge.bytes_per_sample * factor)
         for edge in problem.graph.edges
     )
-    graph = replace(problem.graph, kinds=kinds, edges=edges)
+    graph = replace(with_costs(problem.graph, larger), edges=edges)
     return replace(problem, graph=graph, quantum_ps=1)
+
+
+def with_costs(
+    graph: Graph, change: Callable[[LayerCost], LayerCost]
+) -> Graph:
+    """Return a graph with other costs, one by one."""
+    kinds = tuple(
+        replace(kind, costs=tuple(map(change, kind.costs)))
+        for kind in graph.kinds
+    )
+    return replace(graph, kinds=kinds)
 
 
 def with_memory(problem: Problem, memory_bytes: int) -> Problem:

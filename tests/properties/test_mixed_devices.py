@@ -15,6 +15,7 @@ from nest.cost.model import CostModel
 from nest.ir import DeviceRange, DeviceTimes, Optimizer, Strategy
 from nest.topology.protocol import Block
 from tests.builders import make_cost, make_problem
+from tests.independent.generate import with_costs
 from tests.properties.profiles import examples
 from tests.properties.test_solvers_agree import check, solve
 from tests.strategies import problems
@@ -53,15 +54,9 @@ def mixed(draw, **options):
         for first, end in zip(ends[::2], ends[1::2], strict=False)
     )
     factors = {name: draw(st.sampled_from((0, 1, 3))) for name in NAMES}
-    kinds = tuple(
-        replace(
-            kind, costs=tuple(slowed(cost, factors) for cost in kind.costs)
-        )
-        for kind in problem.graph.kinds
-    )
     return replace(
         problem,
-        graph=replace(problem.graph, kinds=kinds),
+        graph=with_costs(problem.graph, lambda cost: slowed(cost, factors)),
         cluster=replace(cluster, others=others),
     )
 
