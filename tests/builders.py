@@ -26,6 +26,7 @@ from nest.ir import (
     Stage,
     Strategy,
 )
+from nest.ir.cluster import Topology
 
 #: One switch: 10 ns per message, 1 ns per byte.
 FLAT = (10.0, 1e9)
@@ -72,7 +73,7 @@ def make_problem(
     *,
     edges: tuple[tuple[str, str, int], ...] = (),
     devices: int = 4,
-    topology: Hierarchy | None = None,
+    topology: Topology | None = None,
     memory_bytes: int = 10**9,
     hbm: float | None = None,
     peak_flops: dict[str, float] | None = None,

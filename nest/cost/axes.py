@@ -54,11 +54,14 @@ class Groups(NamedTuple):
         Ranks of a group inside a block, and how far they are apart.
     joined
         Whether a group spans all replicas.
+    tiled
+        Whether all stages do so at once, at the end of the step.
     """
 
     size: int
     stride: int
     joined: bool = False
+    tiled: bool = False
 
 
 def groups_of(strategy: Strategy) -> dict[str, Groups]:
@@ -66,7 +69,9 @@ def groups_of(strategy: Strategy) -> dict[str, Groups]:
 
     Every axis by its name; ``data``, the ranks that share dense weights, and
     ``expert-data``, those that share experts; ``sync`` and ``expert-sync``,
-    the same over all replicas; ``replicas``, one rank of every replica.
+    the same over all replicas; ``replicas``, one rank of every replica;
+    ``step-data`` and ``step-expert-data``, those of ``data`` and
+    ``expert-data`` at the end of the step.
     Experts sit on ``ep`` consecutive ranks of those that share dense weights.
     """
     found = {}
@@ -80,7 +85,9 @@ def groups_of(strategy: Strategy) -> dict[str, Groups]:
     found[EXPERT_AXIS.name] = Groups(experts, stride)
     found["data"] = Groups(ranks, stride)
     found["expert-data"] = Groups(ranks // experts, stride * experts)
-    found["sync"] = found["data"]._replace(joined=True)
-    found["expert-sync"] = found["expert-data"]._replace(joined=True)
-    found["replicas"] = Groups(1, 1, joined=True)
+    found["replicas"] = Groups(1, 1, joined=True, tiled=True)
+    for name in ("data", "expert-data"):
+        found[f"step-{name}"] = found[name]._replace(tiled=True)
+    for name, own in (("sync", "data"), ("expert-sync", "expert-data")):
+        found[name] = found[own]._replace(joined=True, tiled=True)
     return found

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: Ranks that share dense weights, and those that share experts.
 DATA_GROUPS = ("data", "expert-data")
+#: The same at the end of the step.
+STEP_GROUPS = ("step-data", "step-expert-data")
 #: The same over all replicas.
 SYNC_GROUPS = ("sync", "expert-sync")
 
@@ -506,9 +508,9 @@ class LayerPrices:
                 )
         elif groups is not None:
             if strategy.zero == 1:
-                sync_ns += self.scatter_ns(sizes, groups, DATA_GROUPS)
+                sync_ns += self.scatter_ns(sizes, groups, STEP_GROUPS)
             if strategy.zero <= 2:
-                sync_ns += self.gather_ns(sizes, groups, DATA_GROUPS)
+                sync_ns += self.gather_ns(sizes, groups, STEP_GROUPS)
             for size in sizes:
                 sync_ns += self.collective_ns(
                     "all-reduce",

@@ -134,8 +134,12 @@ class HierarchyNetwork:
         return block._replace(offset=block.offset % self.period)
 
     def groups(self, groups: ParallelGroups) -> Shapes:
-        """Return the shapes of the groups."""
-        groups = groups._replace(block=self.alike(groups.block))
+        """Return the shapes of the groups.
+
+        Bandwidths are those when all devices talk: what other stages do
+        meanwhile changes nothing.
+        """
+        groups = groups._replace(block=self.alike(groups.block), tiled=False)
         if groups.joined and groups.block.replicas > 1:
             return self._shapes(groups)
         if groups.size == 1:

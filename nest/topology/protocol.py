@@ -61,27 +61,42 @@ class ParallelGroups(NamedTuple):
     joined
         Whether a group spans the replicas: its ranks are those at the same
         places in all of them.
+    tiled
+        Whether other stages do the same meanwhile: as if every replica were
+        full of such blocks, at the places that are equal modulo ``n``.
     """
 
     block: Block
     size: int
     stride: int
     joined: bool = False
+    tiled: bool = False
 
     def groups(self) -> Iterator[list[int]]:
         """Yield the devices of every group, ascending."""
-        places = [start for start, _ in self.block.ranges()]
         tile = self.size * self.stride
-        for first in range(0, self.block.devices, tile):
-            for shift in range(self.stride):
-                inside = [
-                    first + shift + self.stride * i for i in range(self.size)
-                ]
-                if self.joined:
-                    yield [place + i for place in places for i in inside]
-                    continue
-                for place in places:
-                    yield [place + i for i in inside]
+        for block in self._blocks():
+            places = [start for start, _ in block.ranges()]
+            for first in range(0, block.devices, tile):
+                for shift in range(self.stride):
+                    inside = [
+                        first + shift + self.stride * i
+                        for i in range(self.size)
+                    ]
+                    if self.joined:
+                        yield [place + i for place in places for i in inside]
+                        continue
+                    for place in places:
+                        yield [place + i for i in inside]
+
+    def _blocks(self) -> Iterator[Block]:
+        """Yield the blocks that have such groups."""
+        _, pitch, offset, devices = self.block
+        if not self.tiled or pitch < offset + devices:
+            yield self.block
+            return
+        for place in range(offset % devices, pitch - devices + 1, devices):
+            yield self.block._replace(offset=place)
 
 
 class Link(NamedTuple):

@@ -108,6 +108,15 @@ def devices_at(
 
 # Layers
 
+#: What all stages do at once.
+END_OF_STEP = (
+    "sync",
+    "expert-sync",
+    "replicas",
+    "step-data",
+    "step-expert-data",
+)
+
 
 @dataclass
 class LayerOfStage:
@@ -133,13 +142,35 @@ class LayerOfStage:
     def collective(self, kind: str, axis: str, size_bytes: int) -> float:
         """Return the time of all groups of an axis together, in ns."""
         topology = self.problem.cluster.topology
-        lists = groups(self.strategy, axis, self.starts)
+        own = axis.removeprefix("step-")
+        lists = groups(self.strategy, own, self.starts)
         if isinstance(topology, GraphTopology):
+            if axis in END_OF_STEP:
+                lists = [
+                    group
+                    for starts in self.tiles()
+                    for group in groups(self.strategy, own, starts)
+                ]
             return graph.collective(topology, kind, lists, size_bytes)
         return max(
             network.collective(topology, kind, group, size_bytes)
             for group in lists
         )
+
+    def tiles(self) -> list[list[int]]:
+        """Return the starts of all blocks that the replicas have room for.
+
+        Blocks of this one's size, whole blocks away from it.
+        """
+        n = self.strategy.dp * self.strategy.tp * self.strategy.cp
+        pitch = self.problem.cluster.num_devices // self.plan.replicas
+        k = self.starts[0]
+        while k >= n:
+            k -= n
+        return [
+            [replica * pitch + place for replica in range(self.plan.replicas)]
+            for place in range(k, pitch - n + 1, n)
+        ]
 
     # Sizes: of dense weights, then of experts
 
@@ -302,13 +333,15 @@ class LayerOfStage:
         else:
             if zero == 1:
                 time += self.collective(
-                    "reduce-scatter", "data", dense
-                ) + self.collective("reduce-scatter", "expert-data", expert)
+                    "reduce-scatter", "step-data", dense
+                ) + self.collective(
+                    "reduce-scatter", "step-expert-data", expert
+                )
             if zero in (1, 2):
                 time += self.collective(
-                    "all-gather", "data", dense_weights
+                    "all-gather", "step-data", dense_weights
                 ) + self.collective(
-                    "all-gather", "expert-data", expert_weights
+                    "all-gather", "step-expert-data", expert_weights
                 )
             time += self.collective(
                 "all-reduce", "replicas", up(dense, z_dense)

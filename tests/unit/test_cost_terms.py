@@ -33,6 +33,7 @@ from tests.builders import (
     make_plan,
     make_problem,
 )
+from tests.graphs import make_graph
 
 #: 2 bytes per weight, 4 per gradient, 12 of state: figures that differ.
 UNEQUAL = Optimizer(weight_bytes=2, gradient_bytes=4, state_bytes=12)
@@ -147,6 +148,9 @@ def test_ranks_run_tp_then_cp_then_dp():
         "ep": {GroupShape(2, 1, (1, 2))},
         "data": {GroupShape(4, 2, (1, 2, 2))},
         "expert-data": {GroupShape(2, 2, (1, 1, 2))},
+        # on a tree what others do at the end of the step costs nothing
+        "step-data": {GroupShape(4, 2, (1, 2, 2))},
+        "step-expert-data": {GroupShape(2, 2, (1, 1, 2))},
         # of one replica the same; nothing to sync between replicas
         "sync": {GroupShape(4, 2, (1, 2, 2))},
         "expert-sync": {GroupShape(2, 2, (1, 1, 2))},
@@ -522,6 +526,54 @@ def test_zero_stages(zero, forward, backward, sync, memory):
 )
 def test_hybrid_sharding_over_replicas(zero, sync):
     assert zero_stage(zero, weight_bytes=1000, replicas=2).sync == sync
+
+
+#: Nodes of two devices on a port of 1 ns per byte; ranks 0, 1 and 2, 3 sit in
+#: different nodes, over links of 20 ns together.
+ACROSS = make_graph(
+    "0123",
+    [
+        *((x, node, 5, 2e9) for x, node in zip("0123", "aabb", strict=True)),
+        *((node, "core", 5, 1e9) for node in "ab"),
+    ],
+    order=tuple("0213"),
+)
+
+
+@pytest.mark.parametrize(
+    ("zero", "forward", "backward", "sync"),
+    [
+        # all-reduce of 2000 for ranks 0, 1 and as well 2, 3: 2*20 + 2*2000
+        (0, 100, 200, 4040),
+        # reduce-scatter 20 + 2*1000, all-gather 20 + 2*500
+        (1, 100, 200, 3040),
+        # the reduce-scatter in the backward pass is one of the stage alone
+        (2, 100, 200 + 1020, 1020),
+        (3, 100 + 520, 200 + 1020 + 520, 0),
+    ],
+)
+def test_on_graphs_stages_end_the_step_together(zero, forward, backward, sync):
+    stage = zero_stage(zero, weight_bytes=1000, topology=ACROSS)
+    found = (stage.forward, stage.backward, stage.sync)
+    assert found == (forward, backward, sync)
+
+
+def test_on_graphs_replicas_of_all_stages_synchronise_together():
+    """Ranks 0, 2 in one node, 1, 3 in the other: 2*10 + 2000/2 inside.
+
+    Of experts the same; in the order of the file all is across: 2*20 +
+    2*2000.
+    """
+    fields = {"strategy": SINGLE, "weight_bytes": 1000, "replicas": 2}
+    inside = zero_stage(0, topology=ACROSS, **fields)
+    across = zero_stage(0, topology=replace(ACROSS, order=()), **fields)
+    assert (inside.sync, across.sync) == (1020, 4040)
+    shard = zero_stage(
+        1,
+        topology=replace(ACROSS, order=()),
+        **{**fields, "strategy": Strategy(zero=1)},
+    )
+    assert shard.sync == 4040
 
 
 def test_replicas_alone_synchronise():

@@ -337,10 +337,40 @@ def test_rotations_that_change_nothing(name):
     assert network.period == ROTATIONS[name][0][1]
 
 
-def test_blocks_are_like_those_whole_units_away():
-    network = GraphNetwork(NETWORKS["torus"])
-    assert network.alike(Block(2, 4, 3, 2)) == Block(2, 4, 0, 2)
-    assert network.alike(Block(2, 4, 2, 2)) == Block(2, 4, 2, 2)
+@pytest.mark.parametrize(
+    ("block", "first"),
+    [
+        # by units of 3; blocks of 2 are tiled by twos
+        (Block(2, 4, 3, 1), Block(2, 4, 0, 1)),
+        (Block(2, 4, 2, 1), Block(2, 4, 2, 1)),
+        (Block(1, 9, 6, 2), Block(1, 9, 0, 2)),
+        (Block(1, 9, 3, 2), Block(1, 9, 3, 2)),
+    ],
+)
+def test_blocks_are_like_those_whole_units_away(block, first):
+    assert GraphNetwork(NETWORKS["torus"]).alike(block) == first
+
+
+@pytest.mark.parametrize(
+    ("groups", "expected_ns"),
+    [
+        # 0 and 2 alone, over four links of 5: 2·20 + 100
+        (ParallelGroups(Block(2, 2, 0, 1), 1, 1, True), 140),
+        # 1 and 3 as well, on the same ports
+        (ParallelGroups(Block(2, 2, 0, 1), 1, 1, True, True), 240),
+        (ParallelGroups(Block(2, 2, 1, 1), 1, 1, True, True), 240),
+        # 1, 2 sit alone in a replica of 4: at 3 there is no room
+        (ParallelGroups(Block(1, 4, 1, 2), 2, 1, False, True), 140),
+        # 0, 1 and 2, 3: inside their nodes, 2·10 + 50
+        (ParallelGroups(Block(1, 4, 2, 2), 2, 1, False, True), 70),
+        # without a replica nothing is tiled
+        (ParallelGroups(Block(1, 0, 2, 2), 2, 1, False, True), 70),
+    ],
+)
+def test_what_ends_the_step_all_stages_do_at_once(groups, expected_ns):
+    network = GraphNetwork(NETWORKS["shared"])
+    found = network.collective_ns("all-reduce", network.groups(groups), 100)
+    assert found == expected_ns
 
 
 # Bounds

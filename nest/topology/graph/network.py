@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -219,8 +220,12 @@ class GraphNetwork:
         }
 
     def alike(self, block: Block) -> Block:
-        """Return the first block on which all groups cost the same."""
-        return block._replace(offset=block.offset % self.period)
+        """Return the first block on which all groups cost the same.
+
+        What is tiled over a replica depends on the place modulo ``n``.
+        """
+        period = math.lcm(self.period, block.devices)
+        return block._replace(offset=block.offset % period)
 
     def longest_ns(self, size_bytes: float, num_ranks: int) -> float:
         """Return a time that no transfer or collective exceeds, in ns.
