@@ -61,7 +61,9 @@ def piper_command(path: str, output: str, **changes: Any) -> int:
 @import_group.command("hf")
 @click.argument("path", metavar="FILE")
 @option(
-    "--cluster NAME", "Machine and devices, such as h100x64.", required=True
+    "--cluster NAME|FILE",
+    "Machine and devices, such as h100x64, or a file with them.",
+    required=True,
 )
 @takes(*JOB)
 @output_option("problem")

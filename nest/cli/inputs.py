@@ -85,12 +85,14 @@ def model_problem(model: Architecture, job: Mapping[str, Any]) -> Problem:
     ``job`` holds ``cluster``, ``profile`` and the fields of
     :class:`nest.models.choices.Request`. Errors name the option.
     """
-    from nest.hardware import parse_clusters
+    from msgspec.structs import replace
+
+    from nest.hardware import find_cluster
     from nest.models.choices import Request, choose
     from nest.models.graphs import build_mixed_problem, build_problem
 
     try:
-        parts = parse_clusters(job["cluster"])
+        parts, cluster = find_cluster(job["cluster"])
         site, num_devices = parts[0]
         choices = choose(
             model,
@@ -105,6 +107,8 @@ def model_problem(model: Architecture, job: Mapping[str, Any]) -> Problem:
         problem = build_mixed_problem(model, parts, choices)
     else:
         problem = build_problem(model, site, num_devices, choices)
+    if cluster is not None:
+        problem = replace(problem, cluster=cluster)
     if job.get("topology") is not None:
         from nest.cli.networks import find_network, with_network
 

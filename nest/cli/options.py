@@ -144,9 +144,9 @@ _MODEL = {
         "a config.json of Hugging Face.",
     ),
     "cluster": _shared(
-        "--cluster NAME",
-        "Machine and devices for --model, such as h100x64; several as "
-        "h100x64+a100x64.",
+        "--cluster NAME|FILE",
+        "Machine and devices for --model, such as h100x64, several as "
+        "h100x64+a100x64; or a file with them, see docs/files.md.",
     ),
     "topology": _shared(
         "--topology FILE|NAME",

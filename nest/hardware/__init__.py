@@ -1,5 +1,6 @@
 """Devices, links and machines: data-sheet figures and what is reached."""
 
+from nest.hardware.cluster_file import find_cluster, read_cluster
 from nest.hardware.describe import machine_for
 from nest.hardware.devices import DeviceSpec, device_spec, device_specs
 from nest.hardware.fabric import joined, mixed_cluster
@@ -18,6 +19,7 @@ __all__ = [
     "Machine",
     "device_spec",
     "device_specs",
+    "find_cluster",
     "joined",
     "link_spec",
     "link_specs",
@@ -27,4 +29,5 @@ __all__ = [
     "mixed_cluster",
     "parse_cluster",
     "parse_clusters",
+    "read_cluster",
 ]

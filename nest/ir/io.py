@@ -24,7 +24,7 @@ from nest.ir.job import SCHEDULES
 from nest.ir.plan import OVERLAP, RECOMPUTE, Plan
 from nest.ir.problem import Problem
 
-T = TypeVar("T", bound=msgspec.Struct)
+T = TypeVar("T")
 
 #: Fields that take one of a few names; with the one around them where that
 #: says which.
@@ -177,10 +177,23 @@ def decode(
         ) from error
 
 
+def convert(
+    document: object,
+    where: str,
+    record_type: type[T],
+    error_type: type[NestError],
+) -> T:
+    """Return a record of plain values, as :func:`decode` reads it."""
+    try:
+        return msgspec.convert(document, record_type, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise error_type(_describe(where, error, record_type)) from error
+
+
 def _describe(
     where: str,
     error: msgspec.ValidationError,
-    record_type: type[msgspec.Struct],
+    record_type: Any,
 ) -> str:
     """Turn a validation error into 'where: place: expected, got'."""
     text, _, place = str(error).rpartition(" - at ")
@@ -205,9 +218,7 @@ def _describe(
     return f"{where}: {place.strip('`')}: {text}"
 
 
-def _expected_name(
-    text: str, place: str, record_type: type[msgspec.Struct]
-) -> str:
+def _expected_name(text: str, place: str, record_type: Any) -> str:
     """Say which names a field takes that got another one."""
     around, field = ["", *re.findall(r"(\w+)(?:\[[^]]*\])*", place)][-2:]
     if field == record_type.__struct_config__.tag_field:

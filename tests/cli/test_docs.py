@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from nest.cli.main import cli
 from nest.cost.score import score
+from nest.hardware import read_cluster
 from nest.ir import read_plan, read_problem
 from nest.solvers.registry import solver_names
 
@@ -26,7 +27,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 def test_the_example_files_belong_together(tmp_path):
     """The plan of docs/files.md fits its problem and its memory."""
-    problem_text, _ = blocks("docs/files.md", "yaml")
+    problem_text, *_ = blocks("docs/files.md", "yaml")
     (plan_text,) = blocks("docs/files.md", "json")
     problem, plan = tmp_path / "tiny.yaml", tmp_path / "plan.json"
     problem.write_text(problem_text)
@@ -36,7 +37,7 @@ def test_the_example_files_belong_together(tmp_path):
 
 def test_the_example_graph_is_a_network_for_the_example(tmp_path):
     """Two devices of three, the first ones of the order."""
-    problem_text, graph_text = blocks("docs/files.md", "yaml")
+    problem_text, _, graph_text = blocks("docs/files.md", "yaml")
     (plan_text,) = blocks("docs/files.md", "json")
     document = yaml.safe_load(problem_text)
     document["cluster"] |= yaml.safe_load(graph_text) | {"num_devices": 2}
@@ -45,6 +46,18 @@ def test_the_example_graph_is_a_network_for_the_example(tmp_path):
     plan.write_text(plan_text.replace('"replicas": 2', '"replicas": 1'))
     assert read_problem(problem).cluster.topology.ranks[:2] == ("gpu1", "gpu0")
     assert score(read_problem(problem), read_plan(plan)).feasible
+
+
+def test_the_example_cluster_has_two_types(tmp_path):
+    _, cluster_text, _ = blocks("docs/files.md", "yaml")
+    path = tmp_path / "ours.yaml"
+    path.write_text(cluster_text)
+    cluster, parts = read_cluster(path)
+    assert [count for _, count in parts] == [32, 32]
+    assert [device.name for device in cluster.types] == [
+        "H100-80GB-SXM",
+        "H100-94GB",
+    ]
 
 
 def readme_commands() -> list[str]:

@@ -205,3 +205,26 @@ def test_nothing_is_said_of_no_network(
     assert cli.refuses("problems", *SMALL, "--cluster", "a100x8", *said) == (
         f"{said[0]}: expected --topology too, got none; add it"
     )
+
+
+def test_a_cluster_in_a_file_is_that_of_its_name(
+    cli: Cli, tmp_path: Path
+) -> None:
+    """But for the name; prices say what the file says."""
+    path, named, filed = (
+        tmp_path / name for name in ("ours.yaml", "named.json", "filed.json")
+    )
+    path.write_text(
+        "name: dgx-a100-8\nnum_devices: 8\n"
+        "device: {machine: a100, price_usd_per_hour: 2.5}\n"
+    )
+    for cluster, output in (("a100x8", named), (str(path), filed)):
+        command = ("problems", *SMALL, "--cluster", cluster)
+        assert cli(*command, "-o", str(output)) == 0
+    one, other = read_problem(named), read_problem(filed)
+    assert other.graph == one.graph
+    assert other.cluster.topology == one.cluster.topology
+    assert other.cluster.price_usd_per_hour == 2.5
+    path.write_text("num_devices: 8\ndevice: {machine: a101}\n")
+    error = cli.refuses("problems", *SMALL, "--cluster", str(path))
+    assert "device.machine: expected one of" in error

@@ -1,0 +1,163 @@
+"""Clusters in files: what they leave out, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from nest.errors import InvalidProblemError
+from nest.hardware import find_cluster, machine, mixed_cluster, read_cluster
+from nest.ir import Level
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text: str, name: str = "ours.yaml") -> str:
+        path = tmp_path / name
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+def test_a_machine_is_enough(write):
+    cluster, parts = read_cluster(
+        write("{num_devices: 16, device: {machine: h100}}")
+    )
+    h100 = machine("h100")
+    assert parts == [(h100, 16)]
+    assert cluster.name == "ours"
+    assert cluster.device == h100.device
+    assert cluster.topology == h100.cluster(16).topology
+
+
+def test_json_and_a_name_of_its_own(write):
+    text = '{"name": "x", "num_devices": 8, "device": {"machine": "a100"}}'
+    cluster, _ = read_cluster(write(text, "ours.json"))
+    assert (cluster.name, cluster.num_devices) == ("x", 8)
+
+
+def test_figures_of_a_device_overrule_the_machine(write):
+    """Costs are computed from the same figures."""
+    cluster, ((site, _),) = read_cluster(
+        write(
+            "num_devices: 8\n"
+            "device: {machine: h100, name: big, memory_bytes: 140000000000,"
+            " price_usd_per_hour: 2.5}\n"
+        )
+    )
+    assert site.device == cluster.device
+    assert cluster.device.name == "big"
+    assert cluster.device.memory_bytes == 140_000_000_000
+    assert cluster.device.price_usd_per_hour == 2.5
+    h100 = machine("h100")
+    assert cluster.device.peak_flops == h100.device.peak_flops
+    assert site.calibration == h100.calibration
+
+
+def test_ranges_of_other_devices(write):
+    cluster, parts = read_cluster(
+        write(
+            "num_devices: 24\n"
+            "device: {machine: h100}\n"
+            "others: [{first: 8, count: 8, device: {machine: a100}}]\n"
+        )
+    )
+    h100, a100 = machine("h100"), machine("a100")
+    assert parts == [(h100, 8), (a100, 8), (h100, 8)]
+    assert cluster.topology == mixed_cluster(parts).topology
+    assert cluster.others[0].device == a100.device
+
+
+def test_a_network_of_its_own(write):
+    cluster, _ = read_cluster(
+        write(
+            "num_devices: 4\n"
+            "device: {machine: h100}\n"
+            "topology: {kind: hierarchy, levels: [{fan_out: 4, "
+            "bandwidth_bytes_per_s: 1.0e+9, latency_ns: 5}]}\n"
+        )
+    )
+    (level,) = cluster.topology.levels
+    assert level == Level(fan_out=4, bandwidth_bytes_per_s=1e9, latency_ns=5.0)
+
+
+def test_names_are_no_files():
+    ((site, count),), cluster = find_cluster("h100x64")
+    assert (site, count, cluster) == (machine("h100"), 64, None)
+
+
+BAD = {
+    "no device": (
+        "num_devices: 4",
+        r"ours.yaml: \$.device: expected a device with the key 'machine', "
+        r"such as \{machine: h100\}, got None; see 'nest problems --clusters'",
+    ),
+    "a device without a machine": (
+        "{num_devices: 4, device: {name: h100}}",
+        r"\$.device: expected a device with the key 'machine'.*got "
+        r"\{'name': 'h100'\}",
+    ),
+    "an unknown machine": (
+        "{num_devices: 4, device: {machine: h1000}}",
+        r"\$.device.machine: expected one of .*; got 'h1000'; did you mean "
+        r"'h100'\?",
+    ),
+    "an unknown key of a device": (
+        "{num_devices: 4, device: {machine: h100, memory: 3}}",
+        r"\$.device: \$: expected a known key, got 'memory'; remove or",
+    ),
+    "no number of devices": (
+        "{device: {machine: h100}}",
+        r"ours.yaml: \$: expected key 'num_devices', got none; add it",
+    ),
+    "a number of devices that is none": (
+        "{num_devices: tbd, device: {machine: h100}}",
+        r"\$.num_devices: expected `int`, got `str`; correct the value",
+    ),
+    "a range without a machine": (
+        "{num_devices: 4, device: {machine: h100}, "
+        "others: [{first: 0, count: 1, device: a100}]}",
+        r"\$.others\[0\].device: expected a device with the key 'machine'.*"
+        r"got 'a100'",
+    ),
+    "a range that is none": (
+        "{num_devices: 4, device: {machine: h100}, others: [3]}",
+        r"\$.others\[0\]: expected `object`, got `int`; correct the value",
+    ),
+    "ranges beyond the end": (
+        "{num_devices: 4, device: {machine: h100}, "
+        "others: [{first: 0, count: 8, device: {machine: a100}}]}",
+        r"others\[0\].count: expected ranges within num_devices = 4, got an "
+        r"end of 8; correct it",
+    ),
+    "one name for two devices": (
+        "{num_devices: 4, device: {machine: h100}, others: [{first: 0, "
+        "count: 1, device: {machine: h100, memory_bytes: 140000000000}}]}",
+        r"others: expected types of distinct names, got 'H100-80GB-SXM' twice",
+    ),
+    "a network that is too small": (
+        "{num_devices: 4, device: {machine: h100}, topology: {kind: "
+        "hierarchy, levels: [{fan_out: 2, bandwidth_bytes_per_s: 1.0e+9, "
+        "latency_ns: 5}]}}",
+        r"num_devices: expected <= 2 .*, got 4",
+    ),
+    "a list": ("[1, 2]", r"ours.yaml: \$: expected `object`, got `array`"),
+    "half a file": (
+        "{num_devices: 4, device: {machine",
+        r"ours.yaml: expected a cluster in YAML, got malformed text",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), BAD.values(), ids=BAD)
+def test_bad_files_are_refused(write, text, message):
+    with pytest.raises(InvalidProblemError, match=message) as error:
+        read_cluster(write(text))
+    assert "\n" not in str(error.value)
+
+
+def test_no_file():
+    with pytest.raises(
+        InvalidProblemError, match=r"none.yaml: expected a rea"
+    ):
+        find_cluster("none.yaml")
