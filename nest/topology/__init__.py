@@ -1,7 +1,7 @@
 """Networks: the time of a transfer and of a collective, α–β models.
 
 One module per kind of network. A new one is a module here, its record in
-:mod:`nest.ir.cluster` and a line in :data:`_NETWORKS`.
+:mod:`nest.ir.cluster` and a line in :data:`NETWORKS`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from nest.topology.protocol import (
 )
 
 __all__ = [
+    "NETWORKS",
     "Block",
     "GroupShape",
     "HierarchyNetwork",
@@ -37,7 +38,8 @@ def _graph_network(topology: GraphTopology) -> Network:
     return GraphNetwork(topology)
 
 
-_NETWORKS: dict[type, Callable[..., Network]] = {
+#: What makes the network of a topology, by the topology's type.
+NETWORKS: dict[type, Callable[..., Network]] = {
     Hierarchy: HierarchyNetwork,
     GraphTopology: _graph_network,
 }
@@ -45,4 +47,4 @@ _NETWORKS: dict[type, Callable[..., Network]] = {
 
 def network_of(topology: Topology) -> Network:
     """Return the network that a cluster's topology describes."""
-    return _NETWORKS[type(topology)](topology)
+    return NETWORKS[type(topology)](topology)

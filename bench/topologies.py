@@ -1,0 +1,364 @@
+"""What it costs a planner not to know the network.
+
+Several models on several networks of 64 equal devices. Of each pair the
+optimum, and what planners lose that know less, by their own optimum scored on
+the true network:
+
+- *blind*: communication takes no time;
+- *contention-blind*: every group and every replica's message is priced alone;
+- *wrong network*: the optimum on each of the other networks.
+
+Writes ``bench/results/topologies.json``, the table of README.md, and what
+pricing a whole plan's communication at once would change (docs/graphs.md).
+Then NEST's own inputs, blind and not.
+
+    python bench/topologies.py [--workers 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+from unittest import mock
+
+from contention import Alone, together
+from msgspec.structs import replace
+from result_files import ROOT, fill, write_rows
+
+from nest.audits.nest_artifact.importer import import_nest_artifact
+from nest.cost.score import score
+from nest.hardware import parse_clusters
+from nest.ir import GraphTopology, Plan, Problem
+from nest.models.choices import Request, choose
+from nest.models.graphs import build_problem
+from nest.models.zoo import architecture
+from nest.report.table import plan_text
+from nest.search.solver import DpSolver
+from nest.solvers.base import SolveOptions, Status
+from nest.topology import NETWORKS
+from nest.topology.generators import generate
+from nest.topology.graph.convert import topology_of
+
+CLUSTER = "h100x64"
+
+#: Networks of at least 64 devices, by a name for people.
+TOPOLOGIES = {
+    "NVL72 rack": "nvl72:racks=1",
+    "DGX, a port per GPU": "dgx:nodes=8",
+    "rails without spines": "rail:nodes=8,spines=0",
+    "DGX, leaves 4:1": "dgx:nodes=8,nodes_per_leaf=2,oversubscription=4",
+    "DGX, a port per node": "dgx:nodes=8,ports=shared",
+    "leaf–spine 2:1, no NVLink": "leaf-spine:leaves=8,hosts=8,"
+    "oversubscription=2",
+    "DGX-1 meshes": "dgx1:nodes=8",
+    "torus 4×4×4": "tpu-v5p:4x4x4",
+    "torus 8×8": "torus:8x8",
+    "dragonfly": "dragonfly:p=2,a=4,h=2,g=8",
+}
+
+#: Dense, mixture of experts, long sequences.
+MODELS: Mapping[str, tuple[str, Request]] = {
+    "llama2-7b": ("llama2-7b", Request()),
+    "llama3-70b": ("llama3-70b", Request()),
+    "gpt3-175b": ("gpt3-175b", Request()),
+    "mixtral-8x7b": ("mixtral-8x7b", Request()),
+    "qwen3-30b-a3b": ("qwen3-30b-a3b", Request()),
+    "llama3-8b, 32k tokens": (
+        "llama3-8b",
+        Request(sequence_length=32768, cp=(1, 2, 4, 8)),
+    ),
+}
+
+#: Ratios that differ by less are of equal times, but for the last digits.
+SAME = 1e-9
+
+DATA = ROOT.parent / "shared" / "data" / "nest-artifact"
+
+
+# Problems and planners
+
+
+def problem_of(model: str) -> Problem:
+    """Return a model on the devices, with the machine's own network."""
+    name, request = MODELS[model]
+    ((site, count),) = parse_clusters(CLUSTER)
+    built = architecture(name)
+    return build_problem(
+        built, site, count, choose(built, site, count, request)
+    )
+
+
+def on(problem: Problem, network: str) -> Problem:
+    """Return a problem on another network."""
+    topology = topology_of(generate(TOPOLOGIES[network]), network)
+    return replace(
+        problem, cluster=replace(problem.cluster, topology=topology)
+    )
+
+
+def without_network(problem: Problem) -> Problem:
+    """Return a problem whose communication takes no time."""
+    cluster = problem.cluster
+    topology = cluster.topology.without_cost()
+    return replace(problem, cluster=replace(cluster, topology=topology))
+
+
+def fastest(problem: Problem) -> Plan | None:
+    """Return a plan that is proven to be the fastest, if any fits."""
+    found = DpSolver().solve(problem, SolveOptions(num_workers=1))
+    if found.status not in (Status.OPTIMAL, Status.INFEASIBLE):
+        sys.exit(f"{problem.name}: expected an optimum, got {found.status}")
+    return found.plan
+
+
+def optimum(problem: Problem) -> Plan:
+    """Return the fastest plan of a problem that some plan fits."""
+    plan = fastest(problem)
+    if plan is None:
+        sys.exit(f"{problem.name}: expected a plan that fits")
+    return plan
+
+
+def step_ns(problem: Problem, plan: Plan) -> float:
+    """Return the step time of a plan on the true network."""
+    verdict = score(problem, plan)
+    if not verdict.feasible:
+        sys.exit(f"{problem.name}: expected a plan that fits")
+    return verdict.step_time_ns
+
+
+def plans_of(task: tuple[str, str]) -> tuple[Plan, Plan]:
+    """Return the optimum of a model on a network, contention seen or not."""
+    model, network = task
+    problem = on(problem_of(model), network)
+    best = optimum(problem)
+    with mock.patch.dict(NETWORKS, {GraphTopology: Alone}):
+        return best, optimum(problem)
+
+
+def blind_plan(model: str) -> Plan:
+    """Return what is fastest where no communication takes time."""
+    return optimum(without_network(on(problem_of(model), "NVL72 rack")))
+
+
+# The study
+
+
+def study(workers: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return a row per model and network, and what runs together."""
+    cells = list(itertools.product(MODELS, TOPOLOGIES))
+    with ProcessPoolExecutor(workers) as pool:
+        blind = dict(zip(MODELS, pool.map(blind_plan, MODELS), strict=True))
+        plans = dict(zip(cells, pool.map(plans_of, cells), strict=True))
+    rows, shared = [], []
+    every = {
+        model: set(
+            itertools.chain(
+                [blind[model]], *(plans[model, x] for x in TOPOLOGIES)
+            )
+        )
+        for model in MODELS
+    }
+    for model, network in cells:
+        problem = on(problem_of(model), network)
+        best, unshared = plans[model, network]
+        best_ns = step_ns(problem, best)
+
+        def loss(
+            plan: Plan, problem: Problem = problem, best_ns: float = best_ns
+        ) -> float:
+            found = step_ns(problem, plan) / best_ns - 1
+            if found < 0:
+                sys.exit(f"{problem.name}: a plan beats the optimum")
+            return found
+
+        rows.append(
+            {
+                "model": model,
+                "network": network,
+                "step_ns": best_ns,
+                "plan": plan_text(best),
+                "blind": loss(blind[model]),
+                "contention_blind": loss(unshared),
+                "wrong": {
+                    other: loss(plans[model, other][0])
+                    for other in TOPOLOGIES
+                    if other != network
+                },
+            }
+        )
+        shared += [
+            {"model": model, "network": network, **row}
+            for plan in every[model]
+            for row in together(problem, plan)
+        ]
+        print(f"{model} on {network}: {rows[-1]}", file=sys.stderr)
+    return rows, shared
+
+
+def nest_inputs() -> list[dict[str, Any]]:
+    """Return what a blind optimum loses on NEST's own inputs.
+
+    Those that it came with, and random chains; some fit nowhere.
+    """
+    rows = []
+    for folder in ("instances", "small"):
+        for path in sorted((DATA / folder).glob("*.json")):
+            problem = import_nest_artifact(path)
+            best = fastest(problem)
+            if best is None:
+                continue
+            best_ns = step_ns(problem, best)
+            free = without_network(problem)
+            rows.append(
+                {
+                    "folder": folder,
+                    "instance": path.stem,
+                    "step_ns": best_ns,
+                    "communication": 1 - step_ns(free, best) / best_ns,
+                    "blind": step_ns(problem, optimum(free)) / best_ns - 1,
+                }
+            )
+    return rows
+
+
+# Tables
+
+
+def geometric(losses: Iterable[float]) -> float:
+    """Return the geometric mean of 1 + loss, less 1."""
+    logs = [math.log1p(loss) for loss in losses]
+    return math.expm1(sum(logs) / len(logs))
+
+
+def percent(loss: float) -> str:
+    """Return a loss for people."""
+    if 0 < loss < 0.0005:
+        return "< 0.1 %"
+    return f"{100 * loss:.0f} %" if loss >= 0.0995 else f"{100 * loss:.1f} %"
+
+
+def line(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return mean and largest losses of some rows."""
+    kinds: dict[str, list[float]] = {
+        kind: [row[kind] for row in rows]
+        for kind in ("blind", "contention_blind")
+    }
+    kinds["wrong"] = [loss for row in rows for loss in row["wrong"].values()]
+    cells = (
+        f"{percent(geometric(losses))} | {percent(max(losses))}"
+        for losses in kinds.values()
+    )
+    return f"| {name} | {' | '.join(cells)} |"
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the losses by network, by model, and of all."""
+    lines = [
+        "| 64 equal GPUs on | blind: mean | largest | contention-blind: mean "
+        "| largest | wrong network: mean | largest |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name in ("network", "model"):
+        for value in dict.fromkeys(row[name] for row in rows):
+            lines.append(
+                line(value, [row for row in rows if row[name] == value])
+            )
+    return "\n".join([*lines, line("all", rows)])
+
+
+def spread(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return how far the rules are from pricing all at once."""
+    found = sorted(row["ratio"] for row in rows)
+    return {
+        "plans": len(found),
+        "equal": sum(abs(ratio - 1) < SAME for ratio in found),
+        "median": found[len(found) // 2],
+        "least": found[0],
+        "largest": found[-1],
+    }
+
+
+def spreads(
+    rows: Sequence[Mapping[str, Any]], *keys: str
+) -> list[dict[str, Any]]:
+    """Return a spread for each of the values of some keys."""
+    parts: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        parts.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return [
+        {**dict(zip(keys, values, strict=True)), **spread(part)}
+        for values, part in parts.items()
+    ]
+
+
+def together_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the spread for each purpose of communication."""
+    lines = [
+        "| what | plans | equal | median | least | largest |",
+        "|---|---:|---:|---:|---:|---:|",
+        *(
+            f"| {row['what']} | {row['plans']} | {row['equal']} | "
+            f"{row['median']:.2f} | {row['least']:.2f} | "
+            f"{row['largest']:.2f} |"
+            for row in spreads(rows, "what")
+        ),
+    ]
+    return "\n".join(lines)
+
+
+def inputs_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return what blind planning loses on NEST's inputs."""
+    lines = [
+        "| NEST's inputs | some plan fits | communication: most of a fastest "
+        "step | blind: mean loss | largest |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for folder, name in (("instances", "shipped"), ("small", "random chains")):
+        found = [row for row in rows if row["folder"] == folder]
+        if found:
+            losses = [row["blind"] for row in found]
+            share = max(row["communication"] for row in found)
+            lines.append(
+                f"| {name} | {len(found)} | {percent(share)} | "
+                f"{percent(geometric(losses))} | {percent(max(losses))} |"
+            )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--workers", type=int, default=2)
+    workers = parser.parse_args().workers
+    rows, shared = study(workers)
+    inputs = nest_inputs() if DATA.is_dir() else []
+    write_rows(
+        "topologies",
+        [
+            *({"study": "networks"} | row for row in rows),
+            *(
+                {"study": "together"} | row
+                for row in spreads(shared, "what", "network")
+            ),
+            *({"study": "nest-inputs"} | row for row in inputs),
+        ],
+    )
+    text = table(rows)
+    print(text)
+    fill(ROOT / "README.md", "topologies", text)
+    text = together_table(shared)
+    print(text)
+    fill(ROOT / "docs" / "graphs.md", "together", text)
+    text = inputs_table(inputs)
+    print(text)
+    if inputs:
+        fill(ROOT / "README.md", "nest-inputs", text)
+
+
+if __name__ == "__main__":
+    main()
