@@ -164,3 +164,42 @@ def price_command(options: Options, path: str) -> int:
         show(options.people, *price_block(case, document))
     options.write_json(document)
     return 0
+
+
+@topology_group.command("order")
+@click.argument("text", metavar="PROBLEM")
+@click.argument("plan", metavar="PLAN")
+@option("--hostfile FILE", "Write the host of every rank, one per line.")
+@option("--rankfile FILE", "Write host and device of every rank.")
+@takes("output", "json_path", output="Write the problem in this order.")
+def order_command(
+    options: Options, text: str, plan: str, **files: str | None
+) -> int:
+    """Look for an order of the devices in which a plan is faster.
+
+    The network of PROBLEM is a graph. What PLAN sends, how often and between
+    whom, says which devices to keep together; what it finds is scored. The
+    rank file is one for --order, to plan anew in that order.
+    """
+    from nest.cli.inputs import load_problem, write_record
+    from nest.ir.io import read_plan
+    from nest.reorder import reorder
+    from nest.report.network import order_block, order_document
+    from nest.report.table import show
+    from nest.topology.files import write_hostfile, write_rankfile
+
+    options.check_files(
+        {"PROBLEM": text, "PLAN": plan},
+        {f"--{name}": path for name, path in files.items()},
+    )
+    found = reorder(load_problem(text), read_plan(plan))
+    graph = found.graph
+    show(options.people, *order_block(found, graph))
+    if files["hostfile"]:
+        write_hostfile(files["hostfile"], graph)
+    if files["rankfile"]:
+        write_rankfile(files["rankfile"], graph)
+    if options.output is not None:
+        write_record(options.output, found.problem)
+    options.write_json(order_document(found, graph))
+    return 0

@@ -9,11 +9,13 @@ from typing import Any, get_args
 from rich.console import RenderableType
 
 from nest.ir.graph import CollectiveKind
+from nest.reorder import Reordered
 from nest.report.table import TimeScale, key_lines, simple_table
 from nest.topology.graph import GraphNetwork
 from nest.topology.graph.case import Case
 from nest.topology.levels import NetworkFacts, Range
-from nest.topology.order import NodeRanks
+from nest.topology.order import NodeRanks, node_ranks
+from nest.units import quanta_to_ns
 
 #: Buffers of ``nest topology bench``: 64 KiB to 1 GiB.
 BENCH_BYTES = tuple(2**exponent for exponent in range(16, 31, 2))
@@ -141,6 +143,40 @@ def price_block(
         ],
         right=(1, 2),
     )
+
+
+def order_block(found: Reordered, graph: Any) -> Iterator[RenderableType]:
+    """Yield what another order does to a plan, and its nodes with ranks."""
+    quantum_ps = found.problem.quantum_ps
+    before_ns, after_ns = (
+        quanta_to_ns(quanta, quantum_ps)
+        for quanta in (found.before_quanta, found.after_quanta)
+    )
+    scale = TimeScale.fitting(before_ns)
+    gain = 1 - found.after_quanta / found.before_quanta
+    order = graph.graph["order"]
+    rows = [("step time", f"{scale(before_ns)}, in this order")]
+    if gain > 0:
+        rows = [
+            ("step time", f"{scale(before_ns)} in the order of the problem"),
+            ("", f"{scale(after_ns)} in this one, {100 * gain:.2g} % less"),
+        ]
+    yield key_lines([*rows, ("order", _order_text(node_ranks(graph, order)))])
+
+
+def order_document(found: Reordered, graph: Any) -> dict[str, Any]:
+    """Return the same for ``--json``."""
+    order = graph.graph["order"]
+    quantum_ps = found.problem.quantum_ps
+    return {
+        "before_ns": quanta_to_ns(found.before_quanta, quantum_ps),
+        "after_ns": quanta_to_ns(found.after_quanta, quantum_ps),
+        "order": order,
+        "nodes": [
+            {"node": node.node, "ranks": list(node.ranks)}
+            for node in node_ranks(graph, order)
+        ],
+    }
 
 
 def _groups_text(groups: Sequence[Sequence[int]]) -> str:

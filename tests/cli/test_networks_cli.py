@@ -228,3 +228,36 @@ def test_a_cluster_in_a_file_is_that_of_its_name(
     path.write_text("num_devices: 8\ndevice: {machine: a101}\n")
     error = cli.refuses("problems", *SMALL, "--cluster", str(path))
     assert "device.machine: expected one of" in error
+
+
+def test_an_order_for_a_plan_is_scored_and_written(
+    cli: Cli, tmp_path: Path
+) -> None:
+    """The problem in the order of the rank file has the step time stated."""
+    problem, plan, ranks, hosts, moved, again = (
+        str(tmp_path / name)
+        for name in ("p.json", "plan.json", "r", "h", "moved.json", "a.json")
+    )
+    network = (*SMALL, "--cluster", "h100x16", "--topology", "torus:4x4")
+    assert cli("problems", *network, "-o", problem) == 0
+    solve = ("solve", problem, "--solver", "dp", "--pin", "tp=4,r=4")
+    assert cli(*solve, "-o", plan) == 0
+    files = ("--rankfile", ranks, "--hostfile", hosts, "-o", moved)
+    command = ("topology", "order", problem, plan, *files, "--json", "-")
+    assert cli(*command) == 0
+    found = json.loads(cli.out)
+    assert found["after_ns"] < found["before_ns"]
+    assert "less" in cli.err
+    assert len(Path(hosts).read_text().splitlines()) == 16
+    assert cli("problems", *network, "--order", ranks, "-o", again) == 0
+    assert read_problem(again).cluster == read_problem(moved).cluster
+    for path, name in ((problem, "before_ns"), (again, "after_ns")):
+        assert cli("score", path, plan, "--json", "-") == 0
+        assert json.loads(cli.out)["step_time_ns"] == found[name]
+
+
+def test_an_order_asks_for_a_graph(cli: Cli, tmp_path: Path) -> None:
+    plan = str(tmp_path / "plan.json")
+    assert cli("solve", "llama2-7b-16", "--solver", "dp", "-o", plan) == 0
+    error = cli.refuses("topology", "order", "llama2-7b-16", plan)
+    assert "expected kind 'graph', got 'hierarchy'" in error

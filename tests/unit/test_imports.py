@@ -26,7 +26,13 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("nest.cost", "nest.solvers.base", "nest.solvers.warm_start"),
     ("nest.search", "nest.audits", "formulations", "baselines"),
     ("nest.solvers",),
-    ("nest.compare", "nest.pareto", "nest.fit", "nest.explain"),
+    (
+        "nest.compare",
+        "nest.pareto",
+        "nest.fit",
+        "nest.explain",
+        "nest.reorder",
+    ),
     ("nest.prove", "nest.report"),
     ("nest.cli",),
 )
