@@ -44,6 +44,7 @@ class GroupTable:
         Where it is the same on two blocks, with as many replicas, every
         collective takes the same on both.
         """
+        block = self._network.alike(block)
         key = (strategy.dp, *strategy.degrees, block)
         if key not in self._number_of:
             groups = tuple(self.keys(strategy, block).values())

@@ -96,6 +96,9 @@ class CostRules:
     round_robin: ClassVar[bool] = False
     #: Whether the step time is the time per micro-batch in a steady state.
     steady_state: ClassVar[bool] = False
+    #: Whether a layer costs the same on all blocks with the same groups and
+    #: types of devices: no sync but collectives, see :meth:`layer_sync_ns`.
+    by_groups: ClassVar[bool] = True
     #: Whether the layers of a stage each choose their recomputation.
     recompute_per_layer: ClassVar[bool] = False
     #: The exact search of its plans as ``module:function``, if another than

@@ -176,6 +176,7 @@ class LayerPrices:
         self._costs = [costs[layer.kind] for layer in graph.layers]
         self._kinds = [layer.kind for layer in graph.layers]
         self._terms: dict[object, LayerTerms | None] = {}
+        self._types: dict[Block, tuple[int, ...]] = {}
         self._collectives: dict[object, float] = {}
         self._known_passes: dict[object, tuple[int, int]] = {}
 
@@ -228,6 +229,16 @@ class LayerPrices:
             )
         return None
 
+    def place(self, strategy: Strategy, block: Block) -> object:
+        """Return a key for what a strategy's terms depend on of a block."""
+        if block not in self._types:
+            types = self.problem.cluster.types_in(block.ranges())
+            self._types[block] = types
+        where: object = self.network.alike(block)
+        if self.rules.by_groups:
+            where = block.replicas, self.groups.number(strategy, block)
+        return where, self._types[block]
+
     def terms(
         self,
         layer: int,
@@ -242,11 +253,7 @@ class LayerPrices:
         block has smaller ones, unless the optimiser is sharded over the
         replicas of a block.
         """
-        place = None
-        if block is not None:
-            ranges = block.ranges()
-            types = self.problem.cluster.types_in(ranges)
-            place = (self.network.alike(block), types)
+        place = None if block is None else self.place(strategy, block)
         key = (
             self._kinds[layer],
             strategy,

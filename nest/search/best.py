@@ -468,9 +468,9 @@ class BestSearch:
 def merged(parts: list[PairOptions]) -> PairOptions:
     """Return the options of several parts, each once, at all its offsets."""
     found = PairOptions.concatenate(parts)
-    order = np.lexsort((found.strategy, found.pair, found.level))
-    found = found.take(order)
-    key = np.stack((found.level, found.pair, found.strategy))
+    key = np.stack((found.strategy, found.pair, found.span, found.level))
+    order = np.lexsort(key)
+    found, key = found.take(order), key[:, order]
     new = np.any(np.diff(key, axis=1, prepend=-1), axis=0)
     first = np.flatnonzero(new)
     if not len(first):

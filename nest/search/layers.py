@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import fields
+from itertools import product
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -137,23 +138,30 @@ class LayerStages(StageOptions):
 
     # What the layers cost
 
-    def _options(self, size: int, block: Block | None) -> list[LayerOptions]:
+    def _options(
+        self,
+        size: int,
+        block: Block | None,
+        types: tuple[int, ...] | None = None,
+    ) -> list[LayerOptions]:
         """Return the options of every kind on a block, or at least anywhere.
 
-        Without a block their loads are the least over all places.
+        Without a block their loads are the least over all places with
+        devices of some types, ``None`` for any.
         """
         if block is not None:
             block = self.model.alike(block)
-        key = size, block
+        key = size, block, types
         if key not in self._known:
+            load = self.terms.load_on(types) if block is None else None
             self._known[key] = [
-                self._kind_options(size, kind, block)
+                self._kind_options(size, kind, block, load)
                 for kind in range(len(self.shapes.representatives))
             ]
         return self._known[key]
 
     def _kind_options(
-        self, size: int, kind: int, block: Block | None
+        self, size: int, kind: int, block: Block | None, load: Ints | None
     ) -> LayerOptions:
         terms, layouts = self.terms, self._layouts[size]
         rows = []
@@ -168,9 +176,9 @@ class LayerStages(StageOptions):
             if found is None:
                 continue
             amounts = (
-                terms.least_load[:, index, kind].tolist()
-                if block is None
-                else self.schedule.amounts(found)
+                self.schedule.amounts(found)
+                if load is None
+                else load[:, index, kind].tolist()
             )
             sizes = found.static_bytes, found.kept_bytes, found.working_bytes
             rows.append(
@@ -204,13 +212,18 @@ class LayerStages(StageOptions):
         """
         parts = []
         shapes = np.arange(len(self.shapes))
-        for size in self._sizes:
-            options = self._options(size, None)
+        zones = self.zones
+        for size, number in product(self._sizes, range(len(zones.spans))):
+            low, high = zones.window(zones.spans[number], np.array(size))
+            if low > high:
+                continue
+            room = min(cap_bytes, int(self.span_bytes[number]))
+            options = self._options(size, None, zones.types[number])
             sync = self._least_sync(options, shapes)
             rows = shapes
             for group, (first, last) in enumerate(self._groups):
                 rows, amounts, _ = self._bounds(
-                    options, size, rows, first, cap_bytes, joint=False
+                    options, size, rows, first, room, joint=False
                 )
                 once, wait = self.costs(amounts)
                 fast = limit.admits(once, wait)
@@ -218,13 +231,14 @@ class LayerStages(StageOptions):
                 full = np.full_like(rows, 1)
                 parts.append(
                     LooseOptions(
+                        number * full,
                         rows,
                         self._relaxed(size, group) * full,
                         size * full,
                         once,
                         wait,
                         sync[rows],
-                        (cap_bytes - last) * full,
+                        (room - last) * full,
                         full,
                     )
                 )

@@ -22,10 +22,18 @@ from numpy.typing import NDArray
 from nest.cost.model import Block, CostModel, LayerTerms
 from nest.cost.schedules import SCHEDULES, PassTimes, Times
 from nest.cost.schedules.base import weighted
-from nest.cost.space import BatchSplit, max_stages, stage_counts, strategies
+from nest.cost.space import (
+    BatchSplit,
+    batch_splits,
+    max_stages,
+    stage_counts,
+    strategies,
+)
+from nest.ir.cluster import Cluster
 from nest.ir.plan import Strategy
 from nest.search.closed_sets import ClosedSets
 from nest.search.dominance import drop_neighbours
+from nest.search.zones import Zones
 from nest.topology import Route
 
 Ints = NDArray[np.int64]
@@ -234,27 +242,46 @@ class BatchTerms:
 
     @cached_property
     def least_load(self) -> Ints:
-        """Least amounts over all places of replica 0.
+        """Least amounts over all places of one replica, by type.
 
-        Of shape (amounts, strategies, kinds), by the ``sums`` of the
-        schedule. A stage's load is the worst over the replicas, so no place
-        of any number of replicas has a smaller one.
+        Of shape (types, amounts, strategies, kinds), by the ``sums`` of the
+        schedule, over the places with some device of the type. A stage's
+        load is the worst over the replicas, so no place of any number of
+        replicas has a smaller one.
         """
         places = self._places()
         found = np.array(
             [
                 self._least(strategy, places[strategy.devices])
                 for strategy in self.strategies
-            ],
-            dtype=np.int64,
+            ]
         )
-        return np.ascontiguousarray(np.moveaxis(found, -1, 0))
+        return np.ascontiguousarray(np.moveaxis(found, (1, 3), (0, 1)))
+
+    def load_on(self, types: tuple[int, ...] | None) -> Ints:
+        """Return the least amounts on devices of all these types.
+
+        Of shape (amounts, strategies, kinds). In some replica there is a
+        device of each of them; ``None`` stands for any type.
+        """
+        if types is None:
+            least: Ints = self.least_load.min(axis=0)
+            return least
+        worst: Ints = self.least_load[list(types)].max(axis=0)
+        return worst
 
     def _places(self) -> dict[int, list[Block]]:
         """Return the blocks that may differ, by size."""
         cluster, network = self.model.problem.cluster, self.model.network
         unit = math.gcd(*self.devices.tolist())
-        period = network.period if len(cluster.types) == 1 else math.inf
+        period: float = network.period
+        if len(cluster.types) > 1:
+            # Replicas begin anywhere, and one of them has a type.
+            period = math.inf
+            splits = batch_splits(self.model.problem)
+            unit = math.gcd(
+                unit, *(x.devices for x in splits if x.replicas > 1)
+            )
         places = {}
         for size in np.unique(self.devices).tolist():
             end = min(cluster.num_devices - size + 1, period)
@@ -266,22 +293,30 @@ class BatchTerms:
             places[size] = list(found.values())
         return places
 
-    def _least(
-        self, strategy: Strategy, places: list[Block]
-    ) -> list[list[int]]:
+    def _least(self, strategy: Strategy, places: list[Block]) -> Ints:
+        """Return the least amounts by type and kind."""
         types, groups = self.model.problem.cluster.types_in, self.model.groups
         different = {
             (groups.number(strategy, block), types(block.ranges())): block
             for block in places
         }
-        rows = [self.terms(strategy, block) for block in different.values()]
         amounts = self.schedule.amounts
         none = (0,) * len(self.schedule.sums)
-        found = [
-            [none if term is None else amounts(term) for term in column]
-            for column in zip(*rows, strict=True)
+        found = np.array(
+            [
+                [
+                    none if term is None else amounts(term)
+                    for term in self.terms(strategy, block)
+                ]
+                for block in different.values()
+            ],
+            dtype=np.int64,
+        )
+        least = [
+            found[[number in place for _, place in different]].min(axis=0)
+            for number in range(len(self.model.problem.cluster.types))
         ]
-        return [list(map(min, zip(*kind, strict=True))) for kind in found]
+        return np.array(least)
 
 
 @dataclass(frozen=True)
@@ -341,8 +376,9 @@ class LooseOptions(Rows):
 
     Attributes
     ----------
-    shape, strategy, size
-        Positions of both, and the number of devices.
+    span, shape, strategy, size
+        Positions of the zones that the stage has devices in, of shape and
+        strategy, and the number of devices.
     once, wait, sync
         Quanta at least: what the stage adds once to the step, what the
         others wait for it, and ``Y``.
@@ -351,6 +387,7 @@ class LooseOptions(Rows):
         kept_bytes``.
     """
 
+    span: Ints
     shape: Ints
     strategy: Ints
     size: Ints
@@ -369,13 +406,15 @@ class PairOptions(Rows):
     ----------
     level
         Of memory, see :class:`~nest.search.labels.Levels`.
-    pair, strategy, size
-        Positions of the pair of closed sets and of the strategy; devices.
+    span, pair, strategy, size
+        Positions of the zones, of the pair of closed sets and of the
+        strategy; devices.
     first, last
         Offsets at which the stage may begin.
     """
 
     level: Ints
+    span: Ints
     pair: Ints
     strategy: Ints
     size: Ints
@@ -428,6 +467,13 @@ def nothing(num_paces: int) -> PlacedOptions:
     return replace(found, paces=np.zeros((num_paces, 0), dtype=np.int64))
 
 
+def least_memory(cluster: Cluster, types: tuple[int, ...] | None) -> int:
+    """Return the memory of devices of all these types; ``None``: of any."""
+    if types is None:
+        return cluster.memory_bytes()
+    return min(cluster.types[number].memory_bytes for number in types)
+
+
 class StageOptions:
     """The stage options of one ``(R, B)``.
 
@@ -449,6 +495,11 @@ class StageOptions:
             self.schedule.rounds(split.num_micro_batches), dtype=np.int64
         )
         self.usable = terms.devices <= split.devices
+        self.zones = Zones(problem.cluster, split)
+        #: Memory of the devices of every span, at most.
+        self.span_bytes: Ints = np.array(
+            [least_memory(problem.cluster, x) for x in self.zones.types]
+        )
         self.most_stages = max_stages(problem, split)
         self.stage_counts = stage_counts(problem, split)
         #: Whether the job rules out some numbers of stages.
@@ -463,7 +514,7 @@ class StageOptions:
             ]
         )
         self._receives: dict[object, Ints] = {}
-        self._exact: dict[object, dict[int, Table]] = {}
+        self._exact: dict[object, Table] = {}
         self._passing: dict[int, Ints] = {}
 
     def inflight(self, left: Ints) -> Ints:
@@ -501,7 +552,9 @@ class StageOptions:
 
     # Without a place
 
-    def fit(self, found: LooseOptions | PairOptions, cap_bytes: int) -> Ints:
+    def fit(
+        self, found: LooseOptions | PairOptions, cap_bytes: Ints | int
+    ) -> Ints:
         """Return the largest in-flight counts that fit."""
         free = cap_bytes - found.fixed_bytes
         most = self.most_inflight
@@ -521,13 +574,18 @@ class StageOptions:
 
     def loose(self, limit: Below, cap_bytes: int) -> LooseOptions:
         """Return what is of use and fits alone, without a place."""
-        shapes = self.shapes
-        chosen = np.flatnonzero(self.usable)
+        shapes, zones = self.shapes, self.zones
         width = max(1, CHUNK // max(1, len(shapes)))
-        parts = [
-            self._loose(chosen[start : start + width], limit, cap_bytes)
-            for start in range(0, len(chosen), width)
-        ]
+        parts = []
+        for number, span in enumerate(zones.spans):
+            first, last = zones.window(span, self.terms.devices)
+            chosen = np.flatnonzero(self.usable & (first <= last))
+            parts += [
+                self._loose(
+                    chosen[start : start + width], number, limit, cap_bytes
+                )
+                for start in range(0, len(chosen), width)
+            ]
         if not parts:
             none = np.zeros(0, dtype=np.int64)
             return LooseOptions(*(none for _ in fields(LooseOptions)))
@@ -535,9 +593,11 @@ class StageOptions:
         return found.take(np.argsort(found.shape, kind="stable"))
 
     def _loose(
-        self, chosen: Ints, limit: Below, cap_bytes: int
+        self, chosen: Ints, span: int, limit: Below, cap_bytes: int
     ) -> LooseOptions:
         terms, shapes = self.terms, self.shapes
+        load = terms.load_on(self.zones.types[span])[:, chosen]
+        cap_bytes = min(cap_bytes, int(self.span_bytes[span]))
         free = terms.free
         assert free is not None
 
@@ -548,7 +608,7 @@ class StageOptions:
             difference -= of_set[:, shapes.source]
             return difference
 
-        once, wait = self.costs([summed(x[chosen]) for x in terms.least_load])
+        once, wait = self.costs([summed(x) for x in load])
         missing = summed(free.missing[chosen].astype(np.int64))
         row, shape = np.nonzero(limit.admits(once, wait) & (missing == 0))
         fixed = summed(free.static_bytes[chosen])[row, shape]
@@ -566,6 +626,7 @@ class StageOptions:
             )[strategy, shape]
         fits = np.flatnonzero(fixed + self.need(1) * kept <= cap_bytes)
         return LooseOptions(
+            np.full(len(fits), span),
             shape[fits],
             strategy[fits],
             terms.devices[strategy[fits]],
@@ -763,13 +824,14 @@ class StageOptions:
 
     def _table(self, block: Block, used: Ints) -> Table:
         """Return the exact terms of some strategies on a block."""
-        known = self._exact.setdefault(block, {})
-        terms = self.terms
+        terms, tables = self.terms, []
         for index in used.tolist():
-            if index not in known:
-                row = terms.terms(terms.strategies[index], block)
-                known[index] = terms.table([row])
-        tables = [known[index] for index in used.tolist()]
+            strategy = terms.strategies[index]
+            key = index, self.model.layers.place(strategy, block)
+            if key not in self._exact:
+                row = terms.terms(strategy, block)
+                self._exact[key] = terms.table([row])
+            tables.append(self._exact[key])
         return Table(
             *(
                 np.concatenate([getattr(t, field.name) for t in tables])

@@ -14,25 +14,29 @@ from nest.solvers.registry import get_solver
 from tests.builders import make_cost, make_problem
 
 
-def pair_options(*rows: tuple[int, int, int, int, int]) -> PairOptions:
-    """Build options from (level, pair, strategy, first, last)."""
-    level, pair, strategy, first, last = np.array(rows, dtype=np.int64).T
+def pair_options(*rows: tuple[int, ...]) -> PairOptions:
+    """Build options from (level, pair, strategy, first, last, span)."""
+    level, pair, strategy, first, last, span = np.array(
+        [(*row, 0)[:6] for row in rows], dtype=np.int64
+    ).T
     size = np.ones_like(level)
     return PairOptions(
-        level, pair, strategy, size, size, size, size, first, last
+        level, span, pair, strategy, size, size, size, size, first, last
     )
 
 
 def test_options_of_several_parts_are_merged_at_all_their_offsets():
-    """Only rows of one level, pair and strategy are the same option."""
+    """Only rows of one level, span, pair and strategy are the same option."""
     found = merged(
         [
             pair_options((1, 5, 1, 2, 6), (0, 5, 0, 3, 4)),
             pair_options((0, 5, 0, 1, 3), (0, 5, 1, 7, 7), (0, 4, 0, 0, 9)),
+            pair_options((0, 5, 0, 8, 9, 1)),
         ]
     )
     rows = zip(
         found.level.tolist(),
+        found.span.tolist(),
         found.pair.tolist(),
         found.strategy.tolist(),
         found.first.tolist(),
@@ -40,10 +44,11 @@ def test_options_of_several_parts_are_merged_at_all_their_offsets():
         strict=True,
     )
     assert list(rows) == [
-        (0, 4, 0, 0, 9),
-        (0, 5, 0, 1, 4),
-        (0, 5, 1, 7, 7),
-        (1, 5, 1, 2, 6),
+        (0, 0, 4, 0, 0, 9),
+        (0, 0, 5, 0, 1, 4),
+        (0, 0, 5, 1, 7, 7),
+        (0, 1, 5, 0, 8, 9),
+        (1, 0, 5, 1, 2, 6),
     ]
 
 

@@ -45,6 +45,7 @@ class NestArtifactRules(CostRules):
     """``T = (M+S-1) max τ + Y_first``, one strategy for all stages."""
 
     name: ClassVar[str] = "nest-artifact"
+    by_groups: ClassVar[bool] = False
     summary: ClassVar[str] = "NEST (MLSys'26 artifact), objective as coded"
     extensions: ClassVar[bool] = False
     one_strategy: ClassVar[bool] = True

@@ -34,6 +34,7 @@ class PiperRules(CostRules):
     name: ClassVar[str] = "piper"
     summary: ClassVar[str] = "Piper (NeurIPS'21), time per sample as coded"
     extensions: ClassVar[bool] = False
+    by_groups: ClassVar[bool] = False
     round_robin: ClassVar[bool] = True
     steady_state: ClassVar[bool] = True
     recompute_per_layer: ClassVar[bool] = True

@@ -1,0 +1,154 @@
+"""Zones: where in a replica the devices are of the same types.
+
+Of which types a stage's devices are, in all replicas, depends on where it
+begins and ends. A *zone* is a run of offsets with devices of the same types, a
+*span* are the zones that a stage has devices in, the first and the last. Where
+all devices are of one type there is one zone and one span.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nest.cost.model import Block
+from nest.cost.space import BatchSplit
+from nest.ir.cluster import Cluster
+
+Ints = NDArray[np.int64]
+
+#: More zones are taken for one, whose devices may be of any type.
+MAX_ZONES = 4
+
+#: A price of a device in each zone.
+Prices = tuple[int, ...]
+
+
+class Span(NamedTuple):
+    """The zones that a stage has devices in: the first and the last."""
+
+    first: int
+    last: int
+
+
+class Zones:
+    """The zones of a replica.
+
+    Parameters
+    ----------
+    cluster, split
+        The devices, and how replicas share them.
+
+    Attributes
+    ----------
+    starts, ends
+        Offsets: where zones begin and end.
+    spans
+        What a stage may span.
+    types
+        Of the devices of every span; ``None`` where they may be any.
+    """
+
+    def __init__(self, cluster: Cluster, split: BatchSplit) -> None:
+        self.devices = split.devices
+        bounds, types = _changes(cluster, split)
+        if len(types) > MAX_ZONES:
+            bounds, types = [0, split.devices], [()]
+        self.starts, self.ends = bounds[:-1], bounds[1:]
+        self.spans = [
+            Span(first, last)
+            for first in range(len(types))
+            for last in range(first, len(types))
+        ]
+        self.types: list[tuple[int, ...] | None] = [
+            tuple(sorted({t for found in types[i : j + 1] for t in found}))
+            or None
+            for i, j in self.spans
+        ]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Devices of every zone."""
+        return tuple(
+            end - start
+            for start, end in zip(self.starts, self.ends, strict=True)
+        )
+
+    @property
+    def free(self) -> Prices:
+        """No price in any zone."""
+        return (0,) * len(self.starts)
+
+    def window(self, span: Span, size: Ints) -> tuple[Ints, Ints]:
+        """Return the first and last offsets of stages with so many devices.
+
+        There are none where the last is below the first.
+        """
+        first, last = span
+        low = np.full_like(size, self.starts[first])
+        high = self.ends[last] - size
+        if first < last:
+            low = np.maximum(low, self.starts[last] + 1 - size)
+            high = np.minimum(high, self.ends[first] - 1)
+        return low, high
+
+    def shares(self, span: Span, size: Ints, prices: Prices) -> list[Ints]:
+        """Return how many devices of each zone stages take at least.
+
+        Of all ways to stand across the zones the cheapest.
+        """
+        first, last = span
+        shares = [np.zeros_like(size) for _ in prices]
+        if first == last:
+            shares[first] = size
+            return shares
+        rest = size.copy()
+        for zone in range(first + 1, last):
+            shares[zone] = np.full_like(size, self.sizes[zone])
+            rest -= self.sizes[zone]
+        cheap, other = first, last
+        if prices[last] < prices[first]:
+            cheap, other = last, first
+        shares[cheap] = np.minimum(rest - 1, self.sizes[cheap])
+        shares[other] = rest - shares[cheap]
+        return shares
+
+    def charge(self, span: Span, size: Ints, prices: Prices) -> Ints:
+        """Return what stages pay for their devices at least."""
+        shares = self.shares(span, size, prices)
+        paid: Ints = sum(
+            (p * share for p, share in zip(prices, shares, strict=True)),
+            np.zeros_like(size),
+        )
+        return paid
+
+    def paid(self, prices: Prices) -> Ints:
+        """Return what the devices in front of every offset cost."""
+        of_device = np.repeat(np.array(prices, dtype=np.int64), self.sizes)
+        return np.concatenate(([0], np.cumsum(of_device)))
+
+
+def _changes(
+    cluster: Cluster, split: BatchSplit
+) -> tuple[list[int], Sequence[tuple[int, ...]]]:
+    """Return where the types of a replica's devices change, and the types."""
+    pitch = split.devices
+    bounds = {0, pitch}
+    for start, _, _ in cluster.runs:
+        if start < pitch * split.replicas:
+            bounds.add(start % pitch)
+    found: list[int] = []
+    types: list[tuple[int, ...]] = []
+    for start, end in pairwise(sorted(bounds)):
+        block = Block(split.replicas, pitch, start, end - start)
+        here = cluster.types_in(block.ranges())
+        if not types or here != types[-1]:
+            found.append(start)
+            types.append(here)
+        if len(types) > MAX_ZONES:
+            break
+    return [*found, pitch], types
