@@ -548,8 +548,10 @@ class Paths:
         for part in self._stages:
             behind = left[part.target]
             cost = np.full(len(behind), INFINITE)
-            reachable = np.flatnonzero(behind < len(costs.tables))
-            cost[reachable] = tables[behind[reachable], part.row[reachable]]
+            reachable = np.flatnonzero(behind < INFINITE)
+            # The more stages behind, the more in flight, the fewer fit.
+            least = np.minimum(behind[reachable], len(tables) - 1)
+            cost[reachable] = tables[least, part.row[reachable]]
             starts = np.searchsorted(part.source, np.arange(count + 1))
             steps.append((part.span, part.target, cost, starts.tolist()))
         for source in range(count - 1):

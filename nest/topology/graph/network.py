@@ -75,6 +75,7 @@ class GraphNetwork:
         self._prices: dict[ParallelGroups, Prices] = {}
         self._known: dict[object, Prices] = {}
         self._moves: dict[tuple[Block, Block], Route] = {}
+        self._alike: dict[Block, Block] = {}
 
     # What messages take
 
@@ -224,8 +225,15 @@ class GraphNetwork:
 
         What is tiled over a replica depends on the place modulo ``n``.
         """
-        period = math.lcm(self.period, block.devices)
-        return block._replace(offset=block.offset % period)
+        if block not in self._alike:
+            found = block
+            for rotation in self.rotations:
+                steps = rotation.steps_back(found.ranges())
+                whole = math.lcm(rotation.step, block.devices)
+                shift = steps * rotation.step // whole * whole
+                found = found._replace(offset=found.offset - shift)
+            self._alike[block] = found
+        return self._alike[block]
 
     def longest_ns(self, size_bytes: float, num_ranks: int) -> float:
         """Return a time that no transfer or collective exceeds, in ns.

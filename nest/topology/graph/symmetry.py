@@ -9,6 +9,7 @@ arc; that none is found says nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +36,19 @@ class Rotation(NamedTuple):
     def home(self, ranks: Ints, anchor: int) -> Ints:
         """Return where the steps take ranks that take one to its first run."""
         return self.turned(ranks, -(anchor % self.length // self.step))
+
+    def steps_back(self, ranges: Iterable[tuple[int, int]]) -> int:
+        """Return how many steps take ranges to the front as they are.
+
+        None if one of them is in several runs.
+        """
+        least = self.length
+        for first, end in ranges:
+            start = first % self.length
+            if start + end - first > self.length:
+                return 0
+            least = min(least, start)
+        return least // self.step
 
 
 def rotations(routes: Routes, places: Places) -> list[Rotation]:
