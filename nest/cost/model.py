@@ -79,6 +79,17 @@ class CostModel:
         other.problem = replace(self.problem, cluster=cluster)
         return other
 
+    def on_type(self, number: int) -> CostModel:
+        """Return the model of the problem on devices of one type only."""
+        device = self.problem.cluster.types[number]
+        cluster = replace(self.problem.cluster, device=device, others=())
+        other = copy.copy(self)
+        other.problem = replace(self.problem, cluster=cluster)
+        other.layers = LayerPrices(
+            other.problem, self.rules, self.network, self.groups, self.quanta
+        )
+        return other
+
     # Layers
 
     def available(

@@ -53,6 +53,10 @@ GUESSES = (1.15, 1.3, 2.0, 10.0)
 #: places only make it slower.
 WORTH_PRICING = 256
 
+#: Where the best plan known is above the bounds by more, proofs begin with
+#: plans that are above them by at most such a part.
+CLOSE = (32, 8, 2)
+
 #: Stages in pipeline order: closed sets ``a`` and ``b``, strategy, devices.
 Stages = Sequence[tuple[int, int, int, int]]
 
@@ -61,12 +65,14 @@ Stages = Sequence[tuple[int, int, int, int]]
 class OpenSplit:
     """A split that is not settled, and lower bounds.
 
-    On ``T``, and on what its stages add once.
+    On ``T``, and on what its stages add once; and the step time of the plan
+    that its last search found.
     """
 
     options: StageOptions
     bound: int
     least_total: int
+    found: int = int(INFINITE)
 
     def limit(self, upper: Ints | int) -> Below:
         """Return which stages plans below ``upper`` may have."""
@@ -260,6 +266,8 @@ class BestSearch:
         self.plan, self.options = task.plan, task.options
         self.capacity = task.model.problem.cluster.memory_bytes()
         self.open: list[OpenSplit] = []
+        #: Plans that take as long do not matter for now.
+        self._most = int(INFINITE)
         self._tried: set[object] = set()
         self._tell: Callable[[object], object] = self._take
 
@@ -274,7 +282,7 @@ class BestSearch:
             return self._known(0, Limit.TIME, "while bounding splits")
         try:
             self._start()
-            winner = self._prove()
+            winner = self._deepen()
         except OutOfTimeError:
             detail = f"{len(self.open)} choices of (R, B) not settled"
             return self._known(self._proven(), Limit.TIME, detail)
@@ -306,7 +314,8 @@ class BestSearch:
         As good as the best of other splits counts.
         """
         enough = self._enough()
-        return min(found, enough if enough < self.best else self.best + 1)
+        most = enough if enough < self.best else self.best + 1
+        return min(found, most, self._most)
 
     def _take(self, finding: object) -> None:
         """Take a plan that some process found."""
@@ -414,10 +423,31 @@ class BestSearch:
 
     # Then proofs
 
-    def _prove(self) -> OpenSplit | None:
-        """Search what is left; return the first split with an optimum."""
+    def _deepen(self) -> OpenSplit | None:
+        """Search what is left; return the first split with an optimum.
+
+        A plan far above the bounds leaves too much to look at: plans that
+        are closer to them are looked for first.
+        """
+        least = self._proven()
+        winners: list[OpenSplit] = []
+        for part in CLOSE:
+            most, self._most = least + least // part, int(INFINITE)
+            if most < self._goal():
+                self._most = most
+                winners += self._prove()
+        self._most = int(INFINITE)
+        winners += self._prove()
+        return min(
+            (item for item in winners if item.found == self.best),
+            key=lambda item: item.options.split,
+            default=None,
+        )
+
+    def _prove(self) -> list[OpenSplit]:
+        """Search what is left; return the splits with some plan."""
         order = sorted(self.open, key=lambda item: item.bound)
-        steps: dict[int, int] = {}
+        winners: list[OpenSplit] = []
 
         def run(number: int, link: Link) -> int:
             self._tell = link.tell
@@ -428,13 +458,13 @@ class BestSearch:
             return step_quanta
 
         def done(number: int, result: object) -> None:
-            steps[number] = cast("int", result)
+            order[number].found = cast("int", result)
+            winners.append(order[number])
             order[number].bound = max(order[number].bound, self._goal())
             self._settle()
 
         share(len(order), self.options.num_workers, run, self._take, done)
-        winners = [order[n] for n, step in steps.items() if step == self.best]
-        return min(winners, key=lambda item: item.options.split, default=None)
+        return winners
 
     def _search(self, item: OpenSplit) -> tuple[int, Plan | None]:
         """Return the best plan of a split if none better is known."""

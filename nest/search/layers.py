@@ -49,6 +49,7 @@ from nest.search.options import (
 )
 from nest.search.paths import Path
 from nest.search.task import SearchTask
+from nest.search.zones import Site
 from nest.solvers.base import Deadline, SolverOutput
 from nest.topology import Block, Route
 
@@ -142,18 +143,17 @@ class LayerStages(StageOptions):
         self,
         size: int,
         block: Block | None,
-        types: tuple[int, ...] | None = None,
+        site: Site | None = None,
     ) -> list[LayerOptions]:
         """Return the options of every kind on a block, or at least anywhere.
 
-        Without a block their loads are the least over all places with
-        devices of some types, ``None`` for any.
+        Without a block their loads are the least on devices of some types.
         """
         if block is not None:
             block = self.model.alike(block)
-        key = size, block, types
+        key = size, block, site
         if key not in self._known:
-            load = self.terms.load_on(types) if block is None else None
+            load = None if site is None else self.terms.load_on(site)
             self._known[key] = [
                 self._kind_options(size, kind, block, load)
                 for kind in range(len(self.shapes.representatives))
@@ -218,7 +218,7 @@ class LayerStages(StageOptions):
             if low > high:
                 continue
             room = min(cap_bytes, int(self.span_bytes[number]))
-            options = self._options(size, None, zones.types[number])
+            options = self._options(size, None, zones.sites[number])
             sync = self._least_sync(options, shapes)
             rows = shapes
             for group, (first, last) in enumerate(self._groups):

@@ -11,10 +11,10 @@ place, so its loads are the least over all places of replica 0;
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ from nest.ir.cluster import Cluster
 from nest.ir.plan import Strategy
 from nest.search.closed_sets import ClosedSets
 from nest.search.dominance import drop_neighbours
-from nest.search.zones import Zones
+from nest.search.zones import Site, Zones
 from nest.topology import Route
 
 Ints = NDArray[np.int64]
@@ -232,11 +232,15 @@ class BatchTerms:
         return Table.of(rows, self.schedule.paces, self.most_bytes)
 
     def terms(
-        self, strategy: Strategy, block: Block | None
+        self,
+        strategy: Strategy,
+        block: Block | None,
+        model: CostModel | None = None,
     ) -> list[LayerTerms | None]:
         """Return the terms of every kind on a block."""
+        model = model or self.model
         return [
-            self.model.layer_terms(layer, strategy, self.micro_batch, block)
+            model.layer_terms(layer, strategy, self.micro_batch, block)
             for layer in self.shapes.representatives
         ]
 
@@ -245,78 +249,107 @@ class BatchTerms:
         """Least amounts over all places of one replica, by type.
 
         Of shape (types, amounts, strategies, kinds), by the ``sums`` of the
-        schedule, over the places with some device of the type. A stage's
-        load is the worst over the replicas, so no place of any number of
-        replicas has a smaller one.
+        schedule, over the places with devices of that type alone; 0 where
+        there are none. A stage's load is the worst over the replicas, so no
+        place of any number of replicas has a smaller one.
         """
-        places = self._places()
-        found = np.array(
+        count = len(self.model.problem.cluster.types)
+        return np.array([self._least(number) for number in range(count)])
+
+    @cached_property
+    def least_anywhere(self) -> Ints:
+        """Least amounts over all places, of whatever types."""
+        return self._least(None)
+
+    @cached_property
+    def free_load(self) -> Ints:
+        """Amounts without communication, by type as :attr:`least_load`."""
+        count = len(self.model.problem.cluster.types)
+        return np.array(
             [
-                self._least(strategy, places[strategy.devices])
-                for strategy in self.strategies
+                self._least_of(
+                    self.model.on_type(number),
+                    dict.fromkeys(self.devices.tolist(), (None,)),
+                )
+                for number in range(count)
             ]
         )
-        return np.ascontiguousarray(np.moveaxis(found, (1, 3), (0, 1)))
 
-    def load_on(self, types: tuple[int, ...] | None) -> Ints:
-        """Return the least amounts on devices of all these types.
+    def load_on(self, site: Site) -> Ints:
+        """Return the least amounts of stages on devices of these types.
 
-        Of shape (amounts, strategies, kinds). In some replica there is a
-        device of each of them; ``None`` stands for any type.
+        Of shape (amounts, strategies, kinds).
         """
-        if types is None:
-            least: Ints = self.least_load.min(axis=0)
-            return least
-        worst: Ints = self.least_load[list(types)].max(axis=0)
+        if site.types is None:
+            return self.least_anywhere
+        worst: Ints = np.max(
+            [
+                *(self.least_load[number] for number in site.alone),
+                *(
+                    self.free_load[number]
+                    for number in site.types
+                    if number not in site.alone
+                ),
+            ],
+            axis=0,
+        )
         return worst
 
-    def _places(self) -> dict[int, list[Block]]:
-        """Return the blocks that may differ, by size."""
+    def _least(self, number: int | None) -> Ints:
+        """Return the least amounts over places of one type, or all."""
+        return self._least_of(self.model, self._places(number))
+
+    def _places(self, number: int | None) -> dict[int, Sequence[Block | None]]:
+        """Return the blocks of one type, or all, that may differ, by size."""
         cluster, network = self.model.problem.cluster, self.model.network
         unit = math.gcd(*self.devices.tolist())
         period: float = network.period
         if len(cluster.types) > 1:
-            # Replicas begin anywhere, and one of them has a type.
+            # Replicas begin anywhere, and any of them may have the type.
             period = math.inf
             splits = batch_splits(self.model.problem)
             unit = math.gcd(
                 unit, *(x.devices for x in splits if x.replicas > 1)
             )
-        places = {}
+        places: dict[int, Sequence[Block | None]] = {}
         for size in np.unique(self.devices).tolist():
             end = min(cluster.num_devices - size + 1, period)
             found: dict[object, Block] = {}
             for offset in range(0, max(1, end), unit):
                 block = Block(1, 0, offset, size)
                 types = cluster.types_in(block.ranges())
-                found.setdefault((network.alike(block), types), block)
+                if number is None or types == (number,):
+                    found.setdefault((network.alike(block), types), block)
             places[size] = list(found.values())
         return places
 
-    def _least(self, strategy: Strategy, places: list[Block]) -> Ints:
-        """Return the least amounts by type and kind."""
-        types, groups = self.model.problem.cluster.types_in, self.model.groups
-        different = {
-            (groups.number(strategy, block), types(block.ranges())): block
-            for block in places
-        }
+    def _least_of(
+        self, model: CostModel, places: Mapping[int, Sequence[Block | None]]
+    ) -> Ints:
+        """Return the least amounts over places, of every strategy."""
+        types, groups = model.problem.cluster.types_in, model.groups
         amounts = self.schedule.amounts
-        none = (0,) * len(self.schedule.sums)
-        found = np.array(
-            [
+        none: tuple[Any, ...] = (0,) * len(self.schedule.sums)
+        found = []
+        for strategy in self.strategies:
+            different = {
+                block
+                and (groups.number(strategy, block), types(block.ranges())): (
+                    block
+                )
+                for block in places[strategy.devices]
+            }
+            rows = [
                 [
                     none if term is None else amounts(term)
-                    for term in self.terms(strategy, block)
+                    for term in self.terms(strategy, block, model)
                 ]
                 for block in different.values()
-            ],
-            dtype=np.int64,
-        )
-        least = [
-            found[[number in place for _, place in different]].min(axis=0)
-            for number in range(len(self.model.problem.cluster.types))
-        ]
-        return np.array(least)
+            ]
+            nowhere = [none] * len(self.shapes.representatives)
+            found.append(np.min(rows or [nowhere], axis=0))
+        table = np.array(found, dtype=np.int64)
+        return np.ascontiguousarray(np.moveaxis(table, -1, 0))
 
 
 @dataclass(frozen=True)
@@ -498,7 +531,7 @@ class StageOptions:
         self.zones = Zones(problem.cluster, split)
         #: Memory of the devices of every span, at most.
         self.span_bytes: Ints = np.array(
-            [least_memory(problem.cluster, x) for x in self.zones.types]
+            [least_memory(problem.cluster, x.types) for x in self.zones.sites]
         )
         self.most_stages = max_stages(problem, split)
         self.stage_counts = stage_counts(problem, split)
@@ -596,7 +629,7 @@ class StageOptions:
         self, chosen: Ints, span: int, limit: Below, cap_bytes: int
     ) -> LooseOptions:
         terms, shapes = self.terms, self.shapes
-        load = terms.load_on(self.zones.types[span])[:, chosen]
+        load = terms.load_on(self.zones.sites[span])[:, chosen]
         cap_bytes = min(cap_bytes, int(self.span_bytes[span]))
         free = terms.free
         assert free is not None

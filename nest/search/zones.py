@@ -35,6 +35,21 @@ class Span(NamedTuple):
     last: int
 
 
+class Site(NamedTuple):
+    """Of which types the devices of a stage are.
+
+    Attributes
+    ----------
+    types
+        All of them; ``None`` where they may be any.
+    alone
+        Those that all its devices in some replica are of.
+    """
+
+    types: tuple[int, ...] | None
+    alone: tuple[int, ...]
+
+
 class Zones:
     """The zones of a replica.
 
@@ -49,8 +64,8 @@ class Zones:
         Offsets: where zones begin and end.
     spans
         What a stage may span.
-    types
-        Of the devices of every span; ``None`` where they may be any.
+    sites
+        Of which types the devices of every span are.
     """
 
     def __init__(self, cluster: Cluster, split: BatchSplit) -> None:
@@ -64,10 +79,19 @@ class Zones:
             for first in range(len(types))
             for last in range(first, len(types))
         ]
-        self.types: list[tuple[int, ...] | None] = [
-            tuple(sorted({t for found in types[i : j + 1] for t in found}))
-            or None
-            for i, j in self.spans
+        self.sites = [
+            _site(
+                cluster,
+                Block(
+                    split.replicas,
+                    split.devices,
+                    self.starts[first],
+                    self.ends[last] - self.starts[first],
+                ),
+            )
+            if len(types) > 1 or types != [()]
+            else Site(None, ())
+            for first, last in self.spans
         ]
 
     @property
@@ -130,6 +154,15 @@ class Zones:
         """Return what the devices in front of every offset cost."""
         of_device = np.repeat(np.array(prices, dtype=np.int64), self.sizes)
         return np.concatenate(([0], np.cumsum(of_device)))
+
+
+def _site(cluster: Cluster, block: Block) -> Site:
+    """Return the types of stages anywhere on a block and to both its ends."""
+    own = {cluster.types_in([span]) for span in block.ranges()}
+    return Site(
+        tuple(sorted({number for types in own for number in types})),
+        tuple(sorted(types[0] for types in own if len(types) == 1)),
+    )
 
 
 def _changes(

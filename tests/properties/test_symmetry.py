@@ -167,3 +167,19 @@ def test_turning_back_and_forth_moves_nothing():
     ]  # fmt: skip
     assert (rotation.turned(rotation.turned(ranks, 2), -2) == ranks).all()
     assert rotation.home(ranks, 11)[11] == 7
+
+
+@pytest.mark.parametrize(
+    ("ranges", "steps"),
+    [
+        ([(4, 6)], 2),
+        ([(11, 12), (2, 3)], 1),
+        ([(9, 12), (1, 3)], 0),
+        # Devices 5 and 6 are in two runs.
+        ([(5, 7), (8, 10)], 0),
+    ],
+)
+def test_blocks_turn_to_the_front_as_far_as_all_of_them_stay_whole(
+    ranges, steps
+):
+    assert Rotation(6, 2).steps_back(ranges) == steps
