@@ -579,7 +579,7 @@ class Pricing:
         case, devices = task.case, task.devices
         largest = max(self.cuts[start + self.first] for start, _ in stages[1:])
         block = Block(case.replicas, case.devices, devices, devices)
-        route = self.model.network.route(block, block.before())
+        route = self.model.network.route(block, block.before(devices))
         num_layers = self.last - self.first
         times = [
             self.model.transfers.receive(

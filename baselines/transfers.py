@@ -44,6 +44,8 @@ class Transfers:
     ) -> int:
         """Return the quanta of receiving a cut on a block.
 
+        From one as large, as far as the replica goes.
+
         Parameters
         ----------
         cut
@@ -54,7 +56,11 @@ class Transfers:
             Activations from the block in front, else gradients from the
             block behind.
         """
-        sender = block.before() if forward else block.behind()
+        if forward:
+            sender = block.before(min(block.devices, block.offset))
+        else:
+            end = block.offset + block.devices
+            sender = block.behind(min(block.devices, block.pitch - end))
         route = self.model.network.route(block, sender)
         return self._move(route, self.crossing[cut], micro_batch, strategy)
 

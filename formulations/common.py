@@ -120,15 +120,16 @@ class Option(NamedTuple):
     """A place for a slot, and the strategy if its layers share one.
 
     ``profile`` and ``receives`` index the slot's tables; the latter, for each
-    side, once for every layout that the receiving layer can have, or not at
-    all if nothing is received there.
+    side, for every layout that the receiving layer can have, or not at all if
+    nothing is received there, once for each of the sizes :attr:`Slot.beside`
+    that the slot next to it can have; ``None`` where such a one has no room.
     """
 
     offset: int
     devices: int
     strategy: Strategy | None
     profile: int
-    receives: tuple[tuple[int, ...], ...]
+    receives: tuple[tuple[tuple[int | None, ...], ...], ...]
 
 
 @dataclass(frozen=True)
@@ -146,6 +147,8 @@ class Slot:
     receives
         Distinct receives of either side; none forward in the first stage and
         backward in the last one.
+    beside
+        Devices that the slots next to it can have.
     entering_bytes
         For each edge, bytes kept if it enters the slot, under rules that
         keep only such tensors; else empty.
@@ -157,6 +160,7 @@ class Slot:
     options: tuple[Option, ...]
     profiles: tuple[Profile, ...]
     receives: tuple[tuple[Receive, ...], ...]
+    beside: tuple[int, ...] = ()
     entering_bytes: tuple[int, ...] = ()
     sync_constant: int = 0
 
@@ -164,6 +168,18 @@ class Slot:
     def sides(self) -> list[int]:
         """The sides on which it receives."""
         return [side for side in SIDES if self.receives[side]]
+
+    def varies(self, side: int) -> bool:
+        """Whether a receive depends on the size of the slot beside."""
+        return any(
+            len(set(table)) > 1
+            for option in self.options
+            for table in option.receives[side]
+        )
+
+    def chooses(self, side: int) -> bool:
+        """Whether a receive depends on more than the slot's own option."""
+        return self.mixed or self.varies(side)
 
     @property
     def mixed(self) -> bool:
@@ -457,6 +473,7 @@ class Instance:
         split = sub_problem.split
         profiles: dict[Profile, int] = {}
         receives: tuple[dict[Receive, int], ...] = ({}, {})
+        beside = self._beside(sub_problem)
         options = []
         for offset, chosen, profile in self._fitting(sub_problem, number):
             self.deadline.check()
@@ -465,10 +482,7 @@ class Instance:
             )
             tables = tuple(
                 tuple(
-                    known.setdefault(
-                        self._receive(sub_problem, number, block, of, side),
-                        len(known),
-                    )
+                    self._table(sub_problem, number, block, of, side, known)
                     for of in profile.layouts or chosen
                     if number != (sub_problem.num_stages, 1)[side]
                 )
@@ -488,8 +502,45 @@ class Instance:
             tuple(options),
             tuple(profiles),
             tuple(map(tuple, receives)),
+            beside,
             *self._extras(sub_problem, number),
         )
+
+    def _beside(self, sub_problem: SubProblem) -> tuple[int, ...]:
+        """Return the devices that slots can have, ascending."""
+        group = self.usable(sub_problem.split.micro_batch)
+        if sub_problem.strategy is not None:
+            group = [sub_problem.strategy]
+        return tuple(sorted({strategy.devices for strategy in group}))
+
+    def _table(
+        self,
+        sub_problem: SubProblem,
+        number: int,
+        block: Block,
+        strategy: Strategy,
+        side: int,
+        known: dict[Receive, int],
+    ) -> tuple[int | None, ...]:
+        """Return what a slot receives from neighbours of every size.
+
+        Where it is the same from all that have room, so it is from others.
+        """
+        found: list[int | None] = []
+        for size in self._beside(sub_problem):
+            sender = (
+                block.behind(size) if side == BACKWARD else block.before(size)
+            )
+            end = sender.offset + size
+            if sender.offset < 0 or end > sub_problem.split.devices:
+                found.append(None)
+                continue
+            receive = self._receive(
+                sub_problem, number, block, strategy, side, sender
+            )
+            found.append(known.setdefault(receive, len(known)))
+        distinct = {r for r in found if r is not None}
+        return tuple([*distinct] * len(found) if len(distinct) == 1 else found)
 
     def _extras(
         self, sub_problem: SubProblem, number: int
@@ -740,10 +791,9 @@ class Instance:
         block: Block,
         strategy: Strategy,
         side: int,
+        sender: Block,
     ) -> Receive:
-        """Return what a slot at a block receives on a side."""
-        # Its nearest device stands for a sender of any size.
-        sender = block.behind() if side == BACKWARD else block.before()
+        """Return what a slot at a block receives from one on a side."""
         route = self.model.network.route(block, sender)
         split = sub_problem.split
         key = (route, split.micro_batch, self.model.shards(strategy))

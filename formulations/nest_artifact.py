@@ -170,6 +170,21 @@ class ArtifactInstance(Instance):
             resident_bytes=resident_bytes,
         )
 
+    def _table(
+        self,
+        sub_problem: SubProblem,
+        number: int,
+        block: Block,
+        strategy: Strategy,
+        side: int,
+        known: dict[Receive, int],
+    ) -> tuple[int | None, ...]:
+        """Return the one receive of a side: all slots have one size."""
+        receive = self._receive(
+            sub_problem, number, block, strategy, side, block
+        )
+        return (known.setdefault(receive, len(known)),)
+
     def _receive(
         self,
         sub_problem: SubProblem,
@@ -177,14 +192,15 @@ class ArtifactInstance(Instance):
         block: Block,
         strategy: Strategy,
         side: int,
+        sender: Block,
     ) -> Receive:
         """Return what every edge takes on a side of a slot (8')."""
         split, num_stages = sub_problem.split, sub_problem.num_stages
-        sender = number - 1 if side == BACKWARD else number + 1
+        other = number - 1 if side == BACKWARD else number + 1
         edge = self.rules.edge(
             self.model,
             _block(split, num_stages, number, strategy),
-            _block(split, num_stages, sender, strategy),
+            _block(split, num_stages, other, strategy),
         )
         samples = split.micro_batch // strategy.dp
         times = tuple(

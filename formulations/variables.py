@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
-from formulations.common import FORWARD, SIDES, Choice, Task
+from formulations.common import BACKWARD, FORWARD, SIDES, Choice, Task
 from nest.cost.schedules.base import Weights
 
 #: Of the engine.
@@ -46,6 +46,9 @@ class Model(ABC):
     uses
         ``uses[s, d, r]``: slot ``s`` receives on a side at the times of
         entry ``r`` of its table.
+    width
+        ``width[s, n]``: slot ``s`` has ``n`` devices; where what a slot next
+        to it receives depends on that.
     c
         ``c[i, s]``: increment ``i`` crosses the boundary before slot ``s``.
     crossed
@@ -77,6 +80,7 @@ class Model(ABC):
         self.face: Variables = {}
         self.moved: Variables = {}
         self.uses: Variables = {}
+        self.width: Variables = {}
         self.c: Variables = {}
         self.passes: Variables = {}
         self.receive: Variables = {}
@@ -106,6 +110,10 @@ class Model(ABC):
     def inside(self, s: int) -> list[int]:
         """Return the layers that can be in a slot, in the graph's order."""
         return [i for i in self.instance.graph.order if (i, s) in self.x]
+
+    def sender(self, s: int, d: int) -> int:
+        """Return the slot from which a slot receives on a side."""
+        return s - 1 if d == BACKWARD else s + 1
 
     def choices(self, kind: int, s: int, g: int) -> tuple[Choice, ...]:
         """Return how a kind of layer can run in a slot under a profile."""
@@ -163,6 +171,8 @@ def create(model: Model) -> None:
             model.receive[s, d] = model.quanta("receive", s, d)
             for r in range(len(slot.receives[d])):
                 model.uses[s, d, r] = model.share("uses", s, d, r)
+            if slot.varies(d):
+                _create_widths(model, model.sender(s, d))
         if FORWARD in slot.sides:
             _create_crossing(model, s)
         if slot.mixed:
@@ -175,6 +185,13 @@ def create(model: Model) -> None:
         model.slowest[p] = model.quanta("slowest", p)
     model.sync = model.quanta("sync")
     model.step = model.quanta("step")
+
+
+def _create_widths(model: Model, s: int) -> None:
+    """Create what says how many devices a slot has."""
+    for n in sorted({option.devices for option in model.slots[s].options}):
+        if (s, n) not in model.width:
+            model.width[s, n] = model.share("width", s, n)
 
 
 def _create_crossing(model: Model, s: int) -> None:

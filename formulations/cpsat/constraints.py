@@ -51,8 +51,8 @@ def one_option_per_slot(model: Model) -> None:
     """Every slot takes one option, which says what it costs (1).
 
     ``Σ_o y[s,o] = 1``; ``w[s,g]`` is the sum over the options with profile
-    ``g``, ``uses[s,d,r]`` over those with receive ``r``, unless that depends
-    on a layer.
+    ``g``, ``width[s,n]`` over those of ``n`` devices, ``uses[s,d,r]`` over
+    those with receive ``r``, unless that depends on more.
     """
     engine = model.engine
     for s, slot in model.slots.items():
@@ -63,9 +63,12 @@ def one_option_per_slot(model: Model) -> None:
         sums: dict[int, tuple[IntVar, list[IntVar]]] = {}
         for o, option in enumerate(slot.options):
             tables = [model.w[s, option.profile]]
-            if not slot.mixed:
-                for d in slot.sides:
-                    (r,) = option.receives[d]
+            if (s, option.devices) in model.width:
+                tables.append(model.width[s, option.devices])
+            for d in slot.sides:
+                if not slot.chooses(d):
+                    ((r, *_),) = option.receives[d]
+                    assert r is not None
                     tables.append(model.uses[s, d, r])
             for variable in tables:
                 _, found = sums.setdefault(variable.index, (variable, []))
@@ -174,8 +177,9 @@ def crossing(model: Model) -> None:
 
 
 def receiver(model: Model) -> None:
-    """Let the layer next to a boundary say what its slot receives (18).
+    """Let both sides of a boundary say what a slot receives (18).
 
+    The layer next to it by its layout, and the slot beyond it by its size:
     ``end[l,s,d]`` marks the first layer of the slot in the graph's order,
     backward the last one: exactly one, one that is inside, and no layer
     inside is before it. If it has layout ``j`` of profile ``g``, then
@@ -183,11 +187,12 @@ def receiver(model: Model) -> None:
     uses.
     """
     for s, slot in model.slots.items():
-        if slot.mixed:
-            for d in slot.sides:
-                model.instance.deadline.check()
+        for d in slot.sides:
+            model.instance.deadline.check()
+            if slot.mixed:
                 _end(model, s, d)
                 _face(model, s, d)
+            if slot.chooses(d):
                 _uses(model, s, d)
 
 
@@ -221,18 +226,27 @@ def _face(model: Model, s: int, d: int) -> None:
 
 
 def _uses(model: Model, s: int, d: int) -> None:
-    """Choose the receive by option and layout."""
+    """Choose the receive by option, layout and the size beyond."""
     engine, slot = model.engine, model.slots[s]
+    other = model.sender(s, d)
     engine.add_exactly_one(
         model.uses[s, d, r] for r in range(len(slot.receives[d]))
     )
     for o, option in enumerate(slot.options):
-        for j, r in enumerate(option.receives[d]):
-            engine.add_bool_or(
-                model.uses[s, d, r],
-                ~model.y[s, o],
-                ~model.face[s, option.profile, j, d],
-            ).with_name(f"receiver[{s},{d},{o},{j}]")
+        for j, table in enumerate(option.receives[d]):
+            clause = [~model.y[s, o]]
+            if slot.mixed:
+                clause.append(~model.face[s, option.profile, j, d])
+            if len(set(table)) == 1 and table[0] is not None:
+                engine.add_bool_or(
+                    model.uses[s, d, table[0]], *clause
+                ).with_name(f"receiver[{s},{d},{o},{j}]")
+                continue
+            for n, r in zip(slot.beside, table, strict=True):
+                if r is not None and (other, n) in model.width:
+                    engine.add_bool_or(
+                        model.uses[s, d, r], ~model.width[other, n], *clause
+                    ).with_name(f"receiver[{s},{d},{o},{j},{n}]")
 
 
 def receive(model: Model) -> None:

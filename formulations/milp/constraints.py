@@ -52,7 +52,8 @@ def add_constraints(model: Model) -> None:
 def one_option_per_slot(model: Model) -> None:
     """``Σ_o y[s,o] = 1``; ``w[s,g] = Σ_{o: g(o)=g} y[s,o]`` (1).
 
-    The same for ``uses[s,d,r]``, unless that depends on a layer.
+    The same for ``width[s,n]``, by devices, and for ``uses[s,d,r]``, unless
+    that depends on more.
     """
     for s, slot in model.slots.items():
         name = f"one_option_per_slot_{s}"
@@ -66,12 +67,22 @@ def one_option_per_slot(model: Model) -> None:
             ]
             w = (model.w[s, g], -1.0)
             model.add(f"{name}_{g}", [*terms, w], EQUAL)
-        for d in () if slot.mixed else slot.sides:
+        for (other, n), width in model.width.items():
+            if other == s:
+                terms = [
+                    y
+                    for y, option in zip(options, slot.options, strict=True)
+                    if option.devices == n
+                ]
+                model.add(f"{name}_width_{n}", [*terms, (width, -1.0)], EQUAL)
+        for d in slot.sides:
+            if slot.chooses(d):
+                continue
             for r in range(len(slot.receives[d])):
                 terms = [
                     y
                     for y, option in zip(options, slot.options, strict=True)
-                    if option.receives[d] == (r,)
+                    if option.receives[d][0][0] == r
                 ]
                 uses = (model.uses[s, d, r], -1.0)
                 model.add(f"{name}_uses_{d}_{r}", [*terms, uses], EQUAL)
@@ -215,20 +226,24 @@ def crossing(model: Model) -> None:
 
 
 def receiver(model: Model) -> None:
-    """Let the layer next to a boundary say what its slot receives (18).
+    """Let both sides of a boundary say what a slot receives (18).
 
+    The layer next to it by its layout, and the slot beyond it by its size:
     ``Σ_l end[l,s,d] = 1`` and ``end[l,s,d] <= x[l,s] <= Σ end[m,s,d]`` over
     the layers ``m`` up to ``l`` in the graph's order, backward from ``l``
     on; ``Σ_j face[s,g,j,d] = w[s,g]``, ``face[s,g,j,d] >= end[l,s,d] +
     at[l,s,g,j] - 1``; ``Σ_r uses[s,d,r] = 1``, ``uses[s,d,r] >= Σ y[s,o] +
-    Σ face[s,g,j,d] - 1`` over options and layouts that receive so.
+    Σ face[s,g,j,d] + Σ width[s',n] - 2`` over options, layouts and sizes that
+    receive so, without what makes no difference.
     """
     for s, slot in model.slots.items():
-        for d in slot.sides if slot.mixed else ():
+        for d in slot.sides:
             name = f"receiver_{s}_{d}"
-            _end(model, name, s, d)
-            _face(model, name, s, d)
-            _uses(model, name, s, d)
+            if slot.mixed:
+                _end(model, name, s, d)
+                _face(model, name, s, d)
+            if slot.chooses(d):
+                _uses(model, name, s, d)
 
 
 def _end(model: Model, name: str, s: int, d: int) -> None:
@@ -260,9 +275,9 @@ def _face(model: Model, name: str, s: int, d: int) -> None:
 
 
 def _uses(model: Model, name: str, s: int, d: int) -> None:
-    """Choose the receive by option and layout."""
-    slot = model.slots[s]
-    alike: dict[tuple[int, tuple[int, ...]], Terms] = {}
+    """Choose the receive by option, layout and the size beyond."""
+    slot, other = model.slots[s], model.sender(s, d)
+    alike: dict[tuple[int, tuple[tuple[int | None, ...], ...]], Terms] = {}
     for o, option in enumerate(slot.options):
         found = alike.setdefault((option.profile, option.receives[d]), [])
         found.append((model.y[s, o], -1))
@@ -270,15 +285,27 @@ def _uses(model: Model, name: str, s: int, d: int) -> None:
         (model.uses[s, d, r], 1) for r in range(len(slot.receives[d]))
     ]
     model.add(f"{name}_any", used, EQUAL, 1)
-    for i, ((g, table), options) in enumerate(alike.items()):
-        for r in sorted(set(table)):
+    for i, ((g, tables), options) in enumerate(alike.items()):
+        for j, table in enumerate(dict.fromkeys(tables)):
             layouts: Terms = [
-                (model.face[s, g, j, d], -1)
-                for j, other in enumerate(table)
-                if other == r
+                (model.face[s, g, layout, d], -1)
+                for layout, same in enumerate(tables)
+                if slot.mixed and same == table
             ]
-            terms = [(model.uses[s, d, r], 1), *options, *layouts]
-            model.add(f"{name}_uses_{i}_{r}", terms, MORE, -1)
+            for r in sorted({r for r in table if r is not None}):
+                widths: Terms = [
+                    (model.width[other, n], -1)
+                    for n, found in zip(slot.beside, table, strict=True)
+                    if found == r and (other, n) in model.width
+                ]
+                if len(set(table)) == 1:
+                    widths = []
+                elif not widths:
+                    continue
+                terms = [(model.uses[s, d, r], 1), *options]
+                terms += [*layouts, *widths]
+                least = -bool(layouts) - bool(widths)
+                model.add(f"{name}_uses_{i}_{j}_{r}", terms, MORE, least)
 
 
 def receive(model: Model) -> None:

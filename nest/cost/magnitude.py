@@ -130,6 +130,8 @@ def longest(problem: Problem, network: Network | None = None) -> Longest:
     load = math.fsum(load for load, _ in layers)
     sync = math.fsum(sync for _, sync in layers)
     batch = max(job.micro_batches)
+    # One device may send what all ranks of ``tp`` receive.
+    batch *= max(cost.tp for kind in graph.kinds for cost in kind.costs)
     received = 4 * math.fsum(
         slowest_message_ns(network, batch * _edge_bytes(edge))
         for edge in graph.edges

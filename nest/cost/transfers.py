@@ -109,9 +109,13 @@ class Transfers:
     ) -> int:
         """Quanta that one tensor adds to a message, ``X / (shards β)``.
 
-        ``X = size_bytes * samples``.
+        ``X = size_bytes * samples``, times as many receivers as share a
+        sender. The quotient of whole numbers is rounded once.
         """
-        time_ns = size_bytes * samples / shards / link.beta * NS_PER_S
+        part_bytes = (
+            size_bytes * samples * link.receivers / (shards * link.senders)
+        )
+        time_ns = part_bytes / link.beta * NS_PER_S
         return self._quanta.round(time_ns, "an edge")
 
     def receive(

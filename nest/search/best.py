@@ -23,6 +23,7 @@ from nest.ir.plan import Plan, Stage
 from nest.search.bounds import Places, Target
 from nest.search.closed_sets import ClosedSets
 from nest.search.labels import LabelSearch
+from nest.search.meetings import tell_apart
 from nest.search.options import (
     INFINITE,
     BatchTerms,
@@ -484,13 +485,20 @@ class BestSearch:
             self._check_time,
         )
         places = Places(options, placed, Target.below(upper), self.deadline)
-        # With one label per node first: it makes the bounds closer.
-        for max_labels in (1, None):
+        # With one label per node first: it makes the bounds closer. What they
+        # leave over then gets its exact receives.
+        for told, max_labels in ((False, 1), (True, 1), (True, None)):
             if int(places.bounds()[0]) >= INFINITE:
                 break
+            if told and max_labels is not None:
+                places = tell_apart(places)
+                if int(places.bounds()[0]) >= INFINITE:
+                    break
             for pipeline in LabelSearch(places).pipelines(max_labels):
-                plan = make_plan(options, pipeline.stages)
-                step_quanta = self._offer(plan)
+                better = make_plan(options, pipeline.stages)
+                found_quanta = self._offer(better)
+                if found_quanta < step_quanta:
+                    plan, step_quanta = better, found_quanta
             places.target = Target.below(goal())
         return step_quanta, plan
 

@@ -73,7 +73,8 @@ class Places:
     """Places of a split: its options and bounds from both sides.
 
     A *node* is a closed set at an offset (and level) that some option begins
-    or ends at; nodes are ordered by offset and set.
+    or ends at, with the sizes that meet there if options tell them apart;
+    nodes are ordered by offset and set.
 
     Parameters
     ----------
@@ -109,10 +110,16 @@ class Places:
         self.deadline = deadline
         self.num_sets = options.shapes.sets.count
         states = self.num_sets * len(target.floors)
-        begin = found.offset * states + found.source
-        end = (found.offset + found.size) * states + found.target
+        met, meeting = np.unique(
+            np.stack((found.enter, found.leave)), return_inverse=True
+        )
+        begin, end = meeting.reshape(2, -1)
+        begin = begin + len(met) * (found.offset * states + found.source)
+        end = end + len(met) * (
+            (found.offset + found.size) * states + found.target
+        )
         nodes = np.unique(np.concatenate((begin, end)))
-        self.offset, self.state = nodes // states, nodes % states
+        self.offset, self.state = np.divmod(nodes // max(1, len(met)), states)
         self.level = self.state // self.num_sets
         at = self.state % self.num_sets
         self.is_start = (at == 0) & (self.offset == 0)

@@ -42,6 +42,7 @@ from nest.search.best import (
 from nest.search.bounds import Places, Target
 from nest.search.closed_sets import ClosedSets
 from nest.search.labels import LabelSearch
+from nest.search.meetings import tell_apart
 from nest.search.options import (
     INFINITE,
     Ints,
@@ -480,6 +481,9 @@ class FrontierSearch:
             Target(floors, *self.staircase.arrays()),
             self.deadline,
         )
+        if (places.bounds() >= INFINITE).all():
+            return
+        places = tell_apart(places)
         if (places.bounds() < INFINITE).any():
             for pipeline in LabelSearch(places).pipelines(None):
                 self._add(options, pipeline.stages)

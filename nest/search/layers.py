@@ -36,6 +36,7 @@ from nest.search.layer_options import (
     least,
     stage_bounds,
 )
+from nest.search.meetings import sizes_beside, tell_apart
 from nest.search.options import (
     INFINITE,
     BatchTerms,
@@ -44,6 +45,7 @@ from nest.search.options import (
     LooseOptions,
     PairOptions,
     PlacedOptions,
+    Routes,
     StageOptions,
     nothing,
 )
@@ -92,10 +94,9 @@ class LayerStages(StageOptions):
 
     def __init__(self, terms: BatchTerms, split: BatchSplit) -> None:
         super().__init__(terms, split)
-        self._sizes = np.unique(terms.devices[self.usable]).tolist()
         self._of_size = {
             size: np.flatnonzero(terms.devices == size).tolist()
-            for size in self._sizes
+            for size in self.sizes
         }
         self._layouts = {
             size: list(
@@ -130,6 +131,11 @@ class LayerStages(StageOptions):
             groups.append((start, min(start + width - 1, most)))
             start += width
         return groups
+
+    def shards(self, found: PlacedOptions) -> Ints:
+        """Return the most ranks that relaxed options may split over."""
+        most = {size: max(shards) for size, shards in self._shards.items()}
+        return np.array([most[x] for x in found.size.tolist()], np.int64)
 
     def layer_strategies(self, chosen: int) -> tuple[Strategy, ...]:
         """Return the strategies of a grown option, in topological order."""
@@ -202,7 +208,7 @@ class LayerStages(StageOptions):
 
     def _relaxed(self, size: int, group: int) -> int:
         """Return the number of the relaxed options of so many devices."""
-        place: int = self._sizes.index(size)
+        place: int = self.sizes.index(size)
         return -1 - place * len(self._groups) - group
 
     def loose(self, limit: Below, cap_bytes: int) -> LooseOptions:
@@ -213,7 +219,7 @@ class LayerStages(StageOptions):
         parts = []
         shapes = np.arange(len(self.shapes))
         zones = self.zones
-        for size, number in product(self._sizes, range(len(zones.spans))):
+        for size, number in product(self.sizes, range(len(zones.spans))):
             low, high = zones.window(zones.spans[number], np.array(size))
             if low > high:
                 continue
@@ -322,7 +328,7 @@ class LayerStages(StageOptions):
             values[:, rows] = table[:, inverse]
         source = sets.pair_source[found.pair]
         target = sets.pair_target[found.pair]
-        before, after = self._routes(block)
+        before, after = self.least_routes(block.offset, block.devices)
         most_shards = np.full(len(found), max(self._shards[size]))
         received = self._received(
             self._receive(before, shapes.cut_of[source], most_shards),
@@ -341,6 +347,8 @@ class LayerStages(StageOptions):
             found.size,
             base + source,
             base + target,
+            none,
+            none,
             found.strategy,
             once,
             amounts[: len(self.rounds)],
@@ -388,6 +396,8 @@ class LayerStages(StageOptions):
                     found.size[row],
                     found.source[row],
                     found.target[row],
+                    found.enter[row],
+                    found.leave[row],
                     start + number,
                     once[number],
                     ways.amounts[: len(self.rounds), number],
@@ -412,29 +422,41 @@ class LayerStages(StageOptions):
         The last are their options, one for each place and pair.
         """
         found = places.found
-        key = np.stack((found.offset, found.size, found.source, found.target))
+        key = np.stack(
+            (
+                found.offset,
+                found.size,
+                found.source,
+                found.target,
+                found.enter,
+                found.leave,
+            )
+        )
         _, first, inverse = np.unique(
             key, axis=1, return_index=True, return_inverse=True
         )
         demands = self._demands(places, first, inverse.reshape(-1))
-        wanted: dict[tuple[object, Layers], tuple[Demand, list[int]]] = {}
-        known: dict[object, object] = {}
+        wanted: dict[object, tuple[Demand, StageLayers, list[int]]] = {}
+        known: dict[object, tuple[object, Routes]] = {}
+        beside = np.stack(sizes_beside(self, found))
         for demand, row in zip(demands, first.tolist(), strict=True):
             offset, size = int(found.offset[row]), int(found.size[row])
-            if (offset, size) not in known:
-                known[offset, size] = self._place(offset, size)
+            place = (offset, size, *beside[:, row].tolist())
+            if place not in known:
+                routes = self.routes(*place)
+                known[place] = (self._place(offset, size, routes), routes)
             pair = int(found.source[row]), int(found.target[row])
-            where = known[offset, size], self._layers(*pair)
+            alike, routes = known[place]
+            layers = self._layers(*pair)
+            where = alike, layers
             if where in wanted:
                 wanted[where][0].widen(demand)
-                wanted[where][1].append(row)
+                wanted[where][2].append(row)
             else:
-                wanted[where] = demand, [row]
-        for (_, layers), (demand, rows) in wanted.items():
-            block = self._block(
-                int(found.offset[rows[0]]), int(found.size[rows[0]])
-            )
-            yield demand, self._stage(layers, block), np.array(rows)
+                stage = self._stage(layers, self._block(offset, size), routes)
+                wanted[where] = demand, stage, [row]
+        for demand, stage, rows in wanted.values():
+            yield demand, stage, np.array(rows)
 
     def _demands(
         self, places: Places, first: Ints, inverse: Ints
@@ -491,10 +513,12 @@ class LayerStages(StageOptions):
             int(shapes.of_pair[pair]),
         )
 
-    def _stage(self, layers: Layers, block: Block) -> StageLayers:
+    def _stage(
+        self, layers: Layers, block: Block, routes: Routes
+    ) -> StageLayers:
         """Return what a stage's layers cost on a block."""
         size, shards = block.devices, np.array(self._shards[block.devices])
-        before, after = self._routes(block)
+        before, after = routes
         front, back = (np.full(len(shards), cut) for cut in layers.cuts)
         route = self.model.network.inside(block)
         return StageLayers(
@@ -565,6 +589,9 @@ class LayerSearch(BestSearch):
             self._check_time,
         )
         places = Places(options, placed, Target.below(upper), self.deadline)
+        if places.bounds()[0] >= INFINITE:
+            return step_quanta, plan
+        places = tell_apart(places)
         for beam in (BEAM, None):
             target = places.target = Target.below(goal())
             if not len(places.found) or places.bounds()[0] >= INFINITE:

@@ -47,6 +47,10 @@ INFINITE = np.int64(2**61 + 2**58)
 CHUNK = 2_000_000
 
 
+#: How a block receives from in front and from behind.
+Routes = tuple[Route | None, Route | None]
+
+
 class StageShapes:
     """What the stages of a graph consist of, whatever runs them.
 
@@ -468,6 +472,10 @@ class PlacedOptions(Rows):
         The devices ``[offset, offset + size)`` of a replica.
     source, target
         Closed sets ``a`` and ``b``, numbered per level of memory.
+    enter, leave
+        Which sizes of stages meet at the cut in front and behind, as far as
+        a receive depends on them, see :mod:`nest.search.meetings`; 0 for
+        any, where the receives are the least of all sizes.
     strategy
         What the owner of the options knows the strategies by.
     once, sync, joint
@@ -483,6 +491,8 @@ class PlacedOptions(Rows):
     size: Ints
     source: Ints
     target: Ints
+    enter: Ints
+    leave: Ints
     strategy: Ints
     once: Ints
     paces: Ints
@@ -537,8 +547,10 @@ class StageOptions:
         self.stage_counts = stage_counts(problem, split)
         #: Whether the job rules out some numbers of stages.
         self.restricted = len(self.stage_counts) < self.most_stages
+        #: Devices that stages may have, ascending.
+        self.sizes: list[int] = np.unique(terms.devices[self.usable]).tolist()
         #: Devices of the smallest stage.
-        self.smallest = int(terms.devices.min()) if len(terms.devices) else 1
+        self.smallest = self.sizes[0] if self.sizes else 1
         #: In-flight counts by number of stages left; they never fall.
         self._inflight: Ints = np.array(
             [
@@ -547,6 +559,7 @@ class StageOptions:
             ]
         )
         self._receives: dict[object, Ints] = {}
+        self._least_routes: dict[tuple[int, int], Routes] = {}
         self._exact: dict[object, Table] = {}
         self._passing: dict[int, Ints] = {}
 
@@ -678,7 +691,10 @@ class StageOptions:
         limit: Below,
         check_time: Callable[[], object],
     ) -> PlacedOptions:
-        """Price options exactly at every place where they may stand.
+        """Price options at every place where they may stand.
+
+        All that is exact but the receives: they are the least of any sizes
+        of the stages beside.
 
         Parameters
         ----------
@@ -742,7 +758,8 @@ class StageOptions:
         """
         alike: dict[object, list[int]] = {}
         for offset in offsets:
-            alike.setdefault(self._place(offset, size), []).append(offset)
+            place = self._place(offset, size, self.least_routes(offset, size))
+            alike.setdefault(place, []).append(offset)
         for places in alike.values():
             where = np.array(places, dtype=np.int64)
             low = np.searchsorted(where, found.first)
@@ -764,24 +781,46 @@ class StageOptions:
         split = self.split
         return Block(split.replicas, split.devices, offset, size)
 
-    def _routes(self, block: Block) -> tuple[Route | None, Route | None]:
-        """Return how a block receives from in front and from behind."""
-        network, end = self.model.network, block.offset + block.devices
+    def routes(
+        self, offset: int, size: int, front: int, behind: int
+    ) -> Routes:
+        """Return how a block receives from blocks of some sizes beside it.
+
+        0 for no block.
+        """
+        network, block = self.model.network, self._block(offset, size)
         return (
-            network.route(block, block.before()) if block.offset else None,
-            network.route(block, block.behind())
-            if end < self.split.devices
-            else None,
+            network.route(block, block.before(front)) if front else None,
+            network.route(block, block.behind(behind)) if behind else None,
         )
 
-    def _place(self, offset: int, size: int) -> object:
+    def least_routes(self, offset: int, size: int) -> Routes:
+        """Return routes no slower than those from blocks of any size beside.
+
+        ``None`` where no stage can be.
+        """
+        if (offset, size) not in self._least_routes:
+            fastest, block = (
+                self.model.network.fastest,
+                self._block(offset, size),
+            )
+            free = self.split.devices - offset - size
+            front = [block.before(n) for n in self.sizes if n <= offset]
+            behind = [block.behind(n) for n in self.sizes if n <= free]
+            self._least_routes[offset, size] = (
+                fastest(block, front) if front else None,
+                fastest(block, behind) if behind else None,
+            )
+        return self._least_routes[offset, size]
+
+    def _place(self, offset: int, size: int, routes: Routes) -> object:
         """Return a key for all that the costs at a place depend on."""
         block = self._block(offset, size)
         types = self.model.problem.cluster.types_in(block.ranges())
         return (
             self.model.network.alike(block),
             types,
-            *self._routes(block),
+            *routes,
         )
 
     def _priced(
@@ -791,7 +830,7 @@ class StageOptions:
         limit: Below,
     ) -> tuple[PlacedOptions, Ints]:
         """Price options at one place; return those kept, and which."""
-        before, after = self._routes(block)
+        before, after = self.least_routes(block.offset, block.devices)
         sets, shapes = self.shapes.sets, self.shapes
         shape = shapes.of_pair[found.pair]
         source = sets.pair_source[found.pair]
@@ -799,18 +838,20 @@ class StageOptions:
         used, row = np.unique(found.strategy, return_inverse=True)
         table = self._table(block, used)
         shards = np.array(self.terms.shards, dtype=np.int64)[used][row]
-        paces = self._received(
+        received = self._received(
             self._receive(before, shapes.cut_of[source], shards),
             self._receive(after, shapes.cut_of[target], shards),
         )[: len(self.rounds)]
+        work = np.zeros_like(received)
         sync = np.zeros(len(found), dtype=np.int64)
         for kind in range(len(shapes.representatives)):
             number = shapes.counts[shape, kind]
             for pace, column in zip(
-                paces, np.moveaxis(table.paces[:, kind], -1, 0), strict=True
+                work, np.moveaxis(table.paces[:, kind], -1, 0), strict=True
             ):
                 pace += number * column[row]
             sync += number * table.sync[row, kind]
+        paces = work + received
         once = weighted(self.schedule.once, paces)
         wait = self.rounds @ paces
         fit = np.minimum(
@@ -820,14 +861,16 @@ class StageOptions:
         fast = np.flatnonzero(
             limit.admits(once, wait, found.level) & (fit >= self.need(1))
         )
+        # From a sender of any size, more shards receive no slower.
         order = drop_neighbours(
             (found.level * sets.count + source)[fast] * sets.count
             + target[fast],
             [
                 column[fast]
                 for column in (
-                    once,
-                    *paces,
+                    weighted(self.schedule.once, work),
+                    *work,
+                    -shards,
                     sync,
                     found.fixed_bytes + self.need(1) * found.kept_bytes,
                     found.fixed_bytes + self.most_inflight * found.kept_bytes,
@@ -837,12 +880,15 @@ class StageOptions:
         )
         kept = fast[order]
         base = found.level[kept] * sets.count
+        none = np.zeros(len(kept), dtype=np.int64)
         return (
             PlacedOptions(
-                np.zeros(len(kept), dtype=np.int64),
+                none,
                 found.size[kept],
                 base + source[kept],
                 base + target[kept],
+                none,
+                none,
                 found.strategy[kept],
                 once[kept],
                 paces[:, kept],
@@ -872,6 +918,46 @@ class StageOptions:
             )
         )
 
+    def shards(self, found: PlacedOptions) -> Ints:
+        """Return over how many ranks options split what they receive."""
+        return np.array(self.terms.shards, dtype=np.int64)[found.strategy]
+
+    def received(
+        self, found: PlacedOptions, routes: Sequence[Routes], which: Ints
+    ) -> Ints:
+        """Return the amounts of what options receive, a row each.
+
+        Parameters
+        ----------
+        found
+            The options.
+        routes, which
+            From both sides, and which of them each option has.
+        """
+        cut_of, count = self.shapes.cut_of, self.shapes.sets.count
+        distinct, degree = np.unique(self.shards(found), return_inverse=True)
+        degrees = distinct.tolist()
+        times = []
+        for side, state in enumerate((found.source, found.target)):
+            numbers: dict[Route | None, int] = {}
+            number = np.array(
+                [numbers.setdefault(x[side], len(numbers)) for x in routes],
+                dtype=np.int64,
+            )
+            key, row = np.unique(
+                number[which] * len(degrees) + degree, return_inverse=True
+            )
+            every = list(numbers)
+            table = [
+                self._times(
+                    every[x // len(degrees)], degrees[x % len(degrees)]
+                )
+                for x in key.tolist()
+            ]
+            cuts = np.array(table).reshape(-1, len(self.shapes.cuts))
+            times.append(cuts[row, cut_of[state % count]])
+        return self._received(*times)
+
     def _received(self, forward: Ints, backward: Ints) -> Ints:
         """Return the amounts of receives: first the paces, a row each."""
         load = Times(forward, backward, np.zeros_like(forward))
@@ -881,20 +967,24 @@ class StageOptions:
     def _receive(self, route: Route | None, cut: Ints, shards: Ints) -> Ints:
         """Return the receive times in quanta across cuts."""
         result = np.zeros(len(cut), dtype=np.int64)
-        if route is None:
-            return result
         for number in np.unique(shards).tolist():
-            key = (route, number)
-            if key not in self._receives:
-                self._receives[key] = np.array(
-                    [
-                        self.model.transfers.receive(
-                            route, sizes, self.split.micro_batch, number
-                        )
-                        for sizes in self.shapes.cuts
-                    ],
-                    dtype=np.int64,
-                )
             chosen = shards == number
-            result[chosen] = self._receives[key][cut[chosen]]
+            result[chosen] = self._times(route, number)[cut[chosen]]
         return result
+
+    def _times(self, route: Route | None, shards: int) -> Ints:
+        """Return the receive time in quanta across every cut."""
+        key = (route, shards)
+        if key not in self._receives:
+            self._receives[key] = np.array(
+                [
+                    0
+                    if route is None
+                    else self.model.transfers.receive(
+                        route, sizes, self.split.micro_batch, shards
+                    )
+                    for sizes in self.shapes.cuts
+                ],
+                dtype=np.int64,
+            )
+        return self._receives[key]

@@ -41,6 +41,13 @@ class GroupShape(NamedTuple):
 Shapes = frozenset[GroupShape]
 
 
+def _around(block: Block, other: Block) -> Block:
+    """Return the smallest block that holds two of the same replicas."""
+    first = min(block.offset, other.offset)
+    end = max(block.offset + block.devices, other.offset + other.devices)
+    return block._replace(offset=first, devices=end - first)
+
+
 class HierarchyNetwork:
     """Times on a :class:`~nest.ir.cluster.Hierarchy`.
 
@@ -78,6 +85,14 @@ class HierarchyNetwork:
                 strict=True,
             )
         )
+        #: Links that none of a level or above it is faster than.
+        self._fastest = tuple(
+            Link(
+                min(link.alpha_ns for link in self.links[level:]),
+                max(link.beta for link in self.links[level:]),
+            )
+            for level in range(len(levels))
+        )
         #: Whole subtrees just below the top level.
         self.period = self.capacities[-2] if len(levels) > 1 else 1
         self._known: dict[object, Any] = {}
@@ -98,21 +113,36 @@ class HierarchyNetwork:
     def route(self, receiver: Block, sender: Block) -> Route:
         """Say how a block receives from another one.
 
-        Neighbours meet where the subtree holds the receiver and the
-        sender's device next to it; other blocks where it holds both.
+        They meet where a subtree holds both blocks. The devices of a smaller
+        sender each have several to send to.
         """
         key = (receiver, sender)
         if key not in self._known:
-            first, end = receiver.offset, receiver.offset + receiver.devices
-            if sender.offset + sender.devices == first:
-                first -= 1
-            elif sender.offset == end:
-                end += 1
-            else:
-                first = min(first, sender.offset)
-                end = max(end, sender.offset + sender.devices)
-            span = receiver._replace(offset=first, devices=end - first)
-            self._known[key] = self.inside(span)
+            found = self.inside(_around(receiver, sender))
+            if sender.devices < receiver.devices:
+                common = math.gcd(receiver.devices, sender.devices)
+                found = frozenset(
+                    link._replace(
+                        receivers=receiver.devices // common,
+                        senders=sender.devices // common,
+                    )
+                    for link in found
+                )
+            self._known[key] = found
+        route: Route = self._known[key]
+        return route
+
+    def fastest(self, receiver: Block, senders: Sequence[Block]) -> Route:
+        """Return a route that is no slower than those from some blocks.
+
+        All meet where the nearest device does, or above it.
+        """
+        key = ("fastest", _around(receiver, senders[0]))
+        if key not in self._known:
+            self._known[key] = frozenset(
+                self._fastest[self.level(start, end - 1)]
+                for start, end in key[1].ranges()
+            )
         route: Route = self._known[key]
         return route
 

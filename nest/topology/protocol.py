@@ -8,7 +8,7 @@ and equal keys cost the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from nest.ir.graph import CollectiveKind
@@ -36,11 +36,11 @@ class Block(NamedTuple):
             start = replica * self.pitch + self.offset
             yield start, start + self.devices
 
-    def before(self, devices: int = 1) -> Block:
+    def before(self, devices: int) -> Block:
         """Return the block of so many devices in front of this one."""
         return self._replace(offset=self.offset - devices, devices=devices)
 
-    def behind(self, devices: int = 1) -> Block:
+    def behind(self, devices: int) -> Block:
         """Return the block of so many devices behind this one."""
         return self._replace(
             offset=self.offset + self.devices, devices=devices
@@ -100,7 +100,7 @@ class ParallelGroups(NamedTuple):
 
 
 class Link(NamedTuple):
-    """A message of ``X`` bytes takes ``alpha_ns + X / beta``.
+    """Messages of ``X`` bytes, which take ``alpha_ns + X w / beta``.
 
     Attributes
     ----------
@@ -108,10 +108,15 @@ class Link(NamedTuple):
         Latency and launch.
     beta
         Bandwidth in bytes/s.
+    receivers, senders
+        So many devices get a message each from so many, in lowest terms:
+        ``w = receivers / senders``, 1 where each has a sender to itself.
     """
 
     alpha_ns: float
     beta: float
+    receivers: int = 1
+    senders: int = 1
 
 
 #: The links that the replicas' messages take at the same time; the message
@@ -130,6 +135,16 @@ class Network(Protocol):
 
     def route(self, receiver: Block, sender: Block) -> Route:
         """Return how a block receives from another one, in each replica."""
+
+    def fastest(self, receiver: Block, senders: Sequence[Block]) -> Route:
+        """Return a route that is no slower than those from some blocks.
+
+        Parameters
+        ----------
+        receiver, senders
+            The block, and blocks all in front of it or all behind it, at
+            least one; the first of them is the smallest, and all touch it.
+        """
 
     def inside(self, block: Block) -> Route:
         """Return how a block hands on to itself, in each replica."""

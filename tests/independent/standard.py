@@ -595,16 +595,12 @@ def receive(
     k, n = receiver.offset, receiver.size
     block = list(range(k, k + n))
     other = list(range(sender.offset, sender.offset + sender.size))
-    # What counts of a sender beside the receiver.
-    on_graph = isinstance(problem.cluster.topology, GraphTopology)
-    count = n if on_graph else 1
-    if other[-1] + 1 == k:
-        other = list(range(max(0, k - count), k))
-    elif k + n == other[0]:
-        pitch = problem.cluster.num_devices // plan.replicas
-        other = list(range(k + n, min(pitch, k + n + count)))
-    over = shards(problem, strategy)
-    sizes = [size * plan.micro_batch / over for size in tensors.values()]
+    over, times = shards(problem, strategy), 1
+    if not isinstance(problem.cluster.topology, GraphTopology):
+        over, times = over * min(sender.size, n), n
+    sizes = [
+        size * plan.micro_batch * times / over for size in tensors.values()
+    ]
     return message(problem, replica_starts(problem, plan), block, other, sizes)
 
 

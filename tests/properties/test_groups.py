@@ -7,6 +7,7 @@ cannot find a wrong group; a literal reading of DESIGN §1 can.
 from __future__ import annotations
 
 import itertools
+from fractions import Fraction
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -125,19 +126,21 @@ def test_aligning_a_block_changes_no_group(place):
 
 
 @examples(100)
-@given(places())
-def test_routes_hold_block_and_neighbour(place):
+@given(st.data(), places())
+def test_routes_hold_both_blocks(data, place):
     """The lowest level whose units hold the devices, over all replicas."""
     tree, _, block = place
-    model = model_of(tree)
+    network = model_of(tree).network
     end = block.offset + block.devices
     for forward in (True, False):
-        if (block.offset == 0) if forward else (end == block.pitch):
+        room = block.offset if forward else block.pitch - end
+        if room == 0:
             continue
-        first, last = (
-            (block.offset - 1, end - 1) if forward else (block.offset, end)
-        )
-        expected = {
+        size = data.draw(st.integers(1, room))
+        sender = block.before(size) if forward else block.behind(size)
+        first = min(block.offset, sender.offset)
+        last = max(end, sender.offset + size) - 1
+        levels = {
             min(
                 level
                 for level, capacity in enumerate(tree.capacities)
@@ -151,10 +154,33 @@ def test_routes_hold_block_and_neighbour(place):
             )
             for r in range(block.replicas)
         }
-        for devices in (1, first + 1 if forward else block.pitch - end):
-            sender = (
-                block.before(devices) if forward else block.behind(devices)
+        share = Fraction(max(block.devices, size), size)
+        assert network.route(block, sender) == {
+            network.links[level]._replace(
+                receivers=share.numerator, senders=share.denominator
             )
-            assert model.network.route(block, sender) == {
-                model.network.links[level] for level in expected
-            }
+            for level in levels
+        }
+
+
+@examples(200)
+@given(st.data(), places())
+def test_no_sender_of_any_size_is_faster_than_the_fastest(data, place):
+    """Of any sizes beside a block, for messages of any size."""
+    tree, _, block = place
+    model = model_of(tree)
+    end = block.offset + block.devices
+    for forward in (True, False):
+        room = block.offset if forward else block.pitch - end
+        if room == 0:
+            continue
+        sizes = sorted(data.draw(st.sets(st.integers(1, room), min_size=1)))
+        senders = [
+            block.before(size) if forward else block.behind(size)
+            for size in sizes
+        ]
+        message = ([data.draw(st.integers(0, 10**9))], 1, 1)
+        receive, network = model.transfers.receive, model.network
+        least = receive(network.fastest(block, senders), *message)
+        for sender in senders:
+            assert least <= receive(network.route(block, sender), *message)

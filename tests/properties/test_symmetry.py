@@ -131,8 +131,24 @@ def test_routes_are_what_they_would_be_without_symmetry(data, topology):
     block = data.draw(blocks(topology.max_devices))
     assert network.inside(block) == {network.link(block, block)}
     if block.offset:
-        front = block.before(min(block.offset, block.devices))
+        front = block.before(data.draw(st.integers(1, block.offset)))
         assert network.route(block, front) == {network.link(block, front)}
+
+
+@examples(100, full=1000)
+@given(st.data(), networks())
+def test_no_sender_of_any_size_is_faster_than_the_fastest(data, topology):
+    network = GraphNetwork(topology)
+    block = data.draw(blocks(topology.max_devices))
+    if not block.offset:
+        return
+    sizes = data.draw(st.sets(st.integers(1, block.offset), min_size=1))
+    senders = [block.before(size) for size in sorted(sizes)]
+    (least,) = network.fastest(block, senders)
+    for sender in senders:
+        (link,) = network.route(block, sender)
+        assert least.alpha_ns <= link.alpha_ns
+        assert least.beta >= link.beta
 
 
 @examples(200, full=2000)

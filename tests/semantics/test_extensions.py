@@ -191,8 +191,8 @@ def test_every_chunk_receives_and_wraps_around_the_replica():
 def test_two_blocks_are_neighbours_both_ways():
     """Blocks of two devices: 0-1 and 2-3, on threes.
 
-    Block 0 receives from 2, on one switch of three: 10 + 5, activations as
-    well as gradients. Block 1 spans 1-3 with its neighbour: 100 + 50.
+    Both span two switches: 100 + 50 both ways, activations as well as
+    gradients.
     """
     wide = make_cost(10, 20, tp=2)
     problem = chain(
@@ -202,8 +202,8 @@ def test_two_blocks_are_neighbours_both_ways():
         costs=dict.fromkeys("abcd", wide),
     )
     result = score(problem, chunks(strategy=Strategy(tp=2)))
-    assert [s.receive_forward for s in result.stages] == [0, 150, 15, 150]
-    assert [s.receive_backward for s in result.stages] == [15, 150, 15, 0]
+    assert [s.receive_forward for s in result.stages] == [0, 150, 150, 150]
+    assert [s.receive_backward for s in result.stages] == [150, 150, 150, 0]
 
 
 def test_wrapping_around_pays_the_level_that_holds_both_blocks():

@@ -240,11 +240,11 @@ def test_receive_is_paid_by_both_sides():
     assert (second.forward, second.backward) == (514, 8)
 
 
-def test_receive_level_holds_the_whole_block_and_its_neighbour():
-    """Stage 2 on 1..2 with neighbour 0 spans both pairs: 100 + 5000.
+def test_receive_level_holds_both_whole_blocks():
+    """Stage 1 on 0 and stage 2 on 1..2 span both pairs, 10 ns per byte.
 
-    Devices 0 and 1 alone would meet below. Stage 1 on 0 with neighbour 1
-    does: 10 + 500.
+    Forward one device sends to two: 100 + 2 * 5000. Backward one of two
+    sends to one, though devices 0 and 1 alone would meet below: 100 + 5000.
     """
     problem = make_problem(
         {"a": make_cost(), "b": make_cost(tp=2)},
@@ -254,8 +254,111 @@ def test_receive_level_holds_the_whole_block_and_its_neighbour():
     first, second = stages_of(
         problem, make_plan(("a", SINGLE), ("b", Strategy(tp=2)))
     )
+    assert first.receive_backward == 5100
+    assert second.receive_forward == 10100
+
+
+#: Ten devices: pairs, fives of pairs.
+FIVES = make_levels((2, 10.0, 1e9), (5, 100.0, 1e8))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "forward", "backward"),
+    [
+        # one pair: 10 + 500 ns
+        ((1, 1), 510, 510),
+        # across pairs, 10 ns per byte; one device for each: 500 bytes
+        ((2, 2), 5100, 5100),
+        # 2 to 4: each sends twice; 4 to 2: two are enough
+        ((2, 4), 10100, 5100),
+        ((4, 2), 5100, 10100),
+        # 2 to 3: 1500 / 2 bytes; 3 to 2: 500
+        ((2, 3), 7600, 5100),
+        # 3 to 4: round(2000 / 3 * 10) = 6667
+        ((3, 4), 6767, 5100),
+        # 6 to 4 and back: 4 to 6 is 3000 / 4 bytes
+        ((6, 4), 5100, 7600),
+    ],
+)
+def test_a_smaller_sender_sends_to_several(sizes, forward, backward):
+    """Blocks side by side under ``tp``, nothing sharded: 500 bytes each."""
+    first, second = sizes
+    problem = make_problem(
+        {"a": make_cost(tp=first), "b": make_cost(tp=second)},
+        edges=(("a", "b", 500),),
+        devices=10,
+        topology=FIVES,
+    )
+    stages = stages_of(
+        problem,
+        make_plan(("a", Strategy(tp=first)), ("b", Strategy(tp=second))),
+    )
+    assert stages[1].receive_forward == forward
+    assert stages[0].receive_backward == backward
+
+
+@pytest.mark.parametrize(
+    ("sequence_parallel", "forward"), [(False, 20100), (True, 5100)]
+)
+def test_a_smaller_sender_sends_what_each_rank_takes(
+    sequence_parallel, forward
+):
+    """One device sends to ``tp = 4``: 4 * 500 bytes, or as many fourths."""
+    problem = make_problem(
+        {"a": make_cost(), "b": make_cost(tp=4)},
+        edges=(("a", "b", 500),),
+        devices=10,
+        topology=FIVES,
+        sequence_parallel=sequence_parallel,
+    )
+    first, second = stages_of(
+        problem, make_plan(("a", SINGLE), ("b", Strategy(tp=4)))
+    )
+    assert second.receive_forward == forward
+    assert first.receive_backward == 5100
+
+
+def test_a_smaller_sender_takes_longest_in_the_worst_replica():
+    """With pitch 3 on fives of devices 3 | 4 5 meet above, 0 | 1 2 below.
+
+    One device sends to two: 10 + 2 * 500 and 100 + 2 * 5000.
+    """
+    problem = make_problem(
+        {"a": make_cost(), "b": make_cost(tp=2)},
+        edges=(("a", "b", 500),),
+        devices=10,
+        topology=make_levels((5, 10.0, 1e9), (2, 100.0, 1e8)),
+        global_batch=3,
+    )
+    for replicas, expected in ((1, (510, 1010)), (3, (5100, 10100))):
+        plan = make_plan(
+            ("a", SINGLE), ("b", Strategy(tp=2)), replicas=replicas
+        )
+        first, second = stages_of(problem, plan)
+        received = first.receive_backward, second.receive_forward
+        assert received == expected
+
+
+def test_on_a_graph_all_devices_of_the_sender_send():
+    """A star of ports of 1 ns per byte, 10 ns per message.
+
+    One device sends two messages through its port; backward two devices
+    send half a message each to one.
+    """
+    ports = ["0", "1", "2"]
+    problem = make_problem(
+        {"a": make_cost(), "b": make_cost(tp=2)},
+        edges=(("a", "b", 500),),
+        devices=3,
+        topology=make_graph(
+            ports, [(port, "switch", 5, 1e9) for port in ports]
+        ),
+    )
+    first, second = stages_of(
+        problem, make_plan(("a", SINGLE), ("b", Strategy(tp=2)))
+    )
     assert first.receive_backward == 510
-    assert second.receive_forward == 5100
+    assert second.receive_forward == 1010
 
 
 @pytest.mark.parametrize(
@@ -292,8 +395,8 @@ def test_receive_is_sharded_by_the_receiver(
 def test_the_receivers_shards_count_not_the_senders():
     """Stage 1 one device, stage 2 dp = 2 on 1..2, two samples of 500.
 
-    Forward into dp = 2 across pairs: 100 + 10000/2. Back into one device
-    inside the pair: 10 + 1000.
+    Across pairs forward into dp = 2, of which the one device sends each its
+    half: 100 + 2 * 10000/2. Back into one device: 100 + 10000.
     """
     problem = make_problem(
         {"a": make_cost(samples=2), "b": make_cost(samples=1)},
@@ -306,8 +409,8 @@ def test_the_receivers_shards_count_not_the_senders():
         problem,
         make_plan(("a", SINGLE), ("b", Strategy(dp=2)), micro_batch=2),
     )
-    assert first.receive_backward == 1010
-    assert second.receive_forward == 5100
+    assert first.receive_backward == 10100
+    assert second.receive_forward == 10100
 
 
 def test_the_worst_replicas_cut_counts():

@@ -9,6 +9,7 @@ import pytest
 from nest.ir.cluster import Hierarchy, Level
 from nest.topology import GroupShape, HierarchyNetwork
 from nest.topology.alphabeta import flat_collective_ns
+from nest.topology.protocol import Block, Link
 from tests.builders import PAIRS, make_levels
 
 #: Fan-outs 2, 2, 2; the top link is faster than the middle one.
@@ -17,8 +18,8 @@ TREE = make_levels((2, 10.0, 1e9), (2, 100.0, 1e8), (2, 1000.0, 4e8))
 
 def transfer_ns(network, level, size_bytes):
     """Time of a message on the links of a level."""
-    alpha_ns, beta = network.links[level]
-    return alpha_ns + size_bytes / beta * 1e9
+    link = network.links[level]
+    return link.alpha_ns + size_bytes / link.beta * 1e9
 
 
 # (kind, n, X, alpha, expected) at 1 ns per byte
@@ -309,6 +310,24 @@ def test_a_message_uses_one_link_and_none_on_its_way_out():
     network = HierarchyNetwork(MESH)
     assert transfer_ns(network, 0, 600) == pytest.approx(600)
     assert transfer_ns(network, 1, 600) == pytest.approx(300)
+
+
+def test_a_level_above_may_be_faster_than_the_nearest_device():
+    """Of two meshes and of a slow pair of pairs.
+
+    Devices 0-1 from 2 meet below, from 2-5 above: 2e9 instead of 1e9, and
+    10 instead of 100 ns.
+    """
+    mesh = HierarchyNetwork(MESH)
+    pairs = HierarchyNetwork(
+        make_levels((4, 100.0, 1e9), (2, 10.0, 1e9), (2, 50.0, 1e9))
+    )
+    block = Block(1, 8, 0, 2)
+    senders = [block.behind(1), block.behind(4)]
+    assert mesh.fastest(block, senders) == {Link(0.0, 2e9)}
+    assert pairs.fastest(block, senders) == {Link(10.0, 1e9)}
+    last = Block(1, 16, 7, 2)
+    assert pairs.fastest(last, [last.before(1)]) == {Link(50.0, 1e9)}
 
 
 def test_a_mesh_inside_a_hierarchical_collective():

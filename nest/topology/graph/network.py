@@ -113,15 +113,23 @@ class GraphNetwork:
         """Say how a block receives from another one.
 
         All replicas' transfers at once, a message for each device of the
-        receiver. A sender beside it counts as one of its size, as far as the
-        replica goes: the search does not know how large the sender is.
+        receiver, in equal parts from all devices of the sender.
         """
-        size, end = receiver.devices, receiver.offset + receiver.devices
-        if sender.offset + sender.devices == receiver.offset:
-            sender = receiver.before(min(size, receiver.offset))
-        elif sender.offset == end:
-            sender = receiver.behind(min(size, receiver.pitch - end))
         return self._move(receiver, sender)
+
+    def fastest(self, receiver: Block, senders: Sequence[Block]) -> Route:
+        """Return a route that is no slower than those from some blocks."""
+        links = [
+            link for sender in senders for link in self._move(receiver, sender)
+        ]
+        return frozenset(
+            {
+                Link(
+                    min(link.alpha_ns for link in links),
+                    max(link.beta for link in links),
+                )
+            }
+        )
 
     def inside(self, block: Block) -> Route:
         """Say how a block hands on to itself, in all replicas at once."""
@@ -241,7 +249,7 @@ class GraphNetwork:
         A ring takes two messages per rank, and no arc carries more than two
         buffers per rank. All pairs take fewer of each.
         """
-        alpha_ns, beta = self._slowest()
+        alpha_ns, beta = self._slowest()[:2]
         ranks = max(num_ranks, 1)
         volume_ns = size_bytes / beta * NS_PER_S / self.num_devices
         return 2 * ranks * (alpha_ns + volume_ns)
