@@ -1,6 +1,13 @@
 """The problem IR: frozen records, versioned files, a canonical hash."""
 
-from nest.ir.cluster import Cluster, Device, DeviceRange, Hierarchy, Level
+from nest.ir.cluster import (
+    Cluster,
+    Device,
+    DeviceRange,
+    GroupFraction,
+    Hierarchy,
+    Level,
+)
 from nest.ir.graph import (
     Activations,
     CollectiveCall,
@@ -35,6 +42,7 @@ __all__ = [
     "Edge",
     "Graph",
     "GraphTopology",
+    "GroupFraction",
     "Hierarchy",
     "Job",
     "Layer",

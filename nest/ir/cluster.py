@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from nest.ir.base import (
     FAST_BYTES_PER_S,
     Count,
+    Fraction,
     PositiveReal,
     PositiveReals,
     Real,
@@ -65,6 +66,33 @@ class Device(Struct, frozen=True, kw_only=True):
             )
 
 
+class GroupFraction(Struct, frozen=True, kw_only=True):
+    """What groups reach of a bandwidth.
+
+    Attributes
+    ----------
+    members
+        How many members meet, two or more.
+    fraction
+        What of the bandwidth each of them reaches, above 0.
+    """
+
+    members: Count
+    fraction: Fraction
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.members < 2:
+            raise ValueError(
+                f"members: expected at least 2, got {self.members}; one alone "
+                f"reaches all of it"
+            )
+        if self.fraction == 0:
+            raise ValueError(
+                "fraction: expected more than 0, got 0; give what is reached"
+            )
+
+
 class Level(Struct, frozen=True, kw_only=True):
     """One level of the network, seen from below.
 
@@ -85,6 +113,10 @@ class Level(Struct, frozen=True, kw_only=True):
         What of the bandwidth reaches one peer where pairs are joined by
         links of their own: ``n`` members of a group reach ``n-1`` times as
         much. ``None`` behind a switch: all of it.
+    group_fractions
+        What of the bandwidth a collective reaches of which so many members
+        meet here: that of the largest number listed that is no more than
+        they are. All of it where none is. Messages reach all of it.
     """
 
     name: str = ""
@@ -93,6 +125,21 @@ class Level(Struct, frozen=True, kw_only=True):
     latency_ns: Real = 0.0
     launch_ns: Real = 0.0
     peer_bandwidth_bytes_per_s: PositiveReal | None = None
+    group_fractions: tuple[GroupFraction, ...] = ()
+
+    def fraction(self, members: int) -> float:
+        """Return what of the bandwidth so many members reach together."""
+        known = [
+            (part.members, part.fraction)
+            for part in self.group_fractions
+            if part.members <= members
+        ]
+        return max(known)[1] if known else 1.0
+
+    @property
+    def least_fraction(self) -> float:
+        """What of the bandwidth any number of members reaches together."""
+        return min((part.fraction for part in self.group_fractions), default=1)
 
 
 class Hierarchy(
@@ -106,8 +153,8 @@ class Hierarchy(
         From the device up.
     algorithms
         Collectives on offer: ``best`` is the best of the algorithms in
-        :mod:`nest.topology.alphabeta` on one port per device; ``nccl`` those
-        of that library, rings over all ports of a node at once.
+        :mod:`nest.topology.shares`; ``nccl`` those of that library, rings
+        over all ports of a node at once.
     """
 
     #: What limits the number of devices, and what to do about it.
@@ -151,6 +198,7 @@ class Hierarchy(
                     level,
                     bandwidth_bytes_per_s=FAST_BYTES_PER_S,
                     peer_bandwidth_bytes_per_s=None,
+                    group_fractions=(),
                     latency_ns=0.0,
                     launch_ns=0.0,
                 )

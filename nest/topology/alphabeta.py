@@ -1,59 +1,76 @@
-"""α–β times of collectives on a flat network.
+"""α–β times: lines ``a + X·c`` in the size ``X`` of a buffer.
 
-``n`` ranks, a buffer of ``size_bytes`` (see
-:class:`nest.ir.graph.CollectiveCall` for which buffer), ``alpha_ns`` per
-message and ``beta`` bytes/s per rank; all results in ns.
-
-Sources: Thakur, Rabenseifner and Gropp, *Optimization of Collective
-Communication Operations in MPICH*, IJHPCA 19(1), 2005, sections 4.1-4.5 (the
-term for arithmetic is left out); Chan, Heimlich, Purkayastha and van de
-Geijn, *Collective communication: theory, practice, and experience*, CCPE
-19(13), 2007.
+``a`` is a sum of latencies in whole femtoseconds, exact; ``c`` is rounded to
+:data:`DIGITS` significant digits once it is summed up, so that it does not
+depend on the order of the sum.
 """
 
 from __future__ import annotations
 
-from nest.ir.graph import CollectiveKind
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
 
 NS_PER_S = 1e9
+FS_PER_NS = 1e6
+#: Significant decimal digits of a slope.
+DIGITS = 12
 
 
-def flat_collective_ns(
-    kind: CollectiveKind,
-    n: int,
-    size_bytes: float,
-    alpha_ns: float,
-    beta: float,
-) -> float:
-    """Return the better of ring (or pairwise) and logarithmic algorithm.
+class Line(NamedTuple):
+    """A time of ``latency_fs / 1e6 + X * ns_per_byte``, in ns."""
 
-    The table is in docs/cost-model.md, under "Network". Recursive halving and
-    Bruck's all-to-all are used for powers of two only. Recursive
-    halving-doubling on other ``n`` first folds the ranks beyond
-    ``p = 2^⌊lg n⌋`` into the others.
-    """
-    if n == 1 or size_bytes == 0:
-        return 0.0
-    volume_ns = size_bytes / beta * NS_PER_S
-    share = (n - 1) / n
-    log_floor = n.bit_length() - 1
-    power_of_two = n == 1 << log_floor
-    log_ceil = log_floor if power_of_two else log_floor + 1
-    if kind == "all-reduce":
-        ring = 2 * (n - 1) * alpha_ns + 2 * share * volume_ns
-        if power_of_two:
-            other = 2 * log_floor * alpha_ns + 2 * share * volume_ns
-        else:
-            p = 1 << log_floor
-            other = (2 * log_floor + 2) * alpha_ns + (
-                2 * (p - 1) / p + 2
-            ) * volume_ns
-        return min(ring, other)
-    ring = (n - 1) * alpha_ns + share * volume_ns
-    if kind == "all-gather":
-        return min(ring, log_ceil * alpha_ns + share * volume_ns)
-    if not power_of_two:
-        return ring
-    if kind == "reduce-scatter":
-        return min(ring, log_floor * alpha_ns + share * volume_ns)
-    return min(ring, log_floor * alpha_ns + log_floor / 2 * volume_ns)
+    latency_fs: int
+    ns_per_byte: float
+
+    def plus(self, other: Line) -> Line:
+        """Return one after the other."""
+        return Line(
+            self.latency_fs + other.latency_fs,
+            self.ns_per_byte + other.ns_per_byte,
+        )
+
+    def times(self, factor: int) -> Line:
+        """Return it so many times."""
+        return Line(self.latency_fs * factor, self.ns_per_byte * factor)
+
+    def rounded(self) -> Line:
+        """Return it with the slope that counts."""
+        return self._replace(ns_per_byte=rounded(self.ns_per_byte))
+
+    def time_ns(self, size_bytes: float) -> float:
+        """Return the time for so many bytes."""
+        return self.latency_fs / FS_PER_NS + size_bytes * self.ns_per_byte
+
+
+NOTHING = Line(0, 0.0)
+
+
+def femtoseconds(latency_ns: float) -> int:
+    """Return a latency in whole femtoseconds."""
+    return math.floor(latency_ns * FS_PER_NS + 0.5)
+
+
+def rounded(value: float) -> float:
+    """Return a number with :data:`DIGITS` significant decimal digits."""
+    return float(f"{value:.{DIGITS}g}")
+
+
+def undominated(lines: Iterable[Line]) -> tuple[Line, ...]:
+    """Return the lines that are the lowest for some size, steepest first."""
+    found: list[Line] = []
+    for line in sorted(lines):
+        if not found or line.ns_per_byte < found[-1].ns_per_byte:
+            found.append(line)
+    return tuple(found)
+
+
+def sums(steps: Iterable[Iterable[Line]]) -> tuple[Line, ...]:
+    """Return one line of every step, one after the other: the best ones."""
+    found: tuple[Line, ...] = (NOTHING,)
+    for lines in steps:
+        choices = tuple(lines)
+        found = undominated(
+            before.plus(line) for before in found for line in choices
+        )
+    return found

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from nest.ir.cluster import Hierarchy
 from nest.ir.graph import CollectiveKind
-from nest.topology.alphabeta import NS_PER_S, flat_collective_ns
+from nest.topology.alphabeta import NS_PER_S, Line, femtoseconds, sums
 from nest.topology.protocol import Block, Link, ParallelGroups, Route
+from nest.topology.shares import Share, Spread, Step, offered
 
 
 class GroupShape(NamedTuple):
@@ -21,24 +22,18 @@ class GroupShape(NamedTuple):
     ----------
     size
         Number of ranks.
-    level
-        Lowest level whose subtree holds them all.
-    counts
-        Ranks per unit of level 0, units of level 0 per unit of level 1, and
-        so on up to ``level``, if the same everywhere; else ``None``, and the
-        hierarchical algorithm does not apply.
-    bandwidth
-        Of an uneven group, the least that a member has on any level, in
-        bytes/s; the counts of an even one say what it is.
+    levels
+        How they are spread over the members of each level, up to the lowest
+        whose subtree holds them all.
     """
 
     size: int
-    level: int
-    counts: tuple[int, ...] | None
-    bandwidth: float | None = None
+    levels: tuple[Spread, ...]
 
 
 Shapes = frozenset[GroupShape]
+#: Launch costs in ns, and lines.
+Offers = tuple[tuple[float, Line], ...]
 
 
 def _around(block: Block, other: Block) -> Block:
@@ -61,20 +56,27 @@ class HierarchyNetwork:
         levels = topology.levels
         self.fan_outs = tuple(level.fan_out for level in levels)
         self.capacities = topology.capacities
+        self.fractions = tuple(level.fraction for level in levels)
         self.algorithms = topology.algorithms
         self.latencies_ns = tuple(level.latency_ns for level in levels)
         self.launches_ns = tuple(level.launch_ns for level in levels)
+        self.latencies_fs = tuple(map(femtoseconds, self.latencies_ns))
         self.raw_bandwidths = tuple(
             level.bandwidth_bytes_per_s for level in levels
+        )
+        self.least_bandwidths = tuple(
+            level.bandwidth_bytes_per_s * level.least_fraction
+            for level in levels
         )
         self.peer_bandwidths = tuple(
             level.peer_bandwidth_bytes_per_s for level in levels
         )
-        self.path_bandwidths = tuple(
-            itertools.accumulate(self.raw_bandwidths, min)
-        )
+        ways_up = itertools.accumulate(self.raw_bandwidths, min)
         self.bandwidths = tuple(
-            self._through(level, 2) for level in range(len(levels))
+            bandwidth if peer is None else min(bandwidth, peer)
+            for bandwidth, peer in zip(
+                ways_up, self.peer_bandwidths, strict=True
+            )
         )
         self.links = tuple(
             Link(launch_ns + latency_ns, bandwidth)
@@ -210,20 +212,23 @@ class HierarchyNetwork:
     def shape(self, devices: Sequence[int]) -> GroupShape:
         """Return the shape of a group of ascending device numbers."""
         level = self.level(devices[0], devices[-1])
-        counts: list[int] = []
-        bandwidth = math.inf
-        even = True
-        units: Iterable[int] = devices
-        for below, fan_out in enumerate(self.fan_outs[: level + 1]):
-            members = Counter(unit // fan_out for unit in units)
-            found = set(members.values())
-            even = even and len(found) == 1
-            bandwidth = min(bandwidth, *(self._reach(below, n) for n in found))
-            counts.append(max(found))
-            units = members
-        if even:
-            return GroupShape(len(devices), level, tuple(counts))
-        return GroupShape(len(devices), level, None, bandwidth)
+        found = []
+        ranks = dict.fromkeys(devices, 1)
+        for fan_out in self.fan_outs[: level + 1]:
+            above: Counter[int] = Counter()
+            for member, count in ranks.items():
+                above[member // fan_out] += count
+            meeting = Counter(member // fan_out for member in ranks).values()
+            found.append(
+                Spread(
+                    members=len(ranks),
+                    fewest=min(ranks.values()),
+                    most=max(ranks.values()),
+                    meeting=min((m for m in meeting if m > 1), default=1),
+                )
+            )
+            ranks = above
+        return GroupShape(len(devices), tuple(found))
 
     def collective_ns(
         self,
@@ -232,122 +237,152 @@ class HierarchyNetwork:
         size_bytes: float,
     ) -> float:
         """Return the time of parallel groups: the worst of them."""
-        time_ns = self._nccl_ns if self.algorithms == "nccl" else self._best_ns
+        if size_bytes == 0:
+            return 0.0
         return max(
-            (time_ns(kind, shape, size_bytes) for shape in groups),
+            (
+                min(
+                    launch_ns + line.time_ns(size_bytes)
+                    for launch_ns, line in self.lines(kind, shape)
+                )
+                for shape in groups
+                if shape.size > 1
+            ),
             default=0.0,
         )
+
+    def lines(self, kind: CollectiveKind, shape: GroupShape) -> Offers:
+        """Return what a group takes by each algorithm on offer."""
+        key = (kind, shape)
+        if key not in self._known:
+            self._known[key] = tuple(
+                itertools.chain(*self.offered(kind, shape).values())
+            )
+        found: Offers = self._known[key]
+        return found
+
+    def offered(
+        self, kind: CollectiveKind, shape: GroupShape
+    ) -> dict[str, Offers]:
+        """Return the same by name; one with choices has several lines.
+
+        ``shape`` has at least two ranks.
+        """
+        share = self.share(shape)
+        launch_ns = self.launches_ns[len(shape.levels) - 1]
+        offers = _nccl if self.algorithms == "nccl" else offered
+        found: dict[str, Offers] = {
+            name: ((launch_ns, line.rounded()),)
+            for name, line in offers(share, kind).items()
+        }
+        if self.algorithms == "best" and share.even and share.nested:
+            found["hierarchical"] = self._hierarchical(kind, share)
+        return found
+
+    def share(self, shape: GroupShape) -> Share:
+        """Return what a group has of the network."""
+        return Share(
+            shape.size,
+            tuple(
+                Step(
+                    spread,
+                    latency_fs,
+                    port * fraction(spread.meeting),
+                    None if spread.meeting == 1 else pair,
+                )
+                for spread, latency_fs, port, pair, fraction in zip(
+                    shape.levels,
+                    self.latencies_fs,
+                    self.raw_bandwidths,
+                    self.peer_bandwidths,
+                    self.fractions,
+                    strict=False,
+                )
+            ),
+        )
+
+    def _hierarchical(self, kind: CollectiveKind, share: Share) -> Offers:
+        """Return a collective that goes through the levels one by one.
+
+        An all-reduce is a reduce-scatter going up and an all-gather coming
+        down (of two levels: Jia et al., *Highly Scalable Deep Learning
+        Training System with Mixed-Precision*, 2018). Each level is launched
+        apart, and has a part of the buffer that the levels below leave.
+        """
+        launch_ns, steps = 0.0, []
+        ports = itertools.accumulate((x.port for x in share.steps), min)
+        for level, (step, port) in enumerate(
+            zip(share.steps, ports, strict=True)
+        ):
+            g, left = step.spread.meeting, step.spread.fewest
+            if g == 1:
+                continue
+            lone = step._replace(spread=Spread(g, 1, 1, g), port=port)
+            kinds: tuple[CollectiveKind, ...] = (kind,)
+            if kind == "all-reduce" and step is not share.steps[-1]:
+                kinds = ("reduce-scatter", "all-gather")
+            for part in kinds:
+                launch_ns += self.launches_ns[level]
+                parts = 1 if kind == "all-to-all" else left
+                steps.append(
+                    [
+                        line._replace(ns_per_byte=line.ns_per_byte / parts)
+                        for line in offered(Share(g, (lone,)), part).values()
+                    ]
+                )
+        return tuple((launch_ns, line.rounded()) for line in sums(steps))
 
     def longest_ns(self, size_bytes: float, num_ranks: int) -> float:
         """Return a time that no transfer or collective exceeds, in ns.
 
-        The slowest algorithm takes ``2n`` messages and ``4 X/β`` per level.
+        A ring takes two messages per rank and less than two buffers; others
+        that are offered beside it may only be faster. A collective that goes
+        level by level is no longer than that on each.
         """
         alpha_ns = max(link.alpha_ns for link in self.links)
         peers = (peer for peer in self.peer_bandwidths if peer is not None)
-        beta = min((*self.raw_bandwidths, *peers))
+        beta = min((*self.least_bandwidths, *peers))
         volume_ns = size_bytes / beta * NS_PER_S
         return len(self.links) * 4 * (num_ranks * alpha_ns + volume_ns)
 
-    def _reach(self, level: int, members: int) -> float:
-        """Bandwidth of one of ``members`` that meet at ``level``."""
-        full, peer = self.raw_bandwidths[level], self.peer_bandwidths[level]
-        if peer is None or members < 2:
-            return full
-        return min(full, (members - 1) * peer)
 
-    def _through(self, level: int, members: int) -> float:
-        """Bandwidth of ``members`` at ``level`` on the path up to it."""
-        reach = self._reach(level, members)
-        if level == 0:
-            return reach
-        return min(self.path_bandwidths[level - 1], reach)
+def _nccl(share: Share, kind: CollectiveKind) -> dict[str, Line]:
+    """Return collectives as NCCL runs them.
 
-    def _best_ns(
-        self, kind: CollectiveKind, shape: GroupShape, size_bytes: float
-    ) -> float:
-        """Price the better of a flat and, of even groups, a level-wise one.
+    Rings visit all members of a unit before they leave it; there are as many
+    as the smallest unit has ranks, each leaving through a port of its own,
+    and between members that are joined in pairs they go all ways alike. Above
+    level 0 a small all-reduce takes trees, chains inside a node. Sources: Hu
+    et al., *Demystifying NCCL*, 2025, arXiv 2507.04786, on ring and tree;
+    Jeaugey, *Massively Scale Your Deep Learning Training with NCCL 2.4*,
+    2019, on double binary trees at full bandwidth.
+    """
+    if kind == "all-to-all":
+        return {"direct": share.direct()}
+    rings = Share(share.size, tuple(map(_all_ways, share.steps)))
+    half = rings.rings()["ring"]
+    if kind != "all-reduce":
+        return {"rings": half}
+    found = {"rings": half.times(2)}
+    if share.even and len(share.steps) > 1:
+        found["trees"] = _trees(rings).times(2)
+    return found
 
-        Level by level an all-reduce is a reduce-scatter going up and an
-        all-gather coming down (of two levels: Jia et al., *Highly Scalable
-        Deep Learning Training System with Mixed-Precision*, 2018).
-        """
-        n, top, counts, beta = shape
-        if n == 1 or size_bytes == 0:
-            return 0.0
-        if counts is not None:
-            beta = min(self._reach(i, count) for i, count in enumerate(counts))
-        assert beta is not None
-        flat = self.launches_ns[top] + flat_collective_ns(
-            kind, n, size_bytes, self.latencies_ns[top], beta
-        )
-        if counts is None or top == 0:
-            return flat
-        total = 0.0
-        piece = float(size_bytes)
-        for level, count in enumerate(counts):
-            if count == 1:
-                continue
-            link = (self.latencies_ns[level], self._through(level, count))
-            launch_ns = self.launches_ns[level]
-            if kind == "all-reduce" and level < top:
-                total += (
-                    2 * launch_ns
-                    + flat_collective_ns("reduce-scatter", count, piece, *link)
-                    + flat_collective_ns("all-gather", count, piece, *link)
-                )
-            else:
-                total += launch_ns + flat_collective_ns(
-                    kind, count, piece, *link
-                )
-            if kind != "all-to-all":
-                piece /= count
-        return min(flat, total)
 
-    def _nccl_ns(
-        self, kind: CollectiveKind, shape: GroupShape, size_bytes: float
-    ) -> float:
-        """Price a collective as NCCL runs it.
+def _all_ways(step: Step) -> Step:
+    """Return a level on which rings use the links to all peers."""
+    if step.pair is None:
+        return step
+    reach = min(step.port, (step.spread.meeting - 1) * step.pair)
+    return step._replace(port=reach, pair=None)
 
-        Rings visit all members of a unit before they leave it; there are as
-        many as a unit has members, each leaving through a port of its own.
-        Above level 0 a small all-reduce takes a tree, a chain inside a node.
-        A group that fills units unevenly has one ring. Sources: Hu et al.,
-        *Demystifying NCCL*, 2025, arXiv 2507.04786, on ring and tree;
-        Jeaugey, *Massively Scale Your Deep Learning Training with NCCL 2.4*,
-        2019, on double binary trees at full bandwidth.
-        """
-        n, top, counts, bandwidth = shape
-        if n == 1 or size_bytes == 0:
-            return 0.0
-        volume_ns = size_bytes * NS_PER_S
-        launch_ns = self.launches_ns[top]
-        if counts is None:
-            assert bandwidth is not None
-            rounds = 2 if kind == "all-reduce" else 1
-            return launch_ns + rounds * (
-                (n - 1) * self.latencies_ns[top]
-                + (n - 1) / n * volume_ns / bandwidth
-            )
-        beta = math.inf
-        hops_ns = depth_ns = slowest_ns = 0.0
-        below = 1
-        for level, count in enumerate(counts):
-            if count > 1:
-                alpha_ns = self.latencies_ns[level]
-                reach = self._reach(level, count)
-                beta = min(beta, below * reach)
-                hops_ns += (n // below - n // (below * count)) * alpha_ns
-                depth = count - 1 if level == 0 else (count - 1).bit_length()
-                depth_ns += depth * alpha_ns
-                share = (count - 1) * below / n
-                slowest_ns = max(slowest_ns, share * volume_ns / reach)
-            below *= count
-        if kind == "all-to-all":
-            return launch_ns + hops_ns + slowest_ns
-        ring_ns = hops_ns + (n - 1) / n * volume_ns / beta
-        if kind != "all-reduce":
-            return launch_ns + ring_ns
-        if top == 0:
-            return launch_ns + 2 * ring_ns
-        return launch_ns + 2 * min(ring_ns, depth_ns + volume_ns / beta)
+
+def _trees(share: Share) -> Line:
+    """Return the way to the roots of the trees of an even group."""
+    depth_fs, slope = 0, 0.0
+    for level, step in enumerate(share.steps):
+        g = step.spread.meeting
+        depth = g - 1 if level == 0 else (g - 1).bit_length()
+        depth_fs += depth * step.latency_fs
+        slope = max(slope, NS_PER_S / (step.spread.fewest * step.port))
+    return Line(depth_fs, slope)

@@ -26,6 +26,7 @@ from nest.ir import (
     Edge,
     Graph,
     GraphTopology,
+    GroupFraction,
     Hierarchy,
     Job,
     Layer,
@@ -178,6 +179,12 @@ def draw_kind(
 # Clusters
 
 
+HALF_OF_TWO = (
+    GroupFraction(members=2, fraction=0.5),
+    GroupFraction(members=3, fraction=0.7),
+)
+
+
 def draw_network(
     random: Random, num_devices: int, preset: str
 ) -> Hierarchy | GraphTopology:
@@ -210,6 +217,7 @@ def draw_network(
                 peer_bandwidth_bytes_per_s=random.choice(
                     (None, None, 1e8, 3.3e8, 2e9)
                 ),
+                group_fractions=random.choice(((), (), HALF_OF_TWO)),
             )
             for fan_out in fan_outs
         ),

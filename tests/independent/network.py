@@ -1,15 +1,28 @@
 """Messages and collectives on a tree network, by docs/cost-model.md.
 
 Written from the section *Network* of that page alone. Everything works on
-explicit lists of devices; times are unrounded ns.
+explicit lists of devices, hop by hop and flow by flow, in exact fractions;
+algorithms are those of :mod:`tests.independent.graph`, whose wires are here
+what a group has of the tree.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
 
-from nest.ir import Hierarchy, Level
+from nest.ir import Hierarchy
+from tests.independent.graph import (
+    Line,
+    Wires,
+    flat,
+    half,
+    levels_of,
+    rotated_rings,
+    twelve_digits,
+    twice,
+)
 
 
 def capacity(network: Hierarchy, level: int) -> int:
@@ -26,42 +39,119 @@ def lowest_level(network: Hierarchy, devices: Sequence[int]) -> int:
     raise ValueError(f"devices: expected some of the cluster, got {devices}")
 
 
-def reach(level: Level, members: int) -> float:
-    """Return what each of ``members`` that meet at a level has."""
-    peer = level.peer_bandwidth_bytes_per_s
-    if peer is None or members < 2:
-        return level.bandwidth_bytes_per_s
-    return min(level.bandwidth_bytes_per_s, (members - 1) * peer)
-
-
 def through(network: Hierarchy, level: int, members: int) -> float:
-    """Return what is left of it on the way up to the level."""
-    below = [x.bandwidth_bytes_per_s for x in network.levels[:level]]
-    return min([*below, reach(network.levels[level], members)])
+    """Return the bandwidth of one of ``members`` that meet at a level."""
+    found = min(x.bandwidth_bytes_per_s for x in network.levels[: level + 1])
+    peer = network.levels[level].peer_bandwidth_bytes_per_s
+    if peer is None or members < 2:
+        return found
+    return min(found, (members - 1) * peer)
 
 
-def members(network: Hierarchy, ranks: Sequence[int]) -> list[list[int]]:
-    """Return, per level, the members in every unit that has any."""
-    shape = []
-    inside = set(ranks)
-    previous = 1
-    for level in range(lowest_level(network, ranks) + 1):
-        size = capacity(network, level)
-        counts: dict[int, int] = {}
-        for member in inside:
-            unit = member * previous // size
-            counts[unit] = counts.get(unit, 0) + 1
-        shape.append(list(counts.values()))
-        inside = set(counts)
-        previous = size
-    return shape
+class Share(Wires):
+    """What a group has of a tree; device numbers are those of the tree."""
+
+    def __init__(self, network: Hierarchy, ranks: Sequence[int]) -> None:
+        self.ranks = list(ranks)
+        self.top = lowest_level(network, ranks)
+        self.levels = network.levels[: self.top + 1]
+        self.below = [capacity(network, x - 1) for x in range(self.top + 1)]
+        self.above = [capacity(network, x) for x in range(self.top + 1)]
+        devices = range(self.ranks[-1] + 1)
+        self.units = [[str(d // c) for d in devices] for c in self.above[:-1]]
+        self.fs = [math.floor(x.latency_ns * 1e6 + 0.5) for x in self.levels]
+        # Ranks by member of each level, and how many members meet.
+        self.held: list[dict[int, int]] = []
+        self.meeting: list[int] = []
+        for below, above in zip(self.below, self.above, strict=True):
+            held: dict[int, int] = {}
+            for rank in self.ranks:
+                held[rank // below] = held.get(rank // below, 0) + 1
+            self.held.append(held)
+            units: dict[int, int] = {}
+            for member in held:
+                unit = member * below // above
+                units[unit] = units.get(unit, 0) + 1
+            self.meeting.append(
+                min((x for x in units.values() if x > 1), default=1)
+            )
+        self.port = []
+        self.pair: list[Fraction | None] = []
+        for level, meet in zip(self.levels, self.meeting, strict=True):
+            listed = {
+                x.members: x.fraction
+                for x in level.group_fractions
+                if x.members <= meet
+            }
+            port = level.bandwidth_bytes_per_s
+            if listed:
+                port = port * listed[max(listed)]
+            self.port.append(Fraction(port))
+            peer = level.peer_bandwidth_bytes_per_s
+            self.pair.append(
+                None if peer is None or meet == 1 else Fraction(peer)
+            )
+
+    @property
+    def even(self) -> bool:
+        return all(len(set(held.values())) == 1 for held in self.held)
+
+    def meet(self, source: int, target: int) -> int:
+        """Return the level at which two devices meet."""
+        level = 0
+        while source // self.above[level] != target // self.above[level]:
+            level += 1
+        return level
+
+    def h(self, source: int, target: int) -> int:
+        return 0 if source == target else self.fs[self.meet(source, target)]
+
+    def busiest(self, flows: Iterable[tuple[int, int, Fraction]]) -> Fraction:
+        """Return the longest that a member or a pair needs for its share."""
+        load: dict[tuple[object, ...], Fraction] = {}
+        for source, target, amount in flows:
+            if source == target:
+                continue
+            top = self.meet(source, target)
+            for level in range(top + 1):
+                one, other = (
+                    device // self.below[level] for device in (source, target)
+                )
+                port = self.port[level]
+                leave = Fraction(amount) / (self.held[level][one] * port)
+                enter = Fraction(amount) / (self.held[level][other] * port)
+                at = [((level, "out", one), leave)]
+                at.append(((level, "in", other), enter))
+                pair = self.pair[level]
+                if level == top and pair is not None:
+                    ranks = min(self.held[level][x] for x in (one, other))
+                    at.append(((level, one, other), amount / (ranks * pair)))
+                for key, part in at:
+                    load[key] = load.get(key, Fraction(0)) + part
+        return max(load.values(), default=Fraction(0))
 
 
-def ceil_log2(number: int) -> int:
-    exponent = 0
-    while 2**exponent < number:
-        exponent += 1
-    return exponent
+def priced(launch_ns: float, line: Line, size: float) -> float:
+    return launch_ns + (line[0] / 1e6 + size * twelve_digits(line[1]))
+
+
+def collective(
+    network: Hierarchy, kind: str, ranks: Sequence[int], size_bytes: int
+) -> float:
+    """Return the time of a collective of one group, in ns."""
+    if len(ranks) == 1 or size_bytes == 0:
+        return 0.0
+    share = Share(network, sorted(ranks))
+    launch_ns = share.levels[share.top].launch_ns
+    offers = nccl if network.algorithms == "nccl" else on_all_ranks
+    times = [
+        priced(launch_ns, line, size_bytes)
+        for line in offers(share, kind).values()
+    ]
+    used = sum(m > 1 for m in share.meeting)
+    if network.algorithms == "best" and share.even and used > 1:
+        times.append(hierarchical(share, kind, size_bytes))
+    return min(times)
 
 
 def floor_log2(number: int) -> int:
@@ -71,156 +161,146 @@ def floor_log2(number: int) -> int:
     return exponent
 
 
-def flat(
-    kind: str, n: int, size: float, latency: float, bandwidth: float
-) -> float:
-    """Return the better of the two columns of flat algorithms."""
-    volume = size / bandwidth * 1e9
-    q = (n - 1) / n
-    power_of_two = 2 ** floor_log2(n) == n
-    if kind == "all-gather":
-        times = [
-            (n - 1) * latency + q * volume,
-            ceil_log2(n) * latency + q * volume,
-        ]
-    elif kind == "reduce-scatter":
-        times = [(n - 1) * latency + q * volume]
+def ceil_log2(number: int) -> int:
+    exponent = 0
+    while 2**exponent < number:
+        exponent += 1
+    return exponent
+
+
+def far_off(share: Share, messages: int, volume: Fraction) -> Line:
+    """Return messages at the top level, at the least bandwidth of any."""
+    lanes = [*share.port, *(x for x in share.pair if x is not None)]
+    return messages * share.fs[-1], volume * 10**9 / min(lanes)
+
+
+def all_pairs(share: Share) -> Line:
+    """Return ``direct`` by the sums for the members with fewest ranks."""
+    n = len(share.ranks)
+    fewest = [min(held.values()) for held in share.held]
+    a, c = 0, Fraction(0)
+    for level, r in enumerate(fewest):
+        inside = fewest[level + 1] if level < share.top else n
+        a += (inside - r) * share.fs[level]
+        c = max(c, Fraction(n - r, n) / share.port[level])
+        pair = share.pair[level]
+        if pair is not None:
+            c = max(c, Fraction(max(share.held[level].values()), n) / pair)
+    return a, c * 10**9
+
+
+def half_rings(share: Share) -> dict[str, Line]:
+    """Return a half on one ring and on two, counting hops."""
+    ranks, n = share.ranks, len(share.ranks)
+    hops = [share.h(ranks[i], ranks[(i + 1) % n]) for i in range(n)]
+    found = {}
+    for name in ("ring", "two-way-ring"):
+        slowest = []
+        for level, held in enumerate(share.held):
+            ways = 1 if name == "ring" else 2
+            if level == share.top and len(held) == 2:
+                ways = 1
+            lane, pair = share.port[level], share.pair[level]
+            if pair is not None:
+                lane = min(lane, ways * pair)
+            slowest.append(min(held.values()) * lane)
+        c = Fraction(n - 1, n) * 10**9 / min(slowest)
+        found[name] = (sum(hops) - min(hops), c)
+    return found
+
+
+def on_all_ranks(share: Share, kind: str) -> dict[str, Line]:
+    """Return what runs on all ranks at once."""
+    n = len(share.ranks)
+    lg, q = floor_log2(n), Fraction(n - 1, n)
+    power_of_two = 2**lg == n
+    if kind == "all-to-all":
+        found = {"direct": all_pairs(share)}
         if power_of_two:
-            times.append(floor_log2(n) * latency + q * volume)
-    elif kind == "all-reduce":
-        times = [2 * (n - 1) * latency + 2 * q * volume]
-        if power_of_two:
-            times.append(2 * floor_log2(n) * latency + 2 * q * volume)
-        else:
-            lg_w = floor_log2(n)
-            w = 2**lg_w
-            times.append(
-                (2 * lg_w + 2) * latency + (2 * (w - 1) / w + 2) * volume
-            )
-    elif kind == "all-to-all":
-        times = [(n - 1) * latency + q * volume]
-        if power_of_two:
-            lg_n = floor_log2(n)
-            times.append(lg_n * latency + lg_n / 2 * volume)
+            found["bruck"] = far_off(share, lg, Fraction(lg, 2))
+        return found
+    if share.even:
+        group = [(share.ranks, Fraction(1))]
+        found = flat(share, kind, group)
+        if share.top > 0:
+            line = half(share, rotated_rings, group)
+            assert line is not None
+            found["rotated"] = twice(line) if kind == "all-reduce" else line
     else:
-        raise ValueError(f"kind: expected a collective, got {kind!r}")
-    return min(times)
+        found = half_rings(share) | {"direct": all_pairs(share)}
+        if power_of_two:
+            found["halving"] = far_off(share, lg, q)
+        if kind == "all-reduce":
+            found = {name: twice(line) for name, line in found.items()}
+            if not power_of_two:
+                w = 2**lg
+                found["folded"] = far_off(
+                    share, 2 * lg + 2, Fraction(2 * (w - 1), w) + 2
+                )
+    if kind == "all-gather" and not power_of_two:
+        found["bruck"] = far_off(share, ceil_log2(n), q)
+    return found
 
 
-def collective(
-    network: Hierarchy, kind: str, ranks: Sequence[int], size_bytes: int
-) -> float:
-    """Return the time of a collective of one group, in ns."""
-    n = len(ranks)
-    if n == 1 or size_bytes == 0:
-        return 0.0
-    shape = members(network, ranks)
-    even = all(len(set(counts)) == 1 for counts in shape)
-    if network.algorithms == "nccl":
-        if even:
-            counts = [units[0] for units in shape]
-            return even_nccl(network, kind, n, counts, size_bytes)
-        return uneven_nccl(network, kind, n, shape, size_bytes)
-    top = len(shape) - 1
-    times = [
-        network.levels[top].launch_ns
-        + flat(
-            kind,
-            n,
-            size_bytes,
-            network.levels[top].latency_ns,
-            least_reach(network, shape),
-        )
-    ]
-    if even and top > 0:
-        counts = [units[0] for units in shape]
-        times.append(hierarchical(network, kind, counts, size_bytes))
-    return min(times)
-
-
-def least_reach(network: Hierarchy, shape: list[list[int]]) -> float:
-    return min(
-        reach(network.levels[level], count)
-        for level, counts in enumerate(shape)
-        for count in counts
-    )
-
-
-def hierarchical(
-    network: Hierarchy, kind: str, counts: list[int], size_bytes: int
-) -> float:
-    total = 0.0
-    size: float = size_bytes
-    top = len(counts) - 1
-    for level, count in enumerate(counts):
-        if count == 1:
-            continue
-        launch = network.levels[level].launch_ns
-        latency = network.levels[level].latency_ns
-        bandwidth = through(network, level, count)
-        if kind == "all-reduce" and level < top:
-            total += (
-                2 * launch
-                + flat("reduce-scatter", count, size, latency, bandwidth)
-                + flat("all-gather", count, size, latency, bandwidth)
+def hierarchical(share: Share, kind: str, size: float) -> float:
+    """Return the time of a collective that goes level by level, in ns."""
+    groups_of = levels_of(share, share.ranks)
+    assert groups_of is not None
+    launch_ns, a, c = 0.0, 0, Fraction(0)
+    used = [level for level, m in enumerate(share.meeting) if m > 1]
+    for level, groups in zip(used, groups_of, strict=True):
+        kinds = [kind]
+        if kind == "all-reduce" and level < share.top:
+            kinds = ["reduce-scatter", "all-gather"]
+        if kind == "all-to-all":
+            groups = [(ranks, Fraction(1)) for ranks, _ in groups]
+        for part in kinds:
+            lines = list(flat(share, part, groups).values())
+            g, X = share.meeting[level], groups[0][1]
+            lg = floor_log2(g)
+            lanes = share.port[: level + 1]
+            pair = share.pair[level]
+            beta = min(lanes if pair is None else [*lanes, pair])
+            if part == "all-gather" and 2**lg != g:
+                volume = Fraction(g - 1, g) * X
+                lines.append(
+                    (
+                        ceil_log2(g) * share.fs[level],
+                        volume * 10**9 / beta,
+                    )
+                )
+            if part == "all-to-all" and 2**lg == g:
+                volume = Fraction(lg, 2)
+                lines.append((lg * share.fs[level], volume * 10**9 / beta))
+            least = min(
+                lines, key=lambda x: x[0] / Fraction(10**6) + size * x[1]
             )
-        else:
-            total += launch + flat(kind, count, size, latency, bandwidth)
-        if kind != "all-to-all":
-            size = size / count
-    return total
+            launch_ns += share.levels[level].launch_ns
+            a, c = a + least[0], c + least[1]
+    return priced(launch_ns, (a, c), size)
 
 
-def even_nccl(
-    network: Hierarchy, kind: str, n: int, counts: list[int], size_bytes: int
-) -> float:
-    top = len(counts) - 1
-    used = [level for level in range(top + 1) if counts[level] > 1]
-    below = [math.prod(counts[:level]) for level in range(top + 2)]
-    launch = network.levels[top].launch_ns
-    scaled = size_bytes * 1e9
-    bandwidth = min(
-        below[level] * reach(network.levels[level], counts[level])
-        for level in used
-    )
-    hops = 0.0
-    depth = 0.0
-    for level in used:
-        latency = network.levels[level].latency_ns
-        hops += (n // below[level] - n // below[level + 1]) * latency
-        if level == 0:
-            depth += (counts[0] - 1) * latency
-        else:
-            depth += ceil_log2(counts[level]) * latency
-    ring = hops + (n - 1) / n * scaled / bandwidth
-    if kind in ("all-gather", "reduce-scatter"):
-        return launch + ring
-    if kind == "all-reduce":
-        if top == 0:
-            return launch + 2 * ring
-        return launch + 2 * min(ring, depth + scaled / bandwidth)
-    slowest = max(
-        (counts[level] - 1)
-        * below[level]
-        / n
-        * scaled
-        / reach(network.levels[level], counts[level])
-        for level in used
-    )
-    return launch + hops + slowest
-
-
-def uneven_nccl(
-    network: Hierarchy,
-    kind: str,
-    n: int,
-    shape: list[list[int]],
-    size_bytes: int,
-) -> float:
-    top = network.levels[len(shape) - 1]
-    scaled = size_bytes * 1e9
-    bandwidth = least_reach(network, shape)
-    times = 2 if kind == "all-reduce" else 1
-    return top.launch_ns + times * (
-        (n - 1) * top.latency_ns + (n - 1) / n * scaled / bandwidth
-    )
+def nccl(share: Share, kind: str) -> dict[str, Line]:
+    """Return what NCCL offers."""
+    n = len(share.ranks)
+    if kind == "all-to-all":
+        return {"direct": all_pairs(share)}
+    slowest = []
+    for held, port, pair, m in zip(
+        share.held, share.port, share.pair, share.meeting, strict=True
+    ):
+        reach = port if pair is None else min(port, (m - 1) * pair)
+        slowest.append(min(held.values()) * reach)
+    U = Fraction(10**9) / min(slowest)
+    A = half_rings(share)["ring"][0]
+    line = (A, Fraction(n - 1, n) * U)
+    if kind != "all-reduce":
+        return {"rings": line}
+    found = {"rings": twice(line)}
+    if share.even and share.top > 0:
+        D = (share.meeting[0] - 1) * share.fs[0] + sum(
+            ceil_log2(m) * fs
+            for m, fs in zip(share.meeting[1:], share.fs[1:], strict=True)
+        )
+        found["trees"] = (2 * D, 2 * U)
+    return found

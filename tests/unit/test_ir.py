@@ -20,6 +20,7 @@ from nest.ir import (
     DeviceTimes,
     Edge,
     Graph,
+    GroupFraction,
     Hierarchy,
     Job,
     Layer,
@@ -105,7 +106,12 @@ def full_problem():
         model_flops_per_sample=1e9,
     )
     levels = tuple(
-        replace(level, launch_ns=3.5, peer_bandwidth_bytes_per_s=5e8)
+        replace(
+            level,
+            launch_ns=3.5,
+            peer_bandwidth_bytes_per_s=5e8,
+            group_fractions=(GroupFraction(members=2, fraction=0.5),),
+        )
         for level in problem.cluster.topology.levels
     )
     return replace(
@@ -996,8 +1002,8 @@ def test_every_public_field_is_in_the_full_problem():
     text = encode(full_problem()).decode()
     records = (
         Activations, Cluster, CollectiveCall, Device, DeviceRange,
-        DeviceTimes, Edge, Graph, Hierarchy, Job, Layer, LayerCost, LayerKind,
-        Level, Optimizer,
+        DeviceTimes, Edge, Graph, GroupFraction, Hierarchy, Job, Layer,
+        LayerCost, LayerKind, Level, Optimizer,
     )  # fmt: skip
     names = set(
         itertools.chain.from_iterable(

@@ -6,10 +6,10 @@ One byte takes 1 ns at 1e9 bytes/s and 10 ns at 1e8 bytes/s.
 import msgspec
 import pytest
 
-from nest.ir.cluster import Hierarchy, Level
-from nest.topology import GroupShape, HierarchyNetwork
-from nest.topology.alphabeta import flat_collective_ns
+from nest.ir.cluster import GroupFraction, Hierarchy, Level
+from nest.topology import HierarchyNetwork
 from nest.topology.protocol import Block, Link
+from nest.topology.shares import Spread
 from tests.builders import PAIRS, make_levels
 
 #: Fan-outs 2, 2, 2; the top link is faster than the middle one.
@@ -36,8 +36,10 @@ FLAT_CASES = [
     ("all-reduce", 4, 800, 10, 1240),
     # ring 10a + 2*5/6 X = 100 + 1000; folded p=4: 6a + 3.5 X = 2160
     ("all-reduce", 6, 600, 10, 1100),
-    # latency bound: ring 10000 + 10; folded 6000 + 3.5*6
-    ("all-reduce", 6, 6, 1000, 6021),
+    # latency bound: ring 10000 + 10; folded 6000 + 3.5*6; two trees as many
+    # messages, and inner ranks send to a parent and two children in one
+    # tree, to a parent in the other: 6000 + 4/2*6
+    ("all-reduce", 6, 6, 1000, 6012),
     # pairwise 3a + 3/4 X = 630; Bruck 2a + 2/2 X = 820
     ("all-to-all", 4, 800, 10, 630),
     # pairwise 30 + 6 = 36; Bruck 20 + 8
@@ -53,21 +55,23 @@ FLAT_CASES = [
 ]
 
 
+def collective_ns(tree, kind, devices, size_bytes):
+    network = HierarchyNetwork(tree)
+    time_ns = network.collective_ns(
+        kind, [network.shape(list(devices))], size_bytes
+    )
+    assert time_ns <= network.longest_ns(size_bytes, len(devices))
+    return time_ns
+
+
 @pytest.mark.parametrize(
     ("kind", "n", "size", "alpha", "expected"), FLAT_CASES
 )
 def test_flat_collective(kind, n, size, alpha, expected):
-    assert flat_collective_ns(kind, n, size, alpha, 1e9) == pytest.approx(
-        expected, rel=1e-12
+    tree = make_levels((9, float(alpha), 1e9))
+    assert collective_ns(tree, kind, range(n), size) == pytest.approx(
+        expected, rel=1e-11
     )
-
-
-@pytest.mark.parametrize(
-    "kind", ["all-gather", "reduce-scatter", "all-reduce", "all-to-all"]
-)
-def test_one_rank_or_no_bytes_cost_nothing(kind):
-    assert flat_collective_ns(kind, 1, 800, 10, 1e9) == 0
-    assert flat_collective_ns(kind, 4, 0, 10, 1e9) == 0
 
 
 def test_level_is_the_lowest_common_subtree():
@@ -104,38 +108,52 @@ def test_the_slowest_link_may_be_any_level_below():
         5000
     ] * 3
     uneven = network.shape((0, 1, 4))
-    assert network.collective_ns("all-gather", [uneven], 300) == 2000
+    assert network.collective_ns("all-gather", [uneven], 300) == (
+        pytest.approx(2000)
+    )
+
+
+def test_a_ring_takes_the_slowest_link_of_its_way():
+    """One rank of each pair: 1/2·100 at the 1e8 below, not at 1e9."""
+    tree = make_levels((2, 0.0, 1e8), (2, 0.0, 1e9))
+    for algorithms in ("best", "nccl"):
+        tree = msgspec.structs.replace(tree, algorithms=algorithms)
+        assert collective_ns(tree, "all-gather", (0, 2), 100) == 500
 
 
 @pytest.mark.parametrize(
-    ("devices", "shape"),
+    ("devices", "levels"),
+    # members, fewest and most ranks in one, how many meet
     [
-        ((0, 1), (2, 0, (2,))),
-        ((0, 2), (2, 1, (1, 2))),
-        ((1, 2), (2, 1, (1, 2))),  # straddles two pairs
-        ((0, 1, 2), (3, 1, None, 1e8)),  # 2 + 1
-        ((0, 1, 2, 3), (4, 1, (2, 2))),
-        ((0, 1, 4, 5), (4, 2, (2, 1, 2))),
-        ((0, 1, 2, 3, 4, 5), (6, 2, None, 1e8)),  # 2 pairs + 1 pair
-        ((0, 4), (2, 2, (1, 1, 2))),
-        ((5,), (1, 0, (1,))),
+        ((0, 1), [(2, 1, 1, 2)]),
+        ((0, 2), [(2, 1, 1, 1), (2, 1, 1, 2)]),
+        ((1, 2), [(2, 1, 1, 1), (2, 1, 1, 2)]),  # straddles two pairs
+        ((0, 1, 2), [(3, 1, 1, 2), (2, 1, 2, 2)]),
+        ((0, 1, 2, 3), [(4, 1, 1, 2), (2, 2, 2, 2)]),
+        ((0, 1, 4, 5), [(4, 1, 1, 2), (2, 2, 2, 1), (2, 2, 2, 2)]),
+        (range(6), [(6, 1, 1, 2), (3, 2, 2, 2), (2, 2, 4, 2)]),
+        ((0, 4), [(2, 1, 1, 1), (2, 1, 1, 1), (2, 1, 1, 2)]),
+        ((5,), [(1, 1, 1, 1)]),
     ],
 )
-def test_shape_of_a_group(devices, shape):
-    assert HierarchyNetwork(TREE).shape(devices) == GroupShape(*shape)
+def test_shape_of_a_group(devices, levels):
+    shape = HierarchyNetwork(TREE).shape(list(devices))
+    assert shape.size == len(devices)
+    assert shape.levels == tuple(Spread(*level) for level in levels)
 
 
-# Groups of 2 x 2 on PAIRS with X = 1000; flat runs at 100 ns + 10 ns/byte.
+# Groups of 2 x 2 on PAIRS with X = 1000. A ring: two hops of 10 and two of
+# 100 less one of 10; 3/4*1000 at twice the 1e8 above: 210 + 3750 a half.
 HIERARCHICAL = [
-    # flat 4*100 + 2*3/4*10000 = 15400; hierarchical: below, reduce-scatter
-    # and all-gather of 1000: 2(10 + 500); above, all-reduce of 500: 2*100 +
-    # 5000
+    # level by level: below, reduce-scatter and all-gather of 1000:
+    # 2(10 + 500); above, all-reduce of 500: 2*100 + 5000
     ("all-reduce", 6220),
-    # flat 200 + 7500; hierarchical 10 + 500, then 500: 100 + 2500
+    # 10 + 500, then 500: 100 + 2500
     ("all-gather", 3110),
     ("reduce-scatter", 3110),
-    # flat pairwise 300 + 7500; hierarchical 10 + 500, then 100 + 5000
-    ("all-to-all", 5610),
+    # direct: a peer at 10, two at 100; half of 1000 leaves the pair: 210 +
+    # 5000; hierarchical 10 + 500, then 100 + 5000
+    ("all-to-all", 5210),
 ]
 
 
@@ -148,19 +166,25 @@ def test_hierarchical_collective(kind, expected):
     )
 
 
-def test_flat_wins_where_going_through_the_tree_is_longer():
-    """X = 1: flat 4 messages 4*100 + 15; hierarchical 2*10.5 + 200 + 5.
+def test_a_message_has_the_latency_of_the_level_it_climbs_to():
+    """X = 1: 2*10.5 + 2*100 + 5, or with latencies swapped 2*100.5 + 2*10 + 5.
 
-    With latencies swapped (100 below, 10 above) flat is 4*10 + 15 = 55 and
-    hierarchical 2*100.5 + 20 + 5 = 226.
+    Whatever the other latency is, one message of each rank stays below.
     """
-    swapped = HierarchyNetwork(make_levels((2, 100.0, 1e9), (2, 10.0, 1e8)))
-    shape = swapped.shape((0, 1, 2, 3))
-    assert swapped.collective_ns("all-reduce", [shape], 1) == pytest.approx(55)
-    network = HierarchyNetwork(PAIRS)
-    assert network.collective_ns("all-reduce", [shape], 1) == pytest.approx(
-        226
-    )
+    swapped = make_levels((2, 100.0, 1e9), (2, 10.0, 1e8))
+    for tree in (PAIRS, swapped):
+        assert collective_ns(tree, "all-reduce", range(4), 1) == (
+            pytest.approx(226)
+        )
+
+
+def test_a_ring_runs_on_all_levels_at_once():
+    """5 and 10 ns/byte, X = 1000: a ring moves 3/4 of it at 5 on both.
+
+    210 + 3750; level by level 110 + 2500 + 2500, direct 210 + 1/2*10000.
+    """
+    tree = make_levels((2, 10.0, 2e8), (2, 100.0, 1e8))
+    assert collective_ns(tree, "all-gather", range(4), 1000) == 3960
 
 
 def test_three_levels():
@@ -212,18 +236,34 @@ def with_launches(tree, *launches_ns, **fields):
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        # one launch per phase: two below and one above
-        ("all-reduce", 6220 + 2 * 7 + 70),
-        ("all-gather", 3110 + 7 + 70),
-        ("all-to-all", 5610 + 7 + 70),
+        # By exchanges with partners, launched once.
+        ("all-reduce", 6220 + 70),
+        ("all-gather", 3110 + 70),
+        ("all-to-all", 5210 + 70),
     ],
 )
-def test_every_phase_is_launched_once(kind, expected):
-    network = HierarchyNetwork(with_launches(PAIRS, 7.0, 70.0))
-    shape = network.shape((0, 1, 2, 3))
-    assert network.collective_ns(kind, [shape], 1000) == pytest.approx(
-        expected
-    )
+def test_what_runs_on_all_ranks_is_launched_once(kind, expected):
+    tree = with_launches(PAIRS, 7.0, 70.0)
+    assert collective_ns(tree, kind, range(4), 1000) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        # Three of three, X = 900: 20 + 600 below, then 300: 200 + 2000. A
+        # ring: 6*10 + 3*100 - 10, 8/9*900 at three times 1e8: 350 + 2666.7.
+        ("all-gather", 2820 + 7 + 70),
+        ("reduce-scatter", 2820 + 7 + 70),
+        # 2(20 + 600) below, 2(200 + 2000) above
+        ("all-reduce", 5640 + 2 * 7 + 70),
+        # direct 620 + 6000; level by level 620 + 6200
+        ("all-to-all", 6620 + 70),
+    ],
+)
+def test_every_level_is_launched_apart(kind, expected):
+    tree = make_levels((3, 10.0, 1e9), (3, 100.0, 1e8))
+    tree = with_launches(tree, 7.0, 70.0)
+    assert collective_ns(tree, kind, range(9), 900) == pytest.approx(expected)
 
 
 def test_flat_collectives_and_messages_are_launched_once():
@@ -278,30 +318,46 @@ def test_a_group_uses_the_links_between_its_members(
     )
 
 
-@pytest.mark.parametrize("algorithms", ["best", "nccl"])
 @pytest.mark.parametrize(
-    ("devices", "expected"),
+    ("devices", "best", "nccl"),
     [
-        # three of one mesh at 2·1e9 and one of another, which uses none of
-        # its links: 3/4·600 at 2e9
-        ((0, 1, 2, 4), 225),
-        # three of one, two of the other at 1e9: 4/5·600
-        ((0, 1, 2, 4, 5), 480),
-        # two of one, one of the other: 2/3·600
-        ((0, 1, 4), 400),
+        # Three of one mesh and one of another. Direct: 1/4·600 at 1e9 to a
+        # peer, 3/4·600 at 2e9 away from the one. Rings: 3/4·600 at 2·1e9 in
+        # the mesh and at 2e9 between both.
+        ((0, 1, 2, 4), 225, 225),
+        # Three of one, two of the other. Direct: 1/5·600 at 1e9, 3/5·600 at
+        # 2e9. Rings: 4/5·600 at the 1e9 of the two.
+        ((0, 1, 2, 4, 5), 180, 480),
+        # Two of one, one of the other: 1/3·600 at 1e9, 2/3·600 at 2e9.
+        ((0, 1, 4), 200, 400),
     ],
 )
-def test_an_uneven_group_uses_the_links_of_its_members(
-    algorithms, devices, expected
-):
-    """The unit with the fewest links between its members holds it up."""
-    network = HierarchyNetwork(
-        msgspec.structs.replace(MESH, algorithms=algorithms)
+def test_an_uneven_group_uses_the_links_of_its_members(devices, best, nccl):
+    """The unit with the fewest links between its members holds rings up."""
+    for algorithms, expected in (("best", best), ("nccl", nccl)):
+        tree = msgspec.structs.replace(MESH, algorithms=algorithms)
+        assert collective_ns(tree, "all-gather", devices, 600) == (
+            pytest.approx(expected)
+        )
+
+
+def test_partners_on_a_mesh_have_one_link():
+    """Four ranks, all-reduce of 4: two messages each way, at 1e9 bytes/s.
+
+    2·(2·100 + 3/4·4), where links to all peers at once take 2·(3·100 + 1).
+    Two trees: 4·100, and both join ranks 1 and 2: 1/2·4 up in one, 1/2·4 down
+    in the other, 404.
+    """
+    level = msgspec.structs.replace(MESH.levels[0], latency_ns=100.0)
+    mesh = Hierarchy(levels=(level,))
+    assert collective_ns(mesh, "all-reduce", range(4), 4) == (
+        pytest.approx(404)
     )
-    shape = network.shape(devices)
-    assert shape.counts is None
-    assert network.collective_ns("all-gather", [shape], 600) == pytest.approx(
-        expected
+    assert collective_ns(mesh, "reduce-scatter", range(4), 4) == (
+        pytest.approx(203)
+    )
+    assert collective_ns(mesh, "reduce-scatter", range(4), 4000) == (
+        pytest.approx(1300)
     )
 
 
@@ -330,15 +386,62 @@ def test_a_level_above_may_be_faster_than_the_nearest_device():
     assert pairs.fastest(last, [last.before(1)]) == {Link(50.0, 1e9)}
 
 
-def test_a_mesh_inside_a_hierarchical_collective():
-    """Two of each mesh, all-gather of 1200: 1/2·1200 at 1e9, then 1/2·600
-    at 2e9: 750. Flat is 3/4·1200 at 1e9: 900.
+def test_a_mesh_on_the_way_up():
+    """Two of each mesh, all-gather of 1200.
+
+    Direct: 1/4 at 1e9 to the peer, 3/4 at 3e9 out of a device, 2/4 at 2e9
+    out of the mesh: 300 each. Level by level: 1/2·1200 at 1e9, then 1/2·600
+    at 2e9. A ring has 3/4·1200 at 1e9, two opposite ones half of that on each
+    link, and so have two of which each leaves out one of the two links.
     """
     network = HierarchyNetwork(MESH)
     shape = network.shape((0, 1, 4, 5))
-    assert network.collective_ns("all-gather", [shape], 1200) == pytest.approx(
-        750
+    found = {
+        name: min(line.time_ns(1200) for _, line in lines)
+        for name, lines in network.offered("all-gather", shape).items()
+    }
+    assert found == pytest.approx(
+        {
+            "direct": 300,
+            "hierarchical": 750,
+            "ring": 900,
+            "two-way-ring": 450,
+            "rotated-rings": 450,
+            # 1/2·1200 at 1e9, 1/4·1200 at 2e9; or 1/2 at 2e9, 1/4 at 1e9
+            "halving-doubling": 750,
+            "halving-doubling-far": 600,
+        }
     )
+    assert network.collective_ns("all-gather", [shape], 1200) == pytest.approx(
+        300
+    )
+
+
+# Uneven groups: two fours at 10 and 100 ns, 1 and 5 ns per byte
+
+FOURS = make_levels((4, 100.0, 1e9), (2, 100.0, 2e8))
+
+
+@pytest.mark.parametrize(
+    ("kind", "devices", "size", "expected"),
+    [
+        # Bruck, 3 messages and 4/5·5 at 5 ns; a ring 4·100 + 10
+        ("all-gather", (0, 1, 2, 4, 5), 5, 320),
+        # folded: 6 messages, (2·3/4 + 2)·5 at 5 ns
+        ("all-reduce", (0, 1, 2, 4, 5), 5, 687.5),
+        # halving: 2 messages, 3/4·4 at 5 ns
+        ("reduce-scatter", (0, 1, 2, 4), 4, 215),
+        ("all-reduce", (0, 1, 2, 4), 4, 430),
+        # Bruck: 2 messages, 2/2·4 at 5 ns
+        ("all-to-all", (0, 1, 2, 4), 4, 220),
+        # direct: 4 messages, 3/5·5000 at 5 ns out of the smaller unit
+        ("all-to-all", (0, 1, 2, 4, 5), 5000, 15400),
+        # a ring: 4 hops, 4/5·5000 at two ports of 5 ns
+        ("all-gather", (0, 1, 2, 4, 5), 5000, 10400),
+    ],
+)
+def test_uneven_groups(kind, devices, size, expected):
+    assert collective_ns(FOURS, kind, devices, size) == pytest.approx(expected)
 
 
 # NCCL: pairs at 1e9 bytes/s and 10 ns, two pairs at 4e8 and 100 ns
@@ -352,15 +455,16 @@ NCCL = with_launches(
     ("kind", "devices", "size", "expected"),
     [
         # Four ranks: two rings, so beta = min(1e9, 2·4e8) = 8e8; hops
-        # 2·10 + 100 = 120.
-        ("all-gather", (0, 1, 2, 3), 800, 70 + 120 + 750),
-        ("reduce-scatter", (0, 1, 2, 3), 800, 70 + 120 + 750),
+        # 2·10 + 2·100, and the last of 4 steps is not taken: - 10.
+        ("all-gather", (0, 1, 2, 3), 800, 70 + 210 + 750),
+        ("reduce-scatter", (0, 1, 2, 3), 800, 70 + 210 + 750),
         # tree: depth 10 + 100, 70 + 220 + 2000
-        ("all-reduce", (0, 1, 2, 3), 800, 70 + 240 + 1500),
-        # ring: 70 + 240 + 15
+        ("all-reduce", (0, 1, 2, 3), 800, 70 + 420 + 1500),
+        # ring: 70 + 420 + 15
         ("all-reduce", (0, 1, 2, 3), 8, 70 + 220 + 20),
-        # 200 bytes to the other of the pair, 400 at 4e8 to the other pair
-        ("all-to-all", (0, 1, 2, 3), 800, 70 + 120 + 1000),
+        # a peer at 10 and two at 100; 600 bytes leave the device, 400 of
+        # them the pair, at 4e8
+        ("all-to-all", (0, 1, 2, 3), 800, 70 + 210 + 1000),
         # one rank of each pair: one ring at 4e8, one hop
         ("all-gather", (0, 2), 800, 70 + 100 + 1000),
         ("all-to-all", (0, 2), 800, 70 + 100 + 1000),
@@ -379,18 +483,82 @@ def test_nccl_collective(kind, devices, size, expected):
     )
 
 
-def test_nccl_rings_cross_a_level_once_per_unit():
-    """Eight ranks in three levels: hops 4·10 + 2·100 + 1000 = 1240.
+def test_nccl_takes_trees_for_small_all_reduces():
+    """Eight pairs: up a chain of 2 at 10 and a tree of depth 3 at 100.
 
-    beta = min(1e9, 2·1e8, 4·4e8) = 2e8; all-gather of 800: 1240 + 7/8·4000.
+    2·310 + 2·16 at two ports of 4e8; a ring 2·(8·10 + 8·100 - 10) + 37.5.
+    With 15 ranks there is a ring alone: 2·(7·10 + 8·100 - 10), and 14/15·15
+    twice at one port.
+    """
+    tree = make_levels((2, 10.0, 1e9), (8, 100.0, 4e8))
+    tree = msgspec.structs.replace(tree, algorithms="nccl")
+    assert collective_ns(tree, "all-reduce", range(16), 16) == (
+        pytest.approx(620 + 40)
+    )
+    assert collective_ns(tree, "all-reduce", range(15), 15) == (
+        pytest.approx(1720 + 70)
+    )
+
+
+def test_nccl_shares_the_port_of_a_device():
+    """What goes farther leaves the device too: 3/4·800 at 1e9, not 2/4."""
+    tree = make_levels((2, 0.0, 1e9), (2, 0.0, 4e9))
+    tree = msgspec.structs.replace(tree, algorithms="nccl")
+    assert collective_ns(tree, "all-to-all", range(4), 800) == 600
+
+
+def test_nccl_has_as_many_rings_as_the_smallest_unit_has_members():
+    """Three and two of two fours: two rings, 2·2e8 between them.
+
+    Three hops of 10, two of 100, less one of 10; 4/5·500 at 4e8.
+    """
+    tree = make_levels((4, 10.0, 1e9), (2, 100.0, 2e8))
+    tree = msgspec.structs.replace(tree, algorithms="nccl")
+    assert collective_ns(tree, "all-gather", (0, 1, 2, 4, 5), 500) == (
+        pytest.approx(220 + 1000)
+    )
+
+
+def test_nccl_rings_cross_a_level_once_per_unit():
+    """Eight ranks in three levels: hops 4·10 + 2·100 + 2·1000 - 10 = 2230.
+
+    beta = min(1e9, 2·1e8, 4·4e8) = 2e8; all-gather of 800: 2230 + 7/8·4000.
     """
     network = HierarchyNetwork(
         msgspec.structs.replace(TREE, algorithms="nccl")
     )
     shape = network.shape(range(8))
     assert network.collective_ns("all-gather", [shape], 800) == pytest.approx(
-        1240 + 3500
+        2230 + 3500
     )
+
+
+# What groups reach of a bandwidth
+
+
+@pytest.mark.parametrize("algorithms", ["best", "nccl"])
+@pytest.mark.parametrize(
+    ("devices", "expected"),
+    # 1/2·600 at 0.5e9, 2/3·600 too, 3/4·600 at 0.9e9; of one rank in each
+    # four nothing is lost below, and none is listed for level 1
+    [((0, 1), 600), (range(3), 800), (range(4), 500), ((0, 4), 300)],
+)
+def test_small_groups_reach_less(algorithms, devices, expected):
+    level = Level(
+        fan_out=4,
+        bandwidth_bytes_per_s=1e9,
+        group_fractions=(
+            GroupFraction(members=4, fraction=0.9),
+            GroupFraction(members=2, fraction=0.5),
+        ),
+    )
+    top = Level(fan_out=2, bandwidth_bytes_per_s=1e9)
+    tree = Hierarchy(levels=(level, top), algorithms=algorithms)
+    assert collective_ns(tree, "all-gather", devices, 600) == pytest.approx(
+        expected
+    )
+    assert transfer_ns(HierarchyNetwork(tree), 0, 600) == 600
+    assert HierarchyNetwork(tree).longest_ns(600, len(devices)) >= expected
 
 
 # Fields
@@ -401,6 +569,7 @@ def test_defaults_are_not_written():
     text = msgspec.json.encode(make_levels((2, 10.0, 1e9)))
     assert b"launch_ns" not in text
     assert b"peer" not in text
+    assert b"fractions" not in text
     assert b"algorithms" not in text
 
 
@@ -417,6 +586,20 @@ def test_defaults_are_not_written():
 def test_bad_levels(fields, message):
     with pytest.raises(ValueError, match=message):
         Level(fan_out=2, bandwidth_bytes_per_s=1.0, **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ((1, 0.5), "members: expected at least 2, got 1; one alone reaches"),
+        ((2, 0.0), "fraction: expected more than 0, got 0; give what is"),
+        ((2, 1.5), "fraction: expected a fraction from 0 to 1, got 1.5"),
+    ],
+)
+def test_bad_fractions(fields, message):
+    members, fraction = fields
+    with pytest.raises(ValueError, match=message):
+        GroupFraction(members=members, fraction=fraction)
 
 
 def test_unknown_algorithms():

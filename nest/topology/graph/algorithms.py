@@ -22,15 +22,8 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 from nest.ir.graph import CollectiveKind
-from nest.topology.graph.phases import (
-    NOTHING,
-    Flows,
-    Line,
-    Phase,
-    line_of,
-    together,
-    undominated,
-)
+from nest.topology.alphabeta import Line, sums, undominated
+from nest.topology.graph.phases import Flows, Phase, Wires, line_of, together
 from nest.topology.graph.routes import Floats, Ints, Routes
 
 Ranks = Sequence[int]
@@ -151,7 +144,7 @@ def _rotated_rings(
 
 
 def _exchange(
-    routes: Routes, batch: Batch, distances: Sequence[int]
+    routes: Wires, batch: Batch, distances: Sequence[int]
 ) -> list[Phase]:
     """Exchange half of what is left with a partner, at each distance."""
     phases, parts = [], batch.parts[:, None]
@@ -162,7 +155,7 @@ def _exchange(
     return phases
 
 
-def _sends(routes: Routes, flows: Flows) -> Phase:
+def _sends(routes: Wires, flows: Flows) -> Phase:
     latencies = routes.latencies_fs(flows.sources, flows.targets)
     return Phase(int(latencies.max()), flows)
 
@@ -182,7 +175,7 @@ def _halving(far: bool) -> Half:
     return half
 
 
-def _folded(routes: Routes, batches: Sequence[Batch], far: bool) -> Line:
+def _folded(routes: Wires, batches: Sequence[Batch], far: bool) -> Line:
     """Return an all-reduce by halving and doubling on any number of ranks.
 
     Ranks beyond the largest power of two hand over to others, and get the
@@ -231,7 +224,7 @@ def _parents(n: int) -> list[int]:
     return found
 
 
-def _two_trees(routes: Routes, batch: Batch) -> list[Phase]:
+def _two_trees(routes: Wires, batch: Batch) -> list[Phase]:
     """Reduce up and broadcast down two trees, half of the buffer on each."""
     ranks, n = batch.ranks, batch.size
     second = np.roll(ranks, -1, axis=1) if n % 2 else ranks[:, ::-1]
@@ -254,6 +247,20 @@ def _two_trees(routes: Routes, batch: Batch) -> list[Phase]:
             )
         latency_fs = max(latency_fs, int(sum(ways).max()))
     return [Phase(latency_fs, Flows.joined(flows))]
+
+
+def whole_reductions(wires: Wires, size: int) -> dict[str, Line]:
+    """Return all-reduces of one group that are not two halves, by name.
+
+    Of ranks ``0 … size-1``; slopes are not rounded.
+    """
+    batch = Batch(np.arange(size)[None, :], np.ones(1))
+    found = {"two-trees": line_of(wires, _two_trees(wires, batch))}
+    if size & (size - 1):
+        for far in (False, True):
+            name = "halving-doubling" + "-far" * far
+            found[name] = _folded(wires, [batch], far)
+    return found
 
 
 #: Algorithms that need to know nothing but the ranks, and their halves.
@@ -354,8 +361,8 @@ def _hierarchical(
     halves = [_lines(table, "half") for table in tables]
     below = [tuple(line.times(2) for line in lines) for lines in halves[:-1]]
     return {
-        "half": _sums(halves),
-        "all-reduce": _sums([*below, _lines(tables[-1], "all-reduce")]),
+        "half": sums(halves),
+        "all-reduce": sums([*below, _lines(tables[-1], "all-reduce")]),
     }
 
 
@@ -363,16 +370,6 @@ def _lines(
     table: Mapping[str, Mapping[Part, Line]], part: Part
 ) -> tuple[Line, ...]:
     return undominated(of[part] for of in table.values() if part in of)
-
-
-def _sums(levels: Sequence[tuple[Line, ...]]) -> tuple[Line, ...]:
-    """Return one line after the other, of every level one."""
-    found: tuple[Line, ...] = (NOTHING,)
-    for lines in levels:
-        found = undominated(
-            before.plus(line) for before in found for line in lines
-        )
-    return found
 
 
 # Tori

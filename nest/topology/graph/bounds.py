@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from nest.ir.graph import CollectiveKind
-from nest.topology.alphabeta import NS_PER_S
+from nest.topology.alphabeta import NS_PER_S, rounded
 from nest.topology.graph.algorithms import Places
-from nest.topology.graph.phases import rounded
 from nest.topology.graph.routes import Routes, network_flow
 
 Ranks = Sequence[int]

@@ -1,4 +1,4 @@
-"""Graphs of networkx and their node-link JSON, to records and back.
+"""Graphs of networkx, their node-link JSON, and trees, to records and back.
 
 Nodes have ``kind`` (device or switch) and perhaps ``forward``, edges
 ``bandwidth`` (bytes/s, one way) and ``latency_ns``, the graph perhaps
@@ -7,6 +7,7 @@ Nodes have ``kind`` (device or switch) and perhaps ``forward``, edges
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,9 +15,12 @@ from typing import Any
 import msgspec
 
 from nest.errors import InvalidProblemError
+from nest.ir.cluster import Hierarchy
 from nest.ir.graph_topology import (
     NODE_KINDS,
     GraphTopology,
+    NetworkLink,
+    NetworkNode,
 )
 
 
@@ -155,6 +159,78 @@ def networkx_of(topology: GraphTopology) -> Any:
             latency_ns=link.latency_ns,
         )
     return graph
+
+
+def graph_of(tree: Hierarchy) -> GraphTopology:
+    """Return the wires of a tree whose uplinks are pooled.
+
+    A member of a level (a device, or a unit of the level below) has one link
+    to the switch of its unit, as fast as its devices together. Where pairs
+    are joined by links of their own it has a switch in front of that one,
+    from which as fast a link each leads to those of the others of the unit,
+    no longer than the way over the unit's switch. A path that climbs to a
+    level has the level's latency. A graph has one launch cost: the largest.
+    What small groups lose (``group_fractions``) it does not know.
+
+    Raises
+    ------
+    InvalidProblemError
+        If a level has less latency than the one below: no wires have that.
+    """
+    count = tree.capacities[-1]
+    members = [f"d{i}" for i in range(count)]
+    nodes = [NetworkNode(id=name) for name in members]
+    links: list[NetworkLink] = []
+    below_ns, devices = 0.0, 1
+
+    def join(one: str, other: str, bandwidth: float, ns: float) -> None:
+        links.append(
+            NetworkLink(
+                source=one,
+                target=other,
+                bandwidth_bytes_per_s=devices * bandwidth,
+                latency_ns=ns,
+            )
+        )
+
+    for number, level in enumerate(tree.levels):
+        way_ns = level.latency_ns - below_ns
+        if way_ns < 0:
+            raise InvalidProblemError(
+                f"levels[{number}].latency_ns: expected at least that of the "
+                f"level below, {below_ns:g}, got {level.latency_ns:g}; raise "
+                f"it"
+            )
+        port = level.bandwidth_bytes_per_s
+        peer = level.peer_bandwidth_bytes_per_s
+        units = [
+            members[i : i + level.fan_out]
+            for i in range(0, len(members), level.fan_out)
+        ]
+        for unit, inside in enumerate(units):
+            switch = f"{number}.{unit}"
+            if peer is not None:
+                hubs = [f"{switch}.{i}" for i in range(len(inside))]
+                nodes += [NetworkNode(id=hub, kind="switch") for hub in hubs]
+                for member, hub in zip(inside, hubs, strict=True):
+                    join(member, hub, port, 0.0)
+                for one, other in itertools.combinations(hubs, 2):
+                    join(one, other, peer, way_ns)
+                inside = hubs
+            nodes.append(NetworkNode(id=switch, kind="switch"))
+            for member in inside:
+                join(member, switch, port, way_ns / 2)
+        members = [f"{number}.{unit}" for unit in range(len(units))]
+        below_ns, devices = level.latency_ns, devices * level.fan_out
+    return GraphTopology(
+        nodes=tuple(nodes),
+        links=tuple(links),
+        units=tuple(
+            {f"d{i}": f"{i // capacity}" for i in range(count)}
+            for capacity in tree.capacities[:-1]
+        ),
+        launch_ns=max(level.launch_ns for level in tree.levels),
+    )
 
 
 def _node(name: str, node: Mapping[str, Any], at: str) -> dict[str, Any]:

@@ -13,16 +13,16 @@ import numpy.typing as npt
 from nest.ir.base import FAST_BYTES_PER_S
 from nest.ir.graph import CollectiveKind
 from nest.ir.graph_topology import GraphTopology
-from nest.topology.alphabeta import NS_PER_S
-from nest.topology.graph.algorithms import PART_OF, Part, Places, algorithms
-from nest.topology.graph.phases import (
-    Flows,
+from nest.topology.alphabeta import (
+    FS_PER_NS,
+    NS_PER_S,
     Line,
-    busiest,
     rounded,
     undominated,
 )
-from nest.topology.graph.routes import FS_PER_NS, Routes
+from nest.topology.graph.algorithms import PART_OF, Part, Places, algorithms
+from nest.topology.graph.phases import Flows, busiest
+from nest.topology.graph.routes import Routes
 from nest.topology.graph.symmetry import rotations
 from nest.topology.protocol import Block, Link, ParallelGroups, Route
 

@@ -9,16 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from nest.topology.alphabeta import NS_PER_S
-from nest.topology.graph.routes import FS_PER_NS, Floats, Ints, Routes
+from nest.topology.alphabeta import NS_PER_S, Line
+from nest.topology.graph.routes import Floats, Ints
 
-#: Significant decimal digits of a slope. Sums of floats differ in the last
-#: bits with their order; those of a slope are the same.
-DIGITS = 12
+
+class Wires(Protocol):
+    """What phases run on: all arcs of a graph, or a share of a tree."""
+
+    def latencies_fs(self, sources: Ints, targets: Ints) -> Ints:
+        """Return the latencies of messages, elementwise."""
+
+    def busiest(self, sources: Ints, targets: Ints, amounts: Floats) -> float:
+        """Return the largest load over bandwidth, in seconds per amount."""
 
 
 class Flows(NamedTuple):
@@ -47,40 +53,6 @@ class Phase(NamedTuple):
     flows: Flows
 
 
-class Line(NamedTuple):
-    """A time of ``latency_fs / 1e6 + X * ns_per_byte``, in ns."""
-
-    latency_fs: int
-    ns_per_byte: float
-
-    def plus(self, other: Line) -> Line:
-        """Return one after the other."""
-        return Line(
-            self.latency_fs + other.latency_fs,
-            self.ns_per_byte + other.ns_per_byte,
-        )
-
-    def times(self, factor: int) -> Line:
-        """Return it so many times."""
-        return Line(self.latency_fs * factor, self.ns_per_byte * factor)
-
-    def rounded(self) -> Line:
-        """Return it with the slope that counts."""
-        return self._replace(ns_per_byte=rounded(self.ns_per_byte))
-
-    def time_ns(self, size_bytes: float) -> float:
-        """Return the time for so many bytes."""
-        return self.latency_fs / FS_PER_NS + size_bytes * self.ns_per_byte
-
-
-NOTHING = Line(0, 0.0)
-
-
-def rounded(value: float) -> float:
-    """Return a number with :data:`DIGITS` significant decimal digits."""
-    return float(f"{value:.{DIGITS}g}")
-
-
 def together(groups: Iterable[Sequence[Phase]]) -> list[Phase]:
     """Return the phases of groups that run at the same time."""
     found = []
@@ -95,27 +67,17 @@ def together(groups: Iterable[Sequence[Phase]]) -> list[Phase]:
     return found
 
 
-def line_of(routes: Routes, phases: Iterable[Phase]) -> Line:
+def line_of(wires: Wires, phases: Iterable[Phase]) -> Line:
     """Return what phases take, one after the other."""
     latency_fs, slope = 0, 0.0
     for phase in phases:
         latency_fs += phase.latency_fs
-        slope += busiest(routes, phase.flows)
+        slope += busiest(wires, phase.flows)
     return Line(latency_fs, slope)
 
 
-def busiest(routes: Routes, flows: Flows) -> float:
+def busiest(wires: Wires, flows: Flows) -> float:
     """Return ns per byte on the arc with the most load by bandwidth."""
     if not len(flows.sources):
         return 0.0
-    loads = routes.loads(*flows)
-    return float((loads / routes.bandwidths).max()) * NS_PER_S
-
-
-def undominated(lines: Iterable[Line]) -> tuple[Line, ...]:
-    """Return the lines that are the lowest for some size, steepest first."""
-    found: list[Line] = []
-    for line in sorted(lines):
-        if not found or line.ns_per_byte < found[-1].ns_per_byte:
-            found.append(line)
-    return tuple(found)
+    return wires.busiest(*flows) * NS_PER_S

@@ -6,7 +6,6 @@ integer in femtoseconds, so that sums of latencies that are equal are tied.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -14,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nest.ir.graph_topology import GraphTopology
-
-FS_PER_NS = 1e6
+from nest.topology.alphabeta import femtoseconds
 
 #: Lengths of any size, or in 64 bits.
 Ints = npt.NDArray[Any]
@@ -65,7 +63,7 @@ class Routes:
         self.arcs: list[Arc] = []
         for link in topology.links:
             tail, head = place[link.source], place[link.target]
-            latency_fs = math.floor(link.latency_ns * FS_PER_NS + 0.5)
+            latency_fs = femtoseconds(link.latency_ns)
             speed = link.bandwidth_bytes_per_s
             self.arcs.append(Arc(tail, head, speed, latency_fs))
             if not topology.directed:
@@ -170,6 +168,11 @@ class Routes:
         ways = self._path_ways[steps]
         found[self._order] = np.bincount(ways, parts, len(found))
         return found
+
+    def busiest(self, sources: Ints, targets: Ints, amounts: Floats) -> float:
+        """Return the largest load over bandwidth that flows make, in s."""
+        loads = self.loads(sources, targets, amounts)
+        return float((loads / self.bandwidths).max())
 
     def _find_paths(self, pairs: Ints) -> None:
         """Note what the arcs between a source and a target carry."""
