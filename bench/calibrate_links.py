@@ -2,13 +2,16 @@
 
     python bench/calibrate_links.py [--data ../shared/data]
 
-Per link family three parameters: the fraction of the data-sheet bandwidth,
-the latency of a step and the launch cost of a collective. They minimise the
-weighted mean of |ln(predicted/measured)|: collectives count alike, and so do
-the cells (group, octave of the size) of each. Predicted are the times that
-the planner itself would use. The search is a pattern search from one
-starting point, so the result depends on the data only. It is written to
-``nest/hardware/data/link_calibration.json``.
+Per link family at most three parameters of these: the fraction of the
+data-sheet bandwidth, the latency of a step, the launch cost of a collective
+and what small groups lose of the bandwidth. They minimise the weighted mean
+of |ln(predicted/measured)|: collectives count alike, and so do the cells
+(group, octave of the size) of each. Predicted are the times that the planner
+itself would use. The search is a pattern search from one starting point, so
+the result depends on the data only. It is written to
+``nest/hardware/data/link_calibration.json``. Then families that were measured
+at many sizes are fitted to every other size, and tested on the rest from 1 MB
+on: the table of docs/hardware.md.
 
 Data (see ../shared/data/measured/README.md and ../shared/data/ORIGINS.md):
 vTrain's all-reduce tables (A100, one node of 8), Aceso's primitives (V100,
@@ -26,9 +29,12 @@ import math
 import re
 import statistics
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from nest.hardware.links import reached
+from nest.hardware.machines import machine
 from nest.ir.cluster import Hierarchy, Level
 from nest.topology import HierarchyNetwork
 
@@ -41,15 +47,25 @@ FAILED_MS = 1e9
 
 
 class Link(NamedTuple):
-    """Fitted parameters of a link family."""
+    """What is reached of a link family."""
 
     efficiency: float
     latency_ns: float
     launch_ns: float
+    group_loss: float = 0.0
 
 
 #: The data sheet's bandwidth, 3 µs a step, no launch cost.
 UNFITTED = Link(1.0, 3e3, 0.0)
+#: Where the search begins.
+START = Link(0.8, 5e3, 2e4, 0.3)
+#: A step over NVLink, between the 0.6 and 4.0 µs of NCCL's own tables: what a
+#: 32 KiB all-reduce on 8 devices leaves room for beside a launch.
+NVLINK_STEP_NS = 1.4e3
+#: From here on sizes are tested that the fit has not seen.
+LARGE_BYTES = 1e6
+#: Families with so many points are fitted to half of their sizes, too.
+MANY = 100
 
 
 class Point(NamedTuple):
@@ -65,8 +81,9 @@ class Point(NamedTuple):
 class Family(NamedTuple):
     """What is fitted: a link, alone in a node or between nodes.
 
-    ``shared`` names parameters taken from another family, because groups of
-    one size cannot tell steps from the launch.
+    ``given`` has the parameters that are not fitted, as a value or as the
+    name of the family that they are taken from, because groups of one size
+    cannot tell steps from the launch, nor what small groups lose.
     """
 
     name: str
@@ -74,21 +91,15 @@ class Family(NamedTuple):
     points: list[Point]
     provenance: str
     checks: tuple[Point, ...] = ()
-    shared: tuple[tuple[str, str], ...] = ()
-    peer_fraction: float | None = None
+    given: Mapping[str, str | float] = {}
+    machine: str = ""
     node: str = ""
     node_bytes_per_s: float = 0.0
 
 
-def level(fan_out: int, bytes_per_s: float, link: Link, peer=None) -> Level:
-    beta = bytes_per_s * link.efficiency
-    return Level(
-        fan_out=fan_out,
-        bandwidth_bytes_per_s=beta,
-        latency_ns=link.latency_ns,
-        launch_ns=link.launch_ns,
-        peer_bandwidth_bytes_per_s=peer and peer * beta,
-    )
+def level(fan_out: int, bytes_per_s: float, link: Link) -> Level:
+    sheet = Level(fan_out=fan_out, bandwidth_bytes_per_s=bytes_per_s)
+    return reached(sheet, link)
 
 
 def predict(
@@ -99,9 +110,12 @@ def predict(
     times = []
     for point in points:
         if point.nodes not in networks:
-            own = level(8, family.bytes_per_s, link, family.peer_fraction)
-            levels = (own,)
-            if node is not None:
+            levels: tuple[Level, ...]
+            if node is None and family.machine:
+                levels = (reached(machine(family.machine).node, link),)
+            elif node is None:
+                levels = (level(8, family.bytes_per_s, link),)
+            else:
                 inner = level(8, family.node_bytes_per_s, node)
                 outer = level(point.nodes, family.bytes_per_s, link)
                 levels = (inner, outer)
@@ -133,27 +147,34 @@ def weights(points: list[Point]) -> list[float]:
     return [1 / (sizes[cell] * kinds[cell[0]]) for cell in cells]
 
 
-def fit(family: Family, node: Link | None, shared: dict[str, float]) -> Link:
+def fit(
+    family: Family,
+    node: Link | None,
+    given: Mapping[str, float],
+    points: list[Point],
+) -> Link:
     """Search the parameters, each over factors of its start."""
-    share = weights(family.points)
-    logs = [math.log(point.time_ns) for point in family.points]
+    share = weights(points)
+    logs = [math.log(point.time_ns) for point in points]
 
     def loss(link: Link) -> float:
-        times = predict(family, link, node, family.points)
+        times = predict(family, link, node, points)
         return sum(
             w * abs(math.log(t) - m)
             for w, t, m in zip(share, times, logs, strict=True)
         )
 
-    best = Link(0.8, 5e3, 2e4)._replace(**shared)
+    best = START._replace(**given)
     value = loss(best)
     step = 2.0
     while step > 1.005:
         improved = False
-        for field in (f for f in Link._fields if f not in shared):
+        for field in (f for f in Link._fields if f not in given):
             for factor in (step, 1 / step):
                 trial = best._replace(**{field: getattr(best, field) * factor})
                 if trial.efficiency > 1 or trial.launch_ns < 100:
+                    continue
+                if trial.group_loss > 1:
                     continue
                 found = loss(trial)
                 if found < value * (1 - 1e-9):
@@ -326,7 +347,8 @@ def families(data: Path) -> list[Family]:
             "Aceso's all-reduces on 2, 4 and 8 V100 of one node; the other "
             "primitives there time copies into lists too",
             checks=tuple(p for p in v100 if p.kind != "all-reduce"),
-            peer_fraction=1 / 3,
+            machine="v100",
+            given={"group_loss": 0.0},
         ),
         Family(
             "NVLink 3",
@@ -335,6 +357,7 @@ def families(data: Path) -> list[Family]:
             "vTrain's all-reduce tables on 2, 4 and 8 A100, an NCCL test on 8 "
             "A100 in stas00/ml-engineering",
             checks=tuple(galvatron(hardware)),
+            given={"latency_ns": NVLINK_STEP_NS},
         ),
         Family(
             "NVLink 4",
@@ -344,14 +367,14 @@ def families(data: Path) -> list[Family]:
             + playbook(hardware, several=False),
             "NCCL tests on 8 H200 in stas00/ml-engineering, ultrascale "
             "playbook on 8 H100",
-            shared=(("latency_ns", "NVLink 3"),),
+            given={"latency_ns": "NVLink 3", "group_loss": "NVLink 3"},
         ),
         Family(
             "NVLink 5",
             900 * GB,
             tables(hardware, "B200-180GB", 1),
             "an NCCL test on 8 B200 in stas00/ml-engineering",
-            shared=(("latency_ns", "NVLink 3"),),
+            given={"latency_ns": "NVLink 3", "group_loss": "NVLink 3"},
         ),
         Family(
             "InfiniBand",
@@ -361,7 +384,7 @@ def families(data: Path) -> list[Family]:
             "network is not named; 100 Gb/s per device assumed",
             node="NVLink 3",
             node_bytes_per_s=300 * GB,
-            shared=(("launch_ns", "NVLink 3"),),
+            given={"launch_ns": "NVLink 3", "group_loss": 0.0},
         ),
         Family(
             "AWS EFA v2",
@@ -370,7 +393,7 @@ def families(data: Path) -> list[Family]:
             "ultrascale playbook, 2 to 64 nodes of 8 H100 (P5), 256 MiB",
             node="NVLink 4",
             node_bytes_per_s=450 * GB,
-            shared=(("launch_ns", "NVLink 4"),),
+            given={"launch_ns": "NVLink 4", "group_loss": 0.0},
         ),
         Family(
             "AWS EFA v4",
@@ -379,7 +402,7 @@ def families(data: Path) -> list[Family]:
             "an NCCL test on 4 nodes of 8 B200 (P6) in stas00/ml-engineering",
             node="NVLink 5",
             node_bytes_per_s=900 * GB,
-            shared=(("launch_ns", "NVLink 5"),),
+            given={"launch_ns": "NVLink 5", "group_loss": 0.0},
         ),
     ]
 
@@ -398,6 +421,31 @@ def rounded(value: float) -> float:
     return float(f"{value:.3g}")
 
 
+def held_out(family: Family, given: Mapping[str, float]) -> str:
+    """Return rows: fitted to every other size, tested on the others."""
+    sizes = sorted({point.size_bytes for point in family.points})
+    seen = set(sizes[::2])
+    points = [p for p in family.points if p.size_bytes in seen]
+    unseen = [
+        p
+        for p in family.points
+        if p.size_bytes not in seen and p.size_bytes >= LARGE_BYTES
+    ]
+    link = Link(*map(rounded, fit(family, None, given, points)))
+    by_ranks: dict[str, list[Point]] = {"all": unseen}
+    for point in unseen:
+        by_ranks.setdefault(str(point.per_node), []).append(point)
+    rows = []
+    for ranks, tested in by_ranks.items():
+        found = relative(family, link, None, tested)
+        rows.append(
+            f"| {family.name} | {ranks} | {len(tested)} | "
+            f"{statistics.median(found):.1%} | {statistics.fmean(found):.1%} "
+            f"| {max(found):.1%} |"
+        )
+    return "\n".join(rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument(
@@ -405,16 +453,16 @@ def main() -> None:
     )
     options = parser.parse_args()
     fitted: dict[str, Link] = {}
-    stored = {}
+    stored, tested = {}, []
     for family in families(options.data):
         node = fitted.get(family.node)
-        shared = {
-            field: getattr(fitted[other], field)
-            for field, other in family.shared
+        given = {
+            field: getattr(fitted[of], field) if isinstance(of, str) else of
+            for field, of in family.given.items()
         }
-        link = Link(*map(rounded, fit(family, node, shared)))
-        fitted[family.name] = link
         points, checks = family.points, list(family.checks)
+        link = Link(*map(rounded, fit(family, node, given, points)))
+        fitted[family.name] = link
         after = errors(family, link, node, points)
         before = errors(family, UNFITTED, node, points)
         print(f"{family.name}: {link}, {len(points)} points")
@@ -422,6 +470,8 @@ def main() -> None:
             print(summary(group, found, before[group]))
         for group, found in errors(family, link, node, checks).items():
             print(summary(f"check {group}", found, []))
+        if len(points) >= MANY:
+            tested.append(held_out(family, given))
         flat_before = relative(family, UNFITTED, node, points)
         flat_after = relative(family, link, node, points)
         stored[family.name] = {
@@ -433,7 +483,9 @@ def main() -> None:
             "max_error": rounded(max(flat_after)),
             "provenance": family.provenance
             + "".join(
-                f"; {field} of {other}" for field, other in family.shared
+                f"; {field} of {of}"
+                for field, of in family.given.items()
+                if isinstance(of, str)
             ),
         }
     TARGET.write_text(
@@ -447,6 +499,9 @@ def main() -> None:
         )
         + "\n"
     )
+    print("| link | ranks | points | median | mean | max |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    print(*tested, sep="\n")
 
 
 #: Families without data of their own, and whose parameters they take.

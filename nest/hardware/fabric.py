@@ -42,7 +42,8 @@ def joined(parts: Sequence[Part]) -> GraphTopology:
 
     Devices of a node meet at a switch of its own, or by links between pairs
     where the machine has such; each has a port of its own to the network.
-    Links carry what they reach, see :func:`nest.hardware.links.calibrated`.
+    Links carry what they reach, see :func:`nest.hardware.links.calibrated`, in
+    groups of whole nodes.
     A path of two links has the latency of the machine's level; a collective
     has the launch cost of the slowest level.
     """
@@ -102,7 +103,12 @@ def _inside(
         ]
     nodes.append(NetworkNode(id=name, kind="switch"))
     return [
-        _link(device, name, level.bandwidth_bytes_per_s, level.latency_ns)
+        _link(
+            device,
+            name,
+            level.bandwidth_bytes_per_s * level.fraction(len(devices)),
+            level.latency_ns,
+        )
         for device in devices
     ]
 

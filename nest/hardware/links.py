@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
+from typing import Protocol
 
 import msgspec
 
 from nest.hardware.calibration import Fitted
-from nest.ir.base import PositiveReal, Real, Struct
-from nest.ir.cluster import Level
+from nest.ir.base import Fraction, PositiveReal, Real, Struct
+from nest.ir.cluster import GroupFraction, Level
 from nest.stored import find, read_records, read_stored
+
+#: Up to so many members, what groups reach is listed for each number.
+SMALL_GROUP = 8
 
 
 class LinkSpec(Struct, frozen=True, kw_only=True):
@@ -61,6 +66,8 @@ class LinkCalibration(Struct, frozen=True, kw_only=True):
         One step of a collective, and one message.
     launch_ns
         Once per collective or message, whatever its size.
+    group_loss
+        ``c``: groups of ``m`` members reach ``1 - c/m`` of the efficiency.
     num_points
         Measurements it was fitted to, by ``bench/calibrate_links.py``.
     mean_error_before, mean_error, median_error, max_error
@@ -74,6 +81,7 @@ class LinkCalibration(Struct, frozen=True, kw_only=True):
     efficiency: PositiveReal
     latency_ns: Real
     launch_ns: Real
+    group_loss: Fraction = 0.0
     num_points: int
     mean_error_before: float
     mean_error: float
@@ -100,22 +108,66 @@ def stored_link_calibration() -> LinkCalibrationFile:
     )
 
 
+class Reached(Protocol):
+    """What is reached of a link, as :class:`LinkCalibration` has it."""
+
+    @property
+    def efficiency(self) -> float:
+        """Fraction of the data sheet."""
+
+    @property
+    def latency_ns(self) -> float:
+        """Latency of a step."""
+
+    @property
+    def launch_ns(self) -> float:
+        """Launch cost."""
+
+    @property
+    def group_loss(self) -> float:
+        """Loss of small groups."""
+
+
 def calibrated(level: Level) -> Level:
     """Return a data-sheet level with what its link family reaches.
 
-    ``β = efficiency · data sheet``; latency and launch cost are the
-    family's. A level whose name is no calibrated family stays as it is.
+    A level whose name is no calibrated family stays as it is.
     """
     fitted = stored_link_calibration().of(level.name)
-    if fitted is None:
-        return level
+    return level if fitted is None else reached(level, fitted)
+
+
+def reached(level: Level, fitted: Reached) -> Level:
+    """Return a data-sheet level with what is reached of it.
+
+    ``β = efficiency · data sheet``, times ``1 - c/m`` for groups of ``m``
+    members; latency and launch cost are as fitted. A link to one peer reaches
+    what groups of all members do.
+    """
     peer = level.peer_bandwidth_bytes_per_s
+    whole = 1 - fitted.group_loss / max(level.fan_out, 2)
     return msgspec.structs.replace(
         level,
         bandwidth_bytes_per_s=level.bandwidth_bytes_per_s * fitted.efficiency,
         latency_ns=fitted.latency_ns,
         launch_ns=fitted.launch_ns,
         peer_bandwidth_bytes_per_s=(
-            None if peer is None else peer * fitted.efficiency
+            None if peer is None else peer * fitted.efficiency * whole
+        ),
+        group_fractions=tuple(
+            GroupFraction(
+                members=m,
+                fraction=level.fraction(m) * (1 - fitted.group_loss / m),
+            )
+            for m in _listed(level.fan_out)
+            if level.group_fractions or fitted.group_loss
         ),
     )
+
+
+def _listed(fan_out: int) -> Iterator[int]:
+    """Yield for how many members to list what they reach."""
+    members = 2
+    while members <= fan_out:
+        yield members
+        members += 1 if members < SMALL_GROUP else members

@@ -12,7 +12,13 @@ from nest.hardware.calibration import Calibration, calibration_of
 from nest.hardware.devices import DeviceSpec, device_spec
 from nest.hardware.links import calibrated, link_spec
 from nest.ir.base import Count, PositiveReal, Struct
-from nest.ir.cluster import Cluster, Device, Hierarchy, Level
+from nest.ir.cluster import (
+    Cluster,
+    Device,
+    GroupFraction,
+    Hierarchy,
+    Level,
+)
 from nest.stored import read_records
 from nest.units import ceil_div
 
@@ -109,6 +115,8 @@ class MachineSpec(Struct, frozen=True, kw_only=True):
     peer_fraction
         What of a device's bandwidth inside the node reaches one peer, where
         pairs are joined by links of their own; ``None`` behind a switch.
+    group_fractions
+        What of it groups of so many devices have, where wires say so.
     even
         See :class:`Machine`.
     source
@@ -122,6 +130,7 @@ class MachineSpec(Struct, frozen=True, kw_only=True):
     network: str
     network_bytes_per_s: PositiveReal
     peer_fraction: PositiveReal | None = None
+    group_fractions: tuple[GroupFraction, ...] = ()
     even: bool = False
     source: str
 
@@ -147,6 +156,7 @@ def build_machine(spec: MachineSpec, device: DeviceSpec) -> Machine:
                 spec.peer_fraction
                 and spec.peer_fraction * device.link_bytes_per_s
             ),
+            group_fractions=spec.group_fractions,
         ),
         network=Level(
             name=spec.network,

@@ -3,6 +3,7 @@
 import csv
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import pytest
@@ -23,6 +24,7 @@ from nest.hardware.devices import DeviceFile, known_device
 from nest.hardware.links import (
     calibrated,
     link_specs,
+    reached,
     stored_link_calibration,
 )
 from nest.hardware.machines import machine_specs, machines
@@ -281,8 +283,17 @@ def test_peers_of_a_mesh():
     built = machine("mi300x").cluster(8).topology.levels[0]
     fitted = stored_link_calibration().of("xGMI 4")
     assert fitted is not None
+    # a link to a peer reaches what all eight together do
     assert built.peer_bandwidth_bytes_per_s == pytest.approx(
-        64e9 * fitted.efficiency
+        64e9 * fitted.efficiency * (1 - fitted.group_loss / 8)
+    )
+
+
+def test_wires_of_a_dgx_1():
+    """Two of a DGX-1 share 2 of 6 links, four 4, eight all of them."""
+    node = machine("dgx-1").cluster(8).topology.levels[0]
+    assert [node.fraction(m) for m in (2, 3, 4, 7, 8)] == pytest.approx(
+        [1 / 3, 1 / 3, 2 / 3, 2 / 3, 1]
     )
 
 
@@ -396,23 +407,46 @@ def test_every_published_text_resolves(shared_data):
 # Calibration of links
 
 
-def test_calibrated_level_keeps_what_is_not_fitted():
+class Fit(NamedTuple):
+    efficiency: float
+    latency_ns: float
+    launch_ns: float
+    group_loss: float
+
+
+def test_what_a_level_reaches():
+    """Half of the rates; of two members 1 - 0.4/2 of that, of five 0.92."""
     level = Level(
-        name="NVLink 4",
+        name="wire",
         fan_out=5,
         bandwidth_bytes_per_s=100.0,
         peer_bandwidth_bytes_per_s=10.0,
     )
+    found = reached(level, Fit(0.5, 3.0, 7.0, 0.4))
+    assert (found.name, found.fan_out) == ("wire", 5)
+    assert found.bandwidth_bytes_per_s == 50
+    assert found.peer_bandwidth_bytes_per_s == pytest.approx(5 * 0.92)
+    assert (found.latency_ns, found.launch_ns) == (3, 7)
+    assert [part.members for part in found.group_fractions] == [2, 3, 4, 5]
+    assert [found.fraction(m) for m in (1, 2, 4, 5)] == pytest.approx(
+        [1, 0.8, 0.9, 0.92]
+    )
+    assert reached(level, Fit(0.5, 3.0, 7.0, 0.0)).group_fractions == ()
+
+
+def test_many_members_are_listed_by_doubles():
+    level = Level(fan_out=72, bandwidth_bytes_per_s=100.0)
+    found = reached(level, Fit(1.0, 0.0, 0.0, 0.4))
+    assert [part.members for part in found.group_fractions] == [
+        *(2, 3, 4, 5, 6, 7, 8, 16, 32, 64)
+    ]
+
+
+def test_levels_are_calibrated_by_name():
+    level = Level(name="NVLink 4", fan_out=5, bandwidth_bytes_per_s=100.0)
     fitted = stored_link_calibration().of("NVLink 4")
     assert fitted is not None
-    assert calibrated(level) == Level(
-        name="NVLink 4",
-        fan_out=5,
-        bandwidth_bytes_per_s=100 * fitted.efficiency,
-        latency_ns=fitted.latency_ns,
-        launch_ns=fitted.launch_ns,
-        peer_bandwidth_bytes_per_s=10 * fitted.efficiency,
-    )
+    assert calibrated(level) == reached(level, fitted) != level
     other = Level(name="string", fan_out=5, bandwidth_bytes_per_s=100.0)
     assert calibrated(other) == other
 
