@@ -47,6 +47,15 @@ COMMANDS = (
     f"solve --model gpt3-175b {_H100}128 --gap 0.02",
     f"solve --model gpt3-175b {_H100}1024 --gap 0.02",
     f"pareto --model gpt3-175b {_H100}256",
+    # Tables of large networks (docs/topologies.md).
+    "topology show tpu-v5p:16x16x16",
+    "topology bench tpu-v5p:16x16x16",
+    "topology bench tpu-v5p:16x16x16 --ranks 64 --stride 16",
+    "topology show fat-tree:k=42",
+    "topology bench fat-tree:k=42",
+    "topology show leaf-spine:leaves=512,hosts=32",
+    "topology bench leaf-spine:leaves=512,hosts=32",
+    "topology bench leaf-spine:leaves=512,hosts=32 --ranks 64 --stride 16",
 )
 
 
@@ -206,6 +215,8 @@ def run(
             for point in document["points"]
         ]
         found = {"status": f"{len(points)} points", "answer": points}
+    elif words[0] == "topology":
+        found = {"status": "table", "answer": document}
     else:
         cell = document["cells"][0]
         found = {"status": cell["status"], "answer": cell["step_time_ns"]}
@@ -234,7 +245,7 @@ def command_rows(
             row["wall_s_before"] = before["wall_s"]
             row["peak_rss_mb_before"] = before["peak_rss_mb"]
             row["same_answer"] = row["answer"] == before["answer"]
-        if row["status"].endswith("points"):
+        if isinstance(row["answer"], list | dict):
             del row["answer"]
         rows.append(row)
         print(f"{row['problem']:50} {cells(row)}", flush=True)

@@ -84,10 +84,11 @@ def bench_rows(
     One row per size: ``bytes`` and, per kind, ``ns`` and ``algorithm``.
     """
     rows = []
+    offered = network.offered(groups)
     for size in BENCH_BYTES:
         row: Row = {"bytes": size}
         for kind in get_args(CollectiveKind):
-            times = network.offered_ns(kind, groups, size)
+            times = network.times_ns(kind, offered, size)
             best = min(times, key=times.__getitem__)
             row[kind] = {"ns": times[best], "algorithm": best}
         rows.append(row)

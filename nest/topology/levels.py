@@ -15,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.errors import InvalidProblemError
+from nest.topology.pooled import PooledTree, pooled_tree
 from nest.topology.routes import (
+    PS_PER_NS,
     Routes,
     check_order,
     devices_of,
@@ -126,13 +128,21 @@ def network_facts(
         )
     if order is not None:
         devices = check_order(devices, order)
-    hops, latency_ns = diameter(graph, devices)
-    flows = _Flows(graph, devices)
+    tree = _tree(graph, devices)
+    flows: _Flows | _TreeFlows
+    if tree is None:
+        hops, latency_ns = diameter(graph, devices)
+        flows = _Flows(graph, devices)
+    else:
+        hops, latency_ns = _tree_diameter(tree)
+        flows = _TreeFlows(graph, devices, tree)
     return NetworkFacts(
         name=str(graph.graph.get("name", "")),
         num_devices=len(devices),
         num_switches=len(graph) - len(devices),
-        num_links=nx.Graph(graph).number_of_edges(),
+        num_links=(
+            nx.Graph(graph) if graph.is_directed() else graph
+        ).number_of_edges(),
         port_bytes_per_s=Range.of(flows.ports(devices)),
         bisection_bytes_per_s=flows.between(devices[: len(devices) // 2]),
         diameter_hops=hops,
@@ -174,6 +184,47 @@ def diameter(graph: nx.Graph, devices: Sequence[Any]) -> tuple[int, float]:
         hops = max(hops, int(found.hops.max()))
         latency_ns = max(latency_ns, float(found.latency_ns.max()))
     return hops, latency_ns
+
+
+def _tree(graph: nx.Graph, devices: Sequence[Any]) -> PooledTree | None:
+    """Return the tree that an undirected graph is as good as, if it is."""
+    if graph.is_directed():
+        return None
+    index = {node: i for i, node in enumerate(graph)}
+    links = [
+        (
+            index[one],
+            index[other],
+            link["bandwidth"],
+            round(link["latency_ns"] * PS_PER_NS),
+        )
+        for one, other, link in graph.edges(data=True)
+    ]
+    ones, others, speeds, latencies = (
+        zip(*links, strict=True) if links else (((),) * 4)
+    )
+    return pooled_tree(
+        np.array([index[device] for device in devices]),
+        np.array([forwards(graph.nodes[node]) for node in graph], np.bool_),
+        np.array(ones + others, np.int64),
+        np.array(others + ones, np.int64),
+        np.array(speeds * 2, np.float64),
+        np.array(latencies * 2, np.int64),
+    )
+
+
+def _tree_diameter(tree: PooledTree) -> tuple[int, float]:
+    """Return the most hops and the most latency (ns) between two devices.
+
+    What is farthest from anywhere is an end of the longest way.
+    """
+    everyone = np.arange(len(tree.devices))
+    most = []
+    for between in (tree.hops, tree.latencies):
+        end = between(everyone[:1], everyone).argmax()
+        most.append(int(between(everyone[end, None], everyone).max()))
+    hops, latency_ps = most
+    return hops, latency_ps / PS_PER_NS
 
 
 def _distinct(graph: nx.Graph, devices: Sequence[Any]) -> list[Any]:
@@ -228,7 +279,7 @@ def _shifts(
 
 
 def _partitions(
-    graph: nx.Graph, devices: Sequence[Any], flows: _Flows
+    graph: nx.Graph, devices: Sequence[Any], flows: _Flows | _TreeFlows
 ) -> Iterable[PartitionFacts]:
     """Yield what the partitions of a graph are like, finest first."""
     outs = dict(zip(devices, flows.ports(devices), strict=True))
@@ -256,6 +307,28 @@ def _partitions(
                 [device for unit in half for device in members[unit]]
             ),
         )
+
+
+class _TreeFlows:
+    """What :class:`_Flows` says, of a network that is as good as a tree."""
+
+    def __init__(
+        self, graph: nx.Graph, devices: Sequence[Any], tree: PooledTree
+    ) -> None:
+        self.graph, self.tree = graph, tree
+        self.place = {device: i for i, device in enumerate(devices)}
+
+    def ports(self, devices: Sequence[Any]) -> list[float]:
+        """Return what the links of each device carry together."""
+        return [_port(self.graph, device) for device in devices]
+
+    def between(self, senders: Sequence[Any]) -> float:
+        """Return the most from some devices to the others."""
+        if not 0 < len(senders) < len(self.place):
+            return 0.0
+        sends = np.zeros(len(self.place), np.bool_)
+        sends[[self.place[device] for device in senders]] = True
+        return self.tree.cut(sends)
 
 
 class _Flows:
@@ -299,12 +372,7 @@ class _Flows:
 
     def ports(self, devices: Sequence[Any]) -> list[float]:
         """Return what the links of each device carry together."""
-        return [
-            float(
-                sum(link["bandwidth"] for link in self.arcs[device].values())
-            )
-            for device in devices
-        ]
+        return [_port(self.arcs, device) for device in devices]
 
     def between(self, senders: Sequence[Any]) -> float:
         """Return the most from some devices to the others.
@@ -342,6 +410,11 @@ class _Flows:
             np.stack([nodes, np.ones_like(nodes), rest], axis=1),
         ]
         return direct + _max_flow(np.concatenate([inner, *outer]), len(into))
+
+
+def _port(graph: nx.Graph, device: Any) -> float:
+    """Return what the links of a device carry together."""
+    return float(sum(link["bandwidth"] for link in graph[device].values()))
 
 
 def _max_flow(arcs: NDArray[np.float64], num_nodes: int) -> float:

@@ -130,8 +130,10 @@ class Network(Protocol):
     #: Links that every route lies between: none is faster in anything than
     #: all of these, nor slower.
     links: tuple[Link, ...]
-    #: Shifting all blocks by so many devices changes no group's time.
-    period: int
+
+    @property
+    def period(self) -> int:
+        """Shifting all blocks by so many devices changes no group's time."""
 
     def route(self, receiver: Block, sender: Block) -> Route:
         """Return how a block receives from another one, in each replica."""

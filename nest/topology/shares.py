@@ -202,9 +202,20 @@ class Share(NamedTuple):
         latencies: Ints = table[level]
         return latencies
 
-    def busiest(self, sources: Ints, targets: Ints, amounts: Floats) -> float:
-        """Return the largest load over bandwidth of an even group, in s."""
+    def busiest(
+        self,
+        sources: Ints,
+        targets: Ints,
+        amounts: Floats,
+        pairs: Sequence[tuple[Ints, Floats]] = (),
+    ) -> float:
+        """Return the largest load over bandwidth of an even group, in s.
+
+        Messages between all of them are priced without phases.
+        """
         import numpy as np
+
+        assert not pairs
 
         found = 0.0
         apart = np.ones(sources.shape, np.bool_)

@@ -114,6 +114,59 @@ def test_the_bisection_is_that_of_the_order():
         bisection_bytes_per_s(graph, order[1:])
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "fat-tree:k=4",
+        "leaf-spine:leaves=5,hosts=4,oversubscription=2",
+        "leaf-spine:leaves=3,hosts=4,spines=4,oversubscription=2",
+    ],
+)
+def test_a_folded_clos_is_like_its_tree(text):
+    """With any devices in a unit, and whichever of them send."""
+    graph = generate(text)
+    random_ = random.Random(text)
+    order = list(graph.graph["order"])
+    tree = levels._tree(graph, order)
+    assert tree is not None
+    assert levels._tree_diameter(tree) == diameter(graph, order)
+    pooled = levels._TreeFlows(graph, order, tree)
+    flows = levels._Flows(graph, order)
+    assert pooled.ports(order) == flows.ports(order)
+    assert pooled.between([]) == pooled.between(order) == 0
+    for count in range(1, len(order)):
+        senders = random_.sample(order, count)
+        assert pooled.between(senders) == flows.between(senders)
+
+
+def test_a_tree_of_unequal_branches_by_hand():
+    """Device a on the root, b and c one and d two switches below it.
+
+    From a to d it is farthest, 100 + 7 + 0 + 2; from b to d there are most
+    links, over s, root, t and u. Of what a and b send c takes 2 and d 1.
+    """
+    graph = nx.Graph()
+    for name in "abcd":
+        graph.add_node(name, kind="device")
+    for name in ("root", "s", "t", "u"):
+        graph.add_node(name, kind="switch")
+    for one, other, latency_ns, speed in (
+        ("a", "root", 100, 3),
+        ("b", "s", 3, 2),
+        ("c", "s", 1, 2),
+        ("s", "root", 5, 3),
+        ("t", "root", 7, 2),
+        ("u", "t", 0, 5),
+        ("d", "u", 2, 1),
+    ):
+        graph.add_edge(one, other, latency_ns=latency_ns, bandwidth=speed)
+    facts = network_facts(graph)
+    assert levels._tree(graph, list("abcd")) is not None
+    assert (facts.diameter_hops, facts.diameter_latency_ns) == (5, 109.0)
+    assert facts.bisection_bytes_per_s == 3
+    assert facts.num_links == 7
+
+
 @pytest.mark.parametrize("name", GENERATORS)
 def test_flows_are_those_of_networkx(name):
     graph = generate(GENERATORS[name].example)

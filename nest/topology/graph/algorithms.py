@@ -22,8 +22,16 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 from nest.ir.graph import CollectiveKind
+from nest.ir.graph_topology import GraphTopology
 from nest.topology.alphabeta import Line, sums, undominated
-from nest.topology.graph.phases import Flows, Phase, Wires, line_of, together
+from nest.topology.graph.phases import (
+    AllPairs,
+    Flows,
+    Medium,
+    Phase,
+    line_of,
+    together,
+)
 from nest.topology.graph.routes import Floats, Ints, Routes
 
 Ranks = Sequence[int]
@@ -39,26 +47,35 @@ PART_OF: Mapping[CollectiveKind, Part] = {
 }
 
 
-class Group(NamedTuple):
-    """Ranks that work together, on a part of the buffer."""
-
-    ranks: Ranks
-    part: float = 1.0
-
-
 class Places(NamedTuple):
     """What is known of where ranks are.
 
     Attributes
     ----------
     units
-        The unit of every rank, a sequence per partition, finest first.
+        The number of the unit of every rank, an array per partition, finest
+        first.
     coordinates
         Of every rank; none if there are not any.
     """
 
-    units: Sequence[Sequence[str]] = ()
+    units: Sequence[Ints] = ()
     coordinates: Sequence[tuple[int, ...]] = ()
+
+    @classmethod
+    def of(cls, topology: GraphTopology) -> Places:
+        """Return what a graph says."""
+        ranks = topology.ranks
+        units = []
+        for unit_of in topology.units:
+            numbers: dict[str, int] = {}
+            found = [
+                numbers.setdefault(unit_of[name], len(numbers))
+                for name in ranks
+            ]
+            units.append(np.array(found, np.int64))
+        at = topology.coordinates
+        return cls(tuple(units), tuple(at[name] for name in ranks if at))
 
 
 class Batch(NamedTuple):
@@ -73,15 +90,24 @@ class Batch(NamedTuple):
         return int(self.ranks.shape[1])
 
 
-def _batches(groups: Iterable[Group]) -> list[Batch]:
-    of_size: dict[int, list[Group]] = {}
-    for group in groups:
-        of_size.setdefault(len(group.ranks), []).append(group)
+def _merged(batches: Iterable[Batch]) -> list[Batch]:
+    """Return groups of one size as one batch."""
+    of_size: dict[int, list[Batch]] = {}
+    for batch in batches:
+        of_size.setdefault(batch.size, []).append(batch)
     return [
-        Batch(
-            np.array([group.ranks for group in found], np.int64),
-            np.array([group.part for group in found], np.float64),
-        )
+        Batch(*map(np.concatenate, zip(*found, strict=True)))
+        for found in of_size.values()
+    ]
+
+
+def _batches(groups: Iterable[Ranks]) -> list[Batch]:
+    """Return groups that work on the whole buffer."""
+    of_size: dict[int, list[Ranks]] = {}
+    for ranks in groups:
+        of_size.setdefault(len(ranks), []).append(ranks)
+    return [
+        Batch(np.array(found, np.int64), np.ones(len(found)))
         for found in of_size.values()
     ]
 
@@ -121,30 +147,32 @@ def _both_ways(routes: Routes, rings: Ints, parts: Floats) -> Phase:
     )
 
 
-def _rotated_rings(
-    routes: Routes, ranks: Ranks, units: Sequence[str]
-) -> list[Phase]:
+def _rotated_rings(routes: Routes, batch: Batch, units: Units) -> Phase:
     """Return as many rings as the smallest unit has ranks.
 
     Each goes through all ranks of a unit before it leaves, from another one
     in each ring.
     """
-    inside: dict[str, list[int]] = {}
-    for rank in ranks:
-        inside.setdefault(units[rank], []).append(rank)
+    inside: dict[int, list[int]] = {}
+    for place, unit in enumerate(units[0]):
+        inside.setdefault(unit, []).append(place)
     count = min(map(len, inside.values()))
     rings = [
-        [rank for own in inside.values() for rank in own[j:] + own[:j]]
+        [place for own in inside.values() for place in own[j:] + own[:j]]
         for j in range(count)
     ]
-    return [_rings(routes, np.array(rings), np.full(count, 1 / count))]
+    return _rings(
+        routes,
+        batch.ranks[:, rings].reshape(-1, batch.size),
+        np.repeat(batch.parts / count, count),
+    )
 
 
 # Halving and doubling
 
 
 def _exchange(
-    routes: Wires, batch: Batch, distances: Sequence[int]
+    routes: Medium, batch: Batch, distances: Sequence[int]
 ) -> list[Phase]:
     """Exchange half of what is left with a partner, at each distance."""
     phases, parts = [], batch.parts[:, None]
@@ -155,7 +183,7 @@ def _exchange(
     return phases
 
 
-def _sends(routes: Wires, flows: Flows) -> Phase:
+def _sends(routes: Medium, flows: Flows) -> Phase:
     latencies = routes.latencies_fs(flows.sources, flows.targets)
     return Phase(int(latencies.max()), flows)
 
@@ -175,7 +203,7 @@ def _halving(far: bool) -> Half:
     return half
 
 
-def _folded(routes: Wires, batches: Sequence[Batch], far: bool) -> Line:
+def _folded(routes: Medium, batches: Sequence[Batch], far: bool) -> Line:
     """Return an all-reduce by halving and doubling on any number of ranks.
 
     Ranks beyond the largest power of two hand over to others, and get the
@@ -202,16 +230,9 @@ def _folded(routes: Wires, batches: Sequence[Batch], far: bool) -> Line:
 
 
 def _direct(routes: Routes, batch: Batch) -> list[Phase]:
-    n = batch.size
-    here, there = np.broadcast_arrays(
-        batch.ranks[:, :, None], batch.ranks[:, None, :]
-    )
-    latencies = routes.latencies_fs(here, there)
-    others = ~np.eye(n, dtype=np.bool_)
-    flows = Flows.of(
-        here[:, others], there[:, others], batch.parts[:, None] / n
-    )
-    return [Phase(int(latencies.sum(axis=2).max()), flows)]
+    pairs = AllPairs(batch.ranks, batch.parts / batch.size)
+    latency_fs = routes.ways.farthest_fs(batch.ranks)
+    return [Phase(latency_fs, pairs=(pairs,))]
 
 
 def _parents(n: int) -> list[int]:
@@ -224,7 +245,7 @@ def _parents(n: int) -> list[int]:
     return found
 
 
-def _two_trees(routes: Wires, batch: Batch) -> list[Phase]:
+def _two_trees(routes: Medium, batch: Batch) -> list[Phase]:
     """Reduce up and broadcast down two trees, half of the buffer on each."""
     ranks, n = batch.ranks, batch.size
     second = np.roll(ranks, -1, axis=1) if n % 2 else ranks[:, ::-1]
@@ -249,17 +270,17 @@ def _two_trees(routes: Wires, batch: Batch) -> list[Phase]:
     return [Phase(latency_fs, Flows.joined(flows))]
 
 
-def whole_reductions(wires: Wires, size: int) -> dict[str, Line]:
+def whole_reductions(medium: Medium, size: int) -> dict[str, Line]:
     """Return all-reduces of one group that are not two halves, by name.
 
     Of ranks ``0 … size-1``; slopes are not rounded.
     """
     batch = Batch(np.arange(size)[None, :], np.ones(1))
-    found = {"two-trees": line_of(wires, _two_trees(wires, batch))}
+    found = {"two-trees": line_of(medium, _two_trees(medium, batch))}
     if size & (size - 1):
         for far in (False, True):
             name = "halving-doubling" + "-far" * far
-            found[name] = _folded(wires, [batch], far)
+            found[name] = _folded(medium, [batch], far)
     return found
 
 
@@ -284,11 +305,10 @@ def _flat_half(
 
 
 def _flat(
-    routes: Routes, groups: Sequence[Group]
+    routes: Routes, batches: Sequence[Batch]
 ) -> dict[str, dict[Part, Line]]:
     """Return what the algorithms take that only need to know the ranks."""
     found: dict[str, dict[Part, Line]] = {}
-    batches = _batches(groups)
     for name in _FLAT:
         half = _flat_half(routes, name, batches)
         if half is not None:
@@ -305,57 +325,102 @@ def _flat(
 # Levels
 
 
-def _nested(
-    ranks: Ranks, units: Sequence[Sequence[str]]
-) -> list[list[Group]] | None:
+#: The units of the ranks of a group: in every partition, the place of the
+#: first rank that is in the same one.
+Units = tuple[tuple[int, ...], ...]
+
+
+def _by_units(
+    batches: Iterable[Batch], units: Sequence[Ints]
+) -> list[tuple[Batch, Units]]:
+    """Return groups together whose ranks are in units in the same way."""
+    found = []
+    for ranks, parts in batches:
+        shape, n = ranks.shape, ranks.shape[1]
+        firsts = []
+        for unit_of in units:
+            keys = np.arange(len(ranks))[:, None] * (unit_of.max() + 1)
+            _, first, place = np.unique(
+                (keys + unit_of[ranks]).ravel(),
+                return_index=True,
+                return_inverse=True,
+            )
+            firsts.append((first[place] % n).reshape(shape))
+        sorts: dict[bytes, list[int]] = {}
+        table = np.stack(firsts, axis=1)
+        for row, same in enumerate(table):
+            sorts.setdefault(same.tobytes(), []).append(row)
+        for rows in sorts.values():
+            kind = tuple(tuple(first) for first in table[rows[0]].tolist())
+            found.append((Batch(ranks[rows], parts[rows]), kind))
+    return found
+
+
+def _nested(n: int, units: Units) -> list[tuple[float, Ints]] | None:
     """Return what works together on each level with several, from below.
 
-    ``None`` if units hold unequal numbers of ranks.
+    Parts of the buffer, and places of ranks in the group, a row for each of
+    those that work together. ``None`` if units hold unequal numbers of ranks.
     """
     levels = []
     part = 1.0
-    place = {rank: i for i, rank in enumerate(ranks)}
-    blocks = [[rank] for rank in ranks]
+    blocks = [[place] for place in range(n)]
     for partition in (*units, None):
-        joined: dict[str, list[list[int]]] = {}
+        joined: dict[int, list[list[int]]] = {}
         for block in blocks:
-            unit = partition[block[0]] if partition else ""
+            unit = partition[block[0]] if partition else 0
             joined.setdefault(unit, []).append(block)
         count, *others = {len(found) for found in joined.values()}
         if others:
             return None
         if count > 1:
-            levels.append(
-                [
-                    Group(peers, part)
-                    for found in joined.values()
-                    for peers in zip(*found, strict=True)
-                ]
-            )
+            peers = [
+                places
+                for found in joined.values()
+                for places in zip(*found, strict=True)
+            ]
+            levels.append((part, np.array(peers)))
         part /= count
-        blocks = [
-            sorted(itertools.chain(*found), key=place.__getitem__)
-            for found in joined.values()
-        ]
+        blocks = [sorted(itertools.chain(*found)) for found in joined.values()]
     return levels
 
 
+def _levels(
+    groups: Sequence[tuple[Batch, Units]],
+) -> list[list[Batch]] | None:
+    """Return what works together on each level, from below.
+
+    ``None`` if units hold unequal numbers of ranks of some group.
+    """
+    found = []
+    for batch, units in groups:
+        nested = _nested(batch.size, units)
+        if nested is None:
+            return None
+        found.append(
+            [
+                Batch(
+                    batch.ranks[:, peers].reshape(-1, peers.shape[1]),
+                    np.repeat(batch.parts * part, len(peers)),
+                )
+                for part, peers in nested
+            ]
+        )
+    return [
+        _merged(batch for batch in running if batch is not None)
+        for running in itertools.zip_longest(*found)
+    ]
+
+
 def _hierarchical(
-    routes: Routes, groups: Sequence[Ranks], units: Sequence[Sequence[str]]
+    routes: Routes, groups: Sequence[tuple[Batch, Units]]
 ) -> dict[Part, tuple[Line, ...]] | None:
     """Return a half going through the levels; an all-reduce at the top.
 
     A line per choice of algorithms that is best for some size.
     """
-    nested = [_nested(ranks, units) for ranks in groups]
-    able = [found for found in nested if found is not None]
-    if len(able) < len(nested):
-        return None
-    levels = [
-        list(itertools.chain(*running))
-        for running in itertools.zip_longest(*able, fillvalue=())
-    ]
-    if len(levels) < 2:
+    levels = _levels(groups)
+    if levels is None or len(levels) < 2:
         return None
     tables = [_flat(routes, level) for level in levels]
     halves = [_lines(table, "half") for table in tables]
@@ -463,17 +528,18 @@ def algorithms(
     Lines by kind and by name, in the order of :data:`NAMES`; one that takes
     the least of several has as many.
     """
+    batches = _batches(groups)
     found: dict[str, Mapping[Part, tuple[Line, ...]]] = {
         name: {part: (line,) for part, line in of.items()}
-        for name, of in _flat(routes, [Group(g) for g in groups]).items()
+        for name, of in _flat(routes, batches).items()
     }
     if places.units:
-        finest = places.units[0]
+        by_units = _by_units(batches, places.units)
         rotated = together(
-            _rotated_rings(routes, ranks, finest) for ranks in groups
+            [_rotated_rings(routes, *some)] for some in by_units
         )
         found["rotated-rings"] = _twice(line_of(routes, rotated))
-        levels = _hierarchical(routes, groups, places.units)
+        levels = _hierarchical(routes, by_units)
         if levels is not None:
             found["hierarchical"] = levels
     torus = _torus(routes, groups, places.coordinates)

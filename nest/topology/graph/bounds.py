@@ -73,9 +73,9 @@ def _ratios(
     everyone = frozenset(rank for group in groups for rank in group)
     partitions = [{frozenset({rank}) for rank in everyone}]
     for unit_of in places.units:
-        units: dict[str, set[int]] = {}
+        units: dict[int, set[int]] = {}
         for rank in everyone:
-            units.setdefault(unit_of[rank], set()).add(rank)
+            units.setdefault(int(unit_of[rank]), set()).add(rank)
         partitions.append({frozenset(unit) for unit in units.values()})
     speeds = _speeds(routes, everyone, set().union(*partitions))
     for sides in partitions:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -23,8 +24,11 @@ from nest.topology.alphabeta import (
 from nest.topology.graph.algorithms import PART_OF, Part, Places, algorithms
 from nest.topology.graph.phases import Flows, busiest
 from nest.topology.graph.routes import Routes
-from nest.topology.graph.symmetry import rotations
+from nest.topology.graph.symmetry import Rotation, rotations
 from nest.topology.protocol import Block, Link, ParallelGroups, Route
+
+#: Lines of algorithms, by kind and by name.
+Offered = Mapping[Part, Mapping[str, tuple[Line, ...]]]
 
 
 class Prices(NamedTuple):
@@ -60,22 +64,24 @@ class GraphNetwork:
 
     def __init__(self, topology: GraphTopology) -> None:
         self.routes = Routes(topology)
-        ranks = topology.ranks
-        self.places = Places(
-            tuple([units[name] for name in ranks] for units in topology.units),
-            tuple(topology.coordinates[name] for name in ranks)
-            if topology.coordinates
-            else (),
-        )
+        self.places = Places.of(topology)
         self.launch_ns = topology.launch_ns
-        self.num_devices = len(ranks)
-        self.rotations = rotations(self.routes, self.places)
-        self.period = self.rotations[0].step
+        self.num_devices = len(topology.ranks)
         self.links: tuple[Link, ...] = (self._fastest(), self._slowest())
         self._prices: dict[ParallelGroups, Prices] = {}
         self._known: dict[object, Prices] = {}
         self._moves: dict[tuple[Block, Block], Route] = {}
         self._alike: dict[Block, Block] = {}
+
+    @cached_property
+    def rotations(self) -> list[Rotation]:
+        """Symmetries of the rank order, that of the whole order first."""
+        return rotations(self.routes, self.places)
+
+    @cached_property
+    def period(self) -> int:
+        """Shifting all blocks by so many devices changes no group's time."""
+        return self.rotations[0].step
 
     # What messages take
 
@@ -197,7 +203,7 @@ class GraphNetwork:
         def least(part: Part) -> tuple[Line, ...]:
             return undominated(itertools.chain(*offered[part].values()))
 
-        offered = algorithms(self.routes, groups, self.places)
+        offered = self.offered(groups)
         return Prices(least("half"), least("all-reduce"), least("all-to-all"))
 
     def collective_ns(
@@ -219,13 +225,27 @@ class GraphNetwork:
 
         In the order in which ties are decided; none if nothing is to do.
         """
+        return self.times_ns(kind, self.offered(groups), size_bytes)
+
+    def offered(self, groups: Sequence[Sequence[int]]) -> Offered:
+        """Return what all algorithms on offer take on groups."""
         working = [ranks for ranks in groups if len(ranks) > 1]
-        if not working or size_bytes == 0:
+        if not working:
             return {}
-        offered = algorithms(self.routes, working, self.places)[PART_OF[kind]]
+        return algorithms(self.routes, working, self.places)
+
+    def times_ns(
+        self, kind: CollectiveKind, offered: Offered, size_bytes: float
+    ) -> dict[str, float]:
+        """Return the times of algorithms on offer, by name.
+
+        In the order in which ties are decided; none if nothing is to do.
+        """
+        if size_bytes == 0:
+            return {}
         return {
             name: self.launch_ns + best_ns(lines, size_bytes)
-            for name, lines in offered.items()
+            for name, lines in offered.get(PART_OF[kind], {}).items()
         }
 
     def alike(self, block: Block) -> Block:

@@ -8,7 +8,7 @@ to the size ``X`` of a buffer, so that lists of phases take ``a + X·c``: a
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -17,14 +17,23 @@ from nest.topology.alphabeta import NS_PER_S, Line
 from nest.topology.graph.routes import Floats, Ints
 
 
-class Wires(Protocol):
-    """What phases run on: all arcs of a graph, or a share of a tree."""
+class Medium(Protocol):
+    """What phases run on: all links of a graph, or a share of a tree."""
 
     def latencies_fs(self, sources: Ints, targets: Ints) -> Ints:
         """Return the latencies of messages, elementwise."""
 
-    def busiest(self, sources: Ints, targets: Ints, amounts: Floats) -> float:
-        """Return the largest load over bandwidth, in seconds per amount."""
+    def busiest(
+        self,
+        sources: Ints,
+        targets: Ints,
+        amounts: Floats,
+        pairs: Sequence[tuple[Ints, Floats]] = (),
+    ) -> float:
+        """Return the largest load over bandwidth, in seconds per amount.
+
+        What flows carry, and all ranks of rows to all others of theirs.
+        """
 
 
 class Flows(NamedTuple):
@@ -46,11 +55,32 @@ class Flows(NamedTuple):
         return cls(*map(np.concatenate, zip(*flows, strict=True)))
 
 
+NO_FLOWS = Flows(
+    np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float64)
+)
+
+
+class AllPairs(NamedTuple):
+    """Groups, all ranks of which send a part to all others of theirs.
+
+    Attributes
+    ----------
+    ranks
+        A row for each group.
+    parts
+        Of each row: what goes from one rank to another.
+    """
+
+    ranks: Ints
+    parts: Floats
+
+
 class Phase(NamedTuple):
     """Flows that run together, after a latency."""
 
     latency_fs: int
-    flows: Flows
+    flows: Flows = NO_FLOWS
+    pairs: tuple[AllPairs, ...] = ()
 
 
 def together(groups: Iterable[Sequence[Phase]]) -> list[Phase]:
@@ -62,22 +92,25 @@ def together(groups: Iterable[Sequence[Phase]]) -> list[Phase]:
             Phase(
                 max(phase.latency_fs for phase in running),
                 Flows.joined([phase.flows for phase in running]),
+                tuple(chain(*(phase.pairs for phase in running))),
             )
         )
     return found
 
 
-def line_of(wires: Wires, phases: Iterable[Phase]) -> Line:
+def line_of(medium: Medium, phases: Iterable[Phase]) -> Line:
     """Return what phases take, one after the other."""
     latency_fs, slope = 0, 0.0
     for phase in phases:
         latency_fs += phase.latency_fs
-        slope += busiest(wires, phase.flows)
+        slope += busiest(medium, phase.flows, phase.pairs)
     return Line(latency_fs, slope)
 
 
-def busiest(wires: Wires, flows: Flows) -> float:
-    """Return ns per byte on the arc with the most load by bandwidth."""
-    if not len(flows.sources):
+def busiest(
+    medium: Medium, flows: Flows, pairs: Sequence[AllPairs] = ()
+) -> float:
+    """Return ns per byte on the link with the most load by bandwidth."""
+    if not len(flows.sources) and not pairs:
         return 0.0
-    return wires.busiest(*flows) * NS_PER_S
+    return medium.busiest(*flows, pairs) * NS_PER_S

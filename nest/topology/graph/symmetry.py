@@ -17,9 +17,10 @@ import numpy.typing as npt
 
 from nest.topology.graph.algorithms import Places
 from nest.topology.graph.routes import Routes
+from nest.topology.graph.shifts import smallest_step
+from nest.topology.refinement import Hashes, link_kinds, mixed, refined
 
 Ints = npt.NDArray[np.int64]
-Hashes = npt.NDArray[np.uint64]
 
 
 class Rotation(NamedTuple):
@@ -62,25 +63,15 @@ def rotations(routes: Routes, places: Places) -> list[Rotation]:
     found = []
     for length in range(count, 0, -1):
         if count % length == 0:
-            step = _smallest_step(symmetry, length)
+            step = smallest_step(
+                length,
+                lambda step, length=length: symmetry.holds(  # type: ignore[misc]
+                    Rotation(length, step)
+                ),
+            )
             if step < length or length == count:
                 found.append(Rotation(length, step))
     return found
-
-
-def _smallest_step(symmetry: _Symmetry, length: int) -> int:
-    """Return the step that generates all symmetries of runs of a length.
-
-    They are a group, hence the steps are the multiples of one of them.
-    """
-    step, left, factor = length, length, 2
-    while left > 1:
-        while left % factor == 0:
-            left //= factor
-            if symmetry.holds(Rotation(length, step // factor)):
-                step //= factor
-        factor += 1
-    return step
 
 
 class _Symmetry:
@@ -89,18 +80,12 @@ class _Symmetry:
     def __init__(self, routes: Routes, places: Places) -> None:
         self.devices = np.array(routes.ranks)
         self.forwards = np.array(routes.forwards, dtype=np.int64)
-        self.tails = np.array([arc.tail for arc in routes.arcs], np.int64)
-        self.heads = np.array([arc.head for arc in routes.arcs], np.int64)
-        links = [arc[2:] for arc in routes.arcs]
-        numbers = {link: i for i, link in enumerate(dict.fromkeys(links))}
-        self.links = np.array([numbers[link] for link in links], np.int64)
+        self.tails, self.heads = routes.tails, routes.heads
+        self.links = link_kinds(routes.bandwidths, routes.latencies)
         is_switch = np.ones(len(self.forwards), np.bool_)
         is_switch[self.devices] = False
         self.switches = np.flatnonzero(is_switch)
-        self.units = [
-            np.unique(np.array(units), return_inverse=True)[1]
-            for units in places.units
-        ]
+        self.units = places.units
         self.coordinates = np.array(places.coordinates, np.int64)
         self.arcs = self._sorted(np.arange(len(self.forwards)))
         self.rounds = self._rounds()
@@ -159,16 +144,9 @@ class _Symmetry:
         chance, which is noticed.
         """
         colors = np.zeros(len(self.forwards), np.uint64)
-        colors[devices] = _mixed(np.arange(1, len(devices) + 1))
+        colors[devices] = mixed(np.arange(1, len(devices) + 1))
         for _ in range(rounds):
-            new = _mixed(colors)
-            for ends, others, side in (
-                (self.tails, self.heads, 1),
-                (self.heads, self.tails, 2),
-            ):
-                seen = _mixed(colors[others] + _mixed(2 * self.links + side))
-                np.add.at(new, ends, seen)
-            colors = new
+            colors = refined(colors, self.tails, self.heads, self.links)
         return colors
 
     def _rounds(self) -> int:
@@ -180,12 +158,3 @@ class _Symmetry:
             if found <= count:
                 return rounds
             rounds, count = rounds + 1, found
-
-
-def _mixed(values: Ints | Hashes) -> Hashes:
-    """Return hashes (SplitMix64; Steele, Lea and Flood, OOPSLA 2014)."""
-    found = values.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    found = (found ^ (found >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    found = (found ^ (found >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    result: Hashes = found ^ (found >> np.uint64(31))
-    return result

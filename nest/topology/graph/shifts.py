@@ -1,0 +1,312 @@
+"""Routes on tori: the same from every device, but for where it is.
+
+A *shift* adds the same to all coordinates, modulo the extents of the box that
+the devices fill. Where shifts along the axes take the graph to itself, the
+routes to one device say what those to all others are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from nest.topology.graph.paths import Paths
+from nest.topology.graph.wires import Floats, Ints, Wires
+from nest.topology.refinement import link_kinds
+
+#: So many flows are followed at once; more take more memory.
+_FLOWS = 1 << 18
+
+#: From so many flows to a target on, they are spread together instead of path
+#: by path.
+_MANY = 64
+
+#: Up to so many devices all paths are known as soon.
+SMALL = 512
+
+#: So few pairs of ranks are looked at one by one.
+_FEW = 1 << 14
+
+
+class Box:
+    """Devices that are at all places of a box, each at one.
+
+    A place is written as one number, whose digits have room for sums and
+    differences; shifts are numbers too.
+
+    Parameters
+    ----------
+    places
+        Of every rank, from 0 on.
+
+    Attributes
+    ----------
+    places
+        As given.
+    extents
+        Of the box.
+    """
+
+    def __init__(self, places: Ints) -> None:
+        self.places = places
+        self.extents = places.max(axis=0) + 1
+        radix = 2 * self.extents - 1
+        self._digits = np.cumprod([1, *radix[:-1]])
+        self._place = self.number(places)
+        self._most = int(self.number(self.extents - 1))
+        rank_at = np.empty(self._most + 1, np.int64)
+        rank_at[self._place] = np.arange(len(places))
+        sums = np.arange(math.prod(radix.tolist()))
+        sums = sums[:, None] // self._digits % radix
+        self._plus = rank_at[self.number(sums % self.extents)]
+        sums -= self.extents - 1
+        self._minus = rank_at[self.number(sums % self.extents)]
+
+    def number(self, places: Ints) -> Ints:
+        """Return places, or shifts, as numbers."""
+        found: Ints = places @ self._digits
+        return found
+
+    def plus(self, ranks: Ints, by: Ints) -> Ints:
+        """Return where a shift, or one for each, takes ranks."""
+        found: Ints = self._plus[self._place[ranks] + by]
+        return found
+
+    def minus(self, ranks: Ints, by: Ints) -> Ints:
+        """Return what a shift, or one for each, takes to ranks."""
+        found: Ints = self._minus[self._place[ranks] - by + self._most]
+        return found
+
+
+def smallest_step(
+    length: int, holds: Callable[[int], bool], multiple: int = 1
+) -> int:
+    """Return the least step that generates all symmetries of a circle.
+
+    They are a group, hence the steps are the multiples of one of them.
+
+    Parameters
+    ----------
+    length
+        Of the circle; as much is no step at all.
+    holds
+        Whether a step, which divides the length, is a symmetry.
+    multiple
+        What divides all of them.
+    """
+    step, left, factor = length, length // multiple, 2
+    while left > 1:
+        while left % factor == 0:
+            left //= factor
+            if holds(step // factor):
+                step //= factor
+        factor += 1
+    return step
+
+
+def smallest_steps(
+    extents: Ints, holds: Callable[[Ints], bool], multiples: Ints
+) -> Ints:
+    """Return the least shift along every axis that is a symmetry.
+
+    Parameters
+    ----------
+    extents
+        Of the axes.
+    holds
+        Whether a shift is a symmetry.
+    multiples
+        What divides the steps, for every axis.
+    """
+    axes = np.eye(len(extents), dtype=np.int64)
+    found = [
+        smallest_step(
+            int(extent),
+            lambda step, axis=axis: holds(step * axis),  # type: ignore[misc]
+            int(multiple),
+        )
+        for extent, axis, multiple in zip(
+            extents, axes, multiples, strict=True
+        )
+    ]
+    return np.array(found, np.int64)
+
+
+class ShiftedWays:
+    """Routes to the devices of a corner of a box, and shifts of them.
+
+    Parameters
+    ----------
+    wires
+        The graph.
+    box
+        Where its devices are.
+    steps
+        The least shift along every axis that takes it to itself.
+
+    Attributes
+    ----------
+    bandwidths
+        Of the arcs, by their ends.
+    """
+
+    def __init__(self, wires: Wires, box: Box, steps: Ints) -> None:
+        self.box, self.steps = box, steps
+        self._all: Ints = box.extents
+        rank_of = np.argsort(wires.nodes)
+        tails, heads = rank_of[wires.tails], rank_of[wires.heads]
+        ways = box.minus(heads, box.number(box.places[tails]))
+        # The arcs of a node in the order of where they lead to: those of
+        # another one are at the same places.
+        order = np.lexsort((ways, wires.tails))
+        self._paths = Paths(wires, order)
+        self.bandwidths = self._paths.bandwidths
+        self._tail = tails[order]
+        by_node = wires.tails[order]
+        slot = np.arange(len(order)) - np.searchsorted(by_node, by_node)
+        slots = int(slot.max(initial=0)) + 1
+        self._slot, self._slots = slot, slots
+        self._arc_at = np.zeros(len(wires.nodes) * slots, np.int64)
+        self._arc_at[self._tail * slots + slot] = np.arange(len(order))
+        self._shift = box.number(box.places - box.places % steps)
+        self._corner = box.minus(np.arange(len(rank_of)), self._shift)
+
+    def latencies_fs(self, sources: Ints, targets: Ints) -> Ints:
+        """Return the latencies of the routes between ranks."""
+        sources, targets = np.broadcast_arrays(sources, targets)
+        here = self.box.minus(sources, self._shift[targets])
+        return self._paths.latencies_fs(here, self._corner[targets])
+
+    def loads(self, sources: Ints, targets: Ints, amounts: Floats) -> Floats:
+        """Return what flows put on every arc."""
+        found = np.zeros(len(self.bandwidths))
+        for begin in range(0, len(sources), _FLOWS):
+            part = slice(begin, begin + _FLOWS)
+            found += self._loads(sources[part], targets[part], amounts[part])
+        return found
+
+    def _loads(self, sources: Ints, targets: Ints, amounts: Floats) -> Floats:
+        here = self.box.minus(sources, self._shift[targets])
+        ends, lanes = np.unique(targets, return_inverse=True)
+        found = np.zeros(len(self.bandwidths))
+        if len(sources) > _MANY * len(ends):
+            # What goes to one target goes on together.
+            for lane, ways, parts in self._paths.walk(
+                self._corner[ends], lanes, here, amounts
+            ):
+                arcs = self._moved(ways, self._shift[ends[lane]])
+                found += np.bincount(arcs, parts, len(found))
+            return found
+        first, count = self._paths.find(here, self._corner[targets])
+        total, begin = np.cumsum(count), 0
+        while begin < len(count):
+            done = total[begin] - count[begin]
+            end = int(np.searchsorted(total, done + _FLOWS, "right"))
+            part = slice(begin, max(end, begin + 1))
+            flow, ways, parts = self._paths.steps(first[part], count[part])
+            arcs = self._moved(ways, self._shift[targets[part]][flow])
+            found += np.bincount(arcs, amounts[part][flow] * parts, len(found))
+            begin = part.stop
+        return found
+
+    def _moved(self, arcs: Ints, by: Ints) -> Ints:
+        """Return where shifts take arcs."""
+        tails = self.box.plus(self._tail[arcs], by)
+        found: Ints = self._arc_at[tails * self._slots + self._slot[arcs]]
+        return found
+
+    def farthest_fs(self, ranks: Ints) -> int:
+        """Return the longest that a rank takes to all others of its row."""
+        steps = self._steps_of(ranks, np.zeros(len(ranks)))
+        return max(
+            int(self.latencies_fs(here[:, None], row).sum(axis=1).max())
+            for here, row, _ in self._corners(ranks, steps)
+        )
+
+    def loads_of_all(self, ranks: Ints, amounts: Floats) -> Floats:
+        """Return what arcs carry if all ranks of a row send to all others."""
+        steps = self._steps_of(ranks, amounts)
+        found = np.zeros(len(self.bandwidths))
+        for there, row, group in self._corners(ranks, steps):
+            targets, sources, sent = np.broadcast_arrays(
+                there[:, None], row, amounts[group][:, None]
+            )
+            others = sources != targets
+            found += self.loads(sources[others], targets[others], sent[others])
+        # What goes to other targets is the same, shifted.
+        place = self.box.number(self.box.places % steps)
+        kinds = place[self._tail] * self._slots + self._slot
+        loads: Floats = np.bincount(kinds, found)[kinds]
+        return loads
+
+    def _steps_of(self, ranks: Ints, amounts: Floats) -> Ints:
+        """Return the least shifts that take groups to such groups.
+
+        The extents of the box if groups have ranks in common, or so few
+        that it is not worth the while.
+        """
+        count = len(self._corner)
+        if ranks.size * ranks.shape[1] <= _FEW:
+            return self._all
+        group = np.full(count, len(ranks))
+        group[ranks] = np.arange(len(ranks))[:, None]
+        if len(np.unique(ranks)) < ranks.size:
+            return self._all
+        sent = np.append(amounts, -1.0)[group]
+        names = len(np.unique(group))
+
+        def holds(by: Ints) -> bool:
+            moved = self.box.plus(np.arange(count), self.box.number(by))
+            # All of a group go to one group, and every group is gone to.
+            pairs = np.unique(group * count * 2 + group[moved])
+            return len(pairs) == names and bool((sent[moved] == sent).all())
+
+        return smallest_steps(self._all, holds, self.steps)
+
+    def _corners(
+        self, ranks: Ints, steps: Ints
+    ) -> Iterator[tuple[Ints, Ints, Ints]]:
+        """Yield ranks in the corner of the steps, their rows and groups."""
+        group, place = np.nonzero((self.box.places[ranks] < steps).all(axis=2))
+        some = max(1, _FLOWS // ranks.shape[1])
+        for begin in range(0, len(group), some):
+            part = slice(begin, begin + some)
+            rows = ranks[group[part]]
+            yield ranks[group[part], place[part]], rows, group[part]
+
+
+def shifted_ways(wires: Wires) -> ShiftedWays | None:
+    """Return the routes of a graph that shifts take to itself."""
+    places, count = wires.coordinates, len(wires.nodes)
+    if not len(places) or count < len(wires.relays):
+        return None
+    places = places - places.min(axis=0)
+    extents = [int(extent) for extent in places.max(axis=0) + 1]
+    if len(np.unique(places, axis=0)) < count or math.prod(extents) > count:
+        return None
+    box = Box(places)
+    kinds = link_kinds(wires.bandwidths, wires.latencies)
+    rank_of = np.argsort(wires.nodes)
+    tails, heads = rank_of[wires.tails], rank_of[wires.heads]
+    relays = wires.relays[wires.nodes]
+
+    def arcs(moved: Ints) -> Ints:
+        found = np.stack([moved[tails], moved[heads], kinds])
+        result: Ints = found[:, np.lexsort(found)]
+        return result
+
+    here = np.arange(count)
+    before = arcs(here)
+
+    def holds(by: Ints) -> bool:
+        moved = box.plus(here, box.number(by))
+        return bool(
+            (relays[moved] == relays).all() and (arcs(moved) == before).all()
+        )
+
+    steps = smallest_steps(box.extents, holds, np.ones_like(box.extents))
+    if (steps == box.extents).all():
+        return None
+    return ShiftedWays(wires, box, steps)
