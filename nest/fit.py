@@ -32,7 +32,7 @@ from nest.solvers.run import run_solver
 from nest.units import MAX_TOTAL, format_bytes, quanta_to_ns
 from nest.versions import provenance
 
-Question = Literal["devices", "memory"]
+Question = Literal["devices", "memory", "fastest", "cheapest"]
 Decision = Literal["yes", "no", "open"]
 
 PS_PER_S = 10**12
@@ -97,7 +97,7 @@ class Fit:
     Attributes
     ----------
     question
-        What was to be small.
+        What was to be small, or what plan was to be found.
     target
         The step time to keep.
     trials
@@ -164,14 +164,25 @@ def days(problem: Problem, num_days: Fraction, tokens: Fraction) -> Target:
     InvalidOptionError
         If samples have no tokens.
     """
-    num_steps = math.ceil(tokens / _tokens_per_step(problem, "--days"))
-    step_s = num_days * SECONDS_PER_DAY / num_steps
+    steps = num_steps(problem, tokens, "--days")
+    step_s = num_days * SECONDS_PER_DAY / steps
     return step_target(
         problem,
         step_s,
-        f"{_g(tokens)} tokens in {_g(num_days)} days ({num_steps} steps, "
+        f"{_g(tokens)} tokens in {_g(num_days)} days ({steps} steps, "
         f"each within {_g(step_s)} s)",
     )
+
+
+def num_steps(problem: Problem, tokens: Fraction, option: str) -> int:
+    """Return the steps of a run over so many tokens, for an option.
+
+    Raises
+    ------
+    InvalidOptionError
+        If samples have no tokens.
+    """
+    return math.ceil(tokens / _tokens_per_step(problem, option))
 
 
 def _tokens_per_step(problem: Problem, option: str) -> int:
@@ -316,7 +327,7 @@ def fewest_devices(
                 f"--devices-list: expected numbers from 1 to {most}, the "
                 f"devices of the cluster, got {count}; remove it"
             )
-    ask = _Asker(solver, options or SolveOptions(), on_progress)
+    ask = Asker(solver, options or SolveOptions(), on_progress)
     trials: list[Trial] = []
     for count in sorted(set(counts)):
         trials.append(ask(with_devices(problem, count), target.quanta))
@@ -343,8 +354,20 @@ def smallest_memory(
 
     The parameters are those of :func:`fewest_devices`. What the device has
     does not matter, only what is reserved.
+
+    Raises
+    ------
+    InvalidOptionError
+        If the devices are of several types.
+    NestError
+        If the request makes no sense to the solver.
     """
-    ask = _Asker(solver, options or SolveOptions(), on_progress)
+    if len(problem.cluster.types) > 1:
+        raise InvalidOptionError(
+            f"--memory: expected devices of one type, got "
+            f"{problem.cluster.device_name}; ask for each type alone"
+        )
+    ask = Asker(solver, options or SolveOptions(), on_progress)
     unlimited = with_memory(problem, most_memory_bytes(problem))
     first = ask(unlimited, target.quanta)
     trials = [first]
@@ -384,7 +407,7 @@ def _shrunk(trial: Trial) -> Trial:
     return replace(trial, problem=with_memory(trial.problem, most))
 
 
-class _Asker:
+class Asker:
     """Asks one solver about one problem after the other."""
 
     def __init__(
@@ -458,9 +481,13 @@ class _Asker:
 def to_document(problem: Problem, fit: Fit, solver: str) -> dict[str, Any]:
     """Return the ``nest-fit/1`` document of an answer."""
 
+    def devices(trial: Trial) -> dict[str, Any]:
+        counts = trial.problem.cluster.counts
+        return {"num_devices": trial.num_devices, "devices_by_type": counts}
+
     def candidate(trial: Trial) -> dict[str, Any]:
         return {
-            "num_devices": trial.num_devices,
+            **devices(trial),
             "memory_bytes": trial.memory_bytes,
             "answer": trial.answer,
             **trial.result.summary(),
@@ -470,7 +497,7 @@ def to_document(problem: Problem, fit: Fit, solver: str) -> dict[str, Any]:
         if trial is None or trial.result.score is None:
             return None
         return {
-            "num_devices": trial.num_devices,
+            **devices(trial),
             "memory_bytes": trial.memory_bytes,
             "problem_hash": problem_hash(trial.problem),
             "step_time_ns": trial.result.step_time_ns,

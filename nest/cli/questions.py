@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from nest.cli.declare import amount, integers, option
+from nest.cli.declare import amount, integer, integers, option
 from nest.cli.inputs import flag, load_problem
 from nest.cli.inspecting import warn_if_foreign
 from nest.cli.options import MODEL, RESTRICTIONS, Options, takes
@@ -17,8 +18,11 @@ from nest.errors import InvalidOptionError
 
 if TYPE_CHECKING:
     from nest.fit import Target
+    from nest.ir.cluster import Device
     from nest.ir.problem import Problem
 
+
+T = TypeVar("T")
 
 #: Values of --within, --tokens-per-s, --days and --tokens.
 _Target = dict[str, Fraction | None]
@@ -43,6 +47,29 @@ _Target = dict[str, Fraction | None]
     "--memory",
     "Ask for the smallest memory per device on all devices instead.",
 )
+@option(
+    "--budget USD",
+    "Ask for the fastest plan whose run over --tokens costs at most that.",
+    amount,
+)
+@option(
+    "--hourly-budget USD",
+    "Ask for the fastest plan on devices that cost at most that per hour.",
+    amount,
+)
+@option("--cheapest", "Ask for the cheapest plan that keeps the target.")
+@option(
+    "--price TYPE=USD,…",
+    "Price of a device of a type per hour, such as h100=2.5; repeatable.  "
+    "[default: as the problem says]",
+    multiple=True,
+)
+@option(
+    "--quota TYPE=N,…",
+    "At most so many devices of a type, such as h100=64,a100=128; "
+    "repeatable.  [default: all]",
+    multiple=True,
+)
 @takes(
     *("problem_text", "solver", "output", "time_limit", "granularity"),
     *("json_path", *RESTRICTIONS, *MODEL),
@@ -51,9 +78,19 @@ def fit_command(
     options: Options,
     devices_list: tuple[int, ...] | None,
     memory: bool,
+    budget: Fraction | None,
+    hourly_budget: Fraction | None,
+    cheapest: bool,
+    price: tuple[str, ...],
+    quota: tuple[str, ...],
     **target: Fraction | None,
 ) -> int:
     """Find the fewest devices, or the smallest memory, for a target.
+
+    Or, at the prices of devices, the fastest plan within a budget or the
+    cheapest one that keeps a target, on any number of devices of each type,
+    for example: nest fit --model llama2-7b --cluster h100x16+a100x16 --price
+    h100=2.5,a100=1.2 --hourly-budget 40
 
     The target is a step time (--within), a throughput (--tokens-per-s) or a
     whole run (--days with --tokens). The devices are the first ones of the
@@ -62,13 +99,27 @@ def fit_command(
     Exits with 1 if no candidate is known to keep the target; says then what
     the best possible step time is.
     """
+    from nest import offers
     from nest.fit import fewest_devices, smallest_memory, to_document
     from nest.report.fit import fit_block
     from nest.report.table import show
 
     options = options.limited()
     options.check_problem_choice()
-    _check_target(target)
+    given = {
+        "--budget": budget,
+        "--hourly-budget": hourly_budget,
+        "--cheapest": cheapest or None,
+    }
+    asked = [name for name, value in given.items() if value is not None]
+    _check_prices(asked, price, quota)
+    _check_target(target, budget is not None, bool(asked) and not cheapest)
+    for name in asked:
+        if memory or devices_list is not None:
+            other = "--memory" if memory else "--devices-list"
+            raise InvalidOptionError(
+                f"{name}: expected either it or {other}, got both; remove one"
+            )
     if memory and devices_list is not None:
         raise InvalidOptionError(
             "--devices-list: expected either it or --memory, got both; "
@@ -79,8 +130,28 @@ def fit_command(
     problem = restricted.problem
     goal = _target(problem, target)
     solver, limits = options.solver, options.solve_options(options.solver)
+    if asked:
+        types = problem.cluster.types
+        prices = _by_type("--price", price, types, amount)
+        quotas = _by_type("--quota", quota, types, integer(0))
+        problem = offers.with_prices(
+            problem, {name: float(x) for name, x in prices.items()}
+        )
+        wish = offers.Limits(goal, hourly_budget, budget, target["tokens"])
     with ProgressLine(problem.time_unit) as progress:
-        if memory:
+        if asked:
+            fit = offers.best_offer(
+                problem,
+                "cheapest" if cheapest else "fastest",
+                wish,
+                quotas,
+                solver,
+                limits,
+                progress,
+            )
+        elif goal is None:
+            raise AssertionError(target)
+        elif memory:
             fit = smallest_memory(problem, goal, solver, limits, progress)
         else:
             fit = fewest_devices(
@@ -88,15 +159,75 @@ def fit_command(
             )
     show(options.people, *fit_block(problem, fit, restricted.text))
     document = to_document(problem, fit, solver)
+    if asked:
+        document = offers.to_document(document, fit)
     options.write_json(document | restricted.document())
     options.write_plan(fit.best.result.plan if fit.best else None)
     return 0 if fit.best is not None else 1
 
 
-def _check_target(target: _Target) -> None:
+def _check_prices(
+    asked: Sequence[str], price: Sequence[str], quota: Sequence[str]
+) -> None:
+    for name, given in (("--price", price), ("--quota", quota)):
+        if given and not asked:
+            raise InvalidOptionError(
+                f"{name}: expected --budget, --hourly-budget or --cheapest "
+                f"too, got none; add one"
+            )
+
+
+def _by_type(
+    option: str,
+    texts: Sequence[str],
+    types: Sequence[Device],
+    read: Callable[[Any], T],
+) -> dict[str, T]:
+    """Return values by the type of devices that they are for.
+
+    A type is meant by its name or how it begins, in any case.
+    """
+    names = [device.name for device in types]
+    found: dict[str, T] = {}
+    for part in (part for text in texts for part in text.split(",")):
+        key, equals, value = part.partition("=")
+        meant = [n for n in names if n.lower().startswith(key.lower())]
+        exact = [n for n in names if n.lower() == key.lower()]
+        meant = exact or meant
+        if not equals or not key or len(meant) != 1:
+            raise InvalidOptionError(
+                f"{option} {part}: expected TYPE=VALUE with a type of the "
+                f"cluster, {' or '.join(names)}, got {key!r}; correct it"
+            )
+        if meant[0] in found:
+            raise InvalidOptionError(
+                f"{option} {part}: expected {meant[0]} once, got it twice; "
+                f"keep one"
+            )
+        try:
+            found[meant[0]] = read(value)
+        except click.BadParameter as error:
+            raise InvalidOptionError(
+                f"{option} {part}: {error.message}"
+            ) from None
+    return found
+
+
+def _check_target(target: _Target, with_budget: bool, optional: bool) -> None:
+    """Check that targets make sense, with a budget of a run or without.
+
+    One may be missing only where it is optional.
+    """
     given = {flag(name): value for name, value in target.items()}
     tokens = given.pop("--tokens")
     names = [name for name, value in given.items() if value is not None]
+    if with_budget and tokens is None:
+        raise InvalidOptionError(
+            "--tokens: expected the tokens of the run of --budget, got none; "
+            "add --tokens, or ask for an --hourly-budget"
+        )
+    if optional and not names and (with_budget or tokens is None):
+        return
     if len(names) != 1:
         got = " and ".join(names) or "none"
         raise InvalidOptionError(
@@ -104,6 +235,8 @@ def _check_target(target: _Target) -> None:
             f"--days with --tokens, got {got}; "
             f"{'keep one' if names else 'add one'}"
         )
+    if with_budget:
+        return
     if (given["--days"] is None) != (tokens is None):
         lacking = "--tokens" if tokens is None else "--days"
         raise InvalidOptionError(
@@ -112,7 +245,7 @@ def _check_target(target: _Target) -> None:
         )
 
 
-def _target(problem: Problem, target: _Target) -> Target:
+def _target(problem: Problem, target: _Target) -> Target | None:
     from nest import fit
 
     match target:
@@ -122,7 +255,7 @@ def _target(problem: Problem, target: _Target) -> Target:
             return fit.tokens_per_s(problem, rate)
         case {"days": Fraction() as num_days, "tokens": Fraction() as tokens}:
             return fit.days(problem, num_days, tokens)
-    raise AssertionError(target)
+    return None
 
 
 @click.command("explain")

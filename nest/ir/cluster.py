@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import ClassVar, Literal, get_args
 
@@ -208,6 +208,10 @@ class Hierarchy(
             ),
         )
 
+    def led_by(self, _devices: Sequence[int]) -> Hierarchy:
+        """Return it for some of its devices: places are all there is."""
+        return self
+
     @property
     def unit_sizes(self) -> tuple[int, ...]:
         """Devices that are closer to each other than to others, ascending.
@@ -333,6 +337,14 @@ class Cluster(Struct, frozen=True, kw_only=True, dict=True):
         """What its devices are called."""
         return " + ".join(device.name for device in self.types)
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many devices there are of each type, by its name."""
+        return {
+            device.name: self.devices_of(number)
+            for number, device in enumerate(self.types)
+        }
+
     def devices_of(self, number: int) -> int:
         """Return how many devices are of a type."""
         kind = self.types[number]
@@ -394,6 +406,51 @@ class Cluster(Struct, frozen=True, kw_only=True, dict=True):
                 for part in self.others
                 if part.first < num_devices
             ),
+        )
+
+    def keeping(self, counts: Sequence[int]) -> Cluster:
+        """Return the cluster of the first devices of every type.
+
+        Those that are left out are not there: others come one after the
+        other, on a graph each with its own links.
+
+        Parameters
+        ----------
+        counts
+            How many of each of the types, some at all.
+        """
+        left = list(counts)
+        kept: list[tuple[int, int, Device]] = []
+        for first, end, device in self.runs:
+            number = self.types.index(device)
+            taken = min(end - first, left[number])
+            left[number] -= taken
+            if taken:
+                kept.append((first, first + taken, device))
+        parts, position = [], 0
+        for first, end, device in kept:
+            parts.append(
+                DeviceRange(first=position, count=end - first, device=device)
+            )
+            position += end - first
+        chosen = [d for first, end, _ in kept for d in range(first, end)]
+        return replace(
+            self,
+            num_devices=position,
+            device=parts[0].device,
+            others=tuple(x for x in parts if x.device != parts[0].device),
+            topology=self.topology.led_by(chosen),
+        )
+
+    def priced(self, prices: Mapping[str, float]) -> Cluster:
+        """Return the cluster with other prices of the types named."""
+        return self._with_devices(
+            lambda device: replace(
+                device,
+                price_usd_per_hour=prices.get(
+                    device.name, device.price_usd_per_hour
+                ),
+            )
         )
 
     def with_memory(self, memory_bytes: int) -> Cluster:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, ClassVar, Literal, get_args
 
 from msgspec.structs import replace
@@ -252,6 +252,15 @@ class GraphTopology(
         return self.order or tuple(
             node.id for node in self.nodes if node.kind == "device"
         )
+
+    def led_by(self, devices: Sequence[int]) -> GraphTopology:
+        """Return it with some devices, by rank, in front of all others."""
+        ranks, chosen = self.ranks, set(devices)
+        if list(devices) == list(range(len(devices))):
+            return self
+        others = [i for i in range(len(ranks)) if i not in chosen]
+        order = tuple(ranks[i] for i in (*devices, *others))
+        return replace(self, order=order)
 
     @property
     def text(self) -> str:

@@ -7,6 +7,7 @@ from rich.padding import Padding
 
 from nest.fit import Fit, Trial
 from nest.ir.problem import Problem
+from nest.offers import hourly_usd, step_usd
 from nest.report.table import (
     TimeScale,
     key_lines,
@@ -22,6 +23,8 @@ def fit_block(
     problem: Problem, fit: Fit, restrictions: str
 ) -> list[RenderableType]:
     """Return the answer, the candidates, and the plan."""
+    if fit.question in ("fastest", "cheapest"):
+        return _offer_block(problem, fit, restrictions)
     what = "devices" if fit.question == "devices" else "memory per device"
 
     def size(trial: Trial) -> str:
@@ -80,5 +83,68 @@ def fit_block(
         assert shown.result.score is not None
         parts += score_block(
             shown.problem, shown.result.plan, shown.result.score.to_json()
+        )
+    return parts
+
+
+def _offer_block(
+    problem: Problem, fit: Fit, restrictions: str
+) -> list[RenderableType]:
+    """Return which devices to take, the candidates, and the plan."""
+
+    def devices(trial: Trial) -> str:
+        counts = trial.problem.cluster.counts
+        return " + ".join(f"{count} {name}" for name, count in counts.items())
+
+    def usd(trial: Trial) -> str:
+        quanta = trial.result.step_quanta
+        if quanta is None:
+            return ""
+        return f"{float(step_usd(trial.problem, quanta)):.6g}"
+
+    def time(time_ns: float | None) -> str:
+        return TimeScale.fitting(time_ns, problem.time_unit)(time_ns)
+
+    rows = [
+        ("problem", f"{problem.name} (preset {problem.preset})"),
+        ("limits", fit.target.text or "none"),
+    ]
+    if restrictions:
+        rows.append(("under", restrictions))
+    proof = "proven" if fit.proven else "not proven: some are open"
+    if fit.best is None:
+        rows.append((fit.question, f"none keeps the limits ({proof})"))
+    else:
+        rows += [
+            (fit.question, f"{devices(fit.best)} ({proof})"),
+            ("step time", time(fit.best.result.step_time_ns)),
+            (
+                "price",
+                f"{float(hourly_usd(fit.best.problem.cluster)):g} $ per hour, "
+                f"{usd(fit.best)} $ per step",
+            ),
+        ]
+    table = simple_table(
+        ("devices", "$ per hour", "better", "step time", "$ per step", "note"),
+        [
+            (
+                devices(trial),
+                f"{float(hourly_usd(trial.problem.cluster)):g}",
+                trial.answer,
+                time(trial.result.step_time_ns),
+                usd(trial),
+                note(trial.result),
+            )
+            for trial in fit.trials
+        ],
+    )
+    parts = [key_lines(rows), Padding(table, (1, 0, 1, 0))]
+    if fit.best is not None:
+        assert fit.best.result.plan is not None
+        assert fit.best.result.score is not None
+        parts += score_block(
+            fit.best.problem,
+            fit.best.result.plan,
+            fit.best.result.score.to_json(),
         )
     return parts

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from nest.ir import Problem, problem_hash, read_plan, write
+from nest.ir import DeviceRange, Problem, problem_hash, read_plan, write
 from nest.restrictions import restrict
 from tests.builders import (
     SINGLE,
@@ -232,6 +233,144 @@ def test_fit_honours_pins(cli: Cli, problem: str) -> None:
 )
 def test_fit_refuses(cli, problem, arguments, reason):
     assert cli.refuses("fit", problem, *arguments) == reason
+
+
+@pytest.fixture
+def two_types(tmp_path: Path) -> str:
+    """Two devices, 1 and 2 $ per hour; the step times of the plain chain."""
+    path = str(tmp_path / "two.json")
+    problem = chain(sequence_length=10)
+    device = replace(problem.cluster.device, price_usd_per_hour=1.0)
+    part = DeviceRange(
+        first=1, count=2, device=replace(device, name="New-80GB")
+    )
+    cluster = replace(problem.cluster, device=device, others=(part,))
+    write(path, replace(problem, cluster=cluster))
+    return path
+
+
+def test_fit_finds_the_fastest_within_a_budget(
+    cli: Cli, two_types: str, tmp_path: Path
+) -> None:
+    """Prices of new devices fall to 0.5 $: two of them cost 1 $ per hour."""
+    output = str(tmp_path / "plan.json")
+    code = cli(
+        *("fit", two_types, "--hourly-budget", "1", "--price", "new=0.5"),
+        *("--json", "-", "-o", output),
+    )
+    assert code == 0
+    assert "fastest    2 New-80GB (proven)" in cli.err
+    assert "limits     at most 1 $ per hour" in cli.err
+    document = json.loads(cli.out)
+    assert document["answer"]["devices_by_type"] == {"New-80GB": 2}
+    assert document["answer"]["usd_per_hour"] == 1
+    assert document["answer"]["step_time_ns"] == 120
+    assert len(read_plan(output).stages) == 2
+
+
+def test_fit_finds_the_cheapest_within_a_target_and_quotas(
+    cli: Cli, two_types: str
+) -> None:
+    """All devices take a third of the time that one takes."""
+    arguments = ("fit", two_types, "--cheapest", "--within", "60e-9")
+    assert cli(*arguments) == 0
+    assert "cheapest   1 device + 2 New-80GB (proven)" in cli.out
+    assert "price      3 $ per hour, 5e-11 $ per step" in cli.out
+    assert cli(*arguments, "--quota", "NEW-80gb=1,device=1") == 1
+    assert "cheapest  none keeps the limits (proven)" in cli.out
+
+
+def test_fit_takes_the_budget_of_a_run(cli: Cli, two_types: str) -> None:
+    """Four steps; on any devices at 1 $ each costs at least 180 ns of one."""
+    arguments = ("fit", two_types, "--tokens", "100", "--budget")
+    assert cli(*arguments, "2.1e-10") == 0
+    assert "fastest    1 device + 2 New-80GB (proven)" in cli.out
+    assert cli(*arguments, "1.9e-10") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (
+            ("--hourly-budget", "-5"),
+            "--hourly-budget: expected a number > 0, got '-5'; for example "
+            "1.5 or 2e12",
+        ),
+        (
+            ("--budget", "0", "--tokens", "1"),
+            "--budget: expected a number > 0, got '0'; for example 1.5 or "
+            "2e12",
+        ),
+        (
+            ("--budget", "5"),
+            "--tokens: expected the tokens of the run of --budget, got none; "
+            "add --tokens, or ask for an --hourly-budget",
+        ),
+        (
+            ("--cheapest",),
+            "nest fit: expected one target, --within, --tokens-per-s or "
+            "--days with --tokens, got none; add one",
+        ),
+        (
+            ("--within", "1", "--quota", "new=1"),
+            "--quota: expected --budget, --hourly-budget or --cheapest too, "
+            "got none; add one",
+        ),
+        (
+            ("--within", "1", "--price", "new=1"),
+            "--price: expected --budget, --hourly-budget or --cheapest too, "
+            "got none; add one",
+        ),
+        (
+            ("--hourly-budget", "5", "--memory"),
+            "--hourly-budget: expected either it or --memory, got both; "
+            "remove one",
+        ),
+        (
+            ("--hourly-budget", "5", "--devices-list", "1"),
+            "--hourly-budget: expected either it or --devices-list, got "
+            "both; remove one",
+        ),
+        (
+            ("--hourly-budget", "5", "--quota", "v100=4"),
+            "--quota v100=4: expected TYPE=VALUE with a type of the cluster, "
+            "device or New-80GB, got 'v100'; correct it",
+        ),
+        (
+            ("--hourly-budget", "5", "--quota", "new"),
+            "--quota new: expected TYPE=VALUE with a type of the cluster, "
+            "device or New-80GB, got 'new'; correct it",
+        ),
+        (
+            ("--hourly-budget", "5", "--quota", "new=1,new=2"),
+            "--quota new=2: expected New-80GB once, got it twice; keep one",
+        ),
+        (
+            ("--hourly-budget", "5", "--quota", "new=3"),
+            "--quota New-80GB=3: expected an integer from 0 to 2, the devices "
+            "of this type, got 3; lower it",
+        ),
+        (
+            ("--hourly-budget", "5", "--price", "new=-1"),
+            "--price new=-1: expected a number > 0, got '-1'; for example "
+            "1.5 or 2e12",
+        ),
+        (
+            ("--within", "1", "--memory"),
+            "--memory: expected devices of one type, got device + New-80GB; "
+            "ask for each type alone",
+        ),
+    ],
+)
+def test_fit_refuses_bad_budgets(cli, two_types, arguments, reason):
+    assert cli.refuses("fit", two_types, *arguments) == reason
+
+
+def test_fit_asks_for_prices(cli: Cli, problem: str) -> None:
+    assert cli.refuses("fit", problem, "--hourly-budget", "5") == (
+        "--price: expected a price of every type, got none of device; add "
+        "--price device=USD or its price_usd_per_hour in the file"
+    )
 
 
 def test_fit_refuses_an_unknown_solver(cli: Cli, problem: str) -> None:

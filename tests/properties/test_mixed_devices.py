@@ -6,16 +6,27 @@ solvers agree as on one type.
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from nest.cost.model import CostModel
+from nest.fit import Target
 from nest.ir import DeviceRange, DeviceTimes, Optimizer, Strategy
+from nest.offers import (
+    Limits,
+    best_offer,
+    candidates,
+    hourly_usd,
+    with_prices,
+)
 from nest.topology.protocol import Block
 from tests.builders import make_cost, make_problem
 from tests.independent.generate import with_costs
+from tests.inside import run_inside
 from tests.properties.profiles import examples
 from tests.properties.test_solvers_agree import check, solve
 from tests.strategies import problems
@@ -183,3 +194,65 @@ def test_they_agree_with_a_strategy_per_layer(problem):
 @given(mixed())
 def test_milp_agrees_with_brute_force(problem):
     check(("milp",), problem)
+
+
+@st.composite
+def rewritten(draw):
+    """Draw a problem, and it with some devices of a type of their own.
+
+    The type is the same but for its name, which no cost knows.
+    """
+    problem = draw(problems(preset="standard"))
+    cluster = problem.cluster
+    first = draw(st.integers(0, cluster.num_devices - 1))
+    count = draw(st.integers(1, cluster.num_devices - first))
+    name = draw(st.sampled_from((cluster.device.name, "alike")))
+    part = DeviceRange(
+        first=first, count=count, device=replace(cluster.device, name=name)
+    )
+    return problem, replace(problem, cluster=replace(cluster, others=(part,)))
+
+
+@examples(40, full=1000)
+@given(rewritten())
+def test_devices_that_are_alike_may_be_of_two_types(pair):
+    plain, two = (solve("dp", problem) for problem in pair)
+    assert (plain.status, plain.claimed_quanta) == (
+        two.status,
+        two.claimed_quanta,
+    )
+
+
+@examples(10, full=200)
+@given(st.data(), mixed())
+def test_offers_are_those_of_enumeration(data, problem):
+    """The best of the optima of all numbers of devices of each type."""
+    prices = st.sampled_from((0.5, 1.0, 2.0, 3.7))
+    problem = with_prices(
+        problem,
+        {name: data.draw(prices) for name in problem.cluster.counts},
+    )
+    found = []
+    for candidate in candidates(problem):
+        quanta = solve("brute", candidate).claimed_quanta
+        if quanta is not None:
+            hourly = hourly_usd(candidate.cluster)
+            found.append((quanta, hourly, hourly * quanta))
+    target = data.draw(st.sampled_from([*(x[0] for x in found), 10**6]))
+    hourly = data.draw(st.sampled_from([*(x[1] for x in found), None]))
+    wish = data.draw(st.sampled_from(("fastest", "cheapest")))
+    keeping = [
+        (quanta, price) if wish == "fastest" else (usd, quanta)
+        for quanta, price, usd in found
+        if quanta <= target and (hourly is None or price <= hourly)
+    ]
+    with mock.patch("nest.fit.run_solver", run_inside):
+        fit = best_offer(problem, wish, Limits(Target(target, ""), hourly))
+    assert fit.proven
+    assert (fit.best is None) == (not keeping)
+    if fit.best is not None:
+        quanta = fit.best.result.step_quanta
+        price = hourly_usd(fit.best.problem.cluster)
+        assert min(keeping) == (
+            (quanta, price) if wish == "fastest" else (price * quanta, quanta)
+        )

@@ -31,6 +31,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "nest.pareto",
         "nest.fit",
         "nest.explain",
+        "nest.offers",
         "nest.reorder",
     ),
     ("nest.prove", "nest.report"),
