@@ -6,6 +6,7 @@ solvers agree as on one type.
 
 from __future__ import annotations
 
+import math
 from unittest import mock
 
 import pytest
@@ -14,8 +15,15 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from nest.cost.model import CostModel
+from nest.cost.space import batch_splits
 from nest.fit import Target
-from nest.ir import DeviceRange, DeviceTimes, Optimizer, Strategy
+from nest.ir import (
+    CollectiveCall,
+    DeviceRange,
+    DeviceTimes,
+    Optimizer,
+    Strategy,
+)
 from nest.offers import (
     Limits,
     best_offer,
@@ -23,8 +31,12 @@ from nest.offers import (
     hourly_usd,
     with_prices,
 )
+from nest.search.closed_sets import closed_sets
+from nest.search.options import BatchTerms, StageShapes
+from nest.search.zones import Zones
 from nest.topology.protocol import Block
-from tests.builders import make_cost, make_problem
+from tests import optima
+from tests.builders import make_cost, make_levels, make_problem
 from tests.independent.generate import with_costs
 from tests.inside import run_inside
 from tests.properties.profiles import examples
@@ -256,3 +268,58 @@ def test_offers_are_those_of_enumeration(data, problem):
         assert min(keeping) == (
             (quanta, price) if wish == "fastest" else (price * quanta, quanta)
         )
+
+
+@examples(40, full=600)
+@given(mixed())
+def test_no_stage_takes_less_than_the_zones_it_spans_allow(problem):
+    """Every strategy at every place, against the bound of its span."""
+    model = CostModel(problem)
+    shapes = StageShapes(model, closed_sets(problem.graph))
+    for split in batch_splits(problem):
+        terms = BatchTerms(shapes, split.micro_batch)
+        zones = Zones(problem.cluster, split)
+        unit = math.gcd(*terms.devices.tolist())
+        for span, site in zip(zones.spans, zones.sites, strict=True):
+            low, high = zones.window(span, terms.devices)
+            load = terms.load_on(site) if len(terms.devices) else None
+            for number, strategy in enumerate(terms.strategies):
+                for offset in range(low[number], high[number] + 1):
+                    if offset % unit:
+                        continue  # no stages in front have so many
+                    place = split.replicas, split.devices, offset
+                    block = Block(*place, strategy.devices)
+                    row = terms.terms(strategy, block)
+                    for kind, term in enumerate(row):
+                        if term is not None:
+                            amounts = terms.schedule.amounts(term)
+                            assert (load[:, number, kind] <= amounts).all()
+
+
+def test_replicas_begin_where_no_stage_of_the_first_can():
+    """Six devices, units of five; the second replica begins at device 3.
+
+    Two ranks at devices 3 and 4 take 20 ns of computation and 100 of an
+    all-reduce, as those at 0 and 1: two replicas take that once, one twice.
+    At devices 4 and 5 it would be ten times the communication.
+    """
+    cost = make_cost(
+        10,
+        10,
+        tp=2,
+        collectives=(
+            CollectiveCall(
+                kind="all-reduce", axis="tp", phase="forward", size_bytes=100
+            ),
+        ),
+    )
+    problem = make_problem(
+        {"a": cost},
+        devices=6,
+        global_batch=2,
+        topology=make_levels((5, 0.0, 1e9), (2, 0.0, 1e8)),
+    )
+    device = problem.cluster.device
+    problem = on_two_types(problem, device, 3, device)
+    assert solve("brute", problem).claimed_quanta == 120
+    assert optima.search(problem, "proof-alone").claimed_quanta == 120

@@ -11,6 +11,7 @@ from nest.search.options import PairOptions
 from nest.search.parallel import share
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.registry import get_solver
+from tests import optima
 from tests.builders import make_cost, make_problem
 
 
@@ -106,3 +107,23 @@ def test_the_search_ends_within_the_gap():
     assert output.status is Status.FEASIBLE
     assert output.lower_bound_quanta == 160
     assert output.claimed_quanta >= 172
+
+
+def test_more_stages_than_the_cheapest_path_has_are_looked_at():
+    """Four layers on four devices: 30 ns each on one, 14 each on all four.
+
+    Sixteen micro-batches: four stages of one device take 120 + 15 · 30, one
+    stage of four devices 16 · 56. Without a budget two stages of two layers
+    would add less, so paths of more stages are no better.
+    """
+    costs = make_cost(10, 20), make_cost(4, 10, tp=4)
+    problem = make_problem(
+        dict.fromkeys("abcd", costs),
+        edges=(("a", "b", 0), ("b", "c", 0), ("c", "d", 0)),
+        devices=4,
+        global_batch=16,
+        replicas=(1,),
+        micro_batches=(1,),
+    )
+    for setting in optima.SETTINGS:
+        assert optima.search(problem, setting).claimed_quanta == 570
