@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from unittest import mock
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -323,3 +324,60 @@ def test_replicas_begin_where_no_stage_of_the_first_can():
     problem = on_two_types(problem, device, 3, device)
     assert solve("brute", problem).claimed_quanta == 120
     assert optima.search(problem, "proof-alone").claimed_quanta == 120
+
+
+@pytest.mark.parametrize(
+    ("text", "block", "least"),
+    [
+        # Devices 1 and 2 are in one unit: 100 ns of an all-reduce, and 20
+        # of computation that the slow one takes.
+        ("aabb", Block(1, 4, 1, 2), 20),
+        # Devices 2 and 3 are not: 1000 ns.
+        ("aabb", Block(1, 4, 2, 2), 1020),
+        # Too many zones: the least of all places.
+        ("ababab", Block(1, 6, 0, 2), 120),
+    ],
+)
+def test_only_stages_of_one_type_are_bounded_by_its_places(text, block, least):
+    """Units of three devices; 10 ns of computation, or 20 on type b."""
+    cost = replace(
+        make_cost(
+            5,
+            5,
+            tp=2,
+            collectives=(
+                CollectiveCall(
+                    kind="all-reduce",
+                    axis="tp",
+                    phase="forward",
+                    size_bytes=100,
+                ),
+            ),
+        ),
+        by_device=(DeviceTimes(device="b", forward_ns=10, backward_ns=10),),
+    )
+    problem = make_problem(
+        {"a": (cost, make_cost(5, 5))},
+        devices=len(text),
+        topology=make_levels((3, 0.0, 1e9), (2, 0.0, 1e8)),
+    )
+    other = replace(problem.cluster.device, name="b")
+    others = tuple(
+        DeviceRange(first=place, count=1, device=other)
+        for place, name in enumerate(text)
+        if name == "b"
+    )
+    problem = replace(problem, cluster=replace(problem.cluster, others=others))
+    terms = BatchTerms(
+        StageShapes(CostModel(problem), closed_sets(problem.graph)), 1
+    )
+    (split,) = (x for x in batch_splits(problem) if x.replicas == 1)
+    zones = Zones(problem.cluster, split)
+    (site,) = (
+        site
+        for span, site in zip(zones.spans, zones.sites, strict=True)
+        for low, high in [zones.window(span, np.array([2]))]
+        if low[0] <= block.offset <= high[0]
+    )
+    number = [strategy.tp for strategy in terms.strategies].index(2)
+    assert terms.load_on(site)[-1, number, 0] == least
