@@ -110,16 +110,18 @@ class Places:
         self.deadline = deadline
         self.num_sets = options.shapes.sets.count
         states = self.num_sets * len(target.floors)
-        met, meeting = np.unique(
-            np.stack((found.enter, found.leave)), return_inverse=True
-        )
-        begin, end = meeting.reshape(2, -1)
-        begin = begin + len(met) * (found.offset * states + found.source)
-        end = end + len(met) * (
-            (found.offset + found.size) * states + found.target
-        )
+        begin = found.offset * states + found.source
+        end = (found.offset + found.size) * states + found.target
+        meetings = 1
+        if found.enter.any() or found.leave.any():
+            met, meeting = np.unique(
+                np.stack((found.enter, found.leave)), return_inverse=True
+            )
+            meetings = len(met)
+            enter, leave = meeting.reshape(2, -1)
+            begin, end = begin * meetings + enter, end * meetings + leave
         nodes = np.unique(np.concatenate((begin, end)))
-        self.offset, self.state = np.divmod(nodes // max(1, len(met)), states)
+        self.offset, self.state = np.divmod(nodes // meetings, states)
         self.level = self.state // self.num_sets
         at = self.state % self.num_sets
         self.is_start = (at == 0) & (self.offset == 0)

@@ -11,6 +11,7 @@ place, so its loads are the least over all places of replica 0;
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -800,16 +801,17 @@ class StageOptions:
         ``None`` where no stage can be.
         """
         if (offset, size) not in self._least_routes:
-            fastest, block = (
-                self.model.network.fastest,
-                self._block(offset, size),
-            )
+            network, block = self.model.network, self._block(offset, size)
             free = self.split.devices - offset - size
-            front = [block.before(n) for n in self.sizes if n <= offset]
-            behind = [block.behind(n) for n in self.sizes if n <= free]
+            front, behind = (
+                self.sizes[: bisect_right(self.sizes, room)]
+                for room in (offset, free)
+            )
             self._least_routes[offset, size] = (
-                fastest(block, front) if front else None,
-                fastest(block, behind) if behind else None,
+                network.fastest(block, front, forward=True) if front else None,
+                network.fastest(block, behind, forward=False)
+                if behind
+                else None,
             )
         return self._least_routes[offset, size]
 

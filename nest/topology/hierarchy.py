@@ -134,16 +134,21 @@ class HierarchyNetwork:
         route: Route = self._known[key]
         return route
 
-    def fastest(self, receiver: Block, senders: Sequence[Block]) -> Route:
-        """Return a route that is no slower than those from some blocks.
+    def fastest(
+        self, receiver: Block, sizes: Sequence[int], *, forward: bool
+    ) -> Route:
+        """Return a route that is no slower than those from blocks beside one.
 
         All meet where the nearest device does, or above it.
         """
-        key = ("fastest", _around(receiver, senders[0]))
+        span = receiver._replace(
+            offset=receiver.offset - forward, devices=receiver.devices + 1
+        )
+        key = ("fastest", span)
         if key not in self._known:
             self._known[key] = frozenset(
                 self._fastest[self.level(start, end - 1)]
-                for start, end in key[1].ranges()
+                for start, end in span.ranges()
             )
         route: Route = self._known[key]
         return route

@@ -138,14 +138,17 @@ class Network(Protocol):
     def route(self, receiver: Block, sender: Block) -> Route:
         """Return how a block receives from another one, in each replica."""
 
-    def fastest(self, receiver: Block, senders: Sequence[Block]) -> Route:
-        """Return a route that is no slower than those from some blocks.
+    def fastest(
+        self, receiver: Block, sizes: Sequence[int], *, forward: bool
+    ) -> Route:
+        """Return a route that is no slower than those from blocks beside one.
 
         Parameters
         ----------
-        receiver, senders
-            The block, and blocks all in front of it or all behind it, at
-            least one; the first of them is the smallest, and all touch it.
+        receiver, sizes
+            The block, and the devices of blocks next to it, at least one.
+        forward
+            Whether they are in front of it, else behind.
         """
 
     def inside(self, block: Block) -> Route:

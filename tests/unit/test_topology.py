@@ -379,11 +379,11 @@ def test_a_level_above_may_be_faster_than_the_nearest_device():
         make_levels((4, 100.0, 1e9), (2, 10.0, 1e9), (2, 50.0, 1e9))
     )
     block = Block(1, 8, 0, 2)
-    senders = [block.behind(1), block.behind(4)]
-    assert mesh.fastest(block, senders) == {Link(0.0, 2e9)}
-    assert pairs.fastest(block, senders) == {Link(10.0, 1e9)}
+    behind, front = {"forward": False}, {"forward": True}
+    assert mesh.fastest(block, [1, 4], **behind) == {Link(0.0, 2e9)}
+    assert pairs.fastest(block, [1, 4], **behind) == {Link(10.0, 1e9)}
     last = Block(1, 16, 7, 2)
-    assert pairs.fastest(last, [last.before(1)]) == {Link(50.0, 1e9)}
+    assert pairs.fastest(last, [1], **front) == {Link(50.0, 1e9)}
 
 
 def test_a_mesh_on_the_way_up():

@@ -123,10 +123,18 @@ class GraphNetwork:
         """
         return self._move(receiver, sender)
 
-    def fastest(self, receiver: Block, senders: Sequence[Block]) -> Route:
-        """Return a route that is no slower than those from some blocks."""
+    def fastest(
+        self, receiver: Block, sizes: Sequence[int], *, forward: bool
+    ) -> Route:
+        """Return a route that is no slower than those from blocks beside one.
+
+        In both latency and bandwidth as good as the best of them.
+        """
+        beside = receiver.before if forward else receiver.behind
         links = [
-            link for sender in senders for link in self._move(receiver, sender)
+            link
+            for size in sizes
+            for link in self._move(receiver, beside(size))
         ]
         return frozenset(
             {
