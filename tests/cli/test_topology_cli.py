@@ -170,6 +170,7 @@ def test_half_a_file_is_one_line(cli: Cli, tmp_path: Path):
     path = tmp_path / "case.json"
     path.write_text(json.dumps(case())[:200], "utf-8")
     assert "malformed text" in cli.refuses("topology", "price", str(path))
-    assert "expected one of bench, price, show; got 'rate'" in cli.refuses(
-        "topology", "rate"
+    assert (
+        "expected one of bench, order, price, show; got 'rate'"
+        in cli.refuses("topology", "rate")
     )
