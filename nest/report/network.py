@@ -12,10 +12,16 @@ from nest.ir.graph import CollectiveKind
 from nest.reorder import Reordered
 from nest.report.table import TimeScale, key_lines, simple_table
 from nest.topology.graph import GraphNetwork
+from nest.topology.graph.bounds import bound_ns
 from nest.topology.graph.case import Case
 from nest.topology.levels import NetworkFacts, Range
 from nest.topology.order import NodeRanks, node_ranks
 from nest.units import quanta_to_ns
+
+GB = 1e9
+
+#: Of networks with more devices bounds take longer than all prices.
+MOST_BOUNDED = 256
 
 #: Buffers of ``nest topology bench``: 64 KiB to 1 GiB.
 BENCH_BYTES = tuple(2**exponent for exponent in range(16, 31, 2))
@@ -43,6 +49,7 @@ def facts_block(
                 f"{facts.diameter_hops} hops, "
                 f"{facts.diameter_latency_ns / 1e3:g} us",
             ),
+            *_bounds_rows(facts),
             ("order", _order_text(nodes)),
         ]
     )
@@ -67,6 +74,18 @@ def facts_block(
         )
 
 
+def _bounds_rows(facts: NetworkFacts) -> list[tuple[str, str]]:
+    """Return what a GB takes at least if all devices share it, if known."""
+    bounds = facts.bounds_ns_per_byte
+    if not bounds:
+        return []
+    scale = TimeScale.fitting(max(bounds.values()) * GB)
+    kinds = ", ".join(
+        f"{kind} {scale(bound * GB)}" for kind, bound in bounds.items()
+    )
+    return [("bounds", f"{kinds} for 1 GB on all devices")]
+
+
 def facts_document(
     facts: NetworkFacts, order: Sequence[str]
 ) -> dict[str, Any]:
@@ -81,16 +100,26 @@ def bench_rows(
 
     Returns
     -------
-    One row per size: ``bytes`` and, per kind, ``ns`` and ``algorithm``.
+    One row per size: ``bytes`` and, per kind, ``ns`` and ``algorithm``; up
+    to :data:`MOST_BOUNDED` devices also ``bound_ns``.
     """
     rows = []
     offered = network.offered(groups)
+    bounds: dict[str, float] = {}
+    if network.num_devices <= MOST_BOUNDED:
+        bounds = {
+            kind: bound_ns(network.routes, kind, groups, 1.0, network.places)
+            for kind in get_args(CollectiveKind)
+        }
     for size in BENCH_BYTES:
         row: Row = {"bytes": size}
         for kind in get_args(CollectiveKind):
             times = network.times_ns(kind, offered, size)
             best = min(times, key=times.__getitem__)
             row[kind] = {"ns": times[best], "algorithm": best}
+            if bounds:
+                least_ns = network.launch_ns + size * bounds[kind]
+                row[kind]["bound_ns"] = least_ns
         rows.append(row)
     return rows
 
@@ -114,6 +143,11 @@ def bench_block(
                 ),
             )
         )
+    last = rows[-1]
+    if all("bound_ns" in last[kind] for kind in kinds):
+        scale = TimeScale.fitting(max(last[kind]["ns"] for kind in kinds))
+        least = [f"{scale(last[kind]['bound_ns'])} bound" for kind in kinds]
+        cells.append(("", *least))
     yield simple_table(("bytes", *kinds), cells, right=(0,))
 
 

@@ -6,15 +6,19 @@ could pass at best if messages took any way through the switches.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple, get_args
 
 import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
 from nest.errors import InvalidProblemError
+from nest.ir.graph import CollectiveKind
+from nest.topology.alphabeta import NS_PER_S
+from nest.topology.graph.bounds import CROSSING
 from nest.topology.pooled import PooledTree, pooled_tree
 from nest.topology.routes import (
     PS_PER_NS,
@@ -87,6 +91,10 @@ class NetworkFacts:
     diameter_hops, diameter_latency_ns
         The most over all pairs of devices, each on its route of least
         latency.
+    bounds_ns_per_byte
+        What collectives of all devices take at least for every byte of their
+        buffer, by kind, because of ports and of cuts around the units; none
+        where the two directions of links differ.
     partitions
         Finest first.
     """
@@ -99,6 +107,7 @@ class NetworkFacts:
     bisection_bytes_per_s: float
     diameter_hops: int
     diameter_latency_ns: float
+    bounds_ns_per_byte: Mapping[str, float]
     partitions: tuple[PartitionFacts, ...]
 
 
@@ -136,6 +145,7 @@ def network_facts(
     else:
         hops, latency_ns = _tree_diameter(tree)
         flows = _TreeFlows(graph, devices, tree)
+    cuts = list(_cuts(graph, devices, flows))
     return NetworkFacts(
         name=str(graph.graph.get("name", "")),
         num_devices=len(devices),
@@ -147,7 +157,8 @@ def network_facts(
         bisection_bytes_per_s=flows.between(devices[: len(devices) // 2]),
         diameter_hops=hops,
         diameter_latency_ns=latency_ns,
-        partitions=tuple(_partitions(graph, devices, flows)),
+        bounds_ns_per_byte={} if graph.is_directed() else _bounds(cuts),
+        partitions=tuple(_partitions(cuts, flows)),
     )
 
 
@@ -278,22 +289,38 @@ def _shifts(
     )
 
 
-def _partitions(
+class _Cut(NamedTuple):
+    """A partition: the devices of its units, and what leaves these."""
+
+    members: dict[Any, list[Any]]
+    out_bytes_per_s: dict[Any, float]
+
+
+def _cuts(
     graph: nx.Graph, devices: Sequence[Any], flows: _Flows | _TreeFlows
-) -> Iterable[PartitionFacts]:
-    """Yield what the partitions of a graph are like, finest first."""
-    outs = dict(zip(devices, flows.ports(devices), strict=True))
-    part_of: Mapping[Any, Any] = {device: device for device in devices}
+) -> Iterator[_Cut]:
+    """Yield the devices by themselves, then the partitions, finest first."""
+    ports = dict(zip(devices, flows.ports(devices), strict=True))
+    yield _Cut({device: [device] for device in devices}, ports)
     for units in graph.graph.get("units", []):
         members: dict[Any, list[Any]] = {}
         for device in devices:
             members.setdefault(units[device], []).append(device)
-        parts = {part_of[d]: units[d] for d in devices}
-        inside = dict.fromkeys(members, 0.0)
-        for part, unit in parts.items():
-            inside[unit] += outs[part]
         outs = {unit: flows.between(inner) for unit, inner in members.items()}
-        part_of = units
+        yield _Cut(members, outs)
+
+
+def _partitions(
+    cuts: Sequence[_Cut], flows: _Flows | _TreeFlows
+) -> Iterator[PartitionFacts]:
+    """Yield what the partitions of a graph are like, finest first."""
+    for (finer, parts), (members, outs) in pairwise(cuts):
+        unit_of = {
+            device: unit for unit, inner in members.items() for device in inner
+        }
+        inside = dict.fromkeys(members, 0.0)
+        for part, (device, *_) in finer.items():
+            inside[unit_of[device]] += parts[part]
         half = list(members)[: len(members) // 2]
         yield PartitionFacts(
             num_units=len(members),
@@ -307,6 +334,27 @@ def _partitions(
                 [device for unit in half for device in members[unit]]
             ),
         )
+
+
+def _bounds(cuts: Sequence[_Cut]) -> dict[str, float]:
+    """Return what collectives of all devices take at least, in ns per byte.
+
+    As :func:`nest.topology.graph.bounds.bound_ns` says of one group.
+    """
+    num_devices = len(cuts[0].members)
+    if num_devices < 2:
+        return {}
+    found = dict.fromkeys(get_args(CollectiveKind), 0.0)
+    for members, outs in cuts:
+        if len(members) < 2:
+            continue
+        total = 2 * (len(members) - 1) / sum(outs.values())
+        found["all-reduce"] = max(found["all-reduce"], total)
+        for unit, inner in members.items():
+            for kind in found:
+                need = max(CROSSING[kind](len(inner), num_devices))
+                found[kind] = max(found[kind], need / outs[unit])
+    return {kind: bound * NS_PER_S for kind, bound in found.items()}
 
 
 class _TreeFlows:

@@ -134,9 +134,18 @@ def test_bench_prices_every_kind_by_size(cli: Cli) -> None:
         assert row["all-reduce"]["ns"] == pytest.approx(
             2 * row["all-gather"]["ns"]
         )
+        # 15/16 of a buffer leave a device over four links, twice
+        assert row["all-reduce"]["bound_ns"] == pytest.approx(
+            2 * 15 / 16 * row["bytes"] / 180
+        )
+        assert row["all-reduce"]["bound_ns"] <= row["all-reduce"]["ns"]
     assert cli("topology", "bench", "torus:4x4", "--ranks", "4") == 0
     assert "4 × 4 ranks" in cli.out
     assert "1 GiB" in cli.out
+    assert "bound" in cli.out
+    # too many devices for it
+    assert cli("topology", "bench", "ring:512", "--ranks", "2") == 0
+    assert "bound" not in cli.out
 
 
 @pytest.mark.parametrize("arguments", [("--ranks", "3"), ("--stride", "16")])

@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 
 from nest.errors import InvalidProblemError
 from nest.topology import levels
+from nest.topology.graph import GraphNetwork
+from nest.topology.graph.bounds import bound_ns
+from nest.topology.graph.convert import topology_of
 from nest.topology.routes import Routes, devices_of
 from tests.properties.profiles import examples
 
@@ -106,3 +109,22 @@ def test_merged_nodes_leave_the_flow_as_it_is(arcs):
         graph.add_edge(tail, head, capacity=capacity)
     table = np.array([[*arc, c] for arc, c in arcs.items()], dtype=float)
     assert levels._max_flow(table, 7) == nx.maximum_flow_value(graph, 0, 1)
+
+
+@examples(60)
+@given(networks(), st.data())
+def test_bounds_are_those_of_a_group_of_all_devices(graph, data):
+    """With and without units."""
+    devices = devices_of(graph)
+    if data.draw(st.booleans()):
+        unit = st.sampled_from("ab")
+        graph.graph["units"] = [{x: data.draw(unit) for x in devices}]
+    try:
+        bounds = levels.network_facts(graph).bounds_ns_per_byte
+    except InvalidProblemError:
+        return  # some devices cannot reach each other
+    network = GraphNetwork(topology_of(graph))
+    everyone = [range(len(devices))]
+    for kind, bound in bounds.items():
+        expected = bound_ns(network.routes, kind, everyone, 1, network.places)
+        assert bound == pytest.approx(expected, rel=1e-11)

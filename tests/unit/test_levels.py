@@ -42,6 +42,16 @@ def test_a_leaf_spine_network_by_hand():
     assert facts.port_bytes_per_s == same(50 * GB)
     assert facts.bisection_bytes_per_s == 400 * GB
     assert (facts.diameter_hops, facts.diameter_latency_ns) == (4, 5200.0)
+    # 31/32 of a buffer over each port, twice to reduce it; of an all-to-all
+    # 8·24/32 out of a leaf
+    assert facts.bounds_ns_per_byte == pytest.approx(
+        {
+            "all-reduce": 2 * 31 / 32 / 50,
+            "all-gather": 31 / 32 / 50,
+            "reduce-scatter": 31 / 32 / 50,
+            "all-to-all": 6 / 200,
+        }
+    )
     assert facts.partitions == (
         PartitionFacts(
             num_units=4,

@@ -18,7 +18,7 @@ Ranks = Sequence[int]
 Side = frozenset[int]
 
 #: Parts of the buffer of ``n`` ranks that leave ``k`` of them, and enter.
-_CROSSING: Mapping[
+CROSSING: Mapping[
     CollectiveKind, Callable[[int, int], tuple[float, float]]
 ] = {
     "all-reduce": lambda k, n: (1, 1),
@@ -98,7 +98,7 @@ def _need(
     kind: CollectiveKind, group: Ranks, side: Side
 ) -> tuple[float, float]:
     k, n = len(side.intersection(group)), len(group)
-    return _CROSSING[kind](k, n) if 0 < k < n else (0, 0)
+    return CROSSING[kind](k, n) if 0 < k < n else (0, 0)
 
 
 def _speeds(
