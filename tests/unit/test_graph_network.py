@@ -345,6 +345,10 @@ def test_rotations_that_change_nothing(name):
         (Block(2, 4, 2, 1), Block(2, 4, 2, 1)),
         (Block(1, 9, 6, 2), Block(1, 9, 0, 2)),
         (Block(1, 9, 3, 2), Block(1, 9, 3, 2)),
+        # two blocks fill a replica of 8, one a replica of 7 or none at all
+        (Block(1, 8, 3, 4), Block(1, 8, 3, 4)),
+        (Block(1, 7, 3, 4), Block(1, 7, 0, 4)),
+        (Block(1, 0, 3, 2), Block(1, 0, 0, 2)),
     ],
 )
 def test_blocks_are_like_those_whole_units_away(block, first):

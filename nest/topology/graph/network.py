@@ -259,13 +259,15 @@ class GraphNetwork:
     def alike(self, block: Block) -> Block:
         """Return the first block on which all groups cost the same.
 
-        What is tiled over a replica depends on the place modulo ``n``.
+        What is tiled over a replica depends on the place modulo ``n``, where
+        there is room for more than the block.
         """
         if block not in self._alike:
             found = block
+            tile = block.devices if block.pitch >= 2 * block.devices else 1
             for rotation in self.rotations:
                 steps = rotation.steps_back(found.ranges())
-                whole = math.lcm(rotation.step, block.devices)
+                whole = math.lcm(rotation.step, tile)
                 shift = steps * rotation.step // whole * whole
                 found = found._replace(offset=found.offset - shift)
             self._alike[block] = found
