@@ -127,6 +127,22 @@ class WeightSizes(NamedTuple):
         )
 
 
+class Held(NamedTuple):
+    """What a layer holds on a device, in bytes; see :class:`LayerTerms`.
+
+    ``sizes`` are those of its weights, before any sharding; the reserve of
+    the device is not in ``working_bytes``.
+    """
+
+    sizes: WeightSizes
+    weight_bytes: int
+    gradient_bytes: int
+    state_bytes: int
+    buffer_bytes: int
+    kept_bytes: int
+    working_bytes: int
+
+
 def weight_sizes(
     cost: LayerCost, strategy: Strategy, optimizer: Optimizer
 ) -> WeightSizes:
@@ -176,6 +192,7 @@ class LayerPrices:
         self._costs = [costs[layer.kind] for layer in graph.layers]
         self._kinds = [layer.kind for layer in graph.layers]
         self._terms: dict[object, LayerTerms | None] = {}
+        self._known_held: dict[object, Held] = {}
         self._types: dict[Block, tuple[int, ...]] = {}
         self._collectives: dict[object, float] = {}
         self._known_passes: dict[object, tuple[int, int]] = {}
@@ -280,8 +297,6 @@ class LayerPrices:
     ) -> LayerTerms:
         cost = self.cost(layer, strategy, micro_batch)
         assert cost is not None
-        activations = _activations(cost, strategy)
-        assert activations is not None
         where = f"kind {self._kinds[layer]!r}"
         groups: GroupKeys | None = None
         if block is not None:
@@ -296,7 +311,12 @@ class LayerPrices:
         elif strategy.recompute == "full":
             recomputed = self.rules.recomputation(forward, backward)
 
-        sizes = weight_sizes(cost, strategy, self.problem.job.optimizer)
+        replicas = 1
+        if runtime.distributed_optimizer:
+            assert block is not None
+            replicas = block.replicas
+        held = self._held(layer, strategy, micro_batch, runtime, replicas)
+        sizes = held.sizes
         gather_ns = scatter_ns = 0.0
         if strategy.zero == 3:
             gather_ns = self.gather_ns(sizes, groups, DATA_GROUPS)
@@ -320,12 +340,6 @@ class LayerPrices:
             )
         else:
             sync, hideable = self.quanta.round(sync_ns, where), 0
-        sizes = self.rules.held(sizes)
-        shards = sizes
-        if runtime.distributed_optimizer:
-            assert block is not None
-            shards = sizes.over(block.replicas)
-        sharded = strategy.zero >= 1 or runtime.distributed_optimizer
         reserve_bytes = self.problem.cluster.reserve_bytes(_ranges(block))
         return LayerTerms(
             forward=forward,
@@ -333,18 +347,54 @@ class LayerPrices:
             recomputed=recomputed,
             sync=sync,
             hideable_sync=hideable,
-            weight_bytes=sizes.kept(strategy.zero >= 3, "weight_bytes"),
-            gradient_bytes=sizes.kept(strategy.zero >= 2, "gradient_bytes"),
-            state_bytes=shards.kept(sharded, "state_bytes"),
-            buffer_bytes=sizes.kept(False, "buffer_bytes")
-            + activations.static_bytes,
-            kept_bytes=activations.kept_bytes,
-            working_bytes=cost.working_bytes
-            + activations.working_bytes
-            + sizes.gathered(strategy.zero >= 3, "weight_bytes")
-            + sizes.gathered(strategy.zero >= 2, "gradient_bytes")
-            + reserve_bytes,
+            weight_bytes=held.weight_bytes,
+            gradient_bytes=held.gradient_bytes,
+            state_bytes=held.state_bytes,
+            buffer_bytes=held.buffer_bytes,
+            kept_bytes=held.kept_bytes,
+            working_bytes=held.working_bytes + reserve_bytes,
         )
+
+    def _held(
+        self,
+        layer: int,
+        strategy: Strategy,
+        micro_batch: int,
+        runtime: Runtime,
+        replicas: int,
+    ) -> Held:
+        """Return what a layer holds on a device, wherever it is.
+
+        Sharded over so many replicas too.
+        """
+        distributed = runtime.distributed_optimizer
+        key = (
+            *(self._kinds[layer], strategy, micro_batch),
+            *(distributed, replicas),
+        )
+        if key not in self._known_held:
+            cost = self.cost(layer, strategy, micro_batch)
+            assert cost is not None
+            activations = _activations(cost, strategy)
+            assert activations is not None
+            whole = weight_sizes(cost, strategy, self.problem.job.optimizer)
+            sizes, zero = self.rules.held(whole), strategy.zero
+            self._known_held[key] = Held(
+                sizes=whole,
+                weight_bytes=sizes.kept(zero >= 3, "weight_bytes"),
+                gradient_bytes=sizes.kept(zero >= 2, "gradient_bytes"),
+                state_bytes=sizes.over(replicas).kept(
+                    zero >= 1 or distributed, "state_bytes"
+                ),
+                buffer_bytes=sizes.kept(False, "buffer_bytes")
+                + activations.static_bytes,
+                kept_bytes=activations.kept_bytes,
+                working_bytes=cost.working_bytes
+                + activations.working_bytes
+                + sizes.gathered(zero >= 3, "weight_bytes")
+                + sizes.gathered(zero >= 2, "gradient_bytes"),
+            )
+        return self._known_held[key]
 
     def _times(self, cost: LayerCost, block: Block | None) -> ComputeTimes:
         """Return the times on the slowest devices of a block, pass by pass.
