@@ -267,6 +267,9 @@ class BestSearch:
         self.plan, self.options = task.plan, task.options
         self.capacity = task.model.problem.cluster.memory_bytes()
         self.open: list[OpenSplit] = []
+        # What a process finds of a network the next ones would find again.
+        dear = task.model.network.dear
+        self.workers = 1 if dear else task.options.num_workers
         #: Plans that take as long do not matter for now.
         self._most = int(INFINITE)
         self._tried: set[object] = set()
@@ -396,7 +399,7 @@ class BestSearch:
             for item, bound in zip(groups[number], bounds, strict=True):
                 item.bound = max(item.bound, bound)
 
-        share(len(groups), self.options.num_workers, run, self._take, done)
+        share(len(groups), self.workers, run, self._take, done)
 
     def _listen(self, link: Link) -> None:
         """Take what other processes found."""
@@ -464,7 +467,7 @@ class BestSearch:
             order[number].bound = max(order[number].bound, self._goal())
             self._settle()
 
-        share(len(order), self.options.num_workers, run, self._take, done)
+        share(len(order), self.workers, run, self._take, done)
         return winners
 
     def _search(self, item: OpenSplit) -> tuple[int, Plan | None]:

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from nest.ir.cluster import Hierarchy
 from nest.ir.graph import CollectiveKind
@@ -51,6 +51,8 @@ class HierarchyNetwork:
     is the minimum over levels ``0..L`` (at ``L`` itself what reaches one
     peer); its latency and launch cost are those of ``L``.
     """
+
+    dear: ClassVar[bool] = False
 
     def __init__(self, topology: Hierarchy) -> None:
         levels = topology.levels

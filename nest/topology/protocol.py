@@ -9,7 +9,7 @@ and equal keys cost the same.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from nest.ir.graph import CollectiveKind
 
@@ -127,6 +127,8 @@ Route = frozenset[Link]
 class Network(Protocol):
     """Times of transfers and collectives on one cluster's network."""
 
+    #: Whether prices take longer to find than most searches that need them.
+    dear: ClassVar[bool]
     #: Links that every route lies between: none is faster in anything than
     #: all of these, nor slower.
     links: tuple[Link, ...]

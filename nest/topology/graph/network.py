@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -61,6 +61,8 @@ class GraphNetwork:
     are alike that rotations of the rank order take to each other, as far as
     :mod:`nest.topology.graph.symmetry` finds any.
     """
+
+    dear: ClassVar[bool] = True
 
     def __init__(self, topology: GraphTopology) -> None:
         self.routes = Routes(topology)
