@@ -193,7 +193,10 @@ class LayerPrices:
         self._kinds = [layer.kind for layer in graph.layers]
         self._terms: dict[object, LayerTerms | None] = {}
         self._known_held: dict[object, Held] = {}
-        self._types: dict[Block, tuple[int, ...]] = {}
+        self._types: dict[Block | None, tuple[int, ...] | None] = {None: None}
+        self._known_times: dict[object, ComputeTimes] = {}
+        self._hbm: dict[object, float | None] = {}
+        self._reserve_bytes: dict[object, int] = {}
         self._collectives: dict[object, float] = {}
         self._known_passes: dict[object, tuple[int, int]] = {}
 
@@ -248,13 +251,17 @@ class LayerPrices:
 
     def place(self, strategy: Strategy, block: Block) -> object:
         """Return a key for what a strategy's terms depend on of a block."""
-        if block not in self._types:
-            types = self.problem.cluster.types_in(block.ranges())
-            self._types[block] = types
         where: object = self.network.alike(block)
         if self.rules.by_groups:
             where = block.replicas, self.groups.number(strategy, block)
-        return where, self._types[block]
+        return where, self._types_of(block)
+
+    def _types_of(self, block: Block | None) -> tuple[int, ...] | None:
+        """Return the types of devices that a block has, if there is one."""
+        if block not in self._types:
+            types = self.problem.cluster.types_in(_ranges(block))
+            self._types[block] = types
+        return self._types[block]
 
     def terms(
         self,
@@ -303,7 +310,7 @@ class LayerPrices:
             groups = self.groups.keys(strategy, self.rules.groups_at(block))
 
         overlap = runtime.overlap
-        times = self._times(cost, block)
+        times = self._times(layer, cost, block)
         forward, backward = self._passes(cost, times, groups, where, overlap)
         recomputed = 0
         if strategy.recompute == "selective":
@@ -340,7 +347,10 @@ class LayerPrices:
             )
         else:
             sync, hideable = self.quanta.round(sync_ns, where), 0
-        reserve_bytes = self.problem.cluster.reserve_bytes(_ranges(block))
+        types = self._types_of(block)
+        if types not in self._reserve_bytes:
+            reserve_bytes = self.problem.cluster.reserve_bytes(_ranges(block))
+            self._reserve_bytes[types] = reserve_bytes
         return LayerTerms(
             forward=forward,
             backward=backward + recomputed,
@@ -352,7 +362,7 @@ class LayerPrices:
             state_bytes=held.state_bytes,
             buffer_bytes=held.buffer_bytes,
             kept_bytes=held.kept_bytes,
-            working_bytes=held.working_bytes + reserve_bytes,
+            working_bytes=held.working_bytes + self._reserve_bytes[types],
         )
 
     def _held(
@@ -396,18 +406,26 @@ class LayerPrices:
             )
         return self._known_held[key]
 
-    def _times(self, cost: LayerCost, block: Block | None) -> ComputeTimes:
+    def _times(
+        self, layer: int, cost: LayerCost, block: Block | None
+    ) -> ComputeTimes:
         """Return the times on the slowest devices of a block, pass by pass.
 
         Without a block on the fastest of all: no block has smaller ones.
         """
-        cluster = self.problem.cluster
-        found = [
-            cost.on(cluster.types[i].name)
-            for i in cluster.types_in(_ranges(block))
-        ]
-        pick = min if block is None else max
-        return ComputeTimes(*map(pick, zip(*found, strict=True)))
+        types = self._types_of(block)
+        key = (self._kinds[layer], cost.key, types)
+        if key not in self._known_times:
+            every = self.problem.cluster.types
+            found = [
+                cost.on(every[i].name)
+                for i in (range(len(every)) if types is None else types)
+            ]
+            pick = min if types is None else max
+            self._known_times[key] = ComputeTimes(
+                *map(pick, zip(*found, strict=True))
+            )
+        return self._known_times[key]
 
     def _passes(
         self,
@@ -589,11 +607,16 @@ class LayerPrices:
         Gradients are read, weights and state are read and written, at HBM
         bandwidth; from ZeRO 1 on each rank updates its shard.
         """
-        cluster = self.problem.cluster
-        hbm = cluster.hbm_bytes_per_s(_ranges(block))
-        if block is None:
-            # That of the fastest device: no block has a smaller one.
-            hbm = max(x.hbm_bytes_per_s or math.inf for x in cluster.types)
+        types = self._types_of(block)
+        if types not in self._hbm:
+            cluster = self.problem.cluster
+            self._hbm[types] = (
+                # That of the fastest device: no block has a smaller one.
+                max(x.hbm_bytes_per_s or math.inf for x in cluster.types)
+                if block is None
+                else cluster.hbm_bytes_per_s(block.ranges())
+            )
+        hbm = self._hbm[types]
         if hbm is None:
             return 0.0
         traffic = (
