@@ -504,6 +504,29 @@ class TestMore:
             **options,
         )
 
+    @pytest.mark.parametrize("directed", [False, True])
+    def test_a_link_twice_where_the_file_says_there_is_one(
+        self, tmp_path: Path, directed: bool
+    ) -> None:
+        second = ("a", "b") if directed else ("b", "a")
+        record: dict[str, Any] = {
+            "directed": directed,
+            "multigraph": False,
+            "nodes": [{"id": name, "kind": "device"} for name in "ab"],
+            "edges": [
+                {"source": a, "target": b, "bandwidth": 1, "latency_ns": 1}
+                for a, b in (("a", "b"), ("b", "a"), second)
+            ],
+        }
+        path = tmp_path / "graph.json"
+        path.write_text(json.dumps(record))
+        number = 2 if directed else 1
+        refused(
+            path,
+            f"edges[{number}]: expected one link between two nodes, got a "
+            f"second one from",
+        )
+
     def test_devices_that_do_not_forward_are_no_path(
         self, tmp_path: Path
     ) -> None:

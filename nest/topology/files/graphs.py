@@ -66,8 +66,28 @@ def read_node_link(source: Source, beside: Beside) -> nx.Graph:
         place = f"{keys[0]}[{idx}]"
         edge = source.mapping(place, item, None, ("source", "target"))
         edges.append((place, edge["source"], edge["target"], edge))
+    if top.get("multigraph") is False:
+        _check_single(source, directed, edges)
     attributes = source.mapping("graph", top.get("graph") or {})
     return _graph(source, directed, nodes, edges, attributes)
+
+
+def _check_single(
+    source: Source, directed: bool, edges: Sequence[Edge]
+) -> None:
+    """Refuse a second link between two nodes."""
+    seen: set[object] = set()
+    for place, start, end, _ in edges:
+        ends = (str(start), str(end))
+        pair = ends if directed else frozenset(ends)
+        if pair in seen:
+            raise source.refuse(
+                place,
+                "one link between two nodes",
+                f"a second one from {shown(start)} to {shown(end)}",
+                'add up their bandwidths, or say "multigraph": true',
+            )
+        seen.add(pair)
 
 
 def read_graphml(source: Source, beside: Beside) -> nx.Graph:
