@@ -199,6 +199,8 @@ def machine(name: str) -> Machine:
 def parse_clusters(text: str) -> list[tuple[Machine, int]]:
     """Read the names of clusters side by side: ``h100x64+a100x64``.
 
+    Neighbours of one machine are one: ``h100x8+h100x8`` is ``h100x16``.
+
     Raises
     ------
     InvalidOptionError
@@ -206,7 +208,13 @@ def parse_clusters(text: str) -> list[tuple[Machine, int]]:
     UnknownNameError
         If a machine is unknown.
     """
-    return [parse_cluster(part) for part in text.split("+")]
+    found: list[tuple[Machine, int]] = []
+    for part in text.split("+"):
+        site, count = parse_cluster(part)
+        if found and found[-1][0] == site:
+            count += found.pop()[1]
+        found.append((site, count))
+    return found
 
 
 def parse_cluster(text: str) -> tuple[Machine, int]:

@@ -86,6 +86,12 @@ def test_names_are_no_files():
     assert (site, count, cluster) == (machine("h100"), 64, None)
 
 
+def test_neighbours_of_one_machine_are_one():
+    h100, a100 = machine("h100"), machine("a100")
+    parts, _ = find_cluster("h100x8+dgx-h100x8+a100x8+h100x4")
+    assert parts == [(h100, 16), (a100, 8), (h100, 4)]
+
+
 BAD = {
     "no device": (
         "num_devices: 4",
