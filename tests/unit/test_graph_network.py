@@ -377,6 +377,18 @@ def test_what_ends_the_step_all_stages_do_at_once(groups, expected_ns):
     assert found == expected_ns
 
 
+def test_the_least_receive_is_as_near_and_as_fast_as_any():
+    """Device 0 of the leaves: from 1 over 10 ns, from 1 and 2 over 20 ns.
+
+    Two messages from 2, or from 2 and 3, leave a leaf at 1 ns per byte.
+    """
+    network = GraphNetwork(NETWORKS["clos"])
+    near = network.fastest(Block(1, 4, 0, 1), [1, 2], forward=False)
+    assert near == {Link(10.0, 1e9)}
+    pair = network.fastest(Block(1, 4, 0, 2), [1, 2], forward=False)
+    assert pair == {Link(20.0, 5e8)}
+
+
 # Bounds
 
 BOUNDS = [
