@@ -832,6 +832,11 @@ class StageOptions:
         limit: Below,
     ) -> tuple[PlacedOptions, Ints]:
         """Price options at one place; return those kept, and which."""
+        # Without a place the least reserve of all devices counted.
+        cluster = self.model.problem.cluster
+        reserve_bytes = cluster.reserve_bytes(block.ranges())
+        reserve_bytes -= cluster.reserve_bytes()
+        found = replace(found, fixed_bytes=found.fixed_bytes + reserve_bytes)
         before, after = self.least_routes(block.offset, block.devices)
         sets, shapes = self.shapes.sets, self.shapes
         shape = shapes.of_pair[found.pair]
