@@ -868,10 +868,11 @@ class StageOptions:
         fast = np.flatnonzero(
             limit.admits(once, wait, found.level) & (fit >= self.need(1))
         )
-        # From a sender of any size, more shards receive no slower.
+        # Options of other zones may stand at other offsets. From a sender of
+        # any size, more shards receive no slower.
+        group = found.level * len(self.zones.spans) + found.span
         order = drop_neighbours(
-            (found.level * sets.count + source)[fast] * sets.count
-            + target[fast],
+            ((group * sets.count + source) * sets.count + target)[fast],
             [
                 column[fast]
                 for column in (
