@@ -14,7 +14,7 @@ import pytest
 
 from nest.cost.model import CostModel
 from nest.ir import Problem
-from nest.search import best, dominance, layers, paths
+from nest.search import best, dominance, layers, paths, zones
 from nest.search.closed_sets import closed_sets
 from nest.search.labels import LabelSearch
 from nest.search.paths import Paths
@@ -32,6 +32,8 @@ from tests.clock import Ticking
 #: Constants of the search that no answer may depend on.
 SETTINGS: dict[str, dict[str, int]] = {
     "as-it-is": {},
+    # Devices of any types may be anywhere.
+    "without-zones": {"MAX_ZONES": 0},
     # No plan is known before the proof begins: it has to find the best one.
     "proof-alone": {},
     # So too, with the in-flight counts of layers in groups, the largest load
@@ -40,7 +42,12 @@ SETTINGS: dict[str, dict[str, int]] = {
 }
 
 #: Where these constants are.
-ROOMS = {"EXACT_INFLIGHT": layers, "FINE": paths, "SQUARE": dominance}
+ROOMS = {
+    "EXACT_INFLIGHT": layers,
+    "FINE": paths,
+    "MAX_ZONES": zones,
+    "SQUARE": dominance,
+}
 
 
 @contextmanager
@@ -57,7 +64,7 @@ def settings(name: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for constant, value in SETTINGS[name].items():
             patch.setattr(ROOMS[constant], constant, value)
-        if name != "as-it-is":
+        if name.startswith("proof"):
             patch.setattr(LabelSearch, "pipelines", only_exact)
             patch.setattr(Paths, "intervals", without_plans)
             # Plans close to the bounds are not looked for first either.

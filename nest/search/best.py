@@ -19,6 +19,7 @@ from nest.cost.model import CostModel
 from nest.cost.schedules.base import weighted
 from nest.cost.score import score
 from nest.cost.space import batch_splits
+from nest.errors import SolverError
 from nest.ir.plan import Plan, Stage
 from nest.search.bounds import Places, Target
 from nest.search.closed_sets import ClosedSets
@@ -294,8 +295,15 @@ class BestSearch:
             return self._known(self._proven(), None, "within the gap")
         if winner is not None and self.best < given:
             # Whichever process was first: the same plan.
+            settled = self._enough()
             with suppress(OutOfTimeError):
                 _, self.plan = self._search(winner)
+            if self.best < settled:
+                message = (
+                    f"no plan below {settled} quanta was proven, but one of"
+                    f" {self.best} is found; please report this problem"
+                )
+                raise SolverError(message)
         return self._known(self.best)
 
     def _known(
