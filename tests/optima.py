@@ -34,6 +34,7 @@ SETTINGS: dict[str, dict[str, int]] = {
     "as-it-is": {},
     # Devices of any types may be anywhere.
     "without-zones": {"MAX_ZONES": 0},
+    "proof-without-zones": {"MAX_ZONES": 0},
     # No plan is known before the proof begins: it has to find the best one.
     "proof-alone": {},
     # So too, with the in-flight counts of layers in groups, the largest load

@@ -435,9 +435,21 @@ def with_costs(
     return replace(graph, kinds=kinds)
 
 
-def with_memory(problem: Problem, memory_bytes: int) -> Problem:
+def with_memory(
+    problem: Problem, memory_bytes: int, random: Random | None = None
+) -> Problem:
+    """Return the problem on devices of so much memory.
+
+    Some types have half of it or twice as much if random numbers are given.
+    """
+
+    halves: dict[str, int] = {}
+
     def of(device: Device) -> Device:
-        most = max(device.reserve_bytes, memory_bytes)
+        if random is not None and device.name not in halves:
+            halves[device.name] = random.choice((1, 2, 2, 4))
+        size_bytes = halves.get(device.name, 2) * memory_bytes // 2
+        most = max(device.reserve_bytes, size_bytes)
         return replace(device, memory_bytes=most)
 
     cluster = replace(
@@ -741,7 +753,7 @@ def draw_tiny(random: Random, preset: str, most_plans: int) -> Problem:
         return problem
     record = score(problem, random.choice(listed))
     need = max(block.memory_bytes for block in record.blocks)
-    return with_memory(problem, need - random.choice((0, 1)))
+    return with_memory(problem, need - random.choice((0, 1)), random)
 
 
 def draw_pair(
