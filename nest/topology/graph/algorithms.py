@@ -30,6 +30,7 @@ from nest.topology.graph.phases import (
     Medium,
     Phase,
     line_of,
+    lines_of,
     together,
 )
 from nest.topology.graph.routes import Floats, Ints, Routes
@@ -296,29 +297,30 @@ _FLAT: Mapping[str, Half] = {
 
 def _flat_half(
     routes: Routes, name: str, batches: Sequence[Batch]
-) -> Line | None:
+) -> list[Phase] | None:
     phases = [_FLAT[name](routes, batch) for batch in batches]
     able = [found for found in phases if found is not None]
-    if len(able) < len(phases):
-        return None
-    return line_of(routes, together(able))
+    return together(able) if len(able) == len(phases) else None
 
 
 def _flat(
     routes: Routes, batches: Sequence[Batch]
 ) -> dict[str, dict[Part, Line]]:
     """Return what the algorithms take that only need to know the ranks."""
-    found: dict[str, dict[Part, Line]] = {}
-    for name in _FLAT:
-        half = _flat_half(routes, name, batches)
-        if half is not None:
-            found[name] = {"half": half, "all-reduce": half.times(2)}
-        elif name.startswith("halving-doubling"):
+    halves = {name: _flat_half(routes, name, batches) for name in _FLAT}
+    able = {name: half for name, half in halves.items() if half is not None}
+    trees = together(_two_trees(routes, batch) for batch in batches)
+    *lines, of_trees = lines_of(routes, [*able.values(), trees])
+    found: dict[str, dict[Part, Line]] = {
+        name: {"half": line, "all-reduce": line.times(2)}
+        for name, line in zip(able, lines, strict=True)
+    }
+    for name, half in halves.items():
+        if half is None and name.startswith("halving-doubling"):
             far = name.endswith("far")
             found[name] = {"all-reduce": _folded(routes, batches, far)}
     found["direct"]["all-to-all"] = found["direct"]["half"]
-    trees = together(_two_trees(routes, batch) for batch in batches)
-    found["two-trees"] = {"all-reduce": line_of(routes, trees)}
+    found["two-trees"] = {"all-reduce": of_trees}
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -107,15 +107,33 @@ class Paths:
 
     def loads_of_all(self, ranks: Ints, amounts: Floats) -> Floats:
         """Return what arcs carry if all ranks of a row send to all others."""
-        here, there, sent = np.broadcast_arrays(
-            ranks[:, :, None], ranks[:, None, :], amounts[:, None, None]
-        )
-        others = ~np.eye(ranks.shape[1], dtype=np.bool_)
-        return self.loads(
-            here[:, others].ravel(),
-            there[:, others].ravel(),
-            sent[:, others].ravel(),
-        )
+        return self.loads(*all_pairs(ranks, amounts))
+
+    def loads_each(self, flows: Sequence[tuple[Ints, Ints, Floats]]) -> Floats:
+        """Return :meth:`loads` of several lots of flows, a row each."""
+        num_arcs, most = len(self.bandwidths), _MANY * len(self._nodes)
+        found = np.zeros((len(flows), num_arcs))
+        few = []
+        for row, lot in enumerate(flows):
+            if len(lot[0]) > most:
+                found[row] = self.loads(*lot)
+            elif len(lot[0]):
+                few.append(row)
+        if few:
+            sources, targets, amounts = map(
+                np.concatenate, zip(*(flows[row] for row in few), strict=True)
+            )
+            lots = np.repeat(
+                np.arange(len(few)), [len(flows[row][0]) for row in few]
+            )
+            first, count = self.find(sources, targets)
+            flow, ways, parts = self.steps(first, count)
+            found[few] = np.bincount(
+                lots[flow] * num_arcs + ways,
+                amounts[flow] * parts,
+                len(few) * num_arcs,
+            ).reshape(-1, num_arcs)
+        return found
 
     def steps(self, first: Ints, count: Ints) -> tuple[Ints, Ints, Floats]:
         """Return what arcs carry of messages that :meth:`find` has found.
@@ -138,9 +156,9 @@ class Paths:
         """
         self._find(targets)
         pairs = targets * len(self._nodes) + sources
-        wanted = np.unique(pairs[~self._path_known[pairs]])
-        if len(wanted):
-            self._find_paths(wanted)
+        missing = pairs[~self._path_known[pairs]]
+        if len(missing):
+            self._find_paths(np.unique(missing))
         return self._path_first[pairs], self._path_count[pairs]
 
     def _find_paths(self, wanted: Ints) -> None:
@@ -209,7 +227,10 @@ class Paths:
 
     def _find(self, targets: Ints) -> None:
         """Find the routes to ranks."""
-        wanted = np.unique(targets[~self._known[targets]])
+        missing = targets[~self._known[targets]]
+        if not len(missing):
+            return
+        wanted = np.unique(missing)
         for begin in range(0, len(wanted), _BATCH):
             self._find_batch(wanted[begin : begin + _BATCH])
 
@@ -253,6 +274,19 @@ class Paths:
         self._shares = np.concatenate(
             [self._shares, speeds[way, column] / total[of_tail[way], column]]
         )
+
+
+def all_pairs(ranks: Ints, amounts: Floats) -> tuple[Ints, Ints, Floats]:
+    """Return the flows if all ranks of a row send to all others of theirs."""
+    here, there, sent = np.broadcast_arrays(
+        ranks[:, :, None], ranks[:, None, :], amounts[:, None, None]
+    )
+    others = ~np.eye(ranks.shape[1], dtype=np.bool_)
+    return (
+        here[:, others].ravel(),
+        there[:, others].ravel(),
+        sent[:, others].ravel(),
+    )
 
 
 def _put(array: Ints, used: int, more: Ints) -> Ints:

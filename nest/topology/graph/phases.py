@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from nest.topology.alphabeta import NS_PER_S, Line
-from nest.topology.graph.routes import Floats, Ints
+from nest.topology.graph.routes import Floats, Ints, Routes
 
 
 class Medium(Protocol):
@@ -44,9 +44,10 @@ class Flows(NamedTuple):
     parts: Floats
 
     @classmethod
-    def of(cls, sources: Ints, targets: Ints, parts: object) -> Flows:
+    def of(cls, sources: Ints, targets: Ints, parts: float | Floats) -> Flows:
         """Return flows between ranks in arrays of any one shape."""
-        spread = np.broadcast_to(np.asarray(parts, np.float64), sources.shape)
+        spread = np.empty(sources.shape)
+        spread[...] = parts
         return cls(sources.ravel(), targets.ravel(), spread.ravel())
 
     @classmethod
@@ -88,6 +89,9 @@ def together(groups: Iterable[Sequence[Phase]]) -> list[Phase]:
     found = []
     for phases in zip_longest(*groups):
         running = [phase for phase in phases if phase is not None]
+        if len(running) == 1:
+            found += running
+            continue
         found.append(
             Phase(
                 max(phase.latency_fs for phase in running),
@@ -105,6 +109,19 @@ def line_of(medium: Medium, phases: Iterable[Phase]) -> Line:
         latency_fs += phase.latency_fs
         slope += busiest(medium, phase.flows, phase.pairs)
     return Line(latency_fs, slope)
+
+
+def lines_of(routes: Routes, runs: Sequence[Sequence[Phase]]) -> list[Line]:
+    """Return what each of several lists of phases takes, as one by one."""
+    phases = [(phase.flows, phase.pairs) for run in runs for phase in run]
+    slopes = (s * NS_PER_S for s in routes.busiest_each(phases))
+    return [
+        Line(
+            sum(phase.latency_fs for phase in run),
+            sum((next(slopes) for _ in run), 0.0),
+        )
+        for run in runs
+    ]
 
 
 def busiest(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from nest.topology.graph.paths import Paths
+from nest.topology.graph.paths import Paths, all_pairs
 from nest.topology.graph.shifts import SMALL, shifted_ways
 from nest.topology.graph.trees import tree_ways
 from nest.topology.graph.wires import Floats, Ints, Ways, Wires
@@ -60,6 +61,28 @@ class Routes(Wires):
         for ranks, parts in pairs:
             loads += self.ways.loads_of_all(ranks, parts)
         return float((loads / self.ways.bandwidths).max(initial=0))
+
+    def busiest_each(
+        self,
+        phases: Sequence[
+            tuple[tuple[Ints, Ints, Floats], Sequence[tuple[Ints, Floats]]]
+        ],
+    ) -> list[float]:
+        """Return :meth:`busiest` of flows and pairs, of several at once."""
+        if not isinstance(self.ways, Paths):
+            return [self.busiest(*flows, pairs) for flows, pairs in phases]
+        flows = [
+            [own, *(all_pairs(*rows) for rows in pairs)]
+            for own, pairs in phases
+        ]
+        loads = self.ways.loads_each(list(chain(*flows)))
+        if len(loads) > len(phases):
+            # A phase's own flows first, then its pairs.
+            first = np.cumsum([0, *map(len, flows[:-1])])
+            loads = np.add.reduceat(loads, first)
+        most = (loads / self.ways.bandwidths).max(axis=1, initial=0)
+        found: list[float] = most.tolist()
+        return found
 
 
 def network_flow(routes: Routes, ranks: frozenset[int]) -> Any:
