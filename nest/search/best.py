@@ -57,7 +57,7 @@ WORTH_PRICING = 256
 
 #: Where the best plan known is above the bounds by more, proofs begin with
 #: plans that are above them by at most such a part.
-CLOSE = (32, 8, 2)
+CLOSE = (32, 16, 8, 4, 2)
 
 #: Stages in pipeline order: closed sets ``a`` and ``b``, strategy, devices.
 Stages = Sequence[tuple[int, int, int, int]]
@@ -519,14 +519,13 @@ def merged(parts: list[PairOptions]) -> PairOptions:
     found = PairOptions.concatenate(parts)
     key = np.stack((found.strategy, found.pair, found.span, found.level))
     order = np.lexsort(key)
-    found, key = found.take(order), key[:, order]
-    new = np.any(np.diff(key, axis=1, prepend=-1), axis=0)
+    new = np.any(np.diff(key[:, order], axis=1, prepend=-1), axis=0)
     first = np.flatnonzero(new)
     if not len(first):
         return found
-    low = np.minimum.reduceat(found.first, first)
-    high = np.maximum.reduceat(found.last, first)
-    return replace(found.take(first), first=low, last=high)
+    low = np.minimum.reduceat(found.first[order], first)
+    high = np.maximum.reduceat(found.last[order], first)
+    return replace(found.take(order[first]), first=low, last=high)
 
 
 def search(task: SearchTask) -> SolverOutput:

@@ -180,15 +180,15 @@ class Places:
         self, known: Bools, come_from: Ints, toward: Ints, backward: bool
     ) -> Ints:
         """Return the bounds of all nodes from one side."""
-        num_fields = len(self._values(self.found.take(slice(0))))
-        result = np.full((num_fields, len(self.offset)), INFINITE)
+        values = self._values(self.found)
+        result = np.full((len(values), len(self.offset)), INFINITE)
         result[:, known] = 0
         left = None if backward else self.left
         steps = list(self._steps(toward))
         for rows, starts, nodes in reversed(steps) if backward else steps:
             self.check_time()
             around = result[:, come_from[rows]]
-            own = self._values(self.found.take(rows))
+            own = values[:, rows]
             new = np.maximum(around, own)
             new[0] = around[0] + own[0]
             new[-1] = around[-1] + 1
