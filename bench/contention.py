@@ -69,6 +69,10 @@ class Alone(GraphNetwork):
         time_ns = super().collective_ns
         return max((time_ns(kind, x, size_bytes) for x in groups), default=0.0)
 
+    def no_slower(self, groups: Any, other: Any) -> bool:
+        """Whether groups are some of the others."""
+        return bool(groups <= other)
+
     def route(self, receiver: Block, sender: Block) -> Route:
         """Say how each replica receives, none disturbing another."""
         pairs = zip(_apart(receiver), _apart(sender), strict=True)

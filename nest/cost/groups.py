@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+import itertools
+from collections.abc import Hashable, Iterable, Mapping
 
 from nest.cost.axes import groups_of
 from nest.ir.plan import Strategy
@@ -52,3 +53,28 @@ class GroupTable:
                 groups, len(self._numbers)
             )
         return self._number_of[key]
+
+    def fastest(
+        self, strategy: Strategy, blocks: Iterable[Block]
+    ) -> list[Block]:
+        """Return some of blocks with as many replicas, that hold the least.
+
+        For every other one of them there is one of these on which no
+        collective of the strategy is slower.
+        """
+        found: list[Block] = []
+        for block in blocks:
+            if not any(self._no_slower(strategy, x, block) for x in found):
+                found = [
+                    x for x in found if not self._no_slower(strategy, block, x)
+                ]
+                found.append(block)
+        return found
+
+    def _no_slower(
+        self, strategy: Strategy, block: Block, other: Block
+    ) -> bool:
+        """Whether no collective is slower on a block than on another."""
+        here, there = (self.keys(strategy, x).values() for x in (block, other))
+        keys = zip(here, there, strict=True)
+        return all(itertools.starmap(self._network.no_slower, keys))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nest.cost.groups import GroupKeys, GroupTable
 from nest.cost.quanta import Quanta
-from nest.cost.space import Runtime, why_not_strategy
+from nest.cost.space import PLAIN, Runtime, why_not_strategy
 from nest.ir.graph import (
     Activations,
     CollectiveKind,
@@ -31,6 +31,23 @@ DATA_GROUPS = ("data", "expert-data")
 STEP_GROUPS = ("step-data", "step-expert-data")
 #: The same over all replicas.
 SYNC_GROUPS = ("sync", "expert-sync")
+
+
+class Passes(NamedTuple):
+    """What one micro-batch takes in a layer, in quanta; see LayerTerms."""
+
+    forward: int
+    backward: int
+    recomputed: int
+
+    @property
+    def weight_backward(self) -> int:
+        """The part of ``backward`` that computes gradients of weights.
+
+        Half of it, recomputation apart: as many products of matrices yield
+        gradients of weights as of inputs.
+        """
+        return (self.backward - self.recomputed) // 2
 
 
 class LayerTerms(NamedTuple):
@@ -71,12 +88,8 @@ class LayerTerms(NamedTuple):
 
     @property
     def weight_backward(self) -> int:
-        """The part of ``backward`` that computes gradients of weights.
-
-        Half of it, recomputation apart: as many products of matrices yield
-        gradients of weights as of inputs.
-        """
-        return (self.backward - self.recomputed) // 2
+        """That of its passes."""
+        return Passes(*self[:3]).weight_backward
 
     @property
     def static_bytes(self) -> int:
@@ -192,6 +205,8 @@ class LayerPrices:
         self._costs = [costs[layer.kind] for layer in graph.layers]
         self._kinds = [layer.kind for layer in graph.layers]
         self._terms: dict[object, LayerTerms | None] = {}
+        self._available: dict[object, bool] = {}
+        self._places: dict[object, object] = {}
         self._known_held: dict[object, Held] = {}
         self._types: dict[Block | None, tuple[int, ...] | None] = {None: None}
         self._known_times: dict[object, ComputeTimes] = {}
@@ -251,10 +266,13 @@ class LayerPrices:
 
     def place(self, strategy: Strategy, block: Block) -> object:
         """Return a key for what a strategy's terms depend on of a block."""
-        where: object = self.network.alike(block)
-        if self.rules.by_groups:
-            where = block.replicas, self.groups.number(strategy, block)
-        return where, self._types_of(block)
+        key = (strategy, block)
+        if key not in self._places:
+            where: object = self.network.alike(block)
+            if self.rules.by_groups:
+                where = block.replicas, self.groups.number(strategy, block)
+            self._places[key] = where, self._types_of(block)
+        return self._places[key]
 
     def _types_of(self, block: Block | None) -> tuple[int, ...] | None:
         """Return the types of devices that a block has, if there is one."""
@@ -288,11 +306,44 @@ class LayerPrices:
         )
         if key not in self._terms:
             self._terms[key] = (
-                None
-                if self.why_not(layer, strategy, micro_batch)
-                else self._price(layer, strategy, micro_batch, block, runtime)
+                self._price(layer, strategy, micro_batch, block, runtime)
+                if self._is_available(layer, strategy, micro_batch)
+                else None
             )
         return self._terms[key]
+
+    def passes(
+        self,
+        layer: int,
+        strategy: Strategy,
+        micro_batch: int,
+        block: Block | None,
+    ) -> Passes | None:
+        """Return the passes of :meth:`terms` alone, if nothing overlaps."""
+        if not self._is_available(layer, strategy, micro_batch):
+            return None
+        return self._with_traffic(
+            *(layer, strategy, micro_batch, block),
+            self._groups_of(strategy, block),
+            PLAIN.overlap,
+        )
+
+    def _is_available(
+        self, layer: int, strategy: Strategy, micro_batch: int
+    ) -> bool:
+        """Whether a layer can run under a strategy."""
+        key = (self._kinds[layer], strategy, micro_batch)
+        if key not in self._available:
+            reason = self.why_not(layer, strategy, micro_batch)
+            self._available[key] = reason is None
+        return self._available[key]
+
+    def _groups_of(
+        self, strategy: Strategy, block: Block | None
+    ) -> GroupKeys | None:
+        if block is None:
+            return None
+        return self.groups.keys(strategy, self.rules.groups_at(block))
 
     def _price(
         self,
@@ -302,42 +353,17 @@ class LayerPrices:
         block: Block | None,
         runtime: Runtime,
     ) -> LayerTerms:
-        cost = self.cost(layer, strategy, micro_batch)
-        assert cost is not None
         where = f"kind {self._kinds[layer]!r}"
-        groups: GroupKeys | None = None
-        if block is not None:
-            groups = self.groups.keys(strategy, self.rules.groups_at(block))
-
-        overlap = runtime.overlap
-        times = self._times(layer, cost, block)
-        forward, backward = self._passes(cost, times, groups, where, overlap)
-        recomputed = 0
-        if strategy.recompute == "selective":
-            recomputed = self.quanta.round(times.extra_ns, where)
-        elif strategy.recompute == "full":
-            recomputed = self.rules.recomputation(forward, backward)
-
+        groups = self._groups_of(strategy, block)
+        passes = self._with_traffic(
+            layer, strategy, micro_batch, block, groups, runtime.overlap
+        )
         replicas = 1
         if runtime.distributed_optimizer:
             assert block is not None
             replicas = block.replicas
         held = self._held(layer, strategy, micro_batch, runtime, replicas)
         sizes = held.sizes
-        gather_ns = scatter_ns = 0.0
-        if strategy.zero == 3:
-            gather_ns = self.gather_ns(sizes, groups, DATA_GROUPS)
-        if strategy.zero >= 2:
-            scatter_ns = self.scatter_ns(sizes, groups, DATA_GROUPS)
-        if "weights" in overlap:
-            forward, backward = self._passes(
-                cost, times, groups, where, overlap, gather_ns, scatter_ns
-            )
-        else:
-            gather = self.quanta.round(gather_ns, where)
-            forward += gather
-            backward += gather + self.quanta.round(scatter_ns, where)
-
         sync_ns = self.rules.layer_sync_ns(
             self.network, block, sum(size.weight_bytes for size in sizes)
         )
@@ -352,9 +378,7 @@ class LayerPrices:
             reserve_bytes = self.problem.cluster.reserve_bytes(_ranges(block))
             self._reserve_bytes[types] = reserve_bytes
         return LayerTerms(
-            forward=forward,
-            backward=backward + recomputed,
-            recomputed=recomputed,
+            *passes,
             sync=sync,
             hideable_sync=hideable,
             weight_bytes=held.weight_bytes,
@@ -364,6 +388,44 @@ class LayerPrices:
             kept_bytes=held.kept_bytes,
             working_bytes=held.working_bytes + self._reserve_bytes[types],
         )
+
+    def _with_traffic(
+        self,
+        layer: int,
+        strategy: Strategy,
+        micro_batch: int,
+        block: Block | None,
+        groups: GroupKeys | None,
+        overlap: frozenset[Overlap],
+    ) -> Passes:
+        """Return the passes with recomputation and per micro-batch ZeRO."""
+        cost = self.cost(layer, strategy, micro_batch)
+        assert cost is not None
+        where = f"kind {self._kinds[layer]!r}"
+        times = self._times(layer, cost, block)
+        forward, backward = self._passes(cost, times, groups, where, overlap)
+        recomputed = 0
+        if strategy.recompute == "selective":
+            recomputed = self.quanta.round(times.extra_ns, where)
+        elif strategy.recompute == "full":
+            recomputed = self.rules.recomputation(forward, backward)
+        if strategy.zero < 2:
+            return Passes(forward, backward + recomputed, recomputed)
+
+        sizes = self._held(layer, strategy, micro_batch, PLAIN, 1).sizes
+        gather_ns = 0.0
+        if strategy.zero == 3:
+            gather_ns = self.gather_ns(sizes, groups, DATA_GROUPS)
+        scatter_ns = self.scatter_ns(sizes, groups, DATA_GROUPS)
+        if "weights" in overlap:
+            forward, backward = self._passes(
+                cost, times, groups, where, overlap, gather_ns, scatter_ns
+            )
+        else:
+            gather = self.quanta.round(gather_ns, where)
+            forward += gather
+            backward += gather + self.quanta.round(scatter_ns, where)
+        return Passes(forward, backward + recomputed, recomputed)
 
     def _held(
         self,

@@ -237,15 +237,11 @@ class BatchTerms:
         return Table.of(rows, self.schedule.paces, self.most_bytes)
 
     def terms(
-        self,
-        strategy: Strategy,
-        block: Block | None,
-        model: CostModel | None = None,
+        self, strategy: Strategy, block: Block | None
     ) -> list[LayerTerms | None]:
         """Return the terms of every kind on a block."""
-        model = model or self.model
         return [
-            model.layer_terms(layer, strategy, self.micro_batch, block)
+            self.model.layer_terms(layer, strategy, self.micro_batch, block)
             for layer in self.shapes.representatives
         ]
 
@@ -332,29 +328,51 @@ class BatchTerms:
         self, model: CostModel, places: Mapping[int, Sequence[Block | None]]
     ) -> Ints:
         """Return the least amounts over places, of every strategy."""
-        types, groups = model.problem.cluster.types_in, model.groups
         amounts = self.schedule.amounts
         none: tuple[Any, ...] = (0,) * len(self.schedule.sums)
+        nowhere = [none] * len(self.shapes.representatives)
+        fastest: dict[object, list[Block | None]] = {}
         found = []
         for strategy in self.strategies:
-            different = {
-                block
-                and (groups.number(strategy, block), types(block.ranges())): (
-                    block
+            spread = strategy.dp, *strategy.degrees
+            if spread not in fastest:
+                fastest[spread] = self._fastest(
+                    model, strategy, places[strategy.devices]
                 )
-                for block in places[strategy.devices]
-            }
             rows = [
                 [
-                    none if term is None else amounts(term)
-                    for term in self.terms(strategy, block, model)
+                    none if passes is None else amounts(passes)
+                    for passes in (
+                        model.layers.passes(
+                            layer, strategy, self.micro_batch, block
+                        )
+                        for layer in self.shapes.representatives
+                    )
                 ]
-                for block in different.values()
+                for block in fastest[spread]
             ]
-            nowhere = [none] * len(self.shapes.representatives)
             found.append(np.min(rows or [nowhere], axis=0))
         table = np.array(found, dtype=np.int64)
         return np.ascontiguousarray(np.moveaxis(table, -1, 0))
+
+    def _fastest(
+        self,
+        model: CostModel,
+        strategy: Strategy,
+        places: Sequence[Block | None],
+    ) -> list[Block | None]:
+        """Return some places: no layer takes less on any other one."""
+        of_types: dict[object, list[Block]] = {}
+        found: list[Block | None] = []
+        for block in places:
+            if block is None:
+                found.append(block)
+            else:
+                types = model.problem.cluster.types_in(block.ranges())
+                of_types.setdefault(types, []).append(block)
+        for blocks in of_types.values():
+            found += model.groups.fastest(strategy, blocks)
+        return found
 
 
 @dataclass(frozen=True)

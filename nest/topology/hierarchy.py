@@ -258,6 +258,12 @@ class HierarchyNetwork:
             default=0.0,
         )
 
+    def no_slower(
+        self, groups: frozenset[GroupShape], other: frozenset[GroupShape]
+    ) -> bool:
+        """Whether groups are some of the others, the worst of which counts."""
+        return groups <= other
+
     def lines(self, kind: CollectiveKind, shape: GroupShape) -> Offers:
         """Return what a group takes by each algorithm on offer."""
         key = (kind, shape)

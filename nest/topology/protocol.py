@@ -75,7 +75,7 @@ class ParallelGroups(NamedTuple):
     def groups(self) -> Iterator[list[int]]:
         """Yield the devices of every group, ascending."""
         tile = self.size * self.stride
-        for block in self._blocks():
+        for block in self.every_block():
             places = [start for start, _ in block.ranges()]
             for first in range(0, block.devices, tile):
                 for shift in range(self.stride):
@@ -89,8 +89,8 @@ class ParallelGroups(NamedTuple):
                     for place in places:
                         yield [place + i for i in inside]
 
-    def _blocks(self) -> Iterator[Block]:
-        """Yield the blocks that have such groups."""
+    def every_block(self) -> Iterator[Block]:
+        """Yield the blocks that have such groups, that of the stage or all."""
         _, pitch, offset, devices = self.block
         if not self.tiled or pitch < offset + devices:
             yield self.block
@@ -176,6 +176,12 @@ class Network(Protocol):
             A key of :meth:`groups`.
         size_bytes
             The whole buffer; 0 bytes take no time.
+        """
+
+    def no_slower(self, groups: Any, other: Any) -> bool:
+        """Whether collectives on groups are known to be as fast as on others.
+
+        Of every kind and size, given two keys of :meth:`groups`.
         """
 
     def alike(self, block: Block) -> Block:

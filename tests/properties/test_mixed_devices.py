@@ -336,6 +336,8 @@ def test_replicas_begin_where_no_stage_of_the_first_can():
         ("aabb", Block(1, 4, 2, 2), 1020),
         # Too many zones: the least of all places.
         ("ababab", Block(1, 6, 0, 2), 120),
+        # Of devices on like links, the fast ones at 4 and 5.
+        ("bbabaab", Block(1, 7, 0, 2), 110),
     ],
 )
 def test_only_stages_of_one_type_are_bounded_by_its_places(text, block, least):
@@ -359,7 +361,7 @@ def test_only_stages_of_one_type_are_bounded_by_its_places(text, block, least):
     problem = make_problem(
         {"a": (cost, make_cost(5, 5))},
         devices=len(text),
-        topology=make_levels((3, 0.0, 1e9), (2, 0.0, 1e8)),
+        topology=make_levels((3, 0.0, 1e9), (3, 0.0, 1e8)),
     )
     other = replace(problem.cluster.device, name="b")
     others = tuple(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,9 +11,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from nest.ir import GraphTopology
+from nest.ir.graph import CollectiveKind
 from nest.topology import Block, ParallelGroups
+from nest.topology.alphabeta import Line
 from nest.topology.generators import generate
-from nest.topology.graph import GraphNetwork
+from nest.topology.graph import GraphNetwork, Prices
 from nest.topology.graph.convert import topology_of
 from nest.topology.graph.symmetry import Rotation
 from tests.graphs import random_graph
@@ -133,6 +137,67 @@ def test_routes_are_what_they_would_be_without_symmetry(data, topology):
     if block.offset:
         front = block.before(data.draw(st.integers(1, block.offset)))
         assert network.route(block, front) == {network.link(block, front)}
+
+
+@examples(300, full=3000)
+@given(st.data(), networks(), st.sampled_from(get_args(CollectiveKind)))
+def test_groups_that_are_no_slower_are_so_whatever_they_do(
+    data, topology, kind
+):
+    network = GraphNetwork(topology)
+    block = data.draw(blocks(topology.max_devices))
+    strides = [n for n in (1, 2, 3) if block.devices % n == 0]
+    here, there = (
+        network.groups(
+            ParallelGroups(
+                block._replace(
+                    offset=data.draw(
+                        st.integers(0, block.pitch - block.devices)
+                    )
+                ),
+                block.devices // stride,
+                stride,
+            )
+        )
+        for stride in (data.draw(st.sampled_from(strides)) for _ in range(2))
+    )
+    if network.no_slower(here, there):
+        for size_bytes in (1, 1e3, 1e6, 1e9, 1e12):
+            fast, slow = (
+                network.collective_ns(kind, groups, size_bytes)
+                for groups in (here, there)
+            )
+            assert fast <= slow
+
+
+#: A line of more latency and one of more bytes, and both at once.
+LATE, STEEP, WORST = Line(2, 1.0), Line(1, 2.0), Line(2, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("groups", "other", "expected"),
+    [
+        ((), (), True),
+        ((), (LATE,), True),
+        ((LATE,), (), False),
+        ((LATE,), (LATE,), True),
+        ((LATE,), (STEEP,), False),
+        ((STEEP,), (LATE,), False),
+        ((LATE,), (WORST,), True),
+        ((STEEP,), (WORST,), True),
+        ((WORST,), (STEEP,), False),
+        ((WORST, LATE), (WORST,), True),
+        # Small buffers would take longer.
+        ((LATE,), (WORST, STEEP), False),
+        ((STEEP, LATE), (WORST, STEEP), True),
+    ],
+)
+def test_groups_are_no_slower_whose_lines_are_below_all(
+    groups, other, expected
+):
+    network = GraphNetwork(topology_of(generate("ring:6")))
+    found = network.no_slower(Prices(half=groups), Prices(half=other))
+    assert found == expected
 
 
 @examples(100, full=1000)

@@ -23,6 +23,7 @@ from nest.ir import (
     Stage,
     Strategy,
 )
+from nest.ir.plan import RECOMPUTE
 from tests.builders import (
     PAIRS,
     SINGLE,
@@ -159,6 +160,59 @@ def test_ranks_run_tp_then_cp_then_dp():
         "expert-sync": alike(0, 4),
         "replicas": set(),
     }
+
+
+def test_the_fastest_blocks_are_slower_than_others_on_no_axis():
+    """dp = tp = 2 on units of 3: at 1, both tensor pairs are in one unit.
+
+    At 0 and 2 one of them is; of two data pairs one crosses units or both.
+    """
+    tree = make_levels((3, 0.0, 1e9), (3, 0.0, 1e8))
+    model = CostModel(
+        make_problem({"a": make_cost()}, devices=9, topology=tree)
+    )
+    strategy = Strategy(dp=2, tp=2)
+    blocks = [Block(1, 9, offset, 4) for offset in range(3)]
+    assert model.groups.fastest(strategy, blocks) == [blocks[1]]
+    # What crosses units may be faster or slower: that is not looked at.
+    across, inside = Block(1, 9, 2, 2), Block(1, 9, 0, 2)
+    pair = Strategy(tp=2)
+    assert model.groups.fastest(pair, [across, inside]) == [across, inside]
+    assert model.groups.fastest(pair, [inside, inside]) == [inside]
+
+
+@pytest.mark.parametrize("recompute", RECOMPUTE)
+@pytest.mark.parametrize("zero", range(4))
+def test_passes_apart_are_those_of_the_terms(zero, recompute):
+    """ZeRO traffic of 1000 bytes and recomputation of 40 ns included."""
+    cost = replace(
+        tp2_cost(),
+        weight_bytes=1000,
+        activations=tuple(
+            Activations(
+                recompute=name,
+                kept_bytes=10,
+                extra_ns=40.0 * (name == "selective"),
+            )
+            for name in RECOMPUTE
+        ),
+    )
+    problem = make_problem(
+        {"a": cost},
+        topology=PAIRS,
+        global_batch=2,
+        zero=(zero,),
+        recompute=RECOMPUTE,
+    )
+    model = CostModel(problem)
+    strategy = Strategy(tp=2, dp=2, zero=zero, recompute=recompute)
+    for block in (None, Block(1, 4, 0, 4)):
+        terms = model.layer_terms(0, strategy, 2, block)
+        found = model.layers.passes(0, strategy, 2, block)
+        assert found == terms[:3]
+        assert found.weight_backward == terms.weight_backward
+    other = replace(strategy, tp=1)
+    assert model.layers.passes(0, other, 2, None) is None
 
 
 def tp2_cost():

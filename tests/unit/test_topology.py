@@ -99,6 +99,16 @@ def test_a_path_is_as_fast_as_its_slowest_link():
     ]
 
 
+def test_groups_are_no_slower_than_more_of_them():
+    """The worst of the groups counts: each of some is one of the others."""
+    network = HierarchyNetwork(make_levels((2, 0.0, 1e9), (2, 0.0, 1e8)))
+    pair, four = (frozenset({network.shape(range(n))}) for n in (2, 4))
+    assert network.no_slower(pair, pair)
+    assert network.no_slower(pair, pair | four)
+    assert not network.no_slower(pair | four, pair)
+    assert not network.no_slower(pair, four)
+
+
 def test_the_slowest_link_may_be_any_level_below():
     """1e8, 1e9 and 1e9 bytes/s: 500 bytes take 5000 ns on every path."""
     network = HierarchyNetwork(

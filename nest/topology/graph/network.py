@@ -54,6 +54,10 @@ class Prices(NamedTuple):
         return self.all_reduce if part == "all-reduce" else self.all_to_all
 
 
+#: Of groups of one rank.
+NOTHING = Prices()
+
+
 class GraphNetwork:
     """Times on a :class:`~nest.ir.graph_topology.GraphTopology`.
 
@@ -159,8 +163,33 @@ class GraphNetwork:
             sender._replace(offset=sender.offset - shift),
         )
         if key not in self._moves:
-            self._moves[key] = frozenset({self.link(receiver, sender)})
+            home = self._move_home(receiver, sender)
+            if home not in self._moves:
+                self._moves[home] = frozenset({self.link(*home)})
+            self._moves[key] = self._moves[home]
         return self._moves[key]
+
+    def _move_home(
+        self, receiver: Block, sender: Block
+    ) -> tuple[Block, Block]:
+        """Return two blocks with the same route, one pair for many.
+
+        Symmetries take both as far to the front as they stay whole.
+        """
+        widest = max(receiver.devices, sender.devices)
+        spans = [*receiver.ranges(), *sender.ranges()]
+        back = 0
+        for rotation in self.rotations:
+            if rotation.length < widest:
+                break
+            shift = rotation.steps_back(spans) * rotation.step
+            if shift:
+                spans = [(start - shift, end - shift) for start, end in spans]
+                back += shift
+        return (
+            receiver._replace(offset=receiver.offset - back),
+            sender._replace(offset=sender.offset - back),
+        )
 
     def link(self, receiver: Block, sender: Block) -> Link:
         """Return what a message takes, all of the sender's devices sending."""
@@ -185,16 +214,16 @@ class GraphNetwork:
 
     def groups(self, groups: ParallelGroups) -> Prices:
         """Return what each kind of collective takes on the groups."""
+        joined = groups.joined and groups.block.replicas > 1
+        if groups.size == 1 and not joined:
+            return NOTHING
         groups = groups._replace(block=self.alike(groups.block))
         if groups not in self._prices:
             # Other ways to say so may give the same groups, or like ones.
-            ranks = self._home(np.array(list(groups.groups())))
+            ranks = self._home(_ranks(groups))
             key = (ranks.shape, ranks.tobytes())
             if key not in self._known:
-                alone = ranks.shape[1] == 1
-                self._known[key] = (
-                    Prices() if alone else self.prices(ranks.tolist())
-                )
+                self._known[key] = self.prices(ranks.tolist())
             self._prices[groups] = self._known[key]
         return self._prices[groups]
 
@@ -224,6 +253,14 @@ class GraphNetwork:
         if not lines or size_bytes == 0:
             return 0.0
         return self.launch_ns + best_ns(lines, size_bytes)
+
+    def no_slower(self, groups: Prices, other: Prices) -> bool:
+        """Whether every line of the others is above one of the groups."""
+        return all(
+            not own
+            or (bool(lines) and all(_above(line, own) for line in lines))
+            for own, lines in zip(groups, other, strict=True)
+        )
 
     def offered_ns(
         self,
@@ -281,10 +318,39 @@ class GraphNetwork:
         A ring takes two messages per rank, and no arc carries more than two
         buffers per rank. All pairs take fewer of each.
         """
-        alpha_ns, beta = self._slowest()[:2]
+        alpha_ns, beta = self.links[-1][:2]
         ranks = max(num_ranks, 1)
         volume_ns = size_bytes / beta * NS_PER_S / self.num_devices
         return 2 * ranks * (alpha_ns + volume_ns)
+
+
+def _ranks(groups: ParallelGroups) -> npt.NDArray[np.int64]:
+    """Return the devices of all groups, a row each, in their order."""
+    _, size, stride = groups[:3]
+    tile = size * stride
+    inside = (
+        np.arange(0, groups.block.devices, tile)[:, None, None]
+        + np.arange(stride)[:, None]
+        + np.arange(0, tile, stride)
+    ).reshape(-1, 1, size)
+    places = np.array(
+        [
+            [start for start, _ in block.ranges()]
+            for block in groups.every_block()
+        ]
+    )
+    ranks: npt.NDArray[np.int64] = places[:, None, :, None] + inside
+    whole = size * groups.block.replicas if groups.joined else size
+    return ranks.reshape(-1, whole)
+
+
+def _above(line: Line, lines: Iterable[Line]) -> bool:
+    """Whether a line is nowhere below some one of others."""
+    return any(
+        own.latency_fs <= line.latency_fs
+        and own.ns_per_byte <= line.ns_per_byte
+        for own in lines
+    )
 
 
 def best_ns(lines: Iterable[Line], size_bytes: float) -> float:
