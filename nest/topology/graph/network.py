@@ -194,16 +194,18 @@ class GraphNetwork:
     def link(self, receiver: Block, sender: Block) -> Link:
         """Return what a message takes, all of the sender's devices sending."""
         here, there = (
-            np.array([range(*span) for span in block.ranges()])
+            np.array([start for start, _ in block.ranges()])[:, None]
+            + np.arange(block.devices)
             for block in (receiver, sender)
         )
-        targets, sources = np.broadcast_arrays(
-            here[:, :, None], there[:, None, :]
-        )
+        targets = np.repeat(here, sender.devices, axis=1).ravel()
+        sources = np.tile(there, receiver.devices).ravel()
         moves = sources != targets
-        flows = Flows.of(sources[moves], targets[moves], 1 / sender.devices)
-        if not moves.any():
+        if not moves.all():
+            sources, targets = sources[moves], targets[moves]
+        if not len(sources):
             return Link(self.launch_ns, FAST_BYTES_PER_S)
+        flows = Flows.of(sources, targets, 1 / sender.devices)
         latency_fs = int(
             self.routes.latencies_fs(flows.sources, flows.targets).max()
         )
