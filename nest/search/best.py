@@ -49,7 +49,7 @@ from nest.solvers.base import (
 from nest.units import ceil_div
 
 #: Guesses at the best step time, as multiples of the least bound by then.
-GUESSES = (1.15, 1.3, 2.0, 10.0)
+GUESSES = (1.15, 1.3, 1.5, 2.0, 10.0)
 
 #: A path that is not better by this fraction of the time known is not priced:
 #: places only make it slower.
@@ -57,7 +57,7 @@ WORTH_PRICING = 256
 
 #: Where the best plan known is above the bounds by more, proofs begin with
 #: plans that are above them by at most such a part.
-CLOSE = (32, 16, 8, 4, 2)
+CLOSE = (16, 8, 4, 2)
 
 #: Stages in pipeline order: closed sets ``a`` and ``b``, strategy, devices.
 Stages = Sequence[tuple[int, int, int, int]]
@@ -442,6 +442,8 @@ class BestSearch:
         are closer to them are looked for first.
         """
         least = self._proven()
+        # Of splits that are proven equally far the most promising are first.
+        self.open.sort(key=lambda item: item.bound)
         winners: list[OpenSplit] = []
         for part in CLOSE:
             most, self._most = least + least // part, int(INFINITE)
