@@ -23,6 +23,9 @@ from nest.cost.space import (
     BatchSplit,
     Runtime,
     batch_splits,
+    families,
+    max_stages,
+    repeated_kinds,
     runtimes,
     strategies,
 )
@@ -158,14 +161,28 @@ def _max_plans(options: SolveOptions) -> int:
 class _Choice:
     """``(R, B)``, strategies that stages may use, and how they run.
 
-    ``num_blocks`` is ``S`` of interleaved plans, and 0 for the others, which
-    have any number of stages.
+    Attributes
+    ----------
+    split, strategies, runtime
+        The case, what stages may mix, and how plans run.
+    stage_counts
+        Numbers of stages of plans that are not interleaved.
+    num_blocks
+        ``S`` of interleaved plans, else 0.
     """
 
     split: BatchSplit
     strategies: tuple[Strategy, ...]
     runtime: Runtime
+    stage_counts: frozenset[int] = frozenset()
     num_blocks: int = 0
+
+    @property
+    def num_stages(self) -> int | None:
+        """How many stages, or chunks, if that is known."""
+        if self.num_blocks:
+            return self.num_blocks * self.runtime.virtual_stages
+        return min(self.stage_counts) if len(self.stage_counts) == 1 else None
 
 
 class _Ways(NamedTuple):
@@ -240,49 +257,48 @@ class PlanSpace:
         self._per_layer = (
             problem.job.granularity == "layer" or rules.recompute_per_layer
         )
-        self._counts = problem.job.pipeline_parallel
+        kinds = repeated_kinds(problem) if problem.job.even_layers else {}
+        #: Layers of every kind of which stages have equal shares.
+        self._even = [
+            sum(1 << i for i, layer in enumerate(layers) if layer.kind == kind)
+            for kind in kinds
+        ]
         self._steps = self._ticks = 0
 
     def choices(self) -> Iterator[_Choice]:
-        """Yield ``(R, B)`` with its strategies.
+        """Yield ``(R, B)`` with strategies that the stages of a plan may mix.
 
-        Where all stages share one strategy, each strategy is a choice of its
-        own.
+        One per number of blocks where plans are interleaved.
         """
         for split in batch_splits(self.problem):
             found = strategies(self.problem, split.micro_batch)
             for runtime in runtimes(self.problem):
-                for choice in self._runs(split, runtime, found):
-                    if self.model.rules.one_strategy:
-                        for strategy in found:
-                            yield replace(choice, strategies=(strategy,))
-                    else:
-                        yield choice
+                yield from self._runs(split, runtime, found)
 
     def _runs(
         self, split: BatchSplit, runtime: Runtime, found: list[Strategy]
     ) -> Iterator[_Choice]:
-        """Yield the choices of one runtime, one per number of blocks."""
+        """Yield the choices of one runtime."""
+        job, virtual = self.problem.job, runtime.virtual_stages
         if runtime.distributed_optimizer:
-            # ZeRO 0 and 1 are the same plan then; the lowest stands for both.
-            zero = min(self.problem.job.zero)
-            found = [s for s in found if s.zero == zero <= 1]
-        if runtime.virtual_stages == 1:
-            yield _Choice(split, tuple(found), runtime)
-            return
-        num_layers = len(self.problem.graph.layers)
-        most = min(num_layers // runtime.virtual_stages, split.devices)
-        schedule = schedule_of(
-            self.problem.job.schedule, runtime.virtual_stages
-        )
-        for num_blocks in range(2, most + 1):
-            reason = schedule.why_not(num_blocks, split.num_micro_batches)
-            if reason is None and self.complete(num_blocks):
-                yield _Choice(split, tuple(found), runtime, num_blocks)
-
-    def complete(self, num_stages: int) -> bool:
-        """Whether the job allows so many stages, or blocks."""
-        return self._counts is None or num_stages in self._counts
+            # ZeRO 0 and 1 are the same plan then; the lowest stands for both
+            # where no rule is about it.
+            zero = {min(job.zero)}
+            if job.zero_with or "zero" in job.uniform:
+                zero = set(job.zero)
+            found = [s for s in found if s.zero in zero and s.zero <= 1]
+        schedule = schedule_of(job.schedule, virtual)
+        for family in families(self.problem, split, found, virtual):
+            choice = _Choice(split, family.strategies, runtime)
+            if virtual == 1:
+                yield replace(
+                    choice, stage_counts=frozenset(family.stage_counts)
+                )
+                continue
+            for num_blocks in family.stage_counts:
+                reason = schedule.why_not(num_blocks, split.num_micro_batches)
+                if num_blocks > 1 and reason is None:
+                    yield replace(choice, num_blocks=num_blocks)
 
     def _next_sets(self, closed: int) -> list[int]:
         """Return every closed set that strictly contains ``closed``."""
@@ -355,6 +371,8 @@ class PlanSpace:
         size = choice.num_blocks
         for closed in self.next_sets(state.closed):
             layers = closed & ~state.closed
+            if not self._is_share(choice, layers):
+                continue
             for ways in self._ways(choice, layers):
                 self._tick()
                 after = _State(
@@ -373,6 +391,20 @@ class PlanSpace:
                 if after.devices >= 0 and after.ranks >= 0:
                     yield layers, ways, after
 
+    def _is_share(self, choice: _Choice, layers: int) -> bool:
+        """Whether a stage has the share of layers that all have to have."""
+        number = choice.num_stages
+        return not self._even or all(
+            number is not None
+            and number * (layers & kind).bit_count() == kind.bit_count()
+            for kind in self._even
+        )
+
+    def _restricted(self, choice: _Choice) -> bool:
+        """Whether not all numbers of stages are allowed."""
+        most = max_stages(self.problem, choice.split)
+        return len(choice.stage_counts) < most
+
     def _first(self, choice: _Choice) -> _State:
         ranks = choice.split.num_micro_batches if self._in_turn else 0
         return _State(0, choice.split.devices, ranks)
@@ -383,7 +415,9 @@ class PlanSpace:
         if choice.num_blocks:
             most = choice.num_blocks * choice.runtime.virtual_stages
             return whole if state.number == most else None
-        return self.complete(state.number) if whole else None
+        if not whole and state.number < max(choice.stage_counts):
+            return None
+        return whole and state.number in choice.stage_counts
 
     def count(self, max_plans: int) -> int:
         """Return the number of plans.
@@ -421,7 +455,7 @@ class PlanSpace:
         if ended is not None:
             return int(ended)
         key = state
-        if not choice.num_blocks and self._counts is None:
+        if not choice.num_blocks and not self._restricted(choice):
             key = state._replace(number=0)
         if key not in known:
             known[key] = 0

@@ -121,6 +121,11 @@ class CostRules:
                 ("overlap", {}),
                 ("distributed_optimizer", False),
                 ("granularity", "stage"),
+                ("uniform", ()),
+                ("even_layers", False),
+                ("idle_devices", True),
+                ("zero_with", {}),
+                ("micro_batch_count", "any"),
             ):
                 value = getattr(problem.job, field)
                 if value != default:

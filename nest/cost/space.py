@@ -7,7 +7,8 @@ decided by the cost terms.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -16,12 +17,14 @@ from msgspec.structs import replace
 from nest.cost.axes import AXES, EXPERT_AXIS, RANK_AXES
 from nest.cost.rules import get_rules
 from nest.cost.schedules import schedule_of
+from nest.ir.job import SHARED
 from nest.ir.plan import (
     COST_AXES,
     OVERLAP,
     RECOMPUTE,
     Overlap,
     Plan,
+    Stage,
     Strategy,
 )
 from nest.ir.problem import Problem
@@ -152,6 +155,11 @@ def why_not_split(
             f"replicas: expected replicas * micro_batch to divide the global "
             f"batch {job.global_batch}, got {replicas} * {micro_batch}"
         )
+    if not job.idle_devices and num_devices % replicas:
+        return (
+            f"replicas: expected a divisor of the {num_devices} devices, as "
+            f"none may idle, got {replicas}"
+        )
     return None
 
 
@@ -187,8 +195,141 @@ def why_not_stages(
             f"stages: expected one of {list(allowed)} as their number, "
             f"got {plan.num_blocks}"
         )
+    breach = next(breaches(problem, plan, num_micro_batches), None)
+    if breach is not None:
+        return str(breach)
     rules = get_rules(problem.preset)
     return rules.why_not_stages(plan, num_micro_batches)
+
+
+class Breach(NamedTuple):
+    """What a plan has that a rule about whole plans forbids.
+
+    Attributes
+    ----------
+    rule
+        The field of the job that states the rule.
+    place, value
+        Of the plan.
+    expected
+        What the rule asks for there.
+    """
+
+    rule: str
+    place: str
+    value: str
+    expected: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: expected {self.expected}, got {self.value}"
+
+
+def breaches(
+    problem: Problem, plan: Plan, num_micro_batches: int
+) -> Iterator[Breach]:
+    """Yield what the stages of a plan have that the job's rules forbid.
+
+    Those of ``uniform``, ``even_layers``, ``idle_devices``, ``zero_with``
+    and ``micro_batch_count``; one per stage and rule at most.
+    """
+    job = problem.job
+    first = plan.stages[0].layer_strategies[0]
+    for number, stage in enumerate(plan.stages, 1):
+        for field in job.uniform:
+            value = getattr(first, field)
+            for strategy in stage.layer_strategies:
+                if getattr(strategy, field) != value:
+                    yield Breach(
+                        "uniform",
+                        f"stage {number}",
+                        f"{field}={getattr(strategy, field)}",
+                        f"{field}={value} as in stage 1, as all stages share "
+                        f"it",
+                    )
+                    break
+        for where, zero, allowed in _zero_rules(problem, plan, stage):
+            if zero not in allowed:
+                yield Breach(
+                    "zero_with",
+                    f"stage {number}",
+                    f"zero={zero}",
+                    f"zero to be one of {list(allowed)} with several "
+                    f"{_SEVERAL[where]}",
+                )
+                break
+    if job.even_layers:
+        yield from _uneven(problem, plan)
+    used = plan.replicas * plan.devices_used
+    if not job.idle_devices and used != problem.cluster.num_devices:
+        yield Breach(
+            "idle_devices",
+            "stages",
+            str(used),
+            f"all {problem.cluster.num_devices} devices in use",
+        )
+    blocks = plan.num_blocks
+    if not _suits(problem, blocks, num_micro_batches):
+        enough = f"a multiple of {blocks}"
+        if job.micro_batch_count == "at-least-stages":
+            enough = f"at least {blocks}"
+        yield Breach(
+            "micro_batch_count",
+            "stages",
+            str(num_micro_batches),
+            f"{enough} micro-batches with {blocks} stages",
+        )
+
+
+#: What there are several of, for messages.
+_SEVERAL = {"r": "replicas", "pp": "stages", "cp": "context ranks"}
+
+
+def _zero_rules(
+    problem: Problem, plan: Plan, stage: Stage
+) -> Iterator[tuple[str, int, tuple[int, ...]]]:
+    """Yield where ``zero_with`` has a rule, with ZeRO stage and rule."""
+    for where, allowed in problem.job.zero_with.items():
+        for strategy in stage.layer_strategies:
+            count = {
+                "r": plan.replicas,
+                "pp": plan.num_blocks,
+                "cp": strategy.cp,
+            }[where]
+            if count > 1:
+                yield where, strategy.zero, allowed
+
+
+def repeated_kinds(problem: Problem) -> dict[str, int]:
+    """Return how many layers the kinds have that occur more than once."""
+    count = Counter(layer.kind for layer in problem.graph.layers)
+    return {kind: number for kind, number in count.items() if number > 1}
+
+
+def _uneven(problem: Problem, plan: Plan) -> Iterator[Breach]:
+    """Yield where stages do not have equal shares of a kind."""
+    index, layers = problem.graph.index, problem.graph.layers
+    stages = len(plan.stages)
+    for number, stage in enumerate(plan.stages, 1):
+        has = Counter(layers[index[str(x)]].kind for x in stage.layers)
+        for kind, total in repeated_kinds(problem).items():
+            if has[kind] * stages != total:
+                yield Breach(
+                    "even_layers",
+                    f"stage {number}",
+                    str(has[kind]),
+                    f"{total}/{stages} layers of kind {kind!r}, as all "
+                    f"stages have as many",
+                )
+
+
+def _suits(problem: Problem, num_stages: int, num_micro_batches: int) -> bool:
+    """Whether so many stages may have so many micro-batches."""
+    match problem.job.micro_batch_count:
+        case "at-least-stages":
+            return num_micro_batches >= num_stages
+        case "multiple-of-stages":
+            return num_micro_batches % num_stages == 0
+    return True
 
 
 def why_not_strategy(
@@ -210,6 +351,12 @@ def why_not_strategy(
         value = getattr(strategy, field)
         if allowed is not None and value not in allowed:
             return f"{field}: expected one of {list(allowed)}, got {value!r}"
+    with_others = job.zero_with.get("cp", job.zero)
+    if strategy.cp > 1 and strategy.zero not in with_others:
+        return (
+            f"zero: expected one of {list(with_others)} with several "
+            f"{_SEVERAL['cp']}, got {strategy.zero}"
+        )
     return None
 
 
@@ -218,7 +365,7 @@ def strategies(problem: Problem, micro_batch: int) -> list[Strategy]:
 
     A strategy is listed if at least one layer kind has a cost for it. On a
     single data rank all ZeRO stages are the same plan; only the lowest
-    allowed one is listed.
+    allowed one is listed, unless it matters to a rule which one it is.
     """
     keys = {
         cost.key: None
@@ -244,6 +391,8 @@ def _expand(
 ) -> Iterator[Strategy]:
     """Yield the strategies that a cost entry stands for."""
     job, num_devices = problem.job, problem.cluster.num_devices
+    # Others may have to share the stage of a single data rank.
+    named = bool(job.zero_with) or "zero" in job.uniform
     devices = math.prod(degrees.get(axis.name, 1) for axis in RANK_AXES)
     for dp in get_rules(problem.preset).data_degrees(
         problem, micro_batch, samples, devices
@@ -252,7 +401,7 @@ def _expand(
             continue
         spread = Strategy(dp=dp, **degrees)
         zero_stages = sorted(job.zero)
-        if spread.data_ranks == 1:
+        if spread.data_ranks == 1 and not named:
             zero_stages = zero_stages[:1]
         for zero in zero_stages:
             for recompute in RECOMPUTE:
@@ -272,16 +421,97 @@ def max_stages(problem: Problem, case: BatchSplit) -> int:
     return min(len(problem.graph.layers), case.devices)
 
 
-def stage_counts(problem: Problem, case: BatchSplit) -> list[int]:
-    """Return the numbers of stages that a plan can have, ascending."""
+def stage_counts(
+    problem: Problem, case: BatchSplit, virtual_stages: int = 1
+) -> list[int]:
+    """Return the numbers of stages that a plan can have, ascending.
+
+    Of blocks, where there are so many ``virtual_stages`` in each.
+    """
     allowed = problem.job.pipeline_parallel
+    most = min(
+        len(problem.graph.layers) // virtual_stages, max_stages(problem, case)
+    )
+    repeated: tuple[int, ...] = ()
+    if problem.job.even_layers:
+        repeated = tuple(repeated_kinds(problem).values())
     return [
         count
-        for count in range(1, max_stages(problem, case) + 1)
-        if allowed is None or count in allowed
+        for count in range(1, most + 1)
+        if (allowed is None or count in allowed)
+        and _suits(problem, count, case.num_micro_batches)
+        and all(number % (count * virtual_stages) == 0 for number in repeated)
     ]
 
 
+class Family(NamedTuple):
+    """Plans of one ``(R, B)`` whose stages may mix some strategies.
+
+    Attributes
+    ----------
+    strategies
+        What every stage, or layer, may choose from.
+    stage_counts
+        Numbers of stages (of blocks, where plans are interleaved).
+    """
+
+    strategies: tuple[Strategy, ...]
+    stage_counts: tuple[int, ...]
+
+
+def uniform_fields(problem: Problem) -> tuple[str, ...]:
+    """Return the fields of strategies that all layers of a plan share."""
+    if get_rules(problem.preset).one_strategy:
+        return SHARED
+    return problem.job.uniform
+
+
+def families(
+    problem: Problem,
+    case: BatchSplit,
+    found: Sequence[Strategy],
+    virtual_stages: int = 1,
+) -> list[Family]:
+    """Return the families of a case; every plan belongs to one of them.
+
+    Parameters
+    ----------
+    problem, case
+        The problem and ``(R, B)``.
+    found
+        Strategies for ``B``, see :func:`strategies`.
+    virtual_stages
+        Chunks per block.
+    """
+    job, shared = problem.job, uniform_fields(problem)
+    counts = stage_counts(problem, case, virtual_stages)
+    zero = job.zero_with.get("r", job.zero) if case.replicas > 1 else job.zero
+    groups: dict[object, list[Strategy]] = {}
+    for strategy in found:
+        if strategy.zero in zero:
+            key = tuple(getattr(strategy, name) for name in shared)
+            groups.setdefault(key, []).append(strategy)
+    result = []
+    for group in groups.values():
+        fit = counts
+        if job.same_devices:
+            used = {count: count * group[0].devices for count in counts}
+            fit = [
+                count
+                for count in counts
+                if used[count] == case.devices
+                or (job.idle_devices and used[count] < case.devices)
+            ]
+        with_others = job.zero_with.get("pp", job.zero)
+        staged = [s for s in group if s.zero in with_others]
+        if len(staged) < len(group) and fit[:1] == [1]:
+            result.append(Family(tuple(group), (1,)))
+            fit = fit[1:]
+        parts = [(count,) for count in fit] if job.even_layers else [fit]
+        result += [Family(tuple(staged), tuple(p)) for p in parts if p]
+    return [family for family in result if family.strategies]
+
+
 def is_uniform(problem: Problem) -> bool:
-    """Whether all stages of a plan must share one strategy."""
-    return get_rules(problem.preset).one_strategy
+    """Whether all stages of a plan must share something of a strategy."""
+    return bool(uniform_fields(problem))

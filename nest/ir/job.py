@@ -12,6 +12,7 @@ from nest.ir.base import (
     Real,
     Size,
     Struct,
+    check_distinct,
     check_fraction,
     each,
     entries,
@@ -23,6 +24,25 @@ SCHEDULES: tuple[str, ...] = get_args(Schedule)
 
 Granularity = Literal["stage", "layer"]
 GRANULARITIES: tuple[Granularity, ...] = get_args(Granularity)
+
+#: What all layers of a plan can be asked to share: fields of a strategy, and
+#: the number of devices.
+Shared = Literal["dp", "tp", "cp", "ep", "zero", "recompute", "devices"]
+SHARED: tuple[Shared, ...] = get_args(Shared)
+
+#: Where a plan has several of something: replicas, stages, context ranks.
+Several = Literal["r", "pp", "cp"]
+SEVERAL: tuple[Several, ...] = get_args(Several)
+
+#: What the number of stages asks of the number of micro-batches.
+MicroBatchCount = Literal["any", "at-least-stages", "multiple-of-stages"]
+MICRO_BATCH_COUNTS: tuple[MicroBatchCount, ...] = get_args(MicroBatchCount)
+
+
+def _check_shared(field: str, values: tuple[str, ...]) -> None:
+    """Raise ``ValueError`` if a name occurs twice; none is fine."""
+    if values:
+        check_distinct(field, values)
 
 
 class Optimizer(Struct, frozen=True, kw_only=True):
@@ -90,6 +110,21 @@ class Job(Struct, frozen=True, kw_only=True):
     granularity
         What has a strategy of its own: every stage, or every layer. All
         layers of a stage use the same number of devices.
+    uniform
+        Fields of a strategy that are the same for all layers of a plan.
+    even_layers
+        Whether all stages (all chunks where a plan is interleaved) have as
+        many layers of each kind that occurs more than once.
+    idle_devices
+        Whether a plan may leave devices of the cluster idle; ``False`` needs
+        stages that all have as many devices, see ``uniform``.
+    zero_with
+        Allowed ZeRO stages where a plan has several replicas (``r``) or
+        stages (``pp``), or a layer several context ranks (``cp``); they
+        must be in ``zero`` too.
+    micro_batch_count
+        Whether there must be at least as many micro-batches as stages, or a
+        multiple of their number.
     model_flops_per_sample
         Forward and backward FLOPs of one sample without recomputation;
         used for MFU only.
@@ -116,6 +151,15 @@ class Job(Struct, frozen=True, kw_only=True):
     overlap: Annotated[dict[Overlap, float], entries(check_fraction)] = {}
     distributed_optimizer: bool = False
     granularity: Granularity = "stage"
+    uniform: Annotated[tuple[Shared, ...], _check_shared] = ()
+    even_layers: bool = False
+    idle_devices: bool = True
+    zero_with: Annotated[
+        dict[Several, tuple[int, ...]],
+        entries(check_distinct),
+        entries(each(check_zero_stage)),
+    ] = {}
+    micro_batch_count: MicroBatchCount = "any"
     model_flops_per_sample: Real | None = None
 
     def __post_init__(self) -> None:
@@ -126,3 +170,16 @@ class Job(Struct, frozen=True, kw_only=True):
                 f"{self.schedule!r}, got {list(self.virtual_stages)}; only "
                 f"'1f1b' can be interleaved"
             )
+        if not (self.idle_devices or self.same_devices):
+            raise ValueError(
+                f"idle_devices: expected true where stages may differ in "
+                f"devices, got false; add 'devices' to uniform, which is "
+                f"{list(self.uniform)}"
+            )
+
+    @property
+    def same_devices(self) -> bool:
+        """Whether all stages of a plan have as many devices."""
+        return "devices" in self.uniform or {"dp", "tp", "cp"} <= {
+            *self.uniform
+        }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from nest.ir import Activations, LayerCost, Plan, Problem, Stage, Strategy
 
 
@@ -123,6 +125,7 @@ def broken_rules(problem: Problem, plan: Plan) -> list[str]:
             "distributed_optimizer: zero",
             all(strategy.zero <= 1 for strategy in everywhere),
         )
+    _whole_plan(problem, plan, where, rule)
     if problem.preset == "nest-artifact":
         rule("one strategy", len(set(everywhere)) == 1)
     if problem.preset == "piper":
@@ -134,6 +137,47 @@ def broken_rules(problem: Problem, plan: Plan) -> list[str]:
             degrees.append(next(iter(shared))[0])
         rule("dp of all stages <= M", sum(degrees) <= batches(problem, plan))
     return broken
+
+
+def _whole_plan(
+    problem: Problem,
+    plan: Plan,
+    where: dict[str, int],
+    rule: Callable[[str, bool], None],
+) -> None:
+    """Check *Rules about whole plans*; ``where`` has every layer's stage."""
+    job, blocks = problem.job, num_blocks(plan)
+    everywhere = [
+        strategy
+        for stage in plan.stages
+        for strategy in strategies_of(stage).values()
+    ]
+    for name in job.uniform:
+        values = {
+            x.dp * x.tp * x.cp if name == "devices" else getattr(x, name)
+            for x in everywhere
+        }
+        rule(f"uniform {name}", len(values) == 1)
+    if job.even_layers:
+        kinds = [layer.kind for layer in problem.graph.layers]
+        for kind in {kind for kind in kinds if kinds.count(kind) > 1}:
+            shares = [0] * len(plan.stages)
+            for layer in problem.graph.layers:
+                if layer.kind == kind and str(layer.id) in where:
+                    shares[where[str(layer.id)]] += 1
+            rule(f"even {kind}", len(set(shares)) == 1)
+    used = plan.replicas * sum(x.devices for x in plan.stages[:blocks])
+    rule(
+        "idle_devices", job.idle_devices or used == problem.cluster.num_devices
+    )
+    for name, allowed in job.zero_with.items():
+        for x in everywhere:
+            count = {"r": plan.replicas, "pp": blocks, "cp": x.cp}[name]
+            rule(f"zero_with {name}", count == 1 or x.zero in allowed)
+    if job.micro_batch_count == "at-least-stages":
+        rule("at least stages", batches(problem, plan) >= blocks)
+    if job.micro_batch_count == "multiple-of-stages":
+        rule("multiple of stages", batches(problem, plan) % blocks == 0)
 
 
 def _broken_by(

@@ -103,6 +103,11 @@ def full_problem():
         overlap={"tp": 0.5},
         distributed_optimizer=True,
         granularity="layer",
+        uniform=("dp", "devices"),
+        even_layers=True,
+        idle_devices=False,
+        zero_with={"pp": (0,)},
+        micro_batch_count="at-least-stages",
         model_flops_per_sample=1e9,
     )
     levels = tuple(
@@ -917,6 +922,8 @@ def changed_value(path, value):
         "preset": {"standard": "nest-artifact"},
         "recompute": {"none": "selective"},
         "algorithms": {"nccl": "best"},
+        "uniform": {"dp": "tp"},
+        "micro_batch_count": {"at-least-stages": "any"},
     }
     if isinstance(value, bool):
         return not value
@@ -1046,6 +1053,45 @@ def test_every_public_field_is_in_the_full_problem():
             "mpi",
             r"topology\.algorithms: expected 'best' or 'nccl', got 'mpi'; "
             r"correct the value",
+        ),
+        (
+            ("job", "uniform"),
+            ["pp"],
+            r"job\.uniform\[0\]: expected 'dp' or 'tp' or 'cp' or 'ep' or "
+            r"'zero' or 'recompute' or 'devices', got 'pp'; correct the value",
+        ),
+        (
+            ("job", "uniform"),
+            ["tp", "tp"],
+            r"uniform: expected distinct values, got 'tp' twice; remove one",
+        ),
+        (
+            ("job", "zero_with"),
+            {"tp": [0]},
+            r"job\.zero_with: expected 'r' or 'pp' or 'cp', got 'tp'; "
+            r"correct the value",
+        ),
+        (
+            ("job", "zero_with"),
+            {"pp": [4]},
+            r"zero_with\.pp: expected 0, 1, 2 or 3, got 4",
+        ),
+        (
+            ("job", "zero_with"),
+            {"pp": []},
+            r"zero_with\.pp: expected at least one value, got none",
+        ),
+        (
+            ("job", "micro_batch_count"),
+            "more",
+            r"job\.micro_batch_count: expected 'any' or 'at-least-stages' or "
+            r"'multiple-of-stages', got 'more'; correct the value",
+        ),
+        (
+            ("job", "uniform"),
+            ["tp"],
+            r"idle_devices: expected true where stages may differ in devices, "
+            r"got false; add 'devices' to uniform, which is \['tp'\]",
         ),
     ],
 )
