@@ -1,0 +1,27 @@
+"""Targets: the frameworks that a plan is to run in, and what they can say.
+
+What a framework can express is data, a file per target in ``data/``. It
+becomes fields of the job, so every solver searches exactly these plans;
+see docs/targets.md.
+"""
+
+from __future__ import annotations
+
+from nest.targets.expressible import Obstacle, inexpressible
+from nest.targets.memory import OPTIMIZERS, optimizer_of
+from nest.targets.plan_space import for_target
+from nest.targets.records import ANY, Rule, Rules, Target, names, target
+
+__all__ = [
+    "ANY",
+    "OPTIMIZERS",
+    "Obstacle",
+    "Rule",
+    "Rules",
+    "Target",
+    "for_target",
+    "inexpressible",
+    "names",
+    "optimizer_of",
+    "target",
+]

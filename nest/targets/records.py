@@ -1,0 +1,130 @@
+"""What a target is, and where its file is read."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from typing import Generic, Literal, TypeVar
+
+import msgspec
+
+from nest.errors import UnknownNameError
+from nest.ir.job import MicroBatchCount, Schedule, Several, Shared
+from nest.ir.plan import Overlap, Recompute
+
+T = TypeVar("T")
+
+#: The target of those who have none: every plan can be said.
+ANY = "any"
+
+#: Targets with a file.
+NAMES = ("megatron", "torchtitan", "deepspeed", "maxtext")
+
+Gradients = Literal["fp32", "bf16"]
+
+
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A part of a file; unknown keys are refused."""
+
+
+class Rule(Record, Generic[T], frozen=True):
+    """What a framework can say about one thing.
+
+    Attributes
+    ----------
+    value
+        See :class:`Rules`.
+    source
+        How that is known: tested, or read in which version of a package.
+    """
+
+    value: T
+    source: str
+
+
+class Rules(Record, frozen=True, kw_only=True):
+    """What a framework can say.
+
+    Attributes
+    ----------
+    uniform, even_layers, idle_devices, zero_with, micro_batch_count
+        As the fields of :class:`~nest.ir.job.Job`.
+    zero, recompute, context_parallel
+        Values that exist there; ``None`` for every value.
+    schedule
+        Schedules that exist there; the first one is the usual.
+    interleaving
+        Whether a stage may have several chunks.
+    uneven_batches
+        Whether ``R * B`` may fail to divide the global batch.
+    sequence_parallel
+        What comes with tensor parallelism; ``None`` for a choice.
+    overlap, distributed_optimizer
+        What exists there of the extensions.
+    gradients
+        Data types that gradients may be kept in; the first is the default.
+    master_bytes
+        Of the optimiser state per weight, beside moments: what an exact
+        copy needs on top of the 2 bytes that a layer counts.
+    rank_order
+        Axes from the fastest to the slowest; empty where unknown.
+    """
+
+    uniform: Rule[tuple[Shared, ...]]
+    even_layers: Rule[bool]
+    idle_devices: Rule[bool]
+    zero: Rule[tuple[int, ...]]
+    zero_with: Rule[dict[Several, tuple[int, ...]]]
+    recompute: Rule[tuple[Recompute, ...]]
+    schedule: Rule[tuple[Schedule, ...]]
+    interleaving: Rule[bool]
+    micro_batch_count: Rule[MicroBatchCount]
+    uneven_batches: Rule[bool]
+    context_parallel: Rule[tuple[int, ...] | None]
+    sequence_parallel: Rule[bool | None]
+    overlap: Rule[tuple[Overlap, ...]]
+    distributed_optimizer: Rule[bool]
+    gradients: Rule[tuple[Gradients, ...]]
+    master_bytes: Rule[int]
+    rank_order: Rule[tuple[str, ...]]
+
+
+class Target(Record, frozen=True, kw_only=True):
+    """A framework.
+
+    Attributes
+    ----------
+    name, title
+        On the command line, and for people.
+    packages
+        Which versions the rules are about.
+    rules
+        What it can say; ``None`` for everything.
+    """
+
+    name: str
+    title: str
+    packages: str = ""
+    rules: Rules | None = None
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all targets, ``any`` last."""
+    return (*NAMES, ANY)
+
+
+@cache
+def target(name: str) -> Target:
+    """Return the target of that name.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is none; the text lists all names.
+    """
+    if name == ANY:
+        return Target(name=ANY, title="any plan")
+    if name not in NAMES:
+        raise UnknownNameError("target", name, names())
+    path = files("nest.targets") / "data" / f"{name}.yaml"
+    return msgspec.yaml.decode(path.read_bytes(), type=Target)

@@ -1,0 +1,306 @@
+"""Targets: what their files say, and what becomes of problems and plans."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from nest.errors import InvalidOptionError, UnknownNameError
+from nest.ir import Activations, Optimizer, Plan, Problem, Stage, Strategy
+from nest.ir.plan import RECOMPUTE
+from nest.targets import (
+    for_target,
+    inexpressible,
+    names,
+    optimizer_of,
+    target,
+)
+from tests.builders import SINGLE, make_cost, make_plan, make_problem
+
+FRAMEWORKS = tuple(name for name in names() if name != "any")
+
+
+def four_layers(**job: object) -> Problem:
+    """An embedding, four blocks and a head, on 8 devices."""
+    every = tuple(
+        make_cost(
+            1,
+            1,
+            tp=tp,
+            cp=cp,
+            samples=samples,
+            activations=tuple(
+                Activations(recompute=name, kept_bytes=0) for name in RECOMPUTE
+            ),
+        )
+        for tp in (1, 2)
+        for cp in (1, 2)
+        for samples in (1, 2)
+    )
+    whole = make_problem(
+        {"in": every, "block": every, "out": every},
+        devices=8,
+        **{
+            "global_batch": 8,
+            "micro_batches": (1, 2),
+            "zero": (0, 1, 2, 3),
+            "recompute": RECOMPUTE,
+            **job,
+        },
+    )
+    first, block, last = whole.graph.layers
+    blocks = tuple(replace(block, id=f"b{i}") for i in range(4))
+    graph = replace(whole.graph, layers=(first, *blocks, last))
+    return replace(whole, graph=graph)
+
+
+def test_every_rule_has_a_source():
+    for name in FRAMEWORKS:
+        rules = target(name).rules
+        assert rules is not None
+        for field in rules.__struct_fields__:
+            assert getattr(rules, field).source.startswith(
+                ("tested", "read in", "not checked", "fewer ranks")
+            ), (name, field)
+
+
+def test_unknown_targets_are_refused_with_a_hint():
+    with pytest.raises(
+        UnknownNameError,
+        match=r"target: expected one of any, deepspeed, maxtext, megatron, "
+        r"torchtitan; got 'megatrn'; did you mean 'megatron'\?",
+    ):
+        target("megatrn")
+
+
+def test_any_target_leaves_the_problem_alone():
+    problem = four_layers()
+    assert for_target(problem, "any") == problem
+
+
+def test_what_training_keeps_per_weight():
+    """Bytes: Megatron 2 + 4 + 12 = 18, torchtitan 4 + 4 + 8 = 16.
+
+    The fp32 weights of the latter are 2 bytes of the layer and 2 of state.
+    """
+    kept = {
+        name: (made.weight_bytes, made.gradient_bytes, made.state_bytes)
+        for name in names()
+        for made in [optimizer_of(target(name))]
+    }
+    assert kept == {
+        "megatron": (2, 4, 12),
+        "torchtitan": (2, 4, 10),
+        "deepspeed": (2, 2, 12),
+        "maxtext": (2, 4, 10),
+        "any": (2, 2, 12),
+    }
+    smaller = optimizer_of(target("megatron"), "bf16", "adam-8bit")
+    assert (smaller.gradient_bytes, smaller.state_bytes) == (2, 6)
+    for name in ("sgd", "muon"):
+        assert optimizer_of(target("any"), None, name).state_bytes == 8
+
+
+def test_gradients_that_a_target_cannot_keep_are_refused():
+    with pytest.raises(
+        InvalidOptionError,
+        match="gradients: expected one of fp32, which torchtitan can keep, "
+        "got bf16; choose it or another target",
+    ):
+        optimizer_of(target("torchtitan"), "bf16")
+    with pytest.raises(UnknownNameError, match=r"optimizer: .*did you mean"):
+        optimizer_of(target("any"), None, "adan")
+    with pytest.raises(UnknownNameError, match="gradients: expected one of"):
+        optimizer_of(target("any"), "fp8")
+
+
+def test_jobs_keep_what_they_say_about_the_optimizer():
+    said = Optimizer(name="own", gradient_bytes=4, state_bytes=4)
+    kept = for_target(four_layers(optimizer=said), "megatron")
+    assert kept.job.optimizer == said
+    usual = for_target(four_layers(), "megatron").job.optimizer
+    assert usual.gradient_bytes == 4
+    wanted = for_target(four_layers(), "megatron", optimizer=said)
+    assert wanted.job.optimizer == said
+
+
+def test_rules_become_fields_of_the_job():
+    job = for_target(four_layers(), "maxtext").job
+    assert job.zero == (0, 1, 3)
+    assert job.recompute == ("none", "full")
+    assert job.schedule == "gpipe"
+    assert (job.even_layers, job.idle_devices) == (True, False)
+    assert job.micro_batch_count == "multiple-of-stages"
+    assert job.uniform == ("dp", "tp", "cp", "ep", "zero", "recompute")
+    deepspeed = for_target(four_layers(), "deepspeed").job
+    assert deepspeed.context_parallel == (1,)
+    assert deepspeed.zero_with == {"pp": (0, 1), "r": (0,)}
+
+
+def test_extensions_are_left_as_far_as_they_exist():
+    problem = four_layers(
+        virtual_stages=(1, 2),
+        overlap={"tp": 0.5, "cp": 0.5},
+        distributed_optimizer=True,
+        granularity="layer",
+        uneven_batches=True,
+    )
+    job = for_target(problem, "megatron").job
+    assert job.virtual_stages == (1, 2)
+    assert job.overlap == {"tp": 0.5}
+    assert job.distributed_optimizer
+    assert (job.granularity, job.uneven_batches) == ("stage", False)
+    job = for_target(problem, "deepspeed").job
+    assert job.virtual_stages == (1,)
+    assert job.overlap == {}
+
+
+def test_sequence_parallelism_decides_about_tensor_parallelism():
+    """torchtitan always splits activations over tp, DeepSpeed never does."""
+    job = for_target(four_layers(), "torchtitan").job
+    assert job.tensor_parallel == (1,)
+    job = for_target(four_layers(), "deepspeed").job
+    assert job.tensor_parallel is None
+    split = four_layers(sequence_parallel=True)
+    assert for_target(split, "torchtitan").job.tensor_parallel is None
+    assert for_target(split, "deepspeed").job.tensor_parallel == (1,)
+
+
+def test_nothing_left_of_a_choice_is_refused():
+    with pytest.raises(
+        InvalidOptionError,
+        match="target torchtitan: expected zero to have one of 0, 2, 3, "
+        "which torchtitan can express, got 1; allow one",
+    ):
+        for_target(four_layers(zero=(1,)), "torchtitan")
+    with pytest.raises(InvalidOptionError, match="virtual_stages to have"):
+        for_target(four_layers(virtual_stages=(2,)), "deepspeed")
+
+
+# What a plan has that a target cannot say
+
+
+def texts(name: str, problem: Problem, plan: Plan) -> list[str]:
+    return [
+        f"{found.field}: {found.value} | {found.rule}"
+        for found in inexpressible(name, problem, plan)
+    ]
+
+
+MIXED = make_plan(
+    ("in b0", Strategy(tp=2)),
+    ("b1 b2", Strategy(dp=2, recompute="selective", zero=1)),
+    ("b3 out", Strategy(dp=2)),
+    micro_batch=2,
+)
+
+
+def test_a_plan_of_the_target_has_no_obstacles():
+    plan = make_plan(("in b0 b1 b2", SINGLE), ("b3 out", SINGLE))
+    assert inexpressible("megatron", four_layers(), plan) == []
+    assert inexpressible("any", four_layers(), MIXED) == []
+
+
+def test_stages_that_differ_are_listed():
+    """Stage 2 and 3 differ from stage 1 in dp and tp, 2 in two more."""
+    assert texts("megatron", four_layers(), MIXED) == [
+        "stage 2: dp=2 | dp=1 as in stage 1, as all stages share it",
+        "stage 2: tp=1 | tp=2 as in stage 1, as all stages share it",
+        "stage 2: zero=1 | zero=0 as in stage 1, as all stages share it",
+        "stage 2: recompute=selective | recompute=none as in stage 1, as all "
+        "stages share it",
+        "stage 3: dp=2 | dp=1 as in stage 1, as all stages share it",
+        "stage 3: tp=1 | tp=2 as in stage 1, as all stages share it",
+    ]
+
+
+def test_values_that_do_not_exist_are_listed():
+    found = texts("torchtitan", four_layers(optimizer=Optimizer()), MIXED)
+    assert found[:4] == [
+        "optimizer.gradient_bytes: 2 | gradients in fp32",
+        "stage 1: tp=2 | tp 1, or more with sequence parallelism",
+        "stage 2: zero=1 | zero 0 or 2 or 3",
+        "stage 2: recompute=selective | recompute none or full",
+    ]
+
+
+def test_rules_about_whole_plans_are_listed():
+    """On 8 devices: 4 idle, M = 8 no multiple of 3 stages, uneven."""
+    plan = make_plan(("in b0", SINGLE), ("b1 b2", SINGLE), ("b3 out", SINGLE))
+    fp32 = Optimizer(gradient_bytes=4)
+    problem = four_layers(schedule="gpipe", optimizer=fp32)
+    assert texts("maxtext", problem, plan) == [
+        "stage 1: 1 | 4/3 layers of kind 'block', as all stages have as many",
+        "stage 2: 2 | 4/3 layers of kind 'block', as all stages have as many",
+        "stage 3: 1 | 4/3 layers of kind 'block', as all stages have as many",
+        "stages: 3 | all 8 devices in use",
+        "stages: 8 | a multiple of 3 micro-batches with 3 stages",
+    ]
+
+
+def test_zero_with_stages_and_replicas_is_listed():
+    plan = make_plan(
+        ("in b0 b1", Strategy(dp=2, zero=2)),
+        ("b2 b3 out", Strategy(dp=2, zero=2)),
+        replicas=2,
+        micro_batch=2,
+    )
+    assert texts("deepspeed", four_layers(), plan) == [
+        "stage 1: zero=2 | zero to be one of [0, 1] with several stages",
+        "stage 2: zero=2 | zero to be one of [0, 1] with several stages",
+    ]
+    one = make_plan(
+        ("in b0 b1 b2 b3 out", Strategy(dp=2, zero=2)),
+        replicas=2,
+        micro_batch=2,
+    )
+    assert texts("deepspeed", four_layers(), one) == [
+        "stage 1: zero=2 | zero to be one of [0] with several replicas",
+    ]
+
+
+def test_extensions_that_do_not_exist_are_listed():
+    chunks = (("in", "b0"), ("b1",), ("b2",), ("b3", "out"))
+    plan = Plan(
+        replicas=1,
+        micro_batch=1,
+        virtual_stages=2,
+        overlap=("cp",),
+        distributed_optimizer=True,
+        stages=tuple(
+            Stage(layers=names, devices=1, strategy=SINGLE) for names in chunks
+        ),
+    )
+    fp32 = Optimizer(gradient_bytes=4)
+    problem = four_layers(
+        virtual_stages=(1, 2),
+        overlap={"cp": 0.5},
+        distributed_optimizer=True,
+        optimizer=fp32,
+    )
+    assert texts("torchtitan", problem, plan) == [
+        "overlap: cp | tp or weights or gradients",
+        "distributed_optimizer: true | false",
+    ]
+    assert texts("megatron", problem, plan) == [
+        "overlap: cp | tp or ep or weights or gradients",
+    ]
+    assert "virtual_stages: 2 | 1" in texts("deepspeed", problem, plan)
+
+
+def test_an_uneven_batch_is_listed():
+    problem = four_layers(global_batch=9, uneven_batches=True)
+    plan = make_plan(("in b0 b1 b2 b3 out", SINGLE), micro_batch=2)
+    assert texts("megatron", problem, plan) == [
+        "micro_batch: 1 * 2 samples | a divisor of the global batch 9"
+    ]
+
+
+def test_an_obstacle_says_where_it_comes_from():
+    problem = four_layers(schedule="gpipe")
+    plan = make_plan(("in b0 b1 b2 b3 out", SINGLE))
+    found = inexpressible("megatron", problem, plan)
+    assert [str(x) for x in found] == [
+        "schedule: expected 1f1b, got gpipe (read in megatron-core 0.19.2, "
+        "its schedules are 1F1B)"
+    ]
