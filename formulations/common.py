@@ -9,7 +9,7 @@ in flight are a constant. Symbols and equations: ``formulations/README.md``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import starmap
@@ -19,7 +19,13 @@ from formulations.graph import GraphFacts
 from nest.cost.model import CostModel
 from nest.cost.schedules import SCHEDULES, PassTimes, Times
 from nest.cost.schedules.base import Weights, weighted
-from nest.cost.space import BatchSplit, batch_splits, stage_counts, strategies
+from nest.cost.space import (
+    BatchSplit,
+    batch_splits,
+    families,
+    is_single,
+    strategies,
+)
 from nest.ir.plan import Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import Deadline
@@ -189,15 +195,25 @@ class Slot:
 
 @dataclass(frozen=True)
 class SubProblem:
-    """One ``(R, B, S)``, and the strategy if all stages share it.
+    """One ``(R, B, S)``, and what its stages may mix.
 
-    ``bound`` is a proven lower bound on the step time of its plans.
+    Attributes
+    ----------
+    split, num_stages
+        ``R``, ``B`` and ``S``.
+    strategy
+        That of all stages, if they share it.
+    bound
+        A proven lower bound on the step time of its plans.
+    group
+        The strategies that its slots choose from.
     """
 
     split: BatchSplit
     num_stages: int
     strategy: Strategy | None
     bound: int
+    group: tuple[Strategy, ...]
 
     def __str__(self) -> str:
         text = (
@@ -337,7 +353,7 @@ class Instance:
         #: Increments that take memory where they pass a stage.
         self.passing = self.graph.passing
         self.usable = cache(self._usable)
-        self._known_places: dict[tuple[BatchSplit, int], list[Place]] = {}
+        self._known_places: dict[object, list[Place]] = {}
         self._receives: dict[tuple[Route, int, int], Receive] = {}
 
     # Schedules
@@ -376,23 +392,21 @@ class Instance:
 
     def sub_problems(self) -> list[SubProblem]:
         """Return all sub-problems that may hold a plan, best bound first."""
+        shares_all = is_single(self.problem)
         found = []
         for split in batch_splits(self.problem):
-            for group in self.groups(split.micro_batch):
-                for num_stages in stage_counts(self.problem, split):
+            usable = self.usable(split.micro_batch)
+            for family in families(self.problem, split, usable):
+                group = family.strategies
+                for num_stages in family.stage_counts:
                     self.deadline.check()
                     bound = self.bound(split, num_stages, group)
                     if bound is not None:
-                        shared = group[0] if self.artifact else None
+                        shared = group[0] if shares_all else None
                         found.append(
-                            SubProblem(split, num_stages, shared, bound)
+                            SubProblem(split, num_stages, shared, bound, group)
                         )
         return sorted(found, key=lambda p: (p.bound, p.num_stages, p.split))
-
-    def groups(self, micro_batch: int) -> list[list[Strategy]]:
-        """Return which strategies the stages of a plan may mix."""
-        usable = self.usable(micro_batch)
-        return [usable] if usable else []
 
     def _usable(self, micro_batch: int) -> list[Strategy]:
         """Return the strategies that some layer can have."""
@@ -406,7 +420,7 @@ class Instance:
         ]
 
     def bound(
-        self, split: BatchSplit, num_stages: int, group: list[Strategy]
+        self, split: BatchSplit, num_stages: int, group: Sequence[Strategy]
     ) -> int | None:
         """Return a lower bound, equation (17), or ``None`` if no plan fits.
 
@@ -439,7 +453,7 @@ class Instance:
         )
 
     def _least_receives(
-        self, split: BatchSplit, num_stages: int, group: list[Strategy]
+        self, split: BatchSplit, num_stages: int, group: Sequence[Strategy]
     ) -> int:
         """Return a lower bound on the receives of a plan in one direction.
 
@@ -508,10 +522,7 @@ class Instance:
 
     def _beside(self, sub_problem: SubProblem) -> tuple[int, ...]:
         """Return the devices that slots can have, ascending."""
-        group = self.usable(sub_problem.split.micro_batch)
-        if sub_problem.strategy is not None:
-            group = [sub_problem.strategy]
-        return tuple(sorted({strategy.devices for strategy in group}))
+        return tuple(sorted({s.devices for s in sub_problem.group}))
 
     def _table(
         self,
@@ -551,7 +562,7 @@ class Instance:
     def _fitting(self, sub_problem: SubProblem, number: int) -> list[Place]:
         """Return the places that leave enough devices for the others."""
         split, num_stages = sub_problem.split, sub_problem.num_stages
-        group = self.usable(split.micro_batch)
+        group = sub_problem.group
         smallest = min(strategy.devices for strategy in group)
         first = (num_stages - number) * smallest
         end = split.devices - (number - 1) * smallest
@@ -564,7 +575,7 @@ class Instance:
         ]
 
     def _slot_places(
-        self, split: BatchSplit, number: int, group: list[Strategy]
+        self, split: BatchSplit, number: int, group: Sequence[Strategy]
     ) -> list[Place]:
         """Return places with strategies that nothing else dominates.
 
@@ -572,7 +583,7 @@ class Instance:
         and no byte costs more under it: in every plan it can replace the
         other one.
         """
-        key = (split, self.inflight(split, number))
+        key = (split, self.inflight(split, number), tuple(group))
         if key not in self._known_places:
             found: list[Place] = []
             by_devices: dict[int, list[Strategy]] = {}

@@ -7,6 +7,7 @@ n``: the last stage sits on device 0. Primed equations of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from formulations.common import (
@@ -59,12 +60,8 @@ class ArtifactInstance(Instance):
         """Return the micro-batches in flight in a slot."""
         return self.rules.inflight(self.model, number, split.num_micro_batches)
 
-    def groups(self, micro_batch: int) -> list[list[Strategy]]:
-        """Return the strategies, each a group of its own."""
-        return [[strategy] for strategy in self.usable(micro_batch)]
-
     def bound(
-        self, split: BatchSplit, num_stages: int, group: list[Strategy]
+        self, split: BatchSplit, num_stages: int, group: Sequence[Strategy]
     ) -> int | None:
         """Return a lower bound, equation (17'), or ``None``."""
         (strategy,) = group

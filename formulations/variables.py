@@ -111,6 +111,17 @@ class Model(ABC):
         """Return the layers that can be in a slot, in the graph's order."""
         return [i for i in self.instance.graph.order if (i, s) in self.x]
 
+    @property
+    def even_shares(self) -> list[tuple[int, tuple[int, ...], int]]:
+        """Kinds that slots have equal shares of, their layers, the share."""
+        if not self.instance.problem.job.even_layers:
+            return []
+        return [
+            (kind, layers, len(layers) // self.sub_problem.num_stages)
+            for kind, layers in enumerate(self.instance.graph.members)
+            if len(layers) > 1
+        ]
+
     def sender(self, s: int, d: int) -> int:
         """Return the slot from which a slot receives on a side."""
         return s - 1 if d == BACKWARD else s + 1

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from nest.cost.axes import AXES
-from nest.cost.space import batch_splits, max_stages, stage_counts, strategies
+from nest.cost.space import batch_splits, families, max_stages, strategies
 from nest.errors import InvalidOptionError, UnknownNameError
-from nest.ir.plan import RECOMPUTE
+from nest.ir.plan import RECOMPUTE, Strategy
 from nest.ir.problem import Problem
 
 Value = int | str
@@ -168,20 +168,22 @@ def choices(problem: Problem) -> dict[str, tuple[Value, ...]]:
     """
     found: dict[str, set[Any]] = {name: set() for name in SETTINGS}
     known: dict[int, list[Any]] = {}
+    used: set[Strategy] = set()
     for case in batch_splits(problem):
         size = case.micro_batch
         if size not in known:
             known[size] = strategies(problem, size)
         if not known[size]:
             continue
-        found["r"].add(case.replicas)
-        found["b"].add(size)
-        found["pp"].update(stage_counts(problem, case))
-    for several in known.values():
-        for strategy in several:
-            for name, setting in SETTINGS.items():
-                if setting.of_strategy:
-                    found[name].add(getattr(strategy, name))
+        for family in families(problem, case, known[size]):
+            found["r"].add(case.replicas)
+            found["b"].add(size)
+            found["pp"].update(family.stage_counts)
+            used.update(family.strategies)
+    for strategy in used:
+        for name, setting in SETTINGS.items():
+            if setting.of_strategy:
+                found[name].add(getattr(strategy, name))
     found["v"].update(problem.job.virtual_stages)
     # In the order of their words, numbers ascending.
     return {
@@ -295,12 +297,13 @@ def _apply(
 def _is_possible(problem: Problem) -> bool:
     """Whether some case has a strategy and room for its stages."""
     for case in batch_splits(problem):
-        counts = stage_counts(problem, case)
-        if counts and any(
-            counts[0] * strategy.devices <= case.devices
-            for strategy in strategies(problem, case.micro_batch)
-        ):
-            return True
+        found = strategies(problem, case.micro_batch)
+        for family in families(problem, case, found):
+            least = family.stage_counts[0]
+            if any(
+                least * s.devices <= case.devices for s in family.strategies
+            ):
+                return True
     return False
 
 

@@ -30,6 +30,7 @@ def add_constraints(model: Model) -> None:
         consecutive_blocks,
         one_slot_per_layer,
         nonempty_slots,
+        even_layers,
         precedence,
         linking,
         crossing,
@@ -119,6 +120,16 @@ def nonempty_slots(model: Model) -> None:
         model.engine.add_bool_or(
             model.x[layer, s] for layer in model.inside(s)
         ).with_name(f"nonempty_slots[{s}]")
+
+
+def even_layers(model: Model) -> None:
+    """``S Σ_{l of κ} x[l,s] = c`` for each kind of ``c > 1`` layers (21)."""
+    for kind, layers, share in model.even_shares:
+        for s in model.slots:
+            model.engine.add(
+                sum(model.x[i, s] for i in layers if (i, s) in model.x)
+                == share
+            ).with_name(f"even_layers[{kind},{s}]")
 
 
 def precedence(model: Model) -> None:

@@ -33,6 +33,7 @@ def add_constraints(model: Model) -> None:
         consecutive_blocks,
         one_slot_per_layer,
         nonempty_slots,
+        even_layers,
         precedence,
         linking,
         crossing,
@@ -116,6 +117,16 @@ def nonempty_slots(model: Model) -> None:
     for s in model.slots:
         layers: Terms = [(model.x[layer, s], 1) for layer in model.inside(s)]
         model.add(f"nonempty_slots_{s}", layers, MORE, 1)
+
+
+def even_layers(model: Model) -> None:
+    """``S Σ_{l of κ} x[l,s] = c`` for each kind of ``c > 1`` layers (21)."""
+    for kind, layers, share in model.even_shares:
+        for s in model.slots:
+            terms: Terms = [
+                (model.x[i, s], 1) for i in layers if (i, s) in model.x
+            ]
+            model.add(f"even_layers_{kind}_{s}", terms, EQUAL, share)
 
 
 def _late(model: Model, layer: int, s: int, sign: float) -> Terms:

@@ -7,6 +7,7 @@ decided by the cost terms.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import combinations
@@ -466,6 +467,12 @@ def uniform_fields(problem: Problem) -> tuple[str, ...]:
     return problem.job.uniform
 
 
+def is_single(problem: Problem) -> bool:
+    """Whether all layers of a plan share one strategy."""
+    fields = {"dp", "tp", "cp", "ep", "zero", "recompute"}
+    return fields <= {*uniform_fields(problem)}
+
+
 def families(
     problem: Problem,
     case: BatchSplit,
@@ -495,13 +502,11 @@ def families(
     for group in groups.values():
         fit = counts
         if job.same_devices:
-            used = {count: count * group[0].devices for count in counts}
-            fit = [
-                count
-                for count in counts
-                if used[count] == case.devices
-                or (job.idle_devices and used[count] < case.devices)
-            ]
+            most, rest = divmod(case.devices, group[0].devices)
+            if job.idle_devices:
+                fit = counts[: bisect_right(counts, most)]
+            else:
+                fit = [most] if most in counts and not rest else []
         with_others = job.zero_with.get("pp", job.zero)
         staged = [s for s in group if s.zero in with_others]
         if len(staged) < len(group) and fit[:1] == [1]:

@@ -18,7 +18,7 @@ import numpy as np
 from nest.cost.model import CostModel
 from nest.cost.schedules.base import weighted
 from nest.cost.score import score
-from nest.cost.space import batch_splits
+from nest.cost.space import batch_splits, families
 from nest.errors import SolverError
 from nest.ir.plan import Plan, Stage
 from nest.search.bounds import Places, Target
@@ -65,15 +65,16 @@ Stages = Sequence[tuple[int, int, int, int]]
 
 @dataclass(eq=False)
 class OpenSplit:
-    """A split that is not settled, and lower bounds.
+    """A split, or a family of it, that is not settled, and lower bounds.
 
-    On ``T``, and on what its stages add once; and the step time of the plan
-    that its last search found.
+    On ``T``, and on what its stages add once; its number among all; and the
+    step time of the plan that its last search found.
     """
 
     options: StageOptions
     bound: int
     least_total: int
+    number: int
     found: int = int(INFINITE)
 
     def limit(self, upper: Ints | int) -> Below:
@@ -137,16 +138,20 @@ def open_splits(
     """Return the splits that are not infeasible at first sight."""
     shapes = StageShapes(model, sets)
     terms: dict[int, BatchTerms] = {}
-    found = []
+    found: list[OpenSplit] = []
     for split in batch_splits(model.problem):
         if deadline.passed:
             raise OutOfTimeError
         if split.micro_batch not in terms:
             terms[split.micro_batch] = BatchTerms(shapes, split.micro_batch)
-        options = stage_options(terms[split.micro_batch], split)
-        bound, least_total = work_bound(options)
-        if bound < INFINITE:
-            found.append(OpenSplit(options, bound, least_total))
+        of_batch = terms[split.micro_batch]
+        for family in families(model.problem, split, of_batch.strategies):
+            options = stage_options(of_batch, split, family)
+            bound, least_total = work_bound(options)
+            if bound < INFINITE:
+                found.append(
+                    OpenSplit(options, bound, least_total, len(found))
+                )
     return found
 
 
@@ -454,7 +459,7 @@ class BestSearch:
         winners += self._prove()
         return min(
             (item for item in winners if item.found == self.best),
-            key=lambda item: item.options.split,
+            key=lambda item: item.number,
             default=None,
         )
 

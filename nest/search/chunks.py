@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from nest.cost.model import CostModel
 from nest.cost.schedules import PassTimes, Times, schedule_of
-from nest.cost.space import BatchSplit
+from nest.cost.space import BatchSplit, families
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.search.closed_sets import chain_sets
 from nest.search.dominance import non_dominated
@@ -108,9 +108,9 @@ class Uniform:
         # A device-byte less than nothing is as good as one.
         least = ceil_div(int(need[0, kinds].sum()), max(free, 1))
         sizes = np.arange(max(2, least), most + 1)
-        allowed = problem.job.pipeline_parallel
-        if allowed is not None:
-            sizes = sizes[np.isin(sizes, allowed)]
+        own = families(problem, case, [self.strategy], virtual)
+        allowed = [count for family in own for count in family.stage_counts]
+        sizes = sizes[np.isin(sizes, allowed)]
         found: Ints = sizes[case.num_micro_batches % sizes == 0]
         return found
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 
-from nest.search import best
+from nest.cost.space import is_single
+from nest.search import best, uniform
 from nest.search.task import SearchTask
 from nest.solvers.base import SolverOutput
 
@@ -19,6 +20,8 @@ def search(task: SearchTask) -> SolverOutput:
         found: Callable[[SearchTask], SolverOutput]
         found = getattr(import_module(module), name)
         return found(task)
+    if is_single(model.problem):
+        return uniform.search(task)
     if model.problem.job.granularity == "layer":
         return _search_layers(task)
     return best.search(task)

@@ -42,6 +42,7 @@ from nest.solvers.base import (
 
 #: What the detail of a result says about the interleaved plans.
 TRIED = "tried interleaved plans with one strategy for all blocks only"
+UNTRIED = "tried no interleaved plans, whose chunks would have to be even"
 
 
 def virtual_stages(problem: Problem) -> list[int]:
@@ -84,6 +85,9 @@ def interleave(
     """
     if not virtual_stages(model.problem):
         return plain
+    if model.problem.job.even_layers:
+        details = (plain.detail, UNTRIED)
+        return replace(plain, detail="; ".join(filter(None, details)))
     plan, best = plain.plan, int(INFINITE)
     if plain.claimed_quanta is not None:
         best = plain.claimed_quanta

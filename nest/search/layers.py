@@ -19,7 +19,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from nest.cost.space import BatchSplit
+from nest.cost.space import BatchSplit, Family
 from nest.ir.plan import Plan, Strategy
 from nest.search.best import (
     BestSearch,
@@ -92,10 +92,17 @@ class LayerStages(StageOptions):
     :meth:`_relaxed`.
     """
 
-    def __init__(self, terms: BatchTerms, split: BatchSplit) -> None:
-        super().__init__(terms, split)
+    def __init__(
+        self,
+        terms: BatchTerms,
+        split: BatchSplit,
+        family: Family | None = None,
+    ) -> None:
+        super().__init__(terms, split, family)
         self._of_size = {
-            size: np.flatnonzero(terms.devices == size).tolist()
+            size: np.flatnonzero(
+                self.usable & (terms.devices == size)
+            ).tolist()
             for size in self.sizes
         }
         self._layouts = {
@@ -252,7 +259,8 @@ class LayerStages(StageOptions):
             none = np.zeros(0, dtype=np.int64)
             return LooseOptions(*(none for _ in fields(LooseOptions)))
         found = LooseOptions.concatenate(parts)
-        return found.take(np.argsort(found.shape, kind="stable"))
+        found = found.take(np.argsort(found.shape, kind="stable"))
+        return self.permitted(found)
 
     def _least_sync(self, options: list[LayerOptions], shape: Ints) -> Ints:
         syncs = np.array([least(o.sync) for o in options])

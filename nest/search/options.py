@@ -25,9 +25,11 @@ from nest.cost.schedules import SCHEDULES, PassTimes, Times
 from nest.cost.schedules.base import weighted
 from nest.cost.space import (
     BatchSplit,
+    Family,
     batch_splits,
+    families,
     max_stages,
-    stage_counts,
+    repeated_kinds,
     strategies,
 )
 from nest.ir.cluster import Cluster
@@ -537,7 +539,7 @@ def least_memory(cluster: Cluster, types: tuple[int, ...] | None) -> int:
 
 
 class StageOptions:
-    """The stage options of one ``(R, B)``.
+    """The stage options of one ``(R, B)``, or of a family of its plans.
 
     Parameters
     ----------
@@ -545,9 +547,19 @@ class StageOptions:
         The strategies of ``B``.
     split
         Replicas, micro-batch, micro-batches and devices per replica.
+    family
+        Strategies that stages may mix, and how many stages there may be;
+        ``None`` where all plans are one family.
     """
 
-    def __init__(self, terms: BatchTerms, split: BatchSplit) -> None:
+    def __init__(
+        self,
+        terms: BatchTerms,
+        split: BatchSplit,
+        family: Family | None = None,
+    ) -> None:
+        if family is None:
+            (family,) = families(terms.model.problem, split, terms.strategies)
         self.terms, self.split = terms, split
         self.shapes, self.model = terms.shapes, terms.model
         problem = self.model.problem
@@ -556,20 +568,30 @@ class StageOptions:
         self.rounds: Ints = np.array(
             self.schedule.rounds(split.num_micro_batches), dtype=np.int64
         )
-        self.usable = terms.devices <= split.devices
+        self.family = family
+        own = {*family.strategies}
+        self.usable = (terms.devices <= split.devices) & np.array(
+            [strategy in own for strategy in terms.strategies], dtype=np.bool_
+        )
         self.zones = Zones(problem.cluster, split)
         #: Memory of the devices of every span, at most.
         self.span_bytes: Ints = np.array(
             [least_memory(problem.cluster, x.types) for x in self.zones.sites]
         )
-        self.most_stages = max_stages(problem, split)
-        self.stage_counts = stage_counts(problem, split)
-        #: Whether the job rules out some numbers of stages.
-        self.restricted = len(self.stage_counts) < self.most_stages
         #: Devices that stages may have, ascending.
         self.sizes: list[int] = np.unique(terms.devices[self.usable]).tolist()
         #: Devices of the smallest stage.
         self.smallest = self.sizes[0] if self.sizes else 1
+        self.most_stages = min(
+            max_stages(problem, split), split.devices // self.smallest
+        )
+        self.stage_counts = [
+            count for count in family.stage_counts if count <= self.most_stages
+        ]
+        #: Whether the job rules out some numbers of stages.
+        self.restricted = len(self.stage_counts) < self.most_stages
+        #: Whether stages of a shape may be; ``None`` for all.
+        self.shapes_allowed = self._allowed_shapes()
         #: In-flight counts by number of stages left; they never fall.
         self._inflight: Ints = np.array(
             [
@@ -581,6 +603,28 @@ class StageOptions:
         self._least_routes: dict[tuple[int, int], Routes] = {}
         self._exact: dict[object, Table] = {}
         self._passing: dict[int, Ints] = {}
+
+    def _allowed_shapes(self) -> Bools | None:
+        """Return which shapes the rules about whole plans leave."""
+        problem, shapes = self.model.problem, self.shapes
+        if not problem.job.even_layers or not self.stage_counts:
+            return None
+        # Families have one number of stages each then.
+        (count,) = self.stage_counts
+        layers = problem.graph.layers
+        repeated = repeated_kinds(problem)
+        allowed = np.ones(len(shapes), dtype=np.bool_)
+        for column, layer in enumerate(shapes.representatives):
+            kind = layers[layer].kind
+            if kind in repeated:
+                allowed &= shapes.counts[:, column] * count == repeated[kind]
+        return allowed
+
+    def permitted(self, found: LooseOptions) -> LooseOptions:
+        """Return the options of shapes that are allowed."""
+        if self.shapes_allowed is None:
+            return found
+        return found.take(self.shapes_allowed[found.shape])
 
     def inflight(self, left: Ints) -> Ints:
         """Return the in-flight counts with so many stages left."""
@@ -655,7 +699,8 @@ class StageOptions:
             none = np.zeros(0, dtype=np.int64)
             return LooseOptions(*(none for _ in fields(LooseOptions)))
         found = LooseOptions.concatenate(parts)
-        return found.take(np.argsort(found.shape, kind="stable"))
+        found = found.take(np.argsort(found.shape, kind="stable"))
+        return self.permitted(found)
 
     def _loose(
         self, chosen: Ints, span: int, limit: Below, cap_bytes: int
