@@ -62,8 +62,37 @@ def why_not_turns(problem: Problem) -> str | None:
     return None
 
 
+def why_not_whole(problem: Problem) -> str | None:
+    """Return which rule about whole plans no planner keeps, if there is one.
+
+    Numbers of stages and what all stages share they do keep.
+    """
+    job = problem.job
+    several = {name: list(z) for name, z in job.zero_with.items()}
+    # Which strategies there are takes care of that.
+    several.pop("cp", None)
+    for field, value, default in (
+        ("even_layers", job.even_layers, False),
+        ("idle_devices", job.idle_devices, True),
+        ("zero_with", several, {}),
+    ):
+        if value != default:
+            return (
+                f"$.job.{field}: expected none of the rules about whole "
+                f"plans, which the planner does not know, got {value}; use "
+                f"another solver or target"
+            )
+    return None
+
+
 def why_not_alike(problem: Problem) -> str | None:
     """Return why a planner whose stages differ cannot search, if so."""
+    if problem.job.uniform:
+        return (
+            f"$.job.uniform: expected stages that may differ in strategy, got "
+            f"{list(problem.job.uniform)}, which all share; use another "
+            f"solver, or no target"
+        )
     if is_uniform(problem):
         return (
             f"$.preset: expected stages that may differ in strategy, got "
@@ -183,7 +212,8 @@ class Planner(ABC):
 
     def unsupported(self, problem: Problem) -> str | None:
         """Return why this problem cannot be searched, or ``None``."""
-        reasons = (why_not(problem) for why_not in self.refusals)
+        refusals = (*self.refusals, why_not_whole)
+        reasons = (why_not(problem) for why_not in refusals)
         return next(filter(None, reasons), None)
 
     def solve(

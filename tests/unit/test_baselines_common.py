@@ -18,6 +18,7 @@ from baselines.common import (
     repeated_range,
     why_not_alike,
     why_not_turns,
+    why_not_whole,
 )
 from nest.cost.space import BatchSplit
 from nest.errors import InvalidOptionError
@@ -111,6 +112,36 @@ def test_presets_that_rule_planners_out() -> None:
     assert why_not_alike(alike) == ALIKE
     assert why_not_alike(turns) is why_not_turns(alike) is None
     assert why_not_turns(two_layers()) is why_not_alike(two_layers()) is None
+
+
+def test_rules_about_whole_plans_that_rule_planners_out() -> None:
+    """What strategies there are on several context ranks all can keep."""
+    together = two_layers(uniform=("dp", "tp", "cp"))
+    assert why_not_alike(together) == (
+        "$.job.uniform: expected stages that may differ in strategy, got "
+        "['dp', 'tp', 'cp'], which all share; use another solver, or no target"
+    )
+    assert why_not_whole(together) is None
+    assert why_not_whole(two_layers(zero_with={"cp": (0,)})) is None
+    rest = "use another solver or target"
+    known = (
+        "expected none of the rules about whole plans, which the planner "
+        "does not know, got"
+    )
+    for job, text in (
+        ({"even_layers": True}, f"$.job.even_layers: {known} True; {rest}"),
+        (
+            {"idle_devices": False, "uniform": ("devices",)},
+            f"$.job.idle_devices: {known} False; {rest}",
+        ),
+        (
+            {"zero_with": {"pp": (0,), "cp": (0,)}},
+            f"$.job.zero_with: {known} {{'pp': [0]}}; {rest}",
+        ),
+    ):
+        problem = two_layers(**job)
+        assert why_not_whole(problem) == text
+        assert get_solver("megatron")().unsupported(problem) == text
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,165 @@
+"""Plans of a target: exact solvers agree, and only lose time.
+
+The rules that targets state are drawn by themselves, too: what frameworks ask
+for now is a few combinations of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from nest.errors import InvalidOptionError
+from nest.ir import Problem
+from nest.ir.job import MICRO_BATCH_COUNTS, SEVERAL, SHARED
+from nest.solvers.base import Status
+from nest.targets import for_target, inexpressible, names
+from tests.independent.enumerator import optimum
+from tests.properties.fairness import check_fair
+from tests.properties.profiles import examples
+from tests.properties.test_baselines_fair import EXTRA, PLANNERS
+from tests.properties.test_mixed_devices import mixed
+from tests.properties.test_solvers_agree import check, solve
+from tests.strategies import Draw, count_plans, problems
+
+FRAMEWORKS = tuple(name for name in names() if name != "any")
+
+#: Of the independent list, which prices every plan by itself.
+MOST_PLANS = 300
+
+
+def any_problems() -> st.SearchStrategy[Problem]:
+    """Draw problems on trees, graphs and several types of devices."""
+    plain = problems(preset="standard")
+    return st.one_of(plain, plain, problems(graphs=True), mixed())
+
+
+def narrowed(problem: Problem, name: str) -> Problem:
+    """Return a problem for a target; skip what it has no choice for."""
+    try:
+        return for_target(problem, name)
+    except InvalidOptionError:
+        assume(False)
+        raise
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+@examples(120, full=1200)
+@given(any_problems())
+def test_dp_and_cpsat_prove_the_optimum_for_a_target(name, problem):
+    """Equal to the quantum, and the target can say what they find."""
+    narrow = narrowed(problem, name)
+    check(("dp", "cpsat"), narrow)
+    found = solve("dp", narrow)
+    if found.plan is None:
+        return
+    in_its_terms = [
+        obstacle
+        for obstacle in inexpressible(name, narrow, found.plan)
+        if obstacle.field != "optimizer.gradient_bytes"
+    ]
+    assert in_its_terms == []
+    same = replace(
+        problem,
+        job=replace(
+            problem.job,
+            optimizer=narrow.job.optimizer,
+            schedule=narrow.job.schedule,
+        ),
+    )
+    loose = solve("dp", same)
+    assert loose.claimed_quanta is not None
+    assert found.claimed_quanta is not None
+    assert loose.claimed_quanta <= found.claimed_quanta
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+@examples(25, full=1000)
+@given(any_problems())
+def test_milp_proves_the_optimum_for_a_target(name, problem):
+    """Equal up to 1e-6."""
+    check(("milp",), narrowed(problem, name))
+
+
+@st.composite
+def ruled(draw: Draw, **kind: Any) -> Problem:
+    """Draw a problem with rules about whole plans."""
+    if draw(st.booleans()):
+        problem = draw(problems(preset="standard", **kind))
+    else:
+        problem = draw(
+            mixed(**kind)
+            if draw(st.booleans())
+            else (problems(**kind, graphs=True))
+        )
+    return draw_rules(draw, problem)
+
+
+def draw_rules(draw: Draw, problem: Problem) -> Problem:
+    shared = draw(st.lists(st.sampled_from(SHARED), max_size=7, unique=True))
+    idle = True
+    if draw(st.integers(0, 3)) == 0:
+        idle = False
+        shared = [*shared, *(["devices"] if "devices" not in shared else [])]
+    zero_with = {}
+    for where in SEVERAL:
+        if draw(st.integers(0, 2)) == 0:
+            known = [*problem.job.zero, draw(st.integers(0, 3))]
+            some = st.lists(
+                st.sampled_from(sorted({*known})), min_size=1, unique=True
+            )
+            zero_with[where] = tuple(draw(some))
+    job = replace(
+        problem.job,
+        uniform=tuple(shared),
+        even_layers=draw(st.integers(0, 3)) == 0,
+        idle_devices=idle,
+        zero_with=zero_with,
+        micro_batch_count=draw(st.sampled_from(("any", *MICRO_BATCH_COUNTS))),
+    )
+    return replace(problem, job=job)
+
+
+@examples(300, full=3000)
+@given(ruled())
+def test_rules_about_whole_plans_are_kept_exactly(problem):
+    check(("dp", "cpsat"), problem)
+
+
+@examples(60, full=600)
+@given(ruled(granularity="layer"))
+def test_rules_hold_for_strategies_of_layers(problem):
+    check(("dp", "cpsat"), problem)
+
+
+@examples(40, full=600)
+@given(ruled())
+def test_milp_keeps_rules_about_whole_plans(problem):
+    check(("milp",), problem)
+
+
+@examples(60, full=1000)
+@given(ruled(), st.booleans())
+def test_the_independent_list_keeps_the_rules(problem, interleaved):
+    """It prices every plan by itself, and knows the rules by their page."""
+    if interleaved:
+        job = replace(problem.job, schedule="1f1b", virtual_stages=(1, 2))
+        problem = replace(problem, job=job)
+    assume(count_plans(problem) <= MOST_PLANS)
+    best, _ = optimum(problem)
+    truth = solve("brute", problem)
+    assert truth.claimed_quanta == best
+    assert truth.status is (
+        Status.INFEASIBLE if best is None else Status.OPTIMAL
+    )
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+@examples(40, full=1000)
+@given(any_problems(), st.sampled_from(FRAMEWORKS))
+def test_planners_keep_to_a_target_or_say_why_not(name, problem, target):
+    check_fair(name, narrowed(problem, target), **EXTRA.get(name, {}))
