@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from nest.ir.plan import Plan
     from nest.ir.problem import Problem
     from nest.models.architectures import Architecture
+    from nest.targets import Target
 
 
 class Group(click.Group):
@@ -98,7 +99,7 @@ def model_problem(model: Architecture, job: Mapping[str, Any]) -> Problem:
             model,
             site,
             sum(count for _, count in parts),
-            Request(**{name: job[name] for name in Request.__struct_fields__}),
+            Request(**{n: job.get(n) for n in Request.__struct_fields__}),
         )
     except InvalidOptionError as error:
         field, colon, rest = str(error).partition(":")
@@ -213,7 +214,7 @@ def people(*outputs: str | None) -> IO[str]:
 
 @dataclass(frozen=True)
 class Restricted:
-    """A problem under ``--pin`` and ``--forbid``.
+    """A problem under what narrows down its plans.
 
     Attributes
     ----------
@@ -221,12 +222,19 @@ class Restricted:
         The problem with a restricted job, and as it was.
     pins, forbids
         Values by setting.
+    target, headroom
+        The framework, and the memory to leave free; ``None`` for none.
+    untargeted
+        The problem with the same restrictions, but for any framework.
     """
 
     problem: Problem
     whole: Problem
     pins: Mapping[str, tuple[int | str, ...]]
     forbids: Mapping[str, tuple[int | str, ...]]
+    target: Target | None = None
+    headroom: str | None = None
+    untargeted: Problem | None = None
 
     @classmethod
     def of(
@@ -235,40 +243,84 @@ class Restricted:
         pin: Sequence[str],
         forbid: Sequence[str],
         granularity: str | None,
+        target: Target | None = None,
+        headroom: str | None = None,
+        said: bool = False,
     ) -> Restricted:
-        """Restrict a problem to what the options say."""
+        """Restrict a problem to what the options say.
+
+        ``said`` is whether they say what is kept per weight: by default a
+        target's own default takes the place of the job's.
+        """
         from msgspec.structs import replace
 
+        from nest.headroom import with_headroom
         from nest.restrictions import parse, restrict
+        from nest.targets import ANY, for_target
 
         if granularity is not None:
             job = replace(problem.job, granularity=granularity)
             problem = replace(problem, job=job)
         pins, forbids = parse(pin, "--pin"), parse(forbid, "--forbid")
-        return cls(restrict(problem, pins, forbids), problem, pins, forbids)
+        narrow = problem
+        if headroom is not None:
+            narrow = with_headroom(problem, headroom)
+        if target is None or target.name == ANY:
+            found = restrict(narrow, pins, forbids)
+            return cls(found, problem, pins, forbids, headroom=headroom)
+        own = problem.job.optimizer if said else None
+        found = for_target(narrow, target, own)
+        loose = for_target(narrow, ANY, found.job.optimizer)
+        return cls(
+            restrict(found, pins, forbids),
+            problem,
+            pins,
+            forbids,
+            target,
+            headroom,
+            restrict(loose, pins, forbids),
+        )
 
     @property
     def text(self) -> str:
-        """The restrictions as on the command line; empty for none."""
+        """What restricts plans as on the command line; empty for none."""
         from nest.restrictions import describe
 
-        return describe(self.pins, self.forbids)
+        parts = [describe(self.pins, self.forbids)]
+        if self.headroom is not None:
+            parts.insert(0, f"--headroom {self.headroom}")
+        if self.target is not None:
+            parts.insert(0, f"--target {self.target.name}")
+        return " ".join(filter(None, parts))
 
     @property
     def notes(self) -> list[str]:
         """What a report says about them; empty for none."""
-        return [f"only plans under {self.text}"] if self.text else []
+        found = [f"only plans under {self.text}"] if self.text else []
+        if self.target is not None:
+            job = self.problem.job
+            optimizer = job.optimizer
+            found.append(
+                f"{self.target.title}, {self.target.packages}: schedule "
+                f"{job.schedule}, {optimizer.name} with "
+                f"{optimizer.gradient_bytes} bytes of gradient and "
+                f"{optimizer.state_bytes} of state per weight"
+            )
+        return found
 
     def document(self) -> dict[str, Any]:
         """Return what a JSON document says about them; empty for none."""
-        if not self.text:
-            return {}
-        return {
-            "restrictions": {
+        found: dict[str, Any] = {}
+        if self.target is not None:
+            found["target"] = self.target.name
+        if self.headroom is not None:
+            found["headroom"] = self.headroom
+        if self.pins or self.forbids:
+            found["restrictions"] = {
                 "pin": {name: list(v) for name, v in self.pins.items()},
                 "forbid": {name: list(v) for name, v in self.forbids.items()},
             }
-        }
+        return found
 
     def adopt(self, plan: Plan) -> Plan:
         """Return a plan as one of the whole problem, which it is too."""

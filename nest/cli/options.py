@@ -42,6 +42,7 @@ from nest.errors import InvalidOptionError
 from nest.ir.job import GRANULARITIES
 from nest.ir.plan import RECOMPUTE
 from nest.restrictions import SETTINGS
+from nest.targets import ANY, GRADIENTS, OPTIMIZERS, names, target
 from nest.versions import num_cpus
 
 if TYPE_CHECKING:
@@ -131,6 +132,16 @@ _JOB = {
         "Of the matrix products.  [default: bf16]",
         one_of("bf16", "fp16", "fp8"),
     ),
+    "gradients": _shared(
+        "--gradients bf16|fp32",
+        "What gradients are kept in.  [default: that of --target, else bf16]",
+        one_of(*GRADIENTS),
+    ),
+    "optimizer": _shared(
+        f"--optimizer {'|'.join(OPTIMIZERS)}",
+        "What is kept per weight beside it.  [default: adam]",
+        one_of(*OPTIMIZERS),
+    ),
     "profile": _shared(
         "--profile FILE",
         "Measured layers to prefer over analytic costs; see 'nest profile'.",
@@ -177,6 +188,15 @@ _OPTIONS: dict[str, Callable[..., Decorator]] = {
         "pin", "with these settings, such as tp=8,pp=4 or zero=0|1"
     ),
     "forbid": _restriction("forbid", "without these settings, such as zero=3"),
+    "target": _shared(
+        "--target NAME",
+        f"Only plans that a framework can express: {', '.join(names())}.  "
+        f"[default: any]",
+    ),
+    "headroom": _shared(
+        "--headroom SIZE",
+        "Memory of every device that plans leave free, such as 8GB or 10%.",
+    ),
     "solver": _shared("--solver NAME", "See 'nest solvers'.", default="dp"),
     "time_limit": _shared(
         "--time-limit S",
@@ -236,7 +256,7 @@ _OPTIONS: dict[str, Callable[..., Decorator]] = {
 #: Names for :func:`takes` of options that go together.
 JOB = tuple(_JOB)
 MODEL = tuple(_MODEL)
-RESTRICTIONS = ("pin", "forbid")
+RESTRICTIONS = ("pin", "forbid", "target", "headroom")
 
 
 def takes(*names: str, **helps: str) -> Decorator:
@@ -288,6 +308,8 @@ class Options:
     granularity: str | None = None
     pin: tuple[str, ...] = ()
     forbid: tuple[str, ...] = ()
+    target: str | None = None
+    headroom: str | None = None
     solver: str = "dp"
     time_limit: float | None = None
     gap: float = 0.0
@@ -376,15 +398,26 @@ class Options:
         """Return the problem of PROBLEM, or of ``--model``."""
         if self.problem_text is not None:
             return load_problem(self.problem_text)
-        return model_problem(load_model(self.job["model"]), self.job)
+        job = {**self.job, "target": self.target}
+        return model_problem(load_model(self.job["model"]), job)
 
     def restricted(self, problem: Problem | None = None) -> Restricted:
-        """Return the problem under ``--pin`` and ``--forbid``."""
+        """Return the problem as the options that narrow it down leave it."""
+        name = self.target or ANY
+        framework = target(name, "--target")
+        if framework.rules is not None and self.granularity == "layer":
+            raise InvalidOptionError(
+                f"--granularity layer: expected stage with --target {name}, "
+                f"which has one strategy for all layers, got layer; remove it"
+            )
         return Restricted.of(
             problem or self.find_problem(),
             self.pin,
             self.forbid,
             self.granularity,
+            framework,
+            self.headroom,
+            said=self.model is not None,
         )
 
     def solve_options(self, solver: str) -> SolveOptions:

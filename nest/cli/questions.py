@@ -125,6 +125,11 @@ def fit_command(
             "--devices-list: expected either it or --memory, got both; "
             "remove one"
         )
+    if memory and options.headroom is not None:
+        raise InvalidOptionError(
+            "--headroom: expected either it or --memory, which asks for the "
+            "memory of a device, got both; remove one"
+        )
     options.check_files()
     restricted = options.restricted()
     problem = restricted.problem

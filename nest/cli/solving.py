@@ -17,6 +17,7 @@ from nest.errors import InvalidOptionError, UnknownSolverError
 if TYPE_CHECKING:
     from nest.solvers.base import SolveOptions
     from nest.solvers.result import SolveResult
+    from nest.targets import TargetLoss
 
 DEFAULT_SOLVERS = "dp,milp,cpsat"
 
@@ -27,6 +28,11 @@ _SHARED = (
     *("problem_text", *MODEL, *RESTRICTIONS),
     *("time_limit", "gap", "workers", "seed", "warm_start", "repair"),
     *("extra", "granularity", "json_path"),
+)
+_LOSS = option(
+    "--target-loss",
+    "Also solve without --target, and say how much longer its best plan "
+    "takes.",
 )
 _LIMIT = "Wall-clock seconds per solver, everything included."
 
@@ -39,8 +45,11 @@ _LIMIT = "Wall-clock seconds per solver, everything included."
     "solvers_text",
     default=DEFAULT_SOLVERS,
 )
+@_LOSS
 @takes(*_SHARED, time_limit=_LIMIT)
-def compare_command(options: Options, solvers_text: str) -> int:
+def compare_command(
+    options: Options, solvers_text: str, target_loss: bool
+) -> int:
     """Run solvers on one problem and show them side by side.
 
     Every plan is checked and scored by the shared cost model. The problem is
@@ -54,14 +63,17 @@ def compare_command(options: Options, solvers_text: str) -> int:
         from nest.models import builtin
 
         options = replace(options, problem_text=builtin.DEFAULT)
-    results = _run(options, solvers, _show_table)
+    results = _run(options, solvers, _show_table, target_loss)
     return int(any(result.outcome.failed for result in results))
 
 
 @click.command("solve")
 @option("--solver NAME", "See 'nest solvers'.  [required]")
+@_LOSS
 @takes("output", *_SHARED, time_limit=_LIMIT)
-def solve_command(options: Options, solver: str | None) -> int:
+def solve_command(
+    options: Options, solver: str | None, target_loss: bool
+) -> int:
     """Run one solver on one problem and show its plan.
 
     The problem is PROBLEM, or --model on --cluster.
@@ -71,7 +83,7 @@ def solve_command(options: Options, solver: str | None) -> int:
         raise InvalidOptionError(
             "nest solve: expected --solver, got none; see 'nest solve --help'"
         )
-    (result,) = _run(options, [solver], _show_answer)
+    (result,) = _run(options, [solver], _show_answer, target_loss)
     # Nobody can run a plan that does not fit the memory.
     unfit = result.over_memory_bytes is not None
     return int(result.outcome.failed or unfit)
@@ -84,6 +96,7 @@ class _Session:
     given: Options
     restricted: Restricted
     cells: dict[str, SolveOptions]
+    loss: TargetLoss | None = None
 
 
 def _checked(given: Options, solvers: list[str]) -> _Session:
@@ -110,19 +123,30 @@ def _run(
     given: Options,
     solvers: list[str],
     show: Callable[[_Session, Sequence[SolveResult]], None],
+    target_loss: bool,
 ) -> Sequence[SolveResult]:
     """Run all solvers; finished cells go to the JSON file at once.
 
-    What is finished is shown even if the run is interrupted.
+    What is finished is shown even if the run is interrupted. With
+    ``target_loss`` the first solver runs without the target, too.
     """
     from nest.compare import compare, to_document
+    from nest.solvers.run import run_solver
+    from nest.targets import loss_of
 
     session = _checked(given, solvers)
     restricted, cells = session.restricted, session.cells
+    if target_loss and restricted.untargeted is None:
+        raise InvalidOptionError(
+            "--target-loss: expected --target too, got none; add a target "
+            "with rules, such as --target megatron"
+        )
     results: list[SolveResult] = []
 
     def write() -> None:
         document = to_document(restricted.problem, cells, results)
+        if session.loss is not None:
+            document["target_loss"] = session.loss.to_json()
         given.write_json(document | restricted.document())
 
     def on_cell(found: Sequence[SolveResult]) -> None:
@@ -139,6 +163,18 @@ def _run(
                 on_cell=on_cell,
                 on_progress=progress,
             )
+            if target_loss and restricted.untargeted is not None:
+                (name, options), *_ = cells.items()
+                free = run_solver(
+                    restricted.untargeted,
+                    name,
+                    replace(options, warm_start=None),
+                    progress,
+                )
+                progress.clear()
+                session = replace(session, loss=loss_of(results, free))
+                if given.json_path != "-":
+                    write()
     finally:
         if results:
             show(session, results)
@@ -161,6 +197,8 @@ def _show_table(session: _Session, results: Sequence[SolveResult]) -> None:
     ]
     if cold:
         notes.append(f"warm start not used by {', '.join(cold)}")
+    if session.loss is not None:
+        notes.append(str(session.loss))
     own_hash = results[0].problem_hash
     show(
         session.given.people,
@@ -176,7 +214,8 @@ def _show_answer(session: _Session, results: Sequence[SolveResult]) -> None:
     restricted = session.restricted
     for result in results:
         parts = solve_block(restricted.problem, result)
-        parts[1:1] = restricted.notes
+        loss = [] if session.loss is None else [str(session.loss)]
+        parts[1:1] = [*restricted.notes, *loss]
         show(session.given.people, *parts)
         plan = result.plan
         session.given.write_plan(plan and restricted.adopt(plan))

@@ -10,9 +10,19 @@ from typing import NamedTuple
 from nest.errors import InvalidOptionError
 from nest.hardware import Machine
 from nest.ir.base import Struct
+from nest.ir.job import Optimizer
 from nest.ir.plan import RECOMPUTE, Recompute
 from nest.models.architectures import Architecture, head_towers
 from nest.models.operators import DTYPES, Dtype
+from nest.targets import ANY, optimizer_of
+from nest.targets import target as find_target
+
+#: Mixed-precision Adam with 16 bytes per weight: bf16 weight and gradient,
+#: fp32 master weight and two moments (Rajbhandari et al. 2020, arXiv
+#: 1910.02054, §3.1).
+MIXED_PRECISION_ADAM = Optimizer(
+    name="adam", weight_bytes=2, gradient_bytes=2, state_bytes=12
+)
 
 #: Tokens per step unless the user says otherwise.
 GLOBAL_TOKENS = 4 * 2**20
@@ -67,6 +77,10 @@ class Request(Struct, frozen=True, kw_only=True):
         Of the matrix products.
     virtual_stages
         Chunks per block that plans may have; above 1 they are interleaved.
+    gradients, optimizer
+        What training keeps per weight, see :mod:`nest.targets.memory`.
+    target
+        The framework whose defaults count, see :mod:`nest.targets`.
     """
 
     global_batch: int | None = None
@@ -80,6 +94,9 @@ class Request(Struct, frozen=True, kw_only=True):
     layers_per_node: int | None = None
     dtype: Dtype | None = None
     virtual_stages: tuple[int, ...] | None = None
+    gradients: str | None = None
+    optimizer: str | None = None
+    target: str | None = None
 
 
 class Choices(Struct, frozen=True, kw_only=True):
@@ -100,6 +117,7 @@ class Choices(Struct, frozen=True, kw_only=True):
     sequence_parallel: bool = True
     dtype: Dtype = "bf16"
     virtual_stages: tuple[int, ...] = (1,)
+    optimizer: Optimizer = MIXED_PRECISION_ADAM
 
 
 def choose(
@@ -111,7 +129,7 @@ def choose(
     """Fill in what the user left open, as docs/models.md lists.
 
     Sequence parallelism is off where a tower's length does not divide by
-    every ``tp`` (the 257 tokens of an image).
+    every ``tp`` (the 257 tokens of an image), and for targets without it.
 
     Parameters
     ----------
@@ -154,9 +172,13 @@ def choose(
         _fitting(model, axis, getattr(request, axis), few, num_devices, length)
         for axis, few in usual.items()
     )
+    framework = find_target(request.target or ANY)
+    rules = framework.rules
     sequence_parallel = not any(
         tokens % tp for tokens in model.lengths(length).values() for tp in tps
     )
+    if rules is not None and rules.sequence_parallel.value is False:
+        sequence_parallel = False
     if request.micro_batches is None:
         limit = max(TOKENS_PER_RANK // longest, 1)
         samples = _powers(min(limit, max(micro_batches)))
@@ -184,6 +206,9 @@ def choose(
         sequence_parallel=sequence_parallel,
         dtype=_dtype(site, request.dtype),
         virtual_stages=request.virtual_stages or (1,),
+        optimizer=optimizer_of(
+            framework, request.gradients, request.optimizer
+        ),
     )
 
 

@@ -29,7 +29,7 @@ from nest.ir.graph import (
     LayerCost,
     LayerKind,
 )
-from nest.ir.job import Job, Optimizer
+from nest.ir.job import Job
 from nest.ir.problem import Problem
 from nest.models.architectures import Architecture, head_towers
 from nest.models.blocks import Block, Head, Tower
@@ -47,13 +47,6 @@ from nest.models.operators import (
 )
 from nest.models.weights import final_norm_weights
 
-#: Mixed-precision Adam with 16 bytes per weight: bf16 weight and gradient,
-#: fp32 master weight and two moments (Rajbhandari et al. 2020, arXiv
-#: 1910.02054, §3.1).
-MIXED_PRECISION_ADAM = Optimizer(
-    name="adam", weight_bytes=2, gradient_bytes=2, state_bytes=12
-)
-
 
 def build_problem(
     model: Architecture,
@@ -64,8 +57,7 @@ def build_problem(
 ) -> Problem:
     """Return the problem of training a model on a cluster.
 
-    Training is in mixed precision with Adam (2 bytes per weight, 2 per
-    gradient, 12 of state) and 1F1B, under the preset ``standard``.
+    Training is in mixed precision and 1F1B, under the preset ``standard``.
 
     Parameters
     ----------
@@ -97,7 +89,7 @@ def build_problem(
                 micro_batches=choices.micro_batches,
                 sequence_length=choices.sequence_length,
                 dtype=choices.dtype,
-                optimizer=MIXED_PRECISION_ADAM,
+                optimizer=choices.optimizer,
                 zero=choices.zero,
                 recompute=choices.recompute,
                 sequence_parallel=choices.sequence_parallel,

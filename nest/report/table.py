@@ -20,6 +20,7 @@ from nest.ir.plan import Plan, Stage
 from nest.ir.problem import Problem
 from nest.solvers.base import Limit, SolveOptions, Status
 from nest.solvers.result import Outcome, SolveResult
+from nest.topology.protocol import Block
 from nest.units import format_bytes
 
 #: In a pipe a table is as wide as it needs to be, so that a row is a line.
@@ -391,7 +392,30 @@ def _score_rows(
             f"per replica, {used} of {problem.cluster.num_devices} devices",
         )
     )
+    left = _memory_left(problem, plan, document)
+    rows.append(
+        ("memory left", f"{format_bytes(left)} on the fullest device")
+        if left >= 0
+        else ("memory left", f"none, {format_bytes(-left)} too much")
+    )
     return rows
+
+
+def _memory_left(
+    problem: Problem, plan: Plan, document: dict[str, Any]
+) -> int:
+    """Return the bytes that the fullest device of any block has left."""
+    cluster, left = problem.cluster, []
+    offset, pitch = 0, problem.cluster.num_devices // plan.replicas
+    blocks = document.get("blocks", document["stages"])
+    for stage, block in zip(
+        plan.stages[: plan.num_blocks], blocks, strict=True
+    ):
+        where = Block(plan.replicas, pitch, offset, stage.devices)
+        capacity = cluster.memory_bytes(where.ranges())
+        left.append(capacity - block["memory_bytes"])
+        offset += stage.devices
+    return int(min(left))
 
 
 def _count(number: int, noun: str) -> str:

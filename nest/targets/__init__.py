@@ -8,19 +8,23 @@ see docs/targets.md.
 from __future__ import annotations
 
 from nest.targets.expressible import Obstacle, inexpressible
-from nest.targets.memory import OPTIMIZERS, optimizer_of
+from nest.targets.loss import TargetLoss, loss_of
+from nest.targets.memory import GRADIENTS, OPTIMIZERS, optimizer_of
 from nest.targets.plan_space import for_target
 from nest.targets.records import ANY, Rule, Rules, Target, names, target
 
 __all__ = [
     "ANY",
+    "GRADIENTS",
     "OPTIMIZERS",
     "Obstacle",
     "Rule",
     "Rules",
     "Target",
+    "TargetLoss",
     "for_target",
     "inexpressible",
+    "loss_of",
     "names",
     "optimizer_of",
     "target",

@@ -114,8 +114,8 @@ def names() -> tuple[str, ...]:
 
 
 @cache
-def target(name: str) -> Target:
-    """Return the target of that name.
+def target(name: str, what: str = "target") -> Target:
+    """Return the target of that name; ``what`` is what messages call it.
 
     Raises
     ------
@@ -125,6 +125,6 @@ def target(name: str) -> Target:
     if name == ANY:
         return Target(name=ANY, title="any plan")
     if name not in NAMES:
-        raise UnknownNameError("target", name, names())
+        raise UnknownNameError(what, name, names())
     path = files("nest.targets") / "data" / f"{name}.yaml"
     return msgspec.yaml.decode(path.read_bytes(), type=Target)
