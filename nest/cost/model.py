@@ -46,6 +46,8 @@ class CostModel:
         The tensors between layers, and what receiving them takes.
     groups, layers
         Parallel groups, and the terms of layers on them.
+    runtime
+        How plans run their stages, where nothing else is said.
 
     Raises
     ------
@@ -68,6 +70,16 @@ class CostModel:
         self.layers = LayerPrices(
             problem, self.rules, self.network, self.groups, self.quanta
         )
+        self.runtime = PLAIN
+
+    def under(self, runtime: Runtime) -> CostModel:
+        """Return the model of plans that run their stages in such a way.
+
+        Both share what they have computed.
+        """
+        other = copy.copy(self)
+        other.runtime = runtime
+        return other
 
     def within(self, memory_bytes: int) -> CostModel:
         """Return the model of the problem with at most such a capacity.
@@ -104,15 +116,19 @@ class CostModel:
         strategy: Strategy,
         micro_batch: int,
         block: Block | None,
-        runtime: Runtime = PLAIN,
+        runtime: Runtime | None = None,
+        replicas: int = 1,
     ) -> LayerTerms | None:
         """Return the terms of a layer, or ``None`` if it is not available.
 
-        Without a block they are the terms without any communication: no
-        block has smaller ones, unless the optimiser is sharded over the
-        replicas of a block.
+        By default those of :attr:`runtime`. Without a block they are the
+        terms without any communication, for so many replicas: no block of
+        one of them has smaller ones.
         """
-        return self.layers.terms(layer, strategy, micro_batch, block, runtime)
+        return self.layers.terms(
+            *(layer, strategy, micro_batch, block),
+            *(runtime or self.runtime, replicas),
+        )
 
     # Devices
 

@@ -68,9 +68,24 @@ class Runtime(NamedTuple):
     overlap: frozenset[Overlap] = frozenset()
     distributed_optimizer: bool = False
 
+    def strategies(self, problem: Problem, micro_batch: int) -> list[Strategy]:
+        """Return all strategies that can run so.
 
-#: What every solver searches.
+        With the distributed optimiser ZeRO 0 and 1 are the same plan; the
+        lowest one allowed stands for both.
+        """
+        found = strategies(problem, micro_batch)
+        if not self.distributed_optimizer:
+            return found
+        zero = min(problem.job.zero)
+        return [s for s in found if s.zero == zero <= 1]
+
+
+#: What every job allows.
 PLAIN = Runtime()
+
+#: Overlap that no plan is better without, see :func:`leading_runtimes`.
+ALWAYS: frozenset[Overlap] = frozenset(("tp", "cp", "ep"))
 
 
 def runtime_of(plan: Plan) -> Runtime:
@@ -93,6 +108,28 @@ def runtimes(problem: Problem) -> list[Runtime]:
         for size in range(len(names) + 1)
         for overlap in combinations(names, size)
     ]
+
+
+def leading_runtimes(problem: Problem) -> list[Runtime]:
+    """Return runtimes one of which every best plan can have.
+
+    Interleaved ones apart; the one with most overlap first. Hiding the
+    collectives of one more axis takes nothing from a layer's pass but time,
+    as its terms are rounded together. Behind a shorter backward pass less of
+    the gradient sync hides: by no more quanta than the pass got shorter,
+    which counts in the step at least once. ``weights`` and ``gradients`` are
+    rounded otherwise where they hide nothing, so with and without are both
+    left.
+    """
+    return sorted(
+        (
+            runtime
+            for runtime in runtimes(problem)
+            if runtime.virtual_stages == 1
+            and runtime.overlap >= ALWAYS.intersection(problem.job.overlap)
+        ),
+        key=lambda x: (-len(x.overlap), not x.distributed_optimizer),
+    )
 
 
 def why_not_runtime(

@@ -288,14 +288,16 @@ class LayerPrices:
         micro_batch: int,
         block: Block | None,
         runtime: Runtime,
+        replicas: int = 1,
     ) -> LayerTerms | None:
         """Return the terms of a layer, or ``None`` if it is not available.
 
-        Without a block they are the terms without any communication: no
-        block has smaller ones, unless the optimiser is sharded over the
-        replicas of a block.
+        Without a block they are the terms without any communication, for so
+        many replicas: no block of one of them has smaller ones.
         """
-        place = None if block is None else self.place(strategy, block)
+        place: object = replicas
+        if block is not None:
+            place, replicas = self.place(strategy, block), block.replicas
         key = (
             self._kinds[layer],
             strategy,
@@ -306,7 +308,9 @@ class LayerPrices:
         )
         if key not in self._terms:
             self._terms[key] = (
-                self._price(layer, strategy, micro_batch, block, runtime)
+                self._price(
+                    *(layer, strategy, micro_batch, block, runtime, replicas)
+                )
                 if self._is_available(layer, strategy, micro_batch)
                 else None
             )
@@ -318,14 +322,15 @@ class LayerPrices:
         strategy: Strategy,
         micro_batch: int,
         block: Block | None,
+        overlap: frozenset[Overlap],
     ) -> Passes | None:
-        """Return the passes of :meth:`terms` alone, if nothing overlaps."""
+        """Return the passes of :meth:`terms` alone."""
         if not self._is_available(layer, strategy, micro_batch):
             return None
         return self._with_traffic(
             *(layer, strategy, micro_batch, block),
             self._groups_of(strategy, block),
-            PLAIN.overlap,
+            overlap,
         )
 
     def _is_available(
@@ -352,16 +357,15 @@ class LayerPrices:
         micro_batch: int,
         block: Block | None,
         runtime: Runtime,
+        replicas: int,
     ) -> LayerTerms:
         where = f"kind {self._kinds[layer]!r}"
         groups = self._groups_of(strategy, block)
         passes = self._with_traffic(
             layer, strategy, micro_batch, block, groups, runtime.overlap
         )
-        replicas = 1
-        if runtime.distributed_optimizer:
-            assert block is not None
-            replicas = block.replicas
+        if not runtime.distributed_optimizer:
+            replicas = 1
         held = self._held(layer, strategy, micro_batch, runtime, replicas)
         sizes = held.sizes
         sync_ns = self.rules.layer_sync_ns(
@@ -369,7 +373,7 @@ class LayerPrices:
         )
         if sync_ns is None:
             sync, hideable = self.sync(
-                sizes, strategy, groups, block, runtime, where
+                *(sizes, strategy, groups, block, runtime, replicas, where)
             )
         else:
             sync, hideable = self.quanta.round(sync_ns, where), 0
@@ -617,6 +621,7 @@ class LayerPrices:
         groups: GroupKeys | None,
         block: Block | None,
         runtime: Runtime,
+        replicas: int,
         where: str,
     ) -> tuple[int, int]:
         """Gradient sync and optimiser update of one layer, in quanta.
@@ -634,10 +639,9 @@ class LayerPrices:
         sync_ns = 0.0
         sharded = strategy.zero >= 1
         if runtime.distributed_optimizer:
-            assert block is not None
             sync_ns += self.scatter_ns(sizes, groups, SYNC_GROUPS)
             sync_ns += self.gather_ns(sizes, groups, SYNC_GROUPS)
-            sizes, sharded = sizes.over(block.replicas), True
+            sizes, sharded = sizes.over(replicas), True
         elif groups is not None and strategy.zero == 0:
             for size, name in zip(sizes, SYNC_GROUPS, strict=True):
                 sync_ns += self.collective_ns(

@@ -18,9 +18,16 @@ import numpy as np
 from nest.cost.model import CostModel
 from nest.cost.schedules.base import weighted
 from nest.cost.score import score
-from nest.cost.space import batch_splits, families
+from nest.cost.space import (
+    PLAIN,
+    Runtime,
+    batch_splits,
+    families,
+    leading_runtimes,
+    runtime_of,
+)
 from nest.errors import SolverError
-from nest.ir.plan import Plan, Stage
+from nest.ir.plan import OVERLAP, Plan, Stage
 from nest.search.bounds import Places, Target
 from nest.search.closed_sets import ClosedSets
 from nest.search.labels import LabelSearch
@@ -67,14 +74,16 @@ Stages = Sequence[tuple[int, int, int, int]]
 class OpenSplit:
     """A split, or a family of it, that is not settled, and lower bounds.
 
-    On ``T``, and on what its stages add once; its number among all; and the
-    step time of the plan that its last search found.
+    On ``T``, and on what its stages add once; its number among all; the
+    place of its runtime, of plans that take as long the first counts; and
+    the step time of the plan that its last search found.
     """
 
     options: StageOptions
     bound: int
     least_total: int
     number: int
+    rank: int = 0
     found: int = int(INFINITE)
 
     def limit(self, upper: Ints | int) -> Below:
@@ -134,30 +143,43 @@ def open_splits(
     sets: ClosedSets,
     deadline: Deadline,
     stage_options: type[StageOptions] = StageOptions,
+    runtimes: Sequence[Runtime] = (PLAIN,),
 ) -> list[OpenSplit]:
-    """Return the splits that are not infeasible at first sight."""
+    """Return the splits that are not infeasible at first sight.
+
+    Each under every runtime.
+    """
     shapes = StageShapes(model, sets)
-    terms: dict[int, BatchTerms] = {}
+    splits = list(batch_splits(model.problem))
     found: list[OpenSplit] = []
-    for split in batch_splits(model.problem):
-        if deadline.passed:
-            raise OutOfTimeError
-        if split.micro_batch not in terms:
-            terms[split.micro_batch] = BatchTerms(shapes, split.micro_batch)
-        of_batch = terms[split.micro_batch]
-        for family in families(model.problem, split, of_batch.strategies):
-            options = stage_options(of_batch, split, family)
-            bound, least_total = work_bound(options)
-            if bound < INFINITE:
-                found.append(
-                    OpenSplit(options, bound, least_total, len(found))
+    for rank, runtime in enumerate(runtimes):
+        terms: dict[tuple[int, int], BatchTerms] = {}
+        for split in splits:
+            if deadline.passed:
+                raise OutOfTimeError
+            replicas = split.replicas if runtime.distributed_optimizer else 1
+            key = (split.micro_batch, replicas)
+            if key not in terms:
+                terms[key] = BatchTerms(
+                    shapes, split.micro_batch, runtime, replicas
                 )
+            of_batch = terms[key]
+            for family in families(model.problem, split, of_batch.strategies):
+                options = stage_options(of_batch, split, family)
+                bound, least_total = work_bound(options)
+                if bound < INFINITE:
+                    found.append(
+                        OpenSplit(
+                            options, bound, least_total, len(found), rank
+                        )
+                    )
     return found
 
 
 def make_plan(options: StageOptions, stages: Stages) -> Plan:
     """Turn closed sets and strategies into a plan."""
     problem, member = options.model.problem, options.shapes.sets.member
+    runtime = options.model.runtime
     made = []
     for source, target, chosen, devices in stages:
         inside = member[target] & ~member[source]
@@ -179,6 +201,8 @@ def make_plan(options: StageOptions, stages: Stages) -> Plan:
         replicas=options.split.replicas,
         micro_batch=options.split.micro_batch,
         stages=tuple(made),
+        overlap=tuple(x for x in OVERLAP if x in runtime.overlap),
+        distributed_optimizer=runtime.distributed_optimizer,
     )
 
 
@@ -273,6 +297,7 @@ class BestSearch:
         self.plan, self.options = task.plan, task.options
         self.capacity = task.model.problem.cluster.memory_bytes()
         self.open: list[OpenSplit] = []
+        self._runtimes = leading_runtimes(task.model.problem)
         # What a process finds of a network the next ones would find again.
         dear = task.model.network.dear
         self.workers = 1 if dear else task.options.num_workers
@@ -286,7 +311,8 @@ class BestSearch:
         given = self.best
         try:
             self.open = open_splits(
-                self.model, self.sets, self.deadline, self.stage_options
+                *(self.model, self.sets, self.deadline, self.stage_options),
+                self._runtimes,
             )
         except OutOfTimeError:
             return self._known(0, Limit.TIME, "while bounding splits")
@@ -325,14 +351,23 @@ class BestSearch:
             self.best if self.plan is None else self.options.enough(self.best)
         )
 
-    def _goal(self, found: int = int(INFINITE)) -> int:
+    def _goal(self, rank: int = 0, found: int = int(INFINITE)) -> int:
         """Return what plans must be below, of a split with one found.
 
-        As good as the best of other splits counts.
+        As good as the best of other splits counts, unless that is of a
+        runtime before this one.
         """
         enough = self._enough()
-        most = enough if enough < self.best else self.best + 1
+        ties = rank <= self._rank_of(self.plan)
+        most = self.best + ties if enough == self.best else enough
         return min(found, most, self._most)
+
+    def _rank_of(self, plan: Plan | None) -> int:
+        """Return the place of a plan's runtime, the last of all for none."""
+        runtime = None if plan is None else runtime_of(plan)
+        if runtime in self._runtimes:
+            return self._runtimes.index(runtime)
+        return len(self._runtimes)
 
     def _take(self, finding: object) -> None:
         """Take a plan that some process found."""
@@ -381,10 +416,9 @@ class BestSearch:
 
     def _start(self) -> None:
         """Bound every split, and find plans to start from."""
-        by_batch: dict[int, list[OpenSplit]] = {}
+        by_batch: dict[BatchTerms, list[OpenSplit]] = {}
         for item in sorted(self.open, key=lambda item: item.bound):
-            size = item.options.split.micro_batch
-            by_batch.setdefault(size, []).append(item)
+            by_batch.setdefault(item.options.terms, []).append(item)
         groups = list(by_batch.values())
         for guess in guesses(self.open):
             self._share_bounds(groups, guess)
@@ -433,7 +467,7 @@ class BestSearch:
 
     def _offer_path(self, options: StageOptions, path: Path) -> None:
         """Take the plan of a path if it may be better than the best."""
-        key = (options.split, path.stages)
+        key = (options.split, options.model.runtime, path.stages)
         if promising(path, self.best) and key not in self._tried:
             self._tried.add(key)
             self._offer(make_plan(options, path.stages))
@@ -471,7 +505,7 @@ class BestSearch:
         def run(number: int, link: Link) -> int:
             self._tell = link.tell
             self._listen(link)
-            if order[number].bound >= self._goal():
+            if order[number].bound >= self._goal(order[number].rank):
                 return int(INFINITE)
             step_quanta, _ = self._search(order[number])
             return step_quanta
@@ -479,7 +513,8 @@ class BestSearch:
         def done(number: int, result: object) -> None:
             order[number].found = cast("int", result)
             winners.append(order[number])
-            order[number].bound = max(order[number].bound, self._goal())
+            goal = self._goal(order[number].rank)
+            order[number].bound = max(order[number].bound, goal)
             self._settle()
 
         share(len(order), self.workers, run, self._take, done)
@@ -491,7 +526,7 @@ class BestSearch:
 
         def goal() -> int:
             self._check_time()
-            return self._goal(step_quanta)
+            return self._goal(item.rank, step_quanta)
 
         found = bound_paths(item, self.capacity, goal, self._offer_path)
         if not found.intervals:

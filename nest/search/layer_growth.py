@@ -26,6 +26,7 @@ from nest.search.layer_options import (
     best_slopes,
     least,
     priced,
+    sync_columns,
     unbeaten,
 )
 from nest.search.options import Bools, Ints
@@ -55,6 +56,8 @@ class StageLayers(NamedTuple):
         Memory per device.
     schedule, num_micro_batches
         The schedule, and ``M``.
+    hidden
+        What hides at most of so much sync; ``None`` where none may.
     """
 
     kinds: tuple[int, ...]
@@ -66,6 +69,7 @@ class StageLayers(NamedTuple):
     capacity: int
     schedule: StageSchedule
     num_micro_batches: int
+    hidden: Callable[[Ints], Ints] | None = None
 
     def wait(self, amounts: Any) -> Any:
         """Return what the others wait for the stage, given its amounts."""
@@ -166,6 +170,9 @@ class _Labels(NamedTuple):
     state: Ints
     amounts: Ints
     sync: Ints
+    hidden: Ints
+    hideable: Ints
+    backward: Ints
     static_bytes: Ints
     kept_bytes: Ints
     working_bytes: Ints
@@ -276,7 +283,7 @@ class _Growth:
         schedule = self.stage.schedule
         zero = np.zeros(1, dtype=np.int64)
         nothing = np.zeros((len(schedule.sums), 1), dtype=np.int64)
-        labels = _Labels(zero, nothing, *[zero] * 6)
+        labels = _Labels(zero, nothing, *[zero] * 9)
         steps = []
         for position in range(len(self.stage.kinds)):
             if deadline.passed:
@@ -331,6 +338,9 @@ class _Growth:
             state,
             labels.amounts[:, parent] + amounts,
             labels.sync[parent] + found.sync[choice],
+            labels.hidden[parent] + found.hidden[choice],
+            labels.hideable[parent] + found.hideable[choice],
+            labels.backward[parent] + found.backward[choice] + backward,
             labels.static_bytes[parent] + found.static_bytes[choice],
             kept,
             np.maximum(
@@ -437,7 +447,12 @@ class _Growth:
         plenty = self.stage.capacity - self.heaviest - self.most_memory[after]
         always = labels.memory(most) <= plenty
         floor = demand.sync_floor - self.most_sync[after]
-        columns = [*labels.amounts, np.maximum(labels.sync, floor)]
+        columns = [*labels.amounts]
+        columns += (
+            [np.maximum(labels.sync, floor)]
+            if self.stage.hidden is None
+            else sync_columns(labels)
+        )
         for inflight in sorted({least, most}):
             memory = labels.memory(inflight)
             columns.append(np.where(always, -1, memory))
@@ -449,17 +464,22 @@ class _Growth:
         room = self.stage.capacity - labels.static_bytes - labels.working_bytes
         fit = np.where(kept > 0, room // np.maximum(kept, 1), most)
         fit = np.minimum(fit, most)
+        sync = labels.sync
+        if self.stage.hidden is not None:
+            most_hidden = self.stage.hidden(labels.hideable)
+            sync = sync + labels.hidden
+            sync = sync - np.minimum(most_hidden, labels.backward)
         chosen = unbeaten(
             np.zeros(len(fit), dtype=np.int64),
             [
                 *labels.amounts,
-                np.maximum(labels.sync, self.demand.sync_floor),
+                np.maximum(sync, self.demand.sync_floor),
                 -fit,
             ],
         )
         return StageWays(
             labels.amounts[:, chosen],
-            labels.sync[chosen],
+            sync[chosen],
             fit[chosen],
             chosen,
             steps,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,11 @@ class LayerOptions(NamedTuple):
         Positions of the strategy, and of its layout among those of as many
         devices.
     amounts, sync
-        Quanta of the ``sums`` of the schedule, a row each, and of ``Y``.
+        Quanta of the ``sums`` of the schedule, a row each, and of ``Y`` at
+        least.
+    hidden, hideable, backward
+        What ``sync`` leaves out because it may hide, all of the layer's sync
+        that may, and the backward pass, in quanta.
     static_bytes, kept_bytes, working_bytes
         As in :class:`~nest.cost.terms.LayerTerms`.
     """
@@ -46,6 +50,9 @@ class LayerOptions(NamedTuple):
     layout: Ints
     amounts: Ints
     sync: Ints
+    hidden: Ints
+    hideable: Ints
+    backward: Ints
     static_bytes: Ints
     kept_bytes: Ints
     working_bytes: Ints
@@ -64,9 +71,45 @@ class LayerOptions(NamedTuple):
             self.memory(inflight) + self.working_bytes <= capacity
         )
 
-    def undominated(self, group: Ints) -> LayerOptions:
-        """Return those that no other one of their group beats."""
-        return self.take(unbeaten(group, [*self.amounts, *self[3:]]))
+    def undominated(self, group: Ints, *, hides: bool) -> LayerOptions:
+        """Return those that no other one of their group beats.
+
+        Where gradient sync hides, in what is left of it too, whatever the
+        other layers are.
+        """
+        columns = [*self.amounts, *self[7:]]
+        columns += sync_columns(self) if hides else [self.sync]
+        return self.take(unbeaten(group, columns))
+
+
+class Hiding(Protocol):
+    """Layers of which some of the gradient sync may hide, as arrays."""
+
+    @property
+    def sync(self) -> Ints:
+        """``Y`` at least."""
+
+    @property
+    def hidden(self) -> Ints:
+        """What that leaves out."""
+
+    @property
+    def hideable(self) -> Ints:
+        """The sync that may hide."""
+
+    @property
+    def backward(self) -> Ints:
+        """The backward passes that it may hide behind."""
+
+
+def sync_columns(found: Hiding) -> list[Ints]:
+    """Return in what layers must be no larger so that ``Y`` is no larger.
+
+    ``Y = max(S - ⌊φH + 0.5⌋, S - G)`` with what all layers of a stage sync,
+    what may hide of it, and their backward passes.
+    """
+    whole = found.sync + found.hidden
+    return [whole, -found.hideable, whole - found.backward]
 
 
 def unbeaten(group: Ints, columns: Sequence[Ints]) -> Ints:

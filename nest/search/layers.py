@@ -11,9 +11,11 @@ matter (:mod:`nest.search.layer_growth`), and searches those.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import fields
+from fractions import Fraction
 from itertools import product
 from typing import ClassVar, NamedTuple
 
@@ -185,6 +187,7 @@ class LayerStages(StageOptions):
                 strategy,
                 self.split.micro_batch,
                 block,
+                replicas=terms.replicas,
             )
             if found is None:
                 continue
@@ -194,22 +197,32 @@ class LayerStages(StageOptions):
                 else load[:, index, kind].tolist()
             )
             sizes = found.static_bytes, found.kept_bytes, found.working_bytes
+            hidden = self._most_hidden(found.hideable_sync)
             rows.append(
                 (
-                    *(index, layouts.index(strategy.layout), found.sync),
+                    *(index, layouts.index(strategy.layout)),
+                    *(found.sync - hidden, hidden),
+                    *(found.hideable_sync, found.backward),
                     *(min(x, terms.most_bytes) for x in sizes),
                     *amounts,
                 )
             )
-        width = 6 + len(self.schedule.sums)
+        width = 9 + len(self.schedule.sums)
         table = np.array(rows, dtype=np.int64).reshape(len(rows), width).T
-        strategies, found_layouts, *others = table[:6]
-        options = LayerOptions(strategies, found_layouts, table[6:], *others)
+        strategies, found_layouts, *others = table[:9]
+        options = LayerOptions(strategies, found_layouts, table[9:], *others)
         # Of the same layout only terms matter; without a place none does.
         group = options.layout
         if block is None:
             group = np.zeros_like(group)
-        return options.undominated(group)
+        return options.undominated(group, hides=self.hides)
+
+    def _most_hidden(self, hideable: int) -> int:
+        """Return what a layer adds at most to what hides of a stage's sync.
+
+        ``⌈φ s⌉`` exactly: their sum is at least ``⌊φ Σs + 0.5⌋``.
+        """
+        return math.ceil(Fraction(self.fraction) * hideable)
 
     # Relaxed options
 
@@ -364,6 +377,8 @@ class LayerStages(StageOptions):
             joint,
             none,
             none,
+            none,
+            none,
             last[group],
         )
         return priced.take(kept), kept
@@ -411,6 +426,8 @@ class LayerStages(StageOptions):
                     ways.amounts[: len(self.rounds), number],
                     ways.sync[number],
                     wait[number] + ways.sync[number],
+                    none,
+                    none,
                     none,
                     none,
                     ways.max_inflight[number],
@@ -544,6 +561,7 @@ class LayerStages(StageOptions):
             capacity=self.model.capacity_bytes(block),
             schedule=self.schedule,
             num_micro_batches=self.split.num_micro_batches,
+            hidden=self.hidden if self.hides else None,
         )
 
     def _change(
@@ -585,7 +603,7 @@ class LayerSearch(BestSearch):
 
         def goal() -> int:
             self._check_time()
-            return self._goal(step_quanta)
+            return self._goal(item.rank, step_quanta)
 
         bounded = bound_paths(item, self.capacity, goal, self._offer_path)
         if not bounded.intervals:

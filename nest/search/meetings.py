@@ -169,15 +169,19 @@ def _received(options: StageOptions, found: PlacedOptions) -> PlacedOptions:
         (options.routes(*place), options.least_routes(*place[:2]))
         for place in places
     ]
-    exact, least = (
+    (exact, back), (least, least_back) = (
         options.received(found, [pair[i] for pair in routes], which)
         for i in range(2)
     )
     more = exact - least
     once, wait = options.costs(more)
+    backward = found.backward + back - least_back
+    late = np.maximum(found.hidden - backward, 0)
     return replace(
         found,
         once=found.once + once,
         paces=found.paces + more[: len(found.paces)],
-        joint=found.joint + wait,
+        sync=found.sync + late,
+        joint=found.joint + wait + late,
+        backward=backward,
     )

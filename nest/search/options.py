@@ -24,13 +24,14 @@ from nest.cost.model import Block, CostModel, LayerTerms
 from nest.cost.schedules import SCHEDULES, PassTimes, Times
 from nest.cost.schedules.base import weighted
 from nest.cost.space import (
+    PLAIN,
     BatchSplit,
     Family,
+    Runtime,
     batch_splits,
     families,
     max_stages,
     repeated_kinds,
-    strategies,
 )
 from nest.ir.cluster import Cluster
 from nest.ir.plan import Strategy
@@ -156,7 +157,9 @@ class Table:
     """
 
     paces: Ints
+    backward: Ints
     sync: Ints
+    hideable_sync: Ints
     static_bytes: Ints
     kept_bytes: Ints
     working_bytes: Ints
@@ -187,7 +190,9 @@ class Table:
                 [[paces(term or nothing) for term in row] for row in rows],
                 dtype=np.int64,
             ),
+            table(lambda t: t.backward),
             table(lambda t: t.sync),
+            table(lambda t: t.hideable_sync),
             table(lambda t: min(t.static_bytes, most_bytes)),
             table(lambda t: min(t.kept_bytes, most_bytes)),
             table(lambda t: min(t.working_bytes, most_bytes)),
@@ -204,6 +209,10 @@ class BatchTerms:
         The stages of the problem.
     micro_batch
         ``B``.
+    runtime
+        How plans run their stages.
+    replicas
+        Over how many replicas the optimiser is sharded, if it is.
 
     Attributes
     ----------
@@ -214,16 +223,23 @@ class BatchTerms:
         Terms without communication: no place has smaller ones.
     """
 
-    def __init__(self, shapes: StageShapes, micro_batch: int) -> None:
+    def __init__(
+        self,
+        shapes: StageShapes,
+        micro_batch: int,
+        runtime: Runtime = PLAIN,
+        replicas: int = 1,
+    ) -> None:
         self.shapes, self.micro_batch = shapes, micro_batch
-        model = shapes.model
+        self.replicas = replicas
+        model = shapes.model.under(runtime)
         self.model = model
         self.schedule = SCHEDULES[model.problem.job.schedule]
         #: More than any device has, so that clipping changes no answer.
         self.most_bytes = model.problem.cluster.memory_bytes() + 1
         self.strategies: list[Strategy] = []
         rows = []
-        for strategy in strategies(model.problem, micro_batch):
+        for strategy in runtime.strategies(model.problem, micro_batch):
             row = self.terms(strategy, None)
             if any(term is not None for term in row):
                 self.strategies.append(strategy)
@@ -243,7 +259,10 @@ class BatchTerms:
     ) -> list[LayerTerms | None]:
         """Return the terms of every kind on a block."""
         return [
-            self.model.layer_terms(layer, strategy, self.micro_batch, block)
+            self.model.layer_terms(
+                *(layer, strategy, self.micro_batch, block),
+                replicas=self.replicas,
+            )
             for layer in self.shapes.representatives
         ]
 
@@ -346,7 +365,8 @@ class BatchTerms:
                     none if passes is None else amounts(passes)
                     for passes in (
                         model.layers.passes(
-                            layer, strategy, self.micro_batch, block
+                            *(layer, strategy, self.micro_batch, block),
+                            model.runtime.overlap,
                         )
                         for layer in self.shapes.representatives
                     )
@@ -502,6 +522,11 @@ class PlacedOptions(Rows):
     once, sync, joint
         Quanta that the stage adds once to the step, ``Y``, and ``Y`` with
         what the others wait for the stage.
+    hidden, backward
+        Quanta of gradient sync that hide behind a long enough backward pass,
+        not in ``sync`` any more, and how long that pass is. Where the
+        receives are the least, ``sync`` is too; told apart, what does not
+        hide is back in ``sync``.
     paces
         Of the schedule, a row each.
     fixed_bytes, kept_bytes, max_inflight
@@ -519,6 +544,8 @@ class PlacedOptions(Rows):
     paces: Ints
     sync: Ints
     joint: Ints
+    hidden: Ints
+    backward: Ints
     fixed_bytes: Ints
     kept_bytes: Ints
     max_inflight: Ints
@@ -564,6 +591,9 @@ class StageOptions:
         self.shapes, self.model = terms.shapes, terms.model
         problem = self.model.problem
         self.schedule = terms.schedule
+        #: Whether gradient sync hides behind backward passes, and how much.
+        self.hides = "gradients" in self.model.runtime.overlap
+        self.fraction = problem.job.overlap.get("gradients", 0.0)
         #: How often the largest of each pace counts.
         self.rounds: Ints = np.array(
             self.schedule.rounds(split.num_micro_batches), dtype=np.int64
@@ -908,12 +938,13 @@ class StageOptions:
         used, row = np.unique(found.strategy, return_inverse=True)
         table = self._table(block, used)
         shards = np.array(self.terms.shards, dtype=np.int64)[used][row]
+        received_back = self._receive(after, shapes.cut_of[target], shards)
         received = self._received(
             self._receive(before, shapes.cut_of[source], shards),
-            self._receive(after, shapes.cut_of[target], shards),
+            received_back,
         )[: len(self.rounds)]
         work = np.zeros_like(received)
-        sync = np.zeros(len(found), dtype=np.int64)
+        sync, hideable, backward = np.zeros((3, len(found)), dtype=np.int64)
         for kind in range(len(shapes.representatives)):
             number = shapes.counts[shape, kind]
             for pace, column in zip(
@@ -921,6 +952,10 @@ class StageOptions:
             ):
                 pace += number * column[row]
             sync += number * table.sync[row, kind]
+            hideable += number * table.hideable_sync[row, kind]
+            backward += number * table.backward[row, kind]
+        hidden = self.hidden(hideable)
+        sync -= hidden
         paces = work + received
         once = weighted(self.schedule.once, paces)
         wait = self.rounds @ paces
@@ -934,6 +969,10 @@ class StageOptions:
         # Options of other zones may stand at other offsets. From a sender of
         # any size, more shards receive no slower.
         group = found.level * len(self.zones.spans) + found.span
+        late = sync + hidden - backward
+        if self.hides:
+            # Behind a faster receive less hides.
+            group = group * (shards.max(initial=0) + 1) + shards
         order = drop_neighbours(
             ((group * sets.count + source) * sets.count + target)[fast],
             [
@@ -943,6 +982,7 @@ class StageOptions:
                     *work,
                     -shards,
                     sync,
+                    *([late] if self.hides else []),
                     found.fixed_bytes + self.need(1) * found.kept_bytes,
                     found.fixed_bytes + self.most_inflight * found.kept_bytes,
                 )
@@ -965,6 +1005,8 @@ class StageOptions:
                 paces[:, kept],
                 sync[kept],
                 wait[kept] + sync[kept],
+                hidden[kept],
+                backward[kept] + received_back[kept],
                 found.fixed_bytes[kept],
                 found.kept_bytes[kept],
                 fit[kept],
@@ -993,10 +1035,15 @@ class StageOptions:
         """Return over how many ranks options split what they receive."""
         return np.array(self.terms.shards, dtype=np.int64)[found.strategy]
 
+    def hidden(self, hideable: Ints) -> Ints:
+        """Return what hides of the gradient sync of stages at most."""
+        hidden: Ints = np.floor(self.fraction * hideable + 0.5)
+        return hidden.astype(np.int64)
+
     def received(
         self, found: PlacedOptions, routes: Sequence[Routes], which: Ints
-    ) -> Ints:
-        """Return the amounts of what options receive, a row each.
+    ) -> tuple[Ints, Ints]:
+        """Return what options receive.
 
         Parameters
         ----------
@@ -1004,6 +1051,11 @@ class StageOptions:
             The options.
         routes, which
             From both sides, and which of them each option has.
+
+        Returns
+        -------
+        tuple
+            The amounts, a row each, and how long receiving gradients takes.
         """
         cut_of, count = self.shapes.cut_of, self.shapes.sets.count
         distinct, degree = np.unique(self.shards(found), return_inverse=True)
@@ -1027,7 +1079,7 @@ class StageOptions:
             ]
             cuts = np.array(table).reshape(-1, len(self.shapes.cuts))
             times.append(cuts[row, cut_of[state % count]])
-        return self._received(*times)
+        return self._received(*times), times[1]
 
     def _received(self, forward: Ints, backward: Ints) -> Ints:
         """Return the amounts of receives: first the paces, a row each."""

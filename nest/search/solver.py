@@ -41,7 +41,9 @@ class DpSolver:
         warm_start=True,
         parallel=True,
         method="dynamic program over (closed set, offset, stages left)",
-        searches=frozenset({"granularity"}),
+        searches=frozenset(
+            {"overlap", "distributed_optimizer", "granularity"}
+        ),
         requires=("numpy",),
         options={
             "max_closed_sets": "refuse graphs with more closed sets "

@@ -208,11 +208,11 @@ def test_passes_apart_are_those_of_the_terms(zero, recompute):
     strategy = Strategy(tp=2, dp=2, zero=zero, recompute=recompute)
     for block in (None, Block(1, 4, 0, 4)):
         terms = model.layer_terms(0, strategy, 2, block)
-        found = model.layers.passes(0, strategy, 2, block)
+        found = model.layers.passes(0, strategy, 2, block, frozenset())
         assert found == terms[:3]
         assert found.weight_backward == terms.weight_backward
     other = replace(strategy, tp=1)
-    assert model.layers.passes(0, other, 2, None) is None
+    assert model.layers.passes(0, other, 2, None, frozenset()) is None
 
 
 def tp2_cost():
