@@ -1,7 +1,8 @@
-"""Interleaved plans: tried after the exact search, not proven.
+"""Interleaved plans: searched after those that are not.
 
-The exact programs have one stage per block of devices. Where a job allows
-``v > 1`` chunks per block, this search tries uniform plans: every ``(R, B)``,
+Where a job allows ``v > 1`` chunks per block, this search first tries uniform
+plans, then proves what it can, see :mod:`nest.search.interleaved_exact`.
+Uniform plans are those of every ``(R, B)``,
 every strategy that all layers have a cost for, every ``v`` and number of
 blocks ``S`` that divides ``M``, one strategy for all blocks. Where to cut the
 layers into ``S v`` chunks is up to :mod:`nest.search.chunks`.
@@ -18,31 +19,31 @@ is handed on.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from nest.cost.model import Block, CostModel
+from nest.cost.model import Block
 from nest.cost.score import score
 from nest.cost.space import batch_splits
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.search.chunks import Chunks, Cutter, Shape, Uniform, prefix_shapes
+from nest.search.interleaved_exact import Enumeration, TooManyError, cases
 from nest.search.options import INFINITE, BatchTerms, Ints, StageShapes
+from nest.search.task import SearchTask
 from nest.solvers.base import (
-    Deadline,
     Limit,
     Progress,
     Report,
     SolverOutput,
-    Status,
+    exact_output,
 )
 
-#: What the detail of a result says about the interleaved plans.
-TRIED = "tried interleaved plans with one strategy for all blocks only"
-UNTRIED = "tried no interleaved plans, whose chunks would have to be even"
+#: What the detail of a result says where interleaved plans are not settled.
+OPEN = "interleaved plans are bounded by the loads of their blocks"
 
 
 def virtual_stages(problem: Problem) -> list[int]:
@@ -62,39 +63,59 @@ def without_bounds(report: Report) -> Report:
     return forward
 
 
-def interleave(
-    model: CostModel, plain: SolverOutput, deadline: Deadline, report: Report
-) -> SolverOutput:
+def interleave(task: SearchTask, plain: SolverOutput) -> SolverOutput:
     """Return the better of a result and the best interleaved plan found.
 
     Parameters
     ----------
-    model
-        Cost terms; those that the exact search used are known already.
+    task
+        The problem; terms that the exact search used are known already.
     plain
-        What the exact search says.
-    deadline, report
-        The clock, and where progress goes.
+        What the exact search says about plans that are not interleaved.
 
     Returns
     -------
     SolverOutput
-        ``plain`` itself if the job allows no interleaving. If no interleaved
-        plan is better, the same with a longer detail. Otherwise the
-        interleaved plan, feasible and without a bound.
+        ``plain`` itself if the job allows no interleaving. Otherwise the
+        best plan of all, and a bound on all.
     """
-    if not virtual_stages(model.problem):
+    if not virtual_stages(task.model.problem):
         return plain
-    if model.problem.job.even_layers:
-        details = (plain.detail, UNTRIED)
-        return replace(plain, detail="; ".join(filter(None, details)))
     plan, best = plain.plan, int(INFINITE)
     if plain.claimed_quanta is not None:
         best = plain.claimed_quanta
+    elif task.upper is not None:
+        best = task.upper
+
+    def offer(step_quanta: int, better: Plan) -> None:
+        nonlocal plan, best
+        plan, best = better, step_quanta
+        task.report(Progress(plan=plan, claimed_quanta=best))
+
+    if not task.model.problem.job.even_layers:
+        _try_uniform(task, best, offer)
+    bound, limit = _bound(task, best, offer)
+    plain_bound = plain.lower_bound_quanta
+    if plain_bound is not None or plain.limit is not None:
+        bound = min(bound, plain_bound or 0)
+    return exact_output(
+        plan,
+        best,
+        bound,
+        plain.limit or limit,
+        "; ".join(filter(None, (plain.detail, OPEN))),
+    )
+
+
+def _try_uniform(
+    task: SearchTask, best: int, offer: Callable[[int, Plan], None]
+) -> None:
+    """Try plans with one strategy for all blocks."""
+    model, deadline = task.model, task.deadline
     queue: list[Item] = []
     for item in uniform_choices(prefix_shapes(model)):
         if deadline.passed:
-            return _output(plain, plan, best, complete=False)
+            return
         heapq.heappush(queue, item)
     while queue and not deadline.passed:
         _, _, bound, uniform, shape = heapq.heappop(queue)
@@ -109,34 +130,38 @@ def interleave(
                 continue
             verdict = score(model.problem, found, model)
             if verdict.feasible and verdict.step_quanta < best:
-                best, plan = verdict.step_quanta, found
-                report(Progress(plan=plan, claimed_quanta=best))
-    return _output(plain, plan, best, complete=not queue)
+                best = verdict.step_quanta
+                offer(best, found)
 
 
-def _output(
-    plain: SolverOutput, plan: Plan | None, best: int, complete: bool
-) -> SolverOutput:
-    """Return a claim that is true of plain and interleaved plans."""
-    details = [plain.detail, TRIED]
-    if not complete:
-        details[1] += ", and until the time limit"
-    if plan is None or plan.virtual_stages == 1:
-        return replace(plain, detail="; ".join(filter(None, details)))
-    if plan is not plain.plan and plain.plan is not None:
-        proven = ", proven optimal" if plain.status is Status.OPTIMAL else ""
-        details.append(
-            f"without interleaving {plain.claimed_quanta} quanta{proven}"
-        )
-    return replace(
-        plain,
-        status=Status.FEASIBLE,
-        plan=plan,
-        claimed_quanta=best,
-        lower_bound_quanta=None,
-        limit=plain.limit if complete else Limit.TIME,
-        detail="; ".join(filter(None, details)),
-    )
+def _bound(
+    task: SearchTask, best: int, offer: Callable[[int, Plan], None]
+) -> tuple[int, Limit | None]:
+    """Prove what can be proven of interleaved plans.
+
+    Returns
+    -------
+    tuple
+        A lower bound on all of them, at most the best step time known, and
+        whether time ended the search.
+    """
+    found = []
+    for case in cases(task.model, task.sets, task.deadline):
+        if case is None:
+            return 0, Limit.TIME
+        found.append(case)
+    bound, steps = int(INFINITE), 0
+    for case in sorted(found, key=lambda case: case.bound):
+        if case.bound >= best:
+            break
+        plans = Enumeration(case, task.sets, best, task.deadline, offer, steps)
+        try:
+            plans.run()
+        except TooManyError:
+            bound = min(bound, case.bound)
+        best, steps = plans.best, plans.steps
+    limit = Limit.TIME if task.deadline.passed else None
+    return min(bound, best), limit
 
 
 # What there is to try

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from nest.errors import InvalidOptionError
 from nest.ir.problem import Problem
 from nest.solvers.base import (
+    EXTENSIONS,
     Capabilities,
     Deadline,
     Progress,
@@ -41,9 +42,7 @@ class DpSolver:
         warm_start=True,
         parallel=True,
         method="dynamic program over (closed set, offset, stages left)",
-        searches=frozenset(
-            {"overlap", "distributed_optimizer", "granularity"}
-        ),
+        searches=frozenset(EXTENSIONS),
         requires=("numpy",),
         options={
             "max_closed_sets": "refuse graphs with more closed sets "
@@ -106,6 +105,8 @@ def _solve(task: SearchTask) -> SolverOutput:
 
     if not virtual_stages(task.model.problem):
         return exact.search(task)
+    if 1 not in task.model.problem.job.virtual_stages:
+        return interleave(task, SolverOutput(status=Status.INFEASIBLE))
     remaining_s = task.deadline.remaining_s
     limit_s = None if remaining_s is None else EXACT_SHARE * remaining_s
     plain = exact.search(
@@ -115,7 +116,7 @@ def _solve(task: SearchTask) -> SolverOutput:
             report=without_bounds(task.report),
         )
     )
-    return interleave(task.model, plain, task.deadline, task.report)
+    return interleave(task, plain)
 
 
 class _EnoughError(Exception):
@@ -152,7 +153,12 @@ def _solve_within(task: SearchTask, target: int) -> SolverOutput:
             claimed_quanta=found.claimed_quanta,
             detail=f"stopped at a plan within {target} quanta",
         )
-    if output.plan is not None or output.limit is not None:
+    within = output.lower_bound_quanta
+    if (
+        output.plan is not None
+        or output.limit is not None
+        or (within is not None and within <= target)
+    ):
         return output
     return SolverOutput(
         status=Status.NO_SOLUTION if task.plan is None else Status.FEASIBLE,
