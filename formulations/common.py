@@ -1,9 +1,10 @@
 """What both formulations start from: sub-problems and constants, no models.
 
-A sub-problem fixes the replicas ``R``, the micro-batch ``B`` and the number
-of stages ``S``. Stages are *slots* counted from the end of the pipeline:
-slot 1 is the last stage, slot ``S`` the first, so that a slot's micro-batches
-in flight are a constant. Symbols and equations: ``formulations/README.md``.
+A sub-problem fixes how stages run, the replicas ``R``, the micro-batch ``B``
+and the number of stages ``S``. Stages are *slots* counted from the end of the
+pipeline: slot 1 is the last stage, slot ``S`` the first, so that a slot's
+micro-batches in flight are a constant. Symbols and equations:
+``formulations/README.md``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache, cached_property
 from itertools import starmap
 from typing import ClassVar, NamedTuple
@@ -20,17 +22,18 @@ from nest.cost.model import CostModel
 from nest.cost.schedules import SCHEDULES, PassTimes, Times
 from nest.cost.schedules.base import Weights, weighted
 from nest.cost.space import (
+    PLAIN,
     BatchSplit,
+    Runtime,
     batch_splits,
     families,
     is_single,
-    strategies,
 )
 from nest.ir.plan import Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import Deadline
 from nest.topology.protocol import Block, Link, Route
-from nest.units import ceil_div
+from nest.units import MAX_TOTAL, ceil_div
 
 #: Sides of a slot: it receives activations of the slot before it, and
 #: gradients of the one after it. The boundary of side ``d`` of slot ``s`` is
@@ -58,6 +61,13 @@ class Choice(NamedTuple):
         Position of its ``(dp, tp, cp)`` in :attr:`Profile.layouts`.
     strategy
         ``None`` where all layers of a slot have that of its option.
+    hideable, hidden, backward
+        Where gradient sync hides behind backward passes: what of ``sync``
+        may, the most that it adds to what hides, and the layer's backward
+        pass; else 0.
+    late
+        What the layer adds to the step where these passes are too short:
+        once its loads and its sync, less its backward pass; else 0.
     """
 
     loads: tuple[int, ...]
@@ -67,6 +77,10 @@ class Choice(NamedTuple):
     working_bytes: int
     layout: int = 0
     strategy: Strategy | None = None
+    hideable: int = 0
+    hidden: int = 0
+    backward: int = 0
+    late: int = 0
 
     @property
     def load(self) -> int:
@@ -75,8 +89,12 @@ class Choice(NamedTuple):
 
     @property
     def costs(self) -> tuple[int, ...]:
-        """All that is added up, quanta and bytes."""
-        return (*self.loads, *self[1:5])
+        """Quanta and bytes: no plan is slower or larger if none is larger.
+
+        What hides of a slot's sync is limited by how much of it may, and by
+        the backward pass, whatever the other layers are.
+        """
+        return (*self.loads, *self[1:5], -self.hideable, self.late)
 
 
 class Profile(NamedTuple):
@@ -207,6 +225,8 @@ class SubProblem:
         A proven lower bound on the step time of its plans.
     group
         The strategies that its slots choose from.
+    runtime
+        How its plans run their stages.
     """
 
     split: BatchSplit
@@ -214,13 +234,20 @@ class SubProblem:
     strategy: Strategy | None
     bound: int
     group: tuple[Strategy, ...]
+    runtime: Runtime = PLAIN
 
     def __str__(self) -> str:
-        text = (
+        words = [
             f"R={self.split.replicas} B={self.split.micro_batch} "
             f"S={self.num_stages}"
-        )
-        return text if self.strategy is None else f"{text} {self.strategy}"
+        ]
+        if self.strategy is not None:
+            words.append(str(self.strategy))
+        if self.runtime.overlap:
+            words.append(f"overlap={'+'.join(sorted(self.runtime.overlap))}")
+        if self.runtime.distributed_optimizer:
+            words.append("distributed_optimizer")
+        return " ".join(words)
 
 
 class Start(NamedTuple):
@@ -311,8 +338,10 @@ class Minima:
 
     @cached_property
     def syncs(self) -> list[int]:
-        """``min Y`` of each kind."""
-        return [min(c.sync for c, _ in found) for found in self._by_kind]
+        """``min Y`` of each kind, with as much of it hidden as can be."""
+        return [
+            min(c.sync - c.hidden for c, _ in found) for found in self._by_kind
+        ]
 
     @cached_property
     def wait(self) -> int:
@@ -332,7 +361,7 @@ class Instance:
     Parameters
     ----------
     problem, model
-        The problem and its cost model.
+        The problem and its cost model, which says how plans run.
     deadline
         Checked all along: any method may raise ``OutOfTimeError``.
     """
@@ -350,6 +379,10 @@ class Instance:
         self.graph = GraphFacts(model)
         self.per_layer = problem.job.granularity == "layer"
         self.schedule = SCHEDULES[problem.job.schedule]
+        self.runtime = model.runtime
+        #: Whether gradient sync hides behind backward passes, and how much.
+        self.hides = "gradients" in self.runtime.overlap
+        self.fraction = problem.job.overlap.get("gradients", 0.0)
         #: Increments that take memory where they pass a stage.
         self.passing = self.graph.passing
         self.usable = cache(self._usable)
@@ -404,7 +437,10 @@ class Instance:
                     if bound is not None:
                         shared = group[0] if shares_all else None
                         found.append(
-                            SubProblem(split, num_stages, shared, bound, group)
+                            SubProblem(
+                                *(split, num_stages, shared, bound),
+                                *(group, self.runtime),
+                            )
                         )
         return sorted(found, key=lambda p: (p.bound, p.num_stages, p.split))
 
@@ -412,7 +448,7 @@ class Instance:
         """Return the strategies that some layer can have."""
         return [
             strategy
-            for strategy in strategies(self.problem, micro_batch)
+            for strategy in self.runtime.strategies(self.problem, micro_batch)
             if any(
                 self.model.available(kind[0], strategy, micro_batch) is None
                 for kind in self.graph.members
@@ -628,7 +664,7 @@ class Instance:
 
         Of equal ones the first stays.
         """
-        missing = (math.inf,) * (self.num_paces + 4)
+        missing = (math.inf,) * (self.num_paces + 6)
         kept = _undominated(
             {
                 i: (
@@ -742,12 +778,23 @@ class Instance:
         if terms is None:
             return None
         kept_bytes = self.inflight(split, number) * terms.kept_bytes
-        return Choice(
+        choice = Choice(
             loads=self.paces(terms),
             recomputed=0,
             sync=terms.sync,
             resident_bytes=terms.static_bytes + kept_bytes,
             working_bytes=terms.working_bytes,
+        )
+        if not self.hides:
+            return choice
+        # Rounded up, so that their sum is no less than what hides of all.
+        most = math.ceil(Fraction(self.fraction) * terms.hideable_sync)
+        once = weighted(self.once, choice.loads)
+        return choice._replace(
+            hideable=terms.hideable_sync,
+            hidden=most,
+            backward=terms.backward,
+            late=once + terms.sync - terms.backward,
         )
 
     def _passing_bytes(
@@ -839,6 +886,31 @@ class Task(NamedTuple):
     slots: dict[int, Slot]
     cutoff: int | None = None
     start: Start | None = None
+
+
+class Line(NamedTuple):
+    """``b·x <= a·H + c``, in integers."""
+
+    b: int
+    a: int
+    c: int
+
+
+def hiding_line(fraction: float, most: int) -> Line:
+    """Return a line above ``⌊φH + 0.5⌋`` for every ``H`` up to ``most``.
+
+    ``φH + 0.5`` is evaluated in double precision, which adds at most
+    ``2**-51 (H + 1)`` to it. ``φ`` is replaced by a fraction ``a/b`` so small
+    that products stay integers of 61 bits; what this takes away is added to
+    ``c``. For the decimal fractions that people write, and times that occur,
+    the line is exact where ``φH + 0.5`` is not next to an integer.
+    """
+    exact = Fraction(fraction)
+    largest = max(1, min(2**20, MAX_TOTAL // (8 * (most + 1))))
+    near = exact.limit_denominator(largest)
+    slack = abs(exact - near) * most + Fraction(most + 1, 2**51)
+    a, b = 2 * near.numerator, 2 * near.denominator
+    return Line(b, a, math.floor(b * (slack + Fraction(1, 2))))
 
 
 def _layout(strategy: Strategy) -> Strategy:

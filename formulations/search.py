@@ -1,7 +1,7 @@
 """The search over sub-problems, the same for every engine.
 
-An engine answers one ``(R, B, S)``; what is proven about all of them, and
-what has to be re-checked, is decided here.
+An engine answers one ``(R, B, S)`` under one way to run the stages; what is
+proven about all of them, and what has to be re-checked, is decided here.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import chain
 from typing import ClassVar
 
 from formulations.common import Instance, Start, SubProblem, Task
 from formulations.nest_artifact import ArtifactInstance
 from nest.cost.model import CostModel
 from nest.cost.score import score
+from nest.cost.space import leading_runtimes, runtime_of
 from nest.errors import InvalidPlanError, SolverError
-from nest.ir.plan import Plan, Stage, Strategy
+from nest.ir.plan import OVERLAP, Plan, Stage, Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import (
     Capabilities,
@@ -117,7 +119,12 @@ class Formulation(ABC):
         deadline = Deadline(options.time_limit_s)
         engine = self.engine(options)
         model = CostModel(problem)
-        instance = INSTANCES[model.rules.name](problem, model, deadline)
+        instances = {
+            runtime: INSTANCES[model.rules.name](
+                problem, model.under(runtime), deadline
+            )
+            for runtime in leading_runtimes(problem)
+        }
         best: Plan | None = None
         best_quanta: int | None = None
         if options.warm_start is not None:
@@ -129,7 +136,8 @@ class Formulation(ABC):
         unfinished: list[int] = []
         num_solved, limit = 0, None
         try:
-            todo = instance.sub_problems()
+            listed = [i.sub_problems() for i in instances.values()]
+            todo = sorted(chain(*listed), key=lambda found: found.bound)
         except OutOfTimeError:
             unfinished.append(0)
             limit = Limit.TIME
@@ -156,6 +164,7 @@ class Formulation(ABC):
                 # What is better by less than the gap is of no interest.
                 allowed = math.floor(Fraction(options.gap) * best_quanta)
                 cutoff = best_quanta - 1 - allowed
+            instance = instances[sub_problem.runtime]
             try:
                 slots = instance.slots(sub_problem)
                 answer = Answer(finished=True)
@@ -253,6 +262,7 @@ def make_plan(
 ) -> Plan:
     """Return the plan given by the slot and the strategy of each layer."""
     instance, sub_problem = task.instance, task.sub_problem
+    runtime = sub_problem.runtime
     layers = instance.problem.graph.layers
     inside: dict[int, list[int]] = {}
     for i in instance.graph.order:
@@ -267,6 +277,8 @@ def make_plan(
             )
             for number in range(sub_problem.num_stages, 0, -1)
         ),
+        overlap=tuple(x for x in OVERLAP if x in runtime.overlap),
+        distributed_optimizer=runtime.distributed_optimizer,
         solver=name,
     )
 
@@ -277,6 +289,7 @@ def _start(
     """Return the warm start, if it belongs to the sub-problem."""
     if (
         plan is None
+        or runtime_of(plan) != sub_problem.runtime
         or plan.replicas != sub_problem.split.replicas
         or plan.micro_batch != sub_problem.split.micro_batch
         or len(plan.stages) != sub_problem.num_stages

@@ -7,6 +7,7 @@ per kind for MILP. So are all constraints.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 from typing import Any
 
 from formulations.common import BACKWARD, FORWARD, SIDES, Choice, Task
@@ -61,6 +62,9 @@ class Model(ABC):
     hidden
         ``hidden[s]``: recomputation and receive of gradients that overlap
         it.
+    hideable, behind
+        ``hideable[s]``: gradient sync of slot ``s`` that may hide behind its
+        backward pass; ``behind[s]``: what does.
     load
         ``load[s, p]``: ``τ`` of slot ``s``, what counts for pace ``p``.
     slowest
@@ -87,6 +91,8 @@ class Model(ABC):
         self.load: Variables = {}
         self.crossed: dict[int, Variable] = {}
         self.hidden: dict[int, Variable] = {}
+        self.hideable: dict[int, Variable] = {}
+        self.behind: dict[int, Variable] = {}
         self.slowest: dict[int, Variable] = {}
         self.sync: Variable = None
         self.step: Variable = None
@@ -95,6 +101,23 @@ class Model(ABC):
     def layers(self) -> range:
         """Positions of the layers."""
         return range(self.instance.graph.num_layers)
+
+    @cached_property
+    def most_hideable(self) -> int:
+        """Gradient sync of all layers together that may hide, at most."""
+        return sum(
+            len(members)
+            * max(
+                (
+                    choice.hideable
+                    for slot in self.slots.values()
+                    for profile in slot.profiles
+                    for choice in profile.choices[kind]
+                ),
+                default=0,
+            )
+            for kind, members in enumerate(self.instance.graph.members)
+        )
 
     @property
     def rounds(self) -> Weights:
@@ -190,6 +213,9 @@ def create(model: Model) -> None:
             _create_layouts(model, s)
         if instance.artifact:
             model.hidden[s] = model.quanta("hidden", s)
+        if instance.hides:
+            model.hideable[s] = model.quanta("hideable", s)
+            model.behind[s] = model.quanta("behind", s)
         for p in model.paces:
             model.load[s, p] = model.quanta("load", s, p)
     for p in model.paces:

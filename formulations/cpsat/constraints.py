@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from formulations.common import BACKWARD, FORWARD, Choice
 from formulations.cpsat.variables import Model
+from nest.cost.rules import hidden_sync
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import IntVar, LinearExpr, LiteralT
@@ -40,6 +41,7 @@ def add_constraints(model: Model) -> None:
         load,
         bottleneck,
         work_bound,
+        hide,
         sync,
         passing,
         memory,
@@ -394,8 +396,44 @@ def work_bound(model: Model) -> None:
         ).with_name(f"work_bound[{p}]")
 
 
+def hide(model: Model) -> None:
+    """Let gradient sync hide behind a slot's backward pass (21).
+
+    ``behind[s]`` is at most ``G_s``, what the layers, the changes and the
+    receive of one micro-batch take, and at most the share of ``hideable[s]``
+    that the job says, by :func:`formulations.common.hiding_line`.
+    """
+    passes: dict[int, LinearExpr | int] = {
+        s: model.receive.get((s, BACKWARD), 0) for s in model.behind
+    }
+    for (e, s, g, j, d), moved in model.moved.items():
+        if d == BACKWARD and s in passes:
+            passes[s] += model.move(e, s, g, j) * moved
+    for s, behind in model.behind.items():
+        model.instance.deadline.check()
+        total: LinearExpr | int = 0
+        for choice, z in _taken(model, s):
+            total += choice.hideable * z
+            passes[s] += choice.backward * z
+        hideable = model.hideable[s]
+        model.engine.add(hideable == total).with_name(f"hideable[{s}]")
+        model.engine.add(behind <= passes[s]).with_name(f"hide[{s}]")
+        b, a, c = model.hiding_line
+        model.engine.add(b * behind <= a * hideable + c).with_name(
+            f"hide[{s},share]"
+        )
+
+
+def hide_less(model: Model, number: int, s: int, hideable: int) -> None:
+    """Round the share of so much sync, or less, as the score does (21')."""
+    more = model.binary("more", number)
+    most = hidden_sync(hideable, hideable, model.instance.fraction)
+    model.engine.add(model.hideable[s] > hideable).only_enforce_if(more)
+    model.engine.add(model.behind[s] <= most).only_enforce_if(~more)
+
+
 def sync(model: Model) -> None:
-    """``Y >= Σ Y_{l,g,h} z[l,s,g,h]`` for the slots that count (12)."""
+    """``Y >= Σ Y_{l,g,h} z[l,s,g,h] - behind[s]``, if the slot counts (12)."""
     counted = list(model.slots)
     if model.instance.artifact:
         counted = [max(model.slots)]
@@ -403,6 +441,8 @@ def sync(model: Model) -> None:
         total: LinearExpr | int = model.slots[s].sync_constant
         for choice, z in _taken(model, s):
             total += choice.sync * z
+        if s in model.behind:
+            total -= model.behind[s]
         model.engine.add(model.sync >= total).with_name(f"sync[{s}]")
 
 

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import TYPE_CHECKING
 
 from formulations.common import Task
-from formulations.cpsat.constraints import add_constraints
+from formulations.cpsat.constraints import add_constraints, hide_less
 from formulations.cpsat.decode import add_hints, decode
 from formulations.cpsat.objective import set_objective
-from formulations.cpsat.variables import create
+from formulations.cpsat.variables import Model, create
 from formulations.search import Answer, Engine, Formulation
+from nest.cost.rules import hidden_sync
+from nest.cost.score import score
 from nest.errors import SolverError
 from nest.solvers.base import Capabilities, SolveOptions
+
+if TYPE_CHECKING:
+    from ortools.sat.python.cp_model import CpSolver
 
 
 class CpSatSolver(Formulation):
@@ -25,7 +31,9 @@ class CpSatSolver(Formulation):
         warm_start=True,
         method="layer-level integer model, OR-tools CP-SAT",
         requires=("ortools",),
-        searches=frozenset({"granularity"}),
+        searches=frozenset(
+            {"overlap", "distributed_optimizer", "granularity"}
+        ),
     )
 
     def engine(self, options: SolveOptions) -> Engine:
@@ -34,15 +42,54 @@ class CpSatSolver(Formulation):
 
 
 def _solve(options: SolveOptions, task: Task) -> Answer:
-    """Find the best plan of a task with a step time within its cutoff."""
-    from ortools.sat.python import cp_model
+    """Find the best plan of a task with a step time within its cutoff.
 
+    What hides of gradient sync is rounded by a line. Where its plan shows
+    that a double rounds otherwise, the model learns it and is solved again.
+    """
     model = create(task)
     add_constraints(model)
     set_objective(model)
     if task.start is not None:
         add_hints(model, task.start)
+    number = 0
+    while True:
+        answer, values = _run(options, model)
+        rounded = _rounded(model, answer, values)
+        if not rounded:
+            return answer
+        for s, hideable in rounded.items():
+            hide_less(model, number, s, hideable)
+            number += 1
 
+
+def _rounded(model: Model, answer: Answer, solver: CpSolver) -> dict[int, int]:
+    """Return the slots that hide more than the score says, and of how much.
+
+    None if that does not make the plan faster than it is.
+    """
+    instance = model.instance
+    claimed = answer.claimed_quanta
+    if answer.plan is None or claimed is None or not instance.hides:
+        return {}
+    verdict = score(instance.problem, answer.plan, instance.model)
+    if claimed >= verdict.step_quanta:
+        return {}
+    found = {}
+    for s, behind in model.behind.items():
+        hideable = solver.value(model.hideable[s])
+        if solver.value(behind) > hidden_sync(
+            hideable, hideable, instance.fraction
+        ):
+            found[s] = hideable
+    return found
+
+
+def _run(options: SolveOptions, model: Model) -> tuple[Answer, CpSolver]:
+    """Solve a model as it is."""
+    from ortools.sat.python import cp_model
+
+    task = model.task
     solver = cp_model.CpSolver()
     parameters = solver.parameters
     parameters.num_workers = options.num_workers
@@ -68,15 +115,15 @@ def _solve(options: SolveOptions, task: Task) -> Answer:
             f"{solver.solution_info() or model.engine.validate()}"
         )
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return Answer(
-            finished=finished, bound=_floor(solver.best_objective_bound)
-        )
-    return Answer(
+        bound = _floor(solver.best_objective_bound)
+        return Answer(finished=finished, bound=bound), solver
+    answer = Answer(
         finished=finished,
         plan=decode(CpSatSolver.name, model, solver),
         claimed_quanta=solver.value(model.step),
         bound=_floor(solver.best_objective_bound),
     )
+    return answer, solver
 
 
 def _floor(bound: float) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from formulations.common import Task
+from formulations.common import Line, Task, hiding_line
 from formulations.variables import Model as Base
 from formulations.variables import Variables
 from formulations.variables import create as create_shared
@@ -35,6 +36,11 @@ class Model(Base):
         self.late: Variables = {}
         self.z: Variables = {}
         self._most = _largest(self)
+
+    @cached_property
+    def hiding_line(self) -> Line:
+        """What hides of gradient sync at most, by what may."""
+        return hiding_line(self.instance.fraction, self.most_hideable)
 
     def binary(self, *name: object) -> IntVar:
         """Return a new variable that is 0 or 1."""
@@ -115,6 +121,8 @@ def _largest(model: Model) -> dict[str, int]:
     slots = num_stages * max(model.instance.once) + sum(model.rounds)
     most_step = slots * most_load + most_sync
     peak = max(peak, most_load * model.sub_problem.split.devices, most_step)
+    b, a, c = model.hiding_line
+    peak = max(peak, (a + b) * model.most_hideable + c)
     if peak > MAX_TOTAL:
         raise InvalidProblemError(
             f"$.quantum_ps: expected a quantum that keeps every sum of times "
@@ -132,5 +140,7 @@ def _largest(model: Model) -> dict[str, int]:
         "load": most_load,
         "slowest": most_load,
         "sync": most_sync,
+        "hideable": model.most_hideable,
+        "behind": model.most_hideable,
         "step": most_step,
     }

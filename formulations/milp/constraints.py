@@ -12,6 +12,7 @@ from itertools import pairwise
 from formulations.common import BACKWARD, FORWARD
 from formulations.milp.variables import Content, Model, Terms
 from formulations.variables import Variable
+from nest.cost.rules import hidden_sync
 
 LESS, EQUAL, MORE = -1, 0, 1
 
@@ -43,6 +44,7 @@ def add_constraints(model: Model) -> None:
         load,
         bottleneck,
         work_bound,
+        hide,
         sync,
         passing,
         memory,
@@ -496,8 +498,54 @@ def work_bound(model: Model) -> None:
         model.add(f"work_bound_{p}", work, LESS)
 
 
+def hide(model: Model) -> None:
+    """Let gradient sync hide behind a slot's backward pass (21).
+
+    ``behind[s] <= G_s``, what the layers, the changes and the receive of one
+    micro-batch take, and ``behind[s] <= φ hideable[s] + 0.5``, of which the
+    whole quanta count where one can be told from none.
+    """
+    passes: dict[int, Terms] = {
+        s: [(behind, model.quantum)] for s, behind in model.behind.items()
+    }
+    for (s, d), received in model.receive.items():
+        if d == BACKWARD and s in passes:
+            passes[s].append((received, -1))
+    for (e, s, g, j, d), moved in model.moved.items():
+        if d == BACKWARD and s in passes:
+            quanta = model.scaled(model.move(e, s, g, j))
+            passes[s].append((moved, -quanta))
+    for s, behind in model.behind.items():
+        total: Terms = [(model.hideable[s], -1)]
+        for kind, g, h, choice in model.counts(s):
+            q = model.q[kind, s, g, h]
+            total.append((q, model.scaled(choice.hideable)))
+            passes[s].append((q, -model.scaled(choice.backward)))
+        model.add(f"hideable_{s}", total, EQUAL)
+        model.add(f"hide_{s}", passes[s], LESS)
+        share: Terms = [(behind, model.quantum)]
+        share.append((model.hideable[s], -model.instance.fraction))
+        model.add(f"hide_{s}_share", share, LESS, 0.5 * model.scaled(1))
+
+
+def hide_less(model: Model, number: int, s: int, hideable: int) -> None:
+    """Round the share of so much sync, or less, as the score does (21').
+
+    ``hideable[s] >= (hideable + 1) more``, ``behind[s] <= ⌊φ hideable + 0.5⌋
+    + most more``.
+    """
+    more = model.binary("more", number)
+    most = hidden_sync(hideable, hideable, model.instance.fraction)
+    least = -model.scaled(hideable + 1)
+    terms: Terms = [(model.hideable[s], 1), (more, least)]
+    model.add(f"hide_less_{number}_more", terms, MORE)
+    room = model.scaled(model.most_hideable - most)
+    terms = [(model.behind[s], model.quantum), (more, -room)]
+    model.add(f"hide_less_{number}", terms, LESS, model.scaled(most))
+
+
 def sync(model: Model) -> None:
-    """``Y >= Σ Y_{κ,g,h} q[κ,s,g,h]`` for the slots that count (12)."""
+    """``Y >= Σ Y_{κ,g,h} q[κ,s,g,h] - behind[s]``, if it counts (12)."""
     counted = list(model.slots)
     if model.instance.artifact:
         counted = [max(model.slots)]
@@ -505,6 +553,8 @@ def sync(model: Model) -> None:
         total: Terms = [(model.sync, 1)]
         for kind, g, h, choice in model.counts(s):
             total.append((model.q[kind, s, g, h], -model.scaled(choice.sync)))
+        if s in model.behind:
+            total.append((model.behind[s], model.quantum))
         constant = model.scaled(model.slots[s].sync_constant)
         model.add(f"sync_{s}", total, MORE, constant)
 

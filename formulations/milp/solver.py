@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import partial
 
 from formulations.common import Task
-from formulations.milp.constraints import add_constraints, forbid
+from formulations.milp.constraints import add_constraints, forbid, hide_less
 from formulations.milp.decode import decode
 from formulations.milp.engines import DEFAULT, Run, Verdict, engine_name, run
 from formulations.milp.objective import set_objective
-from formulations.milp.variables import create
+from formulations.milp.variables import Content, Model, create
 from formulations.search import Answer, Engine, Formulation
+from nest.cost.rules import hidden_sync
 from nest.cost.score import score
 from nest.solvers.base import Capabilities, SolveOptions
 
@@ -31,7 +33,9 @@ class MilpSolver(Formulation):
         warm_start=True,
         method="layer-level MILP, CBC or another engine through PuLP",
         requires=("pulp",),
-        searches=frozenset({"granularity"}),
+        searches=frozenset(
+            {"overlap", "distributed_optimizer", "granularity"}
+        ),
         options={
             "engine": (
                 "an engine that PuLP finds here, such as cbc (default) or "
@@ -56,8 +60,9 @@ def _solve(engine: str, options: SolveOptions, task: Task) -> Answer:
     """Find the best plan of a task.
 
     Its start is of no use: it never beats the cutoff, and engines drop what
-    is not feasible. Plans that use more memory than there is, by less than
-    floats can tell, are cut off one by one.
+    is not feasible. Plans that use more memory than there is, or hide a
+    quantum more of gradient sync than the score says, by less than floats can
+    tell, are cut off one by one.
     """
     instance, sub_problem, slots, *_ = task
     deadline = instance.deadline
@@ -67,7 +72,7 @@ def _solve(engine: str, options: SolveOptions, task: Task) -> Answer:
     set_objective(model)
     building_s = deadline.elapsed_s - started_s
     how = Run(engine, deadline, building_s, options.num_workers, options.seed)
-    num_forbidden = 0
+    num_cuts = 0
     while True:
         outcome = run(model.engine, how)
         finished = outcome.verdict is not Verdict.STOPPED
@@ -80,17 +85,43 @@ def _solve(engine: str, options: SolveOptions, task: Task) -> Answer:
             return Answer(finished=finished, bound=bound)
         plan, contents = decode(MilpSolver.name, model)
         verdict = score(instance.problem, plan, instance.model)
+        claimed = outcome.objective * model.scale_quanta
         if verdict.feasible:
-            return Answer(
-                finished=finished,
-                plan=plan,
-                claimed_quanta=outcome.objective * model.scale_quanta,
-                bound=bound,
-            )
+            rounded = {}
+            if claimed < verdict.step_quanta * (1 - TOLERANCE):
+                rounded = _rounded(model, contents)
+            if not rounded:
+                return Answer(
+                    finished=finished,
+                    plan=plan,
+                    claimed_quanta=claimed,
+                    bound=bound,
+                )
+            for s, hideable in rounded.items():
+                hide_less(model, num_cuts, s, hideable)
+                num_cuts += 1
+            continue
         for position, stage in enumerate(verdict.stages):
             s = sub_problem.num_stages - position
             content = contents[s]
             profile = slots[s].profiles[content.profile]
             if stage.memory_bytes > profile.capacity_bytes:
-                forbid(model, num_forbidden, s, content)
-                num_forbidden += 1
+                forbid(model, num_cuts, s, content)
+                num_cuts += 1
+
+
+def _rounded(model: Model, contents: Mapping[int, Content]) -> dict[int, int]:
+    """Return the slots that hide more than the score says, and of how much.
+
+    Engines miss a whole number by less than half.
+    """
+    found = {}
+    for s, behind in model.behind.items():
+        hideable = sum(
+            count * model.choices(kind, s, contents[s].profile)[h].hideable
+            for (kind, h), count in contents[s].counts.items()
+        )
+        most = hidden_sync(hideable, hideable, model.instance.fraction)
+        if model.whole and behind.varValue > most + 0.5:
+            found[s] = hideable
+    return found

@@ -14,6 +14,9 @@ from formulations.variables import create as create_shared
 if TYPE_CHECKING:
     from pulp import LpVariable
 
+#: Of the step time; half of a quantum that is less is no matter.
+NEGLIGIBLE = 1e-7
+
 #: A linear expression: pairs of a variable and its coefficient.
 Terms = list[tuple[Any, float]]
 
@@ -49,7 +52,8 @@ class Model(Base):
     Times are divided by ``scale_quanta`` and sizes by ``scale_bytes``, powers
     of two, which loses nothing: they bring the step time and memory near
     2**10, so that engines' absolute tolerances of 1e-9 are far below 1e-6 of
-    it.
+    it. What hides of gradient sync is a whole number of quanta where one is
+    more than :data:`NEGLIGIBLE` of the step time.
 
     Attributes
     ----------
@@ -74,6 +78,7 @@ class Model(Base):
             for slot in self.slots.values()
             for profile in slot.profiles
         )
+        self.whole = step * NEGLIGIBLE < 1
         self.scale_bytes = 1 << max(0, capacity.bit_length() - 10)
 
     def counts(self, s: int) -> Iterator[tuple[int, int, int, Choice]]:
@@ -90,6 +95,11 @@ class Model(Base):
     def size(self, size_bytes: int) -> float:
         """Return a size as the engine sees it."""
         return size_bytes / self.scale_bytes
+
+    @property
+    def quantum(self) -> float:
+        """What one of ``behind`` is as the engine sees it."""
+        return self.scaled(1) if self.whole else 1.0
 
     def variable(
         self, *name: object, most: float | None = None, whole: bool = False
@@ -110,8 +120,8 @@ class Model(Base):
         return self.variable(*name, most=1)
 
     def quanta(self, *name: object) -> LpVariable:
-        """Return a new variable for a time."""
-        return self.variable(*name)
+        """Return a new variable for a time; its kind is ``name[0]``."""
+        return self.variable(*name, whole=self.whole and name[0] == "behind")
 
     def add(
         self, name: str, terms: Terms, sense: int, constant: float = 0.0
