@@ -5,8 +5,9 @@ from operator import add
 import pytest
 
 from nest.cost.schedules import SCHEDULES, Pass, Times, schedule_of
-from nest.cost.schedules.base import critical_path, peak
+from nest.cost.schedules.base import peak
 from nest.cost.schedules.one_f_one_b import OneFOneB
+from nest.cost.schedules.timeline import critical_path
 
 SHAPES = [(blocks, micro) for blocks in range(1, 5) for micro in range(1, 7)]
 

@@ -7,6 +7,8 @@ A new one is a module here, a line in :data:`SCHEDULES` and its name in
 
 from __future__ import annotations
 
+from functools import cache
+
 from nest.cost.schedules.base import (
     InFlight,
     Pass,
@@ -47,5 +49,9 @@ def schedule_of(name: str, virtual_stages: int = 1) -> Schedule:
         Chunks per block; above 1 the interleaved form of ``1f1b``.
     """
     if virtual_stages > 1:
-        return Interleaved(virtual_stages)
+        return _interleaved(virtual_stages)
     return SCHEDULES[name]
+
+
+#: One object for each number of chunks, so that its lists are made once.
+_interleaved = cache(Interleaved)

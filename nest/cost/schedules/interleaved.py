@@ -16,9 +16,9 @@ from nest.cost.schedules.base import (
     PassTimes,
     Schedule,
     alternate,
-    critical_path,
     peak,
 )
+from nest.cost.schedules.timeline import critical_path
 
 
 class Interleaved(Schedule):

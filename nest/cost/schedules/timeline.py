@@ -1,0 +1,175 @@
+"""When passes run: every one as soon as its block and its input are there.
+
+A block runs its list in order. A pass waits for the one before it on its
+block and for the same micro-batch: forward for the chunk in front, backward
+for the chunk behind, the last chunk's for its own forward pass. Gradients of
+weights come after those of inputs on the same block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from nest.cost.schedules.base import Pass, PassTimes, Schedule
+
+#: Which time of its chunk a pass takes, see :func:`pass_times`.
+_FORWARD, _BACKWARD, _INPUTS, _WEIGHTS = range(4)
+_KINDS = {"all": _BACKWARD, "inputs": _INPUTS, "weights": _WEIGHTS}
+
+
+class Timeline(NamedTuple):
+    """What every block runs, and when.
+
+    Attributes
+    ----------
+    schedule, num_micro_batches
+        Says in which order every block runs its passes; ``M``.
+    ends
+        When each pass of every block ends, in that order, in quanta from
+        the start of the step.
+    """
+
+    schedule: Schedule
+    num_micro_batches: int
+    ends: tuple[list[int], ...]
+
+    def passes(self, block: int) -> Iterator[tuple[Pass, int]]:
+        """Yield the passes of a block (from 0) with their ends, in order."""
+        runs = self.schedule.passes(
+            block, len(self.ends), self.num_micro_batches
+        )
+        return zip(runs, self.ends[block], strict=True)
+
+    @property
+    def block_ends(self) -> list[int]:
+        """When the last pass of every block ends."""
+        return [ends[-1] for ends in self.ends]
+
+
+class _Lists(NamedTuple):
+    """The passes of all blocks, with numbers in place of names.
+
+    Attributes
+    ----------
+    kinds
+        Four times the chunk, and which of its times the pass takes.
+    needed, given
+        Slots of the output that a pass waits for, and of its own; the last
+        slot but one is always full, the last one is never read.
+    num_slots
+        How many there are.
+    """
+
+    kinds: tuple[list[int], ...]
+    needed: tuple[list[int], ...]
+    given: tuple[list[int], ...]
+    num_slots: int
+
+
+def run(
+    schedule: Schedule, chunks: Sequence[PassTimes], num_micro_batches: int
+) -> Timeline:
+    """Run the passes of every block, each as soon as it can.
+
+    Parameters
+    ----------
+    schedule
+        Says in which order every block runs its passes.
+    chunks
+        The passes of every chunk in pipeline order.
+    num_micro_batches
+        ``M``.
+
+    Raises
+    ------
+    ValueError
+        If passes of the schedule wait for each other.
+    """
+    num_blocks = len(chunks) // schedule.virtual_stages
+    lists = _lists(schedule, num_blocks, num_micro_batches)
+    times = [time for chunk in chunks for time in pass_times(chunk)]
+    ended: list[int | None] = [None] * lists.num_slots
+    ended[-2] = 0
+    ends: tuple[list[int], ...] = tuple([] for _ in range(num_blocks))
+    block, idle = 0, 0
+    while idle < num_blocks:
+        own, kinds = ends[block], lists.kinds[block]
+        needed, given = lists.needed[block], lists.given[block]
+        done = len(own)
+        free = own[-1] if done else 0
+        idle += 1
+        while done < len(kinds):
+            ready = ended[needed[done]]
+            if ready is None:
+                break
+            free = (ready if ready > free else free) + times[kinds[done]]
+            ended[given[done]] = free
+            own.append(free)
+            done += 1
+            idle = 0
+        block = (block + 1) % num_blocks
+    if any(map(_unfinished, ends, lists.kinds)):
+        raise ValueError(
+            f"schedule {schedule.name!r}: expected passes that can all run, "
+            f"got some that wait for each other"
+        )
+    return Timeline(schedule, num_micro_batches, ends)
+
+
+def critical_path(
+    schedule: Schedule, chunks: Sequence[PassTimes], num_micro_batches: int
+) -> int:
+    """Return when the last pass ends, see :func:`run`."""
+    return max(run(schedule, chunks, num_micro_batches).block_ends)
+
+
+def pass_times(chunk: PassTimes) -> tuple[int, int, int, int]:
+    """Return how long the passes of a chunk take.
+
+    Forward, backward, and the backward pass in two parts: gradients of
+    inputs, with what is received for them, and of weights.
+    """
+    weights = chunk.weight_backward
+    backward = chunk.backward
+    return chunk.forward, backward, backward - weights, weights
+
+
+def _unfinished(ends: list[int], kinds: list[int]) -> bool:
+    return len(ends) < len(kinds)
+
+
+@lru_cache(maxsize=8)
+def _lists(
+    schedule: Schedule, num_blocks: int, num_micro_batches: int
+) -> _Lists:
+    """Return the lists of a schedule; plans that are compared share them."""
+    last = num_blocks * schedule.virtual_stages - 1
+    count = num_micro_batches
+    # Forward outputs of every chunk and micro-batch, then backward ones.
+    backward = (last + 1) * count
+    full, unread = 2 * backward, 2 * backward + 1
+    kinds: list[list[int]] = []
+    needed: list[list[int]] = []
+    given: list[list[int]] = []
+    for block in range(num_blocks):
+        runs = schedule.passes(block, num_blocks, count)
+        kinds.append([])
+        needed.append([])
+        given.append([])
+        for chunk, micro_batch, is_backward, gradients in runs:
+            here = chunk * count + micro_batch
+            kind = _KINDS[gradients] if is_backward else _FORWARD
+            if kind == _FORWARD:
+                needs = here - count if chunk else full
+                gives = here
+            elif kind == _WEIGHTS:
+                needs, gives = backward + here, unread
+            else:
+                needs = backward + here + count if chunk < last else here
+                gives = backward + here
+            kinds[-1].append(4 * chunk + kind)
+            needed[-1].append(needs)
+            given[-1].append(gives)
+    return _Lists(tuple(kinds), tuple(needed), tuple(given), unread + 1)
