@@ -29,6 +29,7 @@ from nest.cli.inspecting import (
 from nest.cli.pareto import pareto_command
 from nest.cli.profiling import profile_command
 from nest.cli.questions import explain_command, fit_command
+from nest.cli.simulating import simulate_command, trace_command
 from nest.cli.solving import compare_command, solve_command
 from nest.cli.topology import topology_group
 from nest.cli.validating import validate_command
@@ -73,6 +74,8 @@ for _command in (
     compare_command,
     solve_command,
     score_command,
+    simulate_command,
+    trace_command,
     check_command,
     fit_command,
     explain_command,

@@ -82,6 +82,7 @@ def score(
         throughput_samples_per_s=samples / seconds if step else None,
         mfu=_mfu(problem, seconds, samples),
         quantum_ps=problem.quantum_ps,
+        schedule=None if model.rules.steady_state else pipeline.schedule,
     )
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
+from nest.cost.schedules import Schedule
+from nest.cost.schedules.timeline import Timeline, run
 from nest.units import quanta_to_ns
 
 
@@ -133,6 +136,9 @@ class Score:
         say what it needs.
     quantum_ps
         Size of the quantum.
+    schedule
+        Runs the passes of the stages; ``None`` where the step time is that
+        of a steady state, which no list of passes has.
     """
 
     step_quanta: int
@@ -143,6 +149,7 @@ class Score:
     throughput_samples_per_s: float | None
     mfu: float | None
     quantum_ps: int
+    schedule: Schedule | None = field(default=None, compare=False, repr=False)
 
     @property
     def feasible(self) -> bool:
@@ -154,6 +161,36 @@ class Score:
         """Step time in ns; whole unless the quantum is finer."""
         return quanta_to_ns(self.step_quanta, self.quantum_ps)
 
+    @cached_property
+    def timeline(self) -> Timeline | None:
+        """When every pass runs, see :mod:`nest.cost.schedules.timeline`."""
+        if self.schedule is None:
+            return None
+        return run(self.schedule, self.stages, self.num_micro_batches)
+
+    @property
+    def simulated_quanta(self) -> int | None:
+        """When the last block has run its passes and its sync, in quanta.
+
+        A block begins its sync when its own last pass has ended.
+        """
+        if self.timeline is None:
+            return None
+        return max(
+            end + block.sync
+            for end, block in zip(
+                self.timeline.block_ends, self.blocks, strict=True
+            )
+        )
+
+    @property
+    def simulated_step_time_ns(self) -> int | float | None:
+        """The same in ns."""
+        quanta = self.simulated_quanta
+        if quanta is None:
+            return None
+        return quanta_to_ns(quanta, self.quantum_ps)
+
     def to_json(self) -> dict[str, Any]:
         """Return the document of ``nest score --json``."""
 
@@ -164,6 +201,7 @@ class Score:
             "schema": "nest-score/1",
             "step_time_ns": self.step_time_ns,
             "step_time_quanta": self.step_quanta,
+            "simulated_step_time_ns": self.simulated_step_time_ns,
             "quantum_ps": self.quantum_ps,
             "throughput_samples_per_s": self.throughput_samples_per_s,
             "mfu": self.mfu,

@@ -131,7 +131,11 @@ def compare_table(
     costs = [r.step_quanta for r in results if r.step_quanta is not None]
     best = min(costs, default=None)
     scale = _scale(problem, results)
-    headers = ["solver", "status", "step time", "vs best %", "gap %"]
+    headers = ["solver", "status", "step time"]
+    simulated = any(r.simulated_step_time_ns is not None for r in results)
+    if simulated:
+        headers.append("simulated")
+    headers += ["vs best %", "gap %"]
     own = any(r.own_objective_ns is not None for r in results)
     if own:
         headers.append("own objective")
@@ -141,6 +145,7 @@ def compare_table(
             result.solver,
             Text(status, style=_STYLES.get(status, "bold red")),
             _step_time(result, scale),
+            *([scale(result.simulated_step_time_ns)] if simulated else []),
             _versus(result.step_quanta, best),
             percent(result.gap),
             *([scale(result.own_objective_ns)] if own else []),
@@ -374,6 +379,8 @@ def _score_rows(
     problem: Problem, plan: Plan, document: dict[str, Any], scale: TimeScale
 ) -> list[tuple[str, str]]:
     rows = [("step time", scale(document["step_time_ns"]))]
+    if document["simulated_step_time_ns"] is not None:
+        rows.append(("simulated", scale(document["simulated_step_time_ns"])))
     throughput = document["throughput_samples_per_s"]
     if throughput is not None:
         rows.append(
@@ -385,10 +392,10 @@ def _score_rows(
     rows.append(
         (
             "plan",
-            f"{_count(plan.replicas, 'replica')} × "
-            f"{_count(len(plan.stages), 'stage')}, "
+            f"{count(plan.replicas, 'replica')} × "
+            f"{count(len(plan.stages), 'stage')}, "
             f"micro-batch {plan.micro_batch}, "
-            f"{_count(document['num_micro_batches'], 'micro-batch')} "
+            f"{count(document['num_micro_batches'], 'micro-batch')} "
             f"per replica, {used} of {problem.cluster.num_devices} devices",
         )
     )
@@ -418,7 +425,8 @@ def _memory_left(
     return int(min(left))
 
 
-def _count(number: int, noun: str) -> str:
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun."""
     if number == 1:
         return f"1 {noun}"
     return f"{number} {noun}{'es' if noun.endswith('ch') else 's'}"

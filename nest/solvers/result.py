@@ -197,6 +197,13 @@ class SolveResult(Verdict):
         return self._in_ns(self.step_quanta)
 
     @property
+    def simulated_step_time_ns(self) -> int | float | None:
+        """What running its passes takes, in ns."""
+        if self.score is None or self.status is Status.OVER_MEMORY:
+            return None
+        return self.score.simulated_step_time_ns
+
+    @property
     def lower_bound_ns(self) -> int | float | None:
         """The proven lower bound in ns."""
         return self._in_ns(self.lower_bound_quanta)
@@ -236,6 +243,7 @@ class SolveResult(Verdict):
             **self.summary(),
             "limit": None if self.limit is None else str(self.limit),
             "step_time_quanta": self.step_quanta,
+            "simulated_step_time_ns": self.simulated_step_time_ns,
             "claimed_quanta": self.claimed_quanta,
             "own_objective_ns": self.own_objective_ns,
             "over_memory_bytes": self.over_memory_bytes,

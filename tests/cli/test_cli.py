@@ -267,18 +267,18 @@ def test_compare_table(cli: Cli, files: dict[str, str]) -> None:
     assert cli.err == ""
     lines = cli.out.splitlines()
     assert re.split(r" {2,}", lines[0]) == [
-        *("solver", "status", "step time", "vs best %", "gap %", "wall s"),
-        "note",
+        *("solver", "status", "step time", "simulated", "vs best %"),
+        *("gap %", "wall s", "note"),
     ]
     assert set(lines[1]) == {"─"}
     assert re.fullmatch(
-        r"baseline +feasible +90\.0000 ns +best +\d+\.\d\d +"
+        r"baseline +feasible +90\.0000 ns +90\.0000 ns +best +\d+\.\d\d +"
         r"optimal in own space",
         lines[2],
     )
     assert re.fullmatch(
-        r"loopback +feasible +90\.0000 ns +best +33\.33 +\d+\.\d\d +"
-        r"time limit",
+        r"loopback +feasible +90\.0000 ns +90\.0000 ns +best +33\.33 +"
+        r"\d+\.\d\d +time limit",
         lines[3],
     )
     digest = problem_hash(tiny_problem())[:12]

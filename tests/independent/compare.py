@@ -33,6 +33,7 @@ def said_by_scorer(problem: Problem, plan: Plan) -> dict[str, Any]:
     said: dict[str, Any] = {
         "illegal": False,
         "step": record.step,
+        "simulated": record.simulated,
         "M": record.num_micro_batches,
         "feasible": record.feasible,
         "throughput": record.throughput,
@@ -56,6 +57,7 @@ def said_by_product(problem: Problem, plan: Plan) -> dict[str, Any]:
     said: dict[str, Any] = {
         "illegal": False,
         "step": record.step_quanta,
+        "simulated": record.simulated_quanta,
         "M": record.num_micro_batches,
         "feasible": record.feasible and not record.violations,
         "throughput": record.throughput_samples_per_s,

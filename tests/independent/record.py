@@ -47,9 +47,10 @@ class BlockRecord:
 
 @dataclass
 class Record:
-    """A score."""
+    """A score; ``simulated`` is what running the passes takes."""
 
     step: int
+    simulated: int | None
     num_micro_batches: int
     stages: list[StageRecord]
     blocks: list[BlockRecord]

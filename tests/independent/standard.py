@@ -649,13 +649,14 @@ def passing_bytes(
 # Schedules
 
 
+#: (direction, chunk of the plan, micro-batch)
+PassOf = tuple[str, int, int]
+
+
 def pass_list(
     blocks: int, chunks: int, count: int, block: int
-) -> list[tuple[str, int, int]]:
-    """Return the passes of a block of an interleaved plan.
-
-    Each is (direction, chunk of the plan, micro-batch).
-    """
+) -> list[PassOf]:
+    """Return the passes of a block of an interleaved plan."""
     total = count * chunks
     forward = []
     backward = []
@@ -673,13 +674,36 @@ def pass_list(
     return passes + backward[total - warm_up :]
 
 
-def critical_path(
-    lists: list[list[tuple[str, int, int]]],
+def pass_lists(problem: Problem, plan: Plan) -> list[list[PassOf]]:
+    """Return the passes of every block, whatever the schedule."""
+    count, blocks = batches(problem, plan), num_blocks(plan)
+    if plan.virtual_stages > 1:
+        return [
+            pass_list(blocks, plan.virtual_stages, count, block)
+            for block in range(blocks)
+        ]
+    lists = []
+    for block in range(blocks):
+        forward = [("forward", block, m) for m in range(count)]
+        backward = [("backward", block, m) for m in range(count)]
+        if problem.job.schedule == "gpipe":
+            lists.append(forward + backward)
+            continue
+        first = min(count, blocks - block)
+        passes = forward[:first]
+        for one, other in zip(backward, forward[first:], strict=False):
+            passes += [one, other]
+        lists.append(passes + backward[count - first :])
+    return lists
+
+
+def block_ends(
+    lists: list[list[PassOf]],
     num_chunks: int,
     duration: Callable[[str, int], int],
-) -> int:
-    """Return when the last pass ends."""
-    ended: dict[tuple[str, int, int], int] = {}
+) -> list[int]:
+    """Return when the last pass of every block ends."""
+    ended: dict[PassOf, int] = {}
     todo = [list(passes) for passes in lists]
     free = [0] * len(lists)
     while any(todo):
@@ -705,7 +729,7 @@ def critical_path(
                 moved = True
         if not moved:
             raise ValueError("schedule: expected no deadlock, got one")
-    return max(free)
+    return free
 
 
 # The preset standard
@@ -840,10 +864,12 @@ def score(problem: Problem, plan: Plan) -> Record:
     # step time
     loads = [stage.forward + stage.backward for stage in stages]
     if chunks > 1:
-        passes = critical_path(
-            lists,
-            len(parts),
-            lambda direction, chunk: getattr(stages[chunk], direction),
+        passes = max(
+            block_ends(
+                lists,
+                len(parts),
+                lambda direction, chunk: getattr(stages[chunk], direction),
+            )
         )
     elif job.schedule == "gpipe":
         passes = sum(loads) + (count - 1) * (
@@ -866,12 +892,22 @@ def record(
 ) -> Record:
     """Add what follows from step time and memory.
 
-    ``samples`` is what a step takes in, the global batch by default.
+    ``samples`` is what a step takes in, the global batch by default; if it
+    is given, the step is that of a steady state, which has no passes.
     """
     job = problem.job
     seconds = step * problem.quantum_ps / 1e12
+    simulated = None
     if samples is None:
         samples = job.global_batch
+        ends = block_ends(
+            pass_lists(problem, plan),
+            len(stages),
+            lambda direction, chunk: getattr(stages[chunk], direction),
+        )
+        simulated = max(
+            end + block.sync for end, block in zip(ends, blocks, strict=True)
+        )
     throughput = samples / seconds if step else None
     peaks = [x.peak_flops.get(job.dtype) for x in all_devices(problem)]
     mfu = None
@@ -881,6 +917,7 @@ def record(
         )
     return Record(
         step=step,
+        simulated=simulated,
         num_micro_batches=batches(problem, plan),
         stages=stages,
         blocks=blocks,

@@ -24,6 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("nest.topology",),
     # What searches are written against: the protocol, and warm starts.
     ("nest.cost", "nest.solvers.base", "nest.solvers.warm_start"),
+    ("nest.simulate",),
     ("nest.search", "nest.audits", "formulations", "baselines"),
     ("nest.solvers",),
     (

@@ -110,10 +110,14 @@ def make_results() -> list[SolveResult]:
 def test_compare_table_in_a_pipe() -> None:
     lines = text_of(compare_table(tiny_problem(), make_results()))
     header, rule, *rows = [" ".join(line.split()) for line in lines]
-    assert header == "solver status step time vs best % gap % wall s note"
+    assert header == (
+        "solver status step time simulated vs best % gap % wall s note"
+    )
     assert rule == "─" * 100
-    assert rows[0] == "dp optimal 90.0000 ns best 0 1.23"
-    assert rows[1] == "slow feasible 120.0000 ns +33.33 50.00 1.23 time limit"
+    assert rows[0] == "dp optimal 90.0000 ns 90.0000 ns best 0 1.23"
+    assert rows[1] == (
+        "slow feasible 120.0000 ns 90.0000 ns +33.33 50.00 1.23 time limit"
+    )
     assert "MISMATCH" in rows[2]
     assert rows[2].endswith("claims 1 quanta for nothing " + "x" * 300)
     assert rows[3] == "small skipped 1.23 too [bold]big[/bold]"
@@ -145,14 +149,17 @@ def test_plans_that_do_not_fit_are_set_apart() -> None:
     )
     header, _, *rows = [" ".join(line.split()) for line in lines]
     assert header == (
-        "solver status step time vs best % gap % own objective wall s note"
+        "solver status step time simulated vs best % gap % own objective "
+        "wall s note"
     )
-    assert rows[0] == "dp optimal 90.0000 ns best 0 1.23"
+    assert rows[0] == "dp optimal 90.0000 ns 90.0000 ns best 0 1.23"
     assert rows[1] == (
         "alpha over memory (120.0000 ns) 75.5000 ns 2.00 "
         "0.00 GiB (60.0 %) too much memory"
     )
-    assert rows[2] == "slow feasible 120.0000 ns +33.33 50.00 1.23 time limit"
+    assert rows[2] == (
+        "slow feasible 120.0000 ns 90.0000 ns +33.33 50.00 1.23 time limit"
+    )
 
 
 def test_a_plan_that_does_not_fit_sets_the_unit_if_it_is_alone() -> None:

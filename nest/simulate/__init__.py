@@ -1,0 +1,1 @@
+"""What runs when: events of a plan's step, and traces of them."""

@@ -1,0 +1,205 @@
+"""The events of one step of a plan, block by block.
+
+Nothing is priced here: times are those of the plan's score. A pass begins with
+what it receives, which occupies its block as all of the pass does, so events
+of a block never overlap. Rules: docs/cost-model.md, *Simulation*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from nest.cost.schedules import Pass
+from nest.cost.schedules.timeline import Timeline, pass_times
+from nest.cost.score import Score, score
+from nest.errors import UnsupportedProblemError
+from nest.ir.plan import Plan
+from nest.ir.problem import Problem
+
+Kind = Literal[
+    "forward",
+    "backward",
+    "input-gradient",
+    "weight-gradient",
+    "receive-forward",
+    "receive-backward",
+    "sync",
+]
+
+
+class Event(NamedTuple):
+    """Something that a block does; times in quanta.
+
+    Attributes
+    ----------
+    kind
+        What it is; ``backward`` computes both gradients.
+    start, duration
+        From the start of the step.
+    chunk, micro_batch
+        Both from 0; ``None`` of a sync.
+    """
+
+    kind: Kind
+    start: int
+    duration: int
+    chunk: int | None = None
+    micro_batch: int | None = None
+
+
+@dataclass(frozen=True)
+class BlockUse:
+    """What a block does in a step; times in quanta.
+
+    Attributes
+    ----------
+    stages
+        Numbers of its chunks, from 1.
+    forward, backward, weight_backward
+        Its passes without what they receive; ``backward`` without the
+        gradients of weights where the schedule computes them apart.
+    receive
+        What it receives, both ways.
+    sync
+        Gradient sync and update, as far as it is not hidden.
+    passes_end, end
+        When its last pass and its sync end.
+    step
+        When the last block ends.
+    """
+
+    stages: tuple[int, ...]
+    forward: int
+    backward: int
+    weight_backward: int
+    receive: int
+    sync: int
+    passes_end: int
+    end: int
+    step: int
+
+    @property
+    def busy(self) -> int:
+        """How long it does anything."""
+        return (
+            self.forward
+            + self.backward
+            + self.weight_backward
+            + self.receive
+            + self.sync
+        )
+
+    @property
+    def idle(self) -> int:
+        """How long it does nothing."""
+        return self.step - self.busy
+
+    @property
+    def bubble_share(self) -> float:
+        """The part of the step in which it does nothing."""
+        return self.idle / self.step if self.step else 0.0
+
+
+class Simulation:
+    """One step of a plan, run pass by pass.
+
+    Parameters
+    ----------
+    problem, plan
+        The problem, and a legal plan for it.
+    found
+        The plan's score, if the caller has it.
+
+    Attributes
+    ----------
+    problem, plan, score
+        The same.
+    timeline
+        When every pass ends.
+    step
+        The simulated step time in quanta.
+
+    Raises
+    ------
+    UnsupportedProblemError
+        If the problem's preset prices no step but a steady state.
+    InvalidPlanError
+        If the plan does not belong to the problem.
+    """
+
+    def __init__(
+        self, problem: Problem, plan: Plan, found: Score | None = None
+    ) -> None:
+        found = found or score(problem, plan)
+        timeline, step = found.timeline, found.simulated_quanta
+        if timeline is None or step is None:
+            raise UnsupportedProblemError(
+                f"$.preset: expected one that prices a whole step, got "
+                f"{problem.preset!r}, whose step time is that of a steady "
+                f"state; use 'nest score'"
+            )
+        self.problem, self.plan, self.score = problem, plan, found
+        self.timeline: Timeline = timeline
+        self.step: int = step
+        self._times = [pass_times(stage) for stage in found.stages]
+
+    def events(self, block: int) -> Iterator[Event]:
+        """Yield what a block (from 0) does, in order.
+
+        What takes no time is left out, passes apart.
+        """
+        for run, end in self.timeline.passes(block):
+            yield from self._pass(run, end)
+        end = self.timeline.block_ends[block]
+        if sync := self.score.blocks[block].sync:
+            yield Event("sync", end, sync)
+
+    def _pass(self, run: Pass, end: int) -> Iterator[Event]:
+        """Yield what a pass receives, and the rest of it."""
+        stage, where = self.score.stages[run.chunk], run[:2]
+        forward, backward, inputs, weights = self._times[run.chunk]
+        kind: Kind
+        receiving: Kind = "receive-backward"
+        received = stage.receive_backward
+        if not run.backward:
+            kind, time = "forward", forward
+            receiving, received = "receive-forward", stage.receive_forward
+        elif run.gradients == "all":
+            kind, time = "backward", backward
+        elif run.gradients == "inputs":
+            kind, time = "input-gradient", inputs
+        else:
+            kind, time, received = "weight-gradient", weights, 0
+        if received:
+            yield Event(receiving, end - time, received, *where)
+        yield Event(kind, end - time + received, time - received, *where)
+
+    def uses(self) -> list[BlockUse]:
+        """Return what every block does, and for how long."""
+        count = self.score.num_micro_batches
+        found = []
+        for number, block in enumerate(self.score.blocks):
+            own = [self.score.stages[stage - 1] for stage in block.stages]
+            runs = self.timeline.passes(number)
+            apart = any(run.gradients == "weights" for run, _ in runs)
+            receive = sum(x.receive_forward + x.receive_backward for x in own)
+            forward = sum(x.forward - x.receive_forward for x in own)
+            weights = sum(x.weight_backward for x in own) if apart else 0
+            end = self.timeline.block_ends[number]
+            found.append(
+                BlockUse(
+                    stages=block.stages,
+                    forward=count * forward,
+                    backward=count
+                    * (block.load - receive - forward - weights),
+                    weight_backward=count * weights,
+                    receive=count * receive,
+                    sync=block.sync,
+                    passes_end=end,
+                    end=end + block.sync,
+                    step=self.step,
+                )
+            )
+        return found
