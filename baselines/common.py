@@ -14,7 +14,7 @@ from typing import ClassVar, TypeVar
 
 from nest.cost.model import Block, CostModel, LayerTerms
 from nest.cost.rules import get_rules
-from nest.cost.schedules import SCHEDULES
+from nest.cost.schedules import paced
 from nest.cost.space import BatchSplit, is_uniform, strategies
 from nest.errors import InvalidOptionError
 from nest.ir.plan import RECOMPUTE, Plan, Stage, Strategy
@@ -251,7 +251,7 @@ def in_flight(problem: Problem, case: BatchSplit, stages_left: int) -> int:
     Of the preset ``standard``; ``stages_left`` are counted from the stage
     itself to the end of the pipeline.
     """
-    schedule = SCHEDULES[problem.job.schedule]
+    schedule = paced(problem.job.schedule)
     return schedule.inflight(stages_left, case.num_micro_batches)
 
 

@@ -43,6 +43,7 @@ from baselines.common import (
     ranges,
 )
 from nest.cost.model import CostModel
+from nest.cost.schedules import SCHEDULES
 from nest.cost.score import score
 from nest.cost.space import BatchSplit, batch_splits, is_uniform, stage_counts
 from nest.errors import InvalidPlanError
@@ -65,6 +66,7 @@ class RandomSolver(Planner):
     capabilities = Capabilities(
         exact=False,
         anytime=True,
+        any_schedule=True,
         method="best of many random plans that fit",
         options={
             "plans": (
@@ -121,13 +123,15 @@ class Room:
         """Whether a stage exceeds the memory even without working sets.
 
         Terms without a block have the same sizes. Presets other than
-        ``standard`` count what is in flight in ways of their own, but at
-        least once.
+        ``standard``, and schedules that are timed pass by pass, count what
+        is in flight in ways of their own, but at least once.
         """
         capacity = self.problem.cluster.memory_bytes()
+        counted = self.problem.preset == "standard"
+        counted &= self.problem.job.schedule in SCHEDULES
         for number, (start, stop, strategy) in enumerate(stages):
             num_kept = 1
-            if self.problem.preset == "standard":
+            if counted:
                 num_kept = in_flight(self.problem, split, len(stages) - number)
             sums = self._sums(split.micro_batch, strategy)
             static, kept = (

@@ -30,7 +30,7 @@ from nest.cost.space import (
     strategies,
 )
 from nest.errors import InvalidOptionError, UnsupportedProblemError
-from nest.ir.plan import OVERLAP, Plan, Stage, Strategy
+from nest.ir.plan import OVERLAP, Placement, Plan, Stage, Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import (
     EXTENSIONS,
@@ -63,6 +63,7 @@ class BruteSolver:
         anytime=True,
         warm_start=True,
         searches=frozenset(EXTENSIONS),
+        any_schedule=True,
         method="plain enumeration of every plan",
         options={
             "max_plans": (
@@ -166,9 +167,11 @@ class _Choice:
     split, strategies, runtime
         The case, what stages may mix, and how plans run.
     stage_counts
-        Numbers of stages of plans that are not interleaved.
+        Numbers of stages of plans with one chunk per block.
     num_blocks
-        ``S`` of interleaved plans, else 0.
+        ``S`` of plans with several chunks per block, else 0.
+    placement
+        Where chunks sit.
     """
 
     split: BatchSplit
@@ -176,6 +179,13 @@ class _Choice:
     runtime: Runtime
     stage_counts: frozenset[int] = frozenset()
     num_blocks: int = 0
+    placement: Placement = "loop"
+
+    def block_of(self, chunk: int) -> int:
+        """Return the block of a chunk, both from 0."""
+        if self.placement == "v":
+            return min(chunk, 2 * self.num_blocks - 1 - chunk)
+        return chunk % self.num_blocks
 
     @property
     def num_stages(self) -> int | None:
@@ -214,7 +224,7 @@ class _State(NamedTuple):
     number
         How many they are.
     widths
-        Devices of the blocks of an interleaved plan met so far.
+        Devices of the blocks met so far, if they run several chunks.
     """
 
     closed: int
@@ -289,7 +299,10 @@ class PlanSpace:
             found = [s for s in found if s.zero in zero and s.zero <= 1]
         schedule = schedule_of(job.schedule, virtual)
         for family in families(self.problem, split, found, virtual):
-            choice = _Choice(split, family.strategies, runtime)
+            choice = _Choice(
+                *(split, family.strategies, runtime),
+                placement=schedule.placement,
+            )
             if virtual == 1:
                 yield replace(
                     choice, stage_counts=frozenset(family.stage_counts)
@@ -383,7 +396,8 @@ class PlanSpace:
                     (*state.widths, ways.devices) if size else (),
                 )
                 if size and state.number >= size:
-                    if state.widths[state.number % size] != ways.devices:
+                    block = choice.block_of(state.number)
+                    if state.widths[block] != ways.devices:
                         continue
                     after = after._replace(
                         devices=state.devices, widths=state.widths
@@ -487,6 +501,7 @@ class PlanSpace:
                     micro_batch=choice.split.micro_batch,
                     stages=stages,
                     virtual_stages=runtime.virtual_stages,
+                    placement=choice.placement,
                     overlap=tuple(x for x in OVERLAP if x in runtime.overlap),
                     distributed_optimizer=runtime.distributed_optimizer,
                     solver=BruteSolver.name,

@@ -19,7 +19,7 @@ from typing import ClassVar, NamedTuple
 
 from formulations.graph import GraphFacts
 from nest.cost.model import CostModel
-from nest.cost.schedules import SCHEDULES, PassTimes, Times
+from nest.cost.schedules import PassTimes, Times, paced
 from nest.cost.schedules.base import Weights, weighted
 from nest.cost.space import (
     PLAIN,
@@ -378,7 +378,7 @@ class Instance:
         self.deadline = deadline
         self.graph = GraphFacts(model)
         self.per_layer = problem.job.granularity == "layer"
-        self.schedule = SCHEDULES[problem.job.schedule]
+        self.schedule = paced(problem.job.schedule)
         self.runtime = model.runtime
         #: Whether gradient sync hides behind backward passes, and how much.
         self.hides = "gradients" in self.runtime.overlap

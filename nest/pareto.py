@@ -18,6 +18,7 @@ from msgspec import structs
 import nest.errors
 from nest.cost.model import CostModel
 from nest.cost.rules import get_rules
+from nest.cost.schedules import paced
 from nest.cost.score import Score, score
 from nest.errors import (
     InvalidOptionError,
@@ -217,7 +218,8 @@ def frontier(
     InvalidProblemError
         If the cost model cannot price the problem.
     UnsupportedProblemError
-        If the job allows interleaved plans only, or the graph has too many
+        If the job's schedule is timed pass by pass or allows interleaved
+        plans only, or the graph has too many
         predecessor-closed sets.
     SolverError
         If the shared score contradicts the search, or a process failed.
@@ -228,6 +230,7 @@ def frontier(
         devices = _halves(problem, chosen)
     sizes = _check_devices(problem, devices)
     check_limits("workers", workers, time_limit_s)
+    paced(problem.job.schedule)
     if 1 not in problem.job.virtual_stages:
         raise UnsupportedProblemError(
             f"$.job.virtual_stages: expected 1 among the allowed values, as "

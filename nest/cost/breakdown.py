@@ -91,14 +91,13 @@ def breakdown(problem: Problem, plan: Plan, found: Score) -> Breakdown:
     loads["zero"] = [block.load for block in last.blocks]
     again = _recomputed(variant, plan)
 
-    size = plan.num_blocks
     blocks: list[dict[str, int]] = []
     for number, left in enumerate(loads["zero"]):
         terms = dict.fromkeys(LOAD_TERMS, 0)
         for (_, before), (name, after) in pairwise(loads.items()):
             terms[name] = before[number] - after[number]
-        for stage in found.stages[number::size]:
-            terms["redistribution"] += stage.redistribution
+        for chunk in plan.chunks_of(number):
+            terms["redistribution"] += found.stages[chunk].redistribution
         terms["receive"] -= terms["redistribution"]
         terms["recompute"] = again[number]
         terms["compute"] = left - again[number]
@@ -145,7 +144,7 @@ def _recomputed(problem: Problem, plan: Plan) -> list[int]:
             assert term is not None
             terms.append(term)
         last = number == len(plan.stages) - 1
-        found[number % plan.num_blocks] += model.rules.recomputed(
+        found[plan.block_of(number)] += model.rules.recomputed(
             members, terms, last
         )
     return found

@@ -140,7 +140,7 @@ def longest(problem: Problem, network: Network | None = None) -> Longest:
     if not rules.steady_state:
         slots += job.global_batch / min(job.micro_batches) + len(layers)
     return Longest(
-        slots * (load + max(job.virtual_stages) * received) + sync,
+        slots * (load + max(job.chunk_counts) * received) + sync,
         max(load, received, sync),
     )
 

@@ -15,7 +15,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from nest.cost.schedules import InFlight, Schedule
+from nest.cost.schedules import SCHEDULES, InFlight, Schedule
 from nest.cost.transfers import passing_bytes
 from nest.cost.verdict import BlockScore, StageScore
 from nest.errors import InvalidProblemError, UnknownNameError
@@ -59,9 +59,9 @@ class Pipeline:
     blocks: Sequence[Block]
     terms: Sequence[Sequence[LayerTerms]]
 
-    def chunks(self, block: int) -> range:
+    def chunks(self, block: int) -> tuple[int, ...]:
         """Return the chunks of a block of devices."""
-        return range(block, len(self.members), self.plan.num_blocks)
+        return self.plan.chunks_of(block)
 
     def before(self, chunk: int) -> set[int]:
         """Return the layers in front of a chunk."""
@@ -76,6 +76,8 @@ class Loads(NamedTuple):
     forward: int
     backward: int
     weight_backward: int = 0
+    pairable_forward: int = 0
+    pairable_backward: int = 0
     receive_forward: int = 0
     receive_backward: int = 0
     redistribution: int = 0
@@ -134,6 +136,13 @@ class CostRules:
                         f"{self.name!r}, got {value}; remove it or use "
                         f"preset 'standard'"
                     )
+            if problem.job.schedule not in SCHEDULES:
+                raise InvalidProblemError(
+                    f"$.job.schedule: expected one of "
+                    f"{', '.join(SCHEDULES)} under preset {self.name!r}, got "
+                    f"{problem.job.schedule!r}; change it or use preset "
+                    f"'standard'"
+                )
             if problem.cluster.others:
                 raise InvalidProblemError(
                     f"$.cluster.others: expected one type of devices under "
@@ -243,7 +252,7 @@ class CostRules:
         for stage in plan.stages[: plan.num_blocks]:
             blocks.append(Block(plan.replicas, share, offset, stage.devices))
             offset += stage.devices
-        return blocks * plan.virtual_stages
+        return [blocks[plan.block_of(i)] for i in range(len(plan.stages))]
 
     def layer_block(self, block: Block) -> Block | None:
         """Return the block on which layers are priced, if it matters."""
@@ -268,6 +277,8 @@ class CostRules:
             + change_back
             + received_back,
             weight_backward=sum(t.weight_backward for t in terms),
+            pairable_forward=sum(t.pairable_forward for t in terms),
+            pairable_backward=sum(t.pairable_backward for t in terms),
             receive_forward=received,
             receive_backward=received_back,
             redistribution=change + change_back,
@@ -340,16 +351,25 @@ class CostRules:
 def receive(pipeline: Pipeline, chunk: int, sender: int) -> int:
     """Return what a chunk pays to receive from the one before or after.
 
-    With one strategy per layer, the layer next to the cut receives.
+    With one strategy per layer, the layer next to the cut receives. A block
+    that runs both chunks has what it needs, unless the layouts differ.
     """
     model, forward = pipeline.model, sender < chunk
-    members = pipeline.members[chunk]
+    members, others = pipeline.members[chunk], pipeline.members[sender]
     _, strategy = members[0] if forward else members[-1]
     crossing = model.transfers.crossing(
         pipeline.before(chunk if forward else sender)
     )
+    block, other = pipeline.blocks[chunk], pipeline.blocks[sender]
+    if block == other:
+        _, beside = others[-1] if forward else others[0]
+        if beside.layout == strategy.layout:
+            return 0
+        route = model.network.inside(block)
+    else:
+        route = model.network.route(block, other)
     return model.transfers.receive(
-        model.network.route(pipeline.blocks[chunk], pipeline.blocks[sender]),
+        route,
         crossing.values(),
         pipeline.plan.micro_batch,
         model.shards(strategy),

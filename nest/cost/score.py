@@ -138,7 +138,8 @@ def _layer_terms(
 def _stage(pipeline: Pipeline, chunk: int, kept: list[InFlight]) -> StageScore:
     """Return the terms of a stage, its sync before any hides."""
     model, terms = pipeline.model, pipeline.terms[chunk]
-    turn, block = divmod(chunk, pipeline.plan.num_blocks)
+    block = pipeline.plan.block_of(chunk)
+    turn = pipeline.chunks(block).index(chunk)
     ranges = pipeline.blocks[chunk].ranges()
     reserve_bytes = model.problem.cluster.reserve_bytes(ranges)
     return StageScore(

@@ -72,13 +72,16 @@ class Runtime(NamedTuple):
         """Return all strategies that can run so.
 
         With the distributed optimiser ZeRO 0 and 1 are the same plan; the
-        lowest one allowed stands for both.
+        lowest one allowed stands for both, unless it matters to a rule which
+        one it is.
         """
         found = strategies(problem, micro_batch)
         if not self.distributed_optimizer:
             return found
-        zero = min(problem.job.zero)
-        return [s for s in found if s.zero == zero <= 1]
+        zero = {min(problem.job.zero)}
+        if zero_is_named(problem):
+            zero = {*problem.job.zero}
+        return [s for s in found if s.zero in zero and s.zero <= 1]
 
 
 #: What every job allows.
@@ -103,7 +106,7 @@ def runtimes(problem: Problem) -> list[Runtime]:
     names = [name for name in OVERLAP if name in job.overlap]
     return [
         Runtime(virtual, frozenset(overlap), distributed)
-        for virtual in sorted(job.virtual_stages)
+        for virtual in sorted(job.chunk_counts)
         for distributed in sorted({False, job.distributed_optimizer})
         for size in range(len(names) + 1)
         for overlap in combinations(names, size)
@@ -137,12 +140,17 @@ def why_not_runtime(
 ) -> str | None:
     """Return which counting rule forbids how a plan runs, or ``None``."""
     job, virtual = problem.job, plan.virtual_stages
-    if virtual not in job.virtual_stages:
+    if virtual not in job.chunk_counts:
         return (
-            f"virtual_stages: expected one of {list(job.virtual_stages)}, "
+            f"virtual_stages: expected one of {list(job.chunk_counts)}, "
             f"got {virtual}"
         )
     schedule = schedule_of(job.schedule, virtual)
+    if plan.placement != schedule.placement:
+        return (
+            f"placement: expected {schedule.placement!r} under schedule "
+            f"{schedule.name!r}, got {plan.placement!r}"
+        )
     reason = schedule.why_not(plan.num_blocks, num_micro_batches)
     if reason is not None:
         return reason
@@ -424,13 +432,20 @@ def strategies(problem: Problem, micro_batch: int) -> list[Strategy]:
     return sorted(found, key=lambda s: (s.devices, s))
 
 
+def zero_is_named(problem: Problem) -> bool:
+    """Whether a rule is about which ZeRO stage it is where all are alike.
+
+    Others may have to share it.
+    """
+    return bool(problem.job.zero_with) or "zero" in problem.job.uniform
+
+
 def _expand(
     problem: Problem, micro_batch: int, samples: int, degrees: dict[str, Any]
 ) -> Iterator[Strategy]:
     """Yield the strategies that a cost entry stands for."""
     job, num_devices = problem.job, problem.cluster.num_devices
-    # Others may have to share the stage of a single data rank.
-    named = bool(job.zero_with) or "zero" in job.uniform
+    named = zero_is_named(problem)
     devices = math.prod(degrees.get(axis.name, 1) for axis in RANK_AXES)
     for dp in get_rules(problem.preset).data_degrees(
         problem, micro_batch, samples, devices

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nest.cost.groups import GroupKeys, GroupTable
 from nest.cost.quanta import Quanta
+from nest.cost.schedules import schedule_of
 from nest.cost.space import PLAIN, Runtime, why_not_strategy
 from nest.ir.graph import (
     Activations,
@@ -38,16 +39,10 @@ class Passes(NamedTuple):
 
     forward: int
     backward: int
+    weight_backward: int
+    pairable_forward: int
+    pairable_backward: int
     recomputed: int
-
-    @property
-    def weight_backward(self) -> int:
-        """The part of ``backward`` that computes gradients of weights.
-
-        Half of it, recomputation apart: as many products of matrices yield
-        gradients of weights as of inputs.
-        """
-        return (self.backward - self.recomputed) // 2
 
 
 class LayerTerms(NamedTuple):
@@ -58,6 +53,12 @@ class LayerTerms(NamedTuple):
     forward, backward
         Quanta per micro-batch; collectives, recomputation and per
         micro-batch ZeRO traffic included.
+    weight_backward
+        The part of ``backward`` that computes gradients of weights, and
+        scatters them per micro-batch.
+    pairable_forward, pairable_backward
+        Parts of the passes that may hide behind a pass of another
+        micro-batch, where the schedule runs two at a time.
     recomputed
         The part of ``backward`` that is the recomputed forward pass.
     sync
@@ -76,6 +77,9 @@ class LayerTerms(NamedTuple):
 
     forward: int
     backward: int
+    weight_backward: int
+    pairable_forward: int
+    pairable_backward: int
     recomputed: int
     sync: int
     hideable_sync: int
@@ -85,11 +89,6 @@ class LayerTerms(NamedTuple):
     buffer_bytes: int
     kept_bytes: int
     working_bytes: int
-
-    @property
-    def weight_backward(self) -> int:
-        """That of its passes."""
-        return Passes(*self[:3]).weight_backward
 
     @property
     def static_bytes(self) -> int:
@@ -197,6 +196,8 @@ class LayerPrices:
     ) -> None:
         self.problem, self.rules = problem, rules
         self.network, self.groups, self.quanta = network, groups, quanta
+        schedule = schedule_of(problem.job.schedule)
+        self._paired_axes = schedule.paired_axes
         graph = problem.graph
         costs = {
             kind.name: {cost.key: cost for cost in kind.costs}
@@ -413,8 +414,14 @@ class LayerPrices:
             recomputed = self.quanta.round(times.extra_ns, where)
         elif strategy.recompute == "full":
             recomputed = self.rules.recomputation(forward, backward)
+        fraction = self.problem.job.weight_backward_fraction
+        weights = self.quanta.round(times.weights_ns(fraction), where)
+        pairable = self._pairable(cost, groups, where, overlap)
+        pairable = (min(pairable[0], forward), min(pairable[1], backward))
         if strategy.zero < 2:
-            return Passes(forward, backward + recomputed, recomputed)
+            return Passes(
+                forward, backward + recomputed, weights, *pairable, recomputed
+            )
 
         sizes = self._held(layer, strategy, micro_batch, PLAIN, 1).sizes
         gather_ns = 0.0
@@ -428,8 +435,12 @@ class LayerPrices:
         else:
             gather = self.quanta.round(gather_ns, where)
             forward += gather
-            backward += gather + self.quanta.round(scatter_ns, where)
-        return Passes(forward, backward + recomputed, recomputed)
+            scatter = self.quanta.round(scatter_ns, where)
+            backward += gather + scatter
+            weights += scatter
+        return Passes(
+            forward, backward + recomputed, weights, *pairable, recomputed
+        )
 
     def _held(
         self,
@@ -488,8 +499,12 @@ class LayerPrices:
                 for i in (range(len(every)) if types is None else types)
             ]
             pick = min if types is None else max
+            fraction = self.problem.job.weight_backward_fraction
             self._known_times[key] = ComputeTimes(
-                *map(pick, zip(*found, strict=True))
+                pick(x.forward_ns for x in found),
+                pick(x.backward_ns for x in found),
+                pick(x.extra_ns for x in found),
+                pick(x.weights_ns(fraction) for x in found),
             )
         return self._known_times[key]
 
@@ -561,6 +576,32 @@ class LayerPrices:
             )
             self._known_passes[key] = forward, backward
         return self._known_passes[key]
+
+    def _pairable(
+        self,
+        cost: LayerCost,
+        groups: GroupKeys | None,
+        where: str,
+        overlap: frozenset[Overlap],
+    ) -> tuple[int, int]:
+        """Return what of the passes may hide behind another micro-batch.
+
+        Collectives of the axes that the schedule hides so, unless the plan
+        hides them inside their own pass.
+        """
+        if not self._paired_axes:
+            return 0, 0
+        times_ns = {"forward": 0.0, "backward": 0.0}
+        for call in cost.collectives:
+            if call.axis in self._paired_axes and call.axis not in overlap:
+                group = None if groups is None else groups[call.axis]
+                times_ns[call.phase] += call.count * self.collective_ns(
+                    call.kind, group, call.size_bytes
+                )
+        forward, backward = (
+            self.quanta.round(time_ns, where) for time_ns in times_ns.values()
+        )
+        return forward, backward
 
     def collective_ns(
         self, kind: CollectiveKind, groups: Hashable, size_bytes: int

@@ -61,6 +61,9 @@ class StageScore(MemoryScore):
         ``F_s`` and ``G_s`` per micro-batch, receives included.
     weight_backward
         The part of ``G_s`` that computes gradients of weights.
+    pairable_forward, pairable_backward
+        The parts that may hide behind a pass of another micro-batch, where
+        the schedule runs two at a time.
     receive_forward, receive_backward
         Those receives.
     redistribution
@@ -74,6 +77,8 @@ class StageScore(MemoryScore):
     forward: int
     backward: int
     weight_backward: int
+    pairable_forward: int
+    pairable_backward: int
     receive_forward: int
     receive_backward: int
     redistribution: int

@@ -101,12 +101,19 @@ class DeviceTimes(Struct, frozen=True, kw_only=True):
         Computation of one micro-batch, collectives not included.
     extra_ns
         What ``selective`` recomputation adds to the backward pass.
+    weight_backward_ns
+        The part of ``backward_ns`` that computes gradients of weights.
     """
 
     device: str
     forward_ns: Real
     backward_ns: Real
     extra_ns: Real = 0.0
+    weight_backward_ns: Real | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_part(self.weight_backward_ns, self.backward_ns)
 
 
 class ComputeTimes(NamedTuple):
@@ -115,6 +122,22 @@ class ComputeTimes(NamedTuple):
     forward_ns: float
     backward_ns: float
     extra_ns: float
+    weight_backward_ns: float | None = None
+
+    def weights_ns(self, fraction: float) -> float:
+        """Return what gradients of weights take, if unknown a fraction."""
+        if self.weight_backward_ns is None:
+            return self.backward_ns * fraction
+        return self.weight_backward_ns
+
+
+def _check_part(weight_backward_ns: float | None, backward_ns: float) -> None:
+    if weight_backward_ns is not None and weight_backward_ns > backward_ns:
+        raise ValueError(
+            f"weight_backward_ns: expected at most backward_ns "
+            f"({backward_ns}), of which it is a part, got "
+            f"{weight_backward_ns}"
+        )
 
 
 class LayerCost(Struct, frozen=True, kw_only=True):
@@ -126,6 +149,10 @@ class LayerCost(Struct, frozen=True, kw_only=True):
         The key: degrees, and samples per data-parallel rank.
     forward_ns, backward_ns
         Computation of one micro-batch, collectives not included.
+    weight_backward_ns
+        The part of ``backward_ns`` that computes gradients of weights;
+        ``None`` if unknown: then the job's ``weight_backward_fraction`` of
+        it. Only schedules ask that compute them apart.
     by_device
         The same on types of devices where it takes another time.
     weight_bytes, expert_weight_bytes
@@ -144,6 +171,7 @@ class LayerCost(Struct, frozen=True, kw_only=True):
     samples: Count = 1
     forward_ns: Real
     backward_ns: Real
+    weight_backward_ns: Real | None = None
     by_device: tuple[DeviceTimes, ...] = ()
     weight_bytes: Size = 0
     expert_weight_bytes: Size = 0
@@ -160,6 +188,7 @@ class LayerCost(Struct, frozen=True, kw_only=True):
             check_distinct(
                 "by_device", tuple(times.device for times in self.by_device)
             )
+        _check_part(self.weight_backward_ns, self.backward_ns)
 
     @property
     def key(self) -> tuple[int, ...]:
@@ -171,11 +200,19 @@ class LayerCost(Struct, frozen=True, kw_only=True):
         for times in self.by_device:
             if times.device == device:
                 return ComputeTimes(
-                    times.forward_ns, times.backward_ns, times.extra_ns
+                    times.forward_ns,
+                    times.backward_ns,
+                    times.extra_ns,
+                    times.weight_backward_ns,
                 )
         # Only selective recomputation states any.
         extra_ns = max(a.extra_ns for a in self.activations)
-        return ComputeTimes(self.forward_ns, self.backward_ns, extra_ns)
+        return ComputeTimes(
+            self.forward_ns,
+            self.backward_ns,
+            extra_ns,
+            self.weight_backward_ns,
+        )
 
 
 class LayerKind(Struct, frozen=True, kw_only=True):

@@ -19,8 +19,14 @@ from nest.ir.base import (
 )
 from nest.ir.plan import Overlap, Recompute, check_zero_stage
 
-Schedule = Literal["1f1b", "gpipe"]
+Schedule = Literal["1f1b", "gpipe", "zb-h1", "zb-v", "dualpipe-v"]
 SCHEDULES: tuple[str, ...] = get_args(Schedule)
+
+#: Schedules whose blocks run so many chunks, no more and no less.
+FIXED_CHUNKS: dict[str, int] = {"zb-v": 2, "dualpipe-v": 2}
+
+#: Schedules that compute gradients of weights apart.
+SPLIT_BACKWARD = frozenset({"zb-h1", "zb-v", "dualpipe-v"})
 
 Granularity = Literal["stage", "layer"]
 GRANULARITIES: tuple[Granularity, ...] = get_args(Granularity)
@@ -82,7 +88,8 @@ class Job(Struct, frozen=True, kw_only=True):
     dtype
         Data type of the matrix products; selects the peak FLOP/s for MFU.
     schedule
-        ``1f1b`` or ``gpipe``, see :mod:`nest.cost.schedules`.
+        ``1f1b``, ``gpipe``, ``zb-h1``, ``zb-v`` or ``dualpipe-v``, see
+        :mod:`nest.cost.schedules`.
     replicas, data_parallel
         Allowed values of ``R`` and ``dp``; ``None`` allows every value.
     pipeline_parallel, tensor_parallel, context_parallel, expert_parallel
@@ -101,7 +108,11 @@ class Job(Struct, frozen=True, kw_only=True):
         in every plan, however short the computation is.
     virtual_stages
         Allowed numbers ``v`` of chunks per block; above 1 a plan is
-        interleaved, which needs the schedule ``1f1b``.
+        interleaved, which needs the schedule ``1f1b``. Some schedules fix
+        it, see :attr:`chunk_counts`.
+    weight_backward_fraction
+        What part of a layer's backward computation yields gradients of
+        weights, where its cost does not say.
     overlap
         Which communication a plan may run behind computation, and the
         fraction of it that can be hidden there.
@@ -148,6 +159,7 @@ class Job(Struct, frozen=True, kw_only=True):
     uneven_batches: bool = False
     gradient_sync_overlap: Fraction = 0.0
     virtual_stages: Counts = (1,)
+    weight_backward_fraction: Fraction = 0.5
     overlap: Annotated[dict[Overlap, float], entries(check_fraction)] = {}
     distributed_optimizer: bool = False
     granularity: Granularity = "stage"
@@ -164,9 +176,13 @@ class Job(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.schedule != "1f1b" and self.virtual_stages != (1,):
+        fixed = FIXED_CHUNKS.get(self.schedule, 1)
+        if self.schedule != "1f1b" and self.virtual_stages not in (
+            (1,),
+            (fixed,),
+        ):
             raise ValueError(
-                f"virtual_stages: expected [1] with schedule "
+                f"virtual_stages: expected [{fixed}] with schedule "
                 f"{self.schedule!r}, got {list(self.virtual_stages)}; only "
                 f"'1f1b' can be interleaved"
             )
@@ -176,6 +192,13 @@ class Job(Struct, frozen=True, kw_only=True):
                 f"devices, got false; add 'devices' to uniform, which is "
                 f"{list(self.uniform)}"
             )
+        if self.schedule in SPLIT_BACKWARD and "full" in self.recompute:
+            raise ValueError(
+                f"recompute: expected 'none' or 'selective' with schedule "
+                f"{self.schedule!r}, got {[str(x) for x in self.recompute]}; "
+                f"what 'full' computes again is needed until weights have "
+                f"their gradients"
+            )
 
     @property
     def same_devices(self) -> bool:
@@ -183,3 +206,9 @@ class Job(Struct, frozen=True, kw_only=True):
         return "devices" in self.uniform or {"dp", "tp", "cp"} <= {
             *self.uniform
         }
+
+    @property
+    def chunk_counts(self) -> tuple[int, ...]:
+        """Numbers of chunks per block that a plan may have."""
+        fixed = FIXED_CHUNKS.get(self.schedule)
+        return self.virtual_stages if fixed is None else (fixed,)

@@ -15,6 +15,10 @@ RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 Overlap = Literal["tp", "cp", "ep", "weights", "gradients"]
 OVERLAP: tuple[Overlap, ...] = ("tp", "cp", "ep", "weights", "gradients")
 
+#: Where the chunks of a plan sit: chunk ``i`` on block ``i mod S``, or down
+#: and up again, chunks ``r`` and ``2S-1-r`` on block ``r``.
+Placement = Literal["loop", "v"]
+
 #: Axes that tell the entries of a cost table apart, besides the samples.
 COST_AXES = ("tp", "cp", "ep")
 
@@ -167,6 +171,9 @@ class Plan(
         ``i mod S``, and a replica uses the devices of the first ``S``.
     virtual_stages
         Chunks ``v`` per block; above 1 the schedule is interleaved.
+    placement
+        Where they sit; ``v`` for schedules of that shape, where chunks ``r``
+        and ``2S-1-r`` sit on block ``r``.
     overlap
         Communication that runs behind computation, as far as the job's
         fractions allow.
@@ -181,6 +188,7 @@ class Plan(
     micro_batch: Count
     stages: tuple[Stage, ...]
     virtual_stages: Count = 1
+    placement: Placement = "loop"
     overlap: tuple[Overlap, ...] = ()
     distributed_optimizer: bool = False
     problem_hash: str | None = None
@@ -192,6 +200,11 @@ class Plan(
             raise ValueError("stages: expected at least one stage, got none")
         if self.overlap:
             check_distinct("overlap", self.overlap)
+        if self.placement == "v" and self.virtual_stages != 2:
+            raise ValueError(
+                f"virtual_stages: expected 2 with placement 'v', got "
+                f"{self.virtual_stages}"
+            )
         if self.virtual_stages > 1:
             self._check_chunks()
 
@@ -203,13 +216,28 @@ class Plan(
                 f"at least {2 * virtual} (two blocks), got {count}"
             )
         for i, chunk in enumerate(self.stages):
-            first = self.stages[i % self.num_blocks]
+            block = self.block_of(i)
+            first = self.stages[block]
             if chunk.devices != first.devices:
                 raise ValueError(
                     f"stages: expected {first.devices} devices in stage "
-                    f"{i + 1}, as in stage {i % self.num_blocks + 1} on the "
-                    f"same block, got {chunk.devices}"
+                    f"{i + 1}, as in stage {block + 1} on the same block, got "
+                    f"{chunk.devices}"
                 )
+
+    def block_of(self, chunk: int) -> int:
+        """Return the block of a chunk, both from 0."""
+        size = self.num_blocks
+        if self.placement == "v":
+            return min(chunk, 2 * size - 1 - chunk)
+        return chunk % size
+
+    def chunks_of(self, block: int) -> tuple[int, ...]:
+        """Return the chunks of a block, all from 0."""
+        size = self.num_blocks
+        if self.placement == "v":
+            return (block, 2 * size - 1 - block)
+        return tuple(range(block, len(self.stages), size))
 
     @property
     def num_blocks(self) -> int:

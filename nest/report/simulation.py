@@ -42,6 +42,7 @@ def simulation_document(simulation: Simulation) -> dict[str, Any]:
                 "weight_backward_ns": ns(use.weight_backward),
                 "receive_ns": ns(use.receive),
                 "sync_ns": ns(use.sync),
+                "hidden_ns": ns(use.hidden),
                 "passes_end_ns": ns(use.passes_end),
                 "end_ns": ns(use.end),
             }

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.cost.model import Block, CostModel, LayerTerms
-from nest.cost.schedules import SCHEDULES, PassTimes, Times
+from nest.cost.schedules import PassTimes, Times, paced
 from nest.cost.schedules.base import weighted
 from nest.cost.space import (
     PLAIN,
@@ -234,7 +234,7 @@ class BatchTerms:
         self.replicas = replicas
         model = shapes.model.under(runtime)
         self.model = model
-        self.schedule = SCHEDULES[model.problem.job.schedule]
+        self.schedule = paced(model.problem.job.schedule)
         #: More than any device has, so that clipping changes no answer.
         self.most_bytes = model.problem.cluster.memory_bytes() + 1
         self.strategies: list[Strategy] = []

@@ -2,7 +2,8 @@
 
 Nothing is priced here: times are those of the plan's score. A pass begins with
 what it receives, which occupies its block as all of the pass does, so events
-of a block never overlap. Rules: docs/cost-model.md, *Simulation*.
+of a block never overlap, but for two passes that a schedule runs as a pair.
+Rules: docs/cost-model.md, *Simulation*.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from nest.cost.schedules import Pass
-from nest.cost.schedules.timeline import Timeline, pass_times
+from nest.cost.schedules.timeline import Timeline, pair_time, pass_times
 from nest.cost.score import Score, score
 from nest.errors import UnsupportedProblemError
 from nest.ir.plan import Plan
@@ -40,6 +41,9 @@ class Event(NamedTuple):
         From the start of the step.
     chunk, micro_batch
         Both from 0; ``None`` of a sync.
+    paired
+        Whether it is one of two passes that run together, which both take
+        as long as the pair, receives included.
     """
 
     kind: Kind
@@ -47,6 +51,7 @@ class Event(NamedTuple):
     duration: int
     chunk: int | None = None
     micro_batch: int | None = None
+    paired: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,8 @@ class BlockUse:
         What it receives, both ways.
     sync
         Gradient sync and update, as far as it is not hidden.
+    hidden
+        What of its passes ran behind others, counted in these once more.
     passes_end, end
         When its last pass and its sync end.
     step
@@ -76,6 +83,7 @@ class BlockUse:
     weight_backward: int
     receive: int
     sync: int
+    hidden: int
     passes_end: int
     end: int
     step: int
@@ -89,6 +97,7 @@ class BlockUse:
             + self.weight_backward
             + self.receive
             + self.sync
+            - self.hidden
         )
 
     @property
@@ -150,11 +159,25 @@ class Simulation:
 
         What takes no time is left out, passes apart.
         """
+        first: Pass | None = None
         for run, end in self.timeline.passes(block):
-            yield from self._pass(run, end)
+            if run.paired:
+                first = run
+            elif first is not None:
+                yield from self._pair(first, run, end)
+                first = None
+            else:
+                yield from self._pass(run, end)
         end = self.timeline.block_ends[block]
         if sync := self.score.blocks[block].sync:
             yield Event("sync", end, sync)
+
+    def _pair(self, first: Pass, second: Pass, end: int) -> Iterator[Event]:
+        """Yield two passes that run together."""
+        stages = self.score.stages
+        time = pair_time(stages[first.chunk], stages[second.chunk])
+        yield Event("forward", end - time, time, *first[:2], paired=True)
+        yield Event("backward", end - time, time, *second[:2], paired=True)
 
     def _pass(self, run: Pass, end: int) -> Iterator[Event]:
         """Yield what a pass receives, and the rest of it."""
@@ -182,24 +205,38 @@ class Simulation:
         found = []
         for number, block in enumerate(self.score.blocks):
             own = [self.score.stages[stage - 1] for stage in block.stages]
-            runs = self.timeline.passes(number)
-            apart = any(run.gradients == "weights" for run, _ in runs)
+            apart, hidden = self._apart(number)
             receive = sum(x.receive_forward + x.receive_backward for x in own)
             forward = sum(x.forward - x.receive_forward for x in own)
-            weights = sum(x.weight_backward for x in own) if apart else 0
+            backward = sum(x.backward - x.receive_backward for x in own)
             end = self.timeline.block_ends[number]
             found.append(
                 BlockUse(
                     stages=block.stages,
                     forward=count * forward,
-                    backward=count
-                    * (block.load - receive - forward - weights),
-                    weight_backward=count * weights,
+                    backward=count * backward - apart,
+                    weight_backward=apart,
                     receive=count * receive,
                     sync=block.sync,
+                    hidden=hidden,
                     passes_end=end,
                     end=end + block.sync,
                     step=self.step,
                 )
             )
         return found
+
+    def _apart(self, block: int) -> tuple[int, int]:
+        """Return how long weights take apart, and what pairs hide."""
+        stages = self.score.stages
+        apart = hidden = 0
+        first: int | None = None
+        for run, _ in self.timeline.passes(block):
+            if run.gradients == "weights":
+                apart += stages[run.chunk].weight_backward
+            if first is not None:
+                there, back = stages[first], stages[run.chunk]
+                hidden += there.forward + back.backward
+                hidden -= pair_time(there, back)
+            first = run.chunk if run.paired else None
+        return apart, hidden

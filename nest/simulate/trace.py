@@ -77,10 +77,13 @@ def _name(what: str, text: str, block: int = 0) -> dict[str, Any]:
 
 def _complete(event: Event, block: int, quantum_ps: int) -> dict[str, Any]:
     """Return an event that has a start and a duration."""
-    name, args = _NAMES[event.kind], {}
+    name = _NAMES[event.kind]
+    args: dict[str, int | None] = {}
     if event.chunk is not None:
         name = f"{name} {event.micro_batch}"
         args = {"micro_batch": event.micro_batch, "chunk": event.chunk}
+    if event.paired:
+        args["paired"] = True
     return {
         "name": name,
         "cat": event.kind,

@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, ClassVar, Protocol
 
+from nest.cost.schedules import LISTED, SCHEDULES
 from nest.errors import InvalidOptionError
+from nest.ir.job import FIXED_CHUNKS
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.units import MAX_TOTAL
@@ -80,6 +82,9 @@ class Capabilities:
         Which fields of the job beyond the plain plan space it searches, of
         :data:`EXTENSIONS`. Where a job allows more, its proofs are about
         the plans without.
+    any_schedule
+        It takes schedules that are timed pass by pass, not only those whose
+        step time is a sum of paces.
     objective
         What it minimises, in words, where that is not the shared step time.
     overruns
@@ -101,6 +106,7 @@ class Capabilities:
     requires: tuple[str, ...] = ()
     extra: str | None = None
     searches: frozenset[str] = frozenset()
+    any_schedule: bool = False
     objective: str = ""
     overruns: bool = False
     remedies: tuple[str, ...] = ("recompute", "zero", "micro_batch")
@@ -110,7 +116,7 @@ class Capabilities:
         """Return what the job allows and this solver does not search."""
         job = problem.job
         allowed = {
-            "virtual_stages": job.virtual_stages != (1,),
+            "virtual_stages": job.chunk_counts != (1,),
             "overlap": bool(job.overlap),
             "distributed_optimizer": job.distributed_optimizer,
             "granularity": job.granularity != "stage",
@@ -123,13 +129,22 @@ class Capabilities:
 
     def unable(self, problem: Problem) -> str | None:
         """Return why no plan of this solver can be legal, or ``None``."""
-        allowed = problem.job.virtual_stages
+        name = problem.job.schedule
+        if name in LISTED and not self.any_schedule:
+            return (
+                f"$.job.schedule: expected one of {', '.join(SCHEDULES)}, as "
+                f"this solver does not time schedules pass by pass, got "
+                f"{name!r}; use solver brute, or solve with another schedule "
+                f"and score the plan with this one"
+            )
+        allowed = problem.job.chunk_counts
+        remedy = "" if name in FIXED_CHUNKS else "add 1 or "
         if 1 in allowed or "virtual_stages" in self.searches:
             return None
         return (
             f"$.job.virtual_stages: expected 1 among the allowed values, as "
             f"this solver does not search interleaved plans, got "
-            f"{list(allowed)}; add 1 or use solver brute"
+            f"{list(allowed)}; {remedy}use solver brute"
         )
 
     def beyond(self, plan: Plan) -> str | None:

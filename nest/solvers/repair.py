@@ -85,7 +85,7 @@ def _apply(
     capacity = problem.cluster.memory_bytes()
     gained = False
     for number in range(len(plan.stages)):
-        block = found.blocks[number % plan.num_blocks]
+        block = found.blocks[plan.block_of(number)]
         if block.memory_bytes <= capacity:
             continue
         stage = plan.stages[number]
@@ -96,8 +96,8 @@ def _apply(
         better = _scored(problem, msgspec.structs.replace(plan, stages=stages))
         if better is None:
             continue
-        before = found.blocks[number % plan.num_blocks].memory_bytes
-        after = better[1].blocks[number % plan.num_blocks].memory_bytes
+        before = found.blocks[plan.block_of(number)].memory_bytes
+        after = better[1].blocks[plan.block_of(number)].memory_bytes
         if after < before:
             plan, found = better
             gained = True

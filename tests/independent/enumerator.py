@@ -50,8 +50,9 @@ def plans(problem: Problem) -> Iterator[Plan]:
             continue
         pitch = problem.cluster.num_devices // replicas
         usable = strategies(problem, micro_batch)
+        in_v = job.schedule in ("zb-v", "dualpipe-v")
         for pieces, virtual in itertools.product(
-            cuts(problem, frozenset()), job.virtual_stages
+            cuts(problem, frozenset()), (2,) if in_v else job.virtual_stages
         ):
             if len(pieces) % virtual or len(pieces) // virtual > pitch:
                 continue
@@ -66,6 +67,7 @@ def plans(problem: Problem) -> Iterator[Plan]:
                         micro_batch=micro_batch,
                         stages=stages,
                         virtual_stages=virtual,
+                        placement="v" if in_v else "loop",
                         overlap=overlap,
                         distributed_optimizer=distributed,
                     )
@@ -170,7 +172,10 @@ def with_strategies(
             return
         for stage in options[number]:
             if number >= blocks:
-                fits = stage.devices == chosen[number % blocks].devices
+                block = number % blocks
+                if problem.job.schedule in ("zb-v", "dualpipe-v"):
+                    block = len(pieces) - 1 - number
+                fits = stage.devices == chosen[block].devices
             else:
                 used = sum(x.devices for x in chosen)
                 fits = used + stage.devices <= pitch

@@ -158,6 +158,8 @@ def draw_kind(
     for tp, cp, ep, samples in keys:
         if len(costs) > 1 and chance(random, 8):
             continue
+        backward_ns = time_ns(random, 600)
+        part = random.choice((None, None, 0.0, 0.3, 1.0))
         costs.append(
             LayerCost(
                 tp=tp,
@@ -165,7 +167,10 @@ def draw_kind(
                 ep=ep,
                 samples=samples,
                 forward_ns=time_ns(random, 300),
-                backward_ns=time_ns(random, 600),
+                backward_ns=backward_ns,
+                weight_backward_ns=None
+                if part is None
+                else part * backward_ns,
                 weight_bytes=random.choice(_WEIGHTS),
                 expert_weight_bytes=(0 if piper else random.choice(_WEIGHTS)),
                 working_bytes=0 if piper else random.choice((0, 30, 81)),
@@ -255,6 +260,7 @@ def draw_job(random: Random, preset: str) -> Job:
         "micro_batches": micro_batches,
         "optimizer": optimizer,
         "schedule": random.choice(("1f1b", "1f1b", "gpipe")),
+        "weight_backward_fraction": random.choice((0.5, 0.5, 0.37, 0.0)),
         "zero": some(random, (0, 1, 2, 3)),
         "recompute": recompute,
         "uneven_batches": uneven,
@@ -272,6 +278,10 @@ def draw_job(random: Random, preset: str) -> Job:
         if chance(random, 8):
             fields[degrees] = some(random, (1, 2, 3, 4))
     if preset == "standard":
+        if "full" not in recompute and chance(random, 2):
+            fields["schedule"] = random.choice(
+                ("zb-h1", "zb-v", "dualpipe-v", "dualpipe-v")
+            )
         fields["sequence_parallel"] = chance(random, 2)
         fields["granularity"] = random.choice(("stage", "layer"))
         if chance(random, 2):
@@ -325,7 +335,7 @@ def draw_problem(
         [n for n in (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 24) if n <= most_devices]
     )
     num_layers = random.randint(1, most_layers)
-    if max(job.virtual_stages) > 1:
+    if max(job.virtual_stages) > 1 or job.schedule in ("zb-v", "dualpipe-v"):
         num_layers = max(num_layers, min(6, most_layers))
     keys = draw_keys(random, job, preset, num_devices)
     kinds = tuple(
@@ -351,7 +361,7 @@ def draw_problem(
     if preset == "standard" and num_devices > 1 and chance(random, 4):
         problem = mixed(random, problem)
     if chance(random, 4):
-        factor = 987_653 if num_layers > 2 else 3_000_017
+        factor = 750_019 if num_layers > 2 else 3_000_017
         # The longest step that a graph may have is bounded less tightly.
         graph = isinstance(problem.cluster.topology, GraphTopology)
         return enlarged(problem, factor // 10 if graph else factor)
@@ -385,8 +395,9 @@ def mixed(random: Random, problem: Problem) -> Problem:
             DeviceTimes(
                 device=name,
                 forward_ns=time_ns(random, 300),
-                backward_ns=time_ns(random, 300),
+                backward_ns=(backward_ns := time_ns(random, 300)),
                 extra_ns=time_ns(random, 60),
+                weight_backward_ns=random.choice((None, backward_ns / 3)),
             )
             for name in ("device", "x", "y")
             if chance(random, 2)
@@ -408,6 +419,8 @@ def enlarged(problem: Problem, factor: int) -> Problem:
             cost,
             forward_ns=cost.forward_ns * factor,
             backward_ns=cost.backward_ns * factor,
+            weight_backward_ns=cost.weight_backward_ns
+            and cost.weight_backward_ns * factor,
             weight_bytes=cost.weight_bytes * factor,
             expert_weight_bytes=cost.expert_weight_bytes * factor,
             collectives=tuple(
@@ -541,11 +554,14 @@ def draw_plan(random: Random, problem: Problem) -> Plan | None:
     pitch = num_devices // replicas
     order = draw_order(random, problem.graph)
     virtual = random.choice(job.virtual_stages)
+    in_v = job.schedule in ("zb-v", "dualpipe-v")
+    if in_v:
+        virtual = 2
     if virtual > 1:
         sizes = [
             s
             for s in range(2, len(order) // virtual + 1)
-            if count % s == 0 and s <= pitch
+            if (in_v or count % s == 0) and s <= pitch
         ]
         if not sizes:
             return None
@@ -573,6 +589,8 @@ def draw_plan(random: Random, problem: Problem) -> Plan | None:
     shared: Strategy | None = None
     for number, piece in enumerate(pieces):
         block = number % num_blocks
+        if in_v:
+            block = min(number, 2 * num_blocks - 1 - number)
         if number < num_blocks:
             room = left - (num_blocks - number - 1)
             fitting = [x for x in allowed if x.dp * x.tp * x.cp <= room]
@@ -637,6 +655,7 @@ def draw_plan(random: Random, problem: Problem) -> Plan | None:
         micro_batch=micro_batch,
         stages=tuple(stages),
         virtual_stages=virtual,
+        placement="v" if in_v else "loop",
         overlap=some(random, tuple(job.overlap)) if job.overlap else (),
         distributed_optimizer=distributed,
     )
@@ -670,6 +689,7 @@ def spoil(random: Random, problem: Problem, plan: Plan) -> Plan:
             "replicas",
             "micro_batch",
             "virtual_stages",
+            "placement",
             "overlap",
             "distributed_optimizer",
             "swap",
@@ -687,6 +707,9 @@ def spoil(random: Random, problem: Problem, plan: Plan) -> Plan:
         if what in ("replicas", "micro_batch", "virtual_stages"):
             number = random.choice((1, 2, 3, 4, 5, 8, 30))
             return replace(plan, **{what: number})
+        if what == "placement":
+            other = "loop" if plan.placement == "v" else "v"
+            return replace(plan, placement=other)
         if what == "overlap":
             return replace(plan, overlap=some(random, OVERLAP))
         if what == "distributed_optimizer":

@@ -28,6 +28,9 @@ class StageRecord:
     sync: int
     inflight: int
     memory: dict[str, int]
+    weight_backward: int = 0
+    paired_forward: int = 0
+    paired_backward: int = 0
 
 
 @dataclass

@@ -21,6 +21,14 @@ def num_blocks(plan: Plan) -> int:
     return len(plan.stages) // plan.virtual_stages
 
 
+def block_of(plan: Plan, chunk: int) -> int:
+    """Return the block that a chunk sits on."""
+    blocks = num_blocks(plan)
+    if plan.placement == "v" and chunk >= blocks:
+        return 2 * blocks - 1 - chunk
+    return chunk % blocks
+
+
 def strategies_of(stage: Stage) -> dict[str, Strategy]:
     """Return the strategy of every layer, by the text of its id."""
     names = [str(x) for x in stage.layers]
@@ -108,8 +116,16 @@ def broken_rules(problem: Problem, plan: Plan) -> list[str]:
             if layer in known:
                 broken += _broken_by(problem, plan, layer, strategy)
     # extensions
-    rule("virtual_stages", plan.virtual_stages in job.virtual_stages)
-    if plan.virtual_stages > 1:
+    in_v = job.schedule in ("zb-v", "dualpipe-v")
+    rule("placement", plan.placement == ("v" if in_v else "loop"))
+    if in_v:
+        rule("virtual_stages", plan.virtual_stages == 2)
+        rule("V: S >= 2", blocks >= 2)
+        if job.schedule == "dualpipe-v":
+            rule("M >= 2S", batches(problem, plan) >= 2 * blocks)
+    else:
+        rule("virtual_stages", plan.virtual_stages in job.virtual_stages)
+    if plan.virtual_stages > 1 and not in_v:
         rule("interleaved: 1f1b", job.schedule == "1f1b")
         rule("interleaved: S >= 2", blocks >= 2)
         rule("interleaved: S divides M", batches(problem, plan) % blocks == 0)

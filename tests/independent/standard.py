@@ -7,12 +7,14 @@ the page.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from nest.ir import (
     Device,
+    DeviceTimes,
     GraphTopology,
     LayerCost,
     Plan,
@@ -29,6 +31,7 @@ from tests.independent.record import (
 from tests.independent.rules import (
     activations_of,
     batches,
+    block_of,
     cost_of,
     num_blocks,
     samples_per_rank,
@@ -301,6 +304,36 @@ class LayerOfStage:
             + rounded(self.problem, self.scatter_ns())
         )
 
+    def weight_backward(self) -> int:
+        """Return what it adds to the gradients of weights of its stage."""
+        fraction = self.problem.job.weight_backward_fraction
+        times = []
+        for device in self.devices:
+            entry: LayerCost | DeviceTimes = self.cost
+            for other in self.cost.by_device:
+                if other.device == device.name:
+                    entry = other
+            if entry.weight_backward_ns is None:
+                times.append(entry.backward_ns * fraction)
+            else:
+                times.append(entry.weight_backward_ns)
+        found = rounded(self.problem, max(times))
+        if "weights" not in self.plan.overlap:
+            found += rounded(self.problem, self.scatter_ns())
+        return found
+
+    def paired(self, phase: str) -> int:
+        """Return what of a pass hides behind the other one of a pair."""
+        if self.problem.job.schedule != "dualpipe-v":
+            return 0
+        if "ep" in self.plan.overlap:
+            return 0
+        total = 0.0
+        for axis, time in self.calls(phase):
+            if axis == "ep":
+                total += time
+        return min(rounded(self.problem, total), self.one_pass(phase, None))
+
     def recomputation(self) -> int:
         if self.strategy.recompute == "full":
             return self.one_pass("forward", None)
@@ -487,11 +520,10 @@ def replica_starts(problem: Problem, plan: Plan) -> list[int]:
 
 
 def parts_of(problem: Problem, plan: Plan) -> list[Part]:
-    """Place the stages side by side, chunk ``i`` on block ``i mod S``."""
-    blocks = num_blocks(plan)
+    """Place the stages side by side, every chunk on its block."""
     parts = []
     for number, stage in enumerate(plan.stages):
-        block = number % blocks
+        block = block_of(plan, number)
         offset = sum(x.devices for x in plan.stages[:block])
         starts = [x + offset for x in replica_starts(problem, plan)]
         strategies = strategies_of(stage)
@@ -594,6 +626,22 @@ def receive(
         return 0
     k, n = receiver.offset, receiver.size
     block = list(range(k, k + n))
+    if k == sender.offset:
+        # Both chunks sit on one block: the layers beside the cut count.
+        if receiver.number > sender.number:
+            beside = sender.layers[-1].strategy
+        else:
+            beside = sender.layers[0].strategy
+        if (beside.dp, beside.tp, beside.cp) == (
+            strategy.dp,
+            strategy.tp,
+            strategy.cp,
+        ):
+            return 0
+        over = shards(problem, strategy)
+        moved = [size * plan.micro_batch / over for size in tensors.values()]
+        starts = replica_starts(problem, plan)
+        return message(problem, starts, block, block, moved)
     other = list(range(sender.offset, sender.offset + sender.size))
     over, times = shards(problem, strategy), 1
     if not isinstance(problem.cluster.topology, GraphTopology):
@@ -649,8 +697,12 @@ def passing_bytes(
 # Schedules
 
 
-#: (direction, chunk of the plan, micro-batch)
+#: (direction, chunk of the plan, micro-batch); a direction may be "inputs" or
+#: "weights" for parts of a backward pass.
 PassOf = tuple[str, int, int]
+
+#: What a block runs at a time: a pass, or a pair of them.
+Item = tuple[PassOf, ...]
 
 
 def pass_list(
@@ -674,58 +726,172 @@ def pass_list(
     return passes + backward[total - warm_up :]
 
 
-def pass_lists(problem: Problem, plan: Plan) -> list[list[PassOf]]:
-    """Return the passes of every block, whatever the schedule."""
+def pass_lists(problem: Problem, plan: Plan) -> list[list[Item]]:
+    """Return what every block runs, whatever the schedule."""
     count, blocks = batches(problem, plan), num_blocks(plan)
-    if plan.virtual_stages > 1:
-        return [
-            pass_list(blocks, plan.virtual_stages, count, block)
-            for block in range(blocks)
-        ]
-    lists = []
+    name = problem.job.schedule
+    lists: list[list[Item]] = []
     for block in range(blocks):
-        forward = [("forward", block, m) for m in range(count)]
-        backward = [("backward", block, m) for m in range(count)]
-        if problem.job.schedule == "gpipe":
-            lists.append(forward + backward)
-            continue
-        first = min(count, blocks - block)
-        passes = forward[:first]
-        for one, other in zip(backward, forward[first:], strict=False):
-            passes += [one, other]
-        lists.append(passes + backward[count - first :])
+        if name == "zb-v":
+            lists.append(zb_v(blocks, count, block))
+        elif name == "dualpipe-v":
+            lists.append(dualpipe_v(blocks, count, block))
+        else:
+            if plan.virtual_stages > 1:
+                passes = pass_list(blocks, plan.virtual_stages, count, block)
+            elif name == "zb-h1":
+                passes = zb_h1(blocks, count, block)
+            else:
+                passes = plain(name, blocks, count, block)
+            lists.append([(one,) for one in passes])
     return lists
 
 
+def plain(name: str, blocks: int, count: int, block: int) -> list[PassOf]:
+    """Return the passes of a block under 1F1B or GPipe."""
+    forward = [("forward", block, m) for m in range(count)]
+    backward = [("backward", block, m) for m in range(count)]
+    if name == "gpipe":
+        return forward + backward
+    first = min(count, blocks - block)
+    passes = forward[:first]
+    for one, other in zip(backward, forward[first:], strict=False):
+        passes += [one, other]
+    return passes + backward[count - first :]
+
+
+def zb_h1(blocks: int, count: int, block: int) -> list[PassOf]:
+    passes: list[PassOf] = []
+    ahead = min(count, blocks - block - 1)
+    for m in range(ahead):
+        passes.append(("forward", block, m))
+    for m in range(count):
+        if ahead < count:
+            passes.append(("forward", block, ahead))
+            ahead += 1
+        passes.append(("inputs", block, m))
+        if m - block >= 0:
+            passes.append(("weights", block, m - block))
+    done = {m for kind, _, m in passes if kind == "weights"}
+    left = [m for m in range(count) if m not in done]
+    return passes + [("weights", block, m) for m in left]
+
+
+def zb_v(blocks: int, count: int, block: int) -> list[Item]:
+    n = max(count, 2 * blocks - 1)
+    r, left = block, blocks - block
+    text = "Fa " * (2 * left - 1) + "Fb Fa " * r + "Fb Ib Wb " * left
+    ran = text.split().count("Fa")
+    for _ in range(n - blocks):
+        if ran < n:
+            text += "Fa "
+            ran += 1
+        text += "Ia Wa Fb Ib Wb "
+    text += "Ia Ib " * r + "Ia Wa " * left + "Wb " * r + "Wa " * r
+    names = {"F": "forward", "I": "inputs", "W": "weights"}
+    chunk = {"a": block, "b": 2 * blocks - 1 - block}
+    number: dict[str, int] = {}
+    items: list[Item] = []
+    for word in text.split():
+        m = number.get(word, 0)
+        number[word] = m + 1
+        if m < count:
+            items.append(((names[word[0]], chunk[word[1]], m),))
+    assert set(number.values()) == {n}
+    return items
+
+
+def dualpipe_v(blocks: int, count: int, block: int) -> list[Item]:
+    r, left = block, blocks - block - 1
+    words = ["Fa"] * (2 * left) + ["Fa", "Fb"] * (r + 1)
+    words += ["Ib", "W", "Fb"] * left
+    rounds = count - 2 * blocks + r + 1
+    for i in range(rounds):
+        alone = i == 0 and r == blocks - 1
+        words += ["Fa", "Bb"] if alone else ["FaBb"]
+        words += ["FbBa"]
+    words += ["Bb", "FbBa"] * left
+    half = (r + 1) // 2
+    for i in range(r + 1):
+        of_b = half if r % 2 else half + 1
+        words += ["Ib" if i >= of_b else "Bb", "Ia" if i >= half else "Ba"]
+    words += ["W", "Ia"] * left
+    chunk = {"a": block, "b": 2 * blocks - 1 - block}
+    names = {"F": "forward", "I": "inputs", "B": "backward"}
+    number: dict[tuple[bool, str], int] = {}
+    queue: list[PassOf] = []
+    items: list[Item] = []
+
+    def one(word: str) -> PassOf:
+        kind, where = word
+        key = (kind == "F", where)
+        m = number.get(key, 0)
+        number[key] = m + 1
+        if kind == "I":
+            queue.append(("weights", chunk[where], m))
+        return (names[kind], chunk[where], m)
+
+    for word in words:
+        if word == "W":
+            if queue:
+                items.append((queue.pop(0),))
+        elif len(word) == 4:
+            items.append((one(word[:2]), one(word[2:])))
+        else:
+            items.append((one(word),))
+    assert set(number.values()) == {count}
+    return items + [(one_left,) for one_left in queue]
+
+
+def duration(stages: list[StageRecord], item: Item) -> int:
+    """Return how long a pass or a pair takes."""
+    first = stages[item[0][1]]
+    if len(item) == 2:
+        other = stages[item[1][1]]
+        return max(
+            first.forward - first.paired_forward, other.paired_backward
+        ) + max(other.backward - other.paired_backward, first.paired_forward)
+    kind = item[0][0]
+    if kind == "inputs":
+        return first.backward - first.weight_backward
+    if kind == "weights":
+        return first.weight_backward
+    return first.forward if kind == "forward" else first.backward
+
+
 def block_ends(
-    lists: list[list[PassOf]],
-    num_chunks: int,
-    duration: Callable[[str, int], int],
+    lists: list[list[Item]], stages: list[StageRecord]
 ) -> list[int]:
-    """Return when the last pass of every block ends."""
-    ended: dict[PassOf, int] = {}
-    todo = [list(passes) for passes in lists]
+    """Return when every block has run its list."""
+    last = len(stages) - 1
+    #: ends by (whether forward, chunk, micro-batch)
+    ended: dict[tuple[bool, int, int], int] = {}
+    todo = [list(items) for items in lists]
     free = [0] * len(lists)
+
+    def when(one: PassOf) -> int | None:
+        """Return when the input of a pass is there, if that is known."""
+        kind, chunk, m = one
+        if kind == "forward":
+            return 0 if chunk == 0 else ended.get((True, chunk - 1, m))
+        if kind == "weights":
+            return ended.get((False, chunk, m))
+        if chunk == last:
+            return ended.get((True, chunk, m))
+        return ended.get((False, chunk + 1, m))
+
     while any(todo):
         moved = False
-        for block, passes in enumerate(todo):
-            while passes:
-                direction, chunk, micro_batch = passes[0]
-                if direction == "forward":
-                    after = ("forward", chunk - 1, micro_batch)
-                    ready = chunk == 0 or after in ended
-                elif chunk == num_chunks - 1:
-                    after = ("forward", chunk, micro_batch)
-                    ready = after in ended
-                else:
-                    after = ("backward", chunk + 1, micro_batch)
-                    ready = after in ended
-                if not ready:
+        for block, items in enumerate(todo):
+            while items:
+                inputs = [when(one) for one in items[0]]
+                if None in inputs:
                     break
-                free[block] = max(free[block], ended.get(after, 0)) + duration(
-                    direction, chunk
-                )
-                ended[passes.pop(0)] = free[block]
+                start = max(x for x in (free[block], *inputs) if x is not None)
+                free[block] = start + duration(stages, items[0])
+                for kind, chunk, m in items.pop(0):
+                    if kind != "weights":
+                        ended[kind == "forward", chunk, m] = free[block]
                 moved = True
         if not moved:
             raise ValueError("schedule: expected no deadlock, got one")
@@ -782,21 +948,26 @@ def score(problem: Problem, plan: Plan) -> Record:
                 sync=0,
                 inflight=0,
                 memory={},
+                weight_backward=sum(x.weight_backward() for x in part.layers),
+                paired_forward=sum(x.paired("forward") for x in part.layers),
+                paired_backward=sum(x.paired("backward") for x in part.layers),
             )
         )
     # passes in flight, and the most bytes they keep on a block
-    lists = [
-        pass_list(blocks, chunks, count, block) if chunks > 1 else []
-        for block in range(blocks)
-    ]
+    lists = pass_lists(problem, plan)
+    listed = chunks > 1 or job.schedule == "zb-h1"
     kept_of_block = []
     inflight_of_block = []
     for block in range(blocks):
-        if chunks > 1:
-            flying = dict.fromkeys(range(block, len(parts), blocks), 0)
+        if listed:
+            own = [i for i in range(len(parts)) if block_of(plan, i) == block]
+            flying = dict.fromkeys(own, 0)
             most = most_passes = 0
-            for direction, chunk, _ in lists[block]:
-                flying[chunk] += 1 if direction == "forward" else -1
+            for direction, chunk, _ in itertools.chain(*lists[block]):
+                if direction == "forward":
+                    flying[chunk] += 1
+                elif direction != "inputs":
+                    flying[chunk] -= 1
                 stages[chunk].inflight = max(
                     stages[chunk].inflight, flying[chunk]
                 )
@@ -814,7 +985,7 @@ def score(problem: Problem, plan: Plan) -> Record:
     # end of the step
     blocks_of_plan = []
     for block in range(blocks):
-        numbers = list(range(block, len(parts), blocks))
+        numbers = [i for i in range(len(parts)) if block_of(plan, i) == block]
         update_and_sync = 0
         syncs = 0
         for number in numbers:
@@ -863,14 +1034,8 @@ def score(problem: Problem, plan: Plan) -> Record:
         )
     # step time
     loads = [stage.forward + stage.backward for stage in stages]
-    if chunks > 1:
-        passes = max(
-            block_ends(
-                lists,
-                len(parts),
-                lambda direction, chunk: getattr(stages[chunk], direction),
-            )
-        )
+    if listed:
+        passes = max(block_ends(lists, stages))
     elif job.schedule == "gpipe":
         passes = sum(loads) + (count - 1) * (
             max(stage.forward for stage in stages)
@@ -900,11 +1065,7 @@ def record(
     simulated = None
     if samples is None:
         samples = job.global_batch
-        ends = block_ends(
-            pass_lists(problem, plan),
-            len(stages),
-            lambda direction, chunk: getattr(stages[chunk], direction),
-        )
+        ends = block_ends(pass_lists(problem, plan), stages)
         simulated = max(
             end + block.sync for end, block in zip(ends, blocks, strict=True)
         )

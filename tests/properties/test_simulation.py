@@ -106,8 +106,12 @@ def test_events_of_plans_fill_their_blocks(seed):
     for block, use in enumerate(simulation.uses()):
         busy, free = 0, 0
         for event in simulation.events(block):
-            assert event.start >= free
             assert event.duration >= 0
+            if event.paired and event.kind == "backward":
+                # Both passes of a pair take as long as it does.
+                assert event.start + event.duration == free
+                continue
+            assert event.start >= free
             free = event.start + event.duration
             busy += event.duration
         assert use.busy == busy
@@ -118,5 +122,5 @@ def test_events_of_plans_fill_their_blocks(seed):
     syncs = [block.sync for block in found.blocks]
     passes = max(found.timeline.block_ends)
     assert simulation.step <= passes + max(syncs)
-    if plan.virtual_stages > 1 or problem.job.schedule == "gpipe":
+    if plan.virtual_stages > 1 or problem.job.schedule != "1f1b":
         assert found.step_quanta == passes + max(syncs)

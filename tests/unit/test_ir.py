@@ -58,6 +58,7 @@ def full_problem():
             "a": make_cost(
                 10,
                 20.5,
+                weight_backward_ns=9,
                 weight_bytes=3,
                 expert_weight_bytes=4,
                 working_bytes=5,
@@ -74,6 +75,7 @@ def full_problem():
                         forward_ns=14,
                         backward_ns=15.5,
                         extra_ns=16,
+                        weight_backward_ns=14,
                     ),
                 ),
             ),
@@ -100,6 +102,7 @@ def full_problem():
         sequence_parallel=True,
         uneven_batches=True,
         gradient_sync_overlap=0.5,
+        weight_backward_fraction=0.4,
         overlap={"tp": 0.5},
         distributed_optimizer=True,
         granularity="layer",
@@ -1098,3 +1101,77 @@ def test_every_public_field_is_in_the_full_problem():
 def test_unknown_names_list_the_known_ones(path, value, message):
     with pytest.raises(InvalidProblemError, match=message):
         decode_problem(put(path, value))
+
+
+# Schedules that split the backward pass
+
+
+@pytest.mark.parametrize("schedule", ["zb-h1", "zb-v", "dualpipe-v"])
+def test_split_backward_passes_do_not_recompute_fully(schedule):
+    with pytest.raises(
+        ValueError,
+        match=rf"recompute: expected 'none' or 'selective' with schedule "
+        rf"'{schedule}', got \['none', 'full'\]; what 'full' computes again "
+        r"is needed until weights have their gradients",
+    ):
+        Job(global_batch=1, schedule=schedule, recompute=("none", "full"))
+
+
+def test_schedules_in_v_shape_have_two_chunks_per_block():
+    for given in ((1,), (2,)):
+        job = Job(global_batch=1, schedule="zb-v", virtual_stages=given)
+        assert job.chunk_counts == (2,)
+    assert Job(global_batch=1, schedule="zb-h1").chunk_counts == (1,)
+    with pytest.raises(
+        ValueError,
+        match=r"virtual_stages: expected \[2\] with schedule 'dualpipe-v', "
+        r"got \[1, 2\]; only '1f1b' can be interleaved",
+    ):
+        Job(global_batch=1, schedule="dualpipe-v", virtual_stages=(1, 2))
+
+
+def v_plan(*devices, **fields):
+    stages = tuple(
+        Stage(layers=(i,), devices=n, strategy=Strategy(dp=n))
+        for i, n in enumerate(devices)
+    )
+    fields = {"virtual_stages": 2, "placement": "v", **fields}
+    return Plan(replicas=1, micro_batch=1, stages=stages, **fields)
+
+
+def test_chunks_in_v_shape_go_down_and_up():
+    plan = v_plan(1, 2, 3, 3, 2, 1)
+    assert [plan.block_of(i) for i in range(6)] == [0, 1, 2, 2, 1, 0]
+    assert [plan.chunks_of(r) for r in range(3)] == [(0, 5), (1, 4), (2, 3)]
+    assert plan.devices_used == 6
+    assert b'"placement": "v"' in encode(plan)
+    assert b"placement" not in encode(v_plan(1, 1, 1, 1, placement="loop"))
+    with pytest.raises(
+        ValueError,
+        match="stages: expected 2 devices in stage 3, as in stage 2 on the "
+        "same block, got 1",
+    ):
+        v_plan(1, 2, 1, 2)
+    with pytest.raises(
+        ValueError,
+        match="virtual_stages: expected 2 with placement 'v', got 1",
+    ):
+        v_plan(1, 1, virtual_stages=1)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        lambda: make_cost(1, 2, weight_backward_ns=3),
+        lambda: DeviceTimes(
+            device="x", forward_ns=1, backward_ns=2, weight_backward_ns=3
+        ),
+    ],
+)
+def test_gradients_of_weights_are_part_of_the_backward_pass(record):
+    with pytest.raises(
+        ValueError,
+        match=r"weight_backward_ns: expected at most backward_ns \(2\), of "
+        r"which it is a part, got 3",
+    ):
+        record()

@@ -4,10 +4,22 @@ from operator import add
 
 import pytest
 
-from nest.cost.schedules import SCHEDULES, Pass, Times, schedule_of
+from nest.cost.schedules import (
+    LISTED,
+    SCHEDULES,
+    Pass,
+    Times,
+    paced,
+    schedule_of,
+)
 from nest.cost.schedules.base import peak
 from nest.cost.schedules.one_f_one_b import OneFOneB
-from nest.cost.schedules.timeline import critical_path
+from nest.cost.schedules.timeline import critical_path, pair_time
+from nest.cost.schedules.timeline import run as run_passes
+from nest.errors import UnsupportedProblemError
+from nest.ir.job import FIXED_CHUNKS, SPLIT_BACKWARD
+from nest.ir.job import SCHEDULES as NAMES
+from nest.ir.plan import Plan, Stage, Strategy
 
 SHAPES = [(blocks, micro) for blocks in range(1, 5) for micro in range(1, 7)]
 
@@ -226,3 +238,198 @@ def test_paces_add_up_and_their_sums_follow(schedule):
     assert amounts[: schedule.num_paces] == schedule.paces(one)
     step = schedule.pipeline_time([one], 7)
     assert step == schedule.added(amounts) + schedule.waited(amounts, 7)
+
+
+# Backward passes in two parts, chunks down and up
+
+
+def in_parts(name, block, num_blocks, num_micro_batches):
+    """Return passes as text: kind, chunk of the block, micro-batch.
+
+    ``F``, ``B``, ``I`` (gradients of inputs), ``W``; pairs in brackets.
+    """
+    kinds = {"all": "B", "inputs": "I", "weights": "W"}
+    text = ""
+    for p in LISTED[name].passes(block, num_blocks, num_micro_batches):
+        kind = kinds[p.gradients] if p.backward else "F"
+        text += "(" if p.paired else ""
+        text += f"{kind}{'ab'[p.chunk // num_blocks]}{p.micro_batch}"
+        closes = text.count("(") > text.count(")") and p.backward
+        text += ") " if closes else " "
+    return text.strip()
+
+
+def listed_shapes():
+    return [
+        (name, blocks, micro)
+        for name, schedule in LISTED.items()
+        for blocks in range(1 if schedule.virtual_stages == 1 else 2, 6)
+        for micro in range(1, 14)
+        if schedule.why_not(blocks, micro) is None
+    ]
+
+
+def test_what_a_job_says_of_schedules_is_what_they_are():
+    assert set(NAMES) == {*SCHEDULES, *LISTED}
+    for name, schedule in LISTED.items():
+        assert FIXED_CHUNKS.get(name, 1) == schedule.virtual_stages
+        runs = list(schedule.passes(0, 2, 8))
+        assert any(p.gradients == "weights" for p in runs) == (
+            name in SPLIT_BACKWARD
+        )
+
+
+def test_zb_h1_keeps_weights_waiting_on_later_blocks():
+    """S = 3, M = 4: block r has its weights r micro-batches late."""
+    assert in_parts("zb-h1", 0, 3, 4) == (
+        "Fa0 Fa1 Fa2 Ia0 Wa0 Fa3 Ia1 Wa1 Ia2 Wa2 Ia3 Wa3"
+    )
+    assert in_parts("zb-h1", 2, 3, 4) == (
+        "Fa0 Ia0 Fa1 Ia1 Fa2 Ia2 Wa0 Fa3 Ia3 Wa1 Wa2 Wa3"
+    )
+
+
+def test_zb_v_runs_its_chunks_down_and_up():
+    """S = 2, M = 3 = 2S - 1: block 0 runs chunks 0 and 3, block 1 1 and 2."""
+    assert in_parts("zb-v", 0, 2, 3) == (
+        "Fa0 Fa1 Fa2 Fb0 Ib0 Wb0 Fb1 Ib1 Wb1 Ia0 Wa0 Fb2 Ib2 Wb2 "
+        "Ia1 Wa1 Ia2 Wa2"
+    )
+    assert in_parts("zb-v", 1, 2, 3) == (
+        "Fa0 Fb0 Fa1 Fb1 Ib0 Wb0 Fa2 Ia0 Wa0 Fb2 Ib1 Wb1 "
+        "Ia1 Ib2 Ia2 Wa1 Wb2 Wa2"
+    )
+    # of two micro-batches what is left of the third one
+    assert in_parts("zb-v", 0, 2, 2) == (
+        "Fa0 Fa1 Fb0 Ib0 Wb0 Fb1 Ib1 Wb1 Ia0 Wa0 Ia1 Wa1"
+    )
+
+
+def test_dualpipe_v_pairs_forward_with_backward_passes():
+    """S = 2, M = 4. Steps of block 0 (l = 1, r = 0): 2 F, F F, I W F; one
+    round of two pairs; B and a pair; B I; W I; W."""
+    assert in_parts("dualpipe-v", 0, 2, 4) == (
+        "Fa0 Fa1 Fa2 Fb0 Ib0 Wb0 Fb1 (Fa3 Bb1) (Fb2 Ba0) Bb2 (Fb3 Ba1) "
+        "Bb3 Ia2 Wa2 Ia3 Wa3"
+    )
+    assert in_parts("dualpipe-v", 1, 2, 4) == (
+        "Fa0 Fb0 Fa1 Fb1 Fa2 Bb0 (Fb2 Ba0) (Fa3 Bb1) (Fb3 Ba1) "
+        "Bb2 Ba2 Ib3 Ia3 Wb3 Wa3"
+    )
+
+
+@pytest.mark.parametrize(("name", "blocks", "micro"), listed_shapes())
+def test_every_part_of_every_pass_runs_once(name, blocks, micro):
+    schedule = LISTED[name]
+    plan = Plan(
+        replicas=1,
+        micro_batch=1,
+        virtual_stages=schedule.virtual_stages,
+        placement=schedule.placement,
+        stages=tuple(
+            Stage(layers=(i,), devices=1, strategy=Strategy())
+            for i in range(blocks * schedule.virtual_stages)
+        ),
+    )
+    for block in range(blocks):
+        passes = list(schedule.passes(block, blocks, micro))
+        assert len(set(passes)) == len(passes)
+        parts = [
+            (p.chunk, p.micro_batch, part)
+            for p in passes
+            for part in (
+                ("inputs", "weights")
+                if p.gradients == "all" and p.backward
+                else (p.gradients if p.backward else "forward",)
+            )
+        ]
+        assert sorted(parts) == sorted(
+            (chunk, m, part)
+            for chunk in plan.chunks_of(block)
+            for m in range(micro)
+            for part in ("forward", "inputs", "weights")
+        )
+    # They do not wait for each other.
+    times = [Times(3, 5, 2, 1, 2)] * (blocks * schedule.virtual_stages)
+    assert run_passes(schedule, times, micro).block_ends
+
+
+@pytest.mark.parametrize("blocks", [2, 3, 4, 6])
+@pytest.mark.parametrize("groups", [2, 3, 5])
+def test_bubbles_of_equal_passes(blocks, groups):
+    """F = I = W = 1: the bubbles of the papers, in multiples of F.
+
+    1F1B has 3 (S-1), ZB-H1 and ZB-V a third, DualPipe-V two thirds. In
+    flight are S micro-batches; S of two half chunks each, and one half.
+    """
+    micro, unit = groups * blocks, Times(1, 2, 1)
+    chunks = [unit] * (2 * blocks)
+    bubble = blocks - 1
+    found = critical_path(LISTED["zb-h1"], chunks[:blocks], micro)
+    assert found == 3 * micro + bubble
+    assert critical_path(LISTED["zb-v"], chunks, micro) == 6 * micro + bubble
+    found = critical_path(LISTED["dualpipe-v"], chunks, micro)
+    assert found == 6 * micro + 2 * bubble
+    for block in range(blocks):
+        args = (block, blocks, micro)
+        assert LISTED["zb-h1"].kept([1], *args).passes == blocks
+        assert LISTED["zb-v"].kept([1, 1], *args).passes == 2 * blocks
+        found = LISTED["dualpipe-v"].kept([1, 1], *args)
+        assert found.passes == 2 * blocks + 1
+
+
+def test_zb_h1_worked_by_hand():
+    """S = 2, M = 2; F = 2, 1, I = 2, 4, W = 3, 2.
+
+    Block 1 runs F0 0-2, F1 2-4; block 2 F0 2-3, I0 3-7, F1 7-8, I1 8-12, W0
+    12-14, W1 14-16. Block 1 runs I0 7-9, W0 9-12, I1 12-14, W1 14-17.
+    """
+    stages = [Times(2, 5, 3), Times(1, 6, 2)]
+    assert critical_path(LISTED["zb-h1"], stages, 2) == 17
+
+
+def test_a_pair_hides_what_it_can():
+    """F = 10 of which 4, G = 20 of which 7 may hide: 6 beside 7, 13 beside 4.
+
+    With 30 of 33 in the backward pass: 6 beside 30, and 3 beside 4.
+    """
+    assert pair_time(Times(10, 0, 0, 4, 0), Times(0, 20, 0, 0, 7)) == 20
+    assert pair_time(Times(10, 0, 0, 4, 0), Times(0, 33, 0, 0, 30)) == 34
+    # nothing to hide: one after the other
+    assert pair_time(Times(10, 20), Times(10, 20)) == 30
+
+
+def test_passes_of_a_pair_end_together():
+    """S = 2, M = 4; F = 4, G = 8 and W = 4, half of F and G to hide.
+
+    The first pair of block 0 begins when F of chunk 3 has run for
+    micro-batch 1, and takes 4 + 4 instead of 12.
+    """
+    times = [Times(4, 8, 4, 2, 4)] * 4
+    timeline = run_passes(LISTED["dualpipe-v"], times, 4)
+    runs = list(timeline.passes(0))
+    number = next(i for i, (p, _) in enumerate(runs) if p.paired)
+    (_, end), (_, other) = runs[number : number + 2]
+    assert end == other
+    assert end - runs[number - 1][1] == 8
+
+
+def test_dualpipe_v_needs_a_micro_batch_per_chunk():
+    schedule = LISTED["dualpipe-v"]
+    assert schedule.why_not(3, 6) is None
+    assert schedule.why_not(3, 5) == (
+        "stages: expected at most half as many blocks as micro-batches (5) "
+        "under schedule 'dualpipe-v', got 3"
+    )
+
+
+def test_schedules_without_paces_say_so():
+    assert paced("gpipe") is SCHEDULES["gpipe"]
+    with pytest.raises(
+        UnsupportedProblemError,
+        match=r"\$\.job\.schedule: expected one of 1f1b, gpipe, as others are "
+        r"timed pass by pass, which this search cannot do, got 'zb-v'; use "
+        r"solver brute, or solve with another schedule and score the plan "
+        r"with this one",
+    ):
+        paced("zb-v")

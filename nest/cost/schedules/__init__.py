@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import cache
 
 from nest.cost.schedules.base import (
+    ChunkTimes,
     InFlight,
     Pass,
     PassTimes,
@@ -17,25 +18,56 @@ from nest.cost.schedules.base import (
     StageSchedule,
     Times,
 )
+from nest.cost.schedules.dualpipe_v import DualPipeV
 from nest.cost.schedules.gpipe import GPipe
 from nest.cost.schedules.interleaved import Interleaved
 from nest.cost.schedules.one_f_one_b import OneFOneB
+from nest.cost.schedules.zb_h1 import ZBH1
+from nest.cost.schedules.zb_v import ZBV
+from nest.errors import UnsupportedProblemError
 
 __all__ = [
+    "LISTED",
     "SCHEDULES",
+    "ChunkTimes",
     "InFlight",
     "Pass",
     "PassTimes",
     "Schedule",
     "StageSchedule",
     "Times",
+    "paced",
     "schedule_of",
 ]
 
-#: The schedules that a job may ask for, by name.
+#: The schedules that a job may ask for, by name: those whose step time is a
+#: sum of paces, which searches take as they are.
 SCHEDULES: dict[str, StageSchedule] = {
     schedule.name: schedule for schedule in (OneFOneB(), GPipe())
 }
+
+#: Those that are timed pass by pass.
+LISTED: dict[str, Schedule] = {
+    schedule.name: schedule for schedule in (ZBH1(), ZBV(), DualPipeV())
+}
+
+
+def paced(name: str) -> StageSchedule:
+    """Return a job's schedule for searches that need its paces.
+
+    Raises
+    ------
+    UnsupportedProblemError
+        If it has none.
+    """
+    if name not in SCHEDULES:
+        raise UnsupportedProblemError(
+            f"$.job.schedule: expected one of {', '.join(SCHEDULES)}, as "
+            f"others are timed pass by pass, which this search cannot do, "
+            f"got {name!r}; use solver brute, or solve with another schedule "
+            f"and score the plan with this one"
+        )
+    return SCHEDULES[name]
 
 
 def schedule_of(name: str, virtual_stages: int = 1) -> Schedule:
@@ -48,6 +80,8 @@ def schedule_of(name: str, virtual_stages: int = 1) -> Schedule:
     virtual_stages
         Chunks per block; above 1 the interleaved form of ``1f1b``.
     """
+    if name in LISTED:
+        return LISTED[name]
     if virtual_stages > 1:
         return _interleaved(virtual_stages)
     return SCHEDULES[name]

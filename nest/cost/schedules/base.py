@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
+from nest.ir.plan import Placement
+
 #: One integer per pace.
 Weights = tuple[int, ...]
 
@@ -25,12 +27,17 @@ class Pass(NamedTuple):
     gradients
         Which gradients it computes, if it is: a schedule may compute those
         of the weights later, which no other chunk waits for.
+    paired
+        Whether it is a forward pass that runs together with the next pass
+        of its block, a backward pass of another micro-batch: each may hide
+        communication behind the computation of the other.
     """
 
     chunk: int
     micro_batch: int
     backward: bool
     gradients: Literal["all", "inputs", "weights"] = "all"
+    paired: bool = False
 
 
 class PassTimes(Protocol):
@@ -49,12 +56,26 @@ class PassTimes(Protocol):
         """The part of ``G`` that no other stage waits for."""
 
 
+class ChunkTimes(PassTimes, Protocol):
+    """What passes of a chunk take, run alone or two at a time."""
+
+    @property
+    def pairable_forward(self) -> int:
+        """The part of ``F`` that hides behind a backward pass."""
+
+    @property
+    def pairable_backward(self) -> int:
+        """The part of ``G`` that hides behind a forward pass."""
+
+
 class Times(NamedTuple):
-    """Times of passes in quanta, see :class:`PassTimes`."""
+    """Times of passes in quanta, see :class:`ChunkTimes`."""
 
     forward: Any
     backward: Any
     weight_backward: Any = 0
+    pairable_forward: Any = 0
+    pairable_backward: Any = 0
 
 
 class InFlight(NamedTuple):
@@ -80,8 +101,11 @@ class Schedule(ABC):
     """A pipeline schedule of ``S`` blocks and ``M`` micro-batches."""
 
     name: ClassVar[str]
-    #: Chunks ``v`` that a block runs.
+    #: Chunks ``v`` that a block runs, and where they sit.
     virtual_stages: int = 1
+    placement: ClassVar[Placement] = "loop"
+    #: Axes whose collectives hide behind the other of two paired passes.
+    paired_axes: ClassVar[frozenset[str]] = frozenset()
 
     def why_not(self, num_blocks: int, num_micro_batches: int) -> str | None:
         """Return why so many blocks cannot run so many micro-batches."""
@@ -95,7 +119,7 @@ class Schedule(ABC):
 
     @abstractmethod
     def pipeline_time(
-        self, chunks: Sequence[PassTimes], num_micro_batches: int
+        self, chunks: Sequence[ChunkTimes], num_micro_batches: int
     ) -> int:
         """Return the step time before gradient sync, in quanta.
 
@@ -175,7 +199,7 @@ class StageSchedule(Schedule):
         )
 
     def pipeline_time(
-        self, chunks: Sequence[PassTimes], num_micro_batches: int
+        self, chunks: Sequence[ChunkTimes], num_micro_batches: int
     ) -> int:
         """Return ``Σ_s o · p_s + Σ_j ((M-1) a_j + b_j) max_s p_sj``."""
         paces = [self.paces(chunk) for chunk in chunks]

@@ -7,21 +7,14 @@ of the passes is that of Megatron-LM.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import ClassVar
 
-from nest.cost.schedules.base import (
-    InFlight,
-    Pass,
-    PassTimes,
-    Schedule,
-    alternate,
-    peak,
-)
-from nest.cost.schedules.timeline import critical_path
+from nest.cost.schedules.base import Pass, alternate
+from nest.cost.schedules.listed import ListedSchedule
 
 
-class Interleaved(Schedule):
+class Interleaved(ListedSchedule):
     """1F1B with ``v`` chunks per block, timed pass by pass.
 
     For equal chunks the step takes ``M τ_b + (S-1) τ_b / v``.
@@ -67,19 +60,3 @@ class Interleaved(Schedule):
 
         warm_up = 2 * (num_blocks - block - 1) + (virtual - 1) * num_blocks
         return alternate(chunks(False), chunks(True), warm_up)
-
-    def pipeline_time(
-        self, chunks: Sequence[PassTimes], num_micro_batches: int
-    ) -> int:
-        """Return the critical path of all blocks' passes."""
-        return critical_path(self, chunks, num_micro_batches)
-
-    def kept(
-        self,
-        kept_bytes: Sequence[int],
-        block: int,
-        num_blocks: int,
-        num_micro_batches: int,
-    ) -> InFlight:
-        """Return the peak over the block's whole list of passes."""
-        return peak(self, kept_bytes, block, num_blocks, num_micro_batches)

@@ -3,7 +3,8 @@
 A block runs its list in order. A pass waits for the one before it on its
 block and for the same micro-batch: forward for the chunk in front, backward
 for the chunk behind, the last chunk's for its own forward pass. Gradients of
-weights come after those of inputs on the same block.
+weights come after those of inputs on the same block. Two paired passes start
+when both can, and end together.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from nest.cost.schedules.base import Pass, PassTimes, Schedule
+from nest.cost.schedules.base import ChunkTimes, Pass, Schedule
 
 #: Which time of its chunk a pass takes, see :func:`pass_times`.
 _FORWARD, _BACKWARD, _INPUTS, _WEIGHTS = range(4)
@@ -28,7 +29,8 @@ class Timeline(NamedTuple):
         Says in which order every block runs its passes; ``M``.
     ends
         When each pass of every block ends, in that order, in quanta from
-        the start of the step.
+        the start of the step; of the first of two paired passes, when its
+        own input is there and its block free.
     """
 
     schedule: Schedule
@@ -37,10 +39,12 @@ class Timeline(NamedTuple):
 
     def passes(self, block: int) -> Iterator[tuple[Pass, int]]:
         """Yield the passes of a block (from 0) with their ends, in order."""
+        ends = self.ends[block]
         runs = self.schedule.passes(
             block, len(self.ends), self.num_micro_batches
         )
-        return zip(runs, self.ends[block], strict=True)
+        for number, run in enumerate(runs):
+            yield run, ends[number + run.paired]
 
     @property
     def block_ends(self) -> list[int]:
@@ -54,7 +58,10 @@ class _Lists(NamedTuple):
     Attributes
     ----------
     kinds
-        Four times the chunk, and which of its times the pass takes.
+        Four times the chunk, and which of its times the pass takes; behind
+        those of all chunks 0, and the times of the pairs.
+    pairs
+        Chunks of paired passes, forward and backward.
     needed, given
         Slots of the output that a pass waits for, and of its own; the last
         slot but one is always full, the last one is never read.
@@ -63,13 +70,14 @@ class _Lists(NamedTuple):
     """
 
     kinds: tuple[list[int], ...]
+    pairs: tuple[tuple[int, int], ...]
     needed: tuple[list[int], ...]
     given: tuple[list[int], ...]
     num_slots: int
 
 
 def run(
-    schedule: Schedule, chunks: Sequence[PassTimes], num_micro_batches: int
+    schedule: Schedule, chunks: Sequence[ChunkTimes], num_micro_batches: int
 ) -> Timeline:
     """Run the passes of every block, each as soon as it can.
 
@@ -90,6 +98,7 @@ def run(
     num_blocks = len(chunks) // schedule.virtual_stages
     lists = _lists(schedule, num_blocks, num_micro_batches)
     times = [time for chunk in chunks for time in pass_times(chunk)]
+    times += [0, *(pair_time(chunks[i], chunks[j]) for i, j in lists.pairs)]
     ended: list[int | None] = [None] * lists.num_slots
     ended[-2] = 0
     ends: tuple[list[int], ...] = tuple([] for _ in range(num_blocks))
@@ -119,13 +128,13 @@ def run(
 
 
 def critical_path(
-    schedule: Schedule, chunks: Sequence[PassTimes], num_micro_batches: int
+    schedule: Schedule, chunks: Sequence[ChunkTimes], num_micro_batches: int
 ) -> int:
     """Return when the last pass ends, see :func:`run`."""
     return max(run(schedule, chunks, num_micro_batches).block_ends)
 
 
-def pass_times(chunk: PassTimes) -> tuple[int, int, int, int]:
+def pass_times(chunk: ChunkTimes) -> tuple[int, int, int, int]:
     """Return how long the passes of a chunk take.
 
     Forward, backward, and the backward pass in two parts: gradients of
@@ -134,6 +143,17 @@ def pass_times(chunk: PassTimes) -> tuple[int, int, int, int]:
     weights = chunk.weight_backward
     backward = chunk.backward
     return chunk.forward, backward, backward - weights, weights
+
+
+def pair_time(there: ChunkTimes, back: ChunkTimes) -> int:
+    """Return how long a forward and a backward pass take together.
+
+    What can hide of each runs behind what cannot of the other.
+    """
+    hideable, other = there.pairable_forward, back.pairable_backward
+    forward: int = max(there.forward - hideable, other)
+    backward: int = max(back.backward - other, hideable)
+    return forward + backward
 
 
 def _unfinished(ends: list[int], kinds: list[int]) -> bool:
@@ -151,6 +171,9 @@ def _lists(
     backward = (last + 1) * count
     full, unread = 2 * backward, 2 * backward + 1
     kinds: list[list[int]] = []
+    pairs: dict[tuple[int, int], int] = {}
+    # The output of a paired forward pass is there when the pair has ended.
+    instead: dict[int, int] = {}
     needed: list[list[int]] = []
     given: list[list[int]] = []
     for block in range(num_blocks):
@@ -158,7 +181,8 @@ def _lists(
         kinds.append([])
         needed.append([])
         given.append([])
-        for chunk, micro_batch, is_backward, gradients in runs:
+        first: tuple[int, int] | None = None
+        for chunk, micro_batch, is_backward, gradients, paired in runs:
             here = chunk * count + micro_batch
             kind = _KINDS[gradients] if is_backward else _FORWARD
             if kind == _FORWARD:
@@ -169,7 +193,19 @@ def _lists(
             else:
                 needs = backward + here + count if chunk < last else here
                 gives = backward + here
-            kinds[-1].append(4 * chunk + kind)
+            number = 4 * chunk + kind
+            if paired:
+                first, number, gives = (chunk, here), 4 * (last + 1), unread
+            elif first is not None:
+                pair = pairs.setdefault((first[0], chunk), len(pairs))
+                number = 4 * (last + 1) + 1 + pair
+                instead[first[1]] = gives
+                first = None
+            kinds[-1].append(number)
             needed[-1].append(needs)
             given[-1].append(gives)
-    return _Lists(tuple(kinds), tuple(needed), tuple(given), unread + 1)
+    if instead:
+        needed = [[instead.get(x, x) for x in own] for own in needed]
+    return _Lists(
+        tuple(kinds), tuple(pairs), tuple(needed), tuple(given), unread + 1
+    )
