@@ -39,7 +39,7 @@ from nest.cli.inputs import (
 )
 from nest.cost.axes import AXES
 from nest.errors import InvalidOptionError
-from nest.ir.job import GRANULARITIES
+from nest.ir.job import GRANULARITIES, SCHEDULES
 from nest.ir.plan import RECOMPUTE
 from nest.restrictions import SETTINGS
 from nest.targets import ANY, GRADIENTS, OPTIMIZERS, names, target
@@ -120,6 +120,11 @@ _JOB = {
         "Chunks of layers per pipeline stage; above 1 plans are "
         "interleaved.  [default: 1]",
         integers(),
+    ),
+    "schedule": _shared(
+        "--schedule NAME",
+        f"Pipeline schedule, of {', '.join(SCHEDULES)}.  [default: 1f1b]",
+        one_of(*SCHEDULES),
     ),
     "layers_per_node": _shared(
         "--layers-per-node N",

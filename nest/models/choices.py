@@ -10,7 +10,7 @@ from typing import NamedTuple
 from nest.errors import InvalidOptionError
 from nest.hardware import Machine
 from nest.ir.base import Struct
-from nest.ir.job import Optimizer
+from nest.ir.job import SPLIT_BACKWARD, Job, Optimizer, Schedule
 from nest.ir.plan import RECOMPUTE, Recompute
 from nest.models.architectures import Architecture, head_towers
 from nest.models.operators import DTYPES, Dtype
@@ -81,6 +81,8 @@ class Request(Struct, frozen=True, kw_only=True):
         What training keeps per weight, see :mod:`nest.targets.memory`.
     target
         The framework whose defaults count, see :mod:`nest.targets`.
+    schedule
+        The pipeline schedule.
     """
 
     global_batch: int | None = None
@@ -97,6 +99,7 @@ class Request(Struct, frozen=True, kw_only=True):
     gradients: str | None = None
     optimizer: str | None = None
     target: str | None = None
+    schedule: Schedule | None = None
 
 
 class Choices(Struct, frozen=True, kw_only=True):
@@ -118,6 +121,7 @@ class Choices(Struct, frozen=True, kw_only=True):
     dtype: Dtype = "bf16"
     virtual_stages: tuple[int, ...] = (1,)
     optimizer: Optimizer = MIXED_PRECISION_ADAM
+    schedule: Schedule = "1f1b"
 
 
 def choose(
@@ -145,6 +149,18 @@ def choose(
         begins with the field's name.
     """
     request = request or Request()
+    recompute = request.recompute or _recompute(request.schedule)
+    virtual_stages = request.virtual_stages or (1,)
+    schedule: Schedule = request.schedule or "1f1b"
+    try:
+        Job(
+            global_batch=1,
+            schedule=schedule,
+            recompute=recompute,
+            virtual_stages=virtual_stages,
+        )
+    except ValueError as error:
+        raise InvalidOptionError(str(error)) from None
     length = _sequence_length(model, request.sequence_length)
     longest = max(model.lengths(length).values())
     batch = request.global_batch
@@ -201,15 +217,23 @@ def choose(
         micro_batches=micro_batches,
         degrees=degrees,
         zero=request.zero or (0, 1, 2, 3),
-        recompute=request.recompute or RECOMPUTE,
+        recompute=recompute,
         layers_per_node=_layers_per_node(model, request.layers_per_node),
         sequence_parallel=sequence_parallel,
         dtype=_dtype(site, request.dtype),
-        virtual_stages=request.virtual_stages or (1,),
+        virtual_stages=virtual_stages,
         optimizer=optimizer_of(
             framework, request.gradients, request.optimizer
         ),
+        schedule=schedule,
     )
+
+
+def _recompute(schedule: Schedule | None) -> tuple[Recompute, ...]:
+    """Return the recompute choices that a schedule allows."""
+    if schedule in SPLIT_BACKWARD:
+        return tuple(choice for choice in RECOMPUTE if choice != "full")
+    return RECOMPUTE
 
 
 def _sequence_length(model: Architecture, wanted: int | None) -> int:

@@ -29,7 +29,7 @@ from nest.ir.graph import (
     LayerCost,
     LayerKind,
 )
-from nest.ir.job import Job
+from nest.ir.job import SPLIT_BACKWARD, Job
 from nest.ir.problem import Problem
 from nest.models.architectures import Architecture, head_towers
 from nest.models.blocks import Block, Head, Tower
@@ -94,6 +94,7 @@ def build_problem(
                 recompute=choices.recompute,
                 sequence_parallel=choices.sequence_parallel,
                 virtual_stages=choices.virtual_stages,
+                schedule=choices.schedule,
                 model_flops_per_sample=float(
                     model.model_flops(choices.sequence_length)
                 ),
@@ -186,7 +187,9 @@ def build_graph(
     InvalidProblemError
         If ``layers_per_node`` does not divide the layers of a tower.
     """
-    execution = execution or Execution(dtype=choices.dtype)
+    execution = execution or Execution(
+        dtype=choices.dtype, split_backward=choices.schedule in SPLIT_BACKWARD
+    )
     kinds: dict[str, LayerKind] = {}
     layers = []
     edges = []

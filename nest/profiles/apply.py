@@ -211,6 +211,12 @@ def _measured_cost(cost: LayerCost, entry: Entry, count: int) -> LayerCost:
             changes["kept_bytes"] = kept
             changes["working_bytes"] = kept_bytes - kept // count
         activations.append(msgspec.structs.replace(choice, **changes))
+    backward_ns = count * entry.backward_ns
+    weight_backward_ns = cost.weight_backward_ns
+    if weight_backward_ns is not None and cost.backward_ns:
+        # Nobody measured it: its share of the pass stays as it was.
+        share = weight_backward_ns / cost.backward_ns
+        weight_backward_ns = min(share * backward_ns, backward_ns)
     collectives = cost.collectives
     if entry.includes_tp_collectives:
         collectives = tuple(c for c in collectives if c.axis != "tp")
@@ -220,7 +226,8 @@ def _measured_cost(cost: LayerCost, entry: Entry, count: int) -> LayerCost:
     return msgspec.structs.replace(
         cost,
         forward_ns=forward_ns,
-        backward_ns=count * entry.backward_ns,
+        backward_ns=backward_ns,
+        weight_backward_ns=weight_backward_ns,
         working_bytes=working_bytes,
         activations=tuple(activations),
         collectives=collectives,

@@ -155,6 +155,50 @@ def test_options_reach_the_problem(cli: Cli, tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("schedule", ["zb-h1", "zb-v", "dualpipe-v"])
+def test_schedules_that_split_the_backward_pass(
+    cli: Cli, tmp_path: Path, schedule: str
+) -> None:
+    """Costs then say what gradients of weights take, and none recomputes
+    fully by default."""
+    path, plain = str(tmp_path / "p.json"), str(tmp_path / "plain.json")
+    arguments = ("problems", "--model", "llama2-7b", "--cluster", "h100x8")
+    assert cli(*arguments, "--schedule", schedule, "-o", path) == 0
+    assert cli(*arguments, "-o", plain) == 0
+    problem = read_problem(path)
+    assert problem.job.schedule == schedule
+    assert problem.job.recompute == ("none", "selective")
+    for kind in problem.graph.kinds:
+        for cost in kind.costs:
+            assert cost.weight_backward_ns is not None
+            assert cost.weight_backward_ns <= cost.backward_ns / 2
+    for kind in read_problem(plain).graph.kinds:
+        assert {cost.weight_backward_ns for cost in kind.costs} == {None}
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            ("--virtual-stages", "1,2"),
+            "--virtual-stages: expected [2] with schedule 'zb-v', got [1, 2]; "
+            "only '1f1b' can be interleaved",
+        ),
+        (
+            ("--recompute", "none,full"),
+            "--recompute: expected 'none' or 'selective' with schedule "
+            "'zb-v', got ['none', 'full']; what 'full' computes again is "
+            "needed until weights have their gradients",
+        ),
+    ],
+)
+def test_what_a_schedule_does_not_allow_is_refused(
+    cli: Cli, options: tuple[str, ...], text: str
+) -> None:
+    arguments = ("problems", "--model", "llama2-7b", "--cluster", "h100x8")
+    assert cli.refuses(*arguments, "--schedule", "zb-v", *options) == text
+
+
 def test_import_hf(cli: Cli, config: str, tmp_path: Path) -> None:
     """Named after its folder; as built in Python."""
     path = str(tmp_path / "problem.json")

@@ -318,6 +318,26 @@ def test_a_measured_layer_replaces_the_analytic_cost():
     for kind in ("embedding", "head"):
         assert costs_of(after, kind) == costs_of(before, kind)
     assert costs_of(after, "decoder")[2] == costs_of(before, "decoder")[2]
+
+
+def test_gradients_of_weights_keep_their_share_of_what_was_measured():
+    """1500 of 4000 ns in two layers; 18000 were measured: 6750."""
+    before = problem()
+    kinds = tuple(
+        msgspec.structs.replace(
+            kind,
+            costs=tuple(
+                msgspec.structs.replace(x, weight_backward_ns=1500.0)
+                for x in kind.costs
+            ),
+        )
+        for kind in before.graph.kinds
+    )
+    graph = msgspec.structs.replace(before.graph, kinds=kinds)
+    before = msgspec.structs.replace(before, graph=graph)
+    after = apply_profile(before, profile(entry()), layers_per_node=2)
+    found = costs_of(after, "decoder")[1]
+    assert (found.backward_ns, found.weight_backward_ns) == (18000, 6750)
     assert after.source == (
         "analytic; 1 of 4 layer costs measured (toy on toy-device, bf16), 3 "
         "analytic"

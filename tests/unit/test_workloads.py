@@ -14,6 +14,7 @@ from nest.ir import CollectiveCall, Problem, decode_problem, encode
 from nest.models import builtin
 from nest.models.architectures import Architecture, blocks
 from nest.models.operators import (
+    Execution,
     Node,
     Operator,
     Split,
@@ -277,6 +278,24 @@ def test_gpt3_layer_time(gpt3_layer: Node) -> None:
     extra_ns = [kept.extra_ns for kept in cost.activations]
     assert extra_ns == [0, pytest.approx(1e9 * (repeated + core)), 0]
     assert cost.weight_bytes == 2 * gpt3_layer.weights
+
+
+def test_gpt3_layer_gradients_of_weights(gpt3_layer: Node) -> None:
+    """A third of all products, at 0.7 · 312e12; attention has no weights.
+
+    Only where they are asked for.
+    """
+    split = Split(tp=8, sequence_length=2048)
+    part = 2048 * 12288 / 8
+    products = 24 * part * 12288 / (0.7 * 312e12)
+    for flash in (True, False):
+        execution = Execution(flash_attention=flash, split_backward=True)
+        block = GPT3.towers[0].runs[0].block
+        node = block_node(block, split, execution)
+        cost = layer_cost([(node, 2)], split, A100, execution)
+        assert cost.weight_backward_ns == pytest.approx(2e9 * products)
+    cost = layer_cost([(gpt3_layer, 2)], split, A100)
+    assert cost.weight_backward_ns is None
 
 
 # Operators of other models and splits

@@ -198,7 +198,10 @@ def _loose_core(
     def product(name: str, k: int, n: int) -> Operator:
         """Count a product for every sample and head, all by one kernel."""
         return matmul(name, batches * rows, k, n, batches)._replace(
-            kernels=1, backward_kernels=2, shape=(rows, k, n)
+            kernels=1,
+            backward_kernels=2,
+            shape=(rows, k, n),
+            has_weights=False,
         )
 
     operators = [

@@ -82,6 +82,8 @@ class Execution(Struct, frozen=True, kw_only=True):
     fused_loss
         Whether softmax and gradient of the loss are one kernel each instead
         of one for every step, as in Megatron-LM up to 2023.
+    split_backward
+        Whether costs say what gradients of weights take.
     """
 
     dtype: Dtype = "bf16"
@@ -89,6 +91,7 @@ class Execution(Struct, frozen=True, kw_only=True):
     fused: bool = True
     fused_softmax: bool = True
     fused_loss: bool = True
+    split_backward: bool = False
 
 
 #: bf16 with flash attention and fused elementwise operators.
@@ -114,6 +117,9 @@ class Operator(NamedTuple):
         same three dimensions in another order.
     low_precision
         Whether it may run in fp8.
+    has_weights
+        Whether it is a product with weights: then half of its backward pass
+        yields their gradients.
     """
 
     name: str
@@ -126,6 +132,7 @@ class Operator(NamedTuple):
     backward_kernels: int = 2
     shape: tuple[int, int, int] = (0, 0, 0)
     low_precision: bool = False
+    has_weights: bool = False
 
 
 class Node(Struct, frozen=True, kw_only=True):
@@ -197,6 +204,7 @@ def matmul(
             k,
             n,
         ),
+        has_weights=True,
     )
 
 

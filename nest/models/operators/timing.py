@@ -107,6 +107,7 @@ def layer_cost(
         samples=split.samples,
         forward_ns=total_ns(0),
         backward_ns=total_ns(1),
+        weight_backward_ns=total_ns(3) if execution.split_backward else None,
         weight_bytes=BF16 * sum(n * node.weights for node, n in parts),
         expert_weight_bytes=BF16
         * sum(n * node.expert_weights for node, n in parts),
@@ -135,22 +136,30 @@ def layer_cost(
 
 def _passes_ns(
     node: Node, machine: Machine, execution: Execution
-) -> tuple[float, float, float]:
-    """Return the time of both passes, and of what ``selective`` repeats."""
+) -> tuple[float, float, float, float]:
+    """Return the time of both passes, and of parts of the backward one.
+
+    The parts are what ``selective`` repeats, and gradients of weights: half
+    of the products with weights, whatever their launches take.
+    """
     forward = []
     backward = []
     repeated = []
+    weights = []
     for operator in node.operators:
         times = operator_ns(operator, machine, execution.dtype)
         forward.append((times[0], operator.kernels))
         backward.append((times[1], operator.backward_kernels))
         if operator.name in node.repeated:
             repeated.append(forward[-1])
+        if operator.has_weights:
+            weights.append(times[1] / 2)
     calibration = machine.calibration
     return (
         _pass_ns(forward, calibration),
         _pass_ns(backward, calibration),
         _pass_ns(repeated, calibration),
+        fsum(weights),
     )
 
 
