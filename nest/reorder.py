@@ -156,6 +156,8 @@ def _messages(pipeline: Pipeline, chunk: int) -> Iterator[Group]:
     if not size_bytes:
         return
     blocks = (pipeline.blocks[chunk - 1], pipeline.blocks[chunk])
+    if blocks[0] == blocks[1]:
+        return  # where chunks go down and up again
     for spans in zip(*(block.ranges() for block in blocks), strict=True):
         yield Group(
             tuple(device for span in spans for device in range(*span)),

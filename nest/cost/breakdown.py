@@ -4,7 +4,8 @@ Nothing is priced here. The same plan is scored under variants of its problem
 that take one kind of cost away after the other: the edges of the graph, the
 collectives of each axis, at last all that is left of the network. What a
 block's load loses at a step is that kind's term, so hidden communication
-counts only as far as it is exposed, and the terms add up to the quantum.
+counts only as far as it is exposed, and the terms add up to the quantum. What
+passes of a pair hide behind each other is taken off the bubble.
 """
 
 from __future__ import annotations

@@ -217,6 +217,7 @@ class Score:
                 {
                     "forward_ns": ns(stage.forward),
                     "backward_ns": ns(stage.backward),
+                    "weight_backward_ns": ns(stage.weight_backward),
                     "receive_forward_ns": ns(stage.receive_forward),
                     "receive_backward_ns": ns(stage.receive_backward),
                     "redistribution_ns": ns(stage.redistribution),

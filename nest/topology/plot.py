@@ -68,7 +68,7 @@ def plan_stages(plan: Plan, num_devices: int) -> StageColours:
     blocks: list[int | None] = []
     labels = []
     for block in range(plan.num_blocks):
-        chunks = range(block, len(plan.stages), plan.num_blocks)
+        chunks = plan.chunks_of(block)
         stage = plan.stages[block]
         layers = sum(len(plan.stages[chunk].layers) for chunk in chunks)
         strategies = dict.fromkeys(

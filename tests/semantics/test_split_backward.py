@@ -351,6 +351,27 @@ def test_brute_proves_and_others_say_that_they_cannot(schedule):
         )
 
 
+def test_the_chunks_of_a_block_are_as_wide_as_each_other():
+    """a and d take 40 + 80 ns or, on 2 devices, 20 + 40, as b and c do on 1.
+
+    So block 1 has two devices of three and block 2 one: four equal chunks,
+    4 · 120 + 20.
+    """
+    wide = (make_cost(40, 80), make_cost(20, 40, tp=2))
+    plain = make_cost(20, 40)
+    problem = chain(
+        *(wide, plain, plain, wide),
+        schedule="zb-v",
+        global_batch=4,
+        devices=3,
+        replicas=(1,),
+    )
+    found = run_solver(problem, "brute")
+    assert found.step_quanta == 500
+    assert found.plan is not None
+    assert [stage.devices for stage in found.plan.stages] == [2, 1, 1, 2]
+
+
 def test_random_plans_under_zb_h1_are_scored_as_they_are():
     problem = chain(*[make_cost(10, 20)] * 3, global_batch=4, devices=2)
     truth = run_solver(problem, "brute")

@@ -414,6 +414,50 @@ def test_passes_of_a_pair_end_together():
     assert end - runs[number - 1][1] == 8
 
 
+@pytest.mark.parametrize("slow", [0, 1, 2])
+@pytest.mark.parametrize("name", [*SCHEDULES, *LISTED])
+def test_no_pass_starts_before_its_input_is_there(name, slow):
+    """Chunks of all kinds of times; two of a pair start together."""
+    schedule, blocks, micro = schedule_of(name), 3, 8
+    last = blocks * schedule.virtual_stages - 1
+    times = [
+        Times(3 + 7 * i % 5, 9 + 5 * i % 7, 3 + i % 2, i % 3, 2 + i % 4)
+        for i in range(last + 1)
+    ]
+    times[slow] = Times(100, 200, 50, 20, 30)
+    timeline = run_passes(schedule, times, micro)
+    ended, started = {}, {}
+    for block in range(blocks):
+        runs = list(timeline.passes(block))
+        free = 0
+        for number, (p, end) in enumerate(runs):
+            chunk = times[p.chunk]
+            time = chunk.backward if p.backward else chunk.forward
+            if p.gradients == "weights":
+                time = chunk.weight_backward
+            elif p.gradients == "inputs":
+                time -= chunk.weight_backward
+            if p.paired:
+                time = pair_time(chunk, times[runs[number + 1][0].chunk])
+            elif number and runs[number - 1][0].paired:
+                time = pair_time(times[runs[number - 1][0].chunk], chunk)
+                free = 0
+            started[p] = end - time
+            assert started[p] >= free
+            free = end
+            if p.gradients != "weights":
+                ended[p.chunk, p.micro_batch, p.backward] = end
+    for p, start in started.items():
+        step = 1 if p.backward else -1
+        needed = (p.chunk + step, p.micro_batch, p.backward)
+        if p.gradients == "weights":
+            needed = (p.chunk, p.micro_batch, True)
+        elif p.chunk == (last if p.backward else 0):
+            needed = (p.chunk, p.micro_batch, False)
+        if p.backward or p.chunk:
+            assert start >= ended[needed]
+
+
 def test_dualpipe_v_needs_a_micro_batch_per_chunk():
     schedule = LISTED["dualpipe-v"]
     assert schedule.why_not(3, 6) is None
