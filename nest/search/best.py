@@ -20,9 +20,12 @@ from nest.cost.schedules.base import weighted
 from nest.cost.score import score
 from nest.cost.space import (
     PLAIN,
+    BatchSplit,
+    Family,
     Runtime,
     batch_splits,
     families,
+    is_single,
     leading_runtimes,
     runtime_of,
 )
@@ -45,6 +48,7 @@ from nest.search.options import (
 from nest.search.parallel import Link, share
 from nest.search.paths import Interval, Path, Paths
 from nest.search.task import SearchTask
+from nest.search.uniform_bounds import bound_families
 from nest.solvers.base import (
     Deadline,
     Limit,
@@ -164,9 +168,10 @@ def open_splits(
                     shapes, split.micro_batch, runtime, replicas
                 )
             of_batch = terms[key]
-            for family in families(model.problem, split, of_batch.strategies):
+            for family, least in _bounded_families(of_batch, split):
                 options = stage_options(of_batch, split, family)
                 bound, least_total = work_bound(options)
+                bound = max(bound, least)
                 if bound < INFINITE:
                     found.append(
                         OpenSplit(
@@ -174,6 +179,20 @@ def open_splits(
                         )
                     )
     return found
+
+
+def _bounded_families(
+    terms: BatchTerms, split: BatchSplit
+) -> Iterator[tuple[Family, int]]:
+    """Yield the families of a split with a first bound on their plans."""
+    problem = terms.model.problem
+    known = families(problem, split, terms.strategies)
+    if is_single(problem):
+        for family, bounds in bound_families(terms, split, known):
+            yield family, int(bounds.min())
+    else:
+        for family in known:
+            yield family, 0
 
 
 def make_plan(options: StageOptions, stages: Stages) -> Plan:

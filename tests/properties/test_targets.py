@@ -18,6 +18,7 @@ from nest.ir import Problem
 from nest.ir.job import MICRO_BATCH_COUNTS, SEVERAL, SHARED
 from nest.solvers.base import Status
 from nest.targets import for_target, inexpressible, names
+from tests.frontiers import enumerated, searched
 from tests.independent.enumerator import optimum
 from tests.properties.fairness import check_fair
 from tests.properties.profiles import examples
@@ -163,3 +164,10 @@ def test_the_independent_list_keeps_the_rules(problem, interleaved):
 @given(any_problems(), st.sampled_from(FRAMEWORKS))
 def test_planners_keep_to_a_target_or_say_why_not(name, problem, target):
     check_fair(name, narrowed(problem, target), **EXTRA.get(name, {}))
+
+
+@examples(60, full=600)
+@given(any_problems(), st.sampled_from(FRAMEWORKS))
+def test_frontiers_for_a_target_are_those_of_all_plans(problem, name):
+    narrow = narrowed(problem, name)
+    assert searched(narrow) == enumerated(narrow)

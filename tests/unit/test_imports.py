@@ -25,6 +25,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     # What searches are written against: the protocol, and warm starts.
     ("nest.cost", "nest.solvers.base", "nest.solvers.warm_start"),
     ("nest.simulate",),
+    # What becomes of a problem before anything is searched.
+    ("nest.targets",),
     ("nest.search", "nest.audits", "formulations", "baselines"),
     ("nest.solvers",),
     (
@@ -34,6 +36,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "nest.explain",
         "nest.offers",
         "nest.reorder",
+        "nest.restrictions",
+        "nest.headroom",
     ),
     ("nest.prove", "nest.report"),
     ("nest.cli",),

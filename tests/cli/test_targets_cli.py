@@ -1,0 +1,236 @@
+"""``--target`` and what goes with it on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nest.ir import read_plan, read_problem, write
+from nest.ir.problem import Problem
+from tests.builders import make_cost, make_levels, make_problem
+from tests.cli.conftest import Cli
+from tests.cli.test_models import SMALL, TINY
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    path = tmp_path / "tiny" / "config.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(TINY))
+    return str(path)
+
+
+def stages_differ() -> Problem:
+    """Three devices, M = 4: a takes 30 or 21 ns, b 60 or 30.
+
+    Free, 60 + 3·30; with one tp for both 4·51, 36 % more.
+    """
+    return make_problem(
+        {
+            name: tuple(
+                make_cost(time // 3, time - time // 3, tp=tp)
+                for tp, time in enumerate(times, 1)
+            )
+            for name, times in (("a", (30, 21)), ("b", (60, 30)))
+        },
+        edges=(("a", "b", 0),),
+        devices=3,
+        topology=make_levels((3, 0.0, 1e18)),
+        global_batch=4,
+        replicas=(1,),
+    )
+
+
+@pytest.fixture
+def problem(tmp_path: Path) -> str:
+    path = tmp_path / "problem.json"
+    write(path, stages_differ())
+    return str(path)
+
+
+def test_solve_for_a_target(cli: Cli, problem: str, tmp_path: Path) -> None:
+    """The plan is one of the whole problem, with its hash."""
+    plan_path = tmp_path / "plan.json"
+    assert (
+        cli(
+            *("solve", problem, "--solver", "dp", "--target", "megatron"),
+            *("--target-loss", "-o", str(plan_path)),
+        )
+        == 0
+    )
+    assert "only plans under --target megatron" in cli.out
+    assert (
+        "Megatron-LM, megatron-core 0.16.1 and 0.19.2: schedule 1f1b, adam "
+        "with 4 bytes of gradient and 12 of state per weight" in cli.out
+    )
+    assert "step time    204.000 ns" in cli.out
+    assert (
+        "36.00 % slower than the best plan without the target (both proven "
+        "optimal)" in cli.out
+    )
+    assert cli("score", problem, str(plan_path)) == 0
+    assert cli.err == ""
+    assert {s.strategy.tp for s in read_plan(plan_path).stages} == {2}
+
+
+def test_compare_for_a_target(cli: Cli, problem: str) -> None:
+    """Exact solvers agree; the document has the target and the loss."""
+    assert (
+        cli(
+            *("compare", problem, "--solvers", "dp,cpsat,milp,brute,alpa"),
+            *("--target", "megatron", "--target-loss", "--json", "-"),
+        )
+        == 0
+    )
+    document = json.loads(cli.out)
+    assert [c["step_time_ns"] for c in document["cells"][:4]] == [204] * 4
+    assert document["cells"][4]["outcome"] == "skipped"
+    assert document["target"] == "megatron"
+    assert document["target_loss"] == {
+        "step_quanta": 204,
+        "untargeted_quanta": 150,
+        "fraction": 0.36,
+        "proven": True,
+    }
+    assert "36.00 % slower" in cli.err
+
+
+def test_no_target_changes_nothing(cli: Cli, problem: str) -> None:
+    assert cli("solve", problem, "--solver", "dp", "--target", "any") == 0
+    assert "step time    150.000 ns" in cli.out
+    assert "under" not in cli.out
+
+
+def test_explain_and_fit_and_pareto_for_a_target(
+    cli: Cli, problem: str, tmp_path: Path
+) -> None:
+    plan = str(tmp_path / "plan.json")
+    assert cli("solve", problem, "--solver", "dp", "-o", plan) == 0
+    target = ("--target", "megatron")
+    assert cli("fit", problem, "--within", "210e-9", *target) == 0
+    assert "under          --target megatron" in cli.out
+    assert cli("pareto", problem, *target, "--json", "-") == 0
+    document = json.loads(cli.out)
+    assert document["target"] == "megatron"
+    assert min(p["step_time_ns"] for p in document["points"]) == 204
+    # The plan has stages that differ.
+    text = cli.refuses("explain", problem, plan, *target)
+    assert "stage 2: expected tp=1 as in stage 1" in text
+    assert cli("solve", problem, "--solver", "dp", *target, "-o", plan) == 0
+    assert cli("explain", problem, plan, *target) == 0
+    assert "only plans under --target megatron" in cli.out
+
+
+def test_memory_is_left_free(cli: Cli, problem: str) -> None:
+    assert (
+        cli(
+            "solve",
+            problem,
+            "--solver",
+            "dp",
+            "--headroom",
+            "10%",
+            "--json",
+            "-",
+        )
+        == 0
+    )
+    assert json.loads(cli.out)["headroom"] == "10%"
+    assert "only plans under --headroom 10%" in cli.err
+    # Nothing is kept, of 1e9 bytes less a tenth.
+    assert "memory left  0.84 GiB on the fullest device" in cli.err
+
+
+def test_what_training_keeps_of_a_model(
+    cli: Cli, config: str, tmp_path: Path
+) -> None:
+    """A problem file says what the options chose."""
+    path = str(tmp_path / "problem.json")
+    for options, expected in (
+        ((), (2, 2, 12)),
+        (("--gradients", "fp32"), (2, 4, 12)),
+        (("--optimizer", "adam-8bit"), (2, 2, 6)),
+        (("--optimizer", "muon", "--gradients", "fp32"), (2, 4, 8)),
+    ):
+        assert (
+            cli(
+                *("import", "hf", config, "--cluster", "h100x4", *SMALL),
+                *options,
+                *("-o", path),
+            )
+            == 0
+        )
+        made = read_problem(path).job.optimizer
+        assert (
+            made.weight_bytes,
+            made.gradient_bytes,
+            made.state_bytes,
+        ) == expected
+
+
+def test_a_model_has_the_defaults_of_the_target(cli: Cli, config: str) -> None:
+    """Unless the options say otherwise."""
+    asked = (
+        *("solve", "--model", config, "--cluster", "h100x4", *SMALL),
+        *("--solver", "dp", "--target"),
+    )
+    for name, options, text in (
+        ("megatron", (), "adam with 4 bytes of gradient and 12 of state"),
+        (
+            "megatron",
+            ("--gradients", "bf16"),
+            "adam with 2 bytes of gradient and 12 of state",
+        ),
+        (
+            "torchtitan",
+            ("--optimizer", "sgd"),
+            "sgd with 4 bytes of gradient and 6 of state",
+        ),
+        ("deepspeed", (), "adam with 2 bytes of gradient and 12 of state"),
+        ("maxtext", (), "schedule gpipe, adam with 4 bytes of gradient"),
+    ):
+        assert cli(*asked, name, *options) == 0
+        assert text in cli.out
+        assert "optimal" in cli.out
+
+
+def test_bad_targets_give_one_line(
+    cli: Cli, problem: str, config: str
+) -> None:
+    solve = ("solve", problem, "--solver", "dp")
+    assert cli.refuses(*solve, "--target", "megatorn") == (
+        "--target: expected one of any, deepspeed, maxtext, megatron, "
+        "torchtitan; got 'megatorn'; did you mean 'megatron'?"
+    )
+    assert cli.refuses(
+        *solve, "--target", "megatron", "--granularity", "layer"
+    ) == (
+        "--granularity layer: expected stage with --target megatron, which "
+        "has one strategy for all layers, got layer; remove it"
+    )
+    assert cli.refuses(*solve, "--target-loss") == (
+        "--target-loss: expected --target too, got none; add a target with "
+        "rules, such as --target megatron"
+    )
+    assert cli.refuses(*solve, "--headroom", "2GB") == (
+        "--headroom 2GB: expected less than the 0.93 GiB of a device "
+        "(device), got 1.86 GiB; leave less free"
+    )
+    assert cli.refuses(
+        *("fit", problem, "--within", "1", "--memory", "--headroom", "1%")
+    ) == (
+        "--headroom: expected either it or --memory, which asks for the "
+        "memory of a device, got both; remove one"
+    )
+    assert cli.refuses(
+        *("solve", "--model", config, "--cluster", "h100x4", "--solver", "dp"),
+        *("--target", "torchtitan", "--gradients", "bf16"),
+    ) == (
+        "--gradients: expected one of fp32, which torchtitan can keep, got "
+        "bf16; choose it or another target"
+    )
+    assert cli.refuses(*solve, "--gradients", "fp32").startswith(
+        "--gradients: expected either PROBLEM or --model"
+    )

@@ -1,0 +1,365 @@
+"""Rules about whole plans: small instances, their optima derived by hand.
+
+The network is free, so ``T = Σ τ + (M-1) max τ + max Y``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from nest.cost.score import score
+from nest.errors import InvalidPlanError, InvalidProblemError
+from nest.ir import LayerCost, Optimizer, Plan, Problem, Stage, Strategy
+from nest.solvers.base import SolveOptions, Status
+from nest.solvers.registry import get_solver
+from tests.builders import (
+    SINGLE,
+    make_cost,
+    make_levels,
+    make_plan,
+    make_problem,
+)
+
+SOLVERS = ("brute", "dp", "cpsat", "milp")
+
+
+def chain(costs: dict[str, Any], **job: Any) -> Problem:
+    """Layers one after the other, in one pipeline unless said otherwise."""
+    names = list(costs)
+    edges = tuple((a, b, 0) for a, b in itertools.pairwise(names))
+    devices = job.pop("devices", 2)
+    job.setdefault("replicas", (1,))
+    return make_problem(
+        costs,
+        edges=edges,
+        devices=devices,
+        topology=make_levels((8, 0.0, 1e18)),
+        **job,
+    )
+
+
+def alike(problem: Problem, *names: str) -> Problem:
+    """Give layers the kind of the first of them."""
+    graph = problem.graph
+    layers = tuple(
+        replace(layer, kind=names[0]) if layer.id in names else layer
+        for layer in graph.layers
+    )
+    return replace(problem, graph=replace(graph, layers=layers))
+
+
+def with_rules(problem: Problem, **rules: Any) -> Problem:
+    return replace(problem, job=replace(problem.job, **rules))
+
+
+def check(problem: Problem, optimum_ns: int | None) -> None:
+    """All solvers prove the optimum, or that there is none."""
+    for name in SOLVERS:
+        output = get_solver(name)().solve(problem, SolveOptions())
+        if optimum_ns is None:
+            assert output.status is Status.INFEASIBLE, name
+        else:
+            assert output.status is Status.OPTIMAL, name
+            assert output.plan is not None
+            assert score(problem, output.plan).step_quanta == optimum_ns, name
+
+
+def of_widths(*times: int) -> tuple[LayerCost, ...]:
+    """Costs at tp = 1, 2, … that take so long, a third of it forward."""
+    return tuple(
+        make_cost(time / 3, 2 * time / 3, tp=tp)
+        for tp, time in enumerate(times, 1)
+    )
+
+
+def layer(time: int) -> LayerCost:
+    return make_cost(time / 3, 2 * time / 3)
+
+
+def test_stages_share_what_uniform_names():
+    """Three devices, M = 4: a takes 30 or 21 ns, b 60 or 30.
+
+    Free: a on one device, b on two, 60 + 3·30. One tp: both on one device
+    each, 90 + 3·60 = 270, or one stage on two, 4·51 = 204.
+    """
+    problem = chain(
+        {"a": of_widths(30, 21), "b": of_widths(60, 30)},
+        devices=3,
+        global_batch=4,
+    )
+    check(problem, 150)
+    check(with_rules(problem, uniform=("tp",)), 204)
+    check(with_rules(problem, uniform=("devices",)), 204)
+    every = ("dp", "tp", "cp", "ep", "zero", "recompute")
+    check(with_rules(problem, uniform=every), 204)
+    check(with_rules(problem, uniform=every, granularity="layer"), 204)
+    check(with_rules(problem, uniform=("cp", "zero")), 150)
+
+
+def test_stages_have_even_shares_of_a_kind():
+    """Two devices, M = 2: one layer of 30 ns, two of a kind of 15.
+
+    Free: the two on their own, 60 + 30. Even: one of them in each stage, so
+    45 and 15: 60 + 45. Three of a kind cannot be split in two: one stage,
+    2·75.
+    """
+    problem = chain(
+        {"in": layer(30), "b": layer(15), "c": layer(15)}, global_batch=2
+    )
+    two = alike(problem, "b", "c")
+    check(two, 90)
+    check(with_rules(two, even_layers=True), 105)
+    # Kinds of one layer may be anywhere.
+    check(with_rules(problem, even_layers=True), 90)
+    three = chain(
+        {x: layer(15) for x in ("b", "c", "d")} | {"out": layer(30)},
+        global_batch=2,
+    )
+    check(with_rules(alike(three, "b", "c", "d"), even_layers=True), 150)
+
+
+def test_no_device_idles():
+    """Three devices, M = 6, layers of 30 ns, 45 and 50 on two and three.
+
+    Free: two stages on two devices, 60 + 5·30. All three: one stage, 6·100,
+    as two devices would leave the third idle, with which 6·90 is possible;
+    the numbers of replicas that leave none idle are 1 and 3: 2·60.
+    """
+    costs = of_widths(30, 45, 50)
+    problem = chain({"a": costs, "b": costs}, devices=3, global_batch=6)
+    rules = {"idle_devices": False, "uniform": ("devices",)}
+    check(problem, 210)
+    check(with_rules(problem, **rules), 600)
+    check(with_rules(problem, **rules, replicas=None), 120)
+    check(with_rules(problem, **rules, replicas=(2,)), None)
+    check(with_rules(problem, **rules, tensor_parallel=(1,)), None)
+
+
+def sharded(**job: Any) -> Problem:
+    """Two layers on 4 devices, two data ranks each, M = 4.
+
+    A layer takes 30 ns, its update 100 + 2·100 ns, half of it when sharded.
+    """
+    cost = make_cost(10, 20, weight_bytes=100)
+    return chain(
+        {"a": cost, "b": cost},
+        **{
+            "devices": 4,
+            "hbm": 1e9,
+            "global_batch": 8,
+            "micro_batches": (2,),
+            "data_parallel": (2,),
+            "optimizer": Optimizer(state_bytes=0),
+            "zero": (0, 1),
+            **job,
+        },
+    )
+
+
+def test_zero_stages_beside_several_stages():
+    """Free: two stages, 60 + 3·30 + 150. ZeRO 0 there: + 300.
+
+    One stage with ZeRO 1 takes 4·60 + 2·150.
+    """
+    problem = sharded()
+    check(problem, 300)
+    check(with_rules(problem, zero_with={"pp": (0,)}), 450)
+    check(with_rules(problem, zero_with={"pp": (0,)}, zero=(1,)), 540)
+    every = ("dp", "tp", "cp", "ep", "zero", "recompute")
+    only = {"uniform": every, "zero_with": {"pp": (0,)}}
+    check(with_rules(problem, **only), 450)
+    check(with_rules(problem, **only, zero=(1,)), 540)
+
+
+def test_zero_stages_beside_several_replicas():
+    """Two replicas of one stage: 2·60 + 2·150, under ZeRO 0 + 2·300."""
+    problem = sharded(replicas=(2,), pipeline_parallel=(1,))
+    check(problem, 420)
+    check(with_rules(problem, zero_with={"r": (0,)}), 720)
+    check(with_rules(problem, zero_with={"r": (0,)}, zero=(1,)), None)
+
+
+def test_zero_stages_beside_several_context_ranks():
+    """One stage on two context ranks: 4·60 + 2·150, ZeRO 0 + 2·300."""
+    cost = make_cost(10, 20, cp=2, weight_bytes=100)
+    problem = chain(
+        {"a": cost, "b": cost},
+        hbm=1e9,
+        global_batch=4,
+        optimizer=Optimizer(state_bytes=0),
+        zero=(0, 1),
+    )
+    check(problem, 540)
+    check(with_rules(problem, zero_with={"cp": (0,)}), 840)
+
+
+def test_a_single_rank_keeps_the_zero_stage_that_a_rule_wants():
+    """On one data rank all stages are the same plan: two stages, 60 + 30.
+
+    Yet ZeRO 1 is what two stages may have, so it must be listed.
+    """
+    problem = chain(
+        {"a": layer(30), "b": layer(30)}, global_batch=2, zero=(0, 1)
+    )
+    check(problem, 90)
+    check(with_rules(problem, zero_with={"pp": (1,)}), 90)
+    check(with_rules(problem, zero_with={"pp": (1,)}, zero=(0,)), 120)
+
+
+def test_stages_ask_for_micro_batches():
+    """Three layers of 30 ns, M = 2: three stages 90 + 30, two 90 + 60.
+
+    M = 3 is no multiple of 2: on two devices one stage, 3·90, instead of 90 +
+    2·60.
+    """
+    costs = {name: layer(30) for name in "abc"}
+    problem = chain(costs, devices=3, global_batch=2)
+    check(problem, 120)
+    check(with_rules(problem, micro_batch_count="at-least-stages"), 150)
+    check(with_rules(problem, micro_batch_count="multiple-of-stages"), 150)
+    problem = chain(costs, global_batch=3)
+    check(problem, 210)
+    check(with_rules(problem, micro_batch_count="at-least-stages"), 210)
+    check(with_rules(problem, micro_batch_count="multiple-of-stages"), 270)
+
+
+# Plans that break a rule
+
+
+def refusal(problem: Problem, plan: Plan) -> str:
+    with pytest.raises(InvalidPlanError, match="expected") as caught:
+        score(problem, plan)
+    return str(caught.value)
+
+
+def test_plans_that_break_a_rule_are_refused():
+    costs = make_cost(1, 1), make_cost(1, 1, tp=2)
+    problem = alike(
+        chain({"a": costs, "b": costs}, devices=4, global_batch=3), "a", "b"
+    )
+    two = make_plan(("a", SINGLE), ("b", SINGLE))
+    mixed = make_plan(("a", SINGLE), ("b", Strategy(tp=2)))
+    assert refusal(with_rules(problem, uniform=("tp",)), mixed) == (
+        "stage 2: expected tp=1 as in stage 1, as all stages share it, got "
+        "tp=2; change the strategies"
+    )
+    idle = {"idle_devices": False, "uniform": ("devices",)}
+    assert refusal(with_rules(problem, **idle), two) == (
+        "stages: expected all 4 devices in use, got 2; change the strategies"
+    )
+    assert refusal(with_rules(problem, zero_with={"pp": (1,)}), two) == (
+        "stage 1: expected zero to be one of [1] with several stages, got "
+        "zero=0; change the strategies"
+    )
+    multiple = with_rules(problem, micro_batch_count="multiple-of-stages")
+    assert refusal(multiple, two) == (
+        "stages: expected a multiple of 2 micro-batches with 2 stages, got 3; "
+        "change the strategies"
+    )
+    few = with_rules(
+        problem, global_batch=1, micro_batch_count="at-least-stages"
+    )
+    assert refusal(few, two) == (
+        "stages: expected at least 2 micro-batches with 2 stages, got 1; "
+        "change the strategies"
+    )
+    third = chain(dict.fromkeys("abc", costs), devices=4, global_batch=3)
+    even = with_rules(alike(third, "b", "c"), even_layers=True)
+    assert refusal(even, make_plan(("a", SINGLE), ("b c", SINGLE))) == (
+        "stage 1: expected 2/2 layers of kind 'b', as all stages have as "
+        "many, got 0; change the strategies"
+    )
+    assert score(even, make_plan(("a b", SINGLE), ("c", SINGLE))).feasible
+
+
+def test_context_ranks_ask_for_zero_stages():
+    cost = make_cost(1, 1, cp=2)
+    problem = chain(
+        {"a": cost}, global_batch=1, zero=(0, 1), zero_with={"cp": (1,)}
+    )
+    assert refusal(problem, make_plan(("a", Strategy(cp=2)))) == (
+        "stage 1: expected zero to be one of [1] with several context ranks, "
+        "got zero=0; change the strategies"
+    )
+
+
+def test_no_replica_number_may_leave_devices_idle():
+    problem = chain(
+        {"a": make_cost(1, 1)},
+        devices=3,
+        global_batch=2,
+        replicas=None,
+        idle_devices=False,
+        uniform=("devices",),
+    )
+    assert refusal(problem, make_plan(("a", SINGLE), replicas=2)) == (
+        "replicas: expected a divisor of the 3 devices, as none may idle, "
+        "got 2; choose another value"
+    )
+
+
+def test_chunks_have_even_shares_too():
+    """Four layers of a kind in two blocks of two chunks: one each."""
+    costs = {x: layer(30) for x in "abcd"}
+    problem = alike(
+        chain(costs, global_batch=2, virtual_stages=(1, 2)), *"abcd"
+    )
+    even = with_rules(problem, even_layers=True)
+
+    def chunks(*parts: str) -> Plan:
+        return Plan(
+            replicas=1,
+            micro_batch=1,
+            virtual_stages=2,
+            stages=tuple(
+                Stage(layers=tuple(part), devices=1, strategy=SINGLE)
+                for part in parts
+            ),
+        )
+
+    assert score(even, chunks(*"abcd")).feasible
+    five = chain(
+        {x: layer(30) for x in "abcde"}, global_batch=2, virtual_stages=(2,)
+    )
+    with pytest.raises(InvalidPlanError, match="5/4 layers of kind 'a'"):
+        score(
+            with_rules(alike(five, *"abcde"), even_layers=True),
+            chunks("ab", "c", "d", "e"),
+        )
+
+
+def test_interleaved_plans_with_even_chunks_are_not_tried():
+    costs = {x: layer(30) for x in "abcd"}
+    problem = alike(
+        chain(costs, global_batch=2, virtual_stages=(1, 2)), *"abcd"
+    )
+    output = get_solver("dp")().solve(
+        with_rules(problem, even_layers=True), SolveOptions()
+    )
+    assert output.detail == (
+        "tried no interleaved plans, whose chunks would have to be even"
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("uniform", ("tp",)),
+        ("even_layers", True),
+        ("zero_with", {"pp": (0,)}),
+        ("micro_batch_count", "at-least-stages"),
+    ],
+)
+@pytest.mark.parametrize("preset", ["nest-artifact", "piper"])
+def test_published_models_have_no_such_rules(preset, field, value):
+    problem = chain({"a": make_cost(1, 1)}, global_batch=1, preset=preset)
+    with pytest.raises(
+        InvalidProblemError,
+        match=rf"\$\.job\.{field}: expected the default under preset "
+        rf"'{preset}'",
+    ):
+        score(with_rules(problem, **{field: value}), make_plan(("a", SINGLE)))

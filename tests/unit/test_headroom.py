@@ -1,0 +1,62 @@
+"""Head-room: bytes off every type of devices, or one line why not."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from nest.errors import InvalidOptionError
+from nest.headroom import with_headroom
+from nest.ir import Device, DeviceRange
+from tests.builders import make_cost, make_problem
+
+
+def on(memory_bytes: int, other_bytes: int):
+    """Two devices of one type, one of another."""
+    problem = make_problem(
+        {"a": make_cost(1, 1)}, devices=3, memory_bytes=memory_bytes
+    )
+    second = Device(name="second", memory_bytes=other_bytes)
+    others = (DeviceRange(first=2, count=1, device=second),)
+    cluster = replace(problem.cluster, others=others)
+    return replace(problem, cluster=cluster)
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("1kB", (9_000, 4_000)),
+        ("1KiB", (8_976, 3_976)),
+        ("0.5 kB", (9_500, 4_500)),
+        # A third of a byte more is a whole one: 3.3 %, 330 and 165.
+        ("3.3%", (9_670, 4_835)),
+        ("0.001%", (9_999, 4_999)),
+        ("0%", (10_000, 5_000)),
+    ],
+)
+def test_every_type_keeps_its_part_free(text, left):
+    cluster = with_headroom(on(10_000, 5_000), text).cluster
+    assert tuple(device.memory_bytes for device in cluster.types) == left
+
+
+@pytest.mark.parametrize("text", ["8", "8 gb", "-1GB", "1e3kB", "%", "8GB "])
+def test_other_texts_are_refused(text):
+    if text == "8GB ":
+        assert with_headroom(on(10**10, 10**10), text)
+        return
+    with pytest.raises(
+        InvalidOptionError,
+        match=r"--headroom: expected a size such as 8GB or 8GiB, or a part "
+        rf"such as 10%, got '{text}'; correct the value",
+    ):
+        with_headroom(on(10_000, 5_000), text)
+
+
+@pytest.mark.parametrize("text", ["5kB", "100%"])
+def test_a_device_must_have_more(text):
+    with pytest.raises(
+        InvalidOptionError,
+        match=rf"--headroom {text}: expected less than the 0\.00 GiB of a "
+        r"device \((second|device)\), got 0\.00 GiB; leave less free",
+    ):
+        with_headroom(on(10_000, 5_000), text)
