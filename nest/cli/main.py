@@ -17,6 +17,7 @@ from typing import NoReturn
 
 import click
 
+from nest.cli.exporting import export_command
 from nest.cli.importing import import_group
 from nest.cli.inputs import Group
 from nest.cli.inspecting import (
@@ -83,6 +84,7 @@ for _command in (
     solvers_command,
     problems_command,
     import_group,
+    export_command,
     topology_group,
     profile_command,
     validate_command,

@@ -1,0 +1,1 @@
+"""Plans as the arguments and files of training frameworks, and back."""

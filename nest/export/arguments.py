@@ -1,0 +1,178 @@
+"""Command-line arguments as a launch line has them, with their lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from nest.errors import InvalidPlanError
+from nest.export.shell import Word
+
+
+class Given(NamedTuple):
+    """One option as it is given: its values, and where it is written."""
+
+    values: tuple[Word, ...]
+    line: int
+
+
+class Arguments:
+    """The options of a command.
+
+    Every reader raises :class:`~nest.errors.InvalidPlanError` if a value is
+    missing, of another type or out of range, or depends on what the script
+    does not say; the text names file, line and option.
+
+    Parameters
+    ----------
+    words
+        What follows the program.
+    where
+        Name of the file.
+    """
+
+    def __init__(self, words: Iterable[Word], where: str) -> None:
+        self.where = where
+        self.given: dict[str, Given] = {}
+        self.used: set[str] = set()
+        #: Words that nobody knows and that may hide options.
+        self.unknown: list[Word] = []
+        name, line = "", 0
+        values: list[Word] = []
+        for word in (*words, Word("--", 0)):
+            if (
+                word.unknown
+                and not word.text.startswith("--")
+                and (not name or values)
+            ):
+                self.unknown.append(word)
+                continue
+            if not word.text.startswith("--"):
+                values.append(word)
+                continue
+            if name:
+                self._add(name, tuple(values), line)
+            name, equals, value = word.text.partition("=")
+            line, values = word.line, []
+            if equals:
+                values = [word._replace(text=value)]
+
+    def _add(self, name: str, values: tuple[Word, ...], line: int) -> None:
+        name = name.replace("_", "-")
+        before = self.given.get(name)
+        texts = [word.text for word in values]
+        if before and [word.text for word in before.values] != texts:
+            raise InvalidPlanError(
+                f"{self.where}:{line}: {name}: expected it once, got "
+                f"{' '.join(texts) or 'no value'} here and "
+                f"{' '.join(w.text for w in before.values) or 'no value'} in "
+                f"line {before.line}; remove one"
+            )
+        self.given[name] = Given(values, line)
+
+    def place(self, name: str) -> str:
+        """Return where an option is written: ``file:line: --name``."""
+        if name in self.given:
+            return f"{self.where}:{self.given[name].line}: {name}"
+        return f"{self.where}: {name}"
+
+    def refuse(
+        self, name: str, expected: str, got: object, remedy: str = ""
+    ) -> InvalidPlanError:
+        """Return the error about one option."""
+        return InvalidPlanError(
+            f"{self.place(name)}: expected {expected}, got {got}; "
+            f"{remedy or 'correct it'}"
+        )
+
+    def has(self, name: str) -> bool:
+        """Whether an option without a value is given."""
+        self.used.add(name)
+        if name not in self.given:
+            return False
+        if values := self.given[name].values:
+            raise self.refuse(name, "no value", repr(values[0].text))
+        return True
+
+    def texts(self, name: str) -> tuple[str, ...] | None:
+        """Return all values of an option, ``None`` if it is not given."""
+        self.used.add(name)
+        if name not in self.given:
+            return None
+        for word in self.given[name].values:
+            if word.unknown:
+                raise self.refuse(
+                    name,
+                    "a value that the script states",
+                    word.unknown,
+                    f"say it with --set {_variable(word)}=VALUE"
+                    if word.unknown.startswith("$")
+                    else "write the value into the script",
+                )
+        return tuple(word.text for word in self.given[name].values)
+
+    def text(
+        self, name: str, known: Sequence[str] | None = None
+    ) -> str | None:
+        """Return the only value of an option."""
+        values = self.texts(name)
+        if values is None:
+            return None
+        if len(values) != 1:
+            raise self.refuse(name, "one value", len(values))
+        if known is not None and values[0] not in known:
+            raise self.refuse(
+                name, f"one of {', '.join(known)}", repr(values[0])
+            )
+        return values[0]
+
+    def integer(
+        self, name: str, least: int = 1, default: int | None = None
+    ) -> int | None:
+        """Return a whole number, by default another."""
+        text = self.text(name)
+        if text is None:
+            return default
+        digits = text.removeprefix("-")
+        if not (digits.isascii() and digits.isdecimal()) or int(text) < least:
+            raise self.refuse(name, f"an integer >= {least}", repr(text))
+        return int(text)
+
+    def count(self, name: str) -> int:
+        """Return a degree: 1 if it is not given."""
+        return self.integer(name) or 1
+
+    def needed(self, name: str, option: str) -> int:
+        """Return a whole number that must be given."""
+        value = self.integer(name)
+        if value is None:
+            hidden = ", ".join(
+                f"{word.unknown} in line {word.line}" for word in self.unknown
+            )
+            raise self.refuse(
+                name,
+                "a value",
+                f"none ({hidden} may hold it)" if hidden else "none",
+                f"add it, or pass {option}",
+            )
+        return value
+
+    def number(self, name: str, default: float) -> float:
+        """Return a number, by default another."""
+        text = self.text(name)
+        try:
+            return default if text is None else float(text)
+        except ValueError:
+            raise self.refuse(name, "a number", repr(text)) from None
+
+    def check_all_used(self) -> None:
+        """Refuse options that nobody asked for."""
+        for name in self.given:
+            if name not in self.used:
+                raise self.refuse(
+                    name, "an option that exports write", name, "remove it"
+                )
+
+
+def _variable(word: Word) -> str:
+    return word.unknown.removeprefix("$").partition(",")[0]

@@ -1,0 +1,184 @@
+"""Write a plan for a framework, and read it back before anybody uses it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+from nest.errors import InvalidPlanError, NestError, UnknownNameError
+from nest.export.hosts import Hosts, node_size
+from nest.export.launch import (
+    Groups,
+    Launch,
+    Mesh,
+    as_run,
+    differences,
+    groups_of_plan,
+    launch_of,
+    rank_map_of,
+)
+from nest.export.layers import placement_of
+from nest.export.models import model_of
+from nest.export.settings import Settings
+from nest.ir.plan import Plan
+from nest.ir.problem import Problem
+from nest.models.architectures import Architecture
+
+#: Targets, and the modules that write and read them.
+TARGETS = {name: f"nest.export.{name}" for name in ("megatron",)}
+
+
+class Target(Protocol):
+    """A module of a target."""
+
+    def mesh_of(self, launch: Launch) -> Mesh:
+        """Return how ranks are numbered, the fastest axis first."""
+
+    def write(
+        self,
+        launch: Launch,
+        model: Architecture,
+        settings: Settings,
+        heading: str,
+    ) -> dict[str, str]:
+        """Return the files of a launch, without hosts."""
+
+    def read(
+        self, files: Mapping[str, str], model: Architecture
+    ) -> tuple[Launch, Groups]:
+        """Return what files say, and the devices of every group."""
+
+    def start(self, launch: Launch) -> str:
+        """Return in one line how to start it."""
+
+
+def target_of(name: str) -> Any:
+    """Return the module of a target.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is none.
+    """
+    if name not in TARGETS:
+        raise UnknownNameError("--to", name, TARGETS)
+    return import_module(TARGETS[name])
+
+
+def export(
+    problem: Problem,
+    plan: Plan,
+    target: str,
+    settings: Settings | None = None,
+) -> dict[str, str]:
+    """Return the files that run a plan, by name.
+
+    They have been read back: layers of every chunk and devices of every
+    group are the plan's.
+
+    Parameters
+    ----------
+    problem, plan
+        A plan that is legal for the problem.
+    target
+        One of :data:`TARGETS`.
+    settings
+        What neither of them says.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such target.
+    InvalidPlanError
+        If the target cannot say the plan; the text names the field.
+    InvalidOptionError
+        If something must be known that the problem does not say.
+    """
+    settings = settings or Settings()
+    module = target_of(target)
+    placement = placement_of(problem.graph)
+    launch = launch_of(problem, plan, placement)
+    model = model_of(problem, placement, settings.model)
+    pitch = problem.cluster.num_devices // plan.replicas
+    hosts = Hosts(
+        rank_map_of(launch, pitch, module.mesh_of(launch)),
+        node_size(problem.cluster, settings.gpus_per_node),
+    )
+    heading = f"{problem.name}, plan {plan.replicas} x {launch.strategy}"
+    files: dict[str, str] = {
+        **module.write(launch, model, settings, heading),
+        **hosts.files(),
+    }
+    check(problem, plan, launch, model, module, files)
+    files["README"] = "\n".join(
+        (
+            f"{heading}: {launch.world} ranks, {launch.micro_batches} "
+            f"micro-batches of {launch.samples} samples per data rank.",
+            module.start(launch),
+            hosts.how(),
+            "",
+        )
+    )
+    return files
+
+
+def check(
+    problem: Problem,
+    plan: Plan,
+    launch: Launch,
+    model: Architecture,
+    module: Any,
+    files: Mapping[str, str],
+) -> None:
+    """Refuse files that say something else than the plan.
+
+    Raises
+    ------
+    InvalidPlanError
+        If they are broken, or differ from the plan in anything.
+    """
+    found, groups = module.read(files, model)
+    reason = differences(
+        as_run(launch), found, groups_of_plan(problem, plan, launch), groups
+    )
+    if reason is not None:
+        raise InvalidPlanError(
+            f"export: {reason}; the files do not say the plan, report this"
+        )
+
+
+def write_folder(folder: str | Path, files: Mapping[str, str]) -> None:
+    """Write files to a new or empty folder, all or none.
+
+    Raises
+    ------
+    NestError
+        If that does not work.
+    """
+    path = Path(folder)
+    try:
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary = Path(
+            tempfile.mkdtemp(
+                dir=path.resolve().parent, prefix=f".{path.name}."
+            )
+        )
+        try:
+            for name, text in files.items():
+                (temporary / name).write_text(text)
+            temporary.chmod(0o777 & ~umask)
+            os.replace(temporary, path)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+    except OSError as error:
+        raise NestError(
+            f"-o {folder}: expected a new or empty directory, got {error}; "
+            f"choose another path"
+        ) from error

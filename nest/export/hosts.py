@@ -1,0 +1,135 @@
+"""Hosts: which of their devices work, and in which order ranks take them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from nest.errors import InvalidOptionError, InvalidPlanError
+from nest.ir.cluster import Cluster, Hierarchy
+
+HOSTS, RANK_MAP = "hostfile", "rank_map.json"
+
+
+class Hosts(NamedTuple):
+    """Devices that work, by rank.
+
+    Attributes
+    ----------
+    devices
+        The plan's device of every rank.
+    per_node
+        Devices of a node.
+    """
+
+    devices: tuple[int, ...]
+    per_node: int
+
+    @property
+    def in_order(self) -> bool:
+        """Whether ranks are devices: then there is nothing to map."""
+        return self.devices == tuple(range(len(self.devices)))
+
+    def files(self) -> dict[str, str]:
+        """Return the host file, and the map where one is needed.
+
+        A line per node with a working device, nodes in their order:
+        ``node3 slots=8``.
+        """
+        slots: dict[int, int] = {}
+        for device in sorted(self.devices):
+            node = device // self.per_node
+            slots[node] = slots.get(node, 0) + 1
+        lines = [f"node{node} slots={count}" for node, count in slots.items()]
+        files = {HOSTS: "\n".join(lines) + "\n"}
+        if not self.in_order:
+            files[RANK_MAP] = json.dumps(list(self.devices)) + "\n"
+        return files
+
+    def how(self) -> str:
+        """Say in one line where ranks run."""
+        if self.in_order:
+            return (
+                f"Rank i is device i mod {self.per_node} of the host in line "
+                f"i div {self.per_node} (from 0) of {HOSTS}; put your names "
+                f"of hosts there, in the order of the plan's devices."
+            )
+        return (
+            f"Rank i runs on device d = {RANK_MAP}[i]: device d mod "
+            f"{self.per_node} of node d div {self.per_node} in {HOSTS}; give "
+            f"every process its RANK and LOCAL_RANK so, and put your names "
+            f"of hosts there."
+        )
+
+
+def node_size(cluster: Cluster, given: int | None = None) -> int:
+    """Return the devices of a node.
+
+    Raises
+    ------
+    InvalidOptionError
+        If the network does not say, and nobody else does.
+    """
+    if given is not None:
+        return given
+    if isinstance(cluster.topology, Hierarchy):
+        return cluster.topology.levels[0].fan_out
+    raise InvalidOptionError(
+        "--gpus-per-node: expected the devices of a node, got none, and the "
+        "network does not say; add the option"
+    )
+
+
+def read_hosts(files: Mapping[str, str]) -> tuple[int, ...]:
+    """Return the device of every rank from a host file and a map.
+
+    Raises
+    ------
+    InvalidPlanError
+        If a line or an entry is malformed, or they disagree.
+    """
+    world = 0
+    for number, line in enumerate(files[HOSTS].splitlines(), 1):
+        text = line.partition("#")[0].strip()
+        if not text:
+            continue
+        found = re.fullmatch(r"(\S+)\s+slots=([1-9]\d*)", text)
+        if found is None:
+            raise InvalidPlanError(
+                f"{HOSTS}:{number}: expected 'name slots=N', got {line!r}; "
+                f"correct it"
+            )
+        world += int(found[2])
+    if RANK_MAP not in files:
+        return tuple(range(world))
+    try:
+        devices = json.loads(files[RANK_MAP])
+    except ValueError as error:
+        raise InvalidPlanError(
+            f"{RANK_MAP}: expected a list of devices, got {error}; correct it"
+        ) from None
+    if not isinstance(devices, list) or any(
+        type(device) is not int or device < 0 for device in devices
+    ):
+        raise InvalidPlanError(
+            f"{RANK_MAP}: expected a list of devices, got something else; "
+            f"correct it"
+        )
+    check_map(devices, world)
+    return tuple(devices)
+
+
+def check_map(devices: Sequence[int], world: int) -> None:
+    """Refuse a map that is no permutation of so many devices."""
+    if len(devices) != world:
+        raise InvalidPlanError(
+            f"{RANK_MAP}: expected one device for each of the {world} slots "
+            f"in {HOSTS}, got {len(devices)}; correct it"
+        )
+    if len(set(devices)) != len(devices):
+        raise InvalidPlanError(
+            f"{RANK_MAP}: expected every device once, got one twice; correct "
+            f"it"
+        )

@@ -1,0 +1,150 @@
+"""What the layers of a graph stand for: embedding, blocks, head.
+
+Frameworks count the blocks of a decoder and know its embedding and its head.
+Graphs of models name their layers so: ``embedding``, ``layer-3`` or
+``layers-0-3`` for blocks, ``head`` (:mod:`nest.models.graphs`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from nest.errors import InvalidPlanError, InvalidProblemError
+from nest.ir.base import LayerId
+from nest.ir.graph import Graph
+from nest.ir.plan import Plan
+
+
+class Chunk(NamedTuple):
+    """What one stage, or one chunk of an interleaved plan, holds.
+
+    Attributes
+    ----------
+    embedding, head
+        Whether they are here.
+    layers
+        Number of blocks.
+    """
+
+    embedding: bool
+    layers: int
+    head: bool
+
+
+class Placement(NamedTuple):
+    """The layers of a graph from first to last, with what they stand for."""
+
+    parts: tuple[tuple[LayerId, Chunk], ...]
+
+    @property
+    def layers(self) -> int:
+        """Blocks of the whole graph."""
+        return sum(chunk.layers for _, chunk in self.parts)
+
+    def cut(self, chunks: Sequence[Chunk]) -> list[list[LayerId]]:
+        """Return the layers of every chunk.
+
+        Raises
+        ------
+        InvalidPlanError
+            If a chunk begins or ends inside a layer of the graph, or they
+            hold more or fewer layers.
+        """
+        left = list(reversed(self.parts))
+        found: list[list[LayerId]] = []
+        for number, chunk in enumerate(chunks, 1):
+            layers: list[LayerId] = []
+            held = Chunk(False, 0, False)
+            while left and held != chunk:
+                name, part = left.pop()
+                layers.append(name)
+                held = joined(held, part)
+                if held.layers > chunk.layers or (held.head > chunk.head):
+                    break
+            if held != chunk:
+                raise InvalidPlanError(
+                    f"stages: expected cuts between layers of the graph "
+                    f"({self.layers} blocks, "
+                    f"{max(part.layers for _, part in self.parts)} at most "
+                    f"in a layer), got a chunk {number} of {chunk.layers} "
+                    f"blocks; use a graph with finer layers"
+                )
+            found.append(layers)
+        if left:
+            raise InvalidPlanError(
+                f"stages: expected all {self.layers} blocks, got fewer; "
+                f"correct the chunks"
+            )
+        return found
+
+
+def joined(one: Chunk, other: Chunk) -> Chunk:
+    """Return what two chunks hold together."""
+    return Chunk(
+        one.embedding or other.embedding,
+        one.layers + other.layers,
+        one.head or other.head,
+    )
+
+
+def placement_of(graph: Graph) -> Placement:
+    """Read off what the layers of a graph stand for.
+
+    Raises
+    ------
+    InvalidProblemError
+        If it is no chain of an embedding, blocks and a head by their names.
+    """
+    order = [graph.layers[i] for i in graph.topological_order()]
+    edges = {(str(edge.source), str(edge.target)) for edge in graph.edges}
+    chain = {(str(a.id), str(b.id)) for a, b in pairwise(order)}
+    if edges != chain:
+        raise InvalidProblemError(
+            "graph: expected a chain of layers, got branches; frameworks cut "
+            "chains only"
+        )
+    parts: list[tuple[LayerId, Chunk]] = []
+    blocks = 0
+    for layer in order:
+        chunk = _read(str(layer.id), blocks)
+        if chunk is None:
+            raise InvalidProblemError(
+                f"graph: expected layers named embedding, layer-{blocks} (or "
+                f"layers-{blocks}-N) and so on, and head, got "
+                f"{str(layer.id)!r}; name them as the graphs of models do"
+            )
+        blocks += chunk.layers
+        parts.append((layer.id, chunk))
+    first, *between, last = (chunk for _, chunk in parts)
+    if not (first.embedding and last.head and all(x.layers for x in between)):
+        raise InvalidProblemError(
+            "graph: expected an embedding, blocks and a head, in this order, "
+            "got another order; frameworks run no other"
+        )
+    return Placement(tuple(parts))
+
+
+def _read(name: str, blocks: int) -> Chunk | None:
+    """Return what a layer stands for that follows so many blocks."""
+    if name in ("embedding", "head"):
+        return Chunk(name == "embedding", 0, name == "head")
+    found = re.fullmatch(r"layers?-(\d+)(?:-(\d+))?", name)
+    if found is None or int(found[1]) != blocks:
+        return None
+    last = int(found[2] or found[1])
+    return Chunk(False, last - blocks + 1, False) if last >= blocks else None
+
+
+def chunks_of(plan: Plan, placement: Placement) -> tuple[Chunk, ...]:
+    """Return what every stage of a plan holds."""
+    stands_for = {str(name): part for name, part in placement.parts}
+    found = []
+    for stage in plan.stages:
+        chunk = Chunk(False, 0, False)
+        for layer in stage.layers:
+            chunk = joined(chunk, stands_for[str(layer)])
+        found.append(chunk)
+    return tuple(found)
