@@ -33,6 +33,11 @@ from nest.cli.inputs import (
     "What torchtitan calls the model, such as llama3/8B, where that is not "
     "known.",
 )
+@option(
+    "--nearest",
+    "Write the nearest plan that the framework can run instead, and say what "
+    "that costs.",
+)
 def export_command(
     problem_text: str,
     plan_path: str,
@@ -41,18 +46,19 @@ def export_command(
     model: str | None,
     gpus_per_node: int | None,
     flavor: str | None,
+    nearest: bool,
 ) -> int:
     """Write a plan as arguments or configuration of a framework.
 
     What was written is read again, and must give the plan's layers on every
     rank and its process groups. A plan that the framework cannot run is
-    refused by the name of the field.
+    refused by the name of the field, or replaced with --nearest.
     """
     from nest.cli.inspecting import warn_if_foreign
     from nest.cost.score import score
     from nest.export.export import export, target_of, write_folder
     from nest.export.settings import Settings
-    from nest.ir.io import read_plan
+    from nest.ir.io import encode, read_plan
 
     target_of(to)
     check_distinct_files({"PROBLEM": problem_text, "PLAN": plan_path})
@@ -63,7 +69,14 @@ def export_command(
     settings = Settings(
         None if model is None else load_model(model), gpus_per_node, flavor
     )
-    files = export(problem, plan, to, settings)
+    if not nearest:
+        files = export(problem, plan, to, settings)
+    else:
+        from nest.export.nearest import nearest as find_nearest
+
+        found = find_nearest(problem, plan, to, settings)
+        files = {**found.files, "plan.json": encode(found.plan).decode()}
+        click.echo(f"nearest plan: {found.text}")
     write_folder(output, files)
     click.echo(files["README"], nl=False)
     return 0

@@ -16,7 +16,6 @@ from nest.export.launch import (
     Groups,
     Launch,
     Mesh,
-    as_run,
     differences,
     groups_of_plan,
     launch_of,
@@ -28,9 +27,13 @@ from nest.export.settings import Settings
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.models.architectures import Architecture
+from nest.targets import inexpressible
 
 #: Targets, and the modules that write and read them.
-TARGETS = {name: f"nest.export.{name}" for name in ("megatron",)}
+TARGETS = {
+    name: f"nest.export.{name}"
+    for name in ("megatron", "torchtitan", "deepspeed", "maxtext")
+}
 
 
 class Target(Protocol):
@@ -50,8 +53,11 @@ class Target(Protocol):
 
     def read(
         self, files: Mapping[str, str], model: Architecture
-    ) -> tuple[Launch, Groups]:
-        """Return what files say, and the devices of every group."""
+    ) -> tuple[Launch, Groups | None]:
+        """Return what files say, and the devices of every group if known."""
+
+    def said(self, launch: Launch) -> Launch:
+        """Return what of a launch the files say."""
 
     def start(self, launch: Launch) -> str:
         """Return in one line how to start it."""
@@ -101,6 +107,10 @@ def export(
     """
     settings = settings or Settings()
     module = target_of(target)
+    for obstacle in inexpressible(target, problem, plan):
+        raise InvalidPlanError(
+            f"{obstacle}; choose another plan, or --nearest"
+        )
     placement = placement_of(problem.graph)
     launch = launch_of(problem, plan, placement)
     model = model_of(problem, placement, settings.model)
@@ -144,7 +154,10 @@ def check(
     """
     found, groups = module.read(files, model)
     reason = differences(
-        as_run(launch), found, groups_of_plan(problem, plan, launch), groups
+        module.said(launch),
+        found,
+        groups_of_plan(problem, plan, launch),
+        groups,
     )
     if reason is not None:
         raise InvalidPlanError(

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from nest.errors import InvalidPlanError
 from nest.export.layers import Chunk, Placement, chunks_of
 from nest.ir.base import Struct
+from nest.ir.job import Schedule
 from nest.ir.plan import OVERLAP, Overlap, Plan, Recompute, Stage, Strategy
 from nest.ir.problem import Problem
 
@@ -40,6 +41,8 @@ class Launch(Struct, frozen=True, kw_only=True, dict=True):
     chunks
         What every stage holds, in pipeline order; of an interleaved plan the
         ``S v`` chunks.
+    schedule
+        Of the pipeline; without one ``1f1b``.
     zero, distributed_optimizer
         ZeRO stage of the ``dp * cp`` ranks, or (with 0) an optimiser that is
         sharded over replicas too. 0 where it shards over one rank.
@@ -67,6 +70,7 @@ class Launch(Struct, frozen=True, kw_only=True, dict=True):
     stages: int = 1
     virtual_stages: int = 1
     chunks: tuple[Chunk, ...]
+    schedule: Schedule = "1f1b"
     zero: int = 0
     distributed_optimizer: bool = False
     recompute: Recompute = "none"
@@ -187,6 +191,7 @@ def launch_of(problem: Problem, plan: Plan, placement: Placement) -> Launch:
         stages=plan.num_blocks,
         virtual_stages=plan.virtual_stages,
         chunks=chunks_of(plan, placement),
+        schedule="1f1b" if plan.num_blocks == 1 else job.schedule,
         zero=zero,
         distributed_optimizer=distributed,
         recompute=first.recompute,
@@ -377,6 +382,47 @@ def _sharded_over_replicas(
     }
 
 
+def usual_mesh(launch: Launch) -> Mesh:
+    """Return tp fastest, then cp, dp and replicas, stages slowest."""
+    return tuple(
+        (name, getattr(launch, name))
+        for name in ("tp", "cp", "dp", "replicas", "stages")
+    )
+
+
+def usual_groups(launch: Launch, devices: Sequence[int]) -> Groups:
+    """Return the groups of a framework with the usual mesh, as devices.
+
+    Experts are spread over consecutive data ranks of a replica.
+    """
+    mesh = usual_mesh(launch)
+    experts: Mesh = (
+        ("tp", launch.tp),
+        ("ep", launch.ep),
+        ("experts", launch.dp * launch.cp // launch.ep),
+        *mesh[3:],
+    )
+    return mesh_and_expert_groups(launch, mesh, experts, devices)
+
+
+def mesh_and_expert_groups(
+    launch: Launch, mesh: Mesh, experts: Mesh, devices: Sequence[int]
+) -> Groups:
+    """Return all groups of a mesh, and of the one that experts see."""
+    found = {
+        "tp": mesh_groups(mesh, ("tp",), devices),
+        "cp": mesh_groups(mesh, ("cp",), devices),
+        "pp": mesh_groups(mesh, ("stages",), devices),
+        "sync": mesh_groups(mesh, ("cp", "dp", "replicas"), devices),
+        "ep": mesh_groups(experts, ("ep",), devices),
+        "expert-sync": mesh_groups(experts, ("experts", "replicas"), devices),
+    }
+    if launch.zero:
+        found["shard"] = mesh_groups(mesh, ("cp", "dp"), devices)
+        found["expert-shard"] = mesh_groups(experts, ("experts",), devices)
+    return found
+
+
 def mesh_groups(
     mesh: Mesh, names: Iterable[str], devices: Sequence[int]
 ) -> frozenset[tuple[int, ...]]:
@@ -407,14 +453,18 @@ def mesh_groups(
 
 
 def differences(
-    expected: Launch, got: Launch, groups: Groups, found: Groups
+    expected: Launch, got: Launch, groups: Groups, found: Groups | None
 ) -> str | None:
-    """Say what of a plan the files do not say, or ``None``."""
+    """Say what of a plan the files do not say, or ``None``.
+
+    ``found`` is ``None`` where files do not say which rank is where.
+    """
     for field in Launch.__struct_fields__:
         ours, theirs = getattr(expected, field), getattr(got, field)
         if ours != theirs:
             return f"{field}: expected {_shown(ours)}, got {_shown(theirs)}"
-    for name in sorted({*groups, *found}):
+    for name in sorted({*groups, *found} if found is not None else ()):
+        assert found is not None
         ours = groups.get(name, frozenset())
         theirs = found.get(name, frozenset())
         if ours != theirs:

@@ -9,7 +9,7 @@ do not divide the data ranks.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nest.errors import InvalidPlanError
@@ -21,7 +21,7 @@ from nest.export.launch import (
     Mesh,
     as_run,
     check_memory,
-    mesh_groups,
+    mesh_and_expert_groups,
 )
 from nest.export.layers import Chunk
 from nest.export.megatron_model import (
@@ -48,6 +48,7 @@ _OVERLAP: dict[Overlap, str] = {
 #: Megatron-FSDP's names of the ZeRO stages that need it.
 _SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
 _LAYOUT = "--pipeline-model-parallel-layout"
+_CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 _INSTANCES = "--num-distributed-optimizer-instances"
 
 
@@ -159,13 +160,40 @@ def write(
             "it to the job"
         )
     flags = model_flags(model, launch.sequence_length) + plan_flags(launch)
-    lines = [f"# {heading}"]
-    if _one_connection(launch):
-        lines.append("export CUDA_DEVICE_MAX_CONNECTIONS=1")
-    lines.append("ARGS=(")
-    lines += [f"  {' '.join((name, *map(_quoted, v)))}" for name, v in flags]
-    lines.append(")")
-    return {FILE: "\n".join(lines) + "\n"}
+    setting = f"export {_CONNECTIONS}=1\n"
+    return {FILE: array(heading, flags, setting * _one_connection(launch))}
+
+
+def array(heading: str, flags: Flags, settings: str = "") -> str:
+    """Return arguments as a bash array ``ARGS``, one to a line."""
+    lines = [f"  {' '.join((name, *map(_quoted, v)))}" for name, v in flags]
+    return "\n".join((f"# {heading}", f"{settings}ARGS=(", *lines, ")", ""))
+
+
+def read_array(
+    text: str, where: str, settings: Collection[str] = ()
+) -> Arguments:
+    """Read what :func:`array` writes, and nothing else.
+
+    Raises
+    ------
+    InvalidPlanError
+        If there is more in the file, or what only a shell could tell.
+    """
+    script = read_script(text, where)
+    if script.commands or set(script.variables) - {"ARGS", *settings}:
+        line = script.commands[0].line if script.commands else 1
+        raise InvalidPlanError(
+            f"{where}:{line}: expected the array ARGS and settings only, got "
+            f"something else; remove it"
+        )
+    ask = Arguments(script.variables.get("ARGS", ()), where)
+    for word in ask.unknown:
+        raise InvalidPlanError(
+            f"{where}:{word.line}: expected values, got {word.unknown}; "
+            f"write it out"
+        )
+    return ask
 
 
 def _one_connection(launch: Launch) -> bool:
@@ -204,6 +232,11 @@ class Reading(NamedTuple):
     pipelines_inside: bool = False
 
 
+def said(launch: Launch) -> Launch:
+    """Return what of a launch the files say: all of it."""
+    return as_run(launch)
+
+
 def start(launch: Launch) -> str:
     """Say in one line how to start it."""
     return (
@@ -230,27 +263,15 @@ def read(
     InvalidPlanError
         If it is broken; the text names file, line and argument.
     """
-    script = read_script(files[FILE], FILE)
-    if script.commands or set(script.variables) - _VARIABLES:
-        line = script.commands[0].line if script.commands else 1
-        raise InvalidPlanError(
-            f"{FILE}:{line}: expected the array ARGS and settings only, got "
-            f"something else; remove it"
-        )
-    ask = Arguments(script.variables.get("ARGS", ()), FILE)
-    for word in ask.unknown:
-        raise InvalidPlanError(
-            f"{FILE}:{word.line}: expected values, got {word.unknown}; write "
-            f"it out"
-        )
+    ask = read_array(files[FILE], FILE, (_CONNECTIONS,))
     devices = read_hosts(files)
     reading = read_arguments(ask, len(devices), "export")
     ask.check_all_used()
     launch = reading.launch
-    connections = script.variables.get("CUDA_DEVICE_MAX_CONNECTIONS", ())
-    if [word.text for word in connections] != ["1"] * _one_connection(launch):
+    given = read_script(files[FILE], FILE).variables.get(_CONNECTIONS, ())
+    if [word.text for word in given] != ["1"] * _one_connection(launch):
         raise InvalidPlanError(
-            f"{FILE}: CUDA_DEVICE_MAX_CONNECTIONS: expected "
+            f"{FILE}: {_CONNECTIONS}: expected "
             f"{'1' if _one_connection(launch) else 'no such setting'} with "
             f"these degrees, got another; correct it"
         )
@@ -262,9 +283,6 @@ def read(
             f"correct the arguments of the model"
         )
     return launch, groups_of(reading, devices)
-
-
-_VARIABLES = {"ARGS", "CUDA_DEVICE_MAX_CONNECTIONS"}
 
 
 def groups_of(reading: Reading, devices: Sequence[int]) -> Groups:
@@ -284,20 +302,7 @@ def groups_of(reading: Reading, devices: Sequence[int]) -> Groups:
     if reading.pipelines_inside:
         mesh = (*inside[:2], stages, inside[2], replicas)
         expert_mesh = (*split, stages, experts, replicas)
-    found = {
-        "tp": mesh_groups(mesh, ("tp",), devices),
-        "cp": mesh_groups(mesh, ("cp",), devices),
-        "pp": mesh_groups(mesh, ("stages",), devices),
-        "sync": mesh_groups(mesh, ("cp", "dp", "replicas"), devices),
-        "ep": mesh_groups(expert_mesh, ("ep",), devices),
-        "expert-sync": mesh_groups(
-            expert_mesh, ("experts", "replicas"), devices
-        ),
-    }
-    if launch.zero:
-        found["shard"] = mesh_groups(mesh, ("cp", "dp"), devices)
-        found["expert-shard"] = mesh_groups(expert_mesh, ("experts",), devices)
-    return found
+    return mesh_and_expert_groups(launch, mesh, expert_mesh, devices)
 
 
 def read_arguments(ask: Arguments, world: int, name: str) -> Reading:

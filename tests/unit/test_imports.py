@@ -27,6 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("nest.simulate",),
     # What becomes of a problem before anything is searched.
     ("nest.targets",),
+    ("nest.export",),
     ("nest.search", "nest.audits", "formulations", "baselines"),
     ("nest.solvers",),
     (

@@ -1,0 +1,216 @@
+"""The nearest plan that a framework can run, where it cannot run a plan.
+
+Of the plans with the same replicas, micro-batch and stages, one strategy for
+all layers and the same cuts (or equal ones, where the framework knows no
+other), the fastest that fits; if there is none, the fastest that fits of all
+plans of equal stages. Every candidate is scored by the shared cost model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from nest.cost.score import score
+from nest.cost.space import batch_splits, strategies
+from nest.cost.verdict import Score
+from nest.errors import InvalidPlanError
+from nest.export.export import export
+from nest.export.launch import even_chunks
+from nest.export.layers import Placement, placement_of
+from nest.export.settings import Settings
+from nest.ir.base import LayerId
+from nest.ir.job import Job, Optimizer
+from nest.ir.plan import Plan, Stage, Strategy
+from nest.ir.problem import Problem
+from nest.targets import for_target, inexpressible, optimizer_of
+from nest.targets import target as find
+
+
+class Nearest(NamedTuple):
+    """What takes the place of a plan.
+
+    Attributes
+    ----------
+    problem, plan
+        The problem as the framework has it, and the plan.
+    changes
+        What of the job the framework has otherwise, for people.
+    files
+        The export.
+    before, after
+        The scores of the plan that was asked for, and of this one.
+    """
+
+    problem: Problem
+    plan: Plan
+    changes: tuple[str, ...]
+    files: dict[str, str]
+    before: Score
+    after: Score
+
+    @property
+    def text(self) -> str:
+        """The price, for people."""
+        before, after = self.before.step_time_ns, self.after.step_time_ns
+        percent = (after / before - 1) * 100 if before else 0.0
+        return (
+            f"step time {before / 1e9:.6g} s as planned, {after / 1e9:.6g} s "
+            f"as written ({percent:+.2f} %)"
+            + "".join(f"; {change}" for change in self.changes)
+        )
+
+
+def nearest(
+    problem: Problem,
+    plan: Plan,
+    target: str,
+    settings: Settings | None = None,
+) -> Nearest:
+    """Return the nearest plan that a framework can run, and its export.
+
+    The plan itself, if that is one.
+
+    Parameters
+    ----------
+    problem, plan, target, settings
+        As for :func:`nest.export.export.export`.
+
+    Raises
+    ------
+    InvalidPlanError
+        If no plan that fits can be written; the text is the last reason.
+    """
+    before = score(problem, plan)
+    if not inexpressible(target, problem, plan):
+        try:
+            files = export(problem, plan, target, settings)
+        except InvalidPlanError:
+            pass
+        else:
+            return Nearest(problem, plan, (), files, before, before)
+    there = for_target(problem, target, _optimizer(problem, target))
+    refusal: InvalidPlanError | None = None
+    for group in _candidates(there, plan):
+        found: list[tuple[int, int, Plan, Score]] = []
+        for candidate in group:
+            try:
+                verdict = score(there, candidate)
+            except InvalidPlanError:
+                continue
+            if verdict.feasible:
+                found.append(
+                    (verdict.step_quanta, len(found), candidate, verdict)
+                )
+        for _, _, candidate, verdict in sorted(found, key=lambda x: x[:2]):
+            try:
+                files = export(there, candidate, target, settings)
+            except InvalidPlanError as error:
+                refusal = error
+                continue
+            changes = _changes(problem.job, there.job)
+            return Nearest(there, candidate, changes, files, before, verdict)
+    raise InvalidPlanError(
+        f"--nearest: expected a plan that fits and that {target} can run, "
+        f"got none ({refusal or 'too little memory, or no such split'}); "
+        f"solve with --target {target}"
+    )
+
+
+def _changes(ours: Job, theirs: Job) -> tuple[str, ...]:
+    """Say what a framework keeps per weight and runs otherwise."""
+    pairs = [("schedule", ours.schedule, theirs.schedule)] + [
+        (f"optimizer.{field}", getattr(ours.optimizer, field), value)
+        for field in ("gradient_bytes", "state_bytes")
+        for value in [getattr(theirs.optimizer, field)]
+    ]
+    return tuple(
+        f"{name} is {there}, not {here}"
+        for name, here, there in pairs
+        if here != there
+    )
+
+
+def _optimizer(problem: Problem, target: str) -> Optimizer:
+    """Return the job's optimiser, as far as the target keeps the same."""
+    optimizer = problem.job.optimizer
+    rules = find(target).rules
+    usual = optimizer_of(find(target))
+    if rules is None:
+        return optimizer
+    names = {2: "bf16", 4: "fp32"}
+    name = names.get(optimizer.gradient_bytes)
+    if name in rules.gradients.value:
+        usual = optimizer_of(find(target), name)
+    same = replace(optimizer, name=usual.name) == usual
+    return optimizer if same else usual
+
+
+def _candidates(problem: Problem, plan: Plan) -> Iterator[list[Plan]]:
+    """Yield groups of plans, the nearest group first."""
+    job = problem.job
+    virtual = plan.virtual_stages
+    if virtual not in job.virtual_stages:
+        virtual = 1
+    base = replace(
+        plan,
+        virtual_stages=virtual,
+        overlap=tuple(name for name in plan.overlap if name in job.overlap),
+        distributed_optimizer=(
+            plan.distributed_optimizer and job.distributed_optimizer
+        ),
+        problem_hash=None,
+        solver=None,
+    )
+    own = strategies(problem, plan.micro_batch)
+    if virtual == plan.virtual_stages:
+        cut = [stage.layers for stage in plan.stages]
+        yield list(_with_each(base, cut, own))
+    placement = placement_of(problem.graph)
+    equal = _even_cut(placement, plan.num_blocks * virtual)
+    if equal is not None:
+        yield list(_with_each(base, equal, own))
+    everywhere: list[Plan] = []
+    for split in batch_splits(problem):
+        here = replace(
+            base,
+            virtual_stages=1,
+            replicas=split.replicas,
+            micro_batch=split.micro_batch,
+        )
+        known = strategies(problem, split.micro_batch)
+        for stages in range(1, min(split.devices, placement.layers) + 1):
+            equal = _even_cut(placement, stages)
+            if equal is not None:
+                fitting = [
+                    x for x in known if x.devices * stages <= split.devices
+                ]
+                everywhere += _with_each(here, equal, fitting)
+    yield everywhere
+
+
+def _with_each(
+    plan: Plan, cut: Sequence[Sequence[LayerId]], found: Sequence[Strategy]
+) -> Iterator[Plan]:
+    """Yield a plan with these stages under every strategy."""
+    for strategy in found:
+        yield replace(
+            plan,
+            virtual_stages=plan.virtual_stages,
+            stages=tuple(
+                Stage.of(layers, [strategy] * len(layers)) for layers in cut
+            ),
+        )
+
+
+def _even_cut(placement: Placement, count: int) -> list[list[LayerId]] | None:
+    """Return stages of equally many blocks, ``None`` if there are none."""
+    chunks = even_chunks(placement.layers, count)
+    if chunks is None:
+        return None
+    try:
+        return placement.cut(chunks)
+    except InvalidPlanError:
+        return None

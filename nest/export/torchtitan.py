@@ -1,0 +1,589 @@
+"""torchtitan: a job file in TOML, and what its parsers make of it.
+
+Written for torchtitan 0.2.2, the last with job files. It takes any type and
+any name of a module without a word; what no run can start with is refused
+when the file is read.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from nest.errors import InvalidOptionError, InvalidPlanError
+from nest.export.hosts import read_hosts
+from nest.export.launch import (
+    Groups,
+    Launch,
+    Mesh,
+    as_run,
+    check_memory,
+    usual_groups,
+    usual_mesh,
+)
+from nest.export.layers import Chunk
+from nest.export.settings import Settings
+from nest.ir.job import Schedule
+from nest.models.architectures import Architecture
+
+NAME = "torchtitan"
+FILE = "job.toml"
+
+#: Bytes per weight: fp32 weights, of which layers count 2, and Adam.
+STATE_BYTES, GRADIENT_BYTES = 10, 4
+
+#: What torchtitan calls models.
+FLAVORS = {
+    "llama3-8b": "llama3/8B",
+    "llama3-70b": "llama3/70B",
+    "llama3-405b": "llama3/405B",
+    "qwen3-30b-a3b": "qwen3/30B-A3B",
+    "qwen3-235b-a22b": "qwen3/235B-A22B",
+    "deepseek-v3": "deepseek_v3/671B",
+}
+_RESHARD = {2: "never", 3: "always"}
+_SCHEDULES: dict[tuple[Schedule, bool], str] = {
+    ("1f1b", False): "1F1B",
+    ("1f1b", True): "Interleaved1F1B",
+    ("gpipe", False): "GPipe",
+}
+_FLOAT8 = "quantize.linear.float8"
+
+
+class Key(NamedTuple):
+    """A key of the file: its type, its default, and which values it takes."""
+
+    kind: type
+    default: Any = None
+    known: tuple[Any, ...] = ()
+
+
+_DEGREE = Key(int, 1)
+#: What is written and read, by section.
+KEYS: dict[str, dict[str, Key]] = {
+    "model": {
+        "name": Key(str),
+        "flavor": Key(str),
+        "converters": Key(list, []),
+    },
+    "training": {
+        "local_batch_size": Key(int, 8),
+        "global_batch_size": Key(int, -1),
+        "seq_len": Key(int, 2048),
+        "dtype": Key(str, "float32", ("float32",)),
+        "mixed_precision_param": Key(str, "bfloat16", ("bfloat16",)),
+        "mixed_precision_reduce": Key(str, "float32", ("float32",)),
+    },
+    "parallelism": {
+        "data_parallel_replicate_degree": _DEGREE,
+        "data_parallel_shard_degree": Key(int, -1),
+        "fsdp_reshard_after_forward": Key(
+            str, "default", ("default", "always", "never")
+        ),
+        "tensor_parallel_degree": _DEGREE,
+        "enable_async_tensor_parallel": Key(bool, False),
+        "context_parallel_degree": _DEGREE,
+        "expert_parallel_degree": _DEGREE,
+        "expert_tensor_parallel_degree": _DEGREE,
+        "pipeline_parallel_degree": _DEGREE,
+        "pipeline_parallel_schedule": Key(
+            str, "1F1B", tuple(_SCHEDULES.values())
+        ),
+        "pipeline_parallel_microbatch_size": _DEGREE,
+        "module_fqns_per_model_part": Key(list),
+        "pipeline_parallel_layers_per_stage": Key(int),
+        "pipeline_parallel_first_stage_less_layers": Key(int, 1),
+        "pipeline_parallel_last_stage_less_layers": Key(int, 1),
+    },
+    "activation_checkpoint": {"mode": Key(str, "selective", ("none", "full"))},
+    "compile": {"enable": Key(bool, False)},
+}
+
+
+def mesh_of(launch: Launch) -> Mesh:
+    """Return how ranks are numbered, the fastest axis first."""
+    return usual_mesh(launch)
+
+
+def said(launch: Launch) -> Launch:
+    """Return what of a launch the file says: not what FSDP overlaps."""
+    overlap = tuple(name for name in launch.overlap if name == "tp")
+    return replace(as_run(launch), overlap=overlap)
+
+
+def modules_of(chunks: Sequence[Chunk]) -> list[list[str]]:
+    """Return the modules of every part of the model."""
+    parts, first = [], 0
+    for chunk in chunks:
+        last = first + chunk.layers
+        parts.append(
+            ["tok_embeddings"] * chunk.embedding
+            + [f"layers.{number}" for number in range(first, last)]
+            + ["norm", "output"] * chunk.head
+        )
+        first = last
+    return parts
+
+
+def write(
+    launch: Launch, model: Architecture, settings: Settings, heading: str
+) -> dict[str, str]:
+    """Return the job file.
+
+    Raises
+    ------
+    InvalidPlanError
+        If the file cannot say what is kept per weight, the data type, or
+        how data ranks go together with others.
+    InvalidOptionError
+        If it is not known what torchtitan calls the model.
+    """
+    check_memory(launch, STATE_BYTES, (GRADIENT_BYTES,))
+    flavor = settings.flavor or FLAVORS.get(model.name)
+    if flavor is None or flavor.count("/") != 1:
+        raise InvalidOptionError(
+            f"--flavor: expected torchtitan's name and flavor of "
+            f"{model.name}, such as llama3/8B, got {flavor or 'none'}; add "
+            f"the option"
+        )
+    if launch.dtype not in ("bf16", "fp8"):
+        raise InvalidPlanError(
+            f"dtype: expected bf16 or fp8, got {launch.dtype}; torchtitan "
+            f"computes in no other"
+        )
+    run = as_run(launch)
+    reason = why_not_data(run)
+    if reason is not None:
+        raise InvalidPlanError(f"{reason}; choose another plan")
+    piped = run.stages > 1
+    name, flavor = flavor.split("/")
+    # FSDP shards what it shards over dp_shard * cp ranks.
+    replicas = run.replicas if run.zero else run.dp
+    values: dict[str, dict[str, Any]] = {
+        "model": {"name": name, "flavor": flavor},
+        "training": {
+            "local_batch_size": run.samples
+            * (run.micro_batches if piped else 1),
+            "global_batch_size": run.global_batch,
+            "seq_len": run.sequence_length,
+            "dtype": "float32",
+            "mixed_precision_param": "bfloat16",
+        },
+        "parallelism": {
+            "data_parallel_replicate_degree": replicas,
+            "data_parallel_shard_degree": run.dp if run.zero else 1,
+            "tensor_parallel_degree": run.tp,
+            "context_parallel_degree": run.cp,
+            "pipeline_parallel_degree": run.stages,
+            "module_fqns_per_model_part": modules_of(run.chunks),
+        },
+        "activation_checkpoint": {"mode": run.recompute},
+    }
+    split = values["parallelism"]
+    if run.zero:
+        split["fsdp_reshard_after_forward"] = _RESHARD[run.zero]
+    if run.ep > 1:
+        split["expert_parallel_degree"] = run.ep
+        split["expert_tensor_parallel_degree"] = run.tp
+    if piped:
+        kind = (run.schedule, run.virtual_stages > 1)
+        split["pipeline_parallel_schedule"] = _SCHEDULES[kind]
+        split["pipeline_parallel_microbatch_size"] = run.samples
+    if "tp" in run.overlap:
+        split["enable_async_tensor_parallel"] = True
+        values["compile"] = {"enable": True}
+    if run.dtype == "fp8":
+        values["model"]["converters"] = [_FLOAT8]
+    return {FILE: f"# {heading}\n{_toml(values)}"}
+
+
+def _toml(values: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return sections of numbers, texts, truth values and lists of texts."""
+    lines = []
+    for section, keys in values.items():
+        lines.append(f"\n[{section}]")
+        for key, value in keys.items():
+            if value and isinstance(value, list) and value[0] != _FLOAT8:
+                parts = [f"    {json.dumps(part)}," for part in value]
+                lines += [f"{key} = [", *parts, "]"]
+            else:
+                lines.append(f"{key} = {json.dumps(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def why_not_data(launch: Launch) -> str | None:
+    """Say why data ranks cannot go together with others, or ``None``.
+
+    Weights are sharded and computed with in bf16 by FSDP only; replicas
+    without it are a mode of their own, over all ranks (``parallelize.py``).
+    """
+    if launch.zero or (launch.world == launch.dp and launch.ep == 1):
+        return None
+    if launch.ep > 1:
+        return "zero: expected 2 or 3 with expert parallelism, got 0"
+    return (
+        f"zero: expected 2 or 3 over several data ranks together with "
+        f"{launch.tp} tensor and {launch.stages} pipeline ranks, got 0 over "
+        f"{launch.dp}"
+    )
+
+
+def start(launch: Launch) -> str:
+    """Say in one line how to start it."""
+    return (
+        f"torchrun (or srun) {launch.world} times -m torchtitan.train "
+        f"--job.config_file {FILE}, with your sections for data, tokenizer, "
+        f"optimizer and checkpoints."
+    )
+
+
+class Reading(NamedTuple):
+    """What a job file says, and what it calls the model."""
+
+    launch: Launch
+    flavor: str
+
+
+def read(
+    files: Mapping[str, str], model: Architecture
+) -> tuple[Launch, Groups]:
+    """Read an export of this module, and refuse what could not run.
+
+    Raises
+    ------
+    InvalidPlanError
+        If it is broken; the text names file and key.
+    """
+    devices = read_hosts(files)
+    ask = JobFile(files[FILE], FILE)
+    ask.check_known()
+    reading = read_job(ask, len(devices), model.layers)
+    return reading.launch, usual_groups(reading.launch, devices)
+
+
+class JobFile:
+    """The keys of a job file, with their types checked.
+
+    Every reader raises :class:`~nest.errors.InvalidPlanError` if a value has
+    another type or is none of those known; the text names file and key.
+    """
+
+    def __init__(self, text: str, where: str) -> None:
+        self.where = where
+        self.text = text
+        try:
+            self.sections: dict[str, Any] = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise InvalidPlanError(
+                f"{where}: expected TOML, got a syntax error ({error}); "
+                f"correct it"
+            ) from None
+
+    def check_known(self) -> None:
+        """Refuse sections and keys that exports do not write."""
+        for section, keys in self.sections.items():
+            for key in keys if isinstance(keys, dict) else [""]:
+                if key not in KEYS.get(section, {}):
+                    raise self.refuse(
+                        section, key, "a known key", key or "none"
+                    )
+
+    def line(self, section: str, key: str) -> int | None:
+        """Return the line of a key, if it is on a line of its own."""
+        inside = False
+        for number, line in enumerate(self.text.splitlines(), 1):
+            text = line.strip()
+            if text.startswith("["):
+                inside = text.partition("]")[0] == f"[{section}"
+            elif inside and text.partition("=")[0].strip() == key:
+                return number
+        return None
+
+    def refuse(
+        self, section: str, key: str, expected: str, got: object
+    ) -> InvalidPlanError:
+        """Return the error about one key."""
+        line = self.line(section, key)
+        place = f"{self.where}:{line}" if line else self.where
+        return InvalidPlanError(
+            f"{place}: {section}.{key}: expected {expected}, got {got}; "
+            f"correct it"
+        )
+
+    def get(self, section: str, key: str) -> Any:
+        """Return a value, or the framework's default."""
+        kind, default, known = KEYS[section][key]
+        found = self.sections.get(section, {})
+        if not isinstance(found, dict):
+            raise self.refuse(section, key, "a section", json.dumps(found))
+        value = found.get(key, default)
+        if value is None:
+            return None
+        if type(value) is not kind:
+            raise self.refuse(
+                section, key, _KINDS[kind], json.dumps(value, default=str)
+            )
+        if known and value not in known:
+            raise self.refuse(
+                section,
+                key,
+                f"one of {', '.join(map(str, known))}",
+                repr(value),
+            )
+        return value
+
+    def degree(self, key: str) -> int:
+        """Return a parallel degree."""
+        value: int = self.get("parallelism", key)
+        if value < 1:
+            raise self.refuse("parallelism", key, "at least 1", value)
+        return value
+
+
+_KINDS = {
+    int: "an integer",
+    str: "a text",
+    bool: "true or false",
+    list: "a list",
+}
+
+
+def read_job(ask: JobFile, world: int, layers: int) -> Reading:
+    """Return what a job file says on so many devices, without groups.
+
+    Parameters
+    ----------
+    ask
+        The file.
+    world
+        Devices.
+    layers
+        Blocks of the model.
+
+    Raises
+    ------
+    InvalidPlanError
+        If a value is out of range, contradicts another one, or no run can
+        start with it.
+    """
+    tp, cp = (
+        ask.degree(f"{name}_parallel_degree") for name in ("tensor", "context")
+    )
+    stages = ask.degree("pipeline_parallel_degree")
+    replicas = ask.degree("data_parallel_replicate_degree")
+    shard_key = "data_parallel_shard_degree"
+    shard = ask.get("parallelism", shard_key)
+    others = replicas * tp * cp * stages
+    if shard == -1:
+        shard = world // others
+    if shard < 1 or shard * others != world:
+        raise ask.refuse(
+            "parallelism",
+            shard_key,
+            f"degrees whose product is the {world} devices",
+            f"{shard} * {others}",
+        )
+    sharded = shard * cp > 1
+    ep = _expert_degree(ask, tp, shard * cp)
+    chunks, virtual = _chunks(ask, layers, stages)
+    samples, batch = _batch(ask, stages, replicas * shard)
+    policy = ask.get("parallelism", "fsdp_reshard_after_forward")
+    if policy == "default":
+        policy = "never" if stages > 1 else "always"
+    launch = Launch(
+        tp=tp,
+        cp=cp,
+        dp=shard if sharded else replicas,
+        ep=ep,
+        replicas=replicas if sharded else 1,
+        stages=stages,
+        virtual_stages=virtual,
+        chunks=chunks,
+        schedule=_schedule(ask, stages, virtual),
+        zero=(3 if policy == "always" else 2) if sharded else 0,
+        recompute=ask.get("activation_checkpoint", "mode"),
+        micro_batch=samples * (shard if sharded else replicas),
+        global_batch=batch,
+        sequence_length=ask.get("training", "seq_len"),
+        overlap=("tp",) if _asynchronous(ask, tp) else (),
+        sequence_parallel=tp > 1,
+        dtype=_dtype(ask),
+        gradient_bytes=GRADIENT_BYTES,
+        state_bytes=STATE_BYTES,
+    )
+    reason = why_not_data(launch)
+    if reason is not None:
+        raise ask.refuse(
+            "parallelism", shard_key, "what can run together", reason
+        )
+    micro = launch.micro_batches
+    if stages > 1 and (
+        micro < stages or (virtual > 1 and micro % max(1, micro // stages))
+    ):
+        raise ask.refuse(
+            "training",
+            "local_batch_size",
+            f"micro-batches that {stages} stages can take",
+            micro,
+        )
+    for section in KEYS:
+        for key in KEYS[section]:
+            ask.get(section, key)
+    name, flavor = (ask.get("model", key) for key in ("name", "flavor"))
+    if not name or not flavor:
+        raise ask.refuse("model", "flavor", "name and flavor", "none")
+    return Reading(launch, f"{name}/{flavor}")
+
+
+def _expert_degree(ask: JobFile, tp: int, ranks: int) -> int:
+    ep = ask.degree("expert_parallel_degree")
+    own = ask.degree("expert_tensor_parallel_degree")
+    if ep > 1 and own != tp:
+        raise ask.refuse(
+            "parallelism",
+            "expert_tensor_parallel_degree",
+            f"tensor_parallel_degree {tp}, as plans split experts",
+            own,
+        )
+    if ranks % ep:
+        raise ask.refuse(
+            "parallelism",
+            "expert_parallel_degree",
+            f"a divisor of the {ranks} shard * context ranks",
+            ep,
+        )
+    return ep
+
+
+def _schedule(ask: JobFile, stages: int, virtual: int) -> Schedule:
+    key = "pipeline_parallel_schedule"
+    name = ask.get("parallelism", key)
+    for (schedule, interleaved), known in _SCHEDULES.items():
+        if known == name and interleaved == (virtual > 1):
+            return schedule if stages > 1 else "1f1b"
+    raise ask.refuse(
+        "parallelism",
+        key,
+        f"a schedule of {virtual} parts per stage",
+        repr(name),
+    )
+
+
+def _asynchronous(ask: JobFile, tp: int) -> bool:
+    found: bool = ask.get("parallelism", "enable_async_tensor_parallel")
+    if found and not ask.get("compile", "enable"):
+        raise ask.refuse(
+            "compile",
+            "enable",
+            "true with asynchronous tensor parallelism",
+            "false",
+        )
+    return found and tp > 1
+
+
+def _dtype(ask: JobFile) -> str:
+    converters = ask.get("model", "converters")
+    if converters not in ([], [_FLOAT8]):
+        raise ask.refuse(
+            "model", "converters", f"{_FLOAT8} or none", converters
+        )
+    return "fp8" if converters else "bf16"
+
+
+def _batch(ask: JobFile, stages: int, data: int) -> tuple[int, int]:
+    """Return samples of a micro-batch on a data rank, and of a step."""
+    local = ask.get("training", "local_batch_size")
+    batch = ask.get("training", "global_batch_size")
+    if batch == -1:
+        batch = local * data
+    if local < 1 or batch < 1 or batch % (local * data):
+        raise ask.refuse(
+            "training",
+            "global_batch_size",
+            f"a multiple of local_batch_size * data ranks = {local} * {data}",
+            batch,
+        )
+    if stages == 1:
+        return local, batch
+    key = "pipeline_parallel_microbatch_size"
+    samples = ask.degree(key)
+    if local % samples:
+        raise ask.refuse(
+            "parallelism",
+            key,
+            f"a divisor of training.local_batch_size {local}",
+            samples,
+        )
+    if batch != local * data:
+        # Accumulation flushes the pipeline, which plans do not.
+        raise ask.refuse(
+            "training",
+            "global_batch_size",
+            f"local_batch_size * data ranks = {local * data} with a pipeline",
+            batch,
+        )
+    return samples, batch
+
+
+def _chunks(
+    ask: JobFile, layers: int, stages: int
+) -> tuple[tuple[Chunk, ...], int]:
+    """Return what every chunk holds, and how many are on a stage."""
+    key = "module_fqns_per_model_part"
+    parts = ask.get("parallelism", key)
+    if parts is None:
+        if stages > 1:
+            raise ask.refuse(
+                "parallelism", key, "the modules of every part", "none"
+            )
+        return (Chunk(True, layers, True),), 1
+    if not all(
+        isinstance(part, list) and all(isinstance(x, str) for x in part)
+        for part in parts
+    ):
+        raise ask.refuse(
+            "parallelism", key, "lists of names", json.dumps(parts)[:80]
+        )
+    wanted = modules_of((Chunk(True, layers, True),))[0]
+    got = [name for part in parts for name in part]
+    if got != wanted:
+        wrong = next(
+            (
+                f"{theirs!r} instead of {ours!r}"
+                for ours, theirs in zip(wanted, got, strict=False)
+                if ours != theirs
+            ),
+            f"{len(got)} modules",
+        )
+        raise ask.refuse(
+            "parallelism", key, f"{len(wanted)} modules in order", wrong
+        )
+    if not all(parts):
+        raise ask.refuse(
+            "parallelism", key, "modules in every part", "a part of none"
+        )
+    for part in parts:
+        if ("norm" in part) != ("output" in part):
+            raise ask.refuse(
+                "parallelism", key, "norm and output together", "them apart"
+            )
+    if len(parts) % stages or (stages == 1 and len(parts) > 1):
+        raise ask.refuse(
+            "parallelism",
+            key,
+            f"a multiple of {stages} stages",
+            f"{len(parts)} parts",
+        )
+    chunks = tuple(
+        Chunk(
+            "tok_embeddings" in part,
+            sum(name.startswith("layers.") for name in part),
+            "output" in part,
+        )
+        for part in parts
+    )
+    return chunks, len(parts) // stages

@@ -1,0 +1,663 @@
+"""Exports: what is written, what is read back, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from msgspec.structs import replace
+
+from nest.cost.score import score
+from nest.cost.space import strategies
+from nest.errors import (
+    InvalidOptionError,
+    InvalidPlanError,
+    InvalidProblemError,
+    NestError,
+    UnknownNameError,
+)
+from nest.export.export import TARGETS, check, export, target_of, write_folder
+from nest.export.launch import launch_of
+from nest.export.layers import Chunk, placement_of
+from nest.export.nearest import nearest
+from nest.export.settings import Settings
+from nest.ir import Edge, Optimizer, Strategy
+from nest.models import builtin
+from nest.targets import for_target
+from tests.exports import (
+    LAYERS,
+    small_model,
+    small_plan,
+    small_problem,
+    uniform_plans,
+)
+
+
+def settings(experts=0):
+    return Settings(model=small_model(experts), flavor="llama3/8B")
+
+
+def problem_for(target, experts=0, **job):
+    problem = for_target(small_problem(experts), target)
+    return replace(problem, job=replace(problem.job, **job))
+
+
+#: Plans that broken exports are made of: target, strategy, blocks per chunk,
+#: fields of the plan, experts.
+BASES = {
+    "plain": ("megatron", {"dp": 2, "tp": 2, "zero": 1}, (2, 2, 2, 2), {}, 0),
+    "uneven": ("megatron", {"dp": 2, "tp": 2, "zero": 1}, (3, 2, 2, 1), {}, 0),
+    "chunks": (
+        "megatron",
+        {"dp": 2, "tp": 2},
+        (1, 1, 1, 1, 1, 1, 1, 1),
+        {"virtual_stages": 2},
+        0,
+    ),
+    "replicas": (
+        "megatron",
+        {"dp": 2, "tp": 2, "zero": 1},
+        (4, 4),
+        {"replicas": 2},
+        0,
+    ),
+    "wide": ("megatron", {"dp": 8, "zero": 1}, (8,), {"replicas": 2}, 0),
+    "experts": ("megatron", {"dp": 4, "tp": 2, "ep": 4}, (4, 4), {}, 4),
+    "fsdp": (
+        "megatron",
+        {"dp": 4, "tp": 2, "zero": 3, "recompute": "full"},
+        (4, 4),
+        {},
+        0,
+    ),
+    "titan": (
+        "torchtitan",
+        {"dp": 2, "tp": 2, "zero": 3},
+        (3, 2, 2, 1),
+        {},
+        0,
+    ),
+    "titan-experts": (
+        "torchtitan",
+        {"dp": 4, "tp": 2, "ep": 4, "zero": 2},
+        (4, 4),
+        {},
+        4,
+    ),
+    "speed": ("deepspeed", {"dp": 8, "zero": 1}, (4, 4), {}, 0),
+    "max": ("maxtext", {"dp": 4, "tp": 2, "zero": 3}, (4, 4), {}, 0),
+}
+
+
+def base(name):
+    target, degrees, counts, fields, experts = BASES[name]
+    problem = problem_for(target, experts)
+    plan = small_plan(problem, Strategy(**degrees), counts, **fields)
+    score(problem, plan)
+    return problem, plan, target, settings(experts)
+
+
+@pytest.fixture(scope="module")
+def exports():
+    return {name: export(*base(name)) for name in BASES}
+
+
+def reread(name, files):
+    problem, plan, target, known = base(name)
+    launch = launch_of(problem, plan, placement_of(problem.graph))
+    check(problem, plan, launch, known.model, target_of(target), files)
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_exports_are_read_back(exports, name):
+    reread(name, exports[name])
+
+
+@pytest.mark.parametrize("experts", [0, 4])
+@pytest.mark.parametrize("target", TARGETS)
+def test_equal_stages_of_every_kind_are_exported(target, experts):
+    problem = problem_for(target, experts)
+    done, reasons = 0, set()
+    for plan in uniform_plans(problem, every=29):
+        try:
+            export(problem, plan, target, settings(experts))
+        except InvalidPlanError as error:
+            reasons.add(str(error).partition(":")[0])
+        else:
+            done += 1
+    # What only the module of the target knows.
+    own = {"zero", "ep", "model"} if target != "megatron" else set()
+    assert reasons <= own
+    assert done > 5 or (target, experts) == ("deepspeed", 4)
+
+
+#: What was changed in an export, and what the refusal says. Frameworks
+#: accept those marked with a star.
+BROKEN = [
+    # Megatron: degrees and devices
+    ("plain", "args.sh", "parallel-size 2", "parallel-size 3",
+     r"args.sh:\d+: --tensor-model-parallel-size: expected .* to divide the "
+     r"16 devices, got 12"),
+    ("plain", "args.sh", "parallel-size 2", "parallel-size 0",
+     r"--tensor-model-parallel-size: expected an integer >= 1, got '0'"),
+    ("plain", "args.sh", "parallel-size 2", "parallel-size two",
+     r"expected an integer >= 1, got 'two'"),
+    ("plain", "args.sh", "parallel-size 2", "parallel-size 2 2",
+     r"--tensor-model-parallel-size: expected one value, got 2"),
+    ("plain", "args.sh", "parallel-size 2", "parallel-size $TP",
+     r"got \$TP, which the script does not set"),
+    ("plain", "args.sh", "--bf16", "--bf16\n  --fp16",
+     "expected one data type"),
+    ("plain", "args.sh", "  --bf16\n", "", "none, which is fp32; add one"),
+    ("plain", "args.sh", "--bf16", "--bf-16",
+     "--bf16: expected --bf16 or --fp16|--bf-16: expected an option"),
+    ("plain", "args.sh", "--swiglu", "--swiglu\n  --unknown-flag 1",
+     "--unknown-flag: expected an option that exports write"),
+    ("plain", "args.sh", "--swiglu", "--swiglu 1",
+     "--swiglu: expected no value, got '1'"),
+    ("plain", "args.sh", "--swiglu\n", "--swiglu\n  --num-layers 9\n",
+     r"--num-layers: expected it once, got 9 here and 8 in line \d+"),
+    ("plain", "args.sh", "--num-layers 8", "--num-layers 9",
+     "--pipeline-model-parallel-size: expected a divisor of the 9 layers"),
+    ("plain", "args.sh", "--num-layers 8\n", "",
+     "--num-layers: expected a value, got none; add it"),
+    ("plain", "args.sh", "--hidden-size 256", "--hidden-size 512",
+     "expected the shape of small, got another one"),
+    ("plain", "args.sh", "heads 8", "heads 9",
+     "--num-query-groups: expected a divisor of the 9|a multiple of"),
+    ("plain", "args.sh", "--ffn-hidden-size 512", "--ffn-hidden-size 511",
+     "--ffn-hidden-size: expected a multiple of --tensor"),
+    ("plain", "args.sh", "--max-position-embeddings 1024",
+     "--max-position-embeddings 512", "expected at least --seq-length 1024"),
+    ("plain", "args.sh", "--global-batch-size 64", "--global-batch-size 60",
+     "--global-batch-size: expected a multiple of"),
+    ("plain", "args.sh", "--global-batch-size 64", "--global-batch-size 128",
+     "export: global_batch: expected 64, got 128"),
+    ("plain", "args.sh", "--micro-batch-size 4", "--micro-batch-size 2",
+     "export: micro_batch: expected 8, got 4"),
+    ("plain", "args.sh", "--use-distributed-optimizer\n", "",
+     "export: zero: expected 1, got 0"),
+    ("plain", "args.sh", "--bf16", "--bf16\n  --grad-reduce-in-bf16",
+     "export: gradient_bytes: expected 4, got 2"),
+    ("plain", "args.sh", "  --sequence-parallel\n", "",
+     "export: sequence_parallel: expected true, got false"),
+    ("plain", "args.sh", "export CUDA_DEVICE_MAX_CONNECTIONS=1\n", "",
+     "CUDA_DEVICE_MAX_CONNECTIONS: expected 1 with these degrees"),
+    ("plain", "args.sh", "ARGS=(", "rm -r x\nARGS=(",
+     r"args.sh:3: expected the array ARGS and settings only"),
+    ("plain", "args.sh", "--swiglu",
+     "--swiglu\n  --recompute-granularity full",
+     "--recompute-method: expected uniform or block"),
+    # * more layers than there are
+    ("fsdp", "args.sh", "--recompute-num-layers 1",
+     "--recompute-num-layers 99",
+     "--recompute-num-layers: expected 1 with the method uniform, got 99"),
+    # * blocks of 40 of 4
+    ("fsdp", "args.sh", "uniform\n  --recompute-num-layers 1",
+     "block\n  --recompute-num-layers 40",
+     "expected all 4 layers of a chunk with the method block, got 40"),
+    ("fsdp", "args.sh", "--ckpt-format fsdp_dtensor",
+     "--ckpt-format torch_dist", "--ckpt-format: expected fsdp_dtensor"),
+    ("fsdp", "args.sh", "optim_grads_params", "optim_grads",
+     "export: zero: expected 3, got 2"),
+    # * selective recomputation of another part
+    ("plain", "args.sh", "--swiglu",
+     "--swiglu\n  --recompute-activations\n  --recompute-modules mlp",
+     "--recompute-modules: expected core_attn, got mlp"),
+    ("plain", "args.sh", "--swiglu", "--swiglu\n  --tp-comm-overlap",
+     r"export: overlap: expected \[\], got \[\"tp\"\]"),
+    ("plain", "args.sh", "--swiglu", "--swiglu\n  --overlap-param-gather",
+     "--overlap-param-gather: expected --overlap-grad-reduce and"),
+    # Megatron: layouts
+    ("uneven", "args.sh", "Et*3|", "Et*2|",
+     "layout: expected --num-layers 8 times t, got 7"),
+    # * an empty chunk
+    ("uneven", "args.sh", "Et*3|t*2|", "Et*5||",
+     "layout: expected something in every stage, got nothing in stage 2"),
+    ("uneven", "args.sh", "|tL", "tL",
+     "layout: expected a multiple of --pipeline-model-parallel-size 4"),
+    ("uneven", "args.sh", "'Et*3", "'t*3", "layout: expected one E first"),
+    ("uneven", "args.sh", "tL'", "Lt'", "layout: expected one E first"),
+    ("uneven", "args.sh", "t*2|t*2", "t*2|x*2",
+     "expected stages of E, t, t.N and L between .*, got 'x.2' as stage 3"),
+    ("uneven", "args.sh", "--swiglu",
+     "--swiglu\n  --decoder-first-pipeline-num-layers 2",
+     "layout: expected no other argument about layers of stages"),
+    ("uneven", "args.sh", "Et*3|t*2|", "Et*2|t*3|",
+     r"export: chunks: expected \[\[true,3,false\]"),
+    # * interleaving with micro-batches that the stages do not divide
+    ("chunks", "args.sh", "--global-batch-size 64", "--global-batch-size 72",
+     "expected a number of micro-batches that the 4 interleaved pipeline "
+     "stages divide, got 9 micro-batches"),
+    # * ... or fewer than there are stages
+    ("chunks", "args.sh", "--global-batch-size 64", "--global-batch-size 16",
+     "interleaved pipeline stages divide, got 2 micro-batches"),
+    ("chunks", "args.sh", "pipeline-rank 2", "pipeline-rank 3",
+     "--num-virtual-stages-per-pipeline-rank: expected a divisor of the 2"),
+    # Megatron: optimiser, experts, hosts
+    # * 3 instances on 16 data ranks
+    ("wide", "args.sh", "optimizer-instances 2", "optimizer-instances 3",
+     "--num-distributed-optimizer-instances: expected a divisor of the 16 "
+     "data ranks, got 3"),
+    ("wide", "args.sh", "  --num-distributed-optimizer-instances 2\n", "",
+     "export: dp: expected 8, got 16"),
+    ("replicas", "rank_map.json", "[0, 1, 2, 3, 8", "[0, 1, 2, 3, 4",
+     "rank_map.json: expected every device once, got one twice"),
+    ("replicas", "rank_map.json", "[0, ", "[",
+     "expected one device for each of the 16 slots"),
+    ("replicas", "rank_map.json", "[0, ", "[0.5, ",
+     "rank_map.json: expected a list of devices, got something else"),
+    ("replicas", "rank_map.json", "[0, ", "{0, ",
+     "rank_map.json: expected a list of devices, got"),
+    # * the framework's own order of ranks
+    ("replicas", "rank_map.json", None,
+     json.dumps(list(range(16))), "groups: expected the plan's devices"),
+    ("plain", "hostfile", "node0 slots=8", "node0", "expected 'name slots=N'"),
+    ("plain", "hostfile", "node1 slots=8\n", "",
+     "export: dp: expected 2, got 1"),
+    # * experts that the data ranks of a stage do not divide
+    ("experts", "args.sh", "expert-model-parallel-size 4",
+     "expert-model-parallel-size 3",
+     "--expert-model-parallel-size: expected a divisor of the 4 experts"),
+    ("experts", "args.sh", "--num-experts 4", "--num-experts 8",
+     "expected the shape of small"),
+    # * experts split otherwise than other layers
+    ("experts", "args.sh", "expert-tensor-parallel-size 2",
+     "expert-tensor-parallel-size 1",
+     "--expert-tensor-parallel-size: expected --tensor-model-parallel-size"),
+    # * experts and tensor parallelism without sequence parallelism
+    ("experts", "args.sh", "  --sequence-parallel\n", "",
+     "--sequence-parallel: expected it with experts and tensor"),
+    ("experts", "args.sh", "--moe-router-topk 2", "--moe-router-topk 9",
+     "--moe-router-topk: expected at most --num-experts 4, got 9"),
+    ("experts", "args.sh", "expert-model-parallel-size 4",
+     "expert-model-parallel-size 2", "export: ep: expected 4, got 2"),
+    # torchtitan; it takes any type and any name
+    # * texts for numbers
+    ("titan", "job.toml", "tensor_parallel_degree = 2",
+     'tensor_parallel_degree = "2"',
+     r"job.toml:\d+: parallelism.tensor_parallel_degree: expected an "
+     r"integer, got .2"),
+    # * true is no number
+    ("titan", "job.toml", "context_parallel_degree = 1",
+     "context_parallel_degree = true", "expected an integer, got true"),
+    ("titan", "job.toml", "tensor_parallel_degree = 2",
+     "tensor_parallel_degree = 3", "expected degrees whose product is the 16"),
+    ("titan", "job.toml", "tensor_parallel_degree", "tensor_parallel_size",
+     "parallelism.tensor_parallel_size: expected a known key"),
+    ("titan", "job.toml", "[training]", "[trainings]",
+     "trainings.local_batch_size: expected a known key"),
+    ("titan", "job.toml", "[training]", "[training",
+     "job.toml: expected TOML, got a syntax error"),
+    # * a schedule that nobody has
+    ("titan", "job.toml", '"1F1B"', '"1F2B"',
+     "parallelism.pipeline_parallel_schedule: expected one of 1F1B"),
+    ("titan", "job.toml", '"1F1B"', '"Interleaved1F1B"',
+     "expected a schedule of 1 parts per stage, got 'Interleaved1F1B'"),
+    ("titan", "job.toml", '"1F1B"', '"GPipe"',
+     'export: schedule: expected "1f1b", got "gpipe"'),
+    # * modules that the model has not
+    ("titan", "job.toml", '"layers.3"', '"layer.3"',
+     "expected 11 modules in order, got 'layer.3' instead of 'layers.3'"),
+    # * a layer twice
+    ("titan", "job.toml", '"layers.3"', '"layers.2", "layers.3"',
+     "expected 11 modules in order, got 'layers.2' instead of 'layers.3'"),
+    # * a layer missing
+    ("titan", "job.toml", '"layers.7", ', "", "expected 11 modules in order"),
+    # * batches that micro-batches do not divide
+    ("titan", "job.toml", "microbatch_size = 4", "microbatch_size = 3",
+     "pipeline_parallel_microbatch_size: expected a divisor of training"),
+    ("titan", "job.toml", "global_batch_size = 64", "global_batch_size = 128",
+     "training.global_batch_size: expected local_batch_size .* with a pipe"),
+    ("titan", "job.toml", 'mode = "none"', 'mode = "selective"',
+     "activation_checkpoint.mode: expected one of none, full"),
+    ("titan", "job.toml", '"always"', '"never"',
+     "export: zero: expected 3, got 2"),
+    ("titan", "job.toml", 'dtype = "float32"', 'dtype = "bfloat16"',
+     "training.dtype: expected one of float32"),
+    ("titan", "job.toml", "shard_degree = 2", "shard_degree = 0",
+     "data_parallel_shard_degree: expected degrees whose product"),
+    # * experts over ranks that they do not divide
+    ("titan-experts", "job.toml", "expert_parallel_degree = 4",
+     "expert_parallel_degree = 64",
+     "expert_parallel_degree: expected a divisor of the 4 shard"),
+    ("titan-experts", "job.toml", "expert_tensor_parallel_degree = 2",
+     "expert_tensor_parallel_degree = 1",
+     "expert_tensor_parallel_degree: expected tensor_parallel_degree 2"),
+    # DeepSpeed
+    # * an unknown block
+    ("speed", "ds.json", '"zero_optimization"', '"zero_optimisation"',
+     "ds.json: zero_optimisation: expected a known key"),
+    ("speed", "ds.json", '"stage"', '"stages"',
+     "ds.json: zero_optimization.stages: expected a known key"),
+    ("speed", "ds.json", '"stage": 1', '"stage": 4', "stage: expected 0 to 3"),
+    ("speed", "ds.json", '"stage": 1', '"stage": 2',
+     "zero_optimization.stage: expected 0 or 1 with a pipeline, got 2"),
+    ("speed", "ds.json", '"stage": 1', '"stage": true',
+     "zero_optimization.stage: expected an integer, got true"),
+    ("speed", "ds.json", '"stage": 1', '"stage": 0',
+     "--zero-stage: expected 0 as in ds.json, got 1"),
+    ("speed", "ds.json", '"gradient_accumulation_steps": 8',
+     '"gradient_accumulation_steps": 4',
+     "train_batch_size: expected .* = 1 . 4 . 8, got 64"),
+    ("speed", "ds.json", '_gpu": 1', '_gpu": 2',
+     "train_micro_batch_size_per_gpu: expected 1 as in the arguments, got 2"),
+    # * a data type that does not exist
+    ("speed", "ds.json", '"grad_accum_dtype": "bf16"',
+     '"grad_accum_dtype": "int3"',
+     "data_types.grad_accum_dtype: expected bf16 or fp32, got int3"),
+    ("speed", "ds.json", '"enabled": true', '"enabled": false',
+     "bf16.enabled: expected one of bf16 and fp16, got none"),
+    ("speed", "ds.json", "{\n", "[\n", "ds.json: expected JSON, got a syntax"),
+    ("speed", "ds.json", '"stage": 1', '"stage": 1, "stage": 0',
+     "ds.json: stage: expected it once, got it twice"),
+    ("speed", "ds.json", None, "[]", "ds.json: expected a JSON object"),
+    ("speed", "megatron-args.sh", "--bf16", "--fp16",
+     "expected bf16 as in ds.json, got another"),
+    ("speed", "megatron-args.sh", "pipeline-model-parallel-size 2",
+     "pipeline-model-parallel-size 1",
+     "--no-pipeline-parallel: expected it with 1 stages"),
+    ("speed", "megatron-args.sh", "  --deepspeed\n", "",
+     "--deepspeed: expected it, got none"),
+    ("speed", "megatron-args.sh", "--swiglu",
+     "--swiglu\n  --checkpoint-activations",
+     "--checkpoint-activations: expected it together with"),
+    # MaxText
+    # * axes that are not all devices
+    ("max", "config.yml", "tensor_sequence_parallelism: 2",
+     "tensor_sequence_parallelism: 3",
+     "expected axes whose product is the 16 devices, got 24"),
+    ("max", "config.yml", "ici_fsdp_parallelism: 4",
+     "ici_fsdp_parallelism: 4\nici_fsdp_parallelism: 8",
+     "config.yml: ici_fsdp_parallelism: expected it once, got it twice"),
+    ("max", "config.yml", "fsdp_parallelism: 4", "fsdp_parallelism: 2",
+     "expected axes whose product is the 16 devices, got 8"),
+    # * experts over ranks of a model that has none
+    ("max", "config.yml",
+     "expert_parallelism: 1", "expert_parallelism: 2",
+     "expected axes whose product is the 16 devices, got 32"),
+    # * a policy that nobody has
+    ("max", "config.yml", "remat_policy: none", "remat_policy: nope",
+     "config.yml: remat_policy: expected one of none, full, got 'nope'"),
+    ("max", "config.yml", "remat_policy: none", "remat: none",
+     "remat: expected a known key"),
+    ("max", "config.yml", "per_pipeline_stage: 4", "per_pipeline_stage: 3",
+     "num_layers_per_pipeline_stage: expected 8 layers / 2 stages, got 3"),
+    ("max", "config.yml", "num_pipeline_microbatches: 8",
+     "num_pipeline_microbatches: 16",
+     "per_device_batch_size|export: micro_batch: expected 8, got 4"),
+    ("max", "config.yml", "num_pipeline_microbatches: 8",
+     "num_pipeline_microbatches: 1",
+     "num_pipeline_microbatches: expected a multiple of the 2 stages"),
+    ("max", "config.yml", "vocab_size: 1024", "vocab_size: '1024'",
+     "vocab_size: expected another type, got '1024'"),
+    ("max", "config.yml", "weight_dtype: float32", "weight_dtype: bfloat16",
+     "weight_dtype: expected one of float32"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "old", "new", "message"),
+    BROKEN,
+    ids=[f"{row[0]}-{row[3]}"[:60].replace("\n", " ") for row in BROKEN],
+)
+def test_broken_exports_are_refused(exports, name, file, old, new, message):
+    files = dict(exports[name])
+    if old is not None:
+        assert old in files[file]
+        new = files[file].replace(old, new, 1)
+    files[file] = new
+    with pytest.raises(InvalidPlanError, match=message):
+        reread(name, files)
+
+
+def test_layouts_say_embedding_and_head_alone(exports):
+    problem = problem_for("megatron")
+    names = [layer.id for layer in problem.graph.layers]
+    plan = small_plan(problem, Strategy(dp=2, tp=2), (2, 2, 2, 2))
+    cuts = ([0, 1], [1, 4], [4, 9], [9, 10])
+    plan = replace(
+        plan,
+        stages=tuple(
+            replace(stage, layers=tuple(names[first:last]))
+            for stage, (first, last) in zip(plan.stages, cuts, strict=True)
+        ),
+    )
+    files = export(problem, plan, "megatron", settings())
+    assert "--pipeline-model-parallel-layout 'E|t*3|t*5|L'" in files["args.sh"]
+
+
+def test_gradients_of_two_bytes_are_said():
+    # Without the flag Megatron keeps 18 bytes per weight, not 16.
+    problem = problem_for("megatron", optimizer=Optimizer())
+    plan = small_plan(problem, Strategy(dp=8))
+    narrow = export(problem, plan, "megatron", settings())["args.sh"]
+    assert "--grad-reduce-in-bf16\n" in narrow
+    wide = problem_for("megatron", optimizer=Optimizer(gradient_bytes=4))
+    files = export(wide, plan, "megatron", settings())
+    assert "--grad-reduce-in-bf16" not in files["args.sh"]
+
+
+def test_the_rank_map_is_the_plans_devices(exports):
+    # Megatron's rank ((s·2 + r)·2 + d)·2 + t is device r·8 + s·4 + d·2 + t.
+    expected = [
+        r * 8 + s * 4 + d * 2 + t
+        for s in range(2)
+        for r in range(2)
+        for d in range(2)
+        for t in range(2)
+    ]
+    assert json.loads(exports["replicas"]["rank_map.json"]) == expected
+    for name in ("plain", "uneven", "wide", "experts"):
+        assert "rank_map.json" not in exports[name]
+
+
+def test_pipelines_of_one_data_rank_need_no_rank_map():
+    problem = problem_for("megatron")
+    plan = small_plan(
+        problem, Strategy(tp=4), (4, 4), replicas=2, micro_batch=1
+    )
+    files = export(problem, plan, "megatron", settings())
+    assert "--use-tp-pp-dp-mapping\n" in files["args.sh"]
+    assert "rank_map.json" not in files
+
+
+def test_idle_devices_start_fewer_ranks():
+    # Replicas of 4 on 5 devices each: the last of each 8 idles.
+    problem = problem_for("megatron")
+    plan = small_plan(problem, Strategy(tp=4), replicas=2, micro_batch=1)
+    files = export(problem, plan, "megatron", settings())
+    assert files["hostfile"] == "node0 slots=4\nnode1 slots=4\n"
+    assert json.loads(files["rank_map.json"]) == [0, 1, 2, 3, 8, 9, 10, 11]
+
+
+@pytest.mark.parametrize(
+    ("target", "degrees", "fields", "message"),
+    [
+        ("torchtitan", {"dp": 4, "zero": 1}, {}, "expected zero 0 or 2 or 3"),
+        ("deepspeed", {"dp": 4, "cp": 2}, {}, "expected cp 1, got cp=2"),
+        (
+            "megatron",
+            {"dp": 4},
+            {"overlap": ("cp",)},
+            "overlap: expected tp or ep or weights or gradients, got cp",
+        ),
+    ],
+)
+def test_what_a_target_cannot_say_is_refused(target, degrees, fields, message):
+    problem = small_problem()
+    job = replace(
+        problem.job,
+        optimizer=for_target(problem, target).job.optimizer,
+        overlap={"cp": 0.5},
+    )
+    problem = replace(problem, job=job)
+    plan = small_plan(problem, Strategy(**degrees), **fields)
+    with pytest.raises(InvalidPlanError, match=message):
+        export(problem, plan, target, settings())
+
+
+def test_unequal_stages_are_refused_by_the_field():
+    problem = small_problem()
+    plan = small_plan(problem, Strategy(dp=4), (4, 4))
+    other = small_plan(problem, Strategy(dp=2, tp=2), (4, 4))
+    mixed = replace(plan, stages=(plan.stages[0], other.stages[1]))
+    with pytest.raises(InvalidPlanError, match="stage 2: expected dp=4 as in"):
+        export(problem, mixed, "megatron", settings())
+    with pytest.raises(InvalidPlanError, match="dp: expected one value for"):
+        launch_of(problem, mixed, placement_of(problem.graph))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [
+        ({"weight_bytes": 4}, "optimizer.weight_bytes: expected 2, got 4"),
+        ({"state_bytes": 8}, "optimizer.state_bytes: expected 12, got 8"),
+    ],
+)
+def test_other_optimisers_are_refused(optimizer, message):
+    problem = problem_for("megatron", optimizer=Optimizer(**optimizer))
+    plan = small_plan(problem, Strategy(dp=4))
+    with pytest.raises(InvalidPlanError, match=message):
+        export(problem, plan, "megatron", settings())
+
+
+def test_models_are_told_from_builtin_problems():
+    problem = builtin.load("llama2-7b-16")
+    plan = small_plan_of_llama(problem)
+    files = export(problem, plan, "megatron")
+    assert "--num-layers 32\n" in files["args.sh"]
+    renamed = replace(problem, name="mine")
+    with pytest.raises(
+        InvalidOptionError,
+        match="--model: expected the model of mine, got none",
+    ):
+        export(renamed, plan, "megatron")
+    other = Settings(model=small_model())
+    with pytest.raises(
+        InvalidOptionError,
+        match="--model: expected a model "
+        "of 32 blocks, as the graph has, got small with 8",
+    ):
+        export(problem, plan, "megatron", other)
+
+
+def small_plan_of_llama(problem):
+    strategy = Strategy(dp=8, zero=1)
+    names = [layer.id for layer in problem.graph.layers]
+    plan = small_plan(small_problem(), strategy)
+    stage = replace(plan.stages[0], layers=tuple(names))
+    return replace(plan, stages=(stage,), replicas=2)
+
+
+def test_models_of_other_flops_are_refused():
+    problem = problem_for("megatron", model_flops_per_sample=1e9)
+    plan = small_plan(problem, Strategy(dp=4))
+    with pytest.raises(InvalidOptionError, match="of 1e\\+09 FLOPs per"):
+        export(problem, plan, "megatron", settings())
+
+
+def test_torchtitan_asks_what_it_calls_the_model():
+    problem = problem_for("torchtitan")
+    plan = small_plan(problem, Strategy(dp=4, zero=3))
+    with pytest.raises(InvalidOptionError, match="--flavor: expected torch"):
+        export(problem, plan, "torchtitan", Settings(model=small_model()))
+
+
+def test_branches_and_foreign_names_are_refused():
+    problem = small_problem()
+    graph = problem.graph
+    first, last = graph.layers[0].id, graph.layers[-1].id
+    extra = Edge(source=first, target=last, bytes_per_sample=1)
+    branched = replace(graph, edges=(*graph.edges, extra))
+    with pytest.raises(InvalidProblemError, match="graph: expected a chain"):
+        placement_of(branched)
+    named = replace(
+        graph,
+        layers=(replace(graph.layers[0], id="start"), *graph.layers[1:]),
+        edges=(replace(graph.edges[0], source="start"), *graph.edges[1:]),
+    )
+    with pytest.raises(InvalidProblemError, match="graph: expected layers na"):
+        placement_of(named)
+
+
+def test_cuts_inside_a_layer_are_refused():
+    problem = builtin.load("llama2-7b-8")
+    placement = placement_of(problem.graph)
+    chunks = (Chunk(True, 3, False), Chunk(False, 29, True))
+    with pytest.raises(InvalidPlanError, match="stages: expected cuts betw"):
+        placement.cut(chunks)
+    with pytest.raises(InvalidPlanError, match="stages: expected all 32 bl"):
+        placement.cut((Chunk(True, 4, False),))
+
+
+def test_unknown_targets_list_the_known_ones():
+    with pytest.raises(UnknownNameError, match="--to: expected one of deepsp"):
+        export(small_problem(), None, "megatrom")
+
+
+def test_folders_are_written_whole_or_not_at_all(tmp_path):
+    target = tmp_path / "out"
+    target.mkdir()
+    write_folder(target, {"a": "1", "b": "2"})
+    assert sorted(p.name for p in target.iterdir()) == ["a", "b"]
+    with pytest.raises(NestError, match=r"-o .*: expected a new or empty dir"):
+        write_folder(target, {"c": "3"})
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out"]
+
+
+def test_nearest_changes_nothing_that_can_be_said():
+    problem = problem_for("megatron")
+    plan = small_plan(problem, Strategy(dp=4, zero=1))
+    found = nearest(problem, plan, "megatron", settings())
+    assert found.plan == plan
+    assert found.text.endswith("(+0.00 %)")
+
+
+def test_nearest_keeps_stages_and_says_its_price():
+    problem = small_problem()
+    plan = small_plan(problem, Strategy(dp=4), (4, 4))
+    other = small_plan(problem, Strategy(dp=2, tp=2), (4, 4))
+    mixed = replace(plan, stages=(plan.stages[0], other.stages[1]))
+    found = nearest(problem, mixed, "megatron", settings())
+    assert [s.layers for s in found.plan.stages] == [
+        s.layers for s in mixed.stages
+    ]
+    assert found.after == score(found.problem, found.plan)
+    # No other strategy for all of these stages is faster.
+    fastest = min(
+        verdict.step_quanta
+        for strategy in strategies(found.problem, 8)
+        if strategy.devices <= 8
+        for verdict in [
+            score(found.problem, small_plan(problem, strategy, (4, 4)))
+        ]
+        if verdict.feasible
+    )
+    assert found.after.step_quanta == fastest
+
+
+def test_nearest_says_what_the_framework_keeps_otherwise():
+    problem = small_problem()
+    plan = small_plan(problem, Strategy(dp=4, zero=1), (4, 4))
+    found = nearest(problem, plan, "maxtext", settings())
+    assert found.changes == (
+        "schedule is gpipe, not 1f1b",
+        "optimizer.state_bytes is 10, not 12",
+    )
+    assert "as planned" in found.text
+
+
+def test_nearest_fails_where_nothing_can_be_written():
+    problem = problem_for("deepspeed", 4, replicas=(1,), micro_batches=(8,))
+    plan = small_plan(problem, Strategy(dp=4, tp=1))
+    with pytest.raises(
+        InvalidPlanError,
+        match=r"--nearest: expected a plan "
+        r"that fits .*model: expected one without experts",
+    ):
+        nearest(problem, plan, "deepspeed", settings(4))
+
+
+def test_small_problems_have_the_blocks_they_say():
+    assert placement_of(small_problem().graph).layers == LAYERS
