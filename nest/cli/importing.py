@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import replace
 
-from nest.cli.declare import option, output_option
+from nest.cli.declare import Decorator, integer, option, output_option
 from nest.cli.inputs import (
     Group,
     check_distinct_files,
     check_output,
+    load_model,
     model_problem,
     write_record,
 )
 from nest.cli.options import JOB, Options, takes
+from nest.errors import InvalidOptionError, InvalidPlanError
+
+if TYPE_CHECKING:
+    from nest.export.importing import Imported, Site
 
 _IN_FILE = "  [default: as the file says]"
 
@@ -78,3 +85,281 @@ def hf_command(options: Options, path: str, cluster: str, output: str) -> int:
     job = {**options.job, "cluster": cluster}
     write_record(output, model_problem(read_hf(path), job))
     return 0
+
+
+#: Options of all that read what frameworks start with.
+_LAUNCH: tuple[Decorator, ...] = (
+    click.argument("path", metavar="FILE"),
+    option(
+        "--cluster NAME|FILE",
+        "Machine and devices, such as h100x64, or a file with them.",
+        required=True,
+    ),
+    option("--model NAME", "The model, as far as the file does not say it."),
+    option(
+        "--overlap NAME=F,…",
+        "Fraction of communication that is hidden where the file lets it "
+        "overlap, such as gradients=0.9; repeatable.",
+        multiple=True,
+    ),
+    option(
+        "--layers-per-node N",
+        "Consecutive layers that plans do not cut apart.",
+        integer(),
+        default=1,
+    ),
+    option(
+        "--rank-map FILE",
+        "The plan's device of every rank.  [default: rank_map.json beside "
+        "FILE, if there is one]",
+    ),
+    option("--plan FILE", "Where to write the plan.  [default: beside -o]"),
+    output_option("problem"),
+)
+
+
+def _launch_options(command: Any) -> Any:
+    for add in reversed(_LAUNCH):
+        command = add(command)
+    return command
+
+
+_SAY = option(
+    "--say NAME=VALUE",
+    "What the file does not say, as the framework names it; repeatable.",
+    multiple=True,
+)
+
+
+def _pairs(texts: tuple[str, ...], name: str) -> list[tuple[str, str]]:
+    """Read texts such as ``TP=4``."""
+    found = []
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise InvalidOptionError(
+                f"{name}: expected NAME=VALUE, got {text!r}; for example "
+                f"{name} TP=4"
+            )
+        found.append((key, value))
+    return found
+
+
+def _plan_path(output: str, plan: str | None) -> str:
+    """Return where the plan goes: ``problem-plan.json`` by default."""
+    if plan is not None:
+        return plan
+    if output == "-":
+        raise InvalidOptionError(
+            "--plan: expected a file, got none, and -o is standard output; "
+            "add it"
+        )
+    path = Path(output)
+    return str(path.with_name(f"{path.stem}-plan.json"))
+
+
+def _site(cluster: str) -> Site:
+    from nest.export.importing import Site
+    from nest.hardware import find_cluster
+
+    parts, network = find_cluster(cluster)
+    return Site(parts, network)
+
+
+def _text(path: str) -> str:
+    from nest.ir.io import read_bytes
+
+    data = read_bytes(path, InvalidPlanError)
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidPlanError(
+            f"{path}: expected UTF-8 text, got {error}; convert it"
+        ) from None
+
+
+def _devices(path: str, rank_map: str | None) -> tuple[int, ...] | None:
+    """Return the device of every rank, ``None`` for all in order."""
+    from nest.export.hosts import RANK_MAP, read_map
+
+    beside = Path(path).with_name(RANK_MAP)
+    if rank_map is None and not beside.is_file():
+        return None
+    place = rank_map or str(beside)
+    return read_map(_text(place), place)
+
+
+def _finish(
+    imported: Imported, notes: tuple[str, ...], output: str, plan: str
+) -> int:
+    """Write problem and plan, and say what was left open."""
+    from nest.cost.score import score
+    from nest.ir.io import problem_hash
+
+    problem = imported.problem
+    score(problem, imported.plan)  # refuses what is no plan of the problem
+    record = replace(imported.plan, problem_hash=problem_hash(problem))
+    write_record(output, problem)
+    write_record(plan, record)
+    for note in (*notes, *imported.notes):
+        click.echo(f"nest: note: {note}", err=True)
+    return 0
+
+
+_SET = option(
+    "--set NAME=VALUE",
+    "Value of a shell variable, instead of the script's; repeatable.",
+    None,
+    "variables",
+    multiple=True,
+)
+
+
+@import_group.command("megatron-args")
+@_launch_options
+@_SET
+@_SAY
+def megatron_command(
+    path: str,
+    cluster: str,
+    model: str | None,
+    overlap: tuple[str, ...],
+    layers_per_node: int,
+    rank_map: str | None,
+    plan: str | None,
+    output: str,
+    variables: tuple[str, ...],
+    say: tuple[str, ...],
+) -> int:
+    """Import a launch script of Megatron-LM: a problem, and its plan.
+
+    The script is read and never run.
+    """
+    from nest.export.importing import build, overlap_of
+    from nest.export.scripts import read_launch
+
+    plan = _plan_path(output, plan)
+    check_distinct_files({"FILE": path, "-o": output, "--plan": plan})
+    check_output(output, "-o")
+    check_output(plan, "--plan")
+    fractions, site = overlap_of(overlap), _site(cluster)
+    devices = _devices(path, rank_map)
+    launched = read_launch(
+        _text(path),
+        path,
+        site.num_devices if devices is None else len(devices),
+        dict(_pairs(variables, "--set")),
+        _pairs(say, "--say"),
+        None if model is None else load_model(model),
+    )
+    reading = launched.reading
+    imported = build(
+        reading.launch,
+        reading.model,
+        site,
+        fractions,
+        layers_per_node,
+        devices,
+        reading.pipelines_inside,
+    )
+    return _finish(imported, launched.notes, output, plan)
+
+
+@import_group.command("torchtitan")
+@_launch_options
+@_SAY
+def torchtitan_command(
+    path: str,
+    cluster: str,
+    model: str | None,
+    overlap: tuple[str, ...],
+    layers_per_node: int,
+    rank_map: str | None,
+    plan: str | None,
+    output: str,
+    say: tuple[str, ...],
+) -> int:
+    """Import a job file of torchtitan: a problem, and its plan."""
+    from nest.export.importing import build, overlap_of
+    from nest.export.torchtitan import read_foreign
+
+    plan = _plan_path(output, plan)
+    check_distinct_files({"FILE": path, "-o": output, "--plan": plan})
+    check_output(output, "-o")
+    check_output(plan, "--plan")
+    fractions, site = overlap_of(overlap), _site(cluster)
+    devices = _devices(path, rank_map)
+    launch, shape = read_foreign(
+        _text(path),
+        path,
+        site.num_devices if devices is None else len(devices),
+        _pairs(say, "--say"),
+        None if model is None else load_model(model),
+    )
+    imported = build(launch, shape, site, fractions, layers_per_node, devices)
+    return _finish(imported, (), output, plan)
+
+
+@import_group.command("deepspeed")
+@_launch_options
+@option("--sequence-length N", "Tokens per sample.", integer())
+@option("--tp N", "Tensor parallel degree.", integer(), default=1)
+@option("--pp N", "Pipeline stages, of equal layers.", integer(), default=1)
+@_SET
+def deepspeed_command(
+    path: str,
+    cluster: str,
+    model: str | None,
+    overlap: tuple[str, ...],
+    layers_per_node: int,
+    rank_map: str | None,
+    plan: str | None,
+    output: str,
+    sequence_length: int | None,
+    tp: int,
+    pp: int,
+    variables: tuple[str, ...],
+) -> int:
+    """Import a launch with DeepSpeed: a problem, and its plan.
+
+    FILE is a configuration, which says neither the model nor degrees: they
+    are options; or a script of Megatron-DeepSpeed with its configuration
+    beside it.
+    """
+    from nest.export.deepspeed import read_foreign, read_script
+    from nest.export.importing import build, overlap_of
+
+    plan = _plan_path(output, plan)
+    check_distinct_files({"FILE": path, "-o": output, "--plan": plan})
+    check_output(output, "-o")
+    check_output(plan, "--plan")
+    is_json = path.endswith(".json")
+    if is_json and (model is None or sequence_length is None):
+        missing = "--model" if model is None else "--sequence-length"
+        raise InvalidOptionError(
+            f"{missing}: expected a value, got none, and the configuration "
+            f"does not say it; add it"
+        )
+    fractions, site = overlap_of(overlap), _site(cluster)
+    devices = _devices(path, rank_map)
+    world = site.num_devices if devices is None else len(devices)
+    if model is not None and sequence_length is not None:
+        shape = load_model(model)
+        launch = read_foreign(
+            _text(path), path, world, shape, sequence_length, tp, pp
+        )
+    else:
+        from nest.export.scripts import find_words
+        from nest.export.shell import read_script as read_shell
+
+        script = read_shell(
+            _text(path), path, dict(_pairs(variables, "--set"))
+        )
+        launch, shape = read_script(
+            find_words(script, path),
+            path,
+            world,
+            lambda name: _text(str(Path(path).parent / name)),
+        )
+    imported = build(launch, shape, site, fractions, layers_per_node, devices)
+    return _finish(imported, (), output, plan)

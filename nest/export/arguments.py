@@ -90,7 +90,12 @@ class Arguments:
         self.used.add(name)
         if name not in self.given:
             return False
-        if values := self.given[name].values:
+        values = self.given[name].values
+        if all(word.unknown for word in values):
+            # What follows is no value, but may hold further options.
+            self.unknown += values
+            self.given[name] = self.given[name]._replace(values=())
+        else:
             raise self.refuse(name, "no value", repr(values[0].text))
         return True
 
@@ -142,7 +147,7 @@ class Arguments:
         """Return a degree: 1 if it is not given."""
         return self.integer(name) or 1
 
-    def needed(self, name: str, option: str) -> int:
+    def needed(self, name: str) -> int:
         """Return a whole number that must be given."""
         value = self.integer(name)
         if value is None:
@@ -153,7 +158,7 @@ class Arguments:
                 name,
                 "a value",
                 f"none ({hidden} may hold it)" if hidden else "none",
-                f"add it, or pass {option}",
+                f"add it, or pass --say {name[2:]}=N",
             )
         return value
 

@@ -9,7 +9,7 @@ a package: there is none.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nest.errors import InvalidPlanError
@@ -212,6 +212,38 @@ def read(
     return launch, usual_groups(launch, devices)
 
 
+def read_script(
+    words: Sequence[Word],
+    where: str,
+    world: int,
+    find: Callable[[str], str],
+) -> tuple[Launch, Architecture]:
+    """Read arguments of Megatron-DeepSpeed with their configuration.
+
+    Parameters
+    ----------
+    words, where
+        The command that starts it, and the name of its script.
+    world
+        Devices.
+    find
+        Returns the text of the configuration of that name.
+
+    Raises
+    ------
+    InvalidPlanError
+        If they contradict each other, or no run can start with them.
+    """
+    ask = present(Arguments(words, where))
+    name = ask.text("--deepspeed-config")
+    if name is None:
+        raise ask.refuse(
+            "--deepspeed-config", "the name of a configuration", "none"
+        )
+    config = Config(find(name), name)
+    return read_pair(config, ask, world)
+
+
 #: Keys of the configuration with their types, by block; "" is the top.
 KEYS: dict[str, dict[str, type]] = {
     "": {
@@ -279,6 +311,15 @@ class Config:
                 if inner not in KEYS.get(key, {}):
                     raise self.refuse(key, inner, "a known key", repr(inner))
 
+    def automatic(self) -> str | None:
+        """Return a key that is read and left to another program."""
+        for block, keys in KEYS.items():
+            inside = self.document if not block else self.document.get(block)
+            for key in keys if isinstance(inside, dict) else ():
+                if inside.get(key) == "auto":
+                    return f"{block}.{key}" if block else key
+        return None
+
     def refuse(
         self, block: str, key: str, expected: str, got: object
     ) -> InvalidPlanError:
@@ -290,10 +331,10 @@ class Config:
         )
 
     def get(self, block: str, key: str) -> Any:
-        """Return a value, ``None`` where there is none or it is "auto"."""
+        """Return a value, ``None`` where there is none."""
         inside = self.document if not block else self.get("", block) or {}
         value = inside.get(key)
-        if value is None or value == "auto":
+        if value is None:
             return None
         if type(value) is not KEYS[block][key]:
             raise self.refuse(
@@ -470,4 +511,79 @@ def read_pair(
             )
         ),
         model,
+    )
+
+
+def read_foreign(
+    text: str,
+    where: str,
+    world: int,
+    model: Architecture,
+    sequence_length: int,
+    tp: int = 1,
+    stages: int = 1,
+) -> Launch:
+    """Read somebody's configuration.
+
+    Parameters
+    ----------
+    text, where
+        The file, and its name for messages.
+    world
+        Devices.
+    model, sequence_length, tp, stages
+        What the file does not say.
+
+    Raises
+    ------
+    InvalidPlanError
+        If a value is out of range or contradicts another one.
+    """
+    config = Config(text, where)
+    automatic = config.automatic()
+    if automatic is not None:
+        raise InvalidPlanError(
+            f"{where}: {automatic}: expected a value, got 'auto', which "
+            f"another program fills in; write it into the file"
+        )
+    own = config.document.get("tensor_parallel", {})
+    degree = own.get("autotp_size", tp) if isinstance(own, dict) else tp
+    if degree != tp:
+        raise config.refuse(
+            "tensor_parallel", "autotp_size", f"{tp} as in --tp", degree
+        )
+    if config.document.get("sequence_parallel_size", 1) != 1:
+        raise config.refuse(
+            "",
+            "sequence_parallel_size",
+            "1, as plans split sequences otherwise",
+            config.document["sequence_parallel_size"],
+        )
+    if world % (tp * stages):
+        raise InvalidPlanError(
+            f"--tp: expected tensor * pipeline parallel = {tp} * {stages} to "
+            f"divide the {world} devices, got {tp * stages}; correct one"
+        )
+    chunks = even_chunks(model.layers, stages)
+    if chunks is None:
+        raise InvalidPlanError(
+            f"--pp: expected a divisor of the {model.layers} layers of "
+            f"{model.name}, got {stages}; correct it"
+        )
+    data = world // (tp * stages)
+    samples, batch = batches(config, data, None, None)
+    overlap = config.get("zero_optimization", "overlap_comm")
+    return as_run(
+        Launch(
+            tp=tp,
+            dp=data,
+            stages=stages,
+            chunks=chunks,
+            zero=zero_stage(config, stages),
+            micro_batch=samples * data,
+            global_batch=batch,
+            sequence_length=sequence_length,
+            overlap=("gradients",) if overlap and data > 1 else (),
+            **precision(config),
+        )
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from nest.errors import InvalidOptionError, InvalidPlanError
@@ -104,32 +104,38 @@ def read_hosts(files: Mapping[str, str]) -> tuple[int, ...]:
         world += int(found[2])
     if RANK_MAP not in files:
         return tuple(range(world))
-    try:
-        devices = json.loads(files[RANK_MAP])
-    except ValueError as error:
-        raise InvalidPlanError(
-            f"{RANK_MAP}: expected a list of devices, got {error}; correct it"
-        ) from None
-    if not isinstance(devices, list) or any(
-        type(device) is not int or device < 0 for device in devices
-    ):
-        raise InvalidPlanError(
-            f"{RANK_MAP}: expected a list of devices, got something else; "
-            f"correct it"
-        )
-    check_map(devices, world)
-    return tuple(devices)
-
-
-def check_map(devices: Sequence[int], world: int) -> None:
-    """Refuse a map that is no permutation of so many devices."""
+    devices = read_map(files[RANK_MAP], RANK_MAP)
     if len(devices) != world:
         raise InvalidPlanError(
             f"{RANK_MAP}: expected one device for each of the {world} slots "
             f"in {HOSTS}, got {len(devices)}; correct it"
         )
+    return devices
+
+
+def read_map(text: str, where: str) -> tuple[int, ...]:
+    """Read the device of every rank.
+
+    Raises
+    ------
+    InvalidPlanError
+        If it is no list of devices, or one is there twice.
+    """
+    try:
+        devices = json.loads(text)
+    except ValueError as error:
+        raise InvalidPlanError(
+            f"{where}: expected a list of devices, got {error}; correct it"
+        ) from None
+    if not isinstance(devices, list) or any(
+        type(device) is not int or device < 0 for device in devices
+    ):
+        raise InvalidPlanError(
+            f"{where}: expected a list of devices, got something else; "
+            f"correct it"
+        )
     if len(set(devices)) != len(devices):
         raise InvalidPlanError(
-            f"{RANK_MAP}: expected every device once, got one twice; correct "
-            f"it"
+            f"{where}: expected every device once, got one twice; correct it"
         )
+    return tuple(devices)

@@ -327,7 +327,7 @@ def read_arguments(ask: Arguments, world: int, name: str) -> Reading:
         )
     data = world // (tp * stages * cp)
     ep = _expert_degree(ask, model, tp, cp, data)
-    samples = ask.needed("--micro-batch-size", "--micro-batch N")
+    samples = ask.needed("--micro-batch-size")
     batch = ask.integer("--global-batch-size", default=samples * data)
     assert batch is not None
     if batch % (samples * data):

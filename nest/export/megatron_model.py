@@ -217,10 +217,10 @@ def read_model(arguments: Arguments, name: str) -> tuple[Architecture, int]:
         together.
     """
     ask = arguments
-    layers = ask.needed("--num-layers", "--model NAME")
-    hidden = ask.needed("--hidden-size", "--model NAME")
-    heads = ask.needed("--num-attention-heads", "--model NAME")
-    length = ask.needed("--seq-length", "--sequence-length N")
+    layers = ask.needed("--num-layers")
+    hidden = ask.needed("--hidden-size")
+    heads = ask.needed("--num-attention-heads")
+    length = ask.needed("--seq-length")
     positions = ask.integer("--max-position-embeddings", default=length)
     assert positions is not None
     if positions < length:
@@ -235,7 +235,7 @@ def read_model(arguments: Arguments, name: str) -> tuple[Architecture, int]:
     assert width is not None
     rotary = _rotary(ask)
     tied = not ask.has("--untie-embeddings-and-output-weights")
-    vocabulary = ask.needed("--vocab-size", "--vocabulary N")
+    vocabulary = ask.needed("--vocab-size")
     dropout = ask.number("--hidden-dropout", 0.1) > 0
     ask.number("--attention-dropout", 0.1)
     kind = ask.text("--normalization", ("LayerNorm", "RMSNorm"))

@@ -123,7 +123,7 @@ class _Reader:
         self.unset: set[str] = set()
         self.commands: list[Command] = []
         self.directives: dict[str, Word] = {}
-        self.documents: list[tuple[str, bool]] = []
+        self.documents: list[tuple[str, bool, int]] = []
 
     def refuse(self, line: int, expected: str, got: str) -> InvalidOptionError:
         return InvalidOptionError(
@@ -214,11 +214,10 @@ class _Reader:
         while self._peek() in (" ", "\t"):
             self._take()
         ending = "".join(piece.text for piece in self._word())
-        self.documents.append((ending, strips))
+        self.documents.append((ending, strips, self.line))
 
     def _skip_documents(self) -> None:
-        for ending, strips in self.documents:
-            line = self.line
+        for ending, strips, line in self.documents:
             while True:
                 if self.position >= len(self.text):
                     raise self.refuse(
@@ -458,7 +457,7 @@ class _Reader:
             else:
                 open_word = Word(
                     open_word.text + part.text,
-                    open_word.line,
+                    open_word.line if open_word.text else part.line,
                     open_word.unknown or part.unknown,
                 )
         return [*words, open_word] if open_word else words

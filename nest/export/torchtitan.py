@@ -28,7 +28,9 @@ from nest.export.launch import (
 from nest.export.layers import Chunk
 from nest.export.settings import Settings
 from nest.ir.job import Schedule
+from nest.ir.plan import Overlap
 from nest.models.architectures import Architecture
+from nest.models.zoo import architecture
 
 NAME = "torchtitan"
 FILE = "job.toml"
@@ -437,6 +439,140 @@ def read_job(ask: JobFile, world: int, layers: int) -> Reading:
     if not name or not flavor:
         raise ask.refuse("model", "flavor", "name and flavor", "none")
     return Reading(launch, f"{name}/{flavor}")
+
+
+#: Where keys were in older files, and what they were called.
+_MOVED = {
+    ("training", "batch_size"): ("training", "local_batch_size"),
+    ("training", "data_parallel_degree"): (
+        "parallelism",
+        "data_parallel_shard_degree",
+    ),
+    **{
+        (old, f"{key}_parallel{rest}"): (
+            "parallelism",
+            f"{key}_parallel{rest}",
+        )
+        for old in ("training", "experimental")
+        for key, rest in (
+            ("tensor", "_degree"),
+            ("context", "_degree"),
+            ("pipeline", "_degree"),
+            ("pipeline", "_schedule"),
+            ("pipeline", "_microbatch_size"),
+            ("data", "_replicate_degree"),
+            ("data", "_shard_degree"),
+        )
+    },
+    ("training", "fsdp_reshard_after_forward"): (
+        "parallelism",
+        "fsdp_reshard_after_forward",
+    ),
+}
+_SPLITS = "pipeline_parallel_split_points"
+_MICRO = "pipeline_parallel_microbatches"
+
+
+def read_foreign(
+    text: str,
+    where: str,
+    world: int,
+    said: Sequence[tuple[str, str]] = (),
+    model: Architecture | None = None,
+) -> tuple[Launch, Architecture]:
+    """Read somebody's job file, of torchtitan 0.1 or later.
+
+    Parameters
+    ----------
+    text, where
+        The file, and its name for messages.
+    world
+        Devices.
+    said
+        Keys beside those of the file, such as ``activation_checkpoint.mode``,
+        with their values.
+    model
+        The model, where the flavor is not known.
+
+    Raises
+    ------
+    InvalidPlanError
+        If a value is out of range or contradicts another one.
+    """
+    ask = JobFile(text, where)
+    _modernise(ask, said)
+    name, flavor = (ask.get("model", key) for key in ("name", "flavor"))
+    if model is None:
+        known = {flavor: name for name, flavor in FLAVORS.items()}
+        found = known.get(f"{name}/{flavor}")
+        if found is None:
+            raise ask.refuse(
+                "model",
+                "flavor",
+                f"a flavor that is known ({', '.join(sorted(known))}) or "
+                f"--model",
+                f"{name}/{flavor}",
+            )
+        model = architecture(found)
+    _split_points(ask, model.layers)
+    launch = read_job(ask, world, model.layers).launch
+    # Data parallelism overlaps by itself.
+    own: list[Overlap] = []
+    if launch.zero:
+        own.append("weights")
+    if launch.dp * launch.cp > 1:
+        own.append("gradients")
+    return replace(launch, overlap=(*launch.overlap, *own)), model
+
+
+def _modernise(ask: JobFile, said: Sequence[tuple[str, str]]) -> None:
+    """Put keys where 0.2.2 has them, and add those that are said."""
+    sections = ask.sections
+    for (section, key), (there, name) in _MOVED.items():
+        found = sections.get(section, {})
+        if (section, key) == (there, name) or key not in found:
+            continue
+        if name in sections.setdefault(there, {}):
+            raise ask.refuse(
+                section, key, f"it or {there}.{name}", "both of them"
+            )
+        sections[there][name] = found.pop(key)
+    for name, value in said:
+        section, _, key = name.partition(".")
+        if key not in KEYS.get(section, {}):
+            raise ask.refuse(section, key, "a known key", name)
+        try:
+            typed = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            typed = value
+        sections.setdefault(section, {})[key] = typed
+
+
+def _split_points(ask: JobFile, layers: int) -> None:
+    """Turn the split points and numbers of micro-batches of older files."""
+    split = ask.sections.get("parallelism", {})
+    old = [ask.sections.get("experimental", {}), split]
+    points = next((x.pop(_SPLITS) for x in old if _SPLITS in x), None)
+    count = next((x.pop(_MICRO) for x in old if _MICRO in x), None)
+    stages = split.get("pipeline_parallel_degree", 1)
+    if points and stages != 1:
+        if isinstance(points, str):
+            points = points.split(",")
+        whole = modules_of((Chunk(True, layers, True),))[0]
+        places = [0, *(whole.index(p) if p in whole else 0 for p in points)]
+        if sorted(set(places)) != places:
+            raise ask.refuse("parallelism", _SPLITS, "layers in order", points)
+        ends = [*places[1:], len(whole)]
+        split["module_fqns_per_model_part"] = [
+            whole[first:last] for first, last in zip(places, ends, strict=True)
+        ]
+    if count and stages != 1:
+        local = ask.get("training", "local_batch_size")
+        if type(count) is not int or count < 1 or local % count:
+            raise ask.refuse(
+                "parallelism", _MICRO, f"a divisor of the batch {local}", count
+            )
+        split["pipeline_parallel_microbatch_size"] = local // count
 
 
 def _expert_degree(ask: JobFile, tp: int, ranks: int) -> int:

@@ -1,0 +1,274 @@
+"""From what a framework runs to a problem and the plan of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from nest.errors import InvalidOptionError, InvalidPlanError
+from nest.export.launch import (
+    Launch,
+    Mesh,
+    plan_of,
+    rank_map_of,
+)
+from nest.export.layers import placement_of
+from nest.hardware.machines import Machine
+from nest.ir.cluster import Cluster
+from nest.ir.job import Optimizer
+from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap, Plan
+from nest.ir.problem import Problem
+from nest.models.architectures import Architecture
+from nest.models.choices import Choices, Request, choose
+from nest.models.graphs import build_mixed_problem, build_problem
+from nest.models.operators import DTYPES, Dtype
+
+
+class Site(NamedTuple):
+    """Where it runs.
+
+    Attributes
+    ----------
+    parts
+        Runs of machines, with their devices.
+    cluster
+        Their cluster, where a file gives it.
+    """
+
+    parts: Sequence[tuple[Machine, int]]
+    cluster: Cluster | None = None
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of all parts."""
+        return sum(count for _, count in self.parts)
+
+
+class Imported(NamedTuple):
+    """A problem, a plan of it, and what to tell people about them."""
+
+    problem: Problem
+    plan: Plan
+    notes: tuple[str, ...]
+
+
+def build(
+    launch: Launch,
+    model: Architecture,
+    site: Site,
+    overlap: Mapping[Overlap, float] | None = None,
+    layers_per_node: int = 1,
+    devices: Sequence[int] | None = None,
+    mesh_inside: bool = False,
+) -> Imported:
+    """Return the problem that a launch is a plan of, and the plan.
+
+    The job offers what :func:`nest.models.choices.choose` offers, and all
+    that the launch uses.
+
+    Parameters
+    ----------
+    launch
+        What runs, as :func:`nest.export.launch.as_run` has it.
+    model, site
+        What is trained, and where.
+    overlap
+        Which fraction of communication is hidden where it overlaps.
+    layers_per_node
+        Consecutive blocks that plans do not cut apart.
+    devices
+        The plan's device of every rank; ``None`` for all in order.
+    mesh_inside
+        Whether all stages of a data rank come before the next data rank.
+
+    Raises
+    ------
+    InvalidPlanError
+        If no plan puts ranks on these devices.
+    InvalidOptionError
+        If a degree does not divide the model.
+    """
+    overlap = overlap or {}
+    notes = []
+    for name in launch.overlap:
+        if name not in overlap:
+            notes.append(
+                f"overlap of {name}: left out, as nobody says which fraction "
+                f"is hidden; add --overlap {name}=F"
+            )
+    launch = replace(
+        launch,
+        overlap=tuple(name for name in launch.overlap if name in overlap),
+    )
+    if devices is None:
+        devices = range(launch.world)
+    launch = placed(launch, site.num_devices, devices, mesh_inside)
+    problem = _problem(launch, model, site, overlap, layers_per_node)
+    plan = plan_of(launch, placement_of(problem.graph))
+    return Imported(problem, plan, tuple(notes))
+
+
+def placed(
+    launch: Launch,
+    num_devices: int,
+    devices: Sequence[int],
+    mesh_inside: bool = False,
+) -> Launch:
+    """Return a launch with the replicas that put its ranks on devices.
+
+    Frameworks do not know replicas beside data ranks; where stages and data
+    ranks mix, the order of devices tells them.
+
+    Raises
+    ------
+    InvalidPlanError
+        If no number of replicas does.
+    """
+    data = launch.dp * launch.replicas
+    for replicas in _divisors(data):
+        found = _with_replicas(launch, replicas)
+        if found is None or num_devices // replicas < (
+            found.stages * found.block_devices
+        ):
+            continue
+        inside = (("tp", found.tp), ("cp", found.cp), ("dp", found.dp))
+        behind = (("replicas", found.replicas), ("stages", found.stages))
+        mesh: Mesh = (*inside, *behind)
+        if mesh_inside:
+            if found.dp > 1:
+                continue
+            mesh = (*inside, *behind[::-1])
+        pitch = num_devices // replicas
+        if rank_map_of(found, pitch, mesh) == tuple(devices):
+            return found
+    raise InvalidPlanError(
+        f"rank_map: expected ranks on the devices that a plan gives them "
+        f"({data} data ranks, {launch.stages} stages on {num_devices} "
+        f"devices), got others; add the rank map of the launch, or reorder "
+        f"the devices"
+    )
+
+
+def _divisors(number: int) -> Iterable[int]:
+    return (n for n in range(1, number + 1) if number % n == 0)
+
+
+def _with_replicas(launch: Launch, replicas: int) -> Launch | None:
+    """Return the same run with so many replicas, ``None`` if it is none."""
+    data = launch.dp * launch.replicas
+    changed = replace(
+        launch,
+        dp=data // replicas,
+        replicas=replicas,
+        micro_batch=launch.micro_batch * launch.replicas // replicas,
+    )
+    if changed.dp * changed.cp % changed.ep:
+        return None
+    if not launch.zero or replicas == launch.replicas:
+        return changed
+    if launch.zero == 1 and launch.replicas == 1:
+        # Sharded over all data ranks: the distributed optimiser.
+        return replace(changed, zero=0, distributed_optimizer=True)
+    return None
+
+
+def _problem(
+    launch: Launch,
+    model: Architecture,
+    site: Site,
+    overlap: Mapping[Overlap, float],
+    layers_per_node: int,
+) -> Problem:
+    machine, _ = site.parts[0]
+    total = site.num_devices
+    asked = Request(
+        global_batch=launch.global_batch,
+        sequence_length=launch.sequence_length,
+        dtype=_dtype(launch),
+        layers_per_node=layers_per_node,
+        recompute=RECOMPUTE,
+        virtual_stages=_with({1}, launch.virtual_stages),
+    )
+    usual = choose(model, machine, total, asked)
+    micro = _with(usual.micro_batches, launch.micro_batch)
+    batch = launch.global_batch
+    asked = replace(
+        asked,
+        micro_batches=tuple(size for size in micro if batch % size == 0),
+        tp=_with({key.tp for key in usual.degrees}, launch.tp),
+        cp=_with({key.cp for key in usual.degrees}, launch.cp),
+        ep=_with({key.ep for key in usual.degrees}, launch.ep),
+    )
+    choices = choose(model, machine, total, asked)
+    if launch.tp > 1:
+        choices = replace(choices, sequence_parallel=launch.sequence_parallel)
+    problem = _build(model, site, choices)
+    job = replace(
+        problem.job,
+        schedule=launch.schedule,
+        optimizer=Optimizer(
+            name="adam",
+            weight_bytes=launch.weight_bytes,
+            gradient_bytes=launch.gradient_bytes,
+            state_bytes=launch.state_bytes,
+        ),
+        overlap={
+            name: overlap[name] for name in OVERLAP if name in launch.overlap
+        },
+        distributed_optimizer=launch.distributed_optimizer,
+    )
+    return replace(problem, job=job)
+
+
+def _dtype(launch: Launch) -> Dtype:
+    """Return the data type, which must be one that costs are known for."""
+    for name in DTYPES:
+        if name == launch.dtype:
+            return name
+    raise InvalidPlanError(
+        f"dtype: expected one of {', '.join(DTYPES)}, got {launch.dtype}; "
+        f"costs of others are not known"
+    )
+
+
+def _with(values: Iterable[int], value: int) -> tuple[int, ...]:
+    return tuple(sorted({*values, value}))
+
+
+def _build(model: Architecture, site: Site, choices: Choices) -> Problem:
+    if len(site.parts) > 1:
+        problem = build_mixed_problem(model, site.parts, choices)
+    else:
+        machine, count = site.parts[0]
+        problem = build_problem(model, machine, count, choices)
+    if site.cluster is not None:
+        problem = replace(problem, cluster=site.cluster)
+    return problem
+
+
+def overlap_of(texts: Sequence[str]) -> dict[Overlap, float]:
+    """Read texts such as ``gradients=0.9,tp=0.5``.
+
+    Raises
+    ------
+    InvalidOptionError
+        If a name is unknown or comes twice, or a fraction is none.
+    """
+    found: dict[Overlap, float] = {}
+    for part in (part for text in texts for part in text.split(",")):
+        name, _, number = part.strip().partition("=")
+        known = next((known for known in OVERLAP if known == name), None)
+        try:
+            fraction = float(number)
+        except ValueError:
+            fraction = -1.0
+        if known is None or known in found or not 0 <= fraction <= 1:
+            raise InvalidOptionError(
+                f"--overlap: expected one of {', '.join(OVERLAP)} with a "
+                f"fraction from 0 to 1, each once, got {part!r}; for example "
+                f"--overlap gradients=0.9"
+            )
+        found[known] = fraction
+    return found

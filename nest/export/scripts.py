@@ -1,0 +1,299 @@
+"""Launch lines of Megatron-LM as people have them: from a script to a launch.
+
+The script is read, never run. What it says twice and differently is refused
+with both lines; what it does not say is asked for, or left at the framework's
+default and named as such.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from nest.errors import InvalidPlanError
+from nest.export.arguments import Arguments
+from nest.export.megatron import Reading, read_arguments
+from nest.export.megatron_model import model_flags
+from nest.export.shell import Script, Word, read_script
+from nest.models.architectures import Architecture
+
+#: A command that has one of these starts Megatron-LM.
+_SIGNS = frozenset(
+    {
+        "--num-layers",
+        "--tensor-model-parallel-size",
+        "--pipeline-model-parallel-size",
+        "--micro-batch-size",
+    }
+)
+
+#: Arguments that shape model, memory or time; what of them a script leaves
+#: out is Megatron's default.
+_SHAPING = (
+    "--ffn-hidden-size",
+    "--kv-channels",
+    "--max-position-embeddings",
+    "--normalization",
+    "--position-embedding-type",
+    "--hidden-dropout",
+    "--tensor-model-parallel-size",
+    "--pipeline-model-parallel-size",
+    "--context-parallel-size",
+    "--global-batch-size",
+    "--recompute-granularity",
+)
+
+#: Options of launchers, and directives, that say how many nodes there are,
+#: and how many devices a node has.
+_NODES = ("--nnodes", "--num-nodes", "--num_nodes", "--nodes", "-N")
+_PER_NODE = (
+    *("--nproc-per-node", "--nproc_per_node", "--gpus-per-node"),
+    *("--num_gpus", "--num-gpus", "--gres", "--ntasks-per-node"),
+)
+
+
+class Count(NamedTuple):
+    """A number that a script states, and where."""
+
+    value: int
+    place: str
+
+
+class Launched(NamedTuple):
+    """What a script starts.
+
+    Attributes
+    ----------
+    reading
+        What runs, the model, and the order of ranks.
+    notes
+        What was left at its default or left out, for people.
+    """
+
+    reading: Reading
+    notes: tuple[str, ...]
+
+
+def read_launch(
+    text: str,
+    where: str,
+    world: int,
+    given: Mapping[str, str] | None = None,
+    said: Sequence[tuple[str, str]] = (),
+    model: Architecture | None = None,
+) -> Launched:
+    """Read what a script of Megatron-LM starts.
+
+    Parameters
+    ----------
+    text, where
+        The script, and its name for messages.
+    world
+        Devices of the cluster.
+    given
+        Values of shell variables.
+    said
+        Arguments beside those of the script, without dashes: name and value.
+    model
+        Gives the arguments of the shape that the script leaves out.
+
+    Raises
+    ------
+    InvalidPlanError
+        If there is no launch or several, an argument is missing or out of
+        range, or the script contradicts itself or the cluster.
+    """
+    script = read_script(text, where, given)
+    words = find_words(script, where)
+    extra = [
+        Word(part, 0)
+        for name, value in said
+        for part in (f"--{name.lstrip('-')}", value)
+        if part
+    ]
+    ask = Arguments((*words, *extra), where)
+    if model is not None:
+        ask = _with_model(ask, model)
+    stated = world_of(script, words, where)
+    if stated is not None:
+        _check_world(ask, stated, world)
+    name = re.sub(r"\W+", "-", where.rpartition("/")[2]).strip("-")
+    return Launched(read_arguments(ask, world, name), tuple(_notes(ask)))
+
+
+def find_words(script: Script, where: str) -> tuple[Word, ...]:
+    """Return the words of the command that starts Megatron-LM.
+
+    Or, where there is none, of the variables that hold arguments.
+
+    Raises
+    ------
+    InvalidPlanError
+        If there is none of either, or several commands.
+    """
+    found = [
+        command
+        for command in script.commands
+        if _SIGNS & {_name(word) for word in command.words}
+    ]
+    if len({_arguments(command.words) for command in found}) > 1:
+        lines = ", ".join(str(command.line) for command in found)
+        raise InvalidPlanError(
+            f"{where}: expected one command that starts Megatron-LM, got "
+            f"those of lines {lines}; leave one"
+        )
+    if found:
+        return found[0].words
+    words = [
+        word
+        for values in script.variables.values()
+        for value in values
+        for word in _split(value)
+    ]
+    if _SIGNS & {_name(word) for word in words}:
+        return tuple(words)
+    raise InvalidPlanError(
+        f"{where}: expected a command with arguments of Megatron-LM such as "
+        f"--num-layers, got none; pass the script that starts it"
+    )
+
+
+def _name(word: Word) -> str:
+    return word.text.partition("=")[0].replace("_", "-")
+
+
+def _arguments(words: Sequence[Word]) -> tuple[str, ...]:
+    return tuple(word.text for word in words)
+
+
+def _split(value: Word) -> list[Word]:
+    """Return the words of a variable, with their lines."""
+    if value.unknown:
+        return []
+    found, line = [], value.line
+    for part in re.split(r"(\s+)", value.text):
+        line += part.count("\n") + part.count("\0")
+        if text := part.strip().replace("\0", ""):
+            found.append(Word(text, line))
+    return found
+
+
+def _with_model(ask: Arguments, model: Architecture) -> Arguments:
+    """Add the arguments of a model's shape that are not given."""
+    length = ask.needed("--seq-length")
+    words = [
+        word
+        for name, given in ask.given.items()
+        for word in (Word(name, given.line), *given.values)
+    ]
+    for name, values in model_flags(model, length):
+        if name not in ask.given:
+            words += [Word(name, 0), *(Word(str(v), 0) for v in values)]
+    found = Arguments(words, ask.where)
+    found.unknown = ask.unknown
+    return found
+
+
+def world_of(
+    script: Script, words: Sequence[Word], where: str
+) -> Count | None:
+    """Return how many devices a script starts on, if it says so.
+
+    From the options of its launcher, its ``#SBATCH`` lines, or a variable
+    ``WORLD_SIZE``.
+    """
+    found: dict[str, Count] = {}
+
+    def note(kind: str, name: str, value: Word) -> None:
+        text = re.sub(r"^(?:gpu:)?(?:[A-Za-z]\w*:)?", "", value.text)
+        if kind not in found and text.isdecimal() and not value.unknown:
+            place = f"{where}:{value.line}: {name} {text}"
+            found[kind] = Count(int(text), place)
+
+    launcher = []
+    for word in words:
+        launcher.append(word)
+        if word.text.endswith(".py"):
+            break
+    pairs = [
+        (word.text.partition("=")[0], _value(word, following))
+        for word, following in zip(
+            launcher, [*launcher[1:], None], strict=True
+        )
+        if word.text.startswith("-")
+    ]
+    directives = list(script.directives.items())
+    for name, value in (*pairs, *directives):
+        if value is None:
+            continue
+        for kind, names in (("nodes", _NODES), ("each", _PER_NODE)):
+            # One task may start all ranks of a node.
+            if name in names and not (
+                name == "--ntasks-per-node" and value.text == "1"
+            ):
+                note(kind, name, value)
+    world = script.variables.get("WORLD_SIZE", ())
+    if "each" in found:
+        nodes = found.get("nodes", Count(1, ""))
+        return Count(
+            nodes.value * found["each"].value,
+            " and ".join(filter(None, (found["each"].place, nodes.place))),
+        )
+    if world and world[0].text.isdecimal():
+        place = f"{where}:{world[0].line}: WORLD_SIZE"
+        return Count(int(world[0].text), place)
+    return None
+
+
+def _value(word: Word, following: Word | None) -> Word | None:
+    """Return the value of an option: behind ``=``, or the next word."""
+    _, equals, value = word.text.partition("=")
+    return word._replace(text=value) if equals else following
+
+
+def _check_world(ask: Arguments, stated: Count, world: int) -> None:
+    """Refuse a script whose degrees or cluster are not what it starts on."""
+    degrees = [
+        (name, ask.count(name))
+        for name in (
+            "--tensor-model-parallel-size",
+            "--pipeline-model-parallel-size",
+            "--context-parallel-size",
+        )
+    ]
+    product = 1
+    for _, degree in degrees:
+        product *= degree
+    if stated.value % product:
+        places = ", ".join(
+            f"{ask.place(name)} {degree}"
+            for name, degree in degrees
+            if degree > 1
+        )
+        raise InvalidPlanError(
+            f"{stated.place}: expected devices for {product} ranks of a data "
+            f"rank ({places}), got {stated.value}; correct one of them"
+        )
+    if stated.value != world:
+        raise InvalidPlanError(
+            f"{stated.place}: expected the {world} devices of --cluster, got "
+            f"{stated.value}; name a cluster of {stated.value} devices"
+        )
+
+
+def _notes(ask: Arguments) -> list[str]:
+    """Say what the script leaves open."""
+    absent = [name for name in _SHAPING if name not in ask.given]
+    notes = []
+    if absent:
+        notes.append(
+            f"not in the script, so Megatron-LM's defaults: "
+            f"{', '.join(absent)}"
+        )
+    for word in ask.unknown:
+        notes.append(
+            f"{ask.where}:{word.line}: not read: {word.unknown}; what it "
+            f"holds is left out"
+        )
+    return notes

@@ -1,0 +1,144 @@
+"""The real parsers of frameworks, on a machine without a GPU."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.machinery
+import os
+import sys
+import types
+from pathlib import Path
+from unittest import mock
+
+from nest.export.megatron import read_array
+
+
+def stub_triton() -> None:
+    """Let packages import triton, which they need to run and not to parse.
+
+    PyTorch looks for it first: without a stub it finds none, which is right.
+    """
+    if "triton" in sys.modules:
+        return
+    import torch._inductor.runtime.triton_compat
+    import torch._inductor.runtime.triton_heuristics
+    import torch.utils._triton
+    import torch.utils.flop_counter
+
+    torch.utils._triton.has_triton()
+
+    class Stub(types.ModuleType):
+        def __getattr__(self, name: str) -> object:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return lambda *args, **_: (
+                args[0] if args and callable(args[0]) else mock.MagicMock()
+            )
+
+    for name in ("triton", "triton.language", "triton.runtime"):
+        module = Stub(name)
+        module.__spec__ = importlib.machinery.ModuleSpec(name, None)
+        module.__path__ = []
+        sys.modules[name] = module
+    sys.modules["triton"].language = sys.modules["triton.language"]
+    sys.modules["triton"].__version__ = "3.7.0"
+
+
+def words_of(path: Path) -> list[str]:
+    """Return the words of the array ARGS, as bash would pass them on."""
+    arguments = read_array(
+        path.read_text(), path.name, ("CUDA_DEVICE_MAX_CONNECTIONS",)
+    )
+    return [
+        word
+        for name, given in arguments.given.items()
+        for word in (name, *(value.text for value in given.values))
+    ]
+
+
+def megatron(folder: Path, world: int) -> argparse.Namespace:
+    """Run what Megatron-LM runs before it starts: three parsers."""
+    import typing
+
+    import torch
+    import typing_extensions
+
+    if not hasattr(typing, "override"):  # Python 3.11
+        typing.override = typing_extensions.override
+    stub_triton()
+    from megatron.training import arguments
+    from megatron.training.argument_utils import (
+        core_transformer_config_from_args,
+    )
+
+    text = (folder / "args.sh").read_text()
+    # Fused rotary embeddings are the default, and need a GPU's library.
+    words = [*words_of(folder / "args.sh"), "--no-rope-fusion"]
+    words += ["--mock-data", "--tokenizer-type", "NullTokenizer"]
+    words += ["--lr", "1e-4", "--train-iters", "10"]
+    environment = {"WORLD_SIZE": str(world), "RANK": "0", "LOCAL_RANK": "0"}
+    if "CUDA_DEVICE_MAX_CONNECTIONS=1" in text:
+        environment["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
+    device = types.SimpleNamespace(major=9, minor=0, total_memory=80 * 2**30)
+    with (
+        mock.patch.dict(os.environ, environment),
+        mock.patch.object(sys, "argv", ["pretrain_gpt.py", *words]),
+        mock.patch.object(
+            torch.cuda, "get_device_capability", return_value=(9, 0)
+        ),
+        mock.patch.object(
+            torch.cuda, "get_device_properties", return_value=device
+        ),
+    ):
+        if "CUDA_DEVICE_MAX_CONNECTIONS=1" not in text:
+            os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
+        args = arguments.parse_args()
+        arguments.validate_args(args)
+        core_transformer_config_from_args(args)
+    return args
+
+
+def torchtitan(folder: Path, world: int) -> object:
+    """Read the job file and make its mesh's degrees."""
+    stub_triton()
+    from torchtitan.config.manager import ConfigManager
+    from torchtitan.distributed.parallel_dims import ParallelDims
+
+    path = folder / "job.toml"
+    config = ConfigManager().parse_args([f"--job.config-file={path}"])
+    split = config.parallelism
+    ParallelDims(
+        dp_replicate=split.data_parallel_replicate_degree,
+        dp_shard=split.data_parallel_shard_degree,
+        cp=split.context_parallel_degree,
+        tp=split.tensor_parallel_degree,
+        pp=split.pipeline_parallel_degree,
+        ep=split.expert_parallel_degree,
+        etp=split.expert_tensor_parallel_degree,
+        world_size=world,
+    )
+    return config
+
+
+def deepspeed(folder: Path, world: int, data: int) -> object:
+    """Read the configuration with so many data ranks."""
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    if not dist.is_initialized():
+        dist.init_process_group(
+            "fake", store=FakeStore(), rank=0, world_size=world
+        )
+    import deepspeed.comm
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    deepspeed.comm.init_distributed(
+        dist_backend="fake", dist_init_required=False
+    )
+    mpu = mock.Mock()
+    mpu.get_data_parallel_world_size.return_value = data
+    try:
+        return DeepSpeedConfig(str(folder / "ds.json"), mpu=mpu)
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,515 @@
+"""Launch lines as people have them, read and never run."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from msgspec.structs import replace
+
+from nest.cost.score import score
+from nest.errors import InvalidOptionError, InvalidPlanError
+from nest.export import deepspeed, torchtitan
+from nest.export.export import export
+from nest.export.hosts import read_hosts
+from nest.export.importing import Site, build, overlap_of, placed
+from nest.export.launch import launch_of
+from nest.export.layers import placement_of
+from nest.export.scripts import read_launch
+from nest.export.settings import Settings
+from nest.export.shell import read_script
+from nest.hardware import machine
+from nest.ir import Strategy
+from nest.models.zoo import architecture
+from nest.targets import for_target
+from tests.exports import (
+    small_model,
+    small_plan,
+    small_problem,
+    uniform_plans,
+)
+
+# The shell
+
+
+def words(text, **given):
+    commands = read_script(text, "run.sh", given).commands
+    return [[word.text for word in command.words] for command in commands]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a b  c", [["a", "b", "c"]]),
+        ("a 'b  c' \"d e\" f\\ g", [["a", "b  c", "d e", "f g"]]),
+        ("a \\\n  b", [["a", "b"]]),
+        ("a # b\nc", [["a"], ["c"]]),
+        ("a#b", [["a#b"]]),
+        ("a; b && c | d", [["a"], ["b"], ["c"], ["d"]]),
+        ("X=4\na $X ${X} \"$X\" '$X'", [["a", "4", "4", "4", "$X"]]),
+        ("export X=4; a $X", [["a", "4"]]),
+        ("a ${X:-4} ${Y-5}", [["a", "4", "5"]]),
+        ("X=\na ${X:-4} b${X-5}", [["a", "4", "b"]]),
+        ("X=2\na ${X:+set} ${Y:+set}", [["a", "set"]]),
+        ("X=3 Y=4\na $((X*$Y + 1)) $((Y/X))", [["a", "13", "1"]]),
+        ('X="b c"\na $X "$X"', [["a", "b", "c", "b c"]]),
+        ("X=(b 'c d' # e\n f)\na ${X[@]}", [["a", "b", "c", "d", "f"]]),
+        ('X=(b "c d")\nX+=(e)\na "${X[@]}"', [["a", "b", "c d", "e"]]),
+        ('X="b"\nX+=" c"\na $X', [["a", "b", "c"]]),
+        ("cat <<EOF > x\nb $X\nEOF\na", [["cat"], ["a"]]),
+        ("a > out 2>&1 < in b", [["a", "2", "b"]]),
+        ("if true; then\n a b\nfi", [["true"], ["a", "b"]]),
+        ('a "b\\\n c" d', [["a", "b c", "d"]]),
+        ("a $$ $", [["a", "", "$"]]),
+    ],
+)  # fmt: skip
+def test_scripts_are_read_as_the_shell_would(text, expected):
+    assert words(text) == expected
+
+
+def test_given_variables_win_over_the_scripts():
+    assert words("X=4\na $X $Y", X="8", Y="9") == [["a", "8", "9"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "unknown"),
+    [
+        ("a $X", "$X, which the script does not set"),
+        ("a $1", "$1, an argument of the script"),
+        ("a $(nproc --all)", "the output of nproc"),
+        ("a `nproc`", "the output of nproc"),
+        ("if b; then\nX=4\nfi\na $X", "$X, which is set on a condition in "
+         "line 2"),
+        ("for X in 1 2; do\na $X\ndone", "$X, which a loop sets"),
+        ("X[2]=4\na $X", "$X, set element by element"),
+        ("X=4\na ${X%%b}", "${X%%b}"),
+        ("a $((X+1))", "$X, which the script does not set"),
+        ("a $((2**9))", "$((2**9))"),
+    ],
+)  # fmt: skip
+def test_what_only_running_could_tell_is_unknown(text, unknown):
+    word = read_script(text, "run.sh").commands[-1].words[-1]
+    assert word.unknown == unknown
+
+
+def test_nothing_is_run(tmp_path):
+    place = tmp_path / "made"
+    read_script(f"a $(touch {place})\ntouch {place}\nX=`touch {place}`", "x")
+    assert not place.exists()
+
+
+def test_words_know_their_lines():
+    text = 'X="--a 1 \\\n  --b 2\n --c"\nY=(\n d\n)\nrun $X "${Y[@]}"\n'
+    command = read_script(text, "run.sh").commands[0]
+    assert [(word.text, word.line) for word in command.words] == [
+        ("run", 7),
+        ("--a", 1),
+        ("1", 1),
+        ("--b", 2),
+        ("2", 2),
+        ("--c", 3),
+        ("d", 5),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a\n'b", r"run.sh:2: expected a closing ', got none"),
+        ('a "b', r'run.sh:1: expected a closing ", got none'),
+        ("X=(a", r"run.sh:1: expected a closing \), got none"),
+        ("a ${X", r"run.sh:1: expected a closing }, got none"),
+        ("a <<EOF\nb", r"run.sh:1: expected a line 'EOF' that ends"),
+    ],
+)
+def test_open_quotes_are_refused_with_their_line(text, message):
+    with pytest.raises(InvalidOptionError, match=message):
+        read_script(text, "run.sh")
+
+
+# Launch lines
+
+SCRIPT = """#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --gpus-per-node=8
+TP=${TP:-2}
+PP=2
+MODEL=(
+    --num-layers 8 --hidden-size 256 --num-attention-heads 8
+    --ffn-hidden-size 512 --group-query-attention --num-query-groups 4
+    --seq-length 1024 --max-position-embeddings 1024
+    --position-embedding-type rope --vocab-size 1024 --swiglu
+    --untie-embeddings-and-output-weights --normalization RMSNorm
+    --disable-bias-linear --attention-dropout 0 --hidden-dropout 0
+)
+SPLIT="--tensor-model-parallel-size $TP \\
+    --pipeline-model-parallel-size $PP --sequence-parallel"
+srun python pretrain_gpt.py "${MODEL[@]}" $SPLIT \\
+    --micro-batch-size 2 --global-batch-size 64 --bf16 --lr 1e-4 \\
+    --use-distributed-optimizer --save $OUT --train-iters 10
+"""
+
+
+def launched(text=SCRIPT, world=16, **more):
+    return read_launch(text, "run.sh", world, **more)
+
+
+def test_a_script_becomes_a_launch():
+    launch, model, inside = launched().reading
+    # 16 devices over tp 2 and 2 stages are 4 data ranks of 2 samples.
+    assert launch.strategy == Strategy(dp=4, tp=2, zero=1)
+    assert (launch.stages, launch.micro_batch, launch.global_batch) == (
+        2,
+        8,
+        64,
+    )
+    assert [chunk.layers for chunk in launch.chunks] == [4, 4]
+    assert launch.gradient_bytes == 4
+    assert launch.sequence_parallel
+    assert not inside
+    assert model.parameters == small_model().parameters
+
+
+def test_variables_can_be_given():
+    launch = launched(given={"TP": "4"}).reading.launch
+    assert (launch.tp, launch.dp) == (4, 2)
+
+
+def test_defaults_are_named():
+    (note,) = launched().notes
+    assert note.startswith("not in the script, so Megatron-LM's defaults: ")
+    assert "--kv-channels" in note
+    assert "--hidden-size" not in note
+
+
+def test_what_may_hide_arguments_is_named():
+    text = SCRIPT.replace("--bf16", "--bf16 $MORE")
+    notes = launched(text).notes
+    assert (
+        "run.sh:17: not read: $MORE, which the script does not set; what it "
+        "holds is left out" in notes
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("--nodes=2", "--nodes=1", r"run.sh:3: --gpus-per-node 8 and run.sh:2"
+         r": --nodes 1: expected the 16 devices of --cluster, got 8"),
+        ("PP=2", "PP=32", r"run.sh:3: --gpus-per-node 8 and run.sh:2: --nodes "
+         r"2: expected devices for 64 ranks of a data rank \(run.sh:14: "
+         r"--tensor-model-parallel-size 2, run.sh:15: "
+         r"--pipeline-model-parallel-size 32\), got 16"),
+        ("--vocab-size 1024", "", r"--vocab-size: expected a value, got none; "
+         r"add it, or pass --say vocab-size=N"),
+        ("--vocab-size 1024", "--vocab-size $V", r"run.sh:10: --vocab-size: "
+         r"expected a value that the script states, got \$V, which the "
+         r"script does not set; say it with --set V=VALUE"),
+        ("--vocab-size 1024", "--vocab-size $(wc x)", r"got the output of wc; "
+         r"write the value into the script"),
+        ("--bf16", "--bf16 --micro-batch-size 4", r"run.sh:17: "
+         r"--micro-batch-size: expected it once, got 4 here and 2 in line 17"),
+        ("--bf16 ", "", "--bf16: expected --bf16 or --fp16, got none"),
+        ("--bf16", "--bf16 --use-torch-fsdp2", "it is not read"),
+        ("--bf16", "--bf16 --normalization Own", "expected it once"),
+        ("RMSNorm", "Own", "expected one of LayerNorm, RMSNorm, got 'Own'"),
+        ("--group-query-attention --num-query-groups 4",
+         "--group-query-attention --num-query-groups 3",
+         "--num-query-groups: expected a divisor of the 8 attention heads"),
+        ("--hidden-size 256 --num-attention-heads 8",
+         "--hidden-size 256 --num-attention-heads 7",
+         "--num-attention-heads: expected a divisor of --hidden-size 256"),
+        ("--swiglu", "--swiglu --window-size 3",
+         "--window-size: expected N,0, got '3'"),
+        ("--swiglu", "--swiglu --num-experts 4 --moe-layer-freq [1]*3",
+         "--moe-layer-freq: expected --num-layers 8 entries, got 3"),
+        ("--swiglu", "--swiglu --num-experts 4 --moe-layer-freq nine",
+         "--moe-layer-freq: expected a number or lists such as"),
+        ("--swiglu", "--swiglu --hidden-dropout x",
+         "--hidden-dropout: expected it once|expected a number"),
+        ("srun python", "echo python",
+         "run.sh:3: .* expected|expected"),
+        ("--num-layers", "--layers", "--num-layers: expected a value"),
+    ],
+)  # fmt: skip
+def test_broken_scripts_are_refused(old, new, message):
+    assert old in SCRIPT
+    text = SCRIPT.replace(old, new, 1)
+    if old == "srun python":
+        # Which program runs it does not matter.
+        assert launched(text).reading.launch.tp == 2
+        return
+    with pytest.raises(InvalidPlanError, match=message):
+        launched(text)
+
+
+def test_scripts_without_a_launch_are_refused():
+    with pytest.raises(InvalidPlanError, match=r"run.sh: expected a command"):
+        launched("echo 4\n")
+
+
+def test_several_launches_are_refused_with_their_lines():
+    text = f"{SCRIPT}\npython a.py --num-layers 9\n"
+    with pytest.raises(InvalidPlanError, match="got those of lines 16, 20"):
+        launched(text)
+
+
+def test_a_model_fills_in_the_shape():
+    text = "python x.py --seq-length 4096 --micro-batch-size 1 --bf16"
+    reading = launched(text, world=8, model=architecture("llama2-7b")).reading
+    assert reading.model.layers == 32
+    assert reading.launch.dp == 8
+
+
+def test_arguments_can_be_said_beside_the_script():
+    text = SCRIPT.replace("--vocab-size 1024", "")
+    reading = launched(text, said=[("vocab-size", "1024")]).reading
+    assert reading.model.head.outputs == 1024
+
+
+@pytest.mark.parametrize(
+    ("extra", "layers", "virtual"),
+    [
+        ("--num-layers-per-virtual-pipeline-stage 2", [2, 2, 2, 2], 2),
+        ("--num-virtual-stages-per-pipeline-rank 4", [1] * 8, 4),
+        ("--decoder-first-pipeline-num-layers 3", [3, 5], 1),
+        ("--decoder-last-pipeline-num-layers 3", [5, 3], 1),
+        ("--pipeline-model-parallel-layout 'Ett|(ttt|)*1tt,t,L'", None, 1),
+        ("--pipeline-model-parallel-layout '(Et|)*1(tt|)*3tL'", None, 1),
+    ],
+)
+def test_stages_are_read_in_every_form(extra, layers, virtual):
+    text = SCRIPT.replace("--bf16", f"--bf16 {extra}")
+    if layers is None:
+        with pytest.raises(InvalidPlanError, match="multiple of --pipeline-"):
+            launched(text)
+        return
+    launch = launched(text).reading.launch
+    assert [chunk.layers for chunk in launch.chunks] == layers
+    assert launch.virtual_stages == virtual
+
+
+# There and back
+
+SITE = Site([(machine("dgx-h100"), 16)])
+
+
+def blocks(problem, plan):
+    verdict = score(problem, plan)
+    memory = [block.memory for block in verdict.blocks]
+    return verdict.step_quanta, memory
+
+
+@pytest.mark.parametrize("experts", [0, 4])
+@pytest.mark.parametrize("overlap", [(), ("tp", "weights", "gradients")])
+def test_megatron_there_and_back_scores_the_same(experts, overlap):
+    problem = for_target(small_problem(experts), "megatron")
+    settings = Settings(model=small_model(experts))
+    for plan in uniform_plans(problem, every=499):
+        for distributed in {False, plan.stages[0].strategy.zero < 2}:
+            plan = replace(
+                plan, overlap=overlap, distributed_optimizer=distributed
+            )
+            try:
+                files = export(problem, plan, "megatron", settings)
+            except InvalidPlanError as error:
+                # Weights gather early together with gradients only, tp with
+                # sequence parallelism only: all of it is on here.
+                raise AssertionError(str(error)) from error
+            devices = read_hosts(files)
+            launch, model, inside = read_launch(
+                files["args.sh"], "args.sh", len(devices)
+            ).reading
+            found = build(
+                launch,
+                model,
+                SITE,
+                problem.job.overlap,
+                devices=devices,
+                mesh_inside=inside,
+            )
+            assert not found.notes
+            assert blocks(found.problem, found.plan) == blocks(problem, plan)
+
+
+@pytest.mark.parametrize("experts", [0, 4])
+def test_torchtitan_there_and_back_scores_the_same(experts):
+    problem = for_target(small_problem(experts), "torchtitan")
+    settings = Settings(model=small_model(experts), flavor="llama3/8B")
+    done = 0
+    for plan in uniform_plans(problem, every=97):
+        try:
+            files = export(problem, plan, "torchtitan", settings)
+        except InvalidPlanError:
+            continue
+        devices = read_hosts(files)
+        launch, model = torchtitan.read_foreign(
+            files["job.toml"],
+            "job.toml",
+            len(devices),
+            model=settings.model,
+        )
+        found = build(launch, model, SITE, devices=devices)
+        assert blocks(found.problem, found.plan) == blocks(problem, plan)
+        done += 1
+    assert done > 10
+
+
+def test_deepspeed_there_and_back_scores_the_same():
+    problem = for_target(small_problem(), "deepspeed")
+    settings = Settings(model=small_model())
+    done = 0
+    for plan in uniform_plans(problem, every=17):
+        files = export(problem, plan, "deepspeed", settings)
+        devices = read_hosts(files)
+        script = read_script(files["megatron-args.sh"], "args")
+        launch, model = deepspeed.read_script(
+            script.variables["ARGS"], "args", len(devices), files.get
+        )
+        found = build(launch, model, SITE, devices=devices)
+        assert blocks(found.problem, found.plan) == blocks(problem, plan)
+        done += 1
+    assert done > 10
+
+
+def test_ranks_on_other_devices_are_no_plan():
+    problem = small_problem()
+    plan = small_plan(problem, Strategy(dp=4), (4, 4))
+    launch = launch_of(problem, plan, placement_of(problem.graph))
+    assert placed(launch, 16, range(8)) == launch
+    with pytest.raises(InvalidPlanError, match="rank_map: expected ranks on"):
+        placed(launch, 16, [1, 0, *range(2, 8)])
+
+
+def test_overlap_without_a_fraction_is_left_out_and_named():
+    text = SCRIPT.replace("--bf16", "--bf16 --overlap-grad-reduce")
+    launch, model, _ = launched(text).reading
+    found = build(launch, model, SITE)
+    assert found.plan.overlap == ()
+    assert found.notes == (
+        "overlap of gradients: left out, as nobody says which fraction is "
+        "hidden; add --overlap gradients=F",
+    )
+    given = build(launch, model, SITE, overlap_of(["gradients=0.9"]))
+    assert given.plan.overlap == ("gradients",)
+    assert given.problem.job.overlap == {"gradients": 0.9}
+
+
+@pytest.mark.parametrize("text", ["own=1", "tp", "tp=2", "tp=1,tp=1"])
+def test_broken_overlaps_are_refused(text):
+    with pytest.raises(InvalidOptionError, match="--overlap: expected one of"):
+        overlap_of([text])
+
+
+# torchtitan's older files, and other configurations of DeepSpeed
+
+OLD = """
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+batch_size = 8
+seq_len = 4096
+data_parallel_degree = 2
+tensor_parallel_degree = 2
+[experimental]
+pipeline_parallel_degree = 2
+pipeline_parallel_split_points = ["layers.12"]
+pipeline_parallel_microbatches = 4
+[activation_checkpoint]
+mode = "full"
+"""
+
+
+def titan(text=OLD, world=8, **more):
+    return torchtitan.read_foreign(text, "job.toml", world, **more)
+
+
+def test_older_job_files_are_read():
+    launch, model = titan()
+    assert model.name == "llama3-8b"
+    assert [chunk.layers for chunk in launch.chunks] == [12, 20]
+    assert (launch.tp, launch.dp, launch.stages) == (2, 2, 2)
+    # 8 samples per data rank in 4 micro-batches are 2 of 2 data ranks.
+    assert (launch.samples, launch.micro_batches) == (2, 4)
+    # With a pipeline weights stay gathered by default.
+    assert (launch.zero, launch.recompute) == (2, "full")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("batch_size = 8", "batch_size = 8\nlocal_batch_size = 8",
+         r"job.toml:6: training.batch_size: expected it or training.local_"),
+        ('"layers.12"', '"layers.40"', "expected layers in order"),
+        ("microbatches = 4", "microbatches = 3",
+         "pipeline_parallel_microbatches: expected a divisor of the batch 8"),
+        ('flavor = "8B"', 'flavor = "9B"',
+         "model.flavor: expected a flavor that is known .* or --model, got"),
+        ('mode = "full"', 'mode = "selective"',
+         r"job.toml:1\d: activation_checkpoint.mode: expected one of none"),
+        ("seq_len = 4096", 'seq_len = "long"',
+         r"job.toml:7: training.seq_len: expected an integer, got"),
+        ("[experimental]\npipeline_parallel_degree = 2\n"
+         'pipeline_parallel_split_points = ["layers.12"]',
+         "[experimental]\npipeline_parallel_degree = 2",
+         "module_fqns_per_model_part: expected the modules of every part"),
+    ],
+)  # fmt: skip
+def test_broken_job_files_are_refused(old, new, message):
+    assert old in OLD
+    with pytest.raises(InvalidPlanError, match=message):
+        titan(OLD.replace(old, new, 1))
+
+
+def test_keys_can_be_said_beside_the_file():
+    text = OLD.replace('mode = "full"', 'mode = "selective"')
+    launch, _ = titan(text, said=[("activation_checkpoint.mode", "none")])
+    assert launch.recompute == "none"
+    with pytest.raises(InvalidPlanError, match=r"a\.b: expected a known key"):
+        titan(text, said=[("a.b", "1")])
+
+
+CONFIG = {
+    "train_batch_size": 64,
+    "train_micro_batch_size_per_gpu": 2,
+    "zero_optimization": {"stage": 2, "overlap_comm": True},
+    "bf16": {"enabled": True},
+    "optimizer": {"type": "AdamW"},
+}
+
+
+def speed(changes=None, world=8, **more):
+    text = json.dumps({**CONFIG, **(changes or {})})
+    model = architecture("llama2-7b")
+    return deepspeed.read_foreign(text, "ds.json", world, model, 4096, **more)
+
+
+def test_configurations_are_read():
+    launch = speed()
+    assert (launch.dp, launch.zero, launch.samples) == (8, 2, 2)
+    assert launch.micro_batches == 4
+    assert speed(tp=2).dp == 4
+    assert speed({"zero_optimization": {"stage": 1}}, stages=2).stages == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "more", "message"),
+    [
+        ({"train_batch_size": "auto"}, {}, "train_batch_size: expected a value"
+         ", got 'auto', which another program fills in"),
+        ({"zero_optimization": {"stage": "auto"}}, {},
+         "zero_optimization.stage: expected a value, got 'auto'"),
+        ({"train_batch_size": 60}, {}, "train_batch_size: expected train_mic"),
+        ({}, {"tp": 3}, "--tp: expected tensor . pipeline parallel = 3 . 1"),
+        ({}, {"stages": 3, "world": 24}, "--pp: expected a divisor of the 32"),
+        ({}, {"stages": 2}, "expected 0 or 1 with a pipeline, got 2"),
+        ({"tensor_parallel": {"autotp_size": 2}}, {},
+         "tensor_parallel.autotp_size: expected 1 as in --tp, got 2"),
+        ({"sequence_parallel_size": 2}, {}, "sequence_parallel_size: expect"),
+        ({"fp16": {"enabled": True}}, {}, "one of bf16 and fp16, got both"),
+    ],
+)  # fmt: skip
+def test_broken_configurations_are_refused(changes, more, message):
+    with pytest.raises(InvalidPlanError, match=message):
+        speed(changes, **more)
