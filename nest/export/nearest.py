@@ -1,9 +1,10 @@
 """The nearest plan that a framework can run, where it cannot run a plan.
 
-Of the plans with the same replicas, micro-batch and stages, one strategy for
-all layers and the same cuts (or equal ones, where the framework knows no
-other), the fastest that fits; if there is none, the fastest that fits of all
-plans of equal stages. Every candidate is scored by the shared cost model.
+All candidates have one strategy for all layers. They come in groups: the
+plan's replicas, micro-batch and cuts; these with as many equal stages; with
+any number of equal stages; any replicas and micro-batch. Of the first group in
+which a plan fits and can be written, it is the fastest by the shared cost
+model.
 """
 
 from __future__ import annotations
@@ -172,8 +173,12 @@ def _candidates(problem: Problem, plan: Plan) -> Iterator[list[Plan]]:
     equal = _even_cut(placement, plan.num_blocks * virtual)
     if equal is not None:
         yield list(_with_each(base, equal, own))
-    everywhere: list[Plan] = []
+    groups: tuple[list[Plan], list[Plan]] = ([], [])
     for split in batch_splits(problem):
+        kept = (split.replicas, split.micro_batch) == (
+            plan.replicas,
+            plan.micro_batch,
+        )
         here = replace(
             base,
             virtual_stages=1,
@@ -187,8 +192,8 @@ def _candidates(problem: Problem, plan: Plan) -> Iterator[list[Plan]]:
                 fitting = [
                     x for x in known if x.devices * stages <= split.devices
                 ]
-                everywhere += _with_each(here, equal, fitting)
-    yield everywhere
+                groups[not kept].extend(_with_each(here, equal, fitting))
+    yield from groups
 
 
 def _with_each(

@@ -267,7 +267,7 @@ def _check_world(ask: Arguments, stated: Count, world: int) -> None:
         product *= degree
     if stated.value % product:
         places = ", ".join(
-            f"{ask.place(name)} {degree}"
+            f"{ask.where}:{ask.given[name].values[0].line}: {name} {degree}"
             for name, degree in degrees
             if degree > 1
         )

@@ -1,0 +1,247 @@
+"""``nest export``, and ``nest import`` of what frameworks start with."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from msgspec.structs import replace
+
+from nest.cost.score import score
+from nest.ir import Plan, Stage, Strategy, read_plan, read_problem, write
+from nest.models import builtin
+from tests.cli.conftest import Cli
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory):
+    """A plan of llama2-7b-16 that Megatron can run, and one it cannot."""
+    folder = tmp_path_factory.mktemp("plans")
+    problem = builtin.load("llama2-7b-16")
+    names = [layer.id for layer in problem.graph.layers]
+    first, second = (
+        Strategy(dp=8, zero=1),
+        Strategy(dp=8, zero=1, recompute="full"),
+    )
+    plan = Plan(
+        replicas=1,
+        micro_batch=8,
+        stages=(
+            Stage.of(names[:17], [first] * 17),
+            Stage.of(names[17:], [first] * 17),
+        ),
+    )
+    mixed = replace(
+        plan, stages=(plan.stages[0], Stage.of(names[17:], [second] * 17))
+    )
+    paths = {"plan": folder / "plan.json", "mixed": folder / "mixed.json"}
+    write(paths["plan"], plan)
+    write(paths["mixed"], mixed)
+    return {name: str(path) for name, path in paths.items()}
+
+
+def test_export_and_import_score_the_same(cli: Cli, plans, tmp_path):
+    out = tmp_path / "out"
+    assert (
+        cli("export", "llama2-7b-16", plans["plan"], "--to", "megatron", "-o",
+            str(out)) == 0
+    )  # fmt: skip
+    assert sorted(path.name for path in out.iterdir()) == [
+        "README",
+        "args.sh",
+        "hostfile",
+    ]
+    assert cli.out == (out / "README").read_text()
+    assert cli.out.count("\n") == 3
+    back = tmp_path / "back.json"
+    assert (
+        cli("import", "megatron-args", str(out / "args.sh"), "--cluster",
+            "dgx-a100x16", "-o", str(back)) == 0
+    )  # fmt: skip
+    assert cli.err == (
+        "nest: note: not in the script, so Megatron-LM's defaults: "
+        "--recompute-granularity\n"
+    )
+    found = read_plan(tmp_path / "back-plan.json")
+    before = score(builtin.load("llama2-7b-16"), read_plan(plans["plan"]))
+    after = score(read_problem(back), found)
+    assert after.step_time_ns == before.step_time_ns
+    assert after.blocks == before.blocks
+
+
+def test_plans_that_cannot_be_said_leave_nothing(cli: Cli, plans, tmp_path):
+    out = tmp_path / "out"
+    line = cli.refuses(
+        "export", "llama2-7b-16", plans["mixed"], "--to", "megatron", "-o",
+        str(out),
+    )  # fmt: skip
+    assert line.startswith("stage 2: expected recompute=none as in stage 1")
+    assert not out.exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_nearest_plan_is_written_with_its_price(cli, plans, tmp_path):
+    out = tmp_path / "out"
+    assert (
+        cli("export", "llama2-7b-16", plans["mixed"], "--to", "megatron", "-o",
+            str(out), "--nearest") == 0
+    )  # fmt: skip
+    first = cli.out.splitlines()[0]
+    assert first.startswith("nearest plan: step time ")
+    assert " s as planned, " in first
+    plan = read_plan(out / "plan.json")
+    assert len({stage.strategy for stage in plan.stages}) == 1
+    # It says what score says of both.
+    problem = builtin.load("llama2-7b-16")
+    for path, words in ((plans["mixed"], "as planned"), (None, "as written")):
+        found = read_plan(path) if path else plan
+        seconds = score(problem, found).step_time_ns / 1e9
+        assert f"{seconds:.6g} s {words}" in first
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--to", "megatrom"], "--to: expected one of deepspeed, maxt"),
+        ([], "nest export: expected --to, got none"),
+        (["--to", "megatron", "--model", "llama2-13b"],
+         "--model: expected a model of 32 blocks, as the graph has, got "),
+        (["--to", "torchtitan"],
+         "optimizer.gradient_bytes: expected gradients in fp32, got 2"),
+        (["--to", "megatron", "--gpus-per-node", "0"],
+         "--gpus-per-node: expected an integer from 1"),
+    ],
+)  # fmt: skip
+def test_wrong_exports_say_why(cli: Cli, plans, tmp_path, arguments, message):
+    line = cli.refuses(
+        "export", "llama2-7b-16", plans["plan"], "-o", str(tmp_path / "out"),
+        *arguments,
+    )  # fmt: skip
+    assert line.startswith(message)
+    assert not (tmp_path / "out").exists()
+
+
+def test_folders_with_files_are_left_alone(cli: Cli, plans, tmp_path):
+    (tmp_path / "mine").write_text("kept")
+    line = cli.refuses(
+        "export", "llama2-7b-16", plans["plan"], "--to", "megatron", "-o",
+        str(tmp_path),
+    )  # fmt: skip
+    assert line.startswith(f"-o {tmp_path}: expected a new or empty directory")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "run.sh"
+    path.write_text(
+        "GPUS=8\nPP=16\ntorchrun --nproc_per_node $GPUS pretrain_gpt.py "
+        "--num-layers 96 --hidden-size 12288 --num-attention-heads 96 "
+        "--seq-length 2048 --micro-batch-size 1 --global-batch-size 1536 "
+        "--tensor-model-parallel-size 8 --bf16 "
+        "--pipeline-model-parallel-size $PP --overlap-grad-reduce\n"
+    )
+    return str(path)
+
+
+def test_contradicting_scripts_name_both_places(cli: Cli, script, tmp_path):
+    line = cli.refuses(
+        "import", "megatron-args", script, "--cluster", "dgx-a100x8", "-o",
+        str(tmp_path / "p.json"), "--say", "vocab-size=50257",
+    )  # fmt: skip
+    assert line == (
+        f"{script}:1: --nproc_per_node 8: expected devices for 128 ranks of a "
+        f"data rank ({script}:3: --tensor-model-parallel-size 8, {script}:2: "
+        f"--pipeline-model-parallel-size 16), got 8; correct one of them"
+    )
+    assert not (tmp_path / "p.json").exists()
+
+
+def test_what_a_script_does_not_say_is_asked_for(cli, script, tmp_path):
+    arguments = [
+        "import", "megatron-args", script, "--cluster", "dgx-a100x128",
+        "-o", str(tmp_path / "p.json"), "--set", "GPUS=128",
+    ]  # fmt: skip
+    assert cli.refuses(*arguments) == (
+        f"{script}: --vocab-size: expected a value, got none; add it, or pass "
+        f"--say vocab-size=N"
+    )
+    assert cli(*arguments, "--say", "vocab-size=50257") == 0
+    assert "overlap of gradients: left out" in cli.err
+    assert (
+        cli(*arguments, "--say", "vocab-size=50257", "--overlap",
+            "gradients=0.9") == 0
+    )  # fmt: skip
+    plan = read_plan(tmp_path / "p-plan.json")
+    assert (plan.num_blocks, plan.overlap) == (16, ("gradients",))
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "message"),
+    [
+        ("megatron-args", ["--set", "GPUS"], "--set: expected NAME=VALUE"),
+        ("megatron-args", ["--overlap", "x=1"], "--overlap: expected one of"),
+        ("megatron-args", ["--cluster", "x"], "cluster: expected <machine>x"),
+        ("deepspeed", [], "--deepspeed-config: expected the name of a config"),
+        ("torchtitan", [], "expected TOML, got a syntax error"),
+    ],
+)
+def test_wrong_imports_say_why(cli, script, tmp_path, kind, more, message):
+    line = cli.refuses(
+        "import", kind, script, "--cluster", "dgx-a100x128", "-o",
+        str(tmp_path / "p.json"), *more,
+    )  # fmt: skip
+    assert message in line
+    assert not (tmp_path / "p.json").exists()
+
+
+def test_the_plan_needs_a_file_beside_standard_output(cli, script):
+    line = cli.refuses(
+        "import", "megatron-args", script, "--cluster", "dgx-a100x128",
+        "-o", "-",
+    )  # fmt: skip
+    assert line.startswith("--plan: expected a file, got none")
+
+
+def test_files_that_are_no_text_are_refused(cli, tmp_path):
+    path = tmp_path / "run.sh"
+    path.write_bytes(b"\xff\xfe")
+    line = cli.refuses(
+        "import", "megatron-args", str(path), "--cluster", "dgx-a100x8", "-o",
+        str(tmp_path / "p.json"),
+    )  # fmt: skip
+    assert line.startswith(f"{path}: expected UTF-8 text, got ")
+
+
+def test_job_files_and_configurations_become_problems(cli, tmp_path):
+    job = tmp_path / "job.toml"
+    job.write_text(
+        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nbatch_size = 2\n'
+        'seq_len = 4096\n[activation_checkpoint]\nmode = "full"\n'
+    )
+    out = str(tmp_path / "p.json")
+    assert (
+        cli("import", "torchtitan", str(job), "--cluster", "dgx-h100x8", "-o",
+            out) == 0
+    )  # fmt: skip
+    plan = read_plan(tmp_path / "p-plan.json")
+    assert plan.stages[0].strategy == Strategy(dp=8, zero=3, recompute="full")
+    config = tmp_path / "ds.json"
+    config.write_text(
+        json.dumps(
+            {
+                "train_batch_size": 64,
+                "gradient_accumulation_steps": 4,
+                "zero_optimization": {"stage": 1},
+                "bf16": {"enabled": True},
+            }
+        )
+    )
+    arguments = ["import", "deepspeed", str(config), "--cluster"]
+    arguments += ["dgx-h100x8", "-o", out]
+    assert cli.refuses(*arguments).startswith("--model: expected a value")
+    arguments += ["--model", "llama3-8b", "--sequence-length", "4096"]
+    assert cli(*arguments) == 0
+    plan = read_plan(tmp_path / "p-plan.json")
+    assert plan.stages[0].strategy == Strategy(dp=8, zero=1)
+    assert plan.micro_batch == 16
