@@ -6,6 +6,7 @@
 #   make lint       only the static checks
 #   make test-full  the agreement tests on thousands of random problems
 #   make test-torch the tests that need PyTorch, with its CPU build
+#   make test-exports  the tests that need the parsers of frameworks
 #   make mutation   break the solvers on purpose; some test must notice
 #   make coverage   the whole test suite, with what it reaches
 #   make lock       resolve the dependencies anew
@@ -19,7 +20,7 @@ PYTEST_ARGS ?= -n 2 --dist worksteal
 SEED ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint test-full test-torch coverage mutation lock clean
+.PHONY: help demo test lint test-full test-torch test-exports coverage mutation lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -86,6 +87,25 @@ test-torch: .torch/.installed-from-lock
 	PYTHONPATH=.torch $(BIN)/python -c 'import torch'
 	PYTHONPATH=.torch $(BIN)/python -m pytest -m torch tests/unit tests/cli
 
+# The parsers of the frameworks that plans are exported to, beside PyTorch's
+# CPU build. Their own dependencies (GPUs, data) are left out; megatron-core
+# states a newer Python than its arguments need.
+FRAMEWORKS := megatron-core==0.19.2 torchtitan==0.2.2 deepspeed==0.19.8
+EXPORTS_PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check \
+  --no-compile --target .exports
+.exports/.installed-from-lock: requirements-exports.lock \
+  .torch/.installed-from-lock
+	rm -rf .exports
+	$(EXPORTS_PIP) --require-hashes -r requirements-exports.lock
+	$(EXPORTS_PIP) --no-deps --ignore-requires-python $(FRAMEWORKS)
+	@touch $@
+
+# Without the packages these tests would be skipped: the import fails instead.
+test-exports: .exports/.installed-from-lock
+	PYTHONPATH=.exports:.torch $(BIN)/python -c 'import deepspeed'
+	PYTHONPATH=.exports:.torch $(BIN)/python -m pytest -m packages \
+	  tests/packages
+
 mutation: $(STAMP)
 	$(BIN)/python bench/mutation.py
 
@@ -97,9 +117,10 @@ lock: $(STAMP)
 	$(COMPILE) pyproject.toml --extra highs --extra plot --group dev \
 	  --output-file requirements.lock
 	$(COMPILE) --group torch --output-file requirements-torch.lock
+	$(COMPILE) --group exports --output-file requirements-exports.lock
 
 clean:
-	rm -rf $(VENV) .torch .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	rm -rf $(VENV) .torch .exports .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 	  .coverage .coverage.* build dist
 	find nest formulations baselines tests bench -name __pycache__ \
 	  -type d -prune -exec rm -rf {} +

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.cost.space import batch_splits, strategies
 from nest.cost.verdict import Score
@@ -93,12 +94,13 @@ def nearest(
         else:
             return Nearest(problem, plan, (), files, before, before)
     there = for_target(problem, target, _optimizer(problem, target))
+    costs = CostModel(there)
     refusal: InvalidPlanError | None = None
     for group in _candidates(there, plan):
         found: list[tuple[int, int, Plan, Score]] = []
         for candidate in group:
             try:
-                verdict = score(there, candidate)
+                verdict = score(there, candidate, costs)
             except InvalidPlanError:
                 continue
             if verdict.feasible:

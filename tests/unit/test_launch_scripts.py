@@ -197,8 +197,8 @@ def test_what_may_hide_arguments_is_named():
         ("--nodes=2", "--nodes=1", r"run.sh:3: --gpus-per-node 8 and run.sh:2"
          r": --nodes 1: expected the 16 devices of --cluster, got 8"),
         ("PP=2", "PP=32", r"run.sh:3: --gpus-per-node 8 and run.sh:2: --nodes "
-         r"2: expected devices for 64 ranks of a data rank \(run.sh:4: "
-         r"--tensor-model-parallel-size 2, run.sh:5: "
+         r"2: expected devices for 64 ranks of a data rank \(run.sh:14: "
+         r"--tensor-model-parallel-size 2, run.sh:15: "
          r"--pipeline-model-parallel-size 32\), got 16"),
         ("--vocab-size 1024", "", r"--vocab-size: expected a value, got none; "
          r"add it, or pass --say vocab-size=N"),

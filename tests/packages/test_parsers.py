@@ -1,0 +1,158 @@
+"""What the frameworks' own parsers say about exports.
+
+``make test-exports`` installs the packages; without them all is skipped.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import warnings
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from nest.cli.main import cli
+from nest.errors import InvalidPlanError, NestError
+from nest.export import megatron
+from nest.export.export import export, write_folder
+from nest.export.hosts import read_hosts
+from nest.export.launch import launch_of
+from nest.export.layers import placement_of
+from nest.export.nearest import nearest
+from nest.export.settings import Settings
+from nest.ir import Plan, read_problem
+from nest.models import builtin
+from nest.targets import for_target
+from tests.exports import small_model, small_problem, uniform_plans
+from tests.packages import parsers
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = {
+    "megatron": "megatron.training",
+    "torchtitan": "torchtitan",
+    "deepspeed": "deepspeed",
+}
+MISSING = [
+    name
+    for name in PACKAGES.values()
+    if importlib.util.find_spec(name.partition(".")[0]) is None
+]
+
+pytestmark = [
+    pytest.mark.packages,
+    pytest.mark.skipif(bool(MISSING), reason="make test-exports has them"),
+    # Of the packages, about each other and about GPUs.
+    pytest.mark.filterwarnings("ignore"),
+]
+
+
+def parse(target, folder, launch):
+    """Let the real package read an export; its errors come through."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        match target:
+            case "megatron":
+                return parsers.megatron(folder, launch.world)
+            case "torchtitan":
+                return parsers.torchtitan(folder, launch.world)
+        data = launch.dp * launch.replicas
+        return parsers.deepspeed(folder, launch.world, data)
+
+
+@pytest.mark.parametrize("experts", [0, 4])
+@pytest.mark.parametrize("target", PACKAGES)
+def test_exports_are_accepted(target, experts, tmp_path):
+    problem = for_target(small_problem(experts), target)
+    settings = Settings(small_model(experts), flavor="llama3/8B")
+    done = 0
+    for number, plan in enumerate(uniform_plans(problem, every=101)):
+        try:
+            files = export(problem, plan, target, settings)
+        except InvalidPlanError:
+            continue
+        folder = tmp_path / str(number)
+        write_folder(folder, files)
+        launch = launch_of(problem, plan, placement_of(problem.graph))
+        parse(target, folder, launch)
+        done += 1
+    assert done or (target, experts) == ("deepspeed", 4)
+
+
+@pytest.mark.parametrize("experts", [0, 4])
+def test_megatron_makes_the_plans_groups(experts, tmp_path):
+    problem = for_target(small_problem(experts), "megatron")
+    settings = Settings(small_model(experts))
+    parsers.stub_triton()
+    from megatron.core.parallel_state import RankGenerator
+
+    for plan in uniform_plans(problem, every=499):
+        files = export(problem, plan, "megatron", settings)
+        launch = launch_of(problem, plan, placement_of(problem.graph))
+        devices = read_hosts(files)
+        _, groups = megatron.read(files, settings.model)
+        order = "tp-cp-ep-dp-pp"
+        if "--use-tp-pp-dp-mapping" in files["args.sh"]:
+            order = "tp-cp-ep-pp-dp"
+        data = launch.dp * launch.replicas
+        sizes = {"tp": launch.tp, "pp": launch.stages, "order": order}
+        dense = RankGenerator(ep=1, dp=data, cp=launch.cp, **sizes)
+        sparse = RankGenerator(
+            ep=launch.ep, dp=data * launch.cp // launch.ep, cp=1, **sizes
+        )
+        for generator, token, name in (
+            (dense, "tp", "tp"),
+            (dense, "cp", "cp"),
+            (dense, "dp-cp", "sync"),
+            (dense, "pp", "pp"),
+            (sparse, "ep", "ep"),
+            (sparse, "dp", "expert-sync"),
+        ):
+            there = [
+                tuple(devices[rank] for rank in ranks)
+                for ranks in generator.get_ranks(token)
+            ]
+            if name != "pp":
+                there = [tuple(sorted(group)) for group in there]
+            assert frozenset(there) == groups[name], (name, plan)
+
+
+def instances():
+    return json.loads((ROOT / "bench/instances/planners.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def optima():
+    """The stored optimal plans, by instance."""
+    rows = json.loads((ROOT / "bench/results/planners.json").read_text())
+    return {
+        row["instance"]: msgspec.convert(row["plan"], Plan)
+        for row in rows["rows"]
+        if row["solver"] == "dp"
+    }
+
+
+@pytest.mark.parametrize("instance", instances(), ids=lambda row: row["name"])
+@pytest.mark.parametrize("target", PACKAGES)
+def test_stored_optima_are_accepted(instance, target, optima, tmp_path):
+    if instance["arguments"]:
+        path = tmp_path / "problem.json"
+        arguments = ["problems", *instance["arguments"], "-o", str(path)]
+        cli.main(arguments, standalone_mode=False)
+        problem = read_problem(path)
+    else:
+        problem = builtin.load(instance["problem"])
+    # torchtitan knows shapes by name only: its parser needs any.
+    flavor = None if "llama3" in instance["name"] else "llama3/8B"
+    plan = optima[instance["name"]]
+    try:
+        found = nearest(problem, plan, target, Settings(flavor=flavor))
+    except NestError as error:
+        # Encoder-decoders, encoders, and what no plan of the target fits.
+        pytest.skip(str(error))
+    folder = tmp_path / "out"
+    write_folder(folder, found.files)
+    placement = placement_of(found.problem.graph)
+    launch = launch_of(found.problem, found.plan, placement)
+    parse(target, folder, launch)
