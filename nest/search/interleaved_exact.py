@@ -133,8 +133,11 @@ def bounded(
     load = schedule.added(terms.least_anywhere)[rows]
     devices = terms.devices[rows, None]
     cost = devices * (count * load + free.sync[rows])
-    memory = devices * (free.static_bytes + free.kept_bytes)[rows]
+    most_bytes = problem.cluster.memory_bytes()
+    held = (free.static_bytes + free.kept_bytes)[rows]
+    memory = devices * held
     missing = free.missing[rows]
+    missing = missing | (held + free.working_bytes[rows] > most_bytes)
     if missing.all(axis=0).any():
         return None
     kinds = range(cost.shape[1])
@@ -146,7 +149,7 @@ def bounded(
         costs,
         [memory[~missing[:, kind], kind] for kind in kinds],
         counts[None, :],
-        np.array([used * problem.cluster.memory_bytes()], dtype=np.int64),
+        np.array([used * most_bytes], dtype=np.int64),
     )
     alone = cost // devices
     heaviest = max(int(alone[~missing[:, k], k].min()) for k in kinds)

@@ -6,6 +6,7 @@ says otherwise.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 
@@ -19,19 +20,19 @@ from nest.cost.model import CostModel
 from nest.cost.schedules import schedule_of
 from nest.cost.score import score
 from nest.cost.space import make_split
-from nest.errors import InvalidPlanError
 from nest.ir import Activations, Strategy
-from nest.search import chunks, interleaved
-from nest.search.interleaved import TRIED, interleave
+from nest.search import chunks, interleaved, interleaved_exact
+from nest.search.closed_sets import closed_sets
+from nest.search.interleaved import OPEN, interleave
 from nest.search.options import BatchTerms
 from nest.search.solver import DpSolver
+from nest.search.task import SearchTask
 from nest.solvers.base import (
     Deadline,
     Limit,
     SolveOptions,
     SolverOutput,
     Status,
-    ignore_progress,
 )
 from nest.solvers.registry import get_solver
 from nest.solvers.result import Outcome
@@ -50,6 +51,12 @@ from tests.properties.profiles import examples
 from tests.strategies import problems
 
 FREE = make_levels((4, 0.0, 1e18))
+
+
+@pytest.fixture(autouse=True)
+def only_tried(monkeypatch):
+    """Nothing is enumerated: what is found is what was tried."""
+    monkeypatch.setattr(interleaved_exact, "MAX_MAGNITUDE", -math.inf)
 
 
 def chain(costs, edge=0, skips=(), **fields):
@@ -78,6 +85,14 @@ def equal(count, cost=None, **fields):
 
 def solve(problem, **options):
     return DpSolver().solve(problem, SolveOptions(**options))
+
+
+def task_of(problem, deadline=None):
+    return SearchTask(
+        CostModel(problem),
+        closed_sets(problem.graph),
+        deadline or Deadline(None),
+    )
 
 
 def plain(problem):
@@ -111,7 +126,9 @@ def test_chunks_divide_the_bubble(allowed, step, virtual):
         assert output.status is Status.OPTIMAL
     else:
         assert output.status is Status.FEASIBLE
-        assert output.lower_bound_quanta is None
+        # what a block computes, without waiting for others
+        assert output.lower_bound_quanta == 480
+        assert output.detail == OPEN
         assert len(output.plan.stages) == 2 * virtual
 
 
@@ -161,7 +178,7 @@ def test_communication_is_paid_per_chunk():
     output = solve(problem)
     assert output.claimed_quanta == 675
     assert output.plan.virtual_stages == 1
-    assert output.status is Status.OPTIMAL
+    assert output.lower_bound_quanta == 480
 
 
 def test_more_blocks_than_micro_batches_cannot_interleave():
@@ -173,7 +190,6 @@ def test_more_blocks_than_micro_batches_cannot_interleave():
         plan=solve(plain(problem)).plan,
         claimed_quanta=240,
         lower_bound_quanta=240,
-        detail=TRIED,
     )
 
 
@@ -539,8 +555,7 @@ def test_branches_are_cut_in_topological_order():
 def test_a_problem_without_interleaving_is_left_alone(monkeypatch):
     problem = equal(8, virtual_stages=(1,))
     output = SolverOutput(status=Status.NO_SOLUTION, detail="untouched")
-    model, deadline = CostModel(problem), Deadline(None)
-    assert interleave(model, output, deadline, ignore_progress) is output
+    assert interleave(task_of(problem), output) is output
 
     monkeypatch.setattr(interleaved, "interleave", None)
     reports = []
@@ -559,37 +574,24 @@ def test_no_bound_is_reported_where_a_plan_may_be_better():
 
 
 @pytest.mark.parametrize(
-    ("fields", "step", "detail"),
+    ("fields", "step", "status", "bound"),
     [
         (
             {},
             540,
-            "did not search virtual_stages; tried interleaved plans with one "
-            "strategy for all blocks only; without interleaving 600 quanta, "
-            "proven optimal",
+            Status.FEASIBLE,
+            480,
         ),
-        (
-            {"global_batch": 1},
-            240,
-            "did not search virtual_stages; proven optimal without it; tried "
-            "interleaved plans with one strategy for all blocks only",
-        ),
-        (
-            {"memory_bytes": 1},
-            None,
-            "did not search virtual_stages; proven infeasible without it; "
-            "tried interleaved plans with one strategy for all blocks only",
-        ),
+        ({"global_batch": 1}, 240, Status.OPTIMAL, 240),
+        ({"memory_bytes": 1}, None, Status.INFEASIBLE, None),
     ],
 )
-def test_the_verdict_claims_no_more_than_was_done(fields, step, detail):
+def test_the_answer_claims_no_more_than_was_done(fields, step, status, bound):
     cost = make_cost(10, 20, kept_bytes=2)
-    result = run_solver(equal(8, cost, **fields), "dp")
-    assert result.outcome is Outcome.SOLVED
-    wanted = Status.NO_SOLUTION if step is None else Status.FEASIBLE
-    assert (result.status, result.step_quanta) == (wanted, step)
-    assert result.lower_bound_quanta is None
-    assert result.detail == detail
+    output = solve(equal(8, cost, **fields))
+    assert (output.status, output.claimed_quanta) == (status, step)
+    assert output.lower_bound_quanta == bound
+    assert output.detail == (OPEN if status is Status.FEASIBLE else "")
 
 
 def interleaved_plan(problem):
@@ -600,26 +602,22 @@ def interleaved_plan(problem):
     return replace(plan, virtual_stages=2)
 
 
-def test_an_interleaved_warm_start_is_refused():
+def test_a_warm_start_may_be_interleaved():
     problem = equal(8)
-    options = SolveOptions(warm_start=interleaved_plan(problem))
-    with pytest.raises(
-        InvalidPlanError,
-        match=r"^warm start: expected a plan without virtual_stages, which "
-        "solver 'dp' does not search",
-    ):
-        run_solver(problem, "dp", options)
+    start = interleaved_plan(problem)
+    result = run_solver(problem, "dp", SolveOptions(warm_start=start))
+    assert result.outcome is Outcome.SOLVED
+    assert (result.status, result.step_quanta) == (Status.OPTIMAL, 540)
 
 
-def test_nothing_is_proven_about_an_interleaved_warm_start():
-    """The solver itself takes it; no plain plan beats its 540 quanta."""
+def test_an_interleaved_warm_start_stays_where_nothing_is_better():
+    """No plain plan beats its 540 quanta."""
     problem = equal(8)
     start = interleaved_plan(problem)
     output = solve(problem, warm_start=start)
     assert (output.plan, output.claimed_quanta) == (start, 540)
     assert output.status is Status.FEASIBLE
-    assert output.lower_bound_quanta is None
-    assert output.detail == TRIED
+    assert output.lower_bound_quanta == 480
 
 
 # The clock
@@ -643,18 +641,13 @@ def test_it_stops_at_the_deadline():
     before = solve(plain(problem))
     end = solve(problem)
     assert end.claimed_quanta < before.claimed_quanta
-    model = CostModel(problem)
+    task = task_of(problem)
     steps = []
     for count in range(100):
         clock = Steps(count)
-        output = interleave(model, before, clock, ignore_progress)
+        output = interleave(dataclasses.replace(task, deadline=clock), before)
         steps.append(output.claimed_quanta)
-        if output.plan.virtual_stages == 1:
-            # what was proven about plain plans still is
-            assert output.status is Status.OPTIMAL
-            assert output.limit is None
-            assert output.detail == f"{TRIED}, and until the time limit"
-        elif clock.left < 0:
+        if clock.left < 0:
             assert output.status is Status.FEASIBLE
             assert output.limit is Limit.TIME
         else:
@@ -671,7 +664,7 @@ def test_no_time_is_no_solution():
     output = solve(equal(8), time_limit_s=0.0)
     assert output.status is Status.NO_SOLUTION
     assert output.limit is Limit.TIME
-    assert output.detail.endswith(", and until the time limit")
+    assert output.lower_bound_quanta == 0
 
 
 def test_a_tenth_of_the_time_is_left_for_interleaved_plans(monkeypatch):
@@ -688,6 +681,6 @@ def test_a_tenth_of_the_time_is_left_for_interleaved_plans(monkeypatch):
     assert limits[0] == pytest.approx(900.0, rel=0.01)
     assert output.claimed_quanta == 540
     assert (output.status, output.limit) == (Status.FEASIBLE, Limit.TIME)
-    assert output.detail == f"no time; {TRIED}"
+    assert output.detail == f"no time; {OPEN}"
     solve(equal(8))
     assert limits[1] is None
