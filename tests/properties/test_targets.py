@@ -144,9 +144,12 @@ def test_milp_keeps_rules_about_whole_plans(problem):
 
 
 @examples(60, full=1000)
-@given(ruled(), st.booleans())
-def test_the_independent_list_keeps_the_rules(problem, interleaved):
+@given(ruled(), st.booleans(), st.booleans())
+def test_the_independent_list_keeps_the_rules(problem, interleaved, sharded):
     """It prices every plan by itself, and knows the rules by their page."""
+    if sharded:
+        job = replace(problem.job, distributed_optimizer=True)
+        problem = replace(problem, job=job)
     if interleaved:
         job = replace(problem.job, schedule="1f1b", virtual_stages=(1, 2))
         problem = replace(problem, job=job)
