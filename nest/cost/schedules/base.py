@@ -288,16 +288,20 @@ def peak(
     """
     count = [0] * len(kept_bytes)
     most = [0] * len(kept_bytes)
-    passes = size_bytes = 0
+    passes = size_bytes = flying = held = 0
     for run in schedule.passes(block, num_blocks, num_micro_batches):
         chunk = run.chunk // num_blocks
         if run.backward:
-            count[chunk] -= run.gradients != "inputs"
+            if run.gradients != "inputs":
+                count[chunk] -= 1
+                flying -= 1
+                held -= kept_bytes[chunk]
             continue
         count[chunk] += 1
+        flying += 1
+        held += kept_bytes[chunk]
         most[chunk] = max(most[chunk], count[chunk])
-        passes = max(passes, sum(count))
-        held = sum(n * b for n, b in zip(count, kept_bytes, strict=True))
+        passes = max(passes, flying)
         size_bytes = max(size_bytes, held)
     chunk_bytes = tuple(n * b for n, b in zip(most, kept_bytes, strict=True))
     return InFlight(tuple(most), chunk_bytes, passes, size_bytes)
