@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from nest.cost.model import CostModel
 from nest.cost.score import score
-from nest.cost.space import batch_splits, strategies
+from nest.cost.space import batch_splits, runtimes, strategies
 from nest.ir import (
     Activations,
     Cluster,
@@ -42,9 +42,11 @@ from nest.ir import (
     Stage,
 )
 from nest.ir.job import Granularity
+from nest.ir.plan import OVERLAP
 from tests.graphs import random_graph
 
-#: Plans of the largest problem; more if every layer has its own strategy.
+#: Plans of the largest problem; more if every layer has its own strategy, or
+#: if stages can run in several ways.
 MAX_PLANS = 1500
 MAX_LAYER_PLANS = 4000
 
@@ -331,6 +333,25 @@ def _restrict(draw: Draw, job: Job) -> Job:
     )
 
 
+def _allow_runtimes(draw: Draw, job: Job) -> Job:
+    """Allow some overlap and perhaps the distributed optimiser."""
+    fractions = st.one_of(
+        st.sampled_from((0.0, 0.3, 0.5, 0.7, 1.0)), st.floats(0, 1)
+    )
+    names = draw(
+        st.lists(
+            st.sampled_from((*OVERLAP, "gradients", "gradients")),
+            min_size=1,
+            max_size=3,
+        )
+    )
+    return replace(
+        job,
+        overlap={name: draw(fractions) for name in dict.fromkeys(names)},
+        distributed_optimizer=draw(st.booleans()),
+    )
+
+
 # Problems
 
 
@@ -342,6 +363,7 @@ def problems(
     granularity: Granularity = "stage",
     restricted: bool = False,
     graphs: bool = False,
+    overlapping: bool = False,
 ) -> Problem:
     """Draw a problem.
 
@@ -358,8 +380,11 @@ def problems(
     graphs
         Whether its network is a graph instead of a tree; such problems are
         under ``standard``.
+    overlapping
+        Whether its job allows overlap, and perhaps the distributed optimiser;
+        such problems are under ``standard``.
     """
-    if preset is None and (granularity == "layer" or graphs):
+    if preset is None and (granularity == "layer" or graphs or overlapping):
         preset = "standard"
     if preset is None:
         preset = draw(st.sampled_from(("standard",) * 5 + ("nest-artifact",)))
@@ -375,6 +400,8 @@ def problems(
         )
     if restricted:
         job = _restrict(draw, job)
+    if overlapping:
+        job = _allow_runtimes(draw, job)
     num_devices = draw(st.sampled_from((4, 6, 3, 2, 5, 8, 4, 7, 1)))
     num_layers = draw(st.sampled_from((3, 4, 5, 2, 6, 4)))
     keys = _draw_keys(draw, job, uniform)
@@ -520,8 +547,9 @@ def _count_layer_plans(problem: Problem, closed: list[int]) -> int:
 def _shrink_space(problem: Problem) -> Problem:
     """Take away choices, then devices, until few enough plans are left."""
     layers = problem.job.granularity == "layer"
-    most = MAX_LAYER_PLANS if layers else MAX_PLANS
-    while count_plans(problem) > most:
+    ways = len(runtimes(problem))
+    most = MAX_LAYER_PLANS if layers or ways > 1 else MAX_PLANS
+    while ways * count_plans(problem) > most:
         job = problem.job
         if layers and problem.cluster.num_devices > 2:
             problem = _with_devices(problem, problem.cluster.num_devices - 1)

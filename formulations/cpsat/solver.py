@@ -97,6 +97,10 @@ def _run(options: SolveOptions, model: Model) -> tuple[Answer, CpSolver]:
     parameters.relative_gap_limit = 0.0
     parameters.absolute_gap_limit = 0.0
     parameters.linearization_level = 2
+    # With either CP-SAT 9.15 calls plans of some 10^10 quanta optimal that
+    # are not, and problems infeasible that are not.
+    parameters.cp_model_presolve = False
+    parameters.auto_detect_greater_than_at_least_one_of = False
     remaining_s = task.instance.deadline.remaining_s
     if remaining_s is not None:
         parameters.max_time_in_seconds = remaining_s

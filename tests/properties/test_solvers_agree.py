@@ -183,6 +183,35 @@ def test_milp_proves_the_optimum_with_a_strategy_per_layer(problem):
     check(("milp",), problem)
 
 
+@examples(150, full=1500)
+@given(
+    st.one_of(
+        problems(overlapping=True), problems(overlapping=True, graphs=True)
+    )
+)
+def test_dp_and_cpsat_prove_the_optimum_with_overlap(problem):
+    """Overlap and the distributed optimiser, equal to the quantum."""
+    check(("dp", "cpsat"), problem)
+
+
+@examples(100, full=1500)
+@given(problems(overlapping=True, granularity="layer"))
+def test_dp_and_cpsat_prove_the_optimum_with_overlap_per_layer(problem):
+    check(("dp", "cpsat"), problem)
+
+
+@examples(60, full=1000)
+@given(
+    st.one_of(
+        problems(overlapping=True),
+        problems(overlapping=True, granularity="layer"),
+    )
+)
+def test_milp_proves_the_optimum_with_overlap(problem):
+    """Equal up to 1e-6, infeasibility included."""
+    check(("milp",), problem)
+
+
 @examples(80, full=1000)
 @given(
     st.one_of(
@@ -202,6 +231,8 @@ def test_formulations_keep_to_the_degrees_that_a_job_allows(problem):
         problems(preset="standard", restricted=True),
         problems(granularity="layer"),
         problems(granularity="layer"),
+        problems(overlapping=True),
+        problems(overlapping=True, granularity="layer"),
     )
 )
 @examples(100, full=2000)

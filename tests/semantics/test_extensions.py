@@ -1241,6 +1241,159 @@ def test_brute_force_interleaves_where_that_is_best(extension, plain, best):
     assert result.plan.virtual_stages == (1 if plain == best else 2)
 
 
+def two_stages(fraction, **fields):
+    """Two layers on a device each, in two replicas; one micro-batch.
+
+    An all-reduce of a's 60 bytes takes 20 + 60; 20 bytes between the layers,
+    10 + 20 each way. Backward a 10, b 0.
+    """
+    return make_problem(
+        {"a": make_cost(0, 10, weight_bytes=60), "b": make_cost(0, 0)},
+        edges=(("a", "b", 20),),
+        global_batch=2,
+        replicas=(2,),
+        pipeline_parallel=(2,),
+        overlap={"gradients": fraction},
+        **fields,
+    )
+
+
+def zero_3(fraction, latency_ns=10.0, forward_ns=100.0):
+    """One layer of 8 bytes on two data ranks: all-gathers of 14 ns."""
+    return make_problem(
+        {"a": make_cost(forward_ns, 200, weight_bytes=8)},
+        devices=2,
+        topology=make_levels((2, latency_ns, 1e9)),
+        global_batch=2,
+        micro_batches=(2,),
+        zero=(3,),
+        overlap={"weights": fraction},
+    )
+
+
+def synced(overlap, weight_bytes=60, latency_ns=10.0, hbm=None):
+    """One layer on two data ranks; backward 1000."""
+    return make_problem(
+        {"a": make_cost(0, 1000, weight_bytes=weight_bytes)},
+        devices=2,
+        topology=make_levels((2, latency_ns, 1e9)),
+        hbm=hbm,
+        global_batch=2,
+        micro_batches=(2,),
+        overlap=overlap,
+    )
+
+
+#: Problems, what their best plan takes, and what it has to use for that.
+HIDING = {
+    # Σ τ = 10 + 30 + 30; behind 10 + 30 hides as much of a's 80
+    "behind-a-receive": (two_stages(1.0), 70 + 40, ("gradients",)),
+    # half of 80 hides
+    "half-behind-a-receive": (two_stages(0.5), 70 + 40, ("gradients",)),
+    "a-quarter": (two_stages(0.25), 70 + 60, ("gradients",)),
+    # forward 100, backward 200; the plain plan takes 114 and 228
+    "zero-traffic": (zero_3(1.0), 300, ("weights",)),
+    # apart: 100 + 14 and 200 + 28; 100.4 + 14.4 and 200 + 28.8 rounded
+    # together are 115 and 229
+    "weights-rounded-apart": (zero_3(0.0, 10.4, 100.4), 342, ()),
+    # 80.6 + 0.6 rounded together are 81, apart 81 + 1
+    "sync-rounded-together": (
+        synced({"gradients": 0.0}, latency_ns=10.3, hbm=1.5e12),
+        1000 + 81,
+        (),
+    ),
+    # ⌊0.7 · 45 + 0.5⌋ is 31 in double precision, 32 exactly
+    "rounded-as-doubles-are": (
+        synced({"gradients": 0.7}, weight_bytes=25),
+        1000 + 45 - 31,
+        ("gradients",),
+    ),
+    # ⌊0.3 · 45 + 0.5⌋ is 14, and 0.3 is a little less than 3/10
+    "rounded-up-from-below": (
+        synced({"gradients": 0.3}, weight_bytes=25),
+        1000 + 45 - 14,
+        ("gradients",),
+    ),
+}
+
+
+@pytest.mark.parametrize("granularity", ["stage", "layer"])
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("case", HIDING)
+def test_exact_solvers_hide_what_can_hide(case, solver, granularity):
+    problem, step, used = HIDING[case]
+    problem = replace(
+        problem, job=replace(problem.job, granularity=granularity)
+    )
+    result = get_solver(solver)().solve(problem, SolveOptions())
+    assert result.status is Status.OPTIMAL
+    assert result.claimed_quanta == step
+    assert result.plan.overlap == used
+
+
+@pytest.mark.parametrize("granularity", ["stage", "layer"])
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize(
+    ("memory_bytes", "distributed", "step"),
+    [
+        # 80 + 80 + 480 bytes fit without; an all-reduce of 80: 20 + 80
+        (640, (False, True), 130),
+        # 80 + 80 + 240: a reduce-scatter and an all-gather, 10 + 40 each
+        (639, (True,), 130),
+        (400, (True,), 130),
+        (399, (), None),
+    ],
+)
+def test_a_distributed_optimizer_makes_a_plan_fit(
+    memory_bytes, distributed, step, solver, granularity
+):
+    problem = make_problem(
+        {"a": make_cost(10, 20, weight_bytes=80)},
+        devices=2,
+        memory_bytes=memory_bytes,
+        global_batch=2,
+        replicas=(2,),
+        distributed_optimizer=True,
+        granularity=granularity,
+    )
+    result = get_solver(solver)().solve(problem, SolveOptions())
+    assert result.claimed_quanta == step
+    if step is None:
+        assert result.status is Status.INFEASIBLE
+    else:
+        assert result.status is Status.OPTIMAL
+        assert result.plan.distributed_optimizer in distributed
+
+
+@pytest.mark.parametrize("granularity", ["stage", "layer"])
+@pytest.mark.parametrize("solver", ["dp", "cpsat", "milp"])
+def test_of_equal_plans_the_one_with_most_overlap_is_taken(
+    solver, granularity
+):
+    """On one device nothing is sent, and nothing sharded."""
+    problem = make_problem(
+        {"a": make_cost(10, 20, weight_bytes=5)},
+        devices=1,
+        hbm=1e9,
+        overlap=ALL_OVERLAP,
+        distributed_optimizer=True,
+        granularity=granularity,
+    )
+    plan = get_solver(solver)().solve(problem, SolveOptions()).plan
+    assert plan.overlap == OVERLAP
+    assert plan.distributed_optimizer
+
+
+@pytest.mark.parametrize("granularity", ["stage", "layer"])
+def test_the_plan_does_not_depend_on_the_number_of_workers(granularity):
+    problem = not_interleaved(everything(granularity=granularity))
+    plans = [
+        run_solver(problem, "dp", SolveOptions(num_workers=number)).plan
+        for number in (1, 2)
+    ]
+    assert plans[0] == plans[1]
+
+
 @pytest.mark.parametrize("solver", ["dp", "cpsat", "milp"])
 def test_other_solvers_say_what_they_did_not_search(solver):
     problem = everything()
