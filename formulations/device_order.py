@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import networkx as nx
 
+from formulations.cp_sat import new_solver
 from nest.errors import SolverError
 from nest.topology.order import Combine, Group, OrderCosts
 
@@ -107,12 +108,7 @@ def best_order(
     set_objective(model, costs, spans)
     for (position, device), variable in x.items():
         model.add_hint(variable, position == device)
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.relative_gap_limit = 0.0
-    solver.parameters.absolute_gap_limit = 0.0
-    if time_limit_s is not None:
-        solver.parameters.max_time_in_seconds = time_limit_s
+    solver = new_solver(time_limit_s)
     status = solver.solve(model)
     if status == cp_model.UNKNOWN and time_limit_s is not None:
         given = costs.devices

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from formulations.common import Task
+from formulations.cp_sat import new_solver
 from formulations.cpsat.constraints import add_constraints, hide_less
 from formulations.cpsat.decode import add_hints, decode
 from formulations.cpsat.objective import set_objective
@@ -90,20 +91,9 @@ def _run(options: SolveOptions, model: Model) -> tuple[Answer, CpSolver]:
     from ortools.sat.python import cp_model
 
     task = model.task
-    solver = cp_model.CpSolver()
-    parameters = solver.parameters
-    parameters.num_workers = options.num_workers
-    parameters.random_seed = options.seed
-    parameters.relative_gap_limit = 0.0
-    parameters.absolute_gap_limit = 0.0
-    parameters.linearization_level = 2
-    # With either CP-SAT 9.15 calls plans of some 10^10 quanta optimal that
-    # are not, and problems infeasible that are not.
-    parameters.cp_model_presolve = False
-    parameters.auto_detect_greater_than_at_least_one_of = False
     remaining_s = task.instance.deadline.remaining_s
-    if remaining_s is not None:
-        parameters.max_time_in_seconds = remaining_s
+    solver = new_solver(remaining_s, options.num_workers, options.seed)
+    solver.parameters.linearization_level = 2
     status = solver.solve(model.engine)
 
     finished = {
