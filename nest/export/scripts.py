@@ -164,7 +164,10 @@ def _name(word: Word) -> str:
 
 
 def _arguments(words: Sequence[Word]) -> tuple[str, ...]:
-    return tuple(word.text for word in words)
+    """Return what follows the program: people echo what they then run."""
+    texts = [word.text for word in words]
+    first = next((i for i, x in enumerate(texts) if x.endswith(".py")), 0)
+    return tuple(texts[first:])
 
 
 def _split(value: Word) -> list[Word]:

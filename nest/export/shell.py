@@ -1,10 +1,10 @@
 """A small reader of shell scripts: what a launch line says, never executed.
 
 Scripts are read as text. Assignments, arrays, ``${X:-default}``, arithmetic,
-line continuations, quotes, comments and here-documents are understood; what
-only running the script could tell (``$(…)``, conditions, loops, the
-environment) is *unknown*, and an error where it is needed: the text names the
-line and asks for the variable.
+line continuations, quotes, comments, here-documents and conditions that compare
+what is known are understood. What only running the script could tell (``$(…)``,
+other conditions, loops, the environment) is *unknown*, and an error where it is
+needed: the text names the line and asks for the variable.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import ast
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from nest.errors import InvalidOptionError
@@ -80,7 +81,8 @@ _Raw = list[_Piece]
 #: Words that begin or end what a script runs on a condition.
 _OPENING = {"if", "for", "while", "until", "case", "select"}
 _CLOSING = {"fi", "done", "esac"}
-_PASSING = {"then", "else", "do", "!", "time", "elif"}
+_BRANCHES = {"then", "elif", "else", "do"}
+_PASSING = {*_BRANCHES, "!", "time"}
 _SEPARATORS = (";;", "&&", "||", ";", "|", "&", "\n")
 #: Stands where a quoted text goes on in the next line, so that the lines of
 #: its words are known; no script has it.
@@ -109,6 +111,88 @@ def read_script(
     return _Reader(text, where, given or {}).read()
 
 
+@dataclass
+class _Condition:
+    """What is known about the condition or loop around what is read.
+
+    Attributes
+    ----------
+    loops
+        Whether it is a loop, which may run any number of times.
+    runs
+        Whether the present branch runs; ``None`` if nobody knows.
+    rest
+        Whether no branch before did.
+    testing, tests
+        Whether its test is being read, and what its commands gave.
+    """
+
+    loops: bool
+    runs: bool | None = None
+    rest: bool | None = True
+    testing: bool = False
+    tests: list[bool | None] = field(default_factory=list)
+
+    def branch(self, word: str) -> None:
+        """Take in ``then``, ``elif``, ``else`` or ``do``."""
+        if word == "elif":
+            self.testing, self.tests = True, []
+        elif word == "else":
+            self.runs = self.rest
+        else:
+            held = self.tests[0] if len(self.tests) == 1 else None
+            self.testing = False
+            if self.loops:
+                held = None
+            self.runs = _both(self.rest, held)
+            self.rest = _both(self.rest, None if held is None else not held)
+
+
+def _both(one: bool | None, other: bool | None) -> bool | None:
+    """Return whether both hold; ``None`` if nobody knows."""
+    if one is False or other is False:
+        return False
+    return None if one is None or other is None else True
+
+
+def _holds(words: Sequence[str]) -> bool | None:
+    """Return what a test gives, ``None`` for those that are not known."""
+    match words:
+        case ["true" | ":"]:
+            return True
+        case ["false"]:
+            return False
+        case ["[", *inner, "]"] | ["[[", *inner, "]]"] | ["test", *inner]:
+            pass
+        case _:
+            return None
+    match inner:
+        case ["-z", text]:
+            return not text
+        case ["-n", text]:
+            return bool(text)
+        case [one, "=" | "==", other] if not set("*?[") & set(other):
+            return one == other
+        case [one, "!=", other] if not set("*?[") & set(other):
+            return one != other
+        case [one, name, other] if name in _COMPARED:
+            try:
+                return _COMPARED[name](int(one), int(other))
+            except ValueError:
+                return None
+    return None
+
+
+_COMPARED: dict[str, Callable[[int, int], bool]] = {
+    "-eq": operator.eq,
+    "-ne": operator.ne,
+    "-lt": operator.lt,
+    "-le": operator.le,
+    "-gt": operator.gt,
+    "-ge": operator.ge,
+}
+
+
 class _Reader:
     """State while a script is read."""
 
@@ -118,7 +202,7 @@ class _Reader:
         self.given = given
         self.position = 0
         self.line = 1
-        self.depth = 0
+        self.conditions: list[_Condition] = []
         self.variables: dict[str, tuple[Word, ...]] = {}
         self.unset: set[str] = set()
         self.commands: list[Command] = []
@@ -346,18 +430,24 @@ class _Reader:
         while words:
             plain = _plain(words[0])
             if plain in _OPENING:
-                self.depth += 1
-                if plain == "for" and len(words) > 1:
-                    name = _plain(words[1]) or ""
-                    line = words[1][0].line
-                    why = f"${name}, which a loop sets"
-                    self.variables[name] = (Word("", line, why),)
+                self._open(str(plain), words)
+                if plain in ("for", "select", "case"):
                     return
             elif plain in _CLOSING:
-                self.depth -= 1
+                self.conditions[-1:] = []
+            elif plain in _BRANCHES and self.conditions:
+                self.conditions[-1].branch(str(plain))
+            elif plain == "!" and self.conditions:
+                # The opposite of a test is left open.
+                self.conditions[-1].tests.append(None)
             elif plain not in _PASSING:
                 break
             words = words[1:]
+        if words and self.conditions and self.conditions[-1].testing:
+            self._test(words)
+            return
+        if self.runs is False:
+            return
         exported = bool(words) and _plain(words[0]) in (
             "export",
             "declare",
@@ -372,6 +462,39 @@ class _Reader:
             found = [word for raw in words for word in self._expand(raw)]
             if found:
                 self.commands.append(Command(words[0][0].line, tuple(found)))
+
+    # Conditions
+
+    def _open(self, kind: str, words: list[_Raw]) -> None:
+        """Take in the beginning of a condition or a loop."""
+        condition = _Condition(loops=kind != "if")
+        self.conditions.append(condition)
+        condition.testing = kind in ("if", "while", "until")
+        if kind == "for" and len(words) > 1:
+            name = _plain(words[1]) or ""
+            line = words[1][0].line
+            self.variables[name] = (
+                Word("", line, f"${name}, which a loop sets"),
+            )
+
+    def _test(self, words: list[_Raw]) -> None:
+        """Take in one command of a condition."""
+        found = [word for raw in words for word in self._expand(raw)]
+        whole = [self._joined(raw, 0) for raw in words]
+        # Where blanks split a text the test is another one.
+        known = [w.text for w in found] == [w.text for w in whole]
+        if not known or any(word.unknown for word in whole):
+            self.conditions[-1].tests.append(None)
+        else:
+            self.conditions[-1].tests.append(_holds([w.text for w in whole]))
+
+    @property
+    def runs(self) -> bool | None:
+        """Whether what is read now would run; ``None`` if nobody knows."""
+        runs: bool | None = True
+        for condition in self.conditions:
+            runs = _both(runs, condition.runs)
+        return runs
 
     def _assigns(self, raw: _Raw) -> bool:
         """Whether a word is ``NAME=…``, the name and ``=`` not quoted."""
@@ -398,7 +521,7 @@ class _Reader:
             value = self._array(rest[0])
         else:
             value = (self._joined(rest, line),)
-        if self.depth and name not in self.given:
+        if self.runs is None and name not in self.given:
             why = f"${name}, which is set on a condition in line {line}"
             value = (Word("", line, why),)
         if found[3] and name not in self.given:
