@@ -84,6 +84,7 @@ def test_simulate_writes_json(cli: Cli, files: dict[str, str]) -> None:
         "weight_backward_ns": 0,
         "receive_ns": 0,
         "sync_ns": 0,
+        "hidden_ns": 0,
         "passes_end_ns": 70,
         "end_ns": 70,
     }
