@@ -22,6 +22,7 @@ from nest.cli.declare import (
     integers,
     one_of,
     option,
+    reader,
     seconds,
     words,
 )
@@ -40,7 +41,7 @@ from nest.cli.inputs import (
 from nest.cost.axes import AXES
 from nest.errors import InvalidOptionError
 from nest.ir.job import GRANULARITIES, SCHEDULES
-from nest.ir.plan import RECOMPUTE
+from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap
 from nest.restrictions import SETTINGS
 from nest.targets import ANY, GRADIENTS, OPTIMIZERS, names, target
 from nest.versions import num_cpus
@@ -65,6 +66,18 @@ _DEFAULT_DEGREES = {
 def _shared(usage: str, text: str, *rest: Any, **settings: Any) -> Any:
     """Return :func:`option`, which another text may be given to."""
     return lambda text=text: option(usage, text, *rest, **settings)
+
+
+def _fractions(text: str) -> dict[Overlap, float]:
+    """Read names with numbers; names that are none make it fail."""
+    found: dict[Overlap, float] = {}
+    for part in text.split(","):
+        name, _, number = part.strip().partition("=")
+        known = next(x for x in (*OVERLAP, None) if x in (name, None))
+        if known is None or known in found:
+            raise ValueError(name)
+        found[known] = float(number)
+    return found
 
 
 def _restriction(name: str, effect: str) -> Any:
@@ -125,6 +138,22 @@ _JOB = {
         "--schedule NAME",
         f"Pipeline schedule, of {', '.join(SCHEDULES)}.  [default: 1f1b]",
         one_of(*SCHEDULES),
+    ),
+    "overlap": _shared(
+        "--overlap NAME=FRACTION,…",
+        f"What of {', '.join(OVERLAP)} may run behind computation, and how "
+        f"much of it hides, such as gradients=0.9.  [default: none]",
+        reader(
+            _fractions,
+            lambda found: all(0 <= x <= 1 for x in found.values()),
+            f"some of {', '.join(OVERLAP)}, each once, with a fraction from "
+            f"0 to 1",
+            "for example gradients=0.9,tp=0.5",
+        ),
+    ),
+    "distributed_optimizer": _shared(
+        "--distributed-optimizer",
+        "Plans may shard the optimiser over replicas too, as Megatron-LM's.",
     ),
     "layers_per_node": _shared(
         "--layers-per-node N",

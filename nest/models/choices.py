@@ -11,7 +11,7 @@ from nest.errors import InvalidOptionError
 from nest.hardware import Machine
 from nest.ir.base import Struct
 from nest.ir.job import SPLIT_BACKWARD, Job, Optimizer, Schedule
-from nest.ir.plan import RECOMPUTE, Recompute
+from nest.ir.plan import RECOMPUTE, Overlap, Recompute
 from nest.models.architectures import Architecture, head_towers
 from nest.models.operators import DTYPES, Dtype
 from nest.targets import ANY, optimizer_of
@@ -83,6 +83,10 @@ class Request(Struct, frozen=True, kw_only=True):
         The framework whose defaults count, see :mod:`nest.targets`.
     schedule
         The pipeline schedule.
+    overlap
+        What may run behind computation, and the fraction of it that hides.
+    distributed_optimizer
+        Whether the optimiser may be sharded over replicas too.
     """
 
     global_batch: int | None = None
@@ -100,6 +104,8 @@ class Request(Struct, frozen=True, kw_only=True):
     optimizer: str | None = None
     target: str | None = None
     schedule: Schedule | None = None
+    overlap: dict[Overlap, float] | None = None
+    distributed_optimizer: bool | None = None
 
 
 class Choices(Struct, frozen=True, kw_only=True):
@@ -122,6 +128,8 @@ class Choices(Struct, frozen=True, kw_only=True):
     virtual_stages: tuple[int, ...] = (1,)
     optimizer: Optimizer = MIXED_PRECISION_ADAM
     schedule: Schedule = "1f1b"
+    overlap: dict[Overlap, float] = {}
+    distributed_optimizer: bool = False
 
 
 def choose(
@@ -226,6 +234,8 @@ def choose(
             framework, request.gradients, request.optimizer
         ),
         schedule=schedule,
+        overlap=request.overlap or {},
+        distributed_optimizer=bool(request.distributed_optimizer),
     )
 
 

@@ -95,6 +95,8 @@ def build_problem(
                 sequence_parallel=choices.sequence_parallel,
                 virtual_stages=choices.virtual_stages,
                 schedule=choices.schedule,
+                overlap=choices.overlap,
+                distributed_optimizer=choices.distributed_optimizer,
                 model_flops_per_sample=float(
                     model.model_flops(choices.sequence_length)
                 ),

@@ -23,7 +23,6 @@ from nest.cost.space import (
     BatchSplit,
     Family,
     Runtime,
-    batch_splits,
     families,
     is_single,
     leading_runtimes,
@@ -44,6 +43,7 @@ from nest.search.options import (
     PairOptions,
     StageOptions,
     StageShapes,
+    of_batches,
 )
 from nest.search.parallel import Link, share
 from nest.search.paths import Interval, Path, Paths
@@ -154,20 +154,11 @@ def open_splits(
     Each under every runtime.
     """
     shapes = StageShapes(model, sets)
-    splits = list(batch_splits(model.problem))
     found: list[OpenSplit] = []
     for rank, runtime in enumerate(runtimes):
-        terms: dict[tuple[int, int], BatchTerms] = {}
-        for split in splits:
+        for split, of_batch in of_batches(shapes, runtime):
             if deadline.passed:
                 raise OutOfTimeError
-            replicas = split.replicas if runtime.distributed_optimizer else 1
-            key = (split.micro_batch, replicas)
-            if key not in terms:
-                terms[key] = BatchTerms(
-                    shapes, split.micro_batch, runtime, replicas
-                )
-            of_batch = terms[key]
             for family, least in _bounded_families(of_batch, split):
                 options = stage_options(of_batch, split, family)
                 bound, least_total = work_bound(options)

@@ -30,8 +30,6 @@ from nest.cost.space import (
     PLAIN,
     BatchSplit,
     Family,
-    Runtime,
-    batch_splits,
     families,
     repeated_kinds,
     runtimes,
@@ -39,7 +37,7 @@ from nest.cost.space import (
 from nest.ir.plan import OVERLAP, Plan, Stage, Strategy
 from nest.search.closed_sets import ClosedSets
 from nest.search.layer_options import stage_bounds
-from nest.search.options import BatchTerms, Ints, StageShapes
+from nest.search.options import BatchTerms, Ints, StageShapes, of_batches
 from nest.solvers.base import Deadline
 from nest.units import ceil_div
 
@@ -85,26 +83,16 @@ def cases(
     """Yield every case that may have a plan; ``None`` once time is up."""
     problem = model.problem
     shapes = StageShapes(model, sets)
-    splits = list(batch_splits(problem))
-    of_runtime: dict[Runtime, dict[tuple[int, int], BatchTerms]] = {}
     for runtime in runtimes(problem):
         virtual = runtime.virtual_stages
         if virtual == 1:
             continue
         schedule = schedule_of(problem.job.schedule, virtual)
         plain = runtime._replace(virtual_stages=PLAIN.virtual_stages)
-        known = of_runtime.setdefault(plain, {})
-        for split in splits:
+        for split, terms in of_batches(shapes, plain):
             if deadline.passed:
                 yield None
                 return
-            replicas = split.replicas if runtime.distributed_optimizer else 1
-            key = (split.micro_batch, replicas)
-            if key not in known:
-                known[key] = BatchTerms(
-                    shapes, split.micro_batch, plain, replicas
-                )
-            terms = known[key]
             for family in families(problem, split, terms.strategies, virtual):
                 blocks = tuple(
                     count

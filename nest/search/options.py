@@ -86,6 +86,8 @@ class StageShapes:
 
     def __init__(self, model: CostModel, sets: ClosedSets) -> None:
         self.model, self.sets = model, sets
+        #: Least amounts of strategies, as :class:`BatchTerms` knows them.
+        self.least: dict[object, dict[Strategy, Any]] = {}
         layers = model.problem.graph.layers
         self.order = model.problem.graph.topological_order()
         first: dict[str, int] = {}
@@ -290,8 +292,9 @@ class BatchTerms:
         return np.array(
             [
                 self._least_of(
+                    ("free", number),
                     self.model.on_type(number),
-                    dict.fromkeys(self.devices.tolist(), (None,)),
+                    lambda: dict.fromkeys(self.devices.tolist(), (None,)),
                 )
                 for number in range(count)
             ]
@@ -319,7 +322,9 @@ class BatchTerms:
 
     def _least(self, number: int | None) -> Ints:
         """Return the least amounts over places of one type, or all."""
-        return self._least_of(self.model, self._places(number))
+        return self._least_of(
+            ("placed", number), self.model, lambda: self._places(number)
+        )
 
     def _places(self, number: int | None) -> dict[int, Sequence[Block | None]]:
         """Return the blocks of one type, or all, that may differ, by size."""
@@ -346,15 +351,31 @@ class BatchTerms:
         return places
 
     def _least_of(
-        self, model: CostModel, places: Mapping[int, Sequence[Block | None]]
+        self,
+        what: tuple[str, int | None],
+        model: CostModel,
+        make_places: Callable[[], Mapping[int, Sequence[Block | None]]],
     ) -> Ints:
-        """Return the least amounts over places, of every strategy."""
+        """Return the least amounts over places, of every strategy.
+
+        Passes do not depend on what happens once per step: runtimes share
+        what was found.
+        """
+        overlap = model.runtime.overlap - {"gradients"}
+        sizes = tuple(np.unique(self.devices).tolist())
+        known = self.shapes.least.setdefault(
+            (what, self.micro_batch, overlap, sizes), {}
+        )
+        places: Mapping[int, Sequence[Block | None]] = {}
+        if any(strategy not in known for strategy in self.strategies):
+            places = make_places()
         amounts = self.schedule.amounts
         none: tuple[Any, ...] = (0,) * len(self.schedule.sums)
         nowhere = [none] * len(self.shapes.representatives)
         fastest: dict[object, list[Block | None]] = {}
-        found = []
         for strategy in self.strategies:
+            if strategy in known:
+                continue
             spread = strategy.dp, *strategy.degrees
             if spread not in fastest:
                 fastest[spread] = self._fastest(
@@ -373,8 +394,8 @@ class BatchTerms:
                 ]
                 for block in fastest[spread]
             ]
-            found.append(np.min(rows or [nowhere], axis=0))
-        table = np.array(found, dtype=np.int64)
+            known[strategy] = np.min(rows or [nowhere], axis=0)
+        table = np.array([known[x] for x in self.strategies], dtype=np.int64)
         return np.ascontiguousarray(np.moveaxis(table, -1, 0))
 
     def _fastest(
@@ -395,6 +416,24 @@ class BatchTerms:
         for blocks in of_types.values():
             found += model.groups.fastest(strategy, blocks)
         return found
+
+
+def of_batches(
+    shapes: StageShapes, runtime: Runtime
+) -> Iterator[tuple[BatchSplit, BatchTerms]]:
+    """Yield every ``(R, B)`` with its terms under a runtime.
+
+    Those of a ``B`` are shared, as far as they do not depend on ``R``.
+    """
+    terms: dict[tuple[int, int], BatchTerms] = {}
+    for split in batch_splits(shapes.model.problem):
+        replicas = split.replicas if runtime.distributed_optimizer else 1
+        key = (split.micro_batch, replicas)
+        if key not in terms:
+            terms[key] = BatchTerms(
+                shapes, split.micro_batch, runtime, replicas
+            )
+        yield split, terms[key]
 
 
 @dataclass(frozen=True)

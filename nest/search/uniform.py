@@ -19,8 +19,8 @@ from nest.cost.model import CostModel
 from nest.cost.space import (
     BatchSplit,
     Family,
-    batch_splits,
     families,
+    leading_runtimes,
 )
 from nest.search.best import BestSearch, OpenSplit, work_bound
 from nest.search.options import (
@@ -29,6 +29,7 @@ from nest.search.options import (
     Ints,
     StageOptions,
     StageShapes,
+    of_batches,
 )
 from nest.search.task import SearchTask
 from nest.search.uniform_bounds import bound_families
@@ -74,18 +75,15 @@ class Case:
 
 
 def cases(model: CostModel, shapes: StageShapes) -> Iterator[Case]:
-    """Yield every case that may have a plan.
+    """Yield every case that may have a plan, under every runtime.
 
     May be slow: the caller checks the time in between.
     """
-    terms: dict[int, BatchTerms] = {}
-    for split in batch_splits(model.problem):
-        if split.micro_batch not in terms:
-            terms[split.micro_batch] = BatchTerms(shapes, split.micro_batch)
-        of_batch = terms[split.micro_batch]
-        found = families(model.problem, split, of_batch.strategies)
-        for family, bounds in bound_families(of_batch, split, found):
-            yield Case(of_batch, split, family, bounds)
+    for runtime in leading_runtimes(model.problem):
+        for split, terms in of_batches(shapes, runtime):
+            found = families(model.problem, split, terms.strategies)
+            for family, bounds in bound_families(terms, split, found):
+                yield Case(terms, split, family, bounds)
 
 
 class UniformSearch(BestSearch):
