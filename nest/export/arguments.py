@@ -152,12 +152,12 @@ class Arguments:
         value = self.integer(name)
         if value is None:
             hidden = ", ".join(
-                f"{word.unknown} in line {word.line}" for word in self.unknown
+                f"line {word.line}: {word.unknown}" for word in self.unknown
             )
             raise self.refuse(
                 name,
                 "a value",
-                f"none ({hidden} may hold it)" if hidden else "none",
+                f"none, unless it is in {hidden}" if hidden else "none",
                 f"add it, or pass --say {name[2:]}=N",
             )
         return value

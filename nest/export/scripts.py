@@ -15,7 +15,7 @@ from nest.errors import InvalidPlanError
 from nest.export.arguments import Arguments
 from nest.export.megatron import Reading, read_arguments
 from nest.export.megatron_model import model_flags
-from nest.export.shell import Script, Word, read_script
+from nest.export.shell import Script, Word, read_script, words_in
 from nest.models.architectures import Architecture
 
 #: A command that has one of these starts Megatron-LM.
@@ -144,12 +144,12 @@ def find_words(script: Script, where: str) -> tuple[Word, ...]:
             f"those of lines {lines}; leave one"
         )
     if found:
-        return found[0].words
+        return _before_redirection(found[0].words)
     words = [
         word
         for values in script.variables.values()
         for value in values
-        for word in _split(value)
+        for word in words_in(value)
     ]
     if _SIGNS & {_name(word) for word in words}:
         return tuple(words)
@@ -157,6 +157,14 @@ def find_words(script: Script, where: str) -> tuple[Word, ...]:
         f"{where}: expected a command with arguments of Megatron-LM such as "
         f"--num-layers, got none; pass the script that starts it"
     )
+
+
+def _before_redirection(words: Sequence[Word]) -> tuple[Word, ...]:
+    """Return words up to a redirection in a text that ``eval`` would run."""
+    for number, word in enumerate(words):
+        if re.fullmatch(r"[&\d]?>>?|[<|]", word.text):
+            return tuple(words[:number])
+    return tuple(words)
 
 
 def _name(word: Word) -> str:
@@ -168,18 +176,6 @@ def _arguments(words: Sequence[Word]) -> tuple[str, ...]:
     texts = [word.text for word in words]
     first = next((i for i, x in enumerate(texts) if x.endswith(".py")), 0)
     return tuple(texts[first:])
-
-
-def _split(value: Word) -> list[Word]:
-    """Return the words of a variable, with their lines."""
-    if value.unknown:
-        return []
-    found, line = [], value.line
-    for part in re.split(r"(\s+)", value.text):
-        line += part.count("\n") + part.count("\0")
-        if text := part.strip().replace("\0", ""):
-            found.append(Word(text, line))
-    return found
 
 
 def _with_model(ask: Arguments, model: Architecture) -> Arguments:

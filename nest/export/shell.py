@@ -1,10 +1,10 @@
 """A small reader of shell scripts: what a launch line says, never executed.
 
 Scripts are read as text. Assignments, arrays, ``${X:-default}``, arithmetic,
-line continuations, quotes, comments, here-documents and conditions that compare
-what is known are understood. What only running the script could tell (``$(…)``,
-other conditions, loops, the environment) is *unknown*, and an error where it is
-needed: the text names the line and asks for the variable.
+line continuations, quotes, comments, here-documents and conditions that
+compare what is known are understood. What only running the script could tell
+(``$(…)``, other conditions, loops, the environment) is *unknown*, and an error
+where it is needed: the text names the line and asks for the variable.
 """
 
 from __future__ import annotations
@@ -87,6 +87,8 @@ _SEPARATORS = (";;", "&&", "||", ";", "|", "&", "\n")
 #: Stands where a quoted text goes on in the next line, so that the lines of
 #: its words are known; no script has it.
 _JOINT = "\0"
+#: Stand around why a part of a text is not known, and for its blanks.
+_UNKNOWN, _BLANK = "\1", "\2"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\[[^]]*\])?(\+?)=")
 
@@ -474,7 +476,7 @@ class _Reader:
             name = _plain(words[1]) or ""
             line = words[1][0].line
             self.variables[name] = (
-                Word("", line, f"${name}, which a loop sets"),
+                _nobody_knows(f"${name}, which a loop sets", line),
             )
 
     def _test(self, words: list[_Raw]) -> None:
@@ -516,14 +518,14 @@ class _Reader:
             value: tuple[Word, ...] = (Word(self.given[name], line),)
         elif found[2]:
             why = f"${name}, set element by element"
-            value = (Word("", line, why),)
+            value = (_nobody_knows(why, line),)
         elif rest and rest[0].array:
             value = self._array(rest[0])
         else:
             value = (self._joined(rest, line),)
         if self.runs is None and name not in self.given:
             why = f"${name}, which is set on a condition in line {line}"
-            value = (Word("", line, why),)
+            value = (_nobody_knows(why, line),)
         if found[3] and name not in self.given:
             before = self.variables.get(name, ())
             if rest and rest[0].array:
@@ -599,7 +601,7 @@ class _Reader:
             for number, value in enumerate(values):
                 if number:
                     yield None
-                if piece.quoted or value.unknown:
+                if piece.quoted:
                     yield _clean(value)
                 else:
                     yield from _split(value)
@@ -611,12 +613,14 @@ class _Reader:
             return (self._arithmetic(inside[2:-1], line),)
         if inside.startswith("("):
             program = (inside[1:].split() or ["a command"])[0]
-            return (Word("", line, f"the output of {program}"),)
+            return (_nobody_knows(f"the output of {program}", line),)
         found = _NAME.match(inside)
         if found is None:
             if inside in ("@", "*"):
                 return ()
-            return (Word("", line, f"${inside}, an argument of the script"),)
+            return (
+                _nobody_knows(f"${inside}, an argument of the script", line),
+            )
         name, rest = found[0], inside[found.end() :]
         value = self._lookup(name, line)
         if not rest or rest in ("[@]", "[*]"):
@@ -636,11 +640,11 @@ class _Reader:
             if match[2] == "?":
                 return (self._missing(name, line),)
             return (self._text(match[3], line),)
-        return (Word("", line, f"${{{inside}}}"),)
+        return (_nobody_knows(f"${{{inside}}}", line),)
 
     def _missing(self, name: str, line: int) -> Word:
         self.unset.add(name)
-        return Word("", line, f"${name}, which the script does not set")
+        return _nobody_knows(f"${name}, which the script does not set", line)
 
     def _lookup(self, name: str, line: int) -> tuple[Word, ...] | None:
         if name in self.given:
@@ -678,11 +682,11 @@ class _Reader:
 
         plain = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?|\$\{?(\w+)\}?", number, text)
         if unknown:
-            return Word("", line, unknown)
+            return _nobody_knows(unknown, line)
         try:
             return Word(str(_calculate(plain)), line)
         except (ValueError, ZeroDivisionError, SyntaxError):
-            return Word("", line, f"$(({text}))")
+            return _nobody_knows(f"$(({text}))", line)
 
 
 def _plain(raw: _Raw) -> str | None:
@@ -701,8 +705,18 @@ def _one(values: Sequence[Word], line: int) -> Word:
     )
 
 
+def _nobody_knows(why: str, line: int) -> Word:
+    """Return what stands for a value that is not known, inside a text too."""
+    return Word(f"{_UNKNOWN}{why.replace(' ', _BLANK)}{_UNKNOWN}", line, why)
+
+
 def _clean(word: Word) -> Word:
-    return word._replace(text=word.text.replace(_JOINT, ""))
+    """Return a word as the shell would pass it on, without signs of ours."""
+    text = word.text.replace(_JOINT, "")
+    known, *rest = text.split(_UNKNOWN)
+    known += "".join(rest[1::2])
+    why = rest[0].replace(_BLANK, " ") if rest else word.unknown
+    return Word(known, word.line, why)
 
 
 def _split(value: Word) -> Iterator[Word | None]:
@@ -712,8 +726,13 @@ def _split(value: Word) -> Iterator[Word | None]:
         line += part.count("\n") + part.count(_JOINT)
         if part.isspace():
             yield None
-        elif clean := part.replace(_JOINT, ""):
-            yield Word(clean, line)
+        elif part.strip(_JOINT):
+            yield _clean(Word(part, line))
+
+
+def words_in(value: Word) -> list[Word]:
+    """Return the words that a variable's value becomes without quotes."""
+    return [word for word in _split(value) if word is not None]
 
 
 _OPERATORS: dict[type, Callable[[int, int], int]] = {

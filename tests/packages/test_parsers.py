@@ -133,6 +133,23 @@ def optima():
     }
 
 
+#: What the frameworks, or the modules that write for them, cannot run of the
+#: stored instances, whatever the plan.
+REFUSED = {
+    **{
+        ("t5-11b-16", target): "graph: expected a chain of layers"
+        for target in PACKAGES
+    },
+    ("bert-large-16", "megatron"): "model: expected causal attention",
+    ("bert-large-16", "deepspeed"): "model: expected causal attention",
+    ("bert-large-16", "torchtitan"): "dtype: expected bf16 or fp8, got fp16",
+    ("gpt3-6.7b-32", "torchtitan"): "dtype: expected bf16 or fp8, got fp16",
+    ("llama2-7b-8", "torchtitan"): "zero: expected 2 or 3 over several data",
+    ("mixtral-8x7b-32", "deepspeed"): "model: expected one without experts",
+    ("mixtral-8x22b-64", "deepspeed"): "model: expected one without experts",
+}
+
+
 @pytest.mark.parametrize("instance", instances(), ids=lambda row: row["name"])
 @pytest.mark.parametrize("target", PACKAGES)
 def test_stored_optima_are_accepted(instance, target, optima, tmp_path):
@@ -146,11 +163,13 @@ def test_stored_optima_are_accepted(instance, target, optima, tmp_path):
     # torchtitan knows shapes by name only: its parser needs any.
     flavor = None if "llama3" in instance["name"] else "llama3/8B"
     plan = optima[instance["name"]]
-    try:
-        found = nearest(problem, plan, target, Settings(flavor=flavor))
-    except NestError as error:
-        # Encoder-decoders, encoders, and what no plan of the target fits.
-        pytest.skip(str(error))
+    settings = Settings(flavor=flavor)
+    refusal = REFUSED.get((instance["name"], target))
+    if refusal is not None:
+        with pytest.raises(NestError, match=refusal):
+            nearest(problem, plan, target, settings)
+        return
+    found = nearest(problem, plan, target, settings)
     folder = tmp_path / "out"
     write_folder(folder, found.files)
     placement = placement_of(found.problem.graph)

@@ -74,6 +74,20 @@ def test_scripts_are_read_as_the_shell_would(text, expected):
     assert words(text) == expected
 
 
+def test_texts_keep_what_is_known_around_what_is_not():
+    text = 'X="--a $Y --b c$Z --d"\nrun $X "$X"'
+    command = read_script(text, "run.sh").commands[0]
+    assert [(word.text, word.unknown) for word in command.words] == [
+        ("run", ""),
+        ("--a", ""),
+        ("", "$Y, which the script does not set"),
+        ("--b", ""),
+        ("c", "$Z, which the script does not set"),
+        ("--d", ""),
+        ("--a  --b c --d", "$Y, which the script does not set"),
+    ]
+
+
 def test_given_variables_win_over_the_scripts():
     assert words("X=4\na $X $Y", X="8", Y="9") == [["a", "8", "9"]]
 
@@ -267,6 +281,14 @@ def test_broken_scripts_are_refused(old, new, message):
 def test_scripts_without_a_launch_are_refused():
     with pytest.raises(InvalidPlanError, match=r"run.sh: expected a command"):
         launched("echo 4\n")
+
+
+def test_commands_that_are_echoed_and_run_are_one():
+    text = SCRIPT.replace("srun python", 'RUN="python').replace(
+        "--train-iters 10", '--train-iters 10 &> log"\necho $RUN\neval $RUN'
+    )
+    text = text.replace('"${MODEL[@]}"', "${MODEL[*]}")
+    assert launched(text).reading.launch.tp == 2
 
 
 def test_several_launches_are_refused_with_their_lines():
