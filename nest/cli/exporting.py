@@ -65,7 +65,10 @@ def export_command(
     check_output(output, "-o", folder=True)
     problem, plan = load_problem(problem_text), read_plan(plan_path)
     warn_if_foreign(problem, plan)
-    score(problem, plan)  # refuses a plan that is none of the problem
+    for violation in score(problem, plan).violations:
+        click.echo(
+            f"nest: warning: the plan is infeasible: {violation}", err=True
+        )
     settings = Settings(
         None if model is None else load_model(model), gpus_per_node, flavor
     )

@@ -349,14 +349,17 @@ def deepspeed_command(
             _text(path), path, world, shape, sequence_length, tp, pp
         )
     else:
-        from nest.export.scripts import find_words
+        from nest.export.arguments import Arguments
+        from nest.export.scripts import check_devices, find_words
         from nest.export.shell import read_script as read_shell
 
         script = read_shell(
             _text(path), path, dict(_pairs(variables, "--set"))
         )
+        words = find_words(script, path)
+        check_devices(script, words, Arguments(words, path), world)
         launch, shape = read_script(
-            find_words(script, path),
+            words,
             path,
             world,
             lambda name: _text(str(Path(path).parent / name)),

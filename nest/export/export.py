@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol, cast
 
 from nest.errors import InvalidPlanError, NestError, UnknownNameError
 from nest.export.hosts import Hosts, node_size
@@ -63,7 +63,7 @@ class Target(Protocol):
         """Return in one line how to start it."""
 
 
-def target_of(name: str) -> Any:
+def target_of(name: str) -> Target:
     """Return the module of a target.
 
     Raises
@@ -73,7 +73,7 @@ def target_of(name: str) -> Any:
     """
     if name not in TARGETS:
         raise UnknownNameError("--to", name, TARGETS)
-    return import_module(TARGETS[name])
+    return cast("Target", import_module(TARGETS[name]))
 
 
 def export(
@@ -142,7 +142,7 @@ def check(
     plan: Plan,
     launch: Launch,
     model: Architecture,
-    module: Any,
+    module: Target,
     files: Mapping[str, str],
 ) -> None:
     """Refuse files that say something else than the plan.

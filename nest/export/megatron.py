@@ -159,9 +159,30 @@ def write(
             "sequence_length: expected the tokens of a sample, got none; add "
             "it to the job"
         )
+    reason = _why_not(launch, model)
+    if reason is not None:
+        raise InvalidPlanError(f"{reason}; choose another plan")
     flags = model_flags(model, launch.sequence_length) + plan_flags(launch)
     setting = f"export {_CONNECTIONS}=1\n"
     return {FILE: array(heading, flags, setting * _one_connection(launch))}
+
+
+def _why_not(launch: Launch, model: Architecture) -> str | None:
+    """Say which parts of a plan cannot go together, or ``None``."""
+    split = launch.tp > 1 and not launch.sequence_parallel
+    hidden = launch.overlap
+    if "tp" in hidden and split:
+        return "overlap: expected tp with sequence parallelism, got it without"
+    if "weights" in hidden and "gradients" not in hidden:
+        return (
+            "overlap: expected weights together with gradients, got it alone"
+        )
+    if split and any(b.mlp.experts for b in model.towers[0].blocks()):
+        return (
+            "sequence_parallel: expected true with experts and tensor "
+            "parallelism, got false"
+        )
+    return None
 
 
 def array(heading: str, flags: Flags, settings: str = "") -> str:

@@ -115,9 +115,7 @@ def read_launch(
     ask = Arguments((*words, *extra), where)
     if model is not None:
         ask = _with_model(ask, model)
-    stated = world_of(script, words, where)
-    if stated is not None:
-        _check_world(ask, stated, world)
+    check_devices(script, words, ask, world)
     name = re.sub(r"\W+", "-", where.rpartition("/")[2]).strip("-")
     return Launched(read_arguments(ask, world, name), tuple(_notes(ask)))
 
@@ -251,8 +249,20 @@ def _value(word: Word, following: Word | None) -> Word | None:
     return word._replace(text=value) if equals else following
 
 
-def _check_world(ask: Arguments, stated: Count, world: int) -> None:
-    """Refuse a script whose degrees or cluster are not what it starts on."""
+def check_devices(
+    script: Script, words: Sequence[Word], ask: Arguments, world: int
+) -> None:
+    """Refuse a script whose degrees or cluster are not what it starts on.
+
+    Raises
+    ------
+    InvalidPlanError
+        If it says on how many devices it starts, and they are others; the
+        text names both places.
+    """
+    stated = world_of(script, words, ask.where)
+    if stated is None:
+        return
     degrees = [
         (name, ask.count(name))
         for name in (

@@ -121,6 +121,51 @@ def test_wrong_exports_say_why(cli: Cli, plans, tmp_path, arguments, message):
     assert not (tmp_path / "out").exists()
 
 
+def test_plans_that_do_not_fit_are_written_with_a_warning(cli, tmp_path):
+    problem = builtin.load("llama2-7b-16")
+    names = [layer.id for layer in problem.graph.layers]
+    plan = Plan(
+        replicas=1,
+        micro_batch=8,
+        stages=(Stage.of(names, [Strategy(dp=8)] * len(names)),),
+    )
+    write(tmp_path / "plan.json", plan)
+    assert (
+        cli("export", "llama2-7b-16", str(tmp_path / "plan.json"), "--to",
+            "megatron", "-o", str(tmp_path / "out")) == 0
+    )  # fmt: skip
+    assert "nest: warning: the plan is infeasible: stage 1" in cli.err
+
+
+def test_scripts_of_deepspeed_bring_their_configuration(cli, tmp_path):
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "deepspeed --num_nodes 1 --num_gpus 8 pretrain_gpt.py --num-layers 24 "
+        "--hidden-size 2048 --num-attention-heads 16 --seq-length 2048 "
+        "--vocab-size 50257 --tensor-model-parallel-size 2 --fp16 "
+        "--no-pipeline-parallel --deepspeed --deepspeed_config own.json\n"
+    )
+    (tmp_path / "own.json").write_text(
+        json.dumps(
+            {
+                "train_batch_size": 64,
+                "train_micro_batch_size_per_gpu": 2,
+                "fp16": {"enabled": True},
+                "zero_optimization": {"stage": 2},
+            }
+        )
+    )
+    arguments = ["import", "deepspeed", str(script), "-o"]
+    arguments += [str(tmp_path / "p.json"), "--cluster"]
+    assert cli(*arguments, "dgx-a100x8") == 0
+    plan = read_plan(tmp_path / "p-plan.json")
+    assert plan.stages[0].strategy == Strategy(dp=4, tp=2, zero=2)
+    assert cli.refuses(*arguments, "dgx-a100x16") == (
+        f"{script}:1: --num_gpus 8 and {script}:1: --num_nodes 1: expected "
+        f"the 16 devices of --cluster, got 8; name a cluster of 8 devices"
+    )
+
+
 def test_folders_with_files_are_left_alone(cli: Cli, plans, tmp_path):
     (tmp_path / "mine").write_text("kept")
     line = cli.refuses(
@@ -182,7 +227,11 @@ def test_what_a_script_does_not_say_is_asked_for(cli, script, tmp_path):
         ("megatron-args", ["--set", "GPUS"], "--set: expected NAME=VALUE"),
         ("megatron-args", ["--overlap", "x=1"], "--overlap: expected one of"),
         ("megatron-args", ["--cluster", "x"], "cluster: expected <machine>x"),
-        ("deepspeed", [], "--deepspeed-config: expected the name of a config"),
+        (
+            "deepspeed",
+            ["--set", "GPUS=128"],
+            "--deepspeed-config: expected the name of a config",
+        ),
         ("torchtitan", [], "expected TOML, got a syntax error"),
     ],
 )

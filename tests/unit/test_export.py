@@ -522,6 +522,33 @@ def test_other_optimisers_are_refused(optimizer, message):
         export(problem, plan, "megatron", settings())
 
 
+@pytest.mark.parametrize(
+    ("degrees", "overlap", "experts", "message"),
+    [
+        ({"dp": 2, "tp": 2}, ("tp",), 0, "overlap: expected tp with sequence"),
+        (
+            {"dp": 4, "zero": 3},
+            ("weights",),
+            0,
+            "overlap: expected weights only with gradients",
+        ),
+        (
+            {"dp": 2, "tp": 2},
+            (),
+            4,
+            "sequence_parallel: expected true with experts and tensor",
+        ),
+    ],
+)
+def test_what_megatron_wants_together_is_refused_alone(
+    degrees, overlap, experts, message
+):
+    problem = problem_for("megatron", experts, sequence_parallel=False)
+    plan = small_plan(problem, Strategy(**degrees), overlap=overlap)
+    with pytest.raises(InvalidPlanError, match=message):
+        export(problem, plan, "megatron", settings(experts))
+
+
 def test_models_are_told_from_builtin_problems():
     problem = builtin.load("llama2-7b-16")
     plan = small_plan_of_llama(problem)
