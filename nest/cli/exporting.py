@@ -56,7 +56,7 @@ def export_command(
     """
     from nest.cli.inspecting import warn_if_foreign
     from nest.cost.score import score
-    from nest.export.export import export, target_of, write_folder
+    from nest.export.export import as_run_by, export, target_of, write_folder
     from nest.export.settings import Settings
     from nest.ir.io import encode, read_plan
 
@@ -65,7 +65,11 @@ def export_command(
     check_output(output, "-o", folder=True)
     problem, plan = load_problem(problem_text), read_plan(plan_path)
     warn_if_foreign(problem, plan)
-    for violation in score(problem, plan).violations:
+    score(problem, plan)  # refuses a plan that is none of the problem
+    there, changes = as_run_by(problem, to)
+    for change in changes:
+        click.echo(f"nest: note: with {to}, {change}", err=True)
+    for violation in score(there, plan).violations:
         click.echo(
             f"nest: warning: the plan is infeasible: {violation}", err=True
         )

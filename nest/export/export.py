@@ -10,6 +10,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
 
+from msgspec.structs import replace
+
 from nest.errors import InvalidPlanError, NestError, UnknownNameError
 from nest.export.hosts import Hosts, node_size
 from nest.export.launch import (
@@ -24,10 +26,12 @@ from nest.export.launch import (
 from nest.export.layers import placement_of
 from nest.export.models import model_of
 from nest.export.settings import Settings
+from nest.ir.job import Optimizer
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.models.architectures import Architecture
-from nest.targets import inexpressible
+from nest.targets import inexpressible, optimizer_of
+from nest.targets import target as find
 
 #: Targets, and the modules that write and read them.
 TARGETS = {
@@ -76,6 +80,54 @@ def target_of(name: str) -> Target:
     return cast("Target", import_module(TARGETS[name]))
 
 
+def as_run_by(
+    problem: Problem, target: str
+) -> tuple[Problem, tuple[str, ...]]:
+    """Return a problem with the schedule and memory of a target.
+
+    As :func:`nest.targets.for_target` has them: its own schedule where it
+    has not the job's, and its own optimiser in place of the default one,
+    unless it can keep that.
+
+    Returns
+    -------
+    tuple
+        The problem, and what is otherwise than in the job, for people.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such target.
+    """
+    framework, job = find(target), problem.job
+    rules = framework.rules
+    assert rules is not None
+    schedule, optimizer = job.schedule, job.optimizer
+    if schedule not in rules.schedule.value:
+        schedule = rules.schedule.value[0]
+    if optimizer == Optimizer():
+        kept = "bf16" if "bf16" in rules.gradients.value else None
+        optimizer = optimizer_of(framework, kept)
+    virtual = job.virtual_stages if schedule == "1f1b" else (1,)
+    there = replace(
+        job, schedule=schedule, optimizer=optimizer, virtual_stages=virtual
+    )
+    pairs = [("schedule", job.schedule, schedule)] + [
+        (
+            f"optimizer.{field}",
+            str(getattr(job.optimizer, field)),
+            str(getattr(optimizer, field)),
+        )
+        for field in ("gradient_bytes", "state_bytes")
+    ]
+    changes = tuple(
+        f"{name} is {theirs}, not {ours}"
+        for name, ours, theirs in pairs
+        if ours != theirs
+    )
+    return replace(problem, job=there), changes
+
+
 def export(
     problem: Problem,
     plan: Plan,
@@ -90,7 +142,8 @@ def export(
     Parameters
     ----------
     problem, plan
-        A plan that is legal for the problem.
+        A plan that is legal for the problem, which is taken as
+        :func:`as_run_by` gives it.
     target
         One of :data:`TARGETS`.
     settings
@@ -107,6 +160,7 @@ def export(
     """
     settings = settings or Settings()
     module = target_of(target)
+    problem, _ = as_run_by(problem, target)
     for obstacle in inexpressible(target, problem, plan):
         raise InvalidPlanError(
             f"{obstacle}; choose another plan, or --nearest"

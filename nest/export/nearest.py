@@ -19,16 +19,14 @@ from nest.cost.score import score
 from nest.cost.space import batch_splits, strategies
 from nest.cost.verdict import Score
 from nest.errors import InvalidPlanError
-from nest.export.export import export
+from nest.export.export import as_run_by, export
 from nest.export.launch import even_chunks
 from nest.export.layers import Placement, placement_of
 from nest.export.settings import Settings
 from nest.ir.base import LayerId
-from nest.ir.job import Job, Optimizer
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.ir.problem import Problem
-from nest.targets import for_target, inexpressible, optimizer_of
-from nest.targets import target as find
+from nest.targets import for_target, inexpressible
 
 
 class Nearest(NamedTuple):
@@ -86,14 +84,16 @@ def nearest(
         If no plan that fits can be written; the text is the last reason.
     """
     before = score(problem, plan)
-    if not inexpressible(target, problem, plan):
+    own, changes = as_run_by(problem, target)
+    if not inexpressible(target, own, plan):
         try:
             files = export(problem, plan, target, settings)
         except InvalidPlanError:
             pass
         else:
-            return Nearest(problem, plan, (), files, before, before)
-    there = for_target(problem, target, _optimizer(problem, target))
+            after = score(own, plan)
+            return Nearest(own, plan, changes, files, before, after)
+    there = for_target(problem, target, own.job.optimizer)
     costs = CostModel(there)
     refusal: InvalidPlanError | None = None
     for group in _candidates(there, plan):
@@ -113,42 +113,12 @@ def nearest(
             except InvalidPlanError as error:
                 refusal = error
                 continue
-            changes = _changes(problem.job, there.job)
             return Nearest(there, candidate, changes, files, before, verdict)
     raise InvalidPlanError(
         f"--nearest: expected a plan that fits and that {target} can run, "
         f"got none ({refusal or 'too little memory, or no such split'}); "
         f"solve with --target {target}"
     )
-
-
-def _changes(ours: Job, theirs: Job) -> tuple[str, ...]:
-    """Say what a framework keeps per weight and runs otherwise."""
-    pairs = [("schedule", ours.schedule, theirs.schedule)] + [
-        (f"optimizer.{field}", getattr(ours.optimizer, field), value)
-        for field in ("gradient_bytes", "state_bytes")
-        for value in [getattr(theirs.optimizer, field)]
-    ]
-    return tuple(
-        f"{name} is {there}, not {here}"
-        for name, here, there in pairs
-        if here != there
-    )
-
-
-def _optimizer(problem: Problem, target: str) -> Optimizer:
-    """Return the job's optimiser, as far as the target keeps the same."""
-    optimizer = problem.job.optimizer
-    rules = find(target).rules
-    usual = optimizer_of(find(target))
-    if rules is None:
-        return optimizer
-    names = {2: "bf16", 4: "fp32"}
-    name = names.get(optimizer.gradient_bytes)
-    if name in rules.gradients.value:
-        usual = optimizer_of(find(target), name)
-    same = replace(optimizer, name=usual.name) == usual
-    return optimizer if same else usual
 
 
 def _candidates(problem: Problem, plan: Plan) -> Iterator[list[Plan]]:
