@@ -197,7 +197,7 @@ def test_what_is_solved_for_a_target_is_exported(cli, tmp_path, target, notes):
     if target == "torchtitan":
         # Replicas without shards go with no other degree there, which the
         # rules of the target do not say.
-        arguments += ["--pin", "zero=2|3"]
+        arguments += ["--pin", "r=1,zero=2|3"]
     assert cli("solve", *arguments, "-o", plan) == 0
     assert (
         cli("export", "llama2-7b-16", plan, "--to", target, "-o", out,
