@@ -369,7 +369,8 @@ class Options:
     @property
     def given_job(self) -> list[str]:
         """The options of a model that are given."""
-        return [name for name, v in self.job.items() if v not in (None, ())]
+        missing: tuple[Any, ...] = (None, (), False)
+        return [name for name, v in self.job.items() if v not in missing]
 
     def limited(self, slow: bool = False) -> Options:
         """Return them with a time limit, for a model if none is given."""

@@ -88,7 +88,8 @@ def fit_command(
     """Find the fewest devices, or the smallest memory, for a target.
 
     Or, at the prices of devices, the fastest plan within a budget or the
-    cheapest one that keeps a target, on any number of devices of each type,
+    cheapest one that keeps a target, among the counts of each type that are
+    powers of two inside a node, doubling nodes, or all there may be (--quota),
     for example: nest fit --model llama2-7b --cluster h100x16+a100x16 --price
     h100=2.5,a100=1.2 --hourly-budget 40
 

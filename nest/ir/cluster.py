@@ -47,7 +47,7 @@ class Device(Struct, frozen=True, kw_only=True):
         communication library.
     price_usd_per_hour
         What a device costs while it is held; ``None`` if unknown. Prices
-        frontiers only.
+        frontiers and offers only.
     """
 
     name: str = "device"

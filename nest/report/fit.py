@@ -111,7 +111,9 @@ def _offer_block(
     ]
     if restrictions:
         rows.append(("under", restrictions))
-    proof = "proven" if fit.proven else "not proven: some are open"
+    proof = "proven among these counts"
+    if not fit.proven:
+        proof = "not proven: some are open"
     if fit.best is None:
         rows.append((fit.question, f"none keeps the limits ({proof})"))
     else:

@@ -578,7 +578,10 @@ def test_import_piper(cli: Cli, tmp_path: Path) -> None:
     ("arguments", "text"),
     [
         (("solv",), "nest COMMAND: expected one of check, .*mean 'solve'"),
-        (("import", "x"), "nest import COMMAND: expected one of hf, nest-art"),
+        (
+            ("import", "x"),
+            "nest import COMMAND: expected one of deepspeed, hf",
+        ),
         (("solve",), "nest solve: expected PROBLEM, got none; see"),
         (("solve", "P"), "nest solve: expected --solver, got none; see"),
         (

@@ -259,7 +259,7 @@ def test_fit_finds_the_fastest_within_a_budget(
         *("--json", "-", "-o", output),
     )
     assert code == 0
-    assert "fastest    2 New-80GB (proven)" in cli.err
+    assert "fastest    2 New-80GB (proven among these counts)" in cli.err
     assert "limits     at most 1 $ per hour" in cli.err
     document = json.loads(cli.out)
     assert document["answer"]["devices_by_type"] == {"New-80GB": 2}
@@ -274,17 +274,26 @@ def test_fit_finds_the_cheapest_within_a_target_and_quotas(
     """All devices take a third of the time that one takes."""
     arguments = ("fit", two_types, "--cheapest", "--within", "60e-9")
     assert cli(*arguments) == 0
-    assert "cheapest   1 device + 2 New-80GB (proven)" in cli.out
+    assert (
+        "cheapest   1 device + 2 New-80GB (proven among these counts)"
+        in cli.out
+    )
     assert "price      3 $ per hour, 5e-11 $ per step" in cli.out
     assert cli(*arguments, "--quota", "NEW-80gb=1,device=1") == 1
-    assert "cheapest  none keeps the limits (proven)" in cli.out
+    assert (
+        "cheapest  none keeps the limits (proven among these counts)"
+        in cli.out
+    )
 
 
 def test_fit_takes_the_budget_of_a_run(cli: Cli, two_types: str) -> None:
     """Four steps; on any devices at 1 $ each costs at least 180 ns of one."""
     arguments = ("fit", two_types, "--tokens", "100", "--budget")
     assert cli(*arguments, "2.1e-10") == 0
-    assert "fastest    1 device + 2 New-80GB (proven)" in cli.out
+    assert (
+        "fastest    1 device + 2 New-80GB (proven among these counts)"
+        in cli.out
+    )
     assert cli(*arguments, "1.9e-10") == 1
 
 

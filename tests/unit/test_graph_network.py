@@ -422,3 +422,18 @@ def test_bound(name, groups, kind, slope):
         network.routes, kind, read_groups(groups), 1000, network.places
     )
     assert found == pytest.approx(1000 * slope, rel=1e-11)
+
+
+def test_cuts_do_not_bound_large_networks(monkeypatch):
+    """On "clos" a leaf lets half the buffer of two groups in at 1 ns a byte.
+
+    Ports alone: 2/4 of a buffer at 2 bytes per ns.
+    """
+    network = GraphNetwork(NETWORKS["clos"])
+    asked = (
+        *(network.routes, "all-gather", read_groups("0 2; 1 3"), 1000),
+        network.places,
+    )
+    with_cuts = bound_ns(*asked)
+    monkeypatch.setattr("nest.topology.graph.bounds.MAX_CUTS", 0)
+    assert bound_ns(*asked) < with_cuts == pytest.approx(1000)

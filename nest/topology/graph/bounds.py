@@ -14,6 +14,9 @@ from nest.topology.alphabeta import NS_PER_S, rounded
 from nest.topology.graph.algorithms import Places
 from nest.topology.graph.routes import Routes, network_flow
 
+#: Cuts around units times arcs of the network: with more, only ports count.
+MAX_CUTS = 2_000_000
+
 Ranks = Sequence[int]
 Side = frozenset[int]
 
@@ -48,9 +51,13 @@ def bound_ns(
     size_bytes
         The buffer of each.
     places
-        The units; cuts around them count.
+        The units; cuts around them count, unless there are too many on a
+        large network.
     """
     together = [groups, *([group] for group in groups)]
+    cuts = len(together) * sum(len({*map(int, x)}) for x in places.units)
+    if cuts * len(routes.arcs) > MAX_CUTS:
+        places = Places()
     s_per_byte = max(
         (
             need / speed
