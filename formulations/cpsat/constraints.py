@@ -397,7 +397,7 @@ def work_bound(model: Model) -> None:
 
 
 def hide(model: Model) -> None:
-    """Let gradient sync hide behind a slot's backward pass (21).
+    """Let gradient sync hide behind a slot's backward pass (22).
 
     ``behind[s]`` is at most ``G_s``, what the layers, the changes and the
     receive of one micro-batch take, and at most the share of ``hideable[s]``
@@ -425,7 +425,7 @@ def hide(model: Model) -> None:
 
 
 def hide_less(model: Model, number: int, s: int, hideable: int) -> None:
-    """Round the share of so much sync, or less, as the score does (21')."""
+    """Round the share of so much sync, or less, as the score does (22')."""
     more = model.binary("more", number)
     most = hidden_sync(hideable, hideable, model.instance.fraction)
     model.engine.add(model.hideable[s] > hideable).only_enforce_if(more)

@@ -499,7 +499,7 @@ def work_bound(model: Model) -> None:
 
 
 def hide(model: Model) -> None:
-    """Let gradient sync hide behind a slot's backward pass (21).
+    """Let gradient sync hide behind a slot's backward pass (22).
 
     ``behind[s] <= G_s``, what the layers, the changes and the receive of one
     micro-batch take, and ``behind[s] <= φ hideable[s] + 0.5``, of which the
@@ -529,7 +529,7 @@ def hide(model: Model) -> None:
 
 
 def hide_less(model: Model, number: int, s: int, hideable: int) -> None:
-    """Round the share of so much sync, or less, as the score does (21').
+    """Round the share of so much sync, or less, as the score does (22').
 
     ``hideable[s] >= (hideable + 1) more``, ``behind[s] <= ⌊φ hideable + 0.5⌋
     + most more``.

@@ -31,7 +31,8 @@ EXACT_SHARE = 0.9
 class DpSolver:
     """Exact over all replicas, micro-batches, stages, strategies, offsets.
 
-    Where the job allows interleaving, uniform interleaved plans are tried
+    And over overlap and the distributed optimiser, as far as the job allows
+    them. Where it allows interleaving, uniform interleaved plans are tried
     after that; see :mod:`nest.search.interleaved`.
     """
 

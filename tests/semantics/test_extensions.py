@@ -49,6 +49,7 @@ from nest.solvers.judge import judge
 from nest.solvers.registry import get_solver
 from nest.solvers.result import Outcome
 from nest.solvers.run import run_solver
+from tests import optima
 from tests.builders import (
     PAIRS,
     SINGLE,
@@ -1329,6 +1330,20 @@ def test_exact_solvers_hide_what_can_hide(case, solver, granularity):
     assert result.status is Status.OPTIMAL
     assert result.claimed_quanta == step
     assert result.plan.overlap == used
+
+
+@pytest.mark.parametrize("granularity", ["stage", "layer"])
+@pytest.mark.parametrize("setting", optima.SETTINGS)
+@pytest.mark.parametrize("case", HIDING)
+def test_dp_needs_no_plan_to_prove_what_hides(case, setting, granularity):
+    problem, step, used = HIDING[case]
+    problem = replace(
+        problem, job=replace(problem.job, granularity=granularity)
+    )
+    output = optima.search(problem, setting)
+    assert output.status is Status.OPTIMAL
+    assert output.claimed_quanta == step
+    assert output.plan.overlap == used
 
 
 @pytest.mark.parametrize("granularity", ["stage", "layer"])
