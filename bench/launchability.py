@@ -1,0 +1,131 @@
+"""The price of launchability: the best plan of each framework beside any.
+
+Solves the stored problems of ``bench/instances/planners.json`` with ``nest
+solve --target-loss``, one process at a time: the proven optimum among the
+plans that a framework can express, and among all plans with as much memory
+per weight. Writes ``bench/results/launchability.json`` and fills the table of
+docs/targets.md.
+
+    python bench/launchability.py [--time-limit 60] [--only NAME ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from planners import INSTANCES
+from result_files import ROOT, fill, write_rows
+from speed import COMMAND
+
+from nest.targets import ANY, names
+
+TARGETS = tuple(name for name in names() if name != ANY)
+
+
+def problems(only: list[str]) -> list[dict[str, Any]]:
+    """Return the instances whose stages choose for themselves."""
+    return [
+        instance
+        for instance in json.loads(INSTANCES.read_text())
+        if not only or instance["name"] in only
+    ]
+
+
+def solved(
+    instance: dict[str, Any], target: str, time_limit_s: float
+) -> dict[str, Any]:
+    """Solve an instance for a target and without it."""
+    with tempfile.TemporaryDirectory() as folder:
+        problem, answer = Path(folder) / "p.json", Path(folder) / "a.json"
+        chosen = instance["arguments"] or [instance["problem"]]
+        subprocess.run(
+            [*COMMAND, "problems", *chosen, "-o", str(problem)],
+            cwd=ROOT,
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        process = subprocess.run(
+            [
+                *(*COMMAND, "solve", str(problem), "--solver", "dp"),
+                *("--target", target, "--target-loss"),
+                *("--time-limit", str(time_limit_s), "--json", str(answer)),
+            ],
+            cwd=ROOT,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        if process.returncode == 2:
+            text = process.stderr.strip().splitlines()[-1]
+            return {"refused": text.removeprefix("nest: error: ")}
+        document = json.loads(answer.read_text())
+    (found,) = document["cells"]
+    return {
+        "status": found["status"],
+        "step_time_ns": found["step_time_ns"],
+        "wall_s": found["wall_s"],
+        **document["target_loss"],
+    }
+
+
+def cell(row: dict[str, Any]) -> str:
+    """Return what the table says of a row."""
+    if "refused" in row:
+        return "–"
+    if row["fraction"] is None:
+        return "no plan" if row["status"] == "infeasible" else "not found"
+    proof = "" if row["proven"] else " (not proven)"
+    return f"{100 * row['fraction']:.2f} %{proof}"
+
+
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """Return the table: how much slower each framework's best plan is."""
+    found = {(row["instance"], row["target"]): row for row in rows}
+    instances = dict.fromkeys(row["instance"] for row in rows)
+    lines = [f"| | {' | '.join(TARGETS)} |", f"|---|{'---:|' * len(TARGETS)}"]
+    for name in instances:
+        cells = [cell(found[name, target]) for target in TARGETS]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    means = []
+    for target in TARGETS:
+        known = [
+            math.log1p(row["fraction"])
+            for row in rows
+            if row["target"] == target and row.get("fraction") is not None
+        ]
+        mean = math.expm1(sum(known) / len(known)) if known else math.nan
+        means.append(f"{100 * mean:.2f} % ({len(known)})")
+    lines.append(f"| geometric mean (problems) | {' | '.join(means)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Solve all of them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--time-limit", type=float, default=60.0)
+    parser.add_argument("--only", nargs="*", default=[])
+    arguments = parser.parse_args()
+    rows = []
+    for instance in problems(arguments.only):
+        for target in TARGETS:
+            row = {
+                "instance": instance["name"],
+                "target": target,
+                **solved(instance, target, arguments.time_limit),
+            }
+            rows.append(row)
+            print(row["instance"], target, cell(row), flush=True)
+    if not arguments.only:
+        write_rows("launchability", rows)
+        fill(ROOT / "docs" / "targets.md", "launchability", markdown(rows))
+    print(markdown(rows))
+
+
+if __name__ == "__main__":
+    main()
