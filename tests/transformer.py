@@ -76,13 +76,29 @@ class FeedForward(nn.Module):
         return self.w2(self.gate(self.w1(x), self.w3(x)))
 
 
+class Experts(nn.Module):
+    """Experts that all see every token, weighted by the router."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        count = shape.mlp.experts
+        self.router = nn.Linear(shape.hidden, count, bias=False)
+        self.experts = nn.ModuleList(FeedForward(shape) for _ in range(count))
+
+    def forward(self, x):
+        shares = self.router(x).softmax(-1).unbind(-1)
+        found = zip(self.experts, shares, strict=False)
+        return sum(expert(x) * share.unsqueeze(-1) for expert, share in found)
+
+
 class Block(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(shape.hidden)
         self.attention = Attention(shape)
         self.ffn_norm = nn.RMSNorm(shape.hidden)
-        self.feed_forward = FeedForward(shape)
+        mlp = Experts if shape.mlp.experts else FeedForward
+        self.feed_forward = mlp(shape)
 
     def forward(self, x):
         x = x + self.attention(self.attention_norm(x))
@@ -130,36 +146,56 @@ def cross_entropy(logits, targets):
     return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-# What one rank of a tensor parallel group holds.
+# What one rank holds of a part.
 
 #: Dimension along which a matrix is cut; all else is whole on every rank.
 CUTS = {"wq": 0, "wk": 0, "wv": 0, "wo": 1, "w1": 0, "w3": 0, "w2": 1}
 TABLES = ("tok_embeddings", "output")
 
 
-def cut(model: Transformer, tp: int, rank: int) -> None:
+def cut(part: Transformer, tp: int, rank: int, ep: int = 1) -> Transformer:
     """Leave a rank its part of every matrix, as Megatron-LM cuts them.
 
     Tables are padded first; where there are fewer key and value heads than
-    ranks, several ranks have the same one.
+    ranks, several ranks have the same one. Of ``ep`` ranks it is the first.
     """
-    for name, module in model.named_modules():
-        last = name.rpartition(".")[2]
+    for name, module in part.named_modules():
+        above, _, last = name.rpartition(".")
         if last in TABLES:
             missing = -module.weight.shape[0] % (ROWS * tp)
             whole = functional.pad(module.weight.detach(), (0, 0, 0, missing))
-            module.weight = kept(whole.chunk(tp)[rank])
+            module.weight = _owned(whole.chunk(tp)[rank])
         elif last in CUTS:
-            whole, dim = module.weight.detach(), CUTS[last]
-            parts = tp
+            whole, parts = module.weight.detach(), tp
             if last in ("wk", "wv"):
-                size = model.get_submodule(name.rpartition(".")[0]).size
-                parts = min(tp, whole.shape[0] // size)
-            module.weight = kept(whole.chunk(parts, dim)[rank * parts // tp])
+                heads = whole.shape[0] // part.get_submodule(above).size
+                parts = min(tp, heads)
+            pieces = whole.chunk(parts, CUTS[last])
+            module.weight = _owned(pieces[rank * parts // tp])
+        elif last == "experts":
+            del module[len(module) // ep :]
+    return part
 
 
-def kept(tensor) -> nn.Parameter:
+def _owned(tensor) -> nn.Parameter:
     return nn.Parameter(tensor.clone(memory_format=torch.contiguous_format))
+
+
+def buckets(part: Transformer) -> list[dict[str, list]]:
+    """Return weights by what shards them together: embedding, block, head.
+
+    Experts, which have ranks of their own, are apart from what is dense.
+    """
+    found: dict[str, dict[str, list]] = {}
+    for name, weight in part.named_parameters():
+        first, *rest = name.split(".")
+        if first == "layers":
+            first += rest[0]
+        elif first in ("norm", "output"):
+            first = "head"
+        kinds = found.setdefault(first, {"dense": [], "expert": []})
+        kinds["expert" if "experts" in rest else "dense"].append(weight)
+    return list(found.values())
 
 
 # What training keeps of weights: every figure is a sum over real storages.
@@ -167,22 +203,8 @@ def kept(tensor) -> nn.Parameter:
 
 def size_bytes(tensors: Iterable) -> int:
     """Return the bytes of the storages behind tensors, each once."""
-    storages = {
-        tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes()
-        for tensor in tensors
-    }
-    return sum(storages.values())
-
-
-def gradients(weights: Sequence, dtype) -> list:
-    """Return the gradients that a backward pass left, added up in a type.
-
-    In another type than that of the weights they are copied to buffers and
-    dropped, as Megatron-LM does.
-    """
-    found = [weight.grad for weight in weights]
-    assert all(gradient is not None for gradient in found)
-    return [gradient.to(dtype) for gradient in found]
+    storages = [tensor.untyped_storage() for tensor in tensors]
+    return sum({one._cdata: one.nbytes() for one in storages}.values())
 
 
 def flat_shard(tensors: Sequence, ranks: int):
@@ -196,22 +218,24 @@ def flat_shard(tensors: Sequence, ranks: int):
 
 
 def optimizer_tensors(weights: Sequence, make: Callable) -> list:
-    """Return master weights and what an optimiser makes for a step of them.
+    """Return fp32 copies of weights and what an optimiser makes of them.
 
-    Counters of steps live on the host and are left out; with weights on
-    ``meta`` they are the only tensors that are elsewhere.
+    What it keeps elsewhere does not count: counters of steps are on the host.
     """
-    masters = [weight.detach().float() for weight in weights]
+    masters = [
+        torch.nn.Parameter(weight.detach().to(torch.float32, copy=True))
+        for weight in weights
+    ]
     for master in masters:
-        master.requires_grad_()
         master.grad = torch.zeros_like(master)
     optimizer = make(masters)
     optimizer.step()
     states = [
         value
         for state in optimizer.state.values()
-        for name, value in state.items()
-        if isinstance(value, torch.Tensor) and name != "step"
+        for value in state.values()
+        if isinstance(value, torch.Tensor)
+        and value.device == masters[0].device
     ]
     return masters + states
 
