@@ -395,6 +395,24 @@ def test_a_layer_of_single_operators_keeps_what_is_counted(torch):
     assert kept.alive_bytes == kept.hooked_bytes
 
 
+def test_norms_of_single_operators_that_run_again_are_counted_twice(torch):
+    """Selective recomputation of such norms: a known excess.
+
+    They are computed again, so PyTorch keeps their inputs alone; the operator
+    count adds 6 bytes for every value of both norms all the same. Only
+    predictions of old software count like this, no problem of a model does.
+    """
+    from tests.transformer import kept_by, recomputed
+
+    layer, x, weights = gated_block(torch, is_fused=False)
+    run = recomputed(layer, "selective", GATED_PRODUCTS - 1)
+    kept = kept_by(run, x, weights)
+    split = Split(samples=SAMPLES, sequence_length=TOKENS)
+    wanted = counted(GATED, split, "selective", fused=False)
+    excess = 2 * 6 * SAMPLES * TOKENS * WIDE
+    assert kept.alive_bytes == pytest.approx(wanted - excess, rel=0.02)
+
+
 def test_selective_recomputation_repeats_what_is_timed(torch):
     """Both norms, the attention core and the gate, and no product.
 
