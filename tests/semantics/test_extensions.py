@@ -27,6 +27,8 @@ from nest.ir import (
     Activations,
     Device,
     Job,
+    Layer,
+    LayerKind,
     Optimizer,
     Plan,
     Stage,
@@ -1285,8 +1287,51 @@ def synced(overlap, weight_bytes=60, latency_ns=10.0, hbm=None):
     )
 
 
+def either(one, other, hbm=None):
+    """One layer on two data ranks that has a cost with ep = 1, and ep = 2."""
+    return make_problem(
+        {"a": (one, replace(other, ep=2))},
+        devices=2,
+        hbm=hbm,
+        global_batch=2,
+        micro_batches=(2,),
+        replicas=(1,),
+        overlap={"gradients": 1.0},
+    )
+
+
 #: Problems, what their best plan takes, and what it has to use for that.
 HIDING = {
+    # an update of 15 · 20 / 15, and 20 + 20 that hide; experts update 50
+    "more-sync-that-hides": (
+        either(
+            make_cost(0, 1000, weight_bytes=20),
+            make_cost(0, 1000, expert_weight_bytes=50),
+            hbm=15e9,
+        ),
+        1000 + 20,
+        ("gradients",),
+    ),
+    # 20 + 20 of sync hide behind a backward pass alone
+    "as-long-in-the-other-pass": (
+        either(
+            make_cost(1000, 0, weight_bytes=20),
+            make_cost(0, 1000, weight_bytes=20),
+        ),
+        1000,
+        ("gradients",),
+    ),
+    # 20 + 30 hide, but the update takes 15 · 30 / 4.5; of 20 + 10 bytes both
+    # are less, and 100 of a backward pass are enough
+    "less-to-sync": (
+        either(
+            make_cost(0, 1000, weight_bytes=30),
+            make_cost(900, 100, weight_bytes=10),
+            hbm=4.5e9,
+        ),
+        1000 + 33,
+        ("gradients",),
+    ),
     # Σ τ = 10 + 30 + 30; behind 10 + 30 hides as much of a's 80
     "behind-a-receive": (two_stages(1.0), 70 + 40, ("gradients",)),
     # half of 80 hides
@@ -1346,6 +1391,59 @@ def test_dp_needs_no_plan_to_prove_what_hides(case, setting, granularity):
     assert output.plan.overlap == used
 
 
+def beside(problem, ep):
+    """Add a layer of 1000 ns forward, 2000 with the other of both ep."""
+    costs = (make_cost(1000 * (1 + (ep != e)), 0, ep=e) for e in (1, 2))
+    graph = replace(
+        problem.graph,
+        kinds=(
+            *problem.graph.kinds,
+            LayerKind(name="b", costs=tuple(costs)),
+        ),
+        layers=(*problem.graph.layers, Layer(id="b", kind="b")),
+    )
+    job = replace(problem.job, granularity="layer")
+    return replace(problem, graph=graph, job=job)
+
+
+#: Plans whose layers differ in ep: a stands in one way, b in the other.
+HIDING_APART = {
+    "more-sync-that-hides": (HIDING["more-sync-that-hides"][0], 2, 1020),
+    "as-long-in-the-other-pass": (
+        HIDING["as-long-in-the-other-pass"][0],
+        1,
+        1000,
+    ),
+    "less-to-sync": (HIDING["less-to-sync"][0], 1, 1033),
+    # Behind a backward pass of 30 hides as much of 20 + 60
+    "a-short-pass": (
+        either(
+            make_cost(0, 30, weight_bytes=60),
+            make_cost(0, 1000, weight_bytes=60),
+        ),
+        2,
+        30 + 80 - 30,
+    ),
+}
+
+
+@pytest.mark.parametrize("solver", [*SOLVERS, *optima.SETTINGS])
+@pytest.mark.parametrize("case", HIDING_APART)
+def test_sync_of_layers_that_differ_hides(case, solver):
+    """``b`` runs for 1000 and has nothing to sync."""
+    problem, ep, step = HIDING_APART[case]
+    problem = beside(problem, ep)
+    output = (
+        optima.search(problem, solver)
+        if solver in optima.SETTINGS
+        else get_solver(solver)().solve(problem, SolveOptions())
+    )
+    assert output.status is Status.OPTIMAL
+    assert output.claimed_quanta == step + 1000
+    (stage,) = output.plan.stages
+    assert [x.ep for x in stage.layer_strategies] == [3 - ep, ep]
+
+
 @pytest.mark.parametrize("granularity", ["stage", "layer"])
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize(
@@ -1378,6 +1476,26 @@ def test_a_distributed_optimizer_makes_a_plan_fit(
     else:
         assert result.status is Status.OPTIMAL
         assert result.plan.distributed_optimizer in distributed
+
+
+@pytest.mark.parametrize("granularity", ["stage", "layer"])
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_distributed_optimizer_is_left_out_under_zero_2(solver, granularity):
+    """200 of the backward pass and a reduce-scatter of 14."""
+    problem = make_problem(
+        {"a": make_cost(100, 200, weight_bytes=8)},
+        devices=2,
+        global_batch=2,
+        micro_batches=(2,),
+        zero=(2,),
+        distributed_optimizer=True,
+        granularity=granularity,
+    )
+    output = get_solver(solver)().solve(problem, SolveOptions())
+    assert output.status is Status.OPTIMAL
+    # and an all-gather of the weights at the end
+    assert output.claimed_quanta == 100 + 200 + 14 + 14
+    assert not output.plan.distributed_optimizer
 
 
 @pytest.mark.parametrize("granularity", ["stage", "layer"])
