@@ -35,7 +35,9 @@ def options(*rows: tuple[int, int, int, int, int]) -> LayerOptions:
     nothing = np.zeros_like(load)
     amounts = np.array(SCHEDULE.amounts(Times(load, nothing, nothing)))
     return LayerOptions(
-        np.arange(len(rows)), layout, amounts, sync, static, kept, nothing
+        *(np.arange(len(rows)), layout, amounts, sync),
+        *(nothing, nothing, nothing),
+        *(static, kept, nothing),
     )
 
 
