@@ -144,7 +144,7 @@ class Capabilities:
         return (
             f"$.job.virtual_stages: expected 1 among the allowed values, as "
             f"this solver does not search interleaved plans, got "
-            f"{list(allowed)}; {remedy}use solver brute"
+            f"{list(allowed)}; {remedy}use solver dp or brute"
         )
 
     def beyond(self, plan: Plan) -> str | None:

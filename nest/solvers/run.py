@@ -85,7 +85,7 @@ def check_request(
             raise InvalidPlanError(
                 f"warm start: expected a plan without {beyond}, which solver "
                 f"{name!r} does not search, got one with it; start from "
-                f"another plan or use solver brute"
+                f"another plan or use solver dp or brute"
             )
     return solver
 

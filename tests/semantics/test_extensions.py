@@ -1072,13 +1072,14 @@ def test_check_says_what_else_is_allowed(files, capsys):
 def test_the_list_of_solvers_says_what_they_search(capsys):
     entries = json.loads(shown(capsys, "solvers", "--json", "-"))["solvers"]
     searches = {entry["solver"]: entry["searches"] for entry in entries}
-    assert searches["brute"] == [
-        "distributed_optimizer",
-        "granularity",
-        "overlap",
-        "virtual_stages",
-    ]
-    for name in ("dp", "cpsat", "milp"):
+    for name in ("brute", "dp"):
+        assert searches[name] == [
+            "distributed_optimizer",
+            "granularity",
+            "overlap",
+            "virtual_stages",
+        ]
+    for name in ("cpsat", "milp"):
         assert searches[name] == [
             "distributed_optimizer",
             "granularity",
@@ -1527,29 +1528,30 @@ def test_the_plan_does_not_depend_on_the_number_of_workers(granularity):
     assert plans[0] == plans[1]
 
 
-@pytest.mark.parametrize("solver", ["dp", "cpsat", "milp"])
+@pytest.mark.parametrize("solver", ["cpsat", "milp"])
 def test_other_solvers_say_what_they_did_not_search(solver):
     problem = everything()
     result = run_solver(problem, solver)
     plain = run_solver(not_interleaved(problem), solver)
     assert plain.status is Status.OPTIMAL
-    if solver != "dp":
-        # dp tries some interleaved plans all the same.
-        assert result.step_quanta == plain.step_quanta
+    assert result.step_quanta == plain.step_quanta
     assert result.outcome is Outcome.SOLVED
     assert result.status is Status.FEASIBLE
     assert result.lower_bound_quanta is None
     assert result.detail.startswith(
         "did not search virtual_stages; proven optimal without it"
     )
-    assert result.step_quanta <= plain.step_quanta
     best = run_solver(problem, "brute")
     assert best.step_quanta <= result.step_quanta
+    proven = run_solver(problem, "dp")
+    assert proven.status is Status.OPTIMAL
+    assert proven.step_quanta == proven.lower_bound_quanta == best.step_quanta
 
 
 def test_infeasible_without_what_was_not_searched_is_no_solution():
     problem = everything(memory_bytes=1)
-    result = run_solver(problem, "dp")
+    assert run_solver(problem, "dp").status is Status.INFEASIBLE
+    result = run_solver(problem, "cpsat")
     assert result.outcome is Outcome.SOLVED
     assert result.status is Status.NO_SOLUTION
     assert result.detail.startswith(
@@ -1565,7 +1567,9 @@ def test_a_limit_keeps_its_detail():
         lower_bound_quanta=5,
         detail="no time",
     )
-    verdict = judge(problem, claim, capabilities=get_solver("dp").capabilities)
+    verdict = judge(
+        problem, claim, capabilities=get_solver("cpsat").capabilities
+    )
     assert verdict.status is Status.NO_SOLUTION
     assert verdict.lower_bound_quanta is None
     assert verdict.detail == "did not search virtual_stages; no time"
@@ -1587,14 +1591,16 @@ def test_several_extensions_are_called_them():
 
 def test_a_solver_that_can_find_no_legal_plan_is_skipped():
     problem = everything(virtual_stages=(2,))
-    result = run_solver(problem, "dp")
+    result = run_solver(problem, "cpsat")
     assert result.outcome is Outcome.SKIPPED
     assert result.detail == (
         "$.job.virtual_stages: expected 1 among the allowed values, as this "
         "solver does not search interleaved plans, got [2]; add 1 or use "
-        "solver brute"
+        "solver dp or brute"
     )
-    assert run_solver(problem, "brute").plan.virtual_stages == 2
+    best = run_solver(problem, "brute")
+    assert best.plan.virtual_stages == 2
+    assert run_solver(problem, "dp").step_quanta == best.step_quanta
 
 
 def test_a_warm_start_beyond_the_search_is_refused():
@@ -1603,11 +1609,12 @@ def test_a_warm_start_beyond_the_search_is_refused():
     with pytest.raises(
         InvalidPlanError,
         match=r"^warm start: expected a plan without virtual_stages, which "
-        "solver 'dp' does not search, got one with it; start from another "
-        "plan or use solver brute$",
+        "solver 'cpsat' does not search, got one with it; start from another "
+        "plan or use solver dp or brute$",
     ):
-        run_solver(problem, "dp", options)
-    assert run_solver(problem, "brute", options).status is Status.OPTIMAL
+        run_solver(problem, "cpsat", options)
+    for solver in ("brute", "dp"):
+        assert run_solver(problem, solver, options).status is Status.OPTIMAL
 
 
 @pytest.mark.parametrize("solver", SOLVERS)

@@ -332,17 +332,19 @@ def test_chunks_have_even_shares_too():
         )
 
 
-def test_interleaved_plans_with_even_chunks_are_not_tried():
+def test_interleaved_plans_with_even_chunks_are_proven():
+    """One way to cut is left for every number of chunks."""
     costs = {x: layer(30) for x in "abcd"}
     problem = alike(
         chain(costs, global_batch=2, virtual_stages=(1, 2)), *"abcd"
     )
-    output = get_solver("dp")().solve(
-        with_rules(problem, even_layers=True), SolveOptions()
+    even = with_rules(problem, even_layers=True)
+    output, best = (
+        get_solver(name)().solve(even, SolveOptions())
+        for name in ("dp", "brute")
     )
-    assert output.detail == (
-        "tried no interleaved plans, whose chunks would have to be even"
-    )
+    assert output.status is best.status is Status.OPTIMAL
+    assert output.claimed_quanta == best.claimed_quanta
 
 
 @pytest.mark.parametrize(

@@ -530,7 +530,7 @@ def test_other_optimisers_are_refused(optimizer, message):
             {"dp": 4, "zero": 3},
             ("weights",),
             0,
-            "overlap: expected weights only with gradients",
+            "overlap: expected weights together with gradients",
         ),
         (
             {"dp": 2, "tp": 2},

@@ -115,13 +115,14 @@ def lines_of(routes: Routes, runs: Sequence[Sequence[Phase]]) -> list[Line]:
     """Return what each of several lists of phases takes, as one by one."""
     phases = [(phase.flows, phase.pairs) for run in runs for phase in run]
     slopes = (s * NS_PER_S for s in routes.busiest_each(phases))
-    return [
-        Line(
-            sum(phase.latency_fs for phase in run),
-            sum((next(slopes) for _ in run), 0.0),
-        )
-        for run in runs
-    ]
+    found = []
+    for run in runs:
+        # Not by sum, which rounds floats otherwise from Python 3.12 on.
+        slope = 0.0
+        for _ in run:
+            slope += next(slopes)
+        found.append(Line(sum(phase.latency_fs for phase in run), slope))
+    return found
 
 
 def busiest(
