@@ -1322,6 +1322,15 @@ HIDING = {
         1000,
         ("gradients",),
     ),
+    # 30 + 80 - 30, or 60 + 70 - 60
+    "a-longer-pass-hides-more": (
+        either(
+            make_cost(0, 30, weight_bytes=60),
+            make_cost(0, 60, weight_bytes=50),
+        ),
+        70,
+        ("gradients",),
+    ),
     # 20 + 30 hide, but the update takes 15 · 30 / 4.5; of 20 + 10 bytes both
     # are less, and 100 of a backward pass are enough
     "less-to-sync": (
@@ -1416,6 +1425,11 @@ HIDING_APART = {
         1000,
     ),
     "less-to-sync": (HIDING["less-to-sync"][0], 1, 1033),
+    "a-longer-pass-hides-more": (
+        HIDING["a-longer-pass-hides-more"][0],
+        1,
+        70,
+    ),
     # Behind a backward pass of 30 hides as much of 20 + 60
     "a-short-pass": (
         either(
@@ -1516,6 +1530,42 @@ def test_of_equal_plans_the_one_with_most_overlap_is_taken(
     plan = get_solver(solver)().solve(problem, SolveOptions()).plan
     assert plan.overlap == OVERLAP
     assert plan.distributed_optimizer
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("granularity", ["stage", "layer"])
+def test_overlap_counts_before_the_batch_of_equal_plans(granularity, workers):
+    """Weights take 14.4 in a pass. Twice 100 + 14 and 200 + 28 take 684.
+
+    Hidden, 100.4 + 14.4 and 200 + 28.8 take 4 more. With four samples at once
+    241 + 14.4 and 400.6 + 28.8 take 255 + 429, hidden or not.
+    """
+    problem = zero_3(0.0, 10.4)
+    kind = LayerKind(
+        name="a",
+        costs=(
+            make_cost(100.4, 200, weight_bytes=8),
+            make_cost(241, 400.6, weight_bytes=8, samples=2),
+        ),
+    )
+    problem = replace(
+        problem,
+        graph=replace(problem.graph, kinds=(kind,)),
+        job=replace(
+            problem.job,
+            global_batch=4,
+            micro_batches=(2, 4),
+            replicas=(1,),
+            granularity=granularity,
+        ),
+    )
+    options = SolveOptions(num_workers=workers)
+    output = get_solver("dp")().solve(problem, options)
+    assert output.claimed_quanta == 684
+    assert (output.plan.overlap, output.plan.micro_batch) == (("weights",), 4)
+    plain = without_extensions(problem)
+    output = get_solver("dp")().solve(plain, options)
+    assert (output.claimed_quanta, output.plan.micro_batch) == (684, 2)
 
 
 @pytest.mark.parametrize("granularity", ["stage", "layer"])
