@@ -90,21 +90,21 @@ def test_no_solver_promises_less_than_it_must():
         assert precision <= TOLERANCE.get(name, 0)
 
 
-@examples(500, full=3000)
+@examples(300, full=3000)
 @given(problems())
 def test_dp_and_cpsat_prove_the_optimum_of_brute_force(problem):
     """Equal to the quantum, infeasibility included."""
     check(("dp", "cpsat"), problem)
 
 
-@examples(150, full=2000)
+@examples(50, full=2000)
 @given(problems())
 def test_milp_proves_the_optimum_of_brute_force(problem):
     """Equal up to 1e-6, infeasibility included."""
     check(("milp",), problem)
 
 
-@examples(200, full=2000)
+@examples(120, full=2000)
 @given(
     st.one_of(
         problems(graphs=True),
@@ -118,7 +118,7 @@ def test_dp_and_cpsat_prove_the_optimum_on_graphs(problem):
     check(("dp", "cpsat"), problem)
 
 
-@examples(60, full=1000)
+@examples(20, full=1000)
 @given(
     st.one_of(
         problems(graphs=True),
@@ -131,7 +131,7 @@ def test_milp_proves_the_optimum_on_graphs(problem):
     check(("milp",), problem)
 
 
-@examples(400, full=3000)
+@examples(200, full=3000)
 @given(
     problems(),
     st.sampled_from(["dp", "cpsat", "cpsat", "milp"]),
@@ -163,7 +163,7 @@ def test_milp_agrees_under_the_nest_artifact_preset(problem):
     check(("milp",), problem)
 
 
-@examples(200, full=2000)
+@examples(120, full=2000)
 @given(problems(granularity="layer"))
 def test_dp_and_cpsat_prove_the_optimum_with_a_strategy_per_layer(problem):
     """Equal to the quantum, and never worse than one strategy per stage."""
@@ -176,14 +176,14 @@ def test_dp_and_cpsat_prove_the_optimum_with_a_strategy_per_layer(problem):
         assert fine <= best
 
 
-@examples(80, full=1000)
+@examples(40, full=1000)
 @given(problems(granularity="layer"))
 def test_milp_proves_the_optimum_with_a_strategy_per_layer(problem):
     """Equal up to 1e-6, infeasibility included."""
     check(("milp",), problem)
 
 
-@examples(150, full=1500)
+@examples(80, full=1500)
 @given(
     st.one_of(
         problems(overlapping=True), problems(overlapping=True, graphs=True)
@@ -194,13 +194,13 @@ def test_dp_and_cpsat_prove_the_optimum_with_overlap(problem):
     check(("dp", "cpsat"), problem)
 
 
-@examples(100, full=1500)
+@examples(50, full=1500)
 @given(problems(overlapping=True, granularity="layer"))
 def test_dp_and_cpsat_prove_the_optimum_with_overlap_per_layer(problem):
     check(("dp", "cpsat"), problem)
 
 
-@examples(60, full=1000)
+@examples(20, full=1000)
 @given(
     st.one_of(
         problems(overlapping=True),
@@ -212,7 +212,7 @@ def test_milp_proves_the_optimum_with_overlap(problem):
     check(("milp",), problem)
 
 
-@examples(80, full=1000)
+@examples(40, full=1000)
 @given(
     st.one_of(
         problems(restricted=True),
@@ -235,7 +235,7 @@ def test_formulations_keep_to_the_degrees_that_a_job_allows(problem):
         problems(overlapping=True, granularity="layer"),
     )
 )
-@examples(100, full=2000)
+@examples(50, full=2000)
 def test_dp_needs_no_plan_to_start_from(setting, problem):
     """The optimum is the same if the search starts without a bound."""
     check_setting(setting, problem)
@@ -247,7 +247,7 @@ def test_dp_needs_no_plan_to_start_from(setting, problem):
         problems(graphs=True), problems(graphs=True, granularity="layer")
     )
 )
-@examples(30, full=1000)
+@examples(20, full=1000)
 def test_dp_needs_no_plan_to_start_from_on_graphs(setting, problem):
     check_setting(setting, problem)
 
@@ -269,6 +269,6 @@ def check_setting(setting: str, problem: Problem) -> None:
     setting=st.sampled_from(sorted(optima.SETTINGS)),
     ticks=st.integers(0, 100),
 )
-@examples(100, full=2000)
+@examples(50, full=2000)
 def test_what_dp_proves_in_time_is_true(problem, setting, ticks):
     optima.check_limited(problem, setting, ticks, solve("brute", problem))

@@ -49,7 +49,7 @@ def narrowed(problem: Problem, name: str) -> Problem:
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
-@examples(120, full=1200)
+@examples(50, full=1200)
 @given(any_problems())
 def test_dp_and_cpsat_prove_the_optimum_for_a_target(name, problem):
     """Equal to the quantum, and the target can say what they find."""
@@ -125,7 +125,7 @@ def draw_rules(draw: Draw, problem: Problem) -> Problem:
     return replace(problem, job=job)
 
 
-@examples(300, full=3000)
+@examples(100, full=3000)
 @given(ruled())
 def test_rules_about_whole_plans_are_kept_exactly(problem):
     check(("dp", "cpsat"), problem)
