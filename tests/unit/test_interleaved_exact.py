@@ -74,6 +74,16 @@ def test_chunks_may_have_strategies_of_their_own():
     ]
 
 
+def test_chunks_of_a_block_have_as_many_devices():
+    """On three devices one block may have two of them, for both its chunks."""
+    costs = (make_cost(10, 20), make_cost(6, 12, tp=2))
+    problem = chain([costs] * 4, devices=3)
+    output = solve(problem)
+    brute = get_solver("brute")().solve(problem, SolveOptions())
+    assert output.status is brute.status is Status.OPTIMAL
+    assert output.claimed_quanta == brute.claimed_quanta
+
+
 def test_a_bound_counts_devices_and_memory(monkeypatch):
     """Nothing is enumerated. 8 layers of 30 ns, 4 micro-batches, 2 blocks.
 
