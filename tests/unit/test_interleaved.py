@@ -565,6 +565,20 @@ def test_a_problem_without_interleaving_is_left_alone(monkeypatch):
     assert any(r.lower_bound_quanta is not None for r in reports)
 
 
+def test_no_bound_is_above_that_of_plain_plans():
+    """Interleaved plans take 480 at least, plain ones only 100 so far."""
+    problem = equal(8)
+    before = SolverOutput(
+        status=Status.FEASIBLE,
+        plan=solve(plain(problem)).plan,
+        claimed_quanta=600,
+        lower_bound_quanta=100,
+        limit=Limit.TIME,
+    )
+    output = interleave(task_of(problem), before)
+    assert (output.claimed_quanta, output.lower_bound_quanta) == (540, 100)
+
+
 def test_no_bound_is_reported_where_a_plan_may_be_better():
     reports = []
     DpSolver().solve(equal(8), SolveOptions(), reports.append)
