@@ -30,7 +30,7 @@ from nest.cost.space import (
     strategies,
 )
 from nest.errors import InvalidOptionError, UnsupportedProblemError
-from nest.ir.plan import OVERLAP, Placement, Plan, Stage, Strategy
+from nest.ir.plan import Placement, Plan, Stage, Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import (
     EXTENSIONS,
@@ -502,7 +502,7 @@ class PlanSpace:
                     stages=stages,
                     virtual_stages=runtime.virtual_stages,
                     placement=choice.placement,
-                    overlap=tuple(x for x in OVERLAP if x in runtime.overlap),
+                    overlap=runtime.named_overlap,
                     distributed_optimizer=runtime.distributed_optimizer,
                     solver=BruteSolver.name,
                 )

@@ -20,7 +20,7 @@ from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.cost.space import leading_runtimes, runtime_of
 from nest.errors import InvalidPlanError, SolverError
-from nest.ir.plan import OVERLAP, Plan, Stage, Strategy
+from nest.ir.plan import Plan, Stage, Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import (
     Capabilities,
@@ -277,7 +277,7 @@ def make_plan(
             )
             for number in range(sub_problem.num_stages, 0, -1)
         ),
-        overlap=tuple(x for x in OVERLAP if x in runtime.overlap),
+        overlap=runtime.named_overlap,
         distributed_optimizer=runtime.distributed_optimizer,
         solver=name,
     )

@@ -145,6 +145,15 @@ def _pairs(texts: tuple[str, ...], name: str) -> list[tuple[str, str]]:
     return found
 
 
+def _checked_plan_path(path: str, output: str, plan: str | None) -> str:
+    """Return where the plan goes, if both files can be written."""
+    plan = _plan_path(output, plan)
+    check_distinct_files({"FILE": path, "-o": output, "--plan": plan})
+    check_output(output, "-o")
+    check_output(plan, "--plan")
+    return plan
+
+
 def _plan_path(output: str, plan: str | None) -> str:
     """Return where the plan goes: ``problem-plan.json`` by default."""
     if plan is not None:
@@ -238,10 +247,7 @@ def megatron_command(
     from nest.export.importing import build, overlap_of
     from nest.export.scripts import read_launch
 
-    plan = _plan_path(output, plan)
-    check_distinct_files({"FILE": path, "-o": output, "--plan": plan})
-    check_output(output, "-o")
-    check_output(plan, "--plan")
+    plan = _checked_plan_path(path, output, plan)
     fractions, site = overlap_of(overlap), _site(cluster)
     devices = _devices(path, rank_map)
     launched = read_launch(
@@ -283,10 +289,7 @@ def torchtitan_command(
     from nest.export.importing import build, overlap_of
     from nest.export.torchtitan import read_foreign
 
-    plan = _plan_path(output, plan)
-    check_distinct_files({"FILE": path, "-o": output, "--plan": plan})
-    check_output(output, "-o")
-    check_output(plan, "--plan")
+    plan = _checked_plan_path(path, output, plan)
     fractions, site = overlap_of(overlap), _site(cluster)
     devices = _devices(path, rank_map)
     launch, shape = read_foreign(
@@ -329,10 +332,7 @@ def deepspeed_command(
     from nest.export.deepspeed import read_foreign, read_script
     from nest.export.importing import build, overlap_of
 
-    plan = _plan_path(output, plan)
-    check_distinct_files({"FILE": path, "-o": output, "--plan": plan})
-    check_output(output, "-o")
-    check_output(plan, "--plan")
+    plan = _checked_plan_path(path, output, plan)
     is_json = path.endswith(".json")
     if is_json and (model is None or sequence_length is None):
         missing = "--model" if model is None else "--sequence-length"

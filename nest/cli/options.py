@@ -69,15 +69,9 @@ def _shared(usage: str, text: str, *rest: Any, **settings: Any) -> Any:
 
 
 def _fractions(text: str) -> dict[Overlap, float]:
-    """Read names with numbers; names that are none make it fail."""
-    found: dict[Overlap, float] = {}
-    for part in text.split(","):
-        name, _, number = part.strip().partition("=")
-        known = next(x for x in (*OVERLAP, None) if x in (name, None))
-        if known is None or known in found:
-            raise ValueError(name)
-        found[known] = float(number)
-    return found
+    from nest.models.choices import read_overlap
+
+    return read_overlap([text])
 
 
 def _restriction(name: str, effect: str) -> Any:
@@ -145,7 +139,7 @@ _JOB = {
         f"much of it hides, such as gradients=0.9.  [default: none]",
         reader(
             _fractions,
-            lambda found: all(0 <= x <= 1 for x in found.values()),
+            bool,
             f"some of {', '.join(OVERLAP)}, each once, with a fraction from "
             f"0 to 1",
             "for example gradients=0.9,tp=0.5",

@@ -68,6 +68,11 @@ class Runtime(NamedTuple):
     overlap: frozenset[Overlap] = frozenset()
     distributed_optimizer: bool = False
 
+    @property
+    def named_overlap(self) -> tuple[Overlap, ...]:
+        """What overlaps, in the order of plans."""
+        return tuple(name for name in OVERLAP if name in self.overlap)
+
     def strategies(self, problem: Problem, micro_batch: int) -> list[Strategy]:
         """Return all strategies that can run so.
 

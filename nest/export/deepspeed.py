@@ -22,6 +22,7 @@ from nest.export.launch import (
     as_run,
     check_memory,
     even_chunks,
+    length_of,
     usual_groups,
     usual_mesh,
 )
@@ -88,11 +89,7 @@ def write(
             f"dtype: expected bf16 or fp16, got {run.dtype}; DeepSpeed "
             f"computes in no other"
         )
-    if run.sequence_length is None:
-        raise InvalidPlanError(
-            "sequence_length: expected the tokens of a sample, got none; add "
-            "it to the job"
-        )
+    length = length_of(run)
     narrow = run.dtype if run.gradient_bytes == 2 else "fp32"
     document = {
         "train_batch_size": run.global_batch,
@@ -106,7 +103,7 @@ def write(
         "data_types": {"grad_accum_dtype": narrow},
     }
     flags = [
-        *_old(model_flags(model, run.sequence_length), model),
+        *_old(model_flags(model, length), model),
         ("--tensor-model-parallel-size", (run.tp,)),
         ("--pipeline-model-parallel-size", (run.stages,)),
         *([("--no-pipeline-parallel", ())] if run.stages == 1 else []),

@@ -21,7 +21,7 @@ from nest.ir.job import Optimizer
 from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap, Plan
 from nest.ir.problem import Problem
 from nest.models.architectures import Architecture
-from nest.models.choices import Choices, Request, choose
+from nest.models.choices import Choices, Request, choose, read_overlap
 from nest.models.graphs import build_mixed_problem, build_problem
 from nest.models.operators import DTYPES, Dtype
 
@@ -256,19 +256,11 @@ def overlap_of(texts: Sequence[str]) -> dict[Overlap, float]:
     InvalidOptionError
         If a name is unknown or comes twice, or a fraction is none.
     """
-    found: dict[Overlap, float] = {}
-    for part in (part for text in texts for part in text.split(",")):
-        name, _, number = part.strip().partition("=")
-        known = next((known for known in OVERLAP if known == name), None)
-        try:
-            fraction = float(number)
-        except ValueError:
-            fraction = -1.0
-        if known is None or known in found or not 0 <= fraction <= 1:
-            raise InvalidOptionError(
-                f"--overlap: expected one of {', '.join(OVERLAP)} with a "
-                f"fraction from 0 to 1, each once, got {part!r}; for example "
-                f"--overlap gradients=0.9"
-            )
-        found[known] = fraction
-    return found
+    try:
+        return read_overlap(texts)
+    except ValueError as error:
+        raise InvalidOptionError(
+            f"--overlap: expected one of {', '.join(OVERLAP)} with a "
+            f"fraction from 0 to 1, each once, got {str(error)!r}; for "
+            f"example --overlap gradients=0.9"
+        ) from None

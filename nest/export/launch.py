@@ -243,6 +243,22 @@ def check_memory(
             )
 
 
+def length_of(launch: Launch) -> int:
+    """Return the tokens of a sample.
+
+    Raises
+    ------
+    InvalidPlanError
+        If the launch does not say them.
+    """
+    if launch.sequence_length is None:
+        raise InvalidPlanError(
+            "sequence_length: expected the tokens of a sample, got none; add "
+            "it to the job"
+        )
+    return launch.sequence_length
+
+
 def as_run(launch: Launch) -> Launch:
     """Return a launch as frameworks run it.
 

@@ -21,6 +21,7 @@ from nest.export.launch import (
     as_run,
     check_memory,
     even_chunks,
+    length_of,
     usual_mesh,
 )
 from nest.export.megatron_model import comparable, why_not
@@ -119,12 +120,7 @@ def write(
     InvalidPlanError
         If it cannot say the model, what is kept per weight, or the plan.
     """
-    length = launch.sequence_length
-    if length is None:
-        raise InvalidPlanError(
-            "sequence_length: expected the tokens of a sample, got none; add "
-            "it to the job"
-        )
+    length = length_of(launch)
     kind = _block_of(model)
     model = comparable(model, length)
     check_memory(launch, STATE_BYTES)

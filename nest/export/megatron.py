@@ -21,6 +21,7 @@ from nest.export.launch import (
     Mesh,
     as_run,
     check_memory,
+    length_of,
     mesh_and_expert_groups,
 )
 from nest.export.layers import Chunk
@@ -154,15 +155,11 @@ def write(
         weight.
     """
     check_memory(launch)
-    if launch.sequence_length is None:
-        raise InvalidPlanError(
-            "sequence_length: expected the tokens of a sample, got none; add "
-            "it to the job"
-        )
+    length = length_of(launch)
     reason = _why_not(launch, model)
     if reason is not None:
         raise InvalidPlanError(f"{reason}; choose another plan")
-    flags = model_flags(model, launch.sequence_length) + plan_flags(launch)
+    flags = model_flags(model, length) + plan_flags(launch)
     setting = f"export {_CONNECTIONS}=1\n"
     return {FILE: array(heading, flags, setting * _one_connection(launch))}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import product
 from math import gcd, isqrt, prod
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from nest.errors import InvalidOptionError
 from nest.hardware import Machine
 from nest.ir.base import Struct
 from nest.ir.job import SPLIT_BACKWARD, Job, Optimizer, Schedule
-from nest.ir.plan import RECOMPUTE, Overlap, Recompute
+from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap, Recompute
 from nest.models.architectures import Architecture, head_towers
 from nest.models.operators import DTYPES, Dtype
 from nest.targets import ANY, optimizer_of
@@ -60,6 +60,29 @@ class Degrees(NamedTuple):
     cp: int = 1
     ep: int = 1
     samples: int = 1
+
+
+def read_overlap(texts: Sequence[str]) -> dict[Overlap, float]:
+    """Read texts such as ``gradients=0.9,tp=0.5``.
+
+    Raises
+    ------
+    ValueError
+        With the part that has an unknown name, one that came before, or no
+        fraction from 0 to 1.
+    """
+    found: dict[Overlap, float] = {}
+    for part in (part for text in texts for part in text.split(",")):
+        name, _, number = part.strip().partition("=")
+        known = next((known for known in OVERLAP if known == name), None)
+        try:
+            fraction = float(number)
+        except ValueError:
+            fraction = -1.0
+        if known is None or known in found or not 0 <= fraction <= 1:
+            raise ValueError(part)
+        found[known] = fraction
+    return found
 
 
 class Request(Struct, frozen=True, kw_only=True):

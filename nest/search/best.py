@@ -29,7 +29,7 @@ from nest.cost.space import (
     runtime_of,
 )
 from nest.errors import SolverError
-from nest.ir.plan import OVERLAP, Plan, Stage
+from nest.ir.plan import Plan, Stage
 from nest.search.bounds import Places, Target
 from nest.search.closed_sets import ClosedSets
 from nest.search.labels import LabelSearch
@@ -211,7 +211,7 @@ def make_plan(options: StageOptions, stages: Stages) -> Plan:
         replicas=options.split.replicas,
         micro_batch=options.split.micro_batch,
         stages=tuple(made),
-        overlap=tuple(x for x in OVERLAP if x in runtime.overlap),
+        overlap=runtime.named_overlap,
         distributed_optimizer=runtime.distributed_optimizer,
     )
 

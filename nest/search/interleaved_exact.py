@@ -34,7 +34,7 @@ from nest.cost.space import (
     repeated_kinds,
     runtimes,
 )
-from nest.ir.plan import OVERLAP, Plan, Stage, Strategy
+from nest.ir.plan import Plan, Stage, Strategy
 from nest.search.closed_sets import ClosedSets
 from nest.search.layer_options import stage_bounds
 from nest.search.options import BatchTerms, Ints, StageShapes, of_batches
@@ -382,7 +382,7 @@ class Enumeration:
                 for chunk in chosen
             ),
             virtual_stages=case.virtual,
-            overlap=tuple(x for x in OVERLAP if x in runtime.overlap),
+            overlap=runtime.named_overlap,
             distributed_optimizer=runtime.distributed_optimizer,
         )
         found = score(model.problem, plan, model)

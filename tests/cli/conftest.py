@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from nest.cli.main import main
+from nest.ir import Plan, Problem, write
+from tests.loopback import big_plan, foreign_plan, good_plan, tiny_problem
 
 
 class Cli:
@@ -33,3 +37,18 @@ class Cli:
 @pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
     return Cli(capsys)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, str]:
+    """Return paths of a problem and of plans that fit it more or less."""
+    records: dict[str, Problem | Plan] = {
+        "problem": tiny_problem(),
+        "plan": good_plan(),
+        "big": big_plan(),
+        "foreign": foreign_plan(),
+    }
+    paths = {name: str(tmp_path / f"{name}.json") for name in records}
+    for name, record in records.items():
+        write(paths[name], record)
+    return paths

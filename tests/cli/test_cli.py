@@ -15,7 +15,6 @@ import pytest
 
 from nest.cli.main import main
 from nest.ir import (
-    Plan,
     Problem,
     encode,
     problem_hash,
@@ -34,7 +33,6 @@ from tests.loopback import (
     Loopback,
     big_plan,
     crowded_problem,
-    foreign_plan,
     good_plan,
     tiny_problem,
 )
@@ -49,21 +47,6 @@ def _solvers() -> Iterator[None]:
     yield
     for name in ("loopback", "baseline", "overrunner", "engine"):
         registry.unregister_solver(name)
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> dict[str, str]:
-    """Return paths of a problem and of plans that fit it more or less."""
-    records: dict[str, Problem | Plan] = {
-        "problem": tiny_problem(),
-        "plan": good_plan(),
-        "big": big_plan(),
-        "foreign": foreign_plan(),
-    }
-    paths = {name: str(tmp_path / f"{name}.json") for name in records}
-    for name, record in records.items():
-        write(paths[name], record)
-    return paths
 
 
 def solve(problem: str, act: str, *more: str) -> tuple[str, ...]:

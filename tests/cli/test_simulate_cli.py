@@ -13,22 +13,7 @@ from nest.models import builtin
 from tests.builders import SINGLE, make_cost, make_levels, make_plan
 from tests.builders import make_problem as build
 from tests.cli.conftest import Cli
-from tests.loopback import big_plan, foreign_plan, good_plan, tiny_problem
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> dict[str, str]:
-    """Return paths of a problem and of plans that fit it more or less."""
-    records = {
-        "problem": tiny_problem(),
-        "plan": good_plan(),
-        "big": big_plan(),
-        "foreign": foreign_plan(),
-    }
-    paths = {name: str(tmp_path / f"{name}.json") for name in records}
-    for name, record in records.items():
-        write(paths[name], record)
-    return paths
+from tests.loopback import good_plan
 
 
 def test_simulate_shows_both_steps_and_every_block(
