@@ -70,6 +70,7 @@ def solved(
         "status": found["status"],
         "step_time_ns": found["step_time_ns"],
         "wall_s": found["wall_s"],
+        "plan": found["plan"],
         **document["target_loss"],
     }
 

@@ -150,20 +150,57 @@ REFUSED = {
 }
 
 
+@pytest.fixture(scope="module")
+def optima_of_targets():
+    """The best plans of each framework, by instance and target."""
+    text = (ROOT / "bench/results/launchability.json").read_text()
+    return {
+        (row["instance"], row["target"]): msgspec.convert(row["plan"], Plan)
+        for row in json.loads(text)["rows"]
+        if row.get("plan") is not None
+    }
+
+
+def problem_of(instance, tmp_path):
+    if not instance["arguments"]:
+        return builtin.load(instance["problem"])
+    path = tmp_path / "problem.json"
+    arguments = ["problems", *instance["arguments"], "-o", str(path)]
+    cli.main(arguments, standalone_mode=False)
+    return read_problem(path)
+
+
+def settings_of(instance):
+    # torchtitan knows shapes by name only: its parser needs any.
+    flavor = None if "llama3" in instance["name"] else "llama3/8B"
+    return Settings(flavor=flavor)
+
+
+@pytest.mark.parametrize("instance", instances(), ids=lambda row: row["name"])
+@pytest.mark.parametrize("target", PACKAGES)
+def test_optima_of_targets_are_accepted(
+    instance, target, optima_of_targets, tmp_path
+):
+    problem = for_target(problem_of(instance, tmp_path), target)
+    plan = optima_of_targets[instance["name"], target]
+    settings = settings_of(instance)
+    refusal = REFUSED.get((instance["name"], target))
+    if refusal is not None:
+        with pytest.raises(NestError, match=refusal):
+            export(problem, plan, target, settings)
+        return
+    folder = tmp_path / "out"
+    write_folder(folder, export(problem, plan, target, settings))
+    launch = launch_of(problem, plan, placement_of(problem.graph))
+    parse(target, folder, launch)
+
+
 @pytest.mark.parametrize("instance", instances(), ids=lambda row: row["name"])
 @pytest.mark.parametrize("target", PACKAGES)
 def test_stored_optima_are_accepted(instance, target, optima, tmp_path):
-    if instance["arguments"]:
-        path = tmp_path / "problem.json"
-        arguments = ["problems", *instance["arguments"], "-o", str(path)]
-        cli.main(arguments, standalone_mode=False)
-        problem = read_problem(path)
-    else:
-        problem = builtin.load(instance["problem"])
-    # torchtitan knows shapes by name only: its parser needs any.
-    flavor = None if "llama3" in instance["name"] else "llama3/8B"
+    problem = problem_of(instance, tmp_path)
     plan = optima[instance["name"]]
-    settings = Settings(flavor=flavor)
+    settings = settings_of(instance)
     refusal = REFUSED.get((instance["name"], target))
     if refusal is not None:
         with pytest.raises(NestError, match=refusal):
