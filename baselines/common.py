@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar, TypeVar
 
+from msgspec.structs import replace
+
 from nest.cost.model import Block, CostModel, LayerTerms
 from nest.cost.rules import get_rules
 from nest.cost.schedules import paced
@@ -100,6 +102,24 @@ def why_not_alike(problem: Problem) -> str | None:
             f"preset 'standard' or another solver"
         )
     return None
+
+
+def decided(problem: Problem) -> Problem:
+    """Return the problem with no choice of sequence parallelism.
+
+    All plans have it wherever ``tp > 1``, if the job allows that and no kind
+    has costs without it alone; else none has. Every plan is one of the
+    problem itself, at the same cost.
+    """
+    job = problem.job
+    if len(job.sequence_choices(2)) == 1:
+        return problem
+    split = all(
+        any(cost.sequence_parallel for cost in kind.costs)
+        or all(cost.tp == 1 for cost in kind.costs)
+        for kind in problem.graph.kinds
+    )
+    return replace(problem, job=replace(job, sequence_parallel=(split,)))
 
 
 class Search:
@@ -229,7 +249,14 @@ class Planner(ABC):
         InvalidOptionError
             If an option is not what :attr:`capabilities` say.
         """
-        return self.run(Search(self.name, problem, options, report))
+        search = Search(self.name, decided(problem), options, report)
+        if search.problem is not problem:
+            chosen = search.problem.job.sequence_choices(2)
+            search.notes.append(
+                f"with{'' if True in chosen else 'out'} sequence parallelism "
+                f"wherever tp > 1, as it knows no choice of it"
+            )
+        return self.run(search)
 
     @abstractmethod
     def run(self, search: Search) -> SolverOutput:

@@ -608,7 +608,8 @@ class Pricing:
         # without sequence parallelism no transition depends on a size
         sizes = [0]
         gathers_s = {s.tp: [0.0] for s in offered}
-        if self.problem.job.sequence_parallel:
+        job = self.problem.job
+        if job.sequence_parallel is True or True in job.sequence_choices(2):
             sizes = self.cuts[self.first : self.last]
             for tp in gathers_s.keys() - {min(gathers_s)}:
                 known = {x: self.gather_s(task, tp, x) for x in set(sizes)}

@@ -166,7 +166,12 @@ class Rules:
         self.zero = 1 if 1 in job.zero else min(job.zero)
         self.node = node_size(problem)
         self.cases = batch_splits(problem)
-        self.keys = {cost.key for kind in graph.kinds for cost in kind.costs}
+        self.keys = {
+            (cost.tp, cost.cp, cost.ep, cost.samples)
+            for kind in graph.kinds
+            for cost in kind.costs
+            if cost.sequence_parallel in job.sequence_choices(cost.tp)
+        }
         cps = {cp for _, cp, _, _ in self.keys}
         self.cp = min(
             (
@@ -273,6 +278,7 @@ class Rules:
                         tp=tp,
                         cp=self.cp,
                         ep=self._expert_parallel(tp, dp, samples),
+                        sequence_parallel=job.sequence_choices(tp)[0],
                         zero=self.zero if sharded else min(job.zero),
                         recompute=recompute,
                     )

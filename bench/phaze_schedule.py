@@ -616,7 +616,7 @@ def schedule_kind(
     InvalidProblemError
         If a key is not in the kind's table, or as :func:`schedule` does.
     """
-    costs = {cost.key: cost for cost in kind.costs}
+    costs = {(c.tp, c.cp, c.ep, c.samples): c for c in kind.costs}
     for key in operators:
         if key not in costs:
             raise InvalidProblemError(

@@ -58,7 +58,7 @@ class Choice(NamedTuple):
     working_bytes
         Needed while the layer runs.
     layout
-        Position of its ``(dp, tp, cp)`` in :attr:`Profile.layouts`.
+        Position of its layout in :attr:`Profile.layouts`.
     strategy
         ``None`` where all layers of a slot have that of its option.
     hideable, hidden, backward
@@ -914,8 +914,13 @@ def hiding_line(fraction: float, most: int) -> Line:
 
 
 def _layout(strategy: Strategy) -> Strategy:
-    """Return ``(dp, tp, cp)``, on which receives and changes depend."""
-    return Strategy(dp=strategy.dp, tp=strategy.tp, cp=strategy.cp)
+    """Return what receives and changes depend on, see ``layout``."""
+    return Strategy(
+        dp=strategy.dp,
+        tp=strategy.tp,
+        cp=strategy.cp,
+        sequence_parallel=strategy.sequence_parallel,
+    )
 
 
 def _useful(

@@ -48,7 +48,9 @@ _TRACER = "nest.search.tracer:FrontierTracer"
 
 #: A search that may use all extensions but these says so.
 _SEARCHED = Capabilities(
-    exact=True, method="", searches=frozenset({"granularity"})
+    exact=True,
+    method="",
+    searches=frozenset({"granularity", "sequence_parallel"}),
 )
 
 

@@ -33,7 +33,10 @@ class CpSatSolver(Formulation):
         method="layer-level integer model, OR-tools CP-SAT",
         requires=("ortools",),
         searches=frozenset(
-            {"overlap", "distributed_optimizer", "granularity"}
+            {
+                *("overlap", "distributed_optimizer", "granularity"),
+                "sequence_parallel",
+            }
         ),
     )
 

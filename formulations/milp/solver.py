@@ -34,7 +34,10 @@ class MilpSolver(Formulation):
         method="layer-level MILP, CBC or another engine through PuLP",
         requires=("pulp",),
         searches=frozenset(
-            {"overlap", "distributed_optimizer", "granularity"}
+            {
+                *("overlap", "distributed_optimizer", "granularity"),
+                "sequence_parallel",
+            }
         ),
         options={
             "engine": (

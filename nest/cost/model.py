@@ -149,4 +149,4 @@ class CostModel:
 
     def shards(self, strategy: Strategy) -> int:
         """Return over how many ranks an activation between layers is split."""
-        return strategy.shards(self.problem.job.sequence_parallel)
+        return self.problem.job.shards(strategy)

@@ -136,6 +136,12 @@ class CostRules:
                         f"{self.name!r}, got {value}; remove it or use "
                         f"preset 'standard'"
                     )
+            if problem.job.plans_split_sequences:
+                raise InvalidProblemError(
+                    f"$.job.sequence_parallel: expected true or false under "
+                    f"preset {self.name!r}, got a list; decide it or use "
+                    f"preset 'standard'"
+                )
             if problem.job.schedule not in SCHEDULES:
                 raise InvalidProblemError(
                     f"$.job.schedule: expected one of "

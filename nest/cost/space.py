@@ -402,6 +402,17 @@ def why_not_strategy(
         value = getattr(strategy, field)
         if allowed is not None and value not in allowed:
             return f"{field}: expected one of {list(allowed)}, got {value!r}"
+    split, choices = strategy.sequence_parallel, job.sequence_choices
+    if split not in choices(strategy.tp):
+        expected = str(not split).lower()
+        if job.plans_split_sequences:
+            why = "which is all that the job allows with tp > 1"
+        else:
+            why = "as the job decides it for all plans"
+        return (
+            f"sequence_parallel: expected {expected}, {why}, got "
+            f"{str(split).lower()}"
+        )
     with_others = job.zero_with.get("cp", job.zero)
     if strategy.cp > 1 and strategy.zero not in with_others:
         return (
@@ -527,6 +538,8 @@ def uniform_fields(problem: Problem) -> tuple[str, ...]:
 def is_single(problem: Problem) -> bool:
     """Whether all layers of a plan share one strategy."""
     fields = {"dp", "tp", "cp", "ep", "zero", "recompute"}
+    if problem.job.plans_split_sequences:
+        fields.add("sequence_parallel")
     return fields <= {*uniform_fields(problem)}
 
 

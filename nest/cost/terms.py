@@ -246,10 +246,11 @@ class LayerPrices:
         kind = self._kinds[layer]
         if cost is None:
             degrees = "".join(
-                f"{axis}={degree}, "
+                f"{axis}={str(degree).lower()}, "
                 for axis, degree in zip(
                     COST_AXES, strategy.degrees, strict=True
                 )
+                if degree is not False
             )
             samples = self.rules.samples_per_rank(strategy, micro_batch)
             return (

@@ -201,7 +201,7 @@ def launch_of(problem: Problem, plan: Plan, placement: Placement) -> Launch:
         overlap=tuple(
             name for name in OVERLAP if name in hidden and occurs[name]
         ),
-        sequence_parallel=job.sequence_parallel and first.tp > 1,
+        sequence_parallel=job.splits_sequence(first) and first.tp > 1,
         dtype=job.dtype,
         weight_bytes=job.optimizer.weight_bytes,
         gradient_bytes=job.optimizer.gradient_bytes,

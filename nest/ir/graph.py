@@ -18,7 +18,7 @@ from nest.ir.base import (
     each,
     entries,
 )
-from nest.ir.plan import Recompute
+from nest.ir.plan import Recompute, check_sequence_parallel
 
 CollectiveKind = Literal[
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all"
@@ -145,8 +145,10 @@ class LayerCost(Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    tp, cp, ep, samples
-        The key: degrees, and samples per data-parallel rank.
+    tp, cp, ep, sequence_parallel, samples
+        The key: degrees, whether activations outside tensor parallel regions
+        are split over ``tp`` too (only where the job leaves that to plans),
+        and samples per data-parallel rank.
     forward_ns, backward_ns
         Computation of one micro-batch, collectives not included.
     weight_backward_ns
@@ -168,6 +170,7 @@ class LayerCost(Struct, frozen=True, kw_only=True):
     tp: Count = 1
     cp: Count = 1
     ep: Count = 1
+    sequence_parallel: bool = False
     samples: Count = 1
     forward_ns: Real
     backward_ns: Real
@@ -181,6 +184,7 @@ class LayerCost(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_sequence_parallel(self.sequence_parallel, self.tp)
         check_distinct(
             "activations", tuple(a.recompute for a in self.activations)
         )
@@ -193,7 +197,10 @@ class LayerCost(Struct, frozen=True, kw_only=True):
     @property
     def key(self) -> tuple[int, ...]:
         """The key: a strategy's degrees, and samples."""
-        return (self.tp, self.cp, self.ep, self.samples)
+        return (
+            *(self.tp, self.cp, self.ep),
+            *(self.sequence_parallel, self.samples),
+        )
 
     def on(self, device: str) -> ComputeTimes:
         """Return the times on a type of device."""
@@ -222,7 +229,10 @@ class LayerKind(Struct, frozen=True, kw_only=True):
     costs: tuple[LayerCost, ...]
 
     def __post_init__(self) -> None:
-        check_distinct("costs", tuple(cost.key for cost in self.costs))
+        keys = (cost.key for cost in self.costs)
+        # As in files, where false is left out.
+        written = (tuple(x for x in key if x is not False) for key in keys)
+        check_distinct("costs", tuple(written))
 
 
 class Layer(Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from nest.ir.base import (
     each,
     entries,
 )
-from nest.ir.plan import Overlap, Recompute, check_zero_stage
+from nest.ir.plan import Overlap, Recompute, Strategy, check_zero_stage
 
 Schedule = Literal["1f1b", "gpipe", "zb-h1", "zb-v", "dualpipe-v"]
 SCHEDULES: tuple[str, ...] = get_args(Schedule)
@@ -33,7 +33,16 @@ GRANULARITIES: tuple[Granularity, ...] = get_args(Granularity)
 
 #: What all layers of a plan can be asked to share: fields of a strategy, and
 #: the number of devices.
-Shared = Literal["dp", "tp", "cp", "ep", "zero", "recompute", "devices"]
+Shared = Literal[
+    "dp",
+    "tp",
+    "cp",
+    "ep",
+    "sequence_parallel",
+    "zero",
+    "recompute",
+    "devices",
+]
 SHARED: tuple[Shared, ...] = get_args(Shared)
 
 #: Where a plan has several of something: replicas, stages, context ranks.
@@ -48,6 +57,12 @@ MICRO_BATCH_COUNTS: tuple[MicroBatchCount, ...] = get_args(MicroBatchCount)
 def _check_shared(field: str, values: tuple[str, ...]) -> None:
     """Raise ``ValueError`` if a name occurs twice; none is fine."""
     if values:
+        check_distinct(field, values)
+
+
+def _check_choices(field: str, values: bool | tuple[bool, ...]) -> None:
+    """Raise ``ValueError`` if a list is empty or has a value twice."""
+    if isinstance(values, tuple):
         check_distinct(field, values)
 
 
@@ -99,7 +114,9 @@ class Job(Struct, frozen=True, kw_only=True):
     zero, recompute
         Allowed ZeRO stages and recompute choices.
     sequence_parallel
-        Whether activations between layers are also split over ``tp``.
+        Whether activations between layers are also split over ``tp``. A list
+        leaves it to plans: then it holds what strategies with ``tp > 1`` may
+        have as their own, and costs are told apart by it.
     uneven_batches
         Whether ``R * B`` may fail to divide ``A``; the number of
         micro-batches is then rounded up.
@@ -155,7 +172,9 @@ class Job(Struct, frozen=True, kw_only=True):
     expert_parallel: Counts | None = None
     zero: Annotated[Distinct[int], each(check_zero_stage)] = (0,)
     recompute: Distinct[Recompute] = ("none",)
-    sequence_parallel: bool = False
+    sequence_parallel: Annotated[bool | tuple[bool, ...], _check_choices] = (
+        False
+    )
     uneven_batches: bool = False
     gradient_sync_overlap: Fraction = 0.0
     virtual_stages: Counts = (1,)
@@ -206,6 +225,28 @@ class Job(Struct, frozen=True, kw_only=True):
         return "devices" in self.uniform or {"dp", "tp", "cp"} <= {
             *self.uniform
         }
+
+    @property
+    def plans_split_sequences(self) -> bool:
+        """Whether plans say where sequences are split, not the job."""
+        return not isinstance(self.sequence_parallel, bool)
+
+    def sequence_choices(self, tp: int) -> tuple[bool, ...]:
+        """Return what ``sequence_parallel`` of a strategy may be."""
+        if isinstance(self.sequence_parallel, bool) or tp == 1:
+            return (False,)
+        return self.sequence_parallel
+
+    def splits_sequence(self, strategy: Strategy) -> bool:
+        """Whether activations between layers are also split over ``tp``."""
+        if isinstance(self.sequence_parallel, bool):
+            return self.sequence_parallel
+        return strategy.sequence_parallel
+
+    def shards(self, strategy: Strategy) -> int:
+        """Return over how many ranks a boundary activation is split."""
+        split = self.splits_sequence(strategy)
+        return strategy.data_ranks * (strategy.tp if split else 1)
 
     @property
     def chunk_counts(self) -> tuple[int, ...]:

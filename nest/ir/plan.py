@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
+
+from msgspec import field
 
 from nest.ir.base import Count, Distinct, LayerId, Struct, check_distinct
 
@@ -19,8 +21,9 @@ OVERLAP: tuple[Overlap, ...] = ("tp", "cp", "ep", "weights", "gradients")
 #: and up again, chunks ``r`` and ``2S-1-r`` on block ``r``.
 Placement = Literal["loop", "v"]
 
-#: Axes that tell the entries of a cost table apart, besides the samples.
-COST_AXES = ("tp", "cp", "ep")
+#: Fields of a strategy that tell the entries of a cost table apart, besides
+#: the samples.
+COST_AXES = ("tp", "cp", "ep", "sequence_parallel")
 
 
 def check_zero_stage(field: str, value: int) -> None:
@@ -29,9 +32,21 @@ def check_zero_stage(field: str, value: int) -> None:
         raise ValueError(f"{field}: expected 0, 1, 2 or 3, got {value}")
 
 
-class Strategy(
-    Struct, frozen=True, kw_only=True, order=True, omit_defaults=False
-):
+def check_sequence_parallel(sequence_parallel: bool, tp: int) -> None:
+    """Raise ``ValueError`` if a sequence is split over no ranks."""
+    if sequence_parallel and tp == 1:
+        raise ValueError(
+            "sequence_parallel: expected false with tp = 1, which leaves "
+            "nothing to split over, got true; remove it"
+        )
+
+
+def _written(default: Any) -> Any:
+    """Return a field that files state even where it has its default."""
+    return field(default_factory=lambda: default)
+
+
+class Strategy(Struct, frozen=True, kw_only=True, order=True):
     """How one layer is spread over the devices of its stage.
 
     Attributes
@@ -41,21 +56,26 @@ class Strategy(
         ``dp * tp * cp`` devices.
     ep
         Expert parallel degree; divides ``dp * cp`` and adds no devices.
+    sequence_parallel
+        Whether activations between layers are also split over ``tp``, where
+        the job leaves that to plans; else false.
     zero
         ZeRO stage 0..3; shards over the ``dp * cp`` ranks.
     recompute
         Which activations the backward pass computes again.
     """
 
-    dp: Count = 1
-    tp: Count = 1
-    cp: Count = 1
-    ep: Count = 1
-    zero: Annotated[int, check_zero_stage] = 0
-    recompute: Recompute = "none"
+    dp: Count = _written(1)
+    tp: Count = _written(1)
+    cp: Count = _written(1)
+    ep: Count = _written(1)
+    sequence_parallel: bool = False
+    zero: Annotated[int, check_zero_stage] = _written(0)
+    recompute: Recompute = _written("none")
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_sequence_parallel(self.sequence_parallel, self.tp)
         if (self.dp * self.cp) % self.ep:
             raise ValueError(
                 f"ep: expected a divisor of dp * cp = {self.dp * self.cp}, "
@@ -69,22 +89,18 @@ class Strategy(
 
     @property
     def layout(self) -> tuple[int, ...]:
-        """The degrees that activations between layers are split by."""
-        return (self.dp, self.tp, self.cp)
+        """What activations between layers are split by."""
+        return (self.dp, self.tp, self.cp, self.sequence_parallel)
 
     @property
     def degrees(self) -> tuple[int, ...]:
-        """The degrees that a layer's cost depends on, see COST_AXES."""
-        return (self.tp, self.cp, self.ep)
+        """What a layer's cost depends on, see COST_AXES."""
+        return (self.tp, self.cp, self.ep, self.sequence_parallel)
 
     @property
     def data_ranks(self) -> int:
         """Size of the group that shares weights, ``dp * cp``."""
         return self.dp * self.cp
-
-    def shards(self, sequence_parallel: bool) -> int:
-        """Return over how many ranks a boundary activation is split."""
-        return self.data_ranks * (self.tp if sequence_parallel else 1)
 
     def __str__(self) -> str:
         parts = [
@@ -92,6 +108,8 @@ class Strategy(
             for name in ("dp", "tp", "cp", "ep")
             if (value := getattr(self, name)) > 1
         ]
+        if self.sequence_parallel:
+            parts.insert(1 + (self.dp > 1), "sp")
         if self.zero:
             parts.append(f"zero{self.zero}")
         if self.recompute != "none":

@@ -33,3 +33,17 @@ class Problem(
     preset: str = "standard"
     quantum_ps: Count = 1000
     time_unit: str = "s"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.job.plans_split_sequences:
+            return
+        for kind in self.graph.kinds:
+            if any(cost.sequence_parallel for cost in kind.costs):
+                split = str(self.job.sequence_parallel).lower()
+                raise ValueError(
+                    f"job.sequence_parallel: expected a list such as "
+                    f"[false, true], as kind {kind.name!r} has costs with "
+                    f"sequence_parallel, got {split}; correct it, or remove "
+                    f"those costs"
+                )

@@ -78,7 +78,16 @@ def apply_profile(
     for entry in entries:
         check_roofline(entry, peak, where)
 
-    measured = {(entry.kind, entry.key): entry for entry in entries}
+    # Where plans choose, costs with another split of activations stay as
+    # they are.
+    split = problem.job.plans_split_sequences and profile.sequence_parallel
+    measured = {
+        (
+            *(entry.kind, entry.tp, entry.cp, entry.ep),
+            *(split and entry.tp > 1, entry.samples),
+        ): entry
+        for entry in entries
+    }
     total = taken = 0
     kinds = []
     for kind in problem.graph.kinds:
@@ -87,7 +96,7 @@ def apply_profile(
         costs = []
         for cost in kind.costs:
             total += 1
-            found = measured.get((kind.name, cost.key))
+            found = measured.get((kind.name, *cost.key))
             if found is None:
                 costs.append(cost)
                 continue
@@ -164,7 +173,11 @@ def _check_setting(
         )
     wide = any(entry.tp > 1 for entry in entries)
     parallel = problem.job.sequence_parallel
-    if wide and profile.sequence_parallel != parallel:
+    if (
+        wide
+        and not problem.job.plans_split_sequences
+        and profile.sequence_parallel != parallel
+    ):
         raise InvalidProfileError(
             f"{where}: sequence_parallel: expected {str(parallel).lower()}, "
             f"as the job has, got {str(profile.sequence_parallel).lower()}; "

@@ -80,11 +80,6 @@ class Entry(Struct, frozen=True, kw_only=True):
     backward_flops: Real | None = None
 
     @property
-    def key(self) -> tuple[int, ...]:
-        """The key ``(tp, cp, ep, samples)`` of a cost table."""
-        return (self.tp, self.cp, self.ep, self.samples)
-
-    @property
     def name(self) -> str:
         """The entry for people, such as ``decoder tp=2 samples=1``."""
         degrees = [f"tp={self.tp}"]

@@ -50,7 +50,7 @@ class Limit(enum.StrEnum):
 #: Fields of a job that widen the plan space; none is allowed by default.
 EXTENSIONS = (
     *("virtual_stages", "overlap", "distributed_optimizer"),
-    "granularity",
+    *("granularity", "sequence_parallel"),
 )
 
 
@@ -120,6 +120,7 @@ class Capabilities:
             "overlap": bool(job.overlap),
             "distributed_optimizer": job.distributed_optimizer,
             "granularity": job.granularity != "stage",
+            "sequence_parallel": {*job.sequence_choices(2)} == {False, True},
         }
         return tuple(
             name
@@ -155,6 +156,11 @@ class Capabilities:
             "distributed_optimizer": plan.distributed_optimizer,
             "granularity": any(
                 len(set(stage.layer_strategies)) > 1 for stage in plan.stages
+            ),
+            "sequence_parallel": any(
+                strategy.sequence_parallel
+                for stage in plan.stages
+                for strategy in stage.layer_strategies
             ),
         }
         for name in EXTENSIONS:

@@ -28,6 +28,9 @@ TINY = {
     "vocab_size": 1024,
 }
 
+#: The key of costs on one device, of one sample.
+ONE_DEVICE = (1, 1, 1, False, 1)
+
 SMALL = (
     *("--global-batch", "8", "--micro-batches", "1,2"),
     *("--tp", "1,2", "--zero", "0,1", "--recompute", "none,full"),
@@ -148,7 +151,7 @@ def test_options_reach_the_problem(cli: Cli, tmp_path: Path) -> None:
     assert job.virtual_stages == (1, 2)
     assert len(problem.graph.layers) == 4 + 2
     assert {cost.key for cost in problem.graph.kinds[0].costs} == {
-        (tp, cp, 8, samples)
+        (tp, cp, 8, False, samples)
         for tp in (2, 4)
         for cp in (1, 2)
         for samples in (1, 3)
@@ -239,7 +242,7 @@ def measured(problem: Any, device: str) -> dict[str, Any]:
         for kind in problem.graph.kinds
         if kind.name == "decoder"
         for cost in kind.costs
-        if cost.key == (1, 1, 1, 1)
+        if cost.key == ONE_DEVICE
     )
     return {
         "schema": "nest-profile/1",
@@ -274,7 +277,7 @@ def test_profiles_are_preferred(cli: Cli, config: str, tmp_path: Path) -> None:
 
     def forward_ns(problem: Any) -> float:
         (kind,) = (k for k in problem.graph.kinds if k.name == "decoder")
-        (cost,) = (c for c in kind.costs if c.key == (1, 1, 1, 1))
+        (cost,) = (c for c in kind.costs if c.key == ONE_DEVICE)
         return float(cost.forward_ns)
 
     one = forward_ns(plain)

@@ -15,6 +15,7 @@ from tests.independent.rules import (
     activations_of,
     broken_rules,
     cost_of,
+    sequence_choices,
 )
 from tests.independent.scorer import score
 
@@ -85,18 +86,22 @@ def strategies(problem: Problem, micro_batch: int) -> list[Strategy]:
         for ep in range(1, dp * cp + 1):
             if dp * cp % ep:
                 continue
-            for zero in problem.job.zero:
-                for recompute in problem.job.recompute:
-                    found.append(
-                        Strategy(
-                            dp=dp,
-                            tp=tp,
-                            cp=cp,
-                            ep=ep,
-                            zero=zero,
-                            recompute=recompute,
-                        )
+            for sequence_parallel, zero, recompute in itertools.product(
+                sequence_choices(problem, tp),
+                problem.job.zero,
+                problem.job.recompute,
+            ):
+                found.append(
+                    Strategy(
+                        dp=dp,
+                        tp=tp,
+                        cp=cp,
+                        ep=ep,
+                        sequence_parallel=sequence_parallel,
+                        zero=zero,
+                        recompute=recompute,
                     )
+                )
     names = [str(layer.id) for layer in problem.graph.layers]
     return [
         strategy

@@ -43,7 +43,12 @@ from nest.ir.graph import AXES, COLLECTIVES, Axis, CollectiveKind
 from nest.ir.plan import OVERLAP
 from tests.graphs import random_graph
 from tests.independent.enumerator import plans
-from tests.independent.rules import IllegalPlan, activations_of, cost_of
+from tests.independent.rules import (
+    IllegalPlan,
+    activations_of,
+    cost_of,
+    sequence_choices,
+)
 from tests.independent.scorer import score
 
 _SIZES = (0, 1, 3, 40, 97, 250, 1000)
@@ -329,7 +334,9 @@ def draw_problem(
     *,
     most_devices: int = 24,
     most_layers: int = 8,
+    sequences: bool = False,
 ) -> Problem:
+    """Draw a problem; its plans choose ``sequences`` to be split or not."""
     job = draw_job(random, preset)
     num_devices = random.choice(
         [n for n in (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 24) if n <= most_devices]
@@ -360,6 +367,8 @@ def draw_problem(
     )
     if preset == "standard" and num_devices > 1 and chance(random, 4):
         problem = mixed(random, problem)
+    if sequences:
+        problem = opened(random, problem)
     if chance(random, 4):
         factor = 750_019 if num_layers > 2 else 3_000_017
         # The longest step that a graph may have is bounded less tightly.
@@ -408,6 +417,46 @@ def mixed(random: Random, problem: Problem) -> Problem:
     return replace(
         problem, graph=with_costs(problem.graph, timed), cluster=cluster
     )
+
+
+def opened(random: Random, problem: Problem) -> Problem:
+    """Return the problem with sequence parallelism left to its plans.
+
+    Most entries with ``tp > 1`` have one with it beside them.
+    """
+    kinds = []
+    for kind in problem.graph.kinds:
+        costs = list(kind.costs)
+        for cost in kind.costs:
+            if cost.tp == 1 or chance(random, 8):
+                continue
+            if chance(random, 8):
+                costs.remove(cost)
+            (other,) = draw_kind(
+                random,
+                kind.name,
+                [(cost.tp, cost.cp, cost.ep, cost.samples)],
+                problem.job,
+                problem.preset,
+            ).costs
+            # often as fast, so that where activations go decides
+            if chance(random, 2):
+                other = replace(
+                    cost,
+                    activations=tuple(
+                        replace(x, kept_bytes=x.kept_bytes // cost.tp)
+                        for x in cost.activations
+                    ),
+                )
+            costs.append(replace(other, sequence_parallel=True))
+        kinds.append(replace(kind, costs=tuple(costs)))
+    values = random.choice(((False, True),) * 4 + ((True,), (False,)))
+    job = replace(problem.job, sequence_parallel=values)
+    if chance(random, 4):
+        shared = some(random, ("sequence_parallel", "tp", "dp", "zero"))
+        job = replace(job, uniform=shared)
+    graph = replace(problem.graph, kinds=tuple(kinds))
+    return replace(problem, graph=graph, job=job)
 
 
 def enlarged(problem: Problem, factor: int) -> Problem:
@@ -505,12 +554,15 @@ def draw_strategies(
     found = []
     keys = sorted(
         {
-            (cost.tp, cost.cp, cost.ep, cost.samples)
+            (
+                *(cost.tp, cost.cp, cost.ep, cost.samples),
+                cost.sequence_parallel,
+            )
             for kind in problem.graph.kinds
             for cost in kind.costs
         }
     )
-    for tp, cp, ep, samples in keys:
+    for tp, cp, ep, samples, sequence_parallel in keys:
         for dp in dps:
             if problem.preset != "piper" and dp * samples != micro_batch:
                 continue
@@ -523,12 +575,19 @@ def draw_strategies(
                     (tp, job.tensor_parallel),
                     (cp, job.context_parallel),
                     (ep, job.expert_parallel),
+                    (sequence_parallel, sequence_choices(problem, tp)),
                 )
             ):
                 continue
             found += [
                 Strategy(
-                    dp=dp, tp=tp, cp=cp, ep=ep, zero=zero, recompute=recompute
+                    dp=dp,
+                    tp=tp,
+                    cp=cp,
+                    ep=ep,
+                    sequence_parallel=sequence_parallel,
+                    zero=zero,
+                    recompute=recompute,
                 )
                 for zero in job.zero
                 for recompute in job.recompute
@@ -701,6 +760,11 @@ def spoil(random: Random, problem: Problem, plan: Plan) -> Plan:
             "zero",
             "recompute",
             "ep",
+            *(
+                ["sequence_parallel"] * 3
+                if isinstance(problem.job.sequence_parallel, tuple)
+                else []
+            ),
         )
     )
     try:
@@ -740,6 +804,9 @@ def spoil(random: Random, problem: Problem, plan: Plan) -> Plan:
                 new = replace(old, zero=random.randrange(4))
             elif what == "recompute":
                 new = replace(old, recompute=random.choice(RECOMPUTE))
+            elif what == "sequence_parallel":
+                other_value = not old.sequence_parallel
+                new = replace(old, sequence_parallel=other_value)
             else:
                 new = replace(old, ep=random.choice((1, 2, 3, 4)))
             stages[number] = replace(stage, strategy=new)
@@ -753,13 +820,20 @@ def spoil(random: Random, problem: Problem, plan: Plan) -> Plan:
 # Tiny problems, pairs
 
 
-def draw_tiny(random: Random, preset: str, most_plans: int) -> Problem:
+def draw_tiny(
+    random: Random, preset: str, most_plans: int, *, sequences: bool = False
+) -> Problem:
     """Draw a problem with some plans, but not too many to list.
 
     Its memory is plenty, or what one of its plans needs, or a byte less.
     """
     while True:
-        problem = draw_problem(random, preset, most_devices=4, most_layers=4)
+        problem = draw_problem(
+            *(random, preset),
+            most_devices=4,
+            most_layers=4,
+            sequences=sequences,
+        )
         job = problem.job
         few = replace(
             job,
@@ -780,7 +854,7 @@ def draw_tiny(random: Random, preset: str, most_plans: int) -> Problem:
 
 
 def draw_pair(
-    random: Random, preset: str | None = None
+    random: Random, preset: str | None = None, *, sequences: bool = False
 ) -> tuple[Problem, Plan]:
     """Draw a problem and a plan; about one in eight plans is illegal.
 
@@ -792,7 +866,7 @@ def draw_pair(
         )
     plan = None
     while plan is None:
-        problem = draw_problem(random, preset)
+        problem = draw_problem(random, preset, sequences=sequences)
         for _ in range(4):
             plan = draw_plan(random, problem)
             if plan is not None:

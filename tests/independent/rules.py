@@ -48,14 +48,23 @@ def cost_of(
     for table in problem.graph.kinds:
         if table.name == kind:
             for cost in table.costs:
-                if (cost.tp, cost.cp, cost.ep, cost.samples) == (
-                    strategy.tp,
-                    strategy.cp,
-                    strategy.ep,
-                    samples,
+                if (
+                    *(cost.tp, cost.cp, cost.ep),
+                    *(cost.sequence_parallel, cost.samples),
+                ) == (
+                    *(strategy.tp, strategy.cp, strategy.ep),
+                    *(strategy.sequence_parallel, samples),
                 ):
                     return cost
     return None
+
+
+def sequence_choices(problem: Problem, tp: int) -> tuple[bool, ...]:
+    """Return what ``sequence_parallel`` of a strategy may be."""
+    values = problem.job.sequence_parallel
+    if isinstance(values, bool) or tp == 1:
+        return (False,)
+    return values
 
 
 def activations_of(cost: LayerCost, recompute: str) -> Activations | None:
@@ -212,6 +221,10 @@ def _broken_by(
     ):
         if allowed is not None and getattr(strategy, field) not in allowed:
             broken.append(field)
+    if strategy.sequence_parallel not in sequence_choices(
+        problem, strategy.tp
+    ):
+        broken.append("sequence_parallel")
     if problem.preset == "piper":
         if batches(problem, plan) % strategy.dp:
             broken.append("dp divides M")

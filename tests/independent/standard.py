@@ -562,9 +562,22 @@ def crossing(problem: Problem, parts: list[Part], cut: int) -> dict[str, int]:
     return tensors
 
 
+def layout(strategy: Strategy) -> tuple[int, int, int, bool]:
+    return (
+        *(strategy.dp, strategy.tp, strategy.cp),
+        strategy.sequence_parallel,
+    )
+
+
+def splits_sequence(problem: Problem, strategy: Strategy) -> bool:
+    if isinstance(problem.job.sequence_parallel, bool):
+        return problem.job.sequence_parallel
+    return strategy.sequence_parallel
+
+
 def shards(problem: Problem, strategy: Strategy) -> int:
     count = strategy.dp * strategy.cp
-    return count * strategy.tp if problem.job.sequence_parallel else count
+    return count * strategy.tp if splits_sequence(problem, strategy) else count
 
 
 def message(
@@ -632,11 +645,7 @@ def receive(
             beside = sender.layers[-1].strategy
         else:
             beside = sender.layers[0].strategy
-        if (beside.dp, beside.tp, beside.cp) == (
-            strategy.dp,
-            strategy.tp,
-            strategy.cp,
-        ):
+        if layout(beside) == layout(strategy):
             return 0
         over = shards(problem, strategy)
         moved = [size * plan.micro_batch / over for size in tensors.values()]
@@ -662,11 +671,7 @@ def strategy_changes(problem: Problem, plan: Plan, part: Part) -> list[int]:
         if not set(ends) <= set(strategies) or edge.bytes_per_sample == 0:
             continue
         target, source = (strategies[end] for end in ends)
-        if (target.dp, target.tp, target.cp) == (
-            source.dp,
-            source.tp,
-            source.cp,
-        ):
+        if layout(target) == layout(source):
             continue
         for phase, strategy in enumerate((target, source)):
             size = (

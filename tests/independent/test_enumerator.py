@@ -89,3 +89,12 @@ def test_stored_optima(name: str) -> None:
     assert optimum(problem)[0] == STORED[name]
     for solver in SOLVERS:
         check(problem, solver, STORED[name])
+
+
+@pytest.mark.parametrize("first", range(0, COUNT, PER_TEST))
+def test_optima_agree_where_plans_split_sequences(first: int) -> None:
+    for seed in range(first, first + PER_TEST):
+        problem = draw_tiny(
+            *(Random(seed), "standard", MOST_PLANS), sequences=True
+        )
+        check(problem, "brute", optimum(problem)[0])

@@ -33,6 +33,14 @@ def test_scores_agree(first: int) -> None:
         assert not found, f"pair {seed}: {'; '.join(found)}"
 
 
+@pytest.mark.parametrize("first", range(0, COUNTS[PROFILE] // 4, PER_TEST))
+def test_scores_agree_where_plans_split_sequences(first: int) -> None:
+    for seed in range(first, first + PER_TEST):
+        problem, plan = draw_pair(Random(seed), "standard", sequences=True)
+        _, found = differences(problem, plan)
+        assert not found, f"pair {seed}: {'; '.join(found)}"
+
+
 @examples(ci=100, full=3000)
 @given(st.randoms(use_true_random=False))
 def test_scores_agree_on_odd_pairs(random: Random) -> None:

@@ -1077,6 +1077,7 @@ def test_the_list_of_solvers_says_what_they_search(capsys):
             "distributed_optimizer",
             "granularity",
             "overlap",
+            "sequence_parallel",
             "virtual_stages",
         ]
     for name in ("cpsat", "milp"):

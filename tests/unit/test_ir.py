@@ -456,6 +456,37 @@ REFUSED = [
         r"ep: expected a divisor of dp \* cp = 6, got 4",
     ),
     (
+        lambda: Strategy(dp=2, sequence_parallel=True),
+        "sequence_parallel: expected false with tp = 1, which leaves nothing "
+        "to split over, got true; remove it",
+    ),
+    (
+        lambda: make_cost(cp=2, sequence_parallel=True),
+        "sequence_parallel: expected false with tp = 1, which leaves nothing "
+        "to split over, got true; remove it",
+    ),
+    (
+        lambda: Job(global_batch=1, sequence_parallel=()),
+        "sequence_parallel: expected at least one value, got none",
+    ),
+    (
+        lambda: Job(global_batch=1, sequence_parallel=(True, True)),
+        "sequence_parallel: expected distinct values, got True twice",
+    ),
+    (
+        lambda: make_problem({"a": make_cost(tp=2, sequence_parallel=True)}),
+        r"job.sequence_parallel: expected a list such as \[false, true\], as "
+        r"kind 'a' has costs with sequence_parallel, got false; correct it, "
+        r"or remove those costs",
+    ),
+    (
+        lambda: LayerKind(
+            name="a",
+            costs=(make_cost(tp=2, sequence_parallel=True),) * 2,
+        ),
+        r"costs: expected distinct values, got \(2, 1, 1, True, 1\) twice",
+    ),
+    (
         lambda: Stage(layers=(), devices=1, strategy=STRATEGY),
         "layers: expected at least one value, got none",
     ),
@@ -584,8 +615,40 @@ def test_strategy_counts():
     strategy = Strategy(dp=2, tp=3, cp=5, ep=10)
     assert strategy.devices == 30
     assert strategy.data_ranks == 10
-    assert strategy.shards(False) == 10
-    assert strategy.shards(True) == 30
+
+
+def test_a_job_or_its_plans_split_sequences():
+    whole = Strategy(dp=2, tp=3, cp=5, ep=10)
+    split = replace(whole, sequence_parallel=True)
+    assert split.layout != whole.layout
+    assert split.degrees != whole.degrees
+    for value, shards in (
+        (True, [30, 30]),
+        (False, [10, 10]),
+        ((False, True), [10, 30]),
+    ):
+        job = Job(global_batch=1, sequence_parallel=value)
+        assert [job.shards(s) for s in (whole, split)] == shards
+
+
+def test_files_state_sequence_parallelism_only_where_it_is():
+    text = encode(Strategy(tp=2)).decode()
+    assert "sequence_parallel" not in text
+    assert json.loads(text) == {
+        **{"dp": 1, "tp": 2, "cp": 1, "ep": 1},
+        **{"zero": 0, "recompute": "none"},
+    }
+    split = json.loads(encode(Strategy(tp=2, sequence_parallel=True)))
+    assert list(split)[3:6] == ["ep", "sequence_parallel", "zero"]
+    assert "sequence_parallel" not in encode(make_cost(tp=2)).decode()
+
+
+def test_a_problem_with_the_choice_can_be_read_back():
+    problem = make_problem(
+        {"a": (make_cost(tp=2), make_cost(tp=2, sequence_parallel=True))},
+        sequence_parallel=(False, True),
+    )
+    assert decode_problem(encode(problem)) == problem
 
 
 @pytest.mark.parametrize(
@@ -594,6 +657,11 @@ def test_strategy_counts():
         (Strategy(), "single"),
         (Strategy(dp=2, tp=4, ep=2, zero=1), "dp2·tp4·ep2·zero1"),
         (Strategy(cp=2, recompute="full"), "cp2·recompute-full"),
+        (Strategy(tp=8, sequence_parallel=True), "tp8·sp"),
+        (
+            Strategy(dp=2, tp=2, cp=2, ep=2, sequence_parallel=True),
+            "dp2·tp2·sp·cp2·ep2",
+        ),
     ],
 )
 def test_strategy_text(strategy, text):
@@ -1061,7 +1129,8 @@ def test_every_public_field_is_in_the_full_problem():
             ("job", "uniform"),
             ["pp"],
             r"job\.uniform\[0\]: expected 'dp' or 'tp' or 'cp' or 'ep' or "
-            r"'zero' or 'recompute' or 'devices', got 'pp'; correct the value",
+            r"'sequence_parallel' or 'zero' or 'recompute' or 'devices', got "
+            r"'pp'; correct the value",
         ),
         (
             ("job", "uniform"),

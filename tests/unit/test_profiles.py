@@ -452,6 +452,40 @@ def test_activations_that_nothing_splits_may_be_of_either_kind():
     assert costs_of(after, "decoder")[1].forward_ns == 4000
 
 
+@pytest.mark.parametrize("split", [False, True])
+def test_where_plans_choose_only_costs_split_so_are_measured(split):
+    before = problem(sequence_parallel=(False, True))
+    kinds = tuple(
+        msgspec.structs.replace(
+            kind,
+            costs=(
+                *kind.costs,
+                *(
+                    msgspec.structs.replace(cost, sequence_parallel=True)
+                    for cost in kind.costs
+                    if cost.tp > 1
+                ),
+            ),
+        )
+        for kind in before.graph.kinds
+    )
+    before = msgspec.structs.replace(
+        before, graph=msgspec.structs.replace(before.graph, kinds=kinds)
+    )
+    after = apply_profile(
+        before, profile(entry(tp=2), sequence_parallel=split)
+    )
+    (decoder,) = (k for k in after.graph.kinds if k.name == "decoder")
+    assert [
+        (cost.tp, cost.sequence_parallel)
+        for cost in decoder.costs
+        if cost.forward_ns == 4000
+    ] == [(2, split)]
+    # With tp = 1 both are the same.
+    whole = apply_profile(before, profile(entry(), sequence_parallel=split))
+    assert costs_of(whole, "decoder")[1].forward_ns == 4000
+
+
 def test_weights_may_differ_by_padding():
     """400 weights of 4 bytes in the profile, 2 · 400 bytes in the graph."""
     job = {"dtype": "fp32"}

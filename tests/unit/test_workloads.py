@@ -457,7 +457,7 @@ def test_repeat_scales_all_but_working_bytes() -> None:
     node = decoder_layer(LLAMA2, split)
     one = layer_cost([(node, 1)], split, A100)
     four = layer_cost([(node, 4)], split, A100)
-    assert four.key == one.key == (2, 1, 1, 2)
+    assert four.key == one.key == (2, 1, 1, False, 2)
     assert four.forward_ns == pytest.approx(4 * one.forward_ns)
     assert four.backward_ns == pytest.approx(4 * one.backward_ns)
     assert four.weight_bytes == 4 * one.weight_bytes
@@ -545,7 +545,7 @@ def test_problem_has_a_cost_for_every_share(problem: Problem) -> None:
         {cost.key for cost in kind.costs} for kind in problem.graph.kinds
     ]
     assert tables[0] == tables[1] == tables[2]
-    splits = {key[:3] for key in tables[0]}
+    splits = {key[:-1] for key in tables[0]}
     assert tables[0] == {(*split, b) for split in splits for b in shares}
 
 
