@@ -156,6 +156,13 @@ def words(known: Sequence[str]) -> Callable[[Any], tuple[str, ...]]:
     )
 
 
+def switches(text: str) -> tuple[bool, ...]:
+    """Read ``on``, ``off``, or both separated by a comma."""
+    return tuple(name == "on" for name in _switches(text))
+
+
+_switches = words(("on", "off"))
+
 #: Names separated by commas.
 names = reader(_parts, all, "names separated by commas", "for example A,B")
 

@@ -357,6 +357,11 @@ def _describe(problem: Problem) -> list[tuple[str, str]]:
         *(f"overlap of {name} ({f:g})" for name, f in job.overlap.items()),
         *(["distributed optimizer"] if job.distributed_optimizer else []),
         *(["a strategy per layer"] if job.granularity == "layer" else []),
+        *(
+            ["sequence parallelism or none"]
+            if len(job.sequence_choices(2)) > 1
+            else []
+        ),
     ]
     if allowed:
         rows.append(("also allowed", _join(allowed)))

@@ -24,6 +24,7 @@ from nest.cli.declare import (
     option,
     reader,
     seconds,
+    switches,
     words,
 )
 from nest.cli.inputs import (
@@ -121,6 +122,12 @@ _JOB = {
         "--recompute A,…",
         f"Recompute choices.  [default: {','.join(RECOMPUTE)}]",
         words(RECOMPUTE),
+    ),
+    "sequence_parallel": _shared(
+        "--sequence-parallel on|off|on,off",
+        "Whether activations between layers are split over tensor ranks too; "
+        "both leaves it to every stage.  [default: on where tokens divide]",
+        switches,
     ),
     "virtual_stages": _shared(
         "--virtual-stages N,…",

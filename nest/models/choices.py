@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from nest.errors import InvalidOptionError
 from nest.hardware import Machine
-from nest.ir.base import Struct
+from nest.ir.base import Distinct, Struct
 from nest.ir.job import SPLIT_BACKWARD, Job, Optimizer, Schedule
 from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap, Recompute
 from nest.models.architectures import Architecture, head_towers
@@ -110,6 +110,9 @@ class Request(Struct, frozen=True, kw_only=True):
         What may run behind computation, and the fraction of it that hides.
     distributed_optimizer
         Whether the optimiser may be sharded over replicas too.
+    sequence_parallel
+        Whether activations between layers are split over ``tp`` too: one
+        value for all plans, or both for plans to choose.
     """
 
     global_batch: int | None = None
@@ -129,14 +132,15 @@ class Request(Struct, frozen=True, kw_only=True):
     schedule: Schedule | None = None
     overlap: dict[Overlap, float] | None = None
     distributed_optimizer: bool | None = None
+    sequence_parallel: Distinct[bool] | None = None
 
 
 class Choices(Struct, frozen=True, kw_only=True):
     """All that a problem needs besides model and cluster.
 
     As in :class:`Request`, with ``degrees`` the keys of the cost tables, and
-    ``sequence_parallel`` whether activations between layers are cut over
-    ``tp`` too.
+    ``sequence_parallel`` as in a job: whether activations between layers are
+    cut over ``tp`` too, or what plans may choose of that.
     """
 
     global_batch: int
@@ -146,13 +150,24 @@ class Choices(Struct, frozen=True, kw_only=True):
     zero: tuple[int, ...] = (0, 1, 2, 3)
     recompute: tuple[Recompute, ...] = RECOMPUTE
     layers_per_node: int = 1
-    sequence_parallel: bool = True
+    sequence_parallel: bool | tuple[bool, ...] = True
     dtype: Dtype = "bf16"
     virtual_stages: tuple[int, ...] = (1,)
     optimizer: Optimizer = MIXED_PRECISION_ADAM
     schedule: Schedule = "1f1b"
     overlap: dict[Overlap, float] = {}
     distributed_optimizer: bool = False
+
+    def splits(self, tp: int) -> dict[bool, bool]:
+        """Return the splits of sequences that have costs at a degree.
+
+        By what their entries say: nothing where the job decides.
+        """
+        if isinstance(self.sequence_parallel, bool):
+            return {False: self.sequence_parallel}
+        if tp == 1:
+            return {False: True in self.sequence_parallel}
+        return {split: split for split in self.sequence_parallel}
 
 
 def choose(
@@ -163,8 +178,9 @@ def choose(
 ) -> Choices:
     """Fill in what the user left open, as docs/models.md lists.
 
-    Sequence parallelism is off where a tower's length does not divide by
-    every ``tp`` (the 257 tokens of an image), and for targets without it.
+    Unless the user chooses, sequence parallelism is off where a tower's
+    length does not divide by every ``tp`` (the 257 tokens of an image), and
+    for targets without it.
 
     Parameters
     ----------
@@ -221,11 +237,19 @@ def choose(
     )
     framework = find_target(request.target or ANY)
     rules = framework.rules
-    sequence_parallel = not any(
-        tokens % tp for tokens in model.lengths(length).values() for tp in tps
-    )
-    if rules is not None and rules.sequence_parallel.value is False:
-        sequence_parallel = False
+    sequence_parallel: bool | tuple[bool, ...]
+    if request.sequence_parallel is None:
+        sequence_parallel = not any(
+            tokens % tp
+            for tokens in model.lengths(length).values()
+            for tp in tps
+        )
+        if rules is not None and rules.sequence_parallel.value is False:
+            sequence_parallel = False
+    elif len(request.sequence_parallel) == 1:
+        (sequence_parallel,) = request.sequence_parallel
+    else:
+        sequence_parallel = (False, True)
     if request.micro_batches is None:
         limit = max(TOKENS_PER_RANK // longest, 1)
         samples = _powers(min(limit, max(micro_batches)))
@@ -234,7 +258,8 @@ def choose(
     degrees = tuple(
         Degrees(*key)
         for key in product(tps, cps, eps, samples)
-        if model.why_not_split(*key[:3], length, sequence_parallel) is None
+        if model.why_not_split(*key[:3], length, sequence_parallel is True)
+        is None
     )
     if not degrees:
         raise InvalidOptionError(

@@ -321,21 +321,27 @@ def _costs(
     lengths = model.lengths(choices.sequence_length)
     costs = []
     for tp, cp, ep, samples in choices.degrees:
-        found = []
-        for part in parts:
-            reads = part.tower.reads
-            split = Split(
-                tp=tp,
-                cp=cp,
-                ep=ep,
-                samples=samples,
-                sequence_length=lengths[part.tower.name],
-                sequence_parallel=choices.sequence_parallel,
-                source_length=0 if reads is None else lengths[reads],
-            )
-            node = count_layer(part.shape, part.tower, split, execution)
-            found.append((node, part.repeat))
-        costs.append(layer_cost(found, split, site, execution))
+        for stated, sequence_parallel in choices.splits(tp).items():
+            if stated and model.why_not_split(
+                tp, cp, ep, choices.sequence_length
+            ):
+                continue
+            found = []
+            for part in parts:
+                reads = part.tower.reads
+                split = Split(
+                    tp=tp,
+                    cp=cp,
+                    ep=ep,
+                    samples=samples,
+                    sequence_length=lengths[part.tower.name],
+                    sequence_parallel=sequence_parallel,
+                    source_length=0 if reads is None else lengths[reads],
+                )
+                node = count_layer(part.shape, part.tower, split, execution)
+                found.append((node, part.repeat))
+            cost = layer_cost(found, split, site, execution)
+            costs.append(replace(cost, sequence_parallel=stated))
     return tuple(costs)
 
 

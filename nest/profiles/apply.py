@@ -81,7 +81,7 @@ def apply_profile(
     # Where plans choose, costs with another split of activations stay as
     # they are.
     split = problem.job.plans_split_sequences and profile.sequence_parallel
-    measured = {
+    measured: dict[tuple[object, ...], Entry] = {
         (
             *(entry.kind, entry.tp, entry.cp, entry.ep),
             *(split and entry.tp > 1, entry.samples),

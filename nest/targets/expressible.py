@@ -11,7 +11,12 @@ from nest.cost.space import breaches, make_split
 from nest.ir.plan import Plan, Stage
 from nest.ir.problem import Problem
 from nest.targets.memory import GRADIENTS
-from nest.targets.records import Rules, Target
+from nest.targets.records import (
+    Rules,
+    Target,
+    sequence_rule,
+    uniform_fields,
+)
 from nest.targets.records import target as find
 
 
@@ -138,25 +143,34 @@ def _of_stage(
     rules: Rules, problem: Problem, number: int, stage: Stage
 ) -> Iterator[Obstacle]:
     """Yield what the strategies of a stage have, each once."""
-    split = rules.sequence_parallel
-    together = split.value in (None, problem.job.sequence_parallel)
     checks = (
         ("zero", rules.zero.value, rules.zero.source),
         ("recompute", rules.recompute.value, rules.recompute.source),
         ("cp", rules.context_parallel.value, rules.context_parallel.source),
-        ("tp", None if together else (1,), split.source),
     )
     for name, known, source in checks:
         found = {getattr(s, name): None for s in stage.layer_strategies}
         for value in found:
             if known is not None and value not in known:
                 expected = f"{name} {_listed(known)}"
-                if name == "tp":
-                    kind = "with" if split.value else "without"
-                    expected += f", or more {kind} sequence parallelism"
                 yield Obstacle(
                     f"stage {number}", f"{name}={value}", expected, source
                 )
+    split = sequence_rule(rules, problem)
+    kind = "with" if split.value else "without"
+    wrong = {
+        strategy.tp: None
+        for strategy in stage.layer_strategies
+        if strategy.tp > 1
+        and split.value not in (None, problem.job.splits_sequence(strategy))
+    }
+    for tp in wrong:
+        yield Obstacle(
+            f"stage {number}",
+            f"tp={tp}",
+            f"tp 1, or more {kind} sequence parallelism",
+            split.source,
+        )
 
 
 def _of_stages(
@@ -165,7 +179,7 @@ def _of_stages(
     """Yield what stages are together and cannot be."""
     job = replace(
         problem.job,
-        uniform=rules.uniform.value,
+        uniform=uniform_fields(rules, problem.job),
         even_layers=rules.even_layers.value,
         idle_devices=rules.idle_devices.value,
         zero_with=rules.zero_with.value,

@@ -11,7 +11,7 @@ from nest.errors import InvalidOptionError
 from nest.ir.job import Job, Optimizer
 from nest.ir.problem import Problem
 from nest.targets.memory import optimizer_of
-from nest.targets.records import Target
+from nest.targets.records import Target, sequence_rule, uniform_fields
 from nest.targets.records import target as find
 
 T = TypeVar("T")
@@ -62,7 +62,17 @@ def for_target(
             target, job, "context_parallel", rules.context_parallel.value
         )
     }
-    if rules.sequence_parallel.value not in (None, job.sequence_parallel):
+    # What plans of the job may have of sequences, and the target can say.
+    split = job.sequence_parallel
+    known = sequence_rule(rules, problem).value
+    left = tuple(
+        value
+        for value in ((split,) if isinstance(split, bool) else split)
+        if known in (None, value)
+    )
+    if left and not isinstance(split, bool):
+        split = left
+    elif not left:
         degrees["tensor_parallel"] = _limited(
             target, job, "tensor_parallel", (1,)
         )
@@ -85,7 +95,8 @@ def for_target(
             job.distributed_optimizer and rules.distributed_optimizer.value
         ),
         granularity="stage",
-        uniform=rules.uniform.value,
+        uniform=uniform_fields(rules, job),
+        sequence_parallel=split,
         even_layers=rules.even_layers.value,
         idle_devices=rules.idle_devices.value,
         zero_with=rules.zero_with.value,

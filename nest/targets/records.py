@@ -9,8 +9,9 @@ from typing import Generic, Literal, TypeVar
 import msgspec
 
 from nest.errors import UnknownNameError
-from nest.ir.job import MicroBatchCount, Schedule, Several, Shared
+from nest.ir.job import Job, MicroBatchCount, Schedule, Several, Shared
 from nest.ir.plan import Overlap, Recompute
+from nest.ir.problem import Problem
 
 T = TypeVar("T")
 
@@ -59,6 +60,9 @@ class Rules(Record, frozen=True, kw_only=True):
         Whether ``R * B`` may fail to divide the global batch.
     sequence_parallel
         What comes with tensor parallelism; ``None`` for a choice.
+    sequence_parallel_with_experts
+        The same where a model has experts, of jobs that leave it to plans:
+        where the job decides, exports say what is wrong.
     overlap, distributed_optimizer
         What exists there of the extensions.
     gradients
@@ -82,11 +86,33 @@ class Rules(Record, frozen=True, kw_only=True):
     uneven_batches: Rule[bool]
     context_parallel: Rule[tuple[int, ...] | None]
     sequence_parallel: Rule[bool | None]
+    sequence_parallel_with_experts: Rule[bool | None]
     overlap: Rule[tuple[Overlap, ...]]
     distributed_optimizer: Rule[bool]
     gradients: Rule[tuple[Gradients, ...]]
     master_bytes: Rule[int]
     rank_order: Rule[tuple[str, ...]]
+
+
+def uniform_fields(rules: Rules, job: Job) -> tuple[Shared, ...]:
+    """Return what all layers of a plan share that is a choice of the job."""
+    return tuple(
+        name
+        for name in rules.uniform.value
+        if name != "sequence_parallel" or job.plans_split_sequences
+    )
+
+
+def sequence_rule(rules: Rules, problem: Problem) -> Rule[bool | None]:
+    """Return what comes with tensor parallelism in the plans of a problem."""
+    experts = any(
+        cost.expert_weight_bytes
+        for kind in problem.graph.kinds
+        for cost in kind.costs
+    )
+    if experts and problem.job.plans_split_sequences:
+        return rules.sequence_parallel_with_experts
+    return rules.sequence_parallel
 
 
 class Target(Record, frozen=True, kw_only=True):

@@ -166,6 +166,79 @@ def test_sequence_parallelism_decides_about_tensor_parallelism():
     assert for_target(split, "deepspeed").job.tensor_parallel == (1,)
 
 
+def choosing(*, experts: bool = False, **job: object) -> Problem:
+    """The same, where plans split sequences or not; perhaps with experts."""
+    whole = four_layers(sequence_parallel=(False, True), **job)
+    kinds = tuple(
+        replace(
+            kind,
+            costs=tuple(
+                replace(
+                    cost,
+                    sequence_parallel=split,
+                    expert_weight_bytes=int(experts),
+                )
+                for cost in kind.costs
+                for split in ((False, True) if cost.tp > 1 else (False,))
+            ),
+        )
+        for kind in whole.graph.kinds
+    )
+    return replace(whole, graph=replace(whole.graph, kinds=kinds))
+
+
+@pytest.mark.parametrize(
+    ("name", "experts", "left"),
+    [
+        ("megatron", False, (False, True)),
+        # Refused without it.
+        ("megatron", True, (True,)),
+        ("torchtitan", False, (True,)),
+        ("deepspeed", False, (False,)),
+        ("deepspeed", True, (False,)),
+        ("maxtext", True, (False, True)),
+    ],
+)
+def test_a_target_leaves_what_it_can_say_of_sequences(name, experts, left):
+    job = for_target(choosing(experts=experts), name).job
+    assert job.sequence_parallel == left
+    assert job.tensor_parallel is None
+    # One value for all stages, where it is no fact of the job.
+    assert "sequence_parallel" in job.uniform
+    decided = for_target(four_layers(sequence_parallel=True), name).job
+    assert decided.sequence_parallel is True
+    assert "sequence_parallel" not in decided.uniform
+
+
+def test_no_tensor_parallelism_where_no_way_to_split_is_left():
+    whole = choosing()
+    job = replace(whole.job, sequence_parallel=(False,))
+    narrow = for_target(replace(whole, job=job), "torchtitan").job
+    assert narrow.tensor_parallel == (1,)
+    assert narrow.sequence_parallel == (False,)
+
+
+def test_plans_that_split_otherwise_are_named():
+    split = Strategy(tp=2, sequence_parallel=True)
+    both = make_plan(("in b0", Strategy(tp=2)), ("b1 b2 b3 out", split))
+    known = " | tp 1, or more {} sequence parallelism".format
+    assert texts("deepspeed", choosing(even_layers=False), both)[:1] == [
+        "stage 2: tp=2" + known("without")
+    ]
+    assert "stage 1: tp=2" + known("with") in texts(
+        "torchtitan", choosing(), both
+    )
+    assert texts("megatron", choosing(), both) == [
+        "stage 2: sequence_parallel=True | sequence_parallel=False as in "
+        "stage 1, as all stages share it"
+    ]
+    whole = make_plan(("in b0 b1 b2 b3 out", Strategy(tp=2)))
+    assert texts("megatron", choosing(), whole) == []
+    assert texts("megatron", choosing(experts=True), whole) == [
+        "stage 1: tp=2" + known("with")
+    ]
+
+
 def test_nothing_left_of_a_choice_is_refused():
     with pytest.raises(
         InvalidOptionError,
