@@ -176,6 +176,61 @@ def weight_sizes(
     )
 
 
+class SyncCall(NamedTuple):
+    """A collective over the ranks that share weights.
+
+    Attributes
+    ----------
+    kind
+        What it is.
+    parts
+        Names of groups, each with the bytes of the whole tensors: dense
+        weights and experts have ranks of their own.
+    """
+
+    kind: CollectiveKind
+    parts: tuple[tuple[str, int], ...]
+
+
+def sync_calls(
+    sizes: WeightSizes, strategy: Strategy, runtime: Runtime
+) -> list[SyncCall]:
+    """Return the collectives that a layer's gradient sync is made of.
+
+    ZeRO 0: all-reduce of the gradients over replicas and data ranks.
+    ZeRO 1: reduce-scatter and all-gather over the data ranks, all-reduce of
+    the shard over the replicas. ZeRO 2 has paid its reduce-scatter, ZeRO 3
+    also its all-gather, per micro-batch. The distributed optimiser
+    reduce-scatters and all-gathers over replicas and data ranks together.
+    """
+    if runtime.distributed_optimizer:
+        return [_scatter(sizes, SYNC_GROUPS), _gather(sizes, SYNC_GROUPS)]
+    if strategy.zero == 0:
+        gradients = _scatter(sizes, SYNC_GROUPS)
+        return [gradients._replace(kind="all-reduce")]
+    calls = []
+    if strategy.zero == 1:
+        calls.append(_scatter(sizes, STEP_GROUPS))
+    if strategy.zero <= 2:
+        calls.append(_gather(sizes, STEP_GROUPS))
+    for size in sizes:
+        shard_bytes = ceil_div(size.gradient_bytes, size.ranks)
+        calls.append(SyncCall("all-reduce", (("replicas", shard_bytes),)))
+    return calls
+
+
+def _gather(sizes: WeightSizes, names: tuple[str, str]) -> SyncCall:
+    """Return the all-gather of dense weights and experts."""
+    dense, expert = (size.weight_bytes for size in sizes)
+    return SyncCall("all-gather", ((names[0], dense), (names[1], expert)))
+
+
+def _scatter(sizes: WeightSizes, names: tuple[str, str]) -> SyncCall:
+    """Return the reduce-scatter of their gradients."""
+    dense, expert = (size.gradient_bytes for size in sizes)
+    return SyncCall("reduce-scatter", ((names[0], dense), (names[1], expert)))
+
+
 class LayerPrices:
     """The terms of every layer of a problem; remembers them.
 
@@ -624,9 +679,7 @@ class LayerPrices:
         names: tuple[str, str],
     ) -> float:
         """All-gather of the weights over the ranks that share them."""
-        return self._both_ns(
-            "all-gather", [size.weight_bytes for size in sizes], groups, names
-        )
+        return self.call_ns(_gather(sizes, names), groups)
 
     def scatter_ns(
         self,
@@ -635,25 +688,15 @@ class LayerPrices:
         names: tuple[str, str],
     ) -> float:
         """Reduce-scatter of the gradients over the same ranks."""
-        return self._both_ns(
-            "reduce-scatter",
-            [size.gradient_bytes for size in sizes],
-            groups,
-            names,
-        )
+        return self.call_ns(_scatter(sizes, names), groups)
 
-    def _both_ns(
-        self,
-        kind: CollectiveKind,
-        sizes_bytes: list[int],
-        groups: GroupKeys | None,
-        names: tuple[str, str],
-    ) -> float:
+    def call_ns(self, call: SyncCall, groups: GroupKeys | None) -> float:
+        """Return the time of a collective of the step; none without groups."""
         if groups is None:
             return 0.0
         return math.fsum(
-            self.collective_ns(kind, groups[name], size_bytes)
-            for size_bytes, name in zip(sizes_bytes, names, strict=True)
+            self.collective_ns(call.kind, groups[name], size_bytes)
+            for name, size_bytes in call.parts
         )
 
     def sync(
@@ -671,35 +714,13 @@ class LayerPrices:
         Returned with the part that may hide behind the backward pass: the
         sync, rounded apart from the update, if the plan overlaps it.
 
-        ZeRO 0: all-reduce of the gradients over replicas and data ranks.
-        ZeRO 1: reduce-scatter and all-gather over the data ranks,
-        all-reduce of the shard over the replicas. ZeRO 2 has paid its
-        reduce-scatter, ZeRO 3 also its all-gather, per micro-batch. The
-        distributed optimiser reduce-scatters and all-gathers over replicas
-        and data ranks together.
+        The sync is what :func:`sync_calls` says.
         """
-        sync_ns = 0.0
-        sharded = strategy.zero >= 1
+        sync_ns, sharded = 0.0, strategy.zero >= 1
+        for call in sync_calls(sizes, strategy, runtime):
+            sync_ns += self.call_ns(call, groups)
         if runtime.distributed_optimizer:
-            sync_ns += self.scatter_ns(sizes, groups, SYNC_GROUPS)
-            sync_ns += self.gather_ns(sizes, groups, SYNC_GROUPS)
             sizes, sharded = sizes.over(replicas), True
-        elif groups is not None and strategy.zero == 0:
-            for size, name in zip(sizes, SYNC_GROUPS, strict=True):
-                sync_ns += self.collective_ns(
-                    "all-reduce", groups[name], size.gradient_bytes
-                )
-        elif groups is not None:
-            if strategy.zero == 1:
-                sync_ns += self.scatter_ns(sizes, groups, STEP_GROUPS)
-            if strategy.zero <= 2:
-                sync_ns += self.gather_ns(sizes, groups, STEP_GROUPS)
-            for size in sizes:
-                sync_ns += self.collective_ns(
-                    "all-reduce",
-                    groups["replicas"],
-                    ceil_div(size.gradient_bytes, size.ranks),
-                )
         sync_ns *= 1.0 - self.problem.job.gradient_sync_overlap
         update_ns = self._update_ns(sizes, sharded, block)
         if "gradients" in runtime.overlap:
