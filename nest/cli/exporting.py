@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
 import click
 
 from nest.cli.declare import integer, option
@@ -11,12 +14,23 @@ from nest.cli.inputs import (
     load_model,
     load_problem,
 )
+from nest.errors import InvalidOptionError
+
+if TYPE_CHECKING:
+    from nest.cost.verdict import Score
+    from nest.export.settings import Settings
+    from nest.ir.plan import Plan
+    from nest.ir.problem import Problem
 
 
 @click.command("export")
 @click.argument("problem_text", metavar="PROBLEM")
 @click.argument("plan_path", metavar="PLAN")
-@option("--to TARGET", "The framework; see docs/exports.md.", required=True)
+@option(
+    "--to TARGET",
+    "A framework, or chakra; see docs/exports.md.",
+    required=True,
+)
 @option("-o --output DIR", "New or empty directory to write.", required=True)
 @option(
     "--model NAME",
@@ -53,37 +67,87 @@ def export_command(
     What was written is read again, and must give the plan's layers on every
     rank and its process groups. A plan that the framework cannot run is
     refused by the name of the field, or replaced with --nearest.
+
+    With --to chakra any plan's step is written as execution traces, which
+    must take what 'nest simulate' says.
     """
     from nest.cli.inspecting import warn_if_foreign
-    from nest.cost.score import score
-    from nest.export.export import as_run_by, export, target_of, write_folder
+    from nest.export.export import TRACES, target_of, write_folder
     from nest.export.settings import Settings
-    from nest.ir.io import encode, read_plan
+    from nest.ir.io import read_plan
 
-    target_of(to)
+    if to in TRACES:
+        _refuse_options(
+            to,
+            {
+                "--model": model,
+                "--gpus-per-node": gpus_per_node,
+                "--flavor": flavor,
+                "--nearest": nearest or None,
+            },
+        )
+    else:
+        target_of(to)
     check_distinct_files({"PROBLEM": problem_text, "PLAN": plan_path})
     check_output(output, "-o", folder=True)
     problem, plan = load_problem(problem_text), read_plan(plan_path)
     warn_if_foreign(problem, plan)
+    if to in TRACES:
+        files = _traces(problem, plan)
+    else:
+        settings = Settings(
+            None if model is None else load_model(model), gpus_per_node, flavor
+        )
+        files = _launch(problem, plan, to, settings, nearest)
+    write_folder(output, files)
+    click.echo(files["README"], nl=False)
+    return 0
+
+
+def _refuse_options(to: str, given: Mapping[str, object]) -> None:
+    """Refuse options that only frameworks have a use for."""
+    for name, value in given.items():
+        if value is not None:
+            raise InvalidOptionError(
+                f"{name}: expected no such option with --to {to}, which says "
+                f"any plan as it is, got it; leave it out"
+            )
+
+
+def _traces(problem: Problem, plan: Plan) -> Mapping[str, str | bytes]:
+    """Return the traces of a plan's step."""
+    from nest.export import chakra
+    from nest.simulate.events import Simulation
+
+    simulation = Simulation(problem, plan)
+    _warn_if_infeasible(simulation.score)
+    return chakra.export(simulation)
+
+
+def _launch(
+    problem: Problem, plan: Plan, to: str, settings: Settings, nearest: bool
+) -> Mapping[str, str | bytes]:
+    """Return the files of a framework, and print what is otherwise there."""
+    from nest.cost.score import score
+    from nest.export.export import as_run_by, export
+    from nest.ir.io import encode
+
     score(problem, plan)  # refuses a plan that is none of the problem
     there, changes = as_run_by(problem, to)
     for change in changes:
         click.echo(f"nest: note: with {to}, {change}", err=True)
-    for violation in score(there, plan).violations:
+    _warn_if_infeasible(score(there, plan))
+    if not nearest:
+        return {**export(problem, plan, to, settings)}
+    from nest.export.nearest import nearest as find_nearest
+
+    found = find_nearest(problem, plan, to, settings)
+    click.echo(f"nearest plan: {found.text}")
+    return {**found.files, "plan.json": encode(found.plan).decode()}
+
+
+def _warn_if_infeasible(found: Score) -> None:
+    for violation in found.violations:
         click.echo(
             f"nest: warning: the plan is infeasible: {violation}", err=True
         )
-    settings = Settings(
-        None if model is None else load_model(model), gpus_per_node, flavor
-    )
-    if not nearest:
-        files = export(problem, plan, to, settings)
-    else:
-        from nest.export.nearest import nearest as find_nearest
-
-        found = find_nearest(problem, plan, to, settings)
-        files = {**found.files, "plan.json": encode(found.plan).decode()}
-        click.echo(f"nearest plan: {found.text}")
-    write_folder(output, files)
-    click.echo(files["README"], nl=False)
-    return 0

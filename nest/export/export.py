@@ -39,6 +39,9 @@ TARGETS = {
     for name in ("megatron", "torchtitan", "deepspeed", "maxtext")
 }
 
+#: What else plans are written as: no framework's files, so any plan's.
+TRACES = ("chakra",)
+
 
 class Target(Protocol):
     """A module of a target."""
@@ -76,7 +79,7 @@ def target_of(name: str) -> Target:
         If there is none.
     """
     if name not in TARGETS:
-        raise UnknownNameError("--to", name, TARGETS)
+        raise UnknownNameError("--to", name, (*TARGETS, *TRACES))
     return cast("Target", import_module(TARGETS[name]))
 
 
@@ -219,7 +222,7 @@ def check(
         )
 
 
-def write_folder(folder: str | Path, files: Mapping[str, str]) -> None:
+def write_folder(folder: str | Path, files: Mapping[str, str | bytes]) -> None:
     """Write files to a new or empty folder, all or none.
 
     Raises
@@ -237,8 +240,11 @@ def write_folder(folder: str | Path, files: Mapping[str, str]) -> None:
             )
         )
         try:
-            for name, text in files.items():
-                (temporary / name).write_text(text)
+            for name, content in files.items():
+                if isinstance(content, str):
+                    (temporary / name).write_text(content)
+                else:
+                    (temporary / name).write_bytes(content)
             temporary.chmod(0o777 & ~umask)
             os.replace(temporary, path)
         except BaseException:

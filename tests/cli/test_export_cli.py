@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from nest.cost.score import score
 from nest.ir import Plan, Stage, Strategy, read_plan, read_problem, write
 from nest.models import builtin
+from tests.chakra import replay
 from tests.cli.conftest import Cli
 
 
@@ -38,6 +39,57 @@ def plans(tmp_path_factory):
     write(paths["plan"], plan)
     write(paths["mixed"], mixed)
     return {name: str(path) for name, path in paths.items()}
+
+
+def test_traces_of_any_plan_take_the_simulated_step(cli: Cli, plans, tmp_path):
+    out = tmp_path / "out"
+    arguments = ("llama2-7b-16", plans["mixed"])
+    assert cli("export", *arguments, "--to", "chakra", "-o", str(out)) == 0
+    assert cli.out == (out / "README").read_text()
+    assert cli.out.count("\n") == 3
+    assert "Block 0 is devices 0-7, 1 is devices 8-15." in cli.out
+    names = sorted(path.name for path in out.iterdir())
+    assert names == ["README", "trace.0.et", "trace.1.et"]
+    files = {name: (out / name).read_bytes() for name in names[1:]}
+    assert cli("simulate", *arguments, "--json", "-") == 0
+    step_ns = json.loads(cli.out)["simulated_step_time_ns"]
+    assert replay(files).end == step_ns * 1000
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("--model", "llama2-7b"),
+        ("--gpus-per-node", "8"),
+        ("--flavor", "llama3/8B"),
+        ("--nearest",),
+    ],
+)
+def test_traces_take_no_options_of_frameworks(
+    cli: Cli, plans, tmp_path, given
+):
+    out = tmp_path / "out"
+    line = cli.refuses(
+        "export", "llama2-7b-16", plans["plan"], "--to", "chakra", "-o",
+        str(out), *given,
+    )  # fmt: skip
+    assert line == (
+        f"{given[0]}: expected no such option with --to chakra, which says "
+        f"any plan as it is, got it; leave it out"
+    )
+    assert not out.exists()
+
+
+def test_traces_of_infeasible_plans_say_so(cli: Cli, plans, tmp_path):
+    problem = builtin.load("llama2-7b-16")
+    device = replace(problem.cluster.device, memory_bytes=4 * 10**9)
+    cluster = replace(problem.cluster, device=device)
+    write(tmp_path / "small.json", replace(problem, cluster=cluster))
+    assert (
+        cli("export", str(tmp_path / "small.json"), plans["plan"], "--to",
+            "chakra", "-o", str(tmp_path / "out")) == 0
+    )  # fmt: skip
+    assert cli.err.count("nest: warning: the plan is infeasible: stage") == 2
 
 
 def test_export_and_import_score_the_same(cli: Cli, plans, tmp_path):
@@ -102,7 +154,7 @@ def test_the_nearest_plan_is_written_with_its_price(cli, plans, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--to", "megatrom"], "--to: expected one of deepspeed, maxt"),
+        (["--to", "megatrom"], "--to: expected one of chakra, deepspe"),
         ([], "nest export: expected --to, got none"),
         (["--to", "megatron", "--model", "llama2-13b"],
          "--model: expected a model of 32 blocks, as the graph has, got "),

@@ -619,7 +619,7 @@ def test_cuts_inside_a_layer_are_refused():
 
 
 def test_unknown_targets_list_the_known_ones():
-    with pytest.raises(UnknownNameError, match="--to: expected one of deepsp"):
+    with pytest.raises(UnknownNameError, match="--to: expected one of chakra"):
         export(small_problem(), None, "megatrom")
 
 
