@@ -240,17 +240,20 @@ def megatron_command(
     variables: tuple[str, ...],
     say: tuple[str, ...],
 ) -> int:
-    """Import a launch script of Megatron-LM: a problem, and its plan.
+    """Import a launch of Megatron-LM: a problem, and its plan.
 
-    The script is read and never run.
+    FILE is a script, which is read and never run, or a configuration
+    (.yaml, .yml) of Megatron-LM, NeMo or Megatron-Bridge.
     """
     from nest.export.importing import build, overlap_of
+    from nest.export.megatron_configs import read_config
     from nest.export.scripts import read_launch
 
     plan = _checked_plan_path(path, output, plan)
     fractions, site = overlap_of(overlap), _site(cluster)
     devices = _devices(path, rank_map)
-    launched = read_launch(
+    is_yaml = path.endswith((".yaml", ".yml"))
+    launched = (read_config if is_yaml else read_launch)(
         _text(path),
         path,
         site.num_devices if devices is None else len(devices),

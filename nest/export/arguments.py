@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from nest.errors import InvalidPlanError
@@ -29,10 +29,21 @@ class Arguments:
         What follows the program.
     where
         Name of the file.
+    names
+        What the file calls options, where it has other names.
+    what
+        What kind of file it is, for messages.
     """
 
-    def __init__(self, words: Iterable[Word], where: str) -> None:
-        self.where = where
+    def __init__(
+        self,
+        words: Iterable[Word],
+        where: str,
+        names: Mapping[str, str] | None = None,
+        what: str = "script",
+    ) -> None:
+        self.where, self.what = where, what
+        self.names = names or {}
         self.given: dict[str, Given] = {}
         self.used: set[str] = set()
         #: Words that nobody knows and that may hide options.
@@ -72,9 +83,10 @@ class Arguments:
 
     def place(self, name: str) -> str:
         """Return where an option is written: ``file:line: --name``."""
-        if name in self.given:
-            return f"{self.where}:{self.given[name].line}: {name}"
-        return f"{self.where}: {name}"
+        shown = self.names.get(name, name)
+        if name in self.given and self.given[name].line:
+            return f"{self.where}:{self.given[name].line}: {shown}"
+        return f"{self.where}: {shown}"
 
     def refuse(
         self, name: str, expected: str, got: object, remedy: str = ""
@@ -108,11 +120,11 @@ class Arguments:
             if word.unknown:
                 raise self.refuse(
                     name,
-                    "a value that the script states",
+                    f"a value that the {self.what} states",
                     word.unknown,
                     f"say it with --set {_variable(word)}=VALUE"
                     if word.unknown.startswith("$")
-                    else "write the value into the script",
+                    else f"write the value into the {self.what}",
                 )
         return tuple(word.text for word in self.given[name].values)
 

@@ -333,6 +333,13 @@ def read_arguments(ask: Arguments, world: int, name: str) -> Reading:
         no run can start with it.
     """
     model, length = read_model(ask, name)
+    if ask.integer("--mtp-num-layers", least=0):
+        raise ask.refuse(
+            "--mtp-num-layers",
+            "no layers that predict further tokens",
+            ask.integer("--mtp-num-layers"),
+            "plans know no such layers",
+        )
     tp = ask.count("--tensor-model-parallel-size")
     stages = ask.count("--pipeline-model-parallel-size")
     cp = ask.count("--context-parallel-size")

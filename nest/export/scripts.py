@@ -8,7 +8,7 @@ default and named as such.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from nest.errors import InvalidPlanError
@@ -30,7 +30,7 @@ _SIGNS = frozenset(
 
 #: Arguments that shape model, memory or time; what of them a script leaves
 #: out is Megatron's default.
-_SHAPING = (
+SHAPING = (
     "--ffn-hidden-size",
     "--kv-channels",
     "--max-position-embeddings",
@@ -114,10 +114,10 @@ def read_launch(
     ]
     ask = Arguments((*words, *extra), where)
     if model is not None:
-        ask = _with_model(ask, model)
+        ask = with_model(ask, model)
     check_devices(script, words, ask, world)
     name = re.sub(r"\W+", "-", where.rpartition("/")[2]).strip("-")
-    return Launched(read_arguments(ask, world, name), tuple(_notes(ask)))
+    return Launched(read_arguments(ask, world, name), tuple(notes_of(ask)))
 
 
 def find_words(script: Script, where: str) -> tuple[Word, ...]:
@@ -176,8 +176,13 @@ def _arguments(words: Sequence[Word]) -> tuple[str, ...]:
     return tuple(texts[first:])
 
 
-def _with_model(ask: Arguments, model: Architecture) -> Arguments:
-    """Add the arguments of a model's shape that are not given."""
+def with_model(
+    ask: Arguments, model: Architecture, said: Collection[str] = ()
+) -> Arguments:
+    """Return arguments with those of a model's shape that are not given.
+
+    ``said`` are options that the file is not silent about.
+    """
     length = ask.needed("--seq-length")
     words = [
         word
@@ -185,9 +190,9 @@ def _with_model(ask: Arguments, model: Architecture) -> Arguments:
         for word in (Word(name, given.line), *given.values)
     ]
     for name, values in model_flags(model, length):
-        if name not in ask.given:
+        if name not in ask.given and name not in said:
             words += [Word(name, 0), *(Word(str(v), 0) for v in values)]
-    found = Arguments(words, ask.where)
+    found = Arguments(words, ask.where, ask.names, ask.what)
     found.unknown = ask.unknown
     return found
 
@@ -260,7 +265,18 @@ def check_devices(
         If it says on how many devices it starts, and they are others; the
         text names both places.
     """
-    stated = world_of(script, words, ask.where)
+    check_world(world_of(script, words, ask.where), ask, world)
+
+
+def check_world(stated: Count | None, ask: Arguments, world: int) -> None:
+    """Refuse devices that a file states and that are not those of a cluster.
+
+    Raises
+    ------
+    InvalidPlanError
+        If they are others, or no multiple of its degrees; the text names
+        both places.
+    """
     if stated is None:
         return
     degrees = [
@@ -276,7 +292,8 @@ def check_devices(
         product *= degree
     if stated.value % product:
         places = ", ".join(
-            f"{ask.where}:{ask.given[name].values[0].line}: {name} {degree}"
+            f"{ask.where}:{ask.given[name].values[0].line}: "
+            f"{ask.names.get(name, name)} {degree}"
             for name, degree in degrees
             if degree > 1
         )
@@ -291,14 +308,22 @@ def check_devices(
         )
 
 
-def _notes(ask: Arguments) -> list[str]:
-    """Say what the script leaves open."""
-    absent = [name for name in _SHAPING if name not in ask.given]
+def notes_of(
+    ask: Arguments, title: str = "Megatron-LM", absent: Sequence[str] = ()
+) -> list[str]:
+    """Say what a file leaves open: by default arguments that it has not."""
+    absent = absent or [name for name in SHAPING if name not in ask.given]
     notes = []
     if absent:
         notes.append(
-            f"not in the script, so Megatron-LM's defaults: "
+            f"not in the {ask.what}, so {title}'s defaults: "
             f"{', '.join(absent)}"
+        )
+    if "--rampup-batch-size" in ask.given:
+        place = ask.place("--rampup-batch-size")
+        notes.append(
+            f"{place}: the global batch grows to its last size, with which "
+            f"the plan counts; steps before are shorter"
         )
     for word in ask.unknown:
         notes.append(

@@ -12,6 +12,7 @@ from nest.ir import Plan, Stage, Strategy, read_plan, read_problem, write
 from nest.models import builtin
 from tests.chakra import replay
 from tests.cli.conftest import Cli
+from tests.unit.test_launch_configs import NEMO
 
 
 @pytest.fixture(scope="module")
@@ -376,3 +377,24 @@ def test_job_files_and_configurations_become_problems(cli, tmp_path):
     plan = read_plan(tmp_path / "p-plan.json")
     assert plan.stages[0].strategy == Strategy(dp=8, zero=1)
     assert plan.micro_batch == 16
+
+
+def test_configurations_are_imported(cli: Cli, tmp_path):
+    """NeMo says its 16 devices; what it does not say is asked for."""
+    path, back = tmp_path / "gpt.yaml", tmp_path / "back.json"
+    path.write_text(NEMO)
+    arguments = (
+        "import", "megatron-args", str(path), "--cluster", "dgx-h100x16",
+        "-o", str(back), "--say", "model.ffn_hidden_size=512",
+    )  # fmt: skip
+    assert "--vocab-size: expected a value, got none" in cli.refuses(
+        *arguments
+    )
+    assert not back.exists()
+    assert cli(*arguments, "--say", "vocab-size=1024") == 0
+    assert "not in the file, so NeMo's defaults: " in cli.err
+    plan = read_plan(tmp_path / "back-plan.json")
+    assert plan.stages[0].strategy == Strategy(
+        dp=4, tp=2, zero=1, recompute="full"
+    )
+    assert score(read_problem(back), plan).step_quanta > 0

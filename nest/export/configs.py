@@ -1,0 +1,187 @@
+"""YAML configurations as frameworks have them: keys with their lines.
+
+What ``${a.b}`` stands for is looked up in the same file, as OmegaConf does;
+what only an environment, a resolver or another file knows stays unknown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import yaml
+
+from nest.errors import InvalidPlanError
+
+#: OmegaConf's value of what must be given by others.
+MISSING = "???"
+
+_WHOLE = re.compile(r"\$\{([^${}]*)\}")
+
+
+class Entry(NamedTuple):
+    """A value of a configuration.
+
+    Attributes
+    ----------
+    value
+        A number, a text, a truth value, ``None``, or a list of these.
+    line
+        Where it is written, from 1.
+    unknown
+        Why it is not known (``$NAME, which the file does not set``), or
+        empty.
+    """
+
+    value: Any
+    line: int
+    unknown: str = ""
+
+
+class Config:
+    """The keys of a configuration, such as ``model.hidden_size``.
+
+    Parameters
+    ----------
+    text, where
+        The file, and its name for messages.
+    given
+        Values of environment variables, such as ``${SEQ_LEN}``.
+    said
+        Values of keys, instead of the file's.
+
+    Raises
+    ------
+    InvalidPlanError
+        If it is no YAML with keys, or a key is there twice; the text names
+        file and line.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        where: str,
+        given: Mapping[str, str] | None = None,
+        said: Mapping[str, str] | None = None,
+    ) -> None:
+        self.where = where
+        self._given = given or {}
+        self._found: dict[str, Entry] = {}
+        #: Keys that hold keys, with their lines.
+        self.sections: dict[str, int] = {}
+        loader = yaml.SafeLoader(text)
+        try:
+            root = loader.get_single_node()
+            if not isinstance(root, yaml.MappingNode):
+                raise InvalidPlanError(
+                    f"{where}: expected YAML with keys, got none; pass the "
+                    f"configuration"
+                )
+            self._walk(loader, root, "")
+        except yaml.YAMLError as error:
+            mark = getattr(error, "problem_mark", None)
+            place = where if mark is None else f"{where}:{mark.line + 1}"
+            what = getattr(error, "problem", None) or str(error)
+            raise InvalidPlanError(
+                f"{place}: expected YAML, got a syntax error ({what}); "
+                f"correct it"
+            ) from None
+        for key, value in (said or {}).items():
+            self._found[key] = Entry(yaml.safe_load(value), 0)
+
+    def _walk(
+        self, loader: yaml.SafeLoader, node: yaml.MappingNode, prefix: str
+    ) -> None:
+        """Note the keys of a section."""
+        own: dict[str, int] = {}
+        for key_node, _ in node.value:
+            key, line = str(key_node.value), key_node.start_mark.line + 1
+            if key in own and key != "<<":
+                raise InvalidPlanError(
+                    f"{self.where}:{line}: {prefix}{key}: expected it once, "
+                    f"got it in line {own[key]} too; remove one"
+                )
+            own[key] = line
+        # Keys of a section that is merged in; its own ones are behind them.
+        loader.flatten_mapping(node)
+        for key_node, value in node.value:
+            name = f"{prefix}{key_node.value}"
+            line = key_node.start_mark.line + 1
+            if isinstance(value, yaml.MappingNode):
+                self.sections[name] = line
+                self._walk(loader, value, f"{name}.")
+            else:
+                made = loader.construct_object(value, deep=True)
+                self._found[name] = Entry(made, line)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All keys that hold values."""
+        return tuple(self._found)
+
+    def get(self, key: str) -> Entry | None:
+        """Return a value with what it stands for, ``None`` if it is not said.
+
+        Raises
+        ------
+        InvalidPlanError
+            If it stands for itself.
+        """
+        if key not in self._found:
+            return None
+        entry = self._resolved(key, ())
+        if entry.value is None and not entry.unknown:
+            return None
+        return None if entry.value == MISSING else entry
+
+    def place(self, key: str) -> str:
+        """Return where a key is written: ``file:line: key``."""
+        if key in self._found:
+            line = self._found[key].line
+            return f"{self.where}:{line}: {key}" if line else f"--say {key}"
+        return f"{self.where}: {key}"
+
+    def refuse(
+        self, key: str, expected: str, got: object, remedy: str = ""
+    ) -> InvalidPlanError:
+        """Return the error about one key."""
+        return InvalidPlanError(
+            f"{self.place(key)}: expected {expected}, got {got}; "
+            f"{remedy or 'correct it'}"
+        )
+
+    def _resolved(self, key: str, through: tuple[str, ...]) -> Entry:
+        """Return a value; its line is that of the key."""
+        entry = self._found[key]
+        if key in through:
+            raise self.refuse(
+                key, "a value", f"{entry.value}, which is itself"
+            )
+        if not isinstance(entry.value, str) or "${" not in entry.value:
+            return entry
+        found = _WHOLE.fullmatch(entry.value.strip())
+        if found is None:
+            return entry._replace(value=None, unknown=entry.value)
+        name = found[1].strip()
+        target = _absolute(name, key)
+        if target in self._found:
+            other = self._resolved(target, (*through, key))
+            return other._replace(line=entry.line)
+        name = name.removeprefix("oc.env:").partition(",")[0].strip()
+        if name in self._given:
+            made = yaml.safe_load(self._given[name])
+            return entry._replace(value=made)
+        if re.fullmatch(r"[A-Za-z_]\w*", name):
+            reason = f"${name}, which the file does not set"
+            return entry._replace(value=None, unknown=reason)
+        return entry._replace(value=None, unknown=entry.value)
+
+
+def _absolute(name: str, key: str) -> str:
+    """Return the key that an interpolation names; ``.x`` is beside it."""
+    dots = len(name) - len(name.lstrip("."))
+    if not dots:
+        return name
+    parents = key.split(".")[:-dots]
+    return ".".join((*parents, name[dots:]))
