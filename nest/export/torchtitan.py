@@ -31,6 +31,7 @@ from nest.ir.job import Schedule
 from nest.ir.plan import Overlap
 from nest.models.architectures import Architecture
 from nest.models.zoo import architecture
+from nest.units import ceil_div
 
 NAME = "torchtitan"
 FILE = "job.toml"
@@ -500,6 +501,8 @@ def read_foreign(
         If a value is out of range or contradicts another one.
     """
     ask = JobFile(text, where)
+    # Older versions split layers over stages otherwise.
+    aged = any(key in ask.sections.get(old, {}) for old, key in _MOVED)
     _modernise(ask, said)
     name, flavor = (ask.get("model", key) for key in ("name", "flavor"))
     if model is None:
@@ -515,6 +518,8 @@ def read_foreign(
             )
         model = architecture(found)
     _split_points(ask, model.layers)
+    if not aged:
+        _default_split(ask, model.layers)
     launch = read_job(ask, world, model.layers).launch
     # Data parallelism overlaps by itself.
     own: list[Overlap] = []
@@ -573,6 +578,61 @@ def _split_points(ask: JobFile, layers: int) -> None:
                 "parallelism", _MICRO, f"a divisor of the batch {local}", count
             )
         split["pipeline_parallel_microbatch_size"] = local // count
+
+
+def _default_split(ask: JobFile, layers: int) -> None:
+    """Say the parts that torchtitan 0.2 makes where none are given.
+
+    Embedding and head count as so many layers
+    (``pipeline_parallel_first_stage_less_layers``, ``…last…``); what the
+    parts do not divide goes to the first of them. A schedule of several
+    parts has two on a stage, unless
+    ``pipeline_parallel_layers_per_stage`` says how many layers a part has at
+    most (``generate_llm_fqn_per_model_part`` and its caller in
+    ``distributed/pipeline_parallel.py`` of 0.2.2).
+    """
+    key = "module_fqns_per_model_part"
+    stages = ask.degree("pipeline_parallel_degree")
+    if stages == 1 or ask.get("parallelism", key) is not None:
+        return
+    ends = [
+        ask.get("parallelism", f"pipeline_parallel_{end}_stage_less_layers")
+        for end in ("first", "last")
+    ]
+    name = ask.get("parallelism", "pipeline_parallel_schedule")
+    several = any(x[1] for x, known in _SCHEDULES.items() if known == name)
+    parts = stages * (2 if several else 1)
+    most = ask.get("parallelism", "pipeline_parallel_layers_per_stage")
+    total = layers + sum(ends)
+    if most is not None:
+        parts = ceil_div(total, most) if most > 0 else 0
+        each, rest = divmod(parts, stages)
+        if rest or (each < 2 if several else each != 1):
+            raise ask.refuse(
+                "parallelism",
+                "pipeline_parallel_layers_per_stage",
+                f"a number that makes {'2 or more parts' * several}"
+                f"{'1 part' * (not several)} on each of {stages} stages under "
+                f"{name}",
+                f"{parts} parts of {most}",
+            )
+    least, more = divmod(total, parts)
+    if min(ends) < 0 or max(ends) > least or least == 0:
+        raise ask.refuse(
+            "parallelism",
+            "pipeline_parallel_degree",
+            f"stages for {layers} layers, {ends[0]} for the embedding and "
+            f"{ends[1]} for the head",
+            f"{parts} parts",
+        )
+    counts = [least + (number < more) for number in range(parts)]
+    counts[0] -= ends[0]
+    counts[-1] -= ends[1]
+    chunks = [
+        Chunk(number == 0, count, number == parts - 1)
+        for number, count in enumerate(counts)
+    ]
+    ask.sections.setdefault("parallelism", {})[key] = modules_of(chunks)
 
 
 def _expert_degree(ask: JobFile, tp: int, ranks: int) -> int:

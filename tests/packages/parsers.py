@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib.machinery
+import importlib.util
 import os
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from nest.export.megatron import read_array
@@ -142,3 +146,19 @@ def deepspeed(folder: Path, world: int, data: int) -> object:
         return DeepSpeedConfig(str(folder / "ds.json"), mpu=mpu)
     finally:
         dist.destroy_process_group()
+
+
+def torchtitan_split() -> Callable[[int, int, int, int], list[list[str]]]:
+    """Return how torchtitan splits layers over parts.
+
+    The function alone: its module imports loaders of data.
+    """
+    (root,) = importlib.util.find_spec("torchtitan").submodule_search_locations
+    path = Path(root, "distributed", "pipeline_parallel.py")
+    name = "generate_llm_fqn_per_model_part"
+    tree = ast.parse(path.read_text())
+    tree.body = [x for x in tree.body if getattr(x, "name", None) == name]
+    found: dict[str, Any] = {}
+    exec(compile(tree, str(path), "exec"), found)
+    split: Callable[[int, int, int, int], list[list[str]]] = found[name]
+    return split

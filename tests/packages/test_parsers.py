@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import warnings
 from pathlib import Path
@@ -212,3 +213,31 @@ def test_stored_optima_are_accepted(instance, target, optima, tmp_path):
     placement = placement_of(found.problem.graph)
     launch = launch_of(found.problem, found.plan, placement)
     parse(target, folder, launch)
+
+
+def test_default_stages_are_those_of_torchtitan():
+    from nest.export.torchtitan import JobFile, _default_split
+
+    split = parsers.torchtitan_split()
+    done = 0
+    for stages, layers, first, last in itertools.product(
+        (2, 3, 4, 8), (1, 2, 5, 8, 16, 31, 32), (0, 1, 2, 5), (0, 1, 3)
+    ):
+        ask = JobFile(
+            f"[parallelism]\n"
+            f"pipeline_parallel_degree = {stages}\n"
+            f"pipeline_parallel_first_stage_less_layers = {first}\n"
+            f"pipeline_parallel_last_stage_less_layers = {last}\n",
+            "job.toml",
+        )
+        try:
+            theirs = split(stages, layers, first, last)
+        except ValueError:
+            with pytest.raises(InvalidPlanError):
+                _default_split(ask, layers)
+            continue
+        _default_split(ask, layers)
+        ours = ask.sections["parallelism"]["module_fqns_per_model_part"]
+        assert ours == theirs, (stages, layers, first, last)
+        done += 1
+    assert done > 50

@@ -505,6 +505,81 @@ def test_broken_job_files_are_refused(old, new, message):
         titan(OLD.replace(old, new, 1))
 
 
+NEW = """
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 8
+[parallelism]
+pipeline_parallel_degree = 4
+[activation_checkpoint]
+mode = "none"
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "layers", "virtual"),
+    [
+        # 32 layers and 1 + 1 for the ends over 4: 9, 9, 8, 8 less the ends.
+        ("", [8, 9, 8, 7], 1),
+        # 32 + 0 + 3 = 35: 9, 9, 9, 8 less 3.
+        (
+            "pipeline_parallel_first_stage_less_layers = 0\n"
+            "pipeline_parallel_last_stage_less_layers = 3\n",
+            [9, 9, 9, 5],
+            1,
+        ),
+        # Two parts on a stage: 34 over 8 is 5, 5, 4, 4, 4, 4, 4, 4.
+        (
+            'pipeline_parallel_schedule = "Interleaved1F1B"\n',
+            [4, 5, 4, 4, 4, 4, 4, 3],
+            2,
+        ),
+        # At most 3 of 34 in a part: 12 parts, 3 on a stage.
+        (
+            'pipeline_parallel_schedule = "Interleaved1F1B"\n'
+            "pipeline_parallel_layers_per_stage = 3\n",
+            [2, 3, 3, 3, 3, 3, 3, 3, 3, 3, 2, 1],
+            3,
+        ),
+        ("pipeline_parallel_layers_per_stage = 9\n", [8, 9, 8, 7], 1),
+    ],
+)
+def test_stages_without_modules_are_split_as_torchtitan_does(
+    more, layers, virtual
+):
+    text = NEW.replace("_degree = 4\n", f"_degree = 4\n{more}")
+    launch, _ = titan(text)
+    assert [chunk.layers for chunk in launch.chunks] == layers
+    assert launch.chunks[0].embedding
+    assert launch.chunks[-1].head
+    assert launch.virtual_stages == virtual
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("pipeline_parallel_layers_per_stage = 8",
+         r"job.toml:9: parallelism.pipeline_parallel_layers_per_stage: "
+         r"expected a number that makes 1 part on each of 4 stages under "
+         r"1F1B, got 5 parts of 8"),
+        ("pipeline_parallel_layers_per_stage = 0", "got 0 parts of 0"),
+        ('pipeline_parallel_schedule = "Interleaved1F1B"\n'
+         "pipeline_parallel_layers_per_stage = 9",
+         "makes 2 or more parts on each of 4 stages .* got 4 parts of 9"),
+        ("pipeline_parallel_last_stage_less_layers = 12",
+         r"pipeline_parallel_degree: expected stages for 32 layers, 1 for the "
+         r"embedding and 12 for the head, got 4 parts"),
+        ("pipeline_parallel_first_stage_less_layers = -1", "got 4 parts"),
+    ],
+)  # fmt: skip
+def test_splits_that_torchtitan_refuses_are_refused(more, message):
+    text = NEW.replace("_degree = 4\n", f"_degree = 4\n{more}\n")
+    with pytest.raises(InvalidPlanError, match=message):
+        titan(text)
+
+
 def test_keys_can_be_said_beside_the_file():
     text = OLD.replace('mode = "full"', 'mode = "selective"')
     launch, _ = titan(text, said=[("activation_checkpoint.mode", "none")])
