@@ -282,6 +282,8 @@ def _run_highs(problem: Any, how: Run) -> Outcome:
         gapAbs=0,
         threads=how.num_workers,
         random_seed=how.seed % 2**31,
+        mip_feasibility_tolerance=TOLERANCE,
+        primal_feasibility_tolerance=TOLERANCE,
         # With it HiGHS 1.11 to 1.14 call solutions optimal that are not.
         presolve="off",
     )

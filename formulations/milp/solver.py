@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from functools import partial
@@ -12,14 +13,11 @@ from formulations.milp.decode import decode
 from formulations.milp.engines import DEFAULT, Run, Verdict, engine_name, run
 from formulations.milp.objective import set_objective
 from formulations.milp.variables import Content, Model, create
+from formulations.milp.windows import TOLERANCE, windows
 from formulations.search import Answer, Engine, Formulation
 from nest.cost.rules import hidden_sync
 from nest.cost.score import score
 from nest.solvers.base import Capabilities, SolveOptions
-
-#: Relative difference that is put down to floats: of the engine's objective
-#: from the shared score, and of a proven optimum from the true one.
-TOLERANCE = 1e-6
 
 
 class MilpSolver(Formulation):
@@ -60,7 +58,21 @@ class MilpSolver(Formulation):
 
 
 def _solve(engine: str, options: SolveOptions, task: Task) -> Answer:
-    """Find the best plan of a task.
+    """Find the best plan of a task, in one window after the other."""
+    for window in windows(task):
+        answer = _search(engine, options, window)
+        if not answer.finished:
+            least, most = window.sub_problem.bound, window.cutoff
+            assert most is not None
+            bound = min(max(answer.bound or 0, least), most)
+            return dataclasses.replace(answer, bound=bound)
+        if answer.plan is not None:
+            return answer
+    return Answer(finished=True)
+
+
+def _search(engine: str, options: SolveOptions, task: Task) -> Answer:
+    """Find the best plan of one window.
 
     Its start is of no use: it never beats the cutoff, and engines drop what
     is not feasible. Plans that use more memory than there is, or hide a

@@ -71,14 +71,15 @@ class Model(Base):
         self.engine = LpProblem("nest")
         self.q: Variables = {}
         self.some: Variables = {}
-        step = max(self.cutoff or self.sub_problem.bound, 1)
-        self.scale_quanta = 1 << max(0, step.bit_length() - 10)
+        least = max(self.sub_problem.bound, 1)
+        most = max(self.cutoff or 0, least)
+        self.scale_quanta = 1 << max(0, most.bit_length() - 10)
         capacity = max(
             profile.capacity_bytes
             for slot in self.slots.values()
             for profile in slot.profiles
         )
-        self.whole = step * NEGLIGIBLE < 1
+        self.whole = least * NEGLIGIBLE < 1
         self.scale_bytes = 1 << max(0, capacity.bit_length() - 10)
 
     def counts(self, s: int) -> Iterator[tuple[int, int, int, Choice]]:

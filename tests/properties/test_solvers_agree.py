@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -31,9 +32,10 @@ def solve(name: str, problem: Problem) -> SolverOutput:
     return get_solver(name)().solve(problem, SolveOptions())
 
 
-def why_wrong(name: str, problem: Problem, truth: SolverOutput) -> str | None:
+def why_wrong(
+    name: str, problem: Problem, truth: SolverOutput, output: SolverOutput
+) -> str | None:
     """Return what a solver got wrong, or ``None``."""
-    output = solve(name, problem)
     if output.status is not truth.status:
         return f"{name}: status {output.status}, expected {truth.status}"
     if output.limit is not None:
@@ -69,7 +71,7 @@ def check(names: tuple[str, ...], problem: Problem) -> None:
     wrong = [
         text
         for name in names
-        if (text := why_wrong(name, problem, truth)) is not None
+        if (text := why_wrong(name, problem, truth, solve(name, problem)))
     ]
     if wrong:
         folder = Path(".hypothesis", "disagreements")
@@ -210,6 +212,20 @@ def test_dp_and_cpsat_prove_the_optimum_with_overlap_per_layer(problem):
 def test_milp_proves_the_optimum_with_overlap(problem):
     """Equal up to 1e-6, infeasibility included."""
     check(("milp",), problem)
+
+
+@examples(15, full=500)
+@given(
+    st.one_of(
+        problems(),
+        problems(overlapping=True),
+        problems(granularity="layer"),
+    )
+)
+def test_milp_needs_no_wide_windows(problem):
+    """Step times of a model differ by a factor of two at most."""
+    with mock.patch("formulations.milp.windows.SPREAD", 2):
+        check(("milp",), problem)
 
 
 @examples(40, full=1000)

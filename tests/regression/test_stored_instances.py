@@ -6,7 +6,7 @@ import pytest
 
 from nest.cost.score import score
 from nest.ir import problem_hash
-from nest.solvers.base import SolverOutput, Status
+from nest.solvers.base import SolveOptions, SolverOutput, Status
 from nest.solvers.registry import get_solver
 from tests import optima
 from tests.regression.store import load, solve, stored
@@ -53,6 +53,19 @@ def test_the_known_optimum_is_proven_again(name, solver):
         verdict = score(known.problem, output.plan)
         assert verdict.feasible
         assert verdict.step_quanta == known.step_quanta
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in stored() if name.startswith("spread")]
+)
+def test_highs_proves_it_too(name):
+    """Where plans take up to 10^6 times as long as the best one."""
+    pytest.importorskip("highspy")
+    known = load(name)
+    options = SolveOptions(extra={"engine": "highs"})
+    output = get_solver("milp")().solve(known.problem, options)
+    assert output.status == known.status
+    assert output.claimed_quanta == known.step_quanta
 
 
 def choosing() -> list[str]:

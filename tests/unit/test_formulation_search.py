@@ -245,3 +245,5 @@ def test_highs_is_asked_for_the_optimum(monkeypatch):
     output = milp_solver.MilpSolver().solve(UNEVEN, options)
     assert output.claimed_quanta == 147
     assert (asked["gapRel"], asked["gapAbs"]) == (0, 0)
+    assert asked["mip_feasibility_tolerance"] == 1e-9
+    assert asked["primal_feasibility_tolerance"] == 1e-9
