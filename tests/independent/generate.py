@@ -846,11 +846,53 @@ def draw_tiny(
         listed = list(itertools.islice(plans(problem), most_plans + 1))
         if 1 < len(listed) <= most_plans:
             break
+    return with_some_memory(random, problem, listed)
+
+
+def with_some_memory(
+    random: Random, problem: Problem, listed: Sequence[Plan]
+) -> Problem:
+    """Return the problem with plenty of memory, or what some plan needs.
+
+    Or a byte less.
+    """
     if chance(random, 3):
         return problem
     record = score(problem, random.choice(listed))
     need = max(block.memory_bytes for block in record.blocks)
     return with_memory(problem, need - random.choice((0, 1)), random)
+
+
+def draw_spread(random: Random, most_plans: int = 300) -> Problem:
+    """Draw a problem whose plans may take 10^6 times as long as its best.
+
+    Some types of devices state their own times, all others take long. The job
+    may allow overlap and the distributed optimiser; times are in whole quanta.
+    """
+    while True:
+        problem = draw_problem(
+            random, "standard", most_devices=5, most_layers=4
+        )
+        job = problem.job
+        if job.schedule not in ("1f1b", "gpipe"):
+            continue
+        names = some(random, OVERLAP)[: random.choice((0, 1, 2))]
+        job = replace(
+            job,
+            zero=job.zero[-2:],
+            recompute=job.recompute[:2],
+            virtual_stages=(1,),
+            overlap={name: random.choice(_FRACTIONS) for name in names},
+            distributed_optimizer=chance(random, 3),
+        )
+        problem = replace(problem, job=job)
+        if not problem.cluster.others:
+            problem = mixed(random, problem)
+        if problem.quantum_ps != 1:
+            problem = enlarged(problem, random.choice((1000, 75_019)))
+        listed = list(itertools.islice(plans(problem), most_plans + 1))
+        if 1 < len(listed) <= most_plans:
+            return with_some_memory(random, problem, listed)
 
 
 def draw_pair(

@@ -1,0 +1,160 @@
+"""Count on how many random problems the exact solvers agree.
+
+``python -m tests.agreement KIND [COUNT] [SEED]`` draws problems of a kind
+until so many different ones are compared, and prints the counts. ``brute`` is
+the truth; ``milp`` runs with both engines. A problem on which a solver is
+wrong is written to ``.hypothesis/disagreements``. The same seed draws the same
+problems.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+from hypothesis import HealthCheck, Phase, assume, given, seed, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from nest.errors import InvalidOptionError
+from nest.ir import Problem, problem_hash, write
+from nest.solvers.base import SolveOptions, SolverOutput
+from nest.solvers.registry import get_solver
+from nest.targets import for_target, names
+from tests.independent.generate import draw_spread
+from tests.properties.test_mixed_devices import mixed
+from tests.properties.test_solvers_agree import why_wrong
+from tests.strategies import problems
+
+#: What is held against ``brute``: solver and, of ``milp``, engine.
+SOLVERS = ("dp", "cpsat", "milp cbc", "milp highs")
+
+#: Draws per problem that is asked for: some are of another kind, or repeat.
+DRAWS = 20
+
+Kind = st.SearchStrategy[Problem]
+
+
+def _sharded(problem: Problem) -> Problem:
+    job = replace(problem.job, overlap={}, distributed_optimizer=True)
+    return replace(problem, job=job)
+
+
+def _any() -> Kind:
+    plain = problems(preset="standard")
+    return st.one_of(plain, plain, problems(graphs=True), mixed())
+
+
+def _for(name: str) -> Kind:
+    """Draw problems for a target; those it has no choice for are skipped."""
+
+    def narrowed(problem: Problem) -> Problem:
+        try:
+            return for_target(problem, name)
+        except InvalidOptionError:
+            assume(False)
+            raise
+
+    return _any().map(narrowed)
+
+
+KINDS: dict[str, Callable[[], Kind]] = {
+    "plain": lambda: problems(preset="standard"),
+    "layer": lambda: problems(granularity="layer"),
+    "graph": lambda: problems(graphs=True),
+    "mixed": mixed,
+    "overlap": lambda: problems(overlapping=True),
+    "distributed": lambda: problems(overlapping=True).map(_sharded),
+    # Times that differ by six orders, with overlap and without.
+    "spread": lambda: st.randoms(use_true_random=True).map(
+        lambda random: draw_spread(Random(random.getrandbits(64)))
+    ),
+    **{
+        name: lambda name=name: _for(name)  # type: ignore[misc]
+        for name in names()
+        if name != "any"
+    },
+}
+
+
+def solve(name: str, problem: Problem) -> SolverOutput:
+    """Solve with a solver and, if one is named, an engine."""
+    solver, _, engine = name.partition(" ")
+    extra = {"engine": engine} if engine else {}
+    return get_solver(solver)().solve(problem, SolveOptions(extra=extra))
+
+
+class EnoughError(Exception):
+    """So many problems are compared."""
+
+
+def compare(kind: str, count: int, first: int) -> int:
+    """Compare solvers on so many problems; return how often one is wrong."""
+    mix: Counter[str] = Counter()
+    seen: set[str] = set()
+    began = time.process_time()
+
+    @seed(first)
+    @settings(
+        max_examples=DRAWS * count,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(KINDS[kind]())
+    def look(problem: Problem) -> None:
+        if len(seen) >= count:
+            raise EnoughError
+        if problem_hash(problem) in seen:
+            return
+        seen.add(problem_hash(problem))
+        truth = get_solver("brute")().solve(problem, SolveOptions())
+        mix[str(truth.status)] += 1
+        for name in SOLVERS:
+            try:
+                output = solve(name, problem)
+            except Exception as error:
+                wrong: str | None = f"{name}: {error}"
+            else:
+                wrong = why_wrong(name.split()[0], problem, truth, output)
+            mix[f"{name} {'agrees' if wrong is None else 'is wrong'}"] += 1
+            if wrong is not None:
+                folder = Path(".hypothesis", "disagreements")
+                folder.mkdir(parents=True, exist_ok=True)
+                path = folder / f"{kind}-{problem_hash(problem)[:12]}.json"
+                write(path, problem)
+                print(f"{path}: {wrong}", flush=True)
+
+    with suppress(EnoughError):
+        look()
+    for name, number in sorted(mix.items()):
+        print(f"{kind:12} {name:22} {number:6}")
+    print(
+        f"{kind}: {len(seen)} problems from seed {first}, "
+        f"{time.process_time() - began:.0f} s of CPU"
+    )
+    return sum(n for name, n in mix.items() if name.endswith("is wrong"))
+
+
+def main(arguments: list[str]) -> int:
+    """Return the exit code: 2 for a kind that is not known."""
+    if not arguments or arguments[0] not in KINDS:
+        print(
+            f"tests.agreement: expected one of {', '.join(KINDS)}, got "
+            f"{' '.join(arguments[:1]) or 'nothing'}",
+            file=sys.stderr,
+        )
+        return 2
+    count, first = [*map(int, arguments[1:3]), 1000, 0][:2]
+    return int(compare(arguments[0], count, first) > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
