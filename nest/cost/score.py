@@ -73,6 +73,8 @@ def score(
     step = model.rules.step(pipeline, stages, blocks)
     seconds = step * problem.quantum_ps / 1e12
     samples = model.rules.samples_per_step(problem, plan)
+    length = problem.job.sequence_length
+    tokens_per_s = samples * length / seconds if step and length else None
     return Score(
         step_quanta=step,
         num_micro_batches=pipeline.split.num_micro_batches,
@@ -80,7 +82,15 @@ def score(
         blocks=blocks,
         violations=_violations(pipeline, blocks),
         throughput_samples_per_s=samples / seconds if step else None,
+        throughput_tokens_per_s=tokens_per_s,
+        throughput_tokens_per_s_per_device=None
+        if tokens_per_s is None
+        else tokens_per_s / problem.cluster.num_devices,
         mfu=_mfu(problem, seconds, samples),
+        memory_left_bytes=min(
+            model.capacity_bytes(pipeline.blocks[number]) - block.memory_bytes
+            for number, block in enumerate(blocks)
+        ),
         quantum_ps=problem.quantum_ps,
         schedule=None if model.rules.steady_state else pipeline.schedule,
     )

@@ -136,9 +136,15 @@ class Score:
     throughput_samples_per_s
         ``A / T``, or ``B / T`` where ``T`` is the time per micro-batch;
         ``None`` if the step takes no time.
+    throughput_tokens_per_s, throughput_tokens_per_s_per_device
+        The same in tokens, ``sequence_length`` a sample, and over all devices
+        of the cluster; ``None`` also if the job does not say how many.
     mfu
         Model FLOPs utilisation, a fraction; ``None`` if the problem does not
         say what it needs.
+    memory_left_bytes
+        What the fullest device has beyond its memory, reserve and head-room;
+        negative if the plan does not fit.
     quantum_ps
         Size of the quantum.
     schedule
@@ -152,7 +158,10 @@ class Score:
     blocks: tuple[BlockScore, ...]
     violations: tuple[str, ...]
     throughput_samples_per_s: float | None
+    throughput_tokens_per_s: float | None
+    throughput_tokens_per_s_per_device: float | None
     mfu: float | None
+    memory_left_bytes: int
     quantum_ps: int
     schedule: Schedule | None = field(default=None, compare=False, repr=False)
 
@@ -209,7 +218,12 @@ class Score:
             "simulated_step_time_ns": self.simulated_step_time_ns,
             "quantum_ps": self.quantum_ps,
             "throughput_samples_per_s": self.throughput_samples_per_s,
+            "throughput_tokens_per_s": self.throughput_tokens_per_s,
+            "throughput_tokens_per_s_per_device": (
+                self.throughput_tokens_per_s_per_device
+            ),
             "mfu": self.mfu,
+            "memory_left_bytes": self.memory_left_bytes,
             "feasible": self.feasible,
             "violations": list(self.violations),
             "num_micro_batches": self.num_micro_batches,

@@ -20,7 +20,6 @@ from nest.ir.plan import Plan, Stage
 from nest.ir.problem import Problem
 from nest.solvers.base import Limit, SolveOptions, Status
 from nest.solvers.result import Outcome, SolveResult
-from nest.topology.protocol import Block
 from nest.units import format_bytes
 
 #: In a pipe a table is as wide as it needs to be, so that a row is a line.
@@ -381,11 +380,9 @@ def _score_rows(
     rows = [("step time", scale(document["step_time_ns"]))]
     if document["simulated_step_time_ns"] is not None:
         rows.append(("simulated", scale(document["simulated_step_time_ns"])))
-    throughput = document["throughput_samples_per_s"]
-    if throughput is not None:
-        rows.append(
-            ("throughput", f"{throughput:.6g} samples/{problem.time_unit}")
-        )
+    speed = throughput(problem, document)
+    if speed:
+        rows.append(("throughput", speed))
     if document.get("mfu") is not None:
         rows.append(("MFU", f"{100 * document['mfu']:.1f} %"))
     used = plan.replicas * plan.devices_used
@@ -399,7 +396,7 @@ def _score_rows(
             f"per replica, {used} of {problem.cluster.num_devices} devices",
         )
     )
-    left = _memory_left(problem, plan, document)
+    left = document["memory_left_bytes"]
     rows.append(
         ("memory left", f"{format_bytes(left)} on the fullest device")
         if left >= 0
@@ -408,21 +405,18 @@ def _score_rows(
     return rows
 
 
-def _memory_left(
-    problem: Problem, plan: Plan, document: dict[str, Any]
-) -> int:
-    """Return the bytes that the fullest device of any block has left."""
-    cluster, left = problem.cluster, []
-    offset, pitch = 0, problem.cluster.num_devices // plan.replicas
-    blocks = document.get("blocks", document["stages"])
-    for stage, block in zip(
-        plan.stages[: plan.num_blocks], blocks, strict=True
-    ):
-        where = Block(plan.replicas, pitch, offset, stage.devices)
-        capacity = cluster.memory_bytes(where.ranges())
-        left.append(capacity - block["memory_bytes"])
-        offset += stage.devices
-    return int(min(left))
+def throughput(problem: Problem, document: dict[str, Any]) -> str:
+    """Return samples and tokens per time; empty where they are unknown."""
+    samples = document["throughput_samples_per_s"]
+    if samples is None:
+        return ""
+    unit = problem.time_unit
+    text = f"{samples:.6g} samples/{unit}"
+    tokens = document["throughput_tokens_per_s"]
+    if tokens is None:
+        return text
+    each = document["throughput_tokens_per_s_per_device"]
+    return f"{text}, {tokens:.6g} tokens/{unit}, {each:.6g} per device"
 
 
 def count(number: int, noun: str) -> str:

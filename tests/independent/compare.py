@@ -21,6 +21,7 @@ _STAGE = (
     "sync",
     "inflight",
 )
+RATES = ("throughput", "tokens", "tokens per device", "mfu")
 _BLOCK = ("stages", "load", "sync", "inflight")
 
 
@@ -37,6 +38,9 @@ def said_by_scorer(problem: Problem, plan: Plan) -> dict[str, Any]:
         "M": record.num_micro_batches,
         "feasible": record.feasible,
         "throughput": record.throughput,
+        "tokens": record.tokens,
+        "tokens per device": record.tokens_per_device,
+        "memory left": record.memory_left,
         "mfu": record.mfu,
     }
     for i, stage in enumerate(record.stages, 1):
@@ -61,6 +65,9 @@ def said_by_product(problem: Problem, plan: Plan) -> dict[str, Any]:
         "M": record.num_micro_batches,
         "feasible": record.feasible and not record.violations,
         "throughput": record.throughput_samples_per_s,
+        "tokens": record.throughput_tokens_per_s,
+        "tokens per device": record.throughput_tokens_per_s_per_device,
+        "memory left": record.memory_left_bytes,
         "mfu": record.mfu,
     }
     for i, stage in enumerate(record.stages, 1):
@@ -94,7 +101,7 @@ def differences(problem: Problem, plan: Plan) -> tuple[str, list[str]]:
 
 
 def alike(name: str, ours: Any, theirs: Any) -> bool:
-    if name in ("throughput", "mfu") and ours and theirs:
+    if name in RATES and ours and theirs:
         # not quanta: the page leaves their last bit open
         return math.isclose(ours, theirs, rel_tol=1e-12)
     return bool(ours == theirs)

@@ -256,6 +256,7 @@ def draw_job(random: Random, preset: str) -> Job:
             recompute=recompute,
             replicas=(1,),
             model_flops_per_sample=random.choice((None, 1e6)),
+            sequence_length=random.choice((None, 5)),
         )
     uneven = chance(random, 4)
     if uneven:
@@ -271,6 +272,7 @@ def draw_job(random: Random, preset: str) -> Job:
         "uneven_batches": uneven,
         "gradient_sync_overlap": random.choice((0.0, 0.0, 0.3, 1.0)),
         "model_flops_per_sample": random.choice((None, 1e6)),
+        "sequence_length": random.choice((None, 5)),
     }
     for degrees in (
         "replicas",

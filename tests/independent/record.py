@@ -59,4 +59,7 @@ class Record:
     blocks: list[BlockRecord]
     feasible: bool
     throughput: float | None
+    tokens: float | None
+    tokens_per_device: float | None
+    memory_left: int
     mfu: float | None

@@ -1081,6 +1081,9 @@ def record(
         mfu = (job.model_flops_per_sample * samples) / (
             seconds * math.fsum(peaks)
         )
+    tokens = None
+    if job.sequence_length is not None and throughput is not None:
+        tokens = throughput * job.sequence_length
     return Record(
         step=step,
         simulated=simulated,
@@ -1092,5 +1095,11 @@ def record(
             for number, block in enumerate(blocks)
         ),
         throughput=throughput,
+        tokens=tokens,
+        tokens_per_device=tokens and tokens / len(list(all_devices(problem))),
+        memory_left=min(
+            capacity_bytes(problem, plan, number) - block.memory_bytes
+            for number, block in enumerate(blocks)
+        ),
         mfu=mfu,
     )

@@ -126,9 +126,25 @@ def test_throughput_is_samples_per_second():
     assert result.throughput_samples_per_s == pytest.approx(4 / 290e-9)
 
 
+def test_throughput_in_tokens_counts_all_devices():
+    """4 samples of 5 tokens in 290 ns, on 4 devices of which 3 work."""
+    result = score(three_stages(sequence_length=5), PLAN)
+    assert result.throughput_tokens_per_s == pytest.approx(20 / 290e-9)
+    assert result.throughput_tokens_per_s_per_device == pytest.approx(
+        5 / 290e-9
+    )
+
+
+def test_throughput_in_tokens_is_unknown_without_their_number():
+    result = score(three_stages(), PLAN)
+    assert result.throughput_tokens_per_s is None
+    assert result.throughput_tokens_per_s_per_device is None
+
+
 def test_throughput_of_no_time_is_unknown():
     result = score(make_problem({"a": make_cost()}), make_plan(("a", SINGLE)))
     assert result.throughput_samples_per_s is None
+    assert result.throughput_tokens_per_s is None
     assert result.mfu is None
 
 
@@ -164,6 +180,14 @@ def test_too_little_memory_is_a_violation_that_names_the_stage():
         "(0.00 GiB, 25.0 % too much)",
     )
     assert result.step_quanta == 290
+
+
+def test_memory_left_is_that_of_the_fullest_device():
+    """Stage 1 has 640 - 800 bytes, stage 2 640 - 400."""
+    assert (
+        score(three_stages(memory_bytes=640), PLAN).memory_left_bytes == -160
+    )
+    assert score(three_stages(memory_bytes=801), PLAN).memory_left_bytes == 1
 
 
 @pytest.mark.parametrize(("memory", "feasible"), [(800, True), (799, False)])

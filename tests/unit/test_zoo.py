@@ -790,6 +790,49 @@ def test_a_problem_of_the_zoo() -> None:
     assert problem.job.sequence_parallel
 
 
+def test_mfu_of_llama3_70b() -> None:
+    """Appendix B of PaLM, 6 N + 12 L h s per token, by hand.
+
+    80 layers of 8192 channels: queries and the output take 2 · 8192² weights,
+    keys and values 2 · 8192 · 1024, the gated MLP 3 · 8192 · 28672, and the
+    head 8192 · 128256. A step has 512 samples of 8192 tokens, on 64 devices of
+    989 TFLOP/s.
+    """
+    layer = 2 * 8192**2 + 2 * 8192 * 1024 + 3 * 8192 * 28672
+    assert layer == 855_638_016
+    matrices = 80 * layer + 8192 * 128256
+    assert matrices == 69_501_714_432
+    per_token = 6 * matrices + 12 * 80 * 8192 * 8192
+    assert per_token == 481_434_796_032
+    model = architecture("llama3-70b")
+    choices = choose(
+        model, H100, 64, Request(tp=(8,), cp=(1,), micro_batches=(1,))
+    )
+    problem = build_problem(model, H100, 64, choices)
+    layers = [layer.id for layer in problem.graph.layers]
+    strategy = Strategy(tp=8, recompute="full")
+    plan = Plan(
+        replicas=1,
+        micro_batch=1,
+        stages=tuple(
+            Stage(
+                layers=tuple(layers[first:last]), devices=8, strategy=strategy
+            )
+            for first, last in pairwise((0, 11, 21, 31, 41, 51, 61, 71, 82))
+        ),
+    )
+    found = score(problem, plan)
+    step_s = float(found.step_time_ns) / 1e9
+    tokens = 512 * 8192
+    assert found.throughput_tokens_per_s == pytest.approx(tokens / step_s)
+    assert found.throughput_tokens_per_s_per_device == pytest.approx(
+        tokens / step_s / 64
+    )
+    assert found.mfu == pytest.approx(
+        per_token * tokens / (step_s * 64 * 989e12)
+    )
+
+
 def one_stage(problem: Problem, strategy: Strategy, micro_batch: int) -> Plan:
     layers = tuple(layer.id for layer in problem.graph.layers)
     return Plan(
