@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from nest.cli.declare import option
-from nest.cli.inputs import Restricted, parse_extra
+from nest.cli.inputs import (
+    Restricted,
+    check_output,
+    load_model,
+    parse_extra,
+)
 from nest.cli.options import MODEL, RESTRICTIONS, Options, takes
 from nest.cli.progress import ProgressLine
-from nest.errors import InvalidOptionError, UnknownSolverError
+from nest.errors import (
+    InvalidOptionError,
+    NestError,
+    UnknownSolverError,
+)
 
 if TYPE_CHECKING:
+    from nest.export.settings import Settings
     from nest.solvers.base import SolveOptions
     from nest.solvers.result import SolveResult
     from nest.targets import TargetLoss
@@ -33,6 +43,15 @@ _LOSS = option(
     "--target-loss",
     "Also solve without --target, and say how much longer its best plan "
     "takes.",
+)
+_LAUNCH = option(
+    "--launch",
+    "Show the plan as who launches it needs it: figures, and the arguments "
+    "of the framework of --target, as 'nest export' writes them.",
+)
+_LAUNCH_DIR = option(
+    "--launch-dir DIR",
+    "Also write the files of 'nest export' to a new or empty directory.",
 )
 _LIMIT = "Wall-clock seconds per solver, everything included."
 
@@ -63,16 +82,22 @@ def compare_command(
         from nest.models import builtin
 
         options = replace(options, problem_text=builtin.DEFAULT)
-    results = _run(options, solvers, _show_table, target_loss)
+    results = _run(options, solvers, _show_table, target_loss).results
     return int(any(result.outcome.failed for result in results))
 
 
 @click.command("solve")
 @option("--solver NAME", "See 'nest solvers'.  [required]")
 @_LOSS
+@_LAUNCH
+@_LAUNCH_DIR
 @takes("output", *_SHARED, time_limit=_LIMIT)
 def solve_command(
-    options: Options, solver: str | None, target_loss: bool
+    options: Options,
+    solver: str | None,
+    target_loss: bool,
+    launch: bool,
+    launch_dir: str | None,
 ) -> int:
     """Run one solver on one problem and show its plan.
 
@@ -83,10 +108,19 @@ def solve_command(
         raise InvalidOptionError(
             "nest solve: expected --solver, got none; see 'nest solve --help'"
         )
-    (result,) = _run(options, [solver], _show_answer, target_loss)
-    # Nobody can run a plan that does not fit the memory.
-    unfit = result.over_memory_bytes is not None
+    launched = Launching(launch_dir) if launch or launch_dir else None
+    run = _run(options, [solver], _show_answer, target_loss, launched)
+    (result,) = run.results
+    # Nobody can run a plan that does not fit the memory, or cannot be said.
+    unfit = result.over_memory_bytes is not None or run.unsaid is not None
     return int(result.outcome.failed or unfit)
+
+
+@dataclass(frozen=True)
+class Launching:
+    """What ``--launch`` asks for: the folder for its files, if any."""
+
+    folder: str | None
 
 
 @dataclass(frozen=True)
@@ -96,10 +130,29 @@ class _Session:
     given: Options
     restricted: Restricted
     cells: dict[str, SolveOptions]
+    launching: Launching | None = None
+    settings: Settings | None = None
     loss: TargetLoss | None = None
+    files: Mapping[str, str] | None = None
+    unsaid: str | None = None
+    results: Sequence[SolveResult] = ()
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON document."""
+        from nest.compare import to_document
+
+        restricted = self.restricted
+        document = to_document(restricted.problem, self.cells, self.results)
+        if self.loss is not None:
+            document["target_loss"] = self.loss.to_json()
+        if self.files is not None:
+            document["launch"] = {"files": dict(self.files)}
+        return document | restricted.document()
 
 
-def _checked(given: Options, solvers: list[str]) -> _Session:
+def _checked(
+    given: Options, solvers: list[str], launching: Launching | None
+) -> _Session:
     """Check everything that can be checked before a solver runs."""
     from nest.solvers.registry import get_solver, solver_names
 
@@ -111,49 +164,87 @@ def _checked(given: Options, solvers: list[str]) -> _Session:
         get_solver(name)
     extra = parse_extra(given.extra, solvers)
     given.check_files()
+    if launching is not None:
+        check_output(launching.folder, "--launch-dir", folder=True)
     restricted = given.restricted()
     cells = {
         name: replace(given.solve_options(name), extra=extra.get(name, {}))
         for name in solvers
     }
-    return _Session(given, restricted, cells)
+    settings = _settings(given, restricted) if launching else None
+    return _Session(given, restricted, cells, launching, settings)
+
+
+def _settings(given: Options, restricted: Restricted) -> Settings:
+    """Return what an export needs, or refuse what it cannot do without."""
+    from nest.export.hosts import node_size
+    from nest.export.layers import placement_of
+    from nest.export.models import model_of
+    from nest.export.settings import Settings
+
+    problem = restricted.problem
+    if restricted.target is None:
+        raise InvalidOptionError(
+            "--launch: expected --target too, got none; add the framework "
+            "that runs it, such as --target megatron"
+        )
+    placement = placement_of(problem.graph)
+    if given.model is not None:
+        settings = Settings(load_model(given.model))
+    else:
+        try:
+            settings = Settings(model_of(problem, placement))
+        except InvalidOptionError:
+            raise InvalidOptionError(
+                f"--launch: expected a problem that names its model, got "
+                f"{problem.name}; write the plan with -o, and pass 'nest "
+                f"export' its --model"
+            ) from None
+    try:
+        node_size(problem.cluster)
+    except InvalidOptionError:
+        raise InvalidOptionError(
+            f"--launch: expected a network with nodes, got that of "
+            f"{problem.name}; write the plan with -o, and pass 'nest "
+            f"export' its --gpus-per-node"
+        ) from None
+    return settings
 
 
 def _run(
     given: Options,
     solvers: list[str],
-    show: Callable[[_Session, Sequence[SolveResult]], None],
+    show: Callable[[_Session], None],
     target_loss: bool,
-) -> Sequence[SolveResult]:
+    launching: Launching | None = None,
+) -> _Session:
     """Run all solvers; finished cells go to the JSON file at once.
 
     What is finished is shown even if the run is interrupted. With
-    ``target_loss`` the first solver runs without the target, too.
+    ``target_loss`` the first solver runs without the target, too; with
+    ``launching`` its plan is written for the target.
     """
-    from nest.compare import compare, to_document
+    from nest.compare import compare
     from nest.solvers.run import run_solver
     from nest.targets import loss_of
 
-    session = _checked(given, solvers)
+    session = _checked(given, solvers, launching)
     restricted, cells = session.restricted, session.cells
     if target_loss and restricted.untargeted is None:
         raise InvalidOptionError(
             "--target-loss: expected --target too, got none; add a target "
             "with rules, such as --target megatron"
         )
-    results: list[SolveResult] = []
 
     def write() -> None:
-        document = to_document(restricted.problem, cells, results)
-        if session.loss is not None:
-            document["target_loss"] = session.loss.to_json()
-        given.write_json(document | restricted.document())
+        if given.json_path != "-":
+            given.write_json(session.document())
 
     def on_cell(found: Sequence[SolveResult]) -> None:
+        nonlocal session
         progress.clear()
-        results[:] = found
-        if given.json_path != "-":
-            write()
+        session = replace(session, results=tuple(found))
+        write()
 
     try:
         with ProgressLine(restricted.problem.time_unit) as progress:
@@ -172,23 +263,50 @@ def _run(
                     progress,
                 )
                 progress.clear()
-                session = replace(session, loss=loss_of(results, free))
-                if given.json_path != "-":
-                    write()
-    finally:
-        if results:
-            show(session, results)
-            if given.json_path == "-":
+                loss = loss_of(session.results, free)
+                session = replace(session, loss=loss)
                 write()
-    return results
+            if launching is not None:
+                session = _launched(session)
+                write()
+    finally:
+        if session.results:
+            show(session)
+            if given.json_path == "-":
+                given.write_json(session.document())
+    return session
 
 
-def _show_table(session: _Session, results: Sequence[SolveResult]) -> None:
+def _launched(session: _Session) -> _Session:
+    """Return the session with what starts its plan, written if asked for."""
+    from nest.export.export import export, write_folder
+
+    (result,), target = session.results, session.restricted.target
+    if result.plan is None or result.over_memory_bytes is not None:
+        return session
+    assert target is not None
+    assert session.launching is not None
+    try:
+        files = export(
+            session.restricted.problem,
+            result.plan,
+            target.name,
+            session.settings,
+        )
+    except NestError as error:
+        return replace(session, unsaid=str(error))
+    if session.launching.folder is not None:
+        write_folder(session.launching.folder, files)
+    return replace(session, files=files)
+
+
+def _show_table(session: _Session) -> None:
     """Print the comparison."""
     from nest.report.table import compare_footer, compare_table, show
     from nest.solvers.registry import solver_class
 
     problem, notes = session.restricted.problem, session.restricted.notes
+    results = session.results
     cold = [
         result.solver
         for result in results
@@ -207,15 +325,26 @@ def _show_table(session: _Session, results: Sequence[SolveResult]) -> None:
     )
 
 
-def _show_answer(session: _Session, results: Sequence[SolveResult]) -> None:
+def _show_answer(session: _Session) -> None:
     """Print the result of one solver, and write its plan."""
+    from nest.report.launch import launch_screen, launch_texts
     from nest.report.table import show, solve_block
 
-    restricted = session.restricted
-    for result in results:
-        parts = solve_block(restricted.problem, result)
+    restricted, problem = session.restricted, session.restricted.problem
+    for result in session.results:
         loss = [] if session.loss is None else [str(session.loss)]
-        parts[1:1] = [*restricted.notes, *loss]
+        if session.files is not None:
+            _, framework = restricted.notes
+            rows = [("target", framework), *(("price", x) for x in loss)]
+            texts = launch_texts(session.files)
+            parts = launch_screen(
+                problem, result, texts, restricted.text, rows
+            )
+        else:
+            parts = solve_block(problem, result)
+            parts[1:1] = [*restricted.notes, *loss]
+        if session.unsaid is not None:
+            parts.append(f"\nno launch: {session.unsaid}")
         show(session.given.people, *parts)
         plan = result.plan
         session.given.write_plan(plan and restricted.adopt(plan))

@@ -86,3 +86,35 @@ def test_the_readme_lists_every_solver():
         r"^\| `(\w+)` \|", (ROOT / "README.md").read_text(), re.M
     )
     assert sorted(listed) == sorted(solver_names())
+
+
+def test_the_readme_shows_the_screen_to_launch_from():
+    """All but how long the solver took is what the command prints."""
+    (shown,) = (b for b in blocks("README.md", "") if "ARGS=(" in b)
+    command = (
+        "solve --model llama3-70b --cluster h100x64 --solver dp "
+        "--target megatron --target-loss --launch"
+    )
+    text = " ".join((ROOT / "README.md").read_text().split())
+    assert f"`nest {command}`" in text
+    result = CliRunner().invoke(cli, shlex.split(command))
+    assert result.exit_code == 0
+
+    def masked(text):
+        return re.sub(r"(solver +dp, )\S+ s", r"\1… s", text)
+
+    assert masked(result.stdout) == masked(shown)
+    lines = shown.splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) < 80
+
+
+def test_the_example_of_targets_runs(capsys):
+    """It prints figures, arguments, and what rules the free plan out."""
+    (example,) = blocks("docs/targets.md", "python")
+    exec(compile(example, "docs/targets.md", "exec"), {})
+    printed = capsys.readouterr().out
+    assert "--pipeline-model-parallel-size" in printed
+    mfu, tokens_per_s = map(float, printed.splitlines()[0].split())
+    assert 0 < mfu < 1
+    assert tokens_per_s > 0

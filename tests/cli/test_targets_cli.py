@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -234,3 +235,156 @@ def test_bad_targets_give_one_line(
     assert cli.refuses(*solve, "--gradients", "fp32").startswith(
         "--gradients: expected either PROBLEM or --model"
     )
+
+
+def launched(cli: Cli, config: str, *options: str) -> int:
+    """Ask for the best plan of a small model as Megatron runs it."""
+    return cli(
+        *("solve", "--model", config, "--cluster", "h100x4", *SMALL),
+        *("--solver", "dp", "--target", "megatron", *options),
+    )
+
+
+def test_one_screen_to_launch_from(cli: Cli, config: str, tmp_path: Path):
+    """Figures and arguments, at most 40 lines of 79 columns."""
+    folder = tmp_path / "launch"
+    assert (
+        launched(cli, config, "--target-loss", "--launch-dir", str(folder))
+        == 0
+    )
+    lines = cli.out.splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 79
+    rows = dict(line.split(maxsplit=1) for line in lines[:7])
+    assert rows["problem"] == "tiny-dgx-h100x4 (preset standard)"
+    assert (
+        rows["proven"] == "optimal: no plan under --target megatron is faster"
+    )
+    assert re.fullmatch(r"time +\S+ ms, simulated \S+ ms", rows["step"])
+    assert re.fullmatch(
+        r"\S+ samples/s, \S+ tokens/s, \S+ per device", rows["throughput"]
+    )
+    assert re.fullmatch(
+        r"\S+ % of 989 TFLOP/s per device \(bf16\)", rows["MFU"]
+    )
+    assert "8 samples of 1024 tokens, " in cli.out
+    assert "GiB left on the fullest" in cli.out
+    assert "adam with 4 bytes of gradient" in " ".join(cli.out.split())
+    assert "than the best plan without the target" in " ".join(cli.out.split())
+    # What is shown are the arguments of the files, in their order.
+    written = (folder / "args.sh").read_text()
+    start = cli.out.index("# tiny")
+    shown = cli.out[start : cli.out.index("\n)", start) + 2]
+    assert shown.split() == written.split()
+    comments = " ".join(
+        line.removeprefix("# ") for line in lines if line.startswith("# ")
+    )
+    said = (folder / "README").read_text().splitlines()
+    assert comments.endswith(" ".join(said[1:]))
+
+
+def test_a_launch_in_json(cli: Cli, config: str, tmp_path: Path) -> None:
+    """The figures have their units, and the files are those of an export."""
+    assert launched(cli, config, "--launch", "--json", "-") == 0
+    document = json.loads(cli.out)
+    (cell,) = document["cells"]
+    figures = cell["score"]
+    tokens_per_s = 8 * 1024 / (cell["step_time_ns"] / 1e9)
+    assert figures["throughput_tokens_per_s"] == pytest.approx(tokens_per_s)
+    assert figures["throughput_tokens_per_s_per_device"] == pytest.approx(
+        tokens_per_s / 4
+    )
+    assert 0 < figures["mfu"] < 1
+    assert figures["memory_left_bytes"] > 0
+    files = document["launch"]["files"]
+    assert sorted(files) == ["README", "args.sh", "hostfile"]
+    # The same plan under the same job, exported.
+    problem, plan = tmp_path / "problem.json", tmp_path / "plan.json"
+    out = tmp_path / "out"
+    plan.write_text(json.dumps(cell["plan"]))
+    assert (
+        cli(
+            *("import", "hf", config, "--cluster", "h100x4", *SMALL),
+            *("--gradients", "fp32", "-o", str(problem)),
+        )
+        == 0
+    )
+    assert (
+        cli(
+            *("export", str(problem), str(plan), "--to", "megatron"),
+            *("--model", config, "-o", str(out)),
+        )
+        == 0
+    )
+    assert {p.name: p.read_text() for p in out.iterdir()} == files
+
+
+def test_what_cannot_be_launched(
+    cli: Cli, problem: str, config: str, tmp_path: Path
+) -> None:
+    solve = ("solve", problem, "--solver", "dp", "--launch")
+    assert cli.refuses(*solve) == (
+        "--launch: expected --target too, got none; add the framework that "
+        "runs it, such as --target megatron"
+    )
+    assert "expected layers named embedding" in cli.refuses(
+        *solve, "--target", "megatron"
+    )
+    named = str(tmp_path / "named.json")
+    assert (
+        cli(
+            *("import", "hf", config, "--cluster", "h100x4", *SMALL),
+            *("-o", named),
+        )
+        == 0
+    )
+    asked = ("solve", named, "--solver", "dp", "--target", "megatron")
+    assert cli.refuses(*asked, "--launch") == (
+        "--launch: expected a problem that names its model, got "
+        "tiny-dgx-h100x4; write the plan with -o, and pass 'nest export' its "
+        "--model"
+    )
+    assert cli.refuses(
+        *("solve", "--model", config, "--cluster", "h100x4", *SMALL),
+        *("--topology", "torus:2x2", "--solver", "dp"),
+        *("--target", "megatron", "--launch"),
+    ) == (
+        "--launch: expected a network with nodes, got that of "
+        "tiny-dgx-h100x4; write the plan with -o, and pass 'nest export' its "
+        "--gpus-per-node"
+    )
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "a").touch()
+    assert cli.refuses(
+        *("solve", "--model", config, "--cluster", "h100x4"),
+        *("--solver", "dp", "--target", "megatron"),
+        *("--launch-dir", str(full)),
+    ) == (
+        f"--launch-dir {full}: expected a new or empty directory, got one "
+        f"with files in it; choose another path"
+    )
+
+
+def test_a_plan_that_the_export_refuses(cli: Cli, config: str) -> None:
+    """It is shown, with the reason, and the exit code says so."""
+    assert (
+        cli(
+            *("solve", "--model", config, "--cluster", "h100x4", *SMALL),
+            *("--solver", "dp", "--target", "torchtitan", "--launch"),
+        )
+        == 1
+    )
+    assert "status       optimal" in cli.out
+    assert "no launch: --flavor: expected" in cli.out
+
+
+def test_the_screen_of_an_unproven_plan(cli: Cli, config: str) -> None:
+    assert (
+        cli(
+            *("solve", "--model", config, "--cluster", "h100x4", *SMALL),
+            *("--solver", "random", "--target", "megatron", "--launch"),
+        )
+        == 0
+    )
+    assert "proven      nothing, feasible under --target megatron" in cli.out
