@@ -23,6 +23,10 @@ UNITS = {
     **{f"{letter}iB": 1024**i for i, letter in enumerate("KMGT", 1)},
 }
 
+#: By how much the predicted memory of published runs is off in the mean, where
+#: the framework counted what it allocated (docs/validation.md).
+MEMORY_ERROR = 0.069
+
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(%|[A-Za-z]+)")
 
 
@@ -73,3 +77,24 @@ def with_headroom(
     )
     changed = replace(cluster, device=smaller(cluster.device), others=others)
     return replace(problem, cluster=changed)
+
+
+def tightness(problem: Problem, left_bytes: int, needed_bytes: int) -> str:
+    """Return a warning if a plan leaves less than memory is mispredicted by.
+
+    Parameters
+    ----------
+    problem
+        The problem; the error is known of those made from a model, which say
+        how long samples are.
+    left_bytes, needed_bytes
+        Memory that is left, and that is needed, on the fullest device.
+    """
+    error_bytes = round(MEMORY_ERROR * needed_bytes)
+    known = problem.job.sequence_length is not None
+    if not known or not 0 <= left_bytes < error_bytes:
+        return ""
+    return (
+        f"below the model's error of {100 * MEMORY_ERROR:.1f} % "
+        f"({format_bytes(error_bytes)}); see --headroom"
+    )

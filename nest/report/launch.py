@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
+from nest.headroom import tightness
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.report.table import (
@@ -78,6 +79,10 @@ def launch_screen(
             + _left_text(score.memory_left_bytes),
         ),
     ]
+    needed = max(block.memory_bytes for block in score.blocks)
+    warning = tightness(problem, score.memory_left_bytes, needed)
+    if warning:
+        rows.append(("", warning))
     rows += more
     wrapped = [
         (label if number == 0 else "", line)

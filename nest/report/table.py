@@ -16,6 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from nest.headroom import tightness
 from nest.ir.plan import Plan, Stage
 from nest.ir.problem import Problem
 from nest.solvers.base import Limit, SolveOptions, Status
@@ -402,7 +403,10 @@ def _score_rows(
         if left >= 0
         else ("memory left", f"none, {format_bytes(-left)} too much")
     )
-    return rows
+    blocks = document.get("blocks", document["stages"])
+    needed = max(block["memory_bytes"] for block in blocks)
+    warning = tightness(problem, left, needed)
+    return [*rows, ("", warning)] if warning else rows
 
 
 def throughput(problem: Problem, document: dict[str, Any]) -> str:

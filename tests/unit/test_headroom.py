@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
 from nest.errors import InvalidOptionError
-from nest.headroom import with_headroom
+from nest.headroom import MEMORY_ERROR, tightness, with_headroom
 from nest.ir import Device, DeviceRange
 from tests.builders import make_cost, make_problem
 
@@ -60,3 +63,30 @@ def test_a_device_must_have_more(text):
         r"device \((second|device)\), got 0\.00 GiB; leave less free",
     ):
         with_headroom(on(10_000, 5_000), text)
+
+
+@pytest.mark.parametrize(
+    ("left", "length", "expected"),
+    [
+        # 6.9 % of 1000 MiB are 69 MiB, 0.07 GiB.
+        (69 * 2**20 - 1, 1,
+         "below the model's error of 6.9 % (0.07 GiB); see --headroom"),
+        (69 * 2**20, 1, ""),
+        # Plans that do not fit say so elsewhere.
+        (-1, 1, ""),
+        # The memory of a problem that is not made from a model is its own.
+        (0, None, ""),
+    ],
+)  # fmt: skip
+def test_little_memory_is_told(left, length, expected):
+    problem = on(10_000, 5_000)
+    job = replace(problem.job, sequence_length=length)
+    text = tightness(replace(problem, job=job), left, 1000 * 2**20)
+    assert text == expected
+
+
+def test_the_error_is_that_of_the_validation():
+    path = Path(__file__).parents[2] / "bench/results/validation.json"
+    memory = json.loads(path.read_text())["memory"]["by_mem_class"]
+    counted = memory["torch_allocated_last_rank"]["mean_abs_error"]
+    assert round(counted, 3) == MEMORY_ERROR
