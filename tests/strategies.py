@@ -41,7 +41,7 @@ from nest.ir import (
     Problem,
     Stage,
 )
-from nest.ir.job import Granularity
+from nest.ir.job import SHARED, Granularity
 from nest.ir.plan import OVERLAP
 from tests.graphs import random_graph
 
@@ -364,6 +364,7 @@ def problems(
     restricted: bool = False,
     graphs: bool = False,
     overlapping: bool = False,
+    choosing: bool = False,
 ) -> Problem:
     """Draw a problem.
 
@@ -383,8 +384,13 @@ def problems(
     overlapping
         Whether its job allows overlap, and perhaps the distributed optimiser;
         such problems are under ``standard``.
+    choosing
+        Whether its plans choose where sequences are split; such problems are
+        under ``standard``.
     """
-    if preset is None and (granularity == "layer" or graphs or overlapping):
+    if preset is None and (
+        granularity == "layer" or graphs or overlapping or choosing
+    ):
         preset = "standard"
     if preset is None:
         preset = draw(st.sampled_from(("standard",) * 5 + ("nest-artifact",)))
@@ -405,6 +411,9 @@ def problems(
     num_devices = draw(st.sampled_from((4, 6, 3, 2, 5, 8, 4, 7, 1)))
     num_layers = draw(st.sampled_from((3, 4, 5, 2, 6, 4)))
     keys = _draw_keys(draw, job, uniform)
+    if choosing and all(tp == 1 for tp, *_ in keys):
+        samples = sorted({count for *_, count in keys})
+        keys += [(2, 1, 1, count) for count in samples]
     kinds = _draw_kinds(
         draw,
         draw(st.integers(1, min(3, num_layers))),
@@ -429,8 +438,77 @@ def problems(
         job=job,
         preset=preset,
     )
+    if choosing:
+        problem = _with_choice(draw, problem)
     problem = _shrink_space(problem)
-    return _with_memory(draw, problem)
+    problem = _with_memory(draw, problem)
+    return _share(draw, problem) if choosing else problem
+
+
+def _share(draw: Draw, problem: Problem) -> Problem:
+    """Let the layers of plans perhaps share some of their strategies."""
+    every = tuple(name for name in SHARED if name != "devices")
+    shared = draw(
+        st.sampled_from(
+            (
+                *((), (), (), ("sequence_parallel",)),
+                ("tp", "sequence_parallel"),
+                tuple(name for name in every if name != "sequence_parallel"),
+                every,
+            )
+        )
+    )
+    return replace(problem, job=replace(problem.job, uniform=shared))
+
+
+def _with_choice(draw: Draw, problem: Problem) -> Problem:
+    """Leave it to plans where sequences are split.
+
+    Costs with ``tp > 1`` are drawn anew, or made of those without: with less
+    to keep, and a little faster or slower.
+    """
+    job = problem.job
+
+    def split(cost: LayerCost) -> LayerCost:
+        more = draw(st.sampled_from((-20, 0, 0, 5, 60)))
+        return replace(
+            cost,
+            sequence_parallel=True,
+            forward_ns=max(0.0, cost.forward_ns + more),
+            activations=tuple(
+                replace(x, kept_bytes=x.kept_bytes // cost.tp)
+                for x in cost.activations
+            ),
+            collectives=draw(
+                st.sampled_from(
+                    (
+                        cost.collectives,
+                        _draw_collectives(draw, cost.tp, cost.cp, cost.ep, 1),
+                    )
+                )
+            ),
+        )
+
+    kinds = tuple(
+        replace(
+            kind,
+            costs=(
+                *kind.costs,
+                *(
+                    split(cost)
+                    for cost in kind.costs
+                    if cost.tp > 1 and draw(st.integers(0, 5))
+                ),
+            ),
+        )
+        for kind in problem.graph.kinds
+    )
+    values = draw(
+        st.sampled_from(((False, True), (False, True), (True, False), (True,)))
+    )
+    job = replace(job, sequence_parallel=values)
+    graph = replace(problem.graph, kinds=kinds)
+    return replace(problem, graph=graph, job=job)
 
 
 def _draw_keys(

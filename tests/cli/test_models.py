@@ -58,6 +58,64 @@ def test_compare_a_model_on_a_cluster(cli: Cli, config: str) -> None:
     assert "time limit 30 s" in cli.out
 
 
+SEQUENCES = (
+    *("--global-batch", "32", "--micro-batches", "32", "--tp", "1,2"),
+    *("--zero", "0", "--recompute", "none", "--sequence-length", "1024"),
+)
+
+
+def test_plans_choose_where_sequences_are_split(
+    cli: Cli, config: str, tmp_path: Path
+) -> None:
+    """Whole ones are faster here; split ones need less memory."""
+    plan = str(tmp_path / "plan.json")
+    arguments = (
+        *("solve", "--model", config, "--cluster", "h100x2", *SEQUENCES),
+        *("--solver", "dp", "--pin", "tp=2", "-o", plan),
+    )
+    both = (*arguments, "--sequence-parallel", "on,off")
+    assert cli(*both) == 0
+    assert "tp2 " in cli.out
+    assert "·sp" not in cli.out
+    assert cli(*both, "--headroom", "95%") == 0
+    assert "tp2·sp" in cli.out
+    found = read_plan(plan)
+    assert {
+        strategy.sequence_parallel
+        for stage in found.stages
+        for strategy in stage.layer_strategies
+    } == {True}
+    assert cli(*arguments, "--sequence-parallel", "on") == 0
+    assert "·sp" not in cli.out
+    problem = str(tmp_path / "problem.json")
+    assert (
+        cli(
+            *("problems", "--model", config, "--cluster", "h100x2"),
+            *(*SEQUENCES, "--sequence-parallel", "on,off", "-o", problem),
+        )
+        == 0
+    )
+    assert read_problem(problem).job.sequence_parallel == (False, True)
+    assert cli("check", problem) == 0
+    assert "sequence parallelism or none" in cli.out
+
+
+def test_a_word_that_says_nothing_of_sequences_is_refused(
+    cli: Cli, config: str
+) -> None:
+    assert (
+        cli(
+            *("solve", "--model", config, "--cluster", "h100x2"),
+            *("--sequence-parallel", "both"),
+        )
+        == 2
+    )
+    assert (
+        "--sequence-parallel: expected some of on,off, each once, separated "
+        "by commas, got 'both'; for example on" in cli.err
+    )
+
+
 T5 = {
     "d_ff": 1024,
     "d_kv": 64,

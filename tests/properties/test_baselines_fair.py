@@ -47,6 +47,14 @@ def test_fair_on_graphs(name, data):
     check(name, data.draw(problems(graphs=True)))
 
 
+@pytest.mark.parametrize("name", PLANNERS)
+@given(data=st.data())
+@examples(30, full=1000)
+def test_fair_where_plans_split_sequences(name, data):
+    layers = problems(choosing=True, granularity="layer")
+    check(name, data.draw(st.one_of(problems(choosing=True), layers)))
+
+
 @pytest.mark.parametrize("name", ["phaze", "piper", "random"])
 @given(data=st.data())
 @examples(40, full=1000)

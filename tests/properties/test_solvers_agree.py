@@ -240,6 +240,52 @@ def test_formulations_keep_to_the_degrees_that_a_job_allows(problem):
     check(("cpsat", "milp"), problem)
 
 
+def choosing() -> st.SearchStrategy[Problem]:
+    """Draw problems whose plans choose where sequences are split."""
+    return st.one_of(
+        problems(choosing=True),
+        problems(choosing=True, granularity="layer"),
+        problems(choosing=True, graphs=True),
+        problems(choosing=True, overlapping=True),
+    )
+
+
+@examples(100, full=2000)
+@given(choosing())
+def test_dp_and_cpsat_prove_the_optimum_where_plans_split_sequences(problem):
+    """Per stage and per layer, shared by all or not."""
+    check(("dp", "cpsat"), problem)
+
+
+@examples(20, full=1000)
+@given(choosing())
+def test_milp_proves_the_optimum_where_plans_split_sequences(problem):
+    """Equal up to 1e-6, infeasibility included."""
+    check(("milp",), problem)
+
+
+@examples(60, full=2000)
+@given(choosing(), st.sampled_from(sorted(optima.SETTINGS)))
+def test_dp_needs_no_plan_where_plans_split_sequences(problem, setting):
+    check_setting(setting, problem)
+
+
+@examples(40, full=1000)
+@given(choosing())
+def test_a_choice_of_where_to_split_never_hurts(problem):
+    """Each value alone is a part of the choice of both."""
+    whole = replace(
+        problem, job=replace(problem.job, sequence_parallel=(False, True))
+    )
+    best = solve("dp", whole).claimed_quanta
+    for value in (False, True):
+        job = replace(whole.job, sequence_parallel=(value,))
+        alone = solve("dp", replace(whole, job=job)).claimed_quanta
+        if alone is not None:
+            assert best is not None
+            assert best <= alone
+
+
 @pytest.mark.parametrize("setting", optima.SETTINGS)
 @given(
     problem=st.one_of(

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from baselines.common import (
     Search,
     case_strategies,
+    decided,
     even_split,
     in_flight,
     make_stage,
@@ -25,7 +26,7 @@ from nest.errors import InvalidOptionError
 from nest.ir import Graph, Layer, Strategy
 from nest.solvers.base import SolveOptions, ignore_progress
 from nest.solvers.registry import get_solver, solver_names
-from tests.builders import FLAT, make_levels
+from tests.builders import FLAT, make_cost, make_levels, make_problem
 from tests.planners import chain_of, two_layers
 
 
@@ -35,6 +36,39 @@ def options(**extra: str) -> SolveOptions:
 
 def search(**extra: str) -> Search:
     return Search("planner", two_layers(), options(**extra), ignore_progress)
+
+
+# Sequences
+
+
+def test_planners_split_sequences_everywhere_or_nowhere() -> None:
+    whole = make_cost(tp=2)
+    split = replace(whole, sequence_parallel=True)
+    both = {"sequence_parallel": (False, True)}
+    problem = make_problem({"a": (whole, split), "b": make_cost()}, **both)
+    assert decided(problem).job.sequence_parallel == (True,)
+    lacking = make_problem({"a": (whole, split), "b": whole}, **both)
+    assert decided(lacking).job.sequence_parallel == (False,)
+    for value in (True, False, (True,), (False,)):
+        plain = make_problem({"a": whole}, sequence_parallel=value)
+        assert decided(plain) is plain
+
+
+@pytest.mark.parametrize("name", ["megatron", "random", "mcmc"])
+def test_planners_say_how_they_split_sequences(name: str) -> None:
+    whole = make_cost(10, 20, tp=2)
+    split = make_cost(20, 30, tp=2, sequence_parallel=True)
+    problem = make_problem(
+        {"a": (whole, split)}, devices=2, sequence_parallel=(False, True)
+    )
+    output = get_solver(name)().solve(problem, SolveOptions())
+    assert output.plan is not None
+    (stage,) = output.plan.stages
+    assert stage.strategy == Strategy(tp=2, sequence_parallel=True)
+    assert (
+        "with sequence parallelism wherever tp > 1, as it knows no choice of "
+        "it" in output.detail
+    )
 
 
 # Options

@@ -637,6 +637,56 @@ def test_defaults_suit_every_model(model: Architecture) -> None:
     assert min(16, model.layers) <= nodes <= MAX_NODES
 
 
+def test_plans_may_choose_where_sequences_are_split() -> None:
+    """Both tables side by side, each as if the job had decided."""
+    model = architecture("gpt2")
+    both, whole, split = (
+        build_graph(
+            model,
+            H100,
+            choose(model, H100, 8, Request(sequence_parallel=values)),
+        )
+        for values in ((True, False), (False,), (True,))
+    )
+    for kind, without, always in zip(
+        both.kinds, whole.kinds, split.kinds, strict=True
+    ):
+        assert {cost.sequence_parallel for cost in kind.costs} == {False, True}
+        one = [cost for cost in kind.costs if not cost.sequence_parallel]
+        assert tuple(one) == without.costs
+        assert [
+            msgspec.structs.replace(cost, sequence_parallel=False)
+            for cost in kind.costs
+            if cost.tp == 1 or cost.sequence_parallel
+        ] == list(always.costs)
+        assert without.costs != always.costs
+
+
+def test_what_the_user_says_of_sequences_is_the_job_s() -> None:
+    model = architecture("gpt2")
+    for values, said in (
+        (None, True),
+        ((True,), True),
+        ((False,), False),
+        ((True, False), (False, True)),
+    ):
+        request = Request(sequence_parallel=values)
+        choices = choose(model, H100, 8, request)
+        job = build_problem(model, H100, 8, choices).job
+        assert job.sequence_parallel == said
+
+
+def test_only_tokens_that_divide_are_split() -> None:
+    """257 tokens of an image: no tensor degree divides them."""
+    model = architecture("vit-huge")
+    both = choose(model, H100, 8, Request(sequence_parallel=(False, True)))
+    assert {degrees.tp for degrees in both.degrees} == {1, 2, 4, 8}
+    for kind in build_graph(model, H100, both).kinds:
+        assert not any(cost.sequence_parallel for cost in kind.costs)
+    only = choose(model, H100, 8, Request(sequence_parallel=(True,)))
+    assert {degrees.tp for degrees in only.degrees} == {1}
+
+
 def test_defaults_of_llama3_70b() -> None:
     choices = choose(architecture("llama3-70b"), H100, 64)
     assert choices.global_batch == 512
