@@ -201,13 +201,19 @@ def _changed(plan: Plan, name: str, factors: dict[str, int]) -> Iterator[Move]:
                     f"got {value}"
                 )
             values[degree] = value * factor if factor > 0 else value // -factor
-        return replace(strategy, **values)
+        return _with_degrees(strategy, values)
 
     halved = [degree for degree, factor in factors.items() if factor < 0]
     for degree in halved:
         if all(getattr(s, degree) % 2 for s in _strategies(plan)):
             return
     yield Move(name, "", _with_strategies(plan, change))
+
+
+def _with_degrees(strategy: Strategy, values: dict[str, int]) -> Strategy:
+    """Return a strategy with other degrees; one tensor rank splits nothing."""
+    split = strategy.sequence_parallel and values.get("tp", strategy.tp) > 1
+    return replace(strategy, sequence_parallel=split, **values)
 
 
 def _strategies(plan: Plan) -> set[Strategy]:
@@ -243,6 +249,8 @@ def _choices(problem: Problem, plan: Plan) -> Iterator[Move]:
 
             changed = _with_strategies(plan, shard)
             yield Move(f"zero {word} by 1", "", changed)
+    if problem.job.plans_split_sequences:
+        yield from _sequences(plan)
     for choice in RECOMPUTE:
         if any(strategy.recompute != choice for strategy in used):
 
@@ -251,6 +259,18 @@ def _choices(problem: Problem, plan: Plan) -> Iterator[Move]:
 
             changed = _with_strategies(plan, redo)
             yield Move(f"recompute {choice} everywhere", "", changed)
+
+
+def _sequences(plan: Plan) -> Iterator[Move]:
+    """Yield sequences split wherever they can be, and nowhere."""
+    for split, word in ((True, "everywhere"), (False, "nowhere")):
+
+        def change(old: Strategy, split: bool = split) -> Strategy:
+            return replace(old, sequence_parallel=split and old.tp > 1)
+
+        if any(change(strategy) != strategy for strategy in _strategies(plan)):
+            changed = _with_strategies(plan, change)
+            yield Move(f"sequence parallelism {word}", "", changed)
 
 
 def _merges(plan: Plan) -> Iterator[Move]:
@@ -296,7 +316,7 @@ def _splits(plan: Plan) -> Iterator[Move]:
             value, odd = divmod(getattr(stage.strategy, degree), 2)
             if not odd:
                 try:
-                    ways.append(replace(stage.strategy, **{degree: value}))
+                    ways.append(_with_degrees(stage.strategy, {degree: value}))
                 except ValueError:  # fewer ranks than experts are spread over
                     continue
         for strategy in ways:

@@ -63,6 +63,33 @@ def test_moves_of_a_pipeline():
     assert near["one stage more"].detail == ("stage 1 split before b, single")
 
 
+def test_moves_of_a_plan_that_chooses_where_to_split():
+    """30 ns on one device, 12 on two ranks, 15 where they split sequences.
+
+    One tensor rank has none to split.
+    """
+    costs = (
+        make_cost(10, 20),
+        make_cost(4, 8, tp=2),
+        make_cost(5, 10, tp=2, sequence_parallel=True),
+    )
+    problem = make_problem(
+        {"a": costs}, topology=FREE, sequence_parallel=(False, True)
+    )
+    split = Strategy(tp=2, sequence_parallel=True)
+    near = found(problem, make_plan(("a", split)))
+    assert near["sequence parallelism nowhere"].score.step_quanta == 12
+    assert near["tp halved"].score.step_quanta == 30
+    assert "sequence parallelism everywhere" not in near
+    near = found(problem, make_plan(("a", Strategy(tp=2))))
+    assert near["sequence parallelism everywhere"].score.step_quanta == 15
+    near = found(problem, make_plan(("a", SINGLE)))
+    assert not any("sequence" in name for name in near)
+    decided = make_problem({"a": costs[:2]}, topology=FREE)
+    near = found(decided, make_plan(("a", Strategy(tp=2))))
+    assert not any("sequence" in name for name in near)
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
