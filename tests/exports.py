@@ -41,8 +41,15 @@ def small_model(experts: int = 0) -> Architecture:
 
 
 @cache
-def small_problem(experts: int = 0, devices: int = 16) -> Problem:
-    """Return a problem that allows much, with every extension."""
+def small_problem(
+    experts: int = 0,
+    devices: int = 16,
+    sequences: tuple[bool, ...] | None = None,
+) -> Problem:
+    """Return a problem that allows much, with every extension.
+
+    ``sequences`` is what its plans may choose of sequence parallelism.
+    """
     model = small_model(experts)
     site = machine("dgx-h100")
     request = Request(
@@ -53,6 +60,7 @@ def small_problem(experts: int = 0, devices: int = 16) -> Problem:
         cp=(1, 2),
         ep=(1, 2, 4) if experts else (1,),
         virtual_stages=(1, 2),
+        sequence_parallel=sequences,
     )
     choices = choose(model, site, devices, request)
     problem = build_problem(model, site, devices, choices)

@@ -1,7 +1,7 @@
 """All ways to run a stage with a strategy per layer that can matter.
 
 Labels grow layer by layer in topological order. The state of a label is the
-layout (``Strategy.layout``) of every layer whose output is still needed inside the
+layout of every layer whose output is still needed inside the
 stage, its value what the layers so far take and hold. It is dropped if
 another of the same state is at least as good, or if what it has and the least
 that the rest adds, by the Lagrangian bounds of

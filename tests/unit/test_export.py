@@ -549,6 +549,67 @@ def test_what_megatron_wants_together_is_refused_alone(
         export(problem, plan, "megatron", settings(experts))
 
 
+@pytest.mark.parametrize(
+    ("target", "degrees", "split", "file", "said", "not_said"),
+    [
+        ("megatron", {}, True, "args.sh", "--sequence-parallel\n", None),
+        ("megatron", {}, False, "args.sh", "tensor-model-", "--sequence"),
+        ("torchtitan", {"zero": 2}, True, None, None, None),
+        ("deepspeed", {}, False, None, None, None),
+        ("maxtext", {"zero": 3}, True, None, "tensor_sequence", None),
+    ],
+)
+def test_a_plan_s_own_split_of_sequences_is_written(
+    target, degrees, split, file, said, not_said
+):
+    """And read back: exports are compared with the plan."""
+    whole = small_problem(0, 16, (False, True))
+    problem = for_target(whole, target)
+    assert problem.job.plans_split_sequences
+    strategy = Strategy(dp=4, tp=2, sequence_parallel=split, **degrees)
+    plan = small_plan(problem, strategy, (4, 4))
+    files = export(problem, plan, target, settings())
+    launch = launch_of(problem, plan, placement_of(problem.graph))
+    assert launch.sequence_parallel == split
+    text = files[file] if file else "".join(files.values())
+    assert said is None or said in text
+    assert not_said is None or not_said not in text
+
+
+@pytest.mark.parametrize(
+    ("target", "split", "message"),
+    [
+        ("deepspeed", True, "more without sequence parallelism, got tp=2"),
+        ("torchtitan", False, "more with sequence parallelism, got tp=2"),
+    ],
+)
+def test_a_split_of_sequences_that_a_target_has_not_is_refused(
+    target, split, message
+):
+    problem = small_problem(0, 16, (False, True))
+    strategy = Strategy(dp=4, tp=2, sequence_parallel=split, zero=2)
+    plan = small_plan(problem, strategy)
+    with pytest.raises(InvalidPlanError, match=message):
+        export(problem, plan, target, settings())
+
+
+def test_stages_that_split_differently_are_no_launch():
+    problem = small_problem(0, 16, (False, True))
+    plan = small_plan(problem, Strategy(dp=4, tp=2), (4, 4))
+    first, last = plan.stages
+    split = Strategy(dp=4, tp=2, sequence_parallel=True)
+    plan = replace(plan, stages=(first, replace(last, strategy=split)))
+    with pytest.raises(
+        InvalidPlanError,
+        match="stage 2: expected sequence_parallel=False as in stage 1, as "
+        "all stages share it, got sequence_parallel=True",
+    ):
+        export(problem, plan, "megatron", settings())
+    found = nearest(problem, plan, "megatron", settings())
+    used = {x for s in found.plan.stages for x in s.layer_strategies}
+    assert len(used) == 1
+
+
 def test_models_are_told_from_builtin_problems():
     problem = builtin.load("llama2-7b-16")
     plan = small_plan_of_llama(problem)
