@@ -103,8 +103,8 @@ EXPORTS_PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check \
 # Without the packages these tests would be skipped: the import fails instead.
 test-exports: .exports/.installed-from-lock
 	PYTHONPATH=.exports:.torch $(BIN)/python -c 'import deepspeed'
-	PYTHONPATH=.exports:.torch $(BIN)/python -m pytest -m packages \
-	  tests/packages
+	PYTHONPATH=.exports:.torch $(BIN)/python -m pytest $(PYTEST_ARGS) \
+	  -m packages tests/packages
 
 mutation: $(STAMP)
 	$(BIN)/python bench/mutation.py
