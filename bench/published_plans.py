@@ -1,261 +1,64 @@
 """Published hand-tuned plans beside the plans that ``dp`` finds.
 
-Every case is a run that its authors describe: model, cluster, batch, and the
-degrees that they chose. The plan is written down as published, scored by the
-shared cost model, and compared with what ``dp`` finds for the same model,
-cluster, batch and kinds of parallelism: first without interleaving, with a
-proof, then with the numbers of virtual stages that divide the layers, without
-one. Writes ``bench/results/published_plans.json`` and prints a table.
+Every plan of ``bench/published_plans.json`` is a run that its authors
+describe: model, cluster, batch, and the degrees that they chose. It is written
+down as published, scored by the shared cost model, and compared with what
+``dp`` finds for the same model, cluster, batch, schedule and kinds of
+parallelism: first without interleaving, with a proof, then with the numbers of
+virtual stages that divide the layers, without one. Under a schedule that
+``dp`` does not search, plain plans are all that is tried: one pipeline, one
+strategy, nodes spread evenly.
+
+Where the run is a row of the shared measurements, ``nest validate`` predicts
+it too, with the kernels and the overlap of its software; the plans here have
+those of today, and no overlap. Writes ``bench/results/published_plans.json``
+and the tables of docs/validation.md.
 
     python bench/published_plans.py [--only NAME ...] [--time-limit 600]
+                                    [--interleaved 400] [--tables]
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import time
-from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
+from published_cases import CASES, Published, allowed, build, cut, plan_of
 from result_files import fill, result_path, write_result
-from validation import table
+from validation import MEASUREMENTS, table
 
+from nest.cost.model import CostModel
 from nest.cost.score import Score, score
-from nest.hardware import parse_cluster
-from nest.ir.plan import RECOMPUTE, Plan, Recompute, Stage, Strategy
+from nest.errors import InvalidPlanError
+from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
-from nest.models.choices import Request, choose
-from nest.models.graphs import build_problem
-from nest.models.zoo import architecture
 from nest.solvers.base import SolveOptions
 from nest.solvers.run import run_solver
+from nest.targets import optimizer_of, target
+from nest.validation.predict import Skip, predict
+from nest.validation.rows import read_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 #: Seconds for the search with interleaving, at most.
 INTERLEAVED_S = 400
 
-#: Samples per data-parallel rank and pipeline step that are searched.
-MAX_SAMPLES = 8
 
-
-@dataclass(frozen=True)
-class Published:
-    """A published run.
-
-    ``measured_s`` is its step time as printed, or derived from the printed
-    FLOP/s per GPU by the source's own formula; ``None`` where only the plan
-    is published. ``stated`` says what of the plan is not.
-    """
-
-    name: str
-    source: str
-    model: str
-    cluster: str
-    global_batch: int
-    sequence_length: int
-    tp: int
-    pp: int
-    dp: int
-    virtual_stages: int
-    zero: int
-    recompute: Recompute
-    sequence_parallel: bool
-    measured_s: float | None
-    micro_batch: int = 1
-    whole_chunks: bool = False
-    stated: str = ""
-
-
-KORTHIKANTI = "Korthikanti et al. 2022, arXiv 2205.05198, table 5"
-NARAYANAN = "Narayanan et al. 2021, arXiv 2104.04473"
-LLAMA = "Grattafiori et al. 2024, arXiv 2407.21783, table 4"
-LLAMA_STATED = (
-    "micro-batch 1, 8 virtual stages (one layer each; the first and the last "
-    "chunk hold embedding and head alone, as §3.3.2 describes), ZeRO 2 and no "
-    "recomputation are assumed"
-)
-
-CASES = (
-    Published(
-        "megatron-175b-64",
-        KORTHIKANTI,
-        "gpt3-175b",
-        "dgx-a100x64",
-        global_batch=64,
-        sequence_length=2048,
-        tp=8,
-        pp=8,
-        dp=1,
-        virtual_stages=3,
-        zero=0,
-        recompute="selective",
-        sequence_parallel=True,
-        measured_s=13.75,
-    ),
-    Published(
-        "megatron-1t-512",
-        KORTHIKANTI,
-        "megatron-1t",
-        "dgx-a100x512",
-        global_batch=512,
-        sequence_length=2048,
-        tp=8,
-        pp=64,
-        dp=1,
-        virtual_stages=1,
-        zero=0,
-        recompute="selective",
-        sequence_parallel=True,
-        measured_s=71.49,
-    ),
-    Published(
-        "megatron-175b-1536",
-        f"{NARAYANAN}, table 2",
-        "gpt3-175b",
-        "dgx-a100x1536",
-        global_batch=1536,
-        sequence_length=2048,
-        tp=8,
-        pp=12,
-        dp=16,
-        virtual_stages=1,
-        zero=0,
-        recompute="full",
-        sequence_parallel=False,
-        measured_s=None,
-        stated="without interleaving, as the comparison with ZeRO-3 ran",
-    ),
-    Published(
-        "megatron-1t-3072",
-        f"{NARAYANAN}, table 1",
-        "megatron-1t",
-        "dgx-a100x3072",
-        global_batch=3072,
-        sequence_length=2048,
-        tp=8,
-        pp=64,
-        dp=6,
-        virtual_stages=1,
-        zero=0,
-        recompute="full",
-        sequence_parallel=False,
-        measured_s=102.63,
-    ),
-    Published(
-        "llama3-405b-8192",
-        LLAMA,
-        "llama3-405b",
-        "h100x8192",
-        global_batch=2048,
-        sequence_length=8192,
-        tp=8,
-        pp=16,
-        dp=64,
-        virtual_stages=8,
-        zero=2,
-        recompute="none",
-        sequence_parallel=True,
-        measured_s=None,
-        whole_chunks=True,
-        stated=LLAMA_STATED,
-    ),
-    Published(
-        "llama3-405b-16384",
-        LLAMA,
-        "llama3-405b",
-        "h100x16384",
-        global_batch=2048,
-        sequence_length=8192,
-        tp=8,
-        pp=16,
-        dp=128,
-        virtual_stages=8,
-        zero=2,
-        recompute="none",
-        sequence_parallel=True,
-        measured_s=None,
-        whole_chunks=True,
-        stated=LLAMA_STATED,
-    ),
-)
-
-
-def build(case: Published) -> Problem:
-    """Return the problem with all choices that the techniques allow."""
-    site, num_devices = parse_cluster(case.cluster)
-    model = architecture(case.model)
-    sizes = {odd << power for odd in (1, 3) for power in range(8)}
-    sizes = {
-        size for size in sizes if size <= 128 and case.global_batch % size == 0
-    }
-    choices = choose(
-        model,
-        site,
-        num_devices,
-        Request(
-            global_batch=case.global_batch,
-            sequence_length=case.sequence_length,
-            micro_batches=tuple(sorted(sizes | {case.micro_batch * case.dp})),
-            layers_per_node=1,
-            cp=(1,),
-        ),
+def kept_by_megatron(case: Published) -> dict[str, Any]:
+    """Return what the plan takes with Megatron-LM's default optimiser."""
+    problem = build(case)
+    job = replace(
+        problem.job,
+        virtual_stages=allowed(case, problem),
+        optimizer=optimizer_of(target("megatron")),
     )
-    choices = replace(
-        choices,
-        degrees=tuple(
-            key for key in choices.degrees if key.samples <= MAX_SAMPLES
-        ),
-        sequence_parallel=case.sequence_parallel,
-    )
-    return build_problem(model, site, num_devices, choices, case.name)
-
-
-def plan_of(case: Published, problem: Problem, virtual: int) -> Plan:
-    """Write the published plan down, with ``virtual`` stages per block.
-
-    Layers are spread evenly, embedding and head go with the first and the
-    last chunk; with ``whole_chunks`` they count as layers.
-    """
-    names = [layer.id for layer in problem.graph.layers]
-    chunks = case.pp * virtual
-    if case.whole_chunks:
-        sizes = [len(names) // chunks] * chunks
-    else:
-        sizes = [(len(names) - 2) // chunks] * chunks
-        sizes[0] += 1
-        sizes[-1] += 1
-    assert sum(sizes) == len(names), case.name
-    strategy = Strategy(
-        dp=case.dp, tp=case.tp, zero=case.zero, recompute=case.recompute
-    )
-    stages = []
-    first = 0
-    for size in sizes:
-        stages.append(
-            Stage(
-                layers=tuple(names[first : first + size]),
-                devices=case.tp * case.dp,
-                strategy=strategy,
-            )
-        )
-        first += size
-    return Plan(
-        replicas=1,
-        micro_batch=case.micro_batch * case.dp,
-        stages=tuple(stages),
-        virtual_stages=virtual,
-    )
-
-
-def allowed(case: Published, problem: Problem) -> tuple[int, ...]:
-    """Return the numbers of virtual stages up to 16 that divide the layers."""
-    layers = len(problem.graph.layers) - 2
-    found = {v for v in range(1, 17) if layers % v == 0}
-    return tuple(sorted(found | {case.virtual_stages}))
+    problem = replace(problem, job=job)
+    plan = plan_of(case, problem, case.virtual_stages)
+    return describe(problem, plan, score(problem, plan))
 
 
 def describe(problem: Problem, plan: Plan, verdict: Score) -> dict[str, Any]:
@@ -265,6 +68,7 @@ def describe(problem: Problem, plan: Plan, verdict: Score) -> dict[str, Any]:
     passes = verdict.num_micro_batches
     step = verdict.step_quanta
     idle = step - passes * busiest - max(b.sync for b in verdict.blocks)
+    paired = problem.job.schedule == "dualpipe-v"
     return {
         "step_time_s": round(
             verdict.step_quanta * problem.quantum_ps / 1e12, 4
@@ -289,8 +93,11 @@ def describe(problem: Problem, plan: Plan, verdict: Score) -> dict[str, Any]:
                 for strategy in ([stage.strategy] if stage.strategy else [])
             }
         ),
-        "busiest_block_share": round(passes * busiest / step, 4),
-        "fill_and_drain_share": round(idle / step, 4),
+        # Where passes hide behind one another loads do not add up to this.
+        "busiest_block_share": None
+        if paired
+        else round(passes * busiest / step, 4),
+        "fill_and_drain_share": None if paired else round(idle / step, 4),
         "sync_share": round(max(b.sync for b in verdict.blocks) / step, 4),
         "imbalance": round(busiest * len(loads) / sum(loads) - 1, 4),
         "memory_gib": round(
@@ -299,40 +106,86 @@ def describe(problem: Problem, plan: Plan, verdict: Score) -> dict[str, Any]:
     }
 
 
-def study(case: Published, time_limit_s: float) -> dict[str, Any]:
+def as_it_ran(case: Published) -> float | None:
+    """Return what ``nest validate`` says of the run, in seconds."""
+    if case.row_id is None or not MEASUREMENTS.exists():
+        return None
+    (row,) = (
+        row for row in read_rows(MEASUREMENTS) if row.row_id == case.row_id
+    )
+    found = predict(row)
+    return None if isinstance(found, Skip) else found.step_time_s
+
+
+def listed(case: Published, problem: Problem) -> dict[str, Any]:
+    """Return the best of the plain plans under a schedule timed by passes.
+
+    Plain are plans of one pipeline on all devices, with one strategy, as
+    many blocks as a power of two, and nodes spread as evenly as they can be.
+    """
+    model, job = CostModel(problem), problem.job
+    names = [layer.id for layer in problem.graph.layers]
+    costs = problem.graph.kinds[0].costs
+    found: list[tuple[bool, int, Plan, Score]] = []
+    for blocks, cost, zero, recompute in product(
+        (2, 4, 8, 16, 32), costs, job.zero, job.recompute
+    ):
+        devices = problem.cluster.num_devices // blocks
+        dp, chunks = devices // cost.tp, 2 * blocks
+        if dp % cost.ep or job.global_batch % (dp * cost.samples):
+            continue
+        if chunks > len(names):
+            continue
+        strategy = Strategy(
+            dp=dp, tp=cost.tp, ep=cost.ep, zero=zero, recompute=recompute
+        )
+        more = len(names) % chunks
+        plan = cut(
+            [len(names) // chunks + (n < more) for n in range(chunks)],
+            names,
+            strategy,
+            dp * cost.samples,
+            case.schedule,
+        )
+        try:
+            verdict = score(problem, plan, model)
+        except InvalidPlanError:
+            continue
+        found.append((verdict.feasible, verdict.step_quanta, plan, verdict))
+    fitting = [part for part in found if part[0]]
+    document: dict[str, Any] = {"plans": len(found), "fitting": len(fitting)}
+    if fitting:
+        _, _, plan, verdict = min(fitting, key=lambda part: part[1])
+        document |= describe(problem, plan, verdict)
+    return document
+
+
+def study(
+    case: Published, time_limit_s: float, interleaved_s: float
+) -> dict[str, Any]:
     """Score the published plan, solve the problem, compare."""
     problem = build(case)
     interleaved = replace(
         problem,
         job=replace(problem.job, virtual_stages=allowed(case, problem)),
     )
-    document: dict[str, Any] = {
-        "source": case.source,
-        "assumed": case.stated,
-        "cluster": case.cluster,
-        "measured_s": case.measured_s,
-    }
-    plan = plan_of(case, problem, case.virtual_stages)
-    document["published"] = describe(
-        interleaved, plan, score(interleaved, plan)
-    )
-    if case.virtual_stages > 1 and not case.whole_chunks:
-        plain = plan_of(case, problem, 1)
-        document["published_without_interleaving"] = describe(
-            problem, plain, score(problem, plain)
-        )
+    document: dict[str, Any] = {}
     known: Plan | None = None
-    for key, task, limit_s in (
-        ("dp", problem, time_limit_s),
+    tasks = [("dp", problem, time_limit_s)]
+    if interleaved != problem:
         # The exact search was done: its plan is where this one starts.
-        ("dp_interleaved", interleaved, min(time_limit_s, INTERLEAVED_S)),
-    ):
+        limit_s = min(time_limit_s, interleaved_s)
+        tasks.append(("dp_interleaved", interleaved, limit_s))
+    for key, task, limit_s in tasks:
         began = time.perf_counter()
         options = SolveOptions(time_limit_s=limit_s, warm_start=known)
         result = run_solver(task, "dp", options)
         known = result.plan
         document[key] = {
-            "status": str(result.status),
+            "status": str(result.status)
+            if result.outcome.ran
+            else "not searched",
+            "detail": result.detail,
             "wall_s": round(time.perf_counter() - began, 1),
             "lower_bound_s": None
             if result.lower_bound_quanta is None
@@ -342,15 +195,56 @@ def study(case: Published, time_limit_s: float) -> dict[str, Any]:
             document[key] |= describe(
                 task, result.plan, score(task, result.plan)
             )
-    best = min(
-        document[key]["step_time_s"]
-        for key in ("dp", "dp_interleaved")
-        if "step_time_s" in document[key]
-    )
-    document["published_over_best"] = round(
-        document["published"]["step_time_s"] / best - 1, 4
-    )
+    if document["dp"]["status"] == "not searched":
+        document["plain"] = listed(case, problem)
     return document
+
+
+def stated(case: Published) -> dict[str, Any]:
+    """Return what the source says, and the scores of its plan."""
+    problem = build(case)
+    plain = problem
+    problem = replace(
+        problem,
+        job=replace(problem.job, virtual_stages=allowed(case, problem)),
+    )
+    plan = plan_of(case, problem, case.virtual_stages)
+    measured_s, measured_how = case.measured_s, case.measured_how
+    if case.printed_tflops is not None:
+        flops = problem.job.model_flops_per_sample
+        assert flops is not None
+        rate = case.printed_tflops * 1e12 * problem.cluster.num_devices
+        measured_s = round(flops * case.global_batch / rate, 4)
+        measured_how = f"{case.printed_tflops:g} TFLOP/s, by our count"
+    document = {
+        "source": case.source,
+        "assumed": case.assumed,
+        "cluster": case.cluster,
+        "measured_s": measured_s,
+        "measured_how": measured_how,
+        "in_fit": case.in_fit,
+        "as_it_ran_s": as_it_ran(case),
+        "published": describe(problem, plan, score(problem, plan)),
+        "layout": layout(case),
+        "fp32_gradients": kept_by_megatron(case),
+    }
+    even = not case.whole_chunks and case.nodes_per_chunk is None
+    if case.virtual_stages > 1 and even:
+        plan = plan_of(case, plain, 1)
+        document["published_without_interleaving"] = describe(
+            plain, plan, score(plain, plan)
+        )
+    return document
+
+
+def best_of(record: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the fastest plan that was found for a case."""
+    found = [
+        record[key]
+        for key in ("dp", "dp_interleaved")
+        if "step_time_s" in record.get(key, {})
+    ]
+    return min(found, key=lambda part: part["step_time_s"], default=None)
 
 
 def layout(case: Published) -> dict[str, Any]:
@@ -365,66 +259,135 @@ def layout(case: Published) -> dict[str, Any]:
         job=replace(problem.job, virtual_stages=allowed(case, problem)),
     )
     found = []
-    for recompute in RECOMPUTE:
-        changed = dataclasses.replace(case, zero=1, recompute=recompute)
+    for recompute in problem.job.recompute:
+        changed = replace(case, zero=1, recompute=recompute)
         plan = plan_of(changed, problem, case.virtual_stages)
         found.append(describe(problem, plan, score(problem, plan)))
     fitting = [part for part in found if part["feasible"]]
+    if not fitting:
+        return min(found, key=lambda part: part["memory_gib"])
     return min(fitting, key=lambda part: part["step_time_s"])
+
+
+def ratio(ours: float | None, theirs: float | None) -> str:
+    """Return by how much the first is more, in per cent."""
+    return f"{ours / theirs - 1:+.1%}" if ours and theirs else ""
+
+
+def share(value: float | None) -> str:
+    """Return a fraction in per cent, empty for none."""
+    return "" if value is None else f"{value:.1%}"
+
+
+def memory(part: dict[str, Any]) -> str:
+    """Return what the fullest device holds, and whether that fits."""
+    fits = "" if part["feasible"] else ", does not fit"
+    return f"{part['memory_gib']:.0f}{fits}"
+
+
+def against(part: dict[str, Any], best: dict[str, Any] | None) -> str:
+    """Return by how much a plan is slower than the best, if it fits."""
+    if not part["feasible"]:
+        return "does not fit"
+    return ratio(
+        part["step_time_s"], None if best is None else best["step_time_s"]
+    )
+
+
+def searched(
+    part: dict[str, Any] | None, plain: dict[str, Any] | None = None
+) -> str:
+    """Return what a search found: seconds, and what that is."""
+    if part is None:
+        return ""
+    if "step_time_s" in part:
+        return f"{part['step_time_s']:.2f} ({part['status']})"
+    if plain is None or "step_time_s" not in plain:
+        return str(part["status"])
+    return f"{part['status']}; plain {plain['step_time_s']:.2f}"
 
 
 def markdown(found: dict[str, Any]) -> str:
     """Return the tables of docs/validation.md."""
-    lines = []
-    reasons = []
+    measured, lines, reasons = [], [], []
     for name, record in found.items():
-        published, proven = record["published"], record["dp"]
-        best = record["dp_interleaved"]
-        if best.get("step_time_s", 1e99) > proven.get("step_time_s", 1e99):
-            best = proven
-        measured = record["measured_s"]
+        published, best = record["published"], best_of(record)
+        measured_s, then_s = record["measured_s"], record["as_it_ran_s"]
+        if measured_s is not None:
+            measured.append(
+                [
+                    name + (" (fit)" if record["in_fit"] else ""),
+                    record["measured_how"],
+                    f"{measured_s:.2f}",
+                    "" if then_s is None else f"{then_s:.2f}",
+                    ratio(then_s, measured_s),
+                    f"{published['step_time_s']:.2f}",
+                    ratio(published["step_time_s"], measured_s),
+                ]
+            )
         lines.append(
             [
                 f"{name}, {record['cluster']}",
-                "" if measured is None else f"{measured:.2f}",
                 f"{published['step_time_s']:.2f}",
                 f"{record['layout']['step_time_s']:.2f}",
-                f"{proven['step_time_s']:.2f} ({proven['status']})",
-                f"{best['step_time_s']:.2f}",
-                f"{record['published_over_best']:+.1%}",
-                f"{record['layout_over_best']:+.1%}",
+                searched(record["dp"], record.get("plain")),
+                searched(record.get("dp_interleaved")),
+                against(published, best),
+                against(record["layout"], best),
+                memory(record["fp32_gradients"]),
             ]
         )
-        for kind, part in (
-            ("published", published),
-            ("its layout", record["layout"]),
-            ("best", best),
-        ):
+        rows = [("published", published), ("its layout", record["layout"])]
+        if best is not None:
+            rows.append(("best", best))
+        elif "step_time_s" in record.get("plain", {}):
+            rows.append(("best plain one", record["plain"]))
+        for kind, part in rows:
             reasons.append(
                 [
                     f"{name}, {kind}",
                     "; ".join(part["strategies"]),
                     f"{part['blocks']} · {part['virtual_stages']}",
                     str(part["num_micro_batches"]),
-                    f"{part['fill_and_drain_share']:.1%}",
-                    f"{part['sync_share']:.1%}",
-                    f"{part['imbalance']:.1%}",
-                    f"{part['memory_gib']:.0f}"
-                    + ("" if part["feasible"] else ", does not fit"),
+                    share(part["fill_and_drain_share"]),
+                    share(part["sync_share"]),
+                    share(part["imbalance"]),
+                    memory(part),
                 ]
             )
+    sources: dict[tuple[str, str], list[str]] = {}
+    for name, record in found.items():
+        key = record["source"], record["assumed"]
+        sources.setdefault(key, []).append(name)
+    notes = "\n".join(
+        f"- {', '.join(names)}: {source}."
+        + (f" Assumed: {assumed}." if assumed else "")
+        for (source, assumed), names in sources.items()
+    )
     return "\n\n".join(
         [
             table(
                 [
                     "run",
+                    "printed",
                     "measured, s",
+                    "`nest validate`, s",
+                    "error",
+                    "plan with today's kernels, s",
+                    "against measured",
+                ],
+                measured,
+            ),
+            table(
+                [
+                    "run",
                     "published plan, s",
                     "its layout, s",
                     "`dp`, s",
                     "`dp` with interleaving, s",
                     "published against best",
                     "its layout against best",
+                    "published with fp32 gradients, GiB",
                 ],
                 lines,
             ),
@@ -441,6 +404,7 @@ def markdown(found: dict[str, Any]) -> str:
                 ],
                 reasons,
             ),
+            notes,
         ]
     )
 
@@ -449,39 +413,35 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="*", default=None)
     parser.add_argument("--time-limit", type=float, default=600)
+    parser.add_argument("--interleaved", type=float, default=INTERLEAVED_S)
+    parser.add_argument(
+        "--tables",
+        action="store_true",
+        help="solve nothing, write the tables of what is stored",
+    )
     arguments = parser.parse_args()
-    found: dict[str, Any] = {}
+    stored: dict[str, Any] = {}
     results = result_path("published_plans")
     if results.exists():
-        found = json.loads(results.read_text())
+        stored = json.loads(results.read_text())
     for case in CASES:
-        if arguments.only is not None and case.name not in arguments.only:
+        if arguments.tables or (
+            arguments.only is not None and case.name not in arguments.only
+        ):
             continue
-        found[case.name] = study(case, arguments.time_limit)
-        write_result("published_plans", found)
+        print(case.name, flush=True)
+        stored[case.name] = study(
+            case, arguments.time_limit, arguments.interleaved
+        )
+        write_result("published_plans", stored)
+    found = {
+        case.name: stored[case.name] for case in CASES if case.name in stored
+    }
     for case in CASES:
-        record = found.get(case.name)
-        if record is None:
-            continue
-        record["layout"] = layout(case)
-        best = record["published"]["step_time_s"] / (
-            1 + record["published_over_best"]
-        )
-        record["layout_over_best"] = round(
-            record["layout"]["step_time_s"] / best - 1, 4
-        )
+        if case.name in found:
+            found[case.name] |= stated(case)
     write_result("published_plans", found)
     fill(ROOT / "docs" / "validation.md", "published", markdown(found))
-    for name, record in found.items():
-        cells = [f"{name:20}"]
-        for key in ("published", "dp", "dp_interleaved"):
-            part = record[key]
-            cells.append(
-                f"{key} {part.get('step_time_s', 0):9.3f} s"
-                f" ({part.get('status', '')})"
-            )
-        cells.append(f"published {record['published_over_best']:+.1%}")
-        print("  ".join(cells))
 
 
 if __name__ == "__main__":
