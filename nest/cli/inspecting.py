@@ -14,6 +14,8 @@ from nest.cli.declare import option
 from nest.cli.inputs import load_problem, write_json, write_record
 from nest.cli.options import MODEL, Options, takes
 from nest.errors import InvalidOptionError
+from nest.targets import ANY
+from nest.targets import target as find_target
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -123,7 +125,12 @@ def solvers_command(options: Options) -> int:
 @option("--show NAME", "Print one as JSON.", None, "shown")
 @option("--models", "List the models for --model.")
 @option("--clusters", "List the machines for --cluster.")
-@takes(*MODEL, "output", output="Write the problem to a file.")
+@takes(
+    *(*MODEL, "target", "output"),
+    target="Framework whose gradients and optimizer the problem keeps: that "
+    "of 'nest solve --model' with the same --target.  [default: any]",
+    output="Write the problem to a file.",
+)
 @option("--json", "Print the list as JSON.", None, "as_json")
 def problems_command(
     options: Options,
@@ -147,6 +154,12 @@ def problems_command(
         )
     name = name or shown
     modelled, output = bool(options.given_job), options.output
+    find_target(options.target or ANY, "--target")
+    if options.target is not None and not modelled:
+        raise InvalidOptionError(
+            "--target: expected --model too, got none; a built-in problem "
+            "keeps what it says"
+        )
     if models or clusters:
         flag = "--models" if models else "--clusters"
         if (models and clusters) or modelled or name or output:

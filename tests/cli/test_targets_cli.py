@@ -388,3 +388,22 @@ def test_the_screen_of_an_unproven_plan(cli: Cli, config: str) -> None:
         == 0
     )
     assert "proven      nothing, feasible under --target megatron" in cli.out
+
+
+def test_a_problem_of_a_target(cli: Cli, config: str, tmp_path: Path) -> None:
+    """It is the one that the plan of 'nest solve' belongs to."""
+    problem, plan = str(tmp_path / "p.json"), str(tmp_path / "plan.json")
+    asked = ("--model", config, "--cluster", "h100x4", *SMALL)
+    target = ("--target", "megatron")
+    assert cli("problems", *asked, *target, "-o", problem) == 0
+    assert read_problem(problem).job.optimizer.gradient_bytes == 4
+    assert cli("solve", *asked, *target, "--solver", "dp", "-o", plan) == 0
+    assert cli("score", problem, plan) == 0
+    assert cli.err == ""
+    assert cli.refuses("problems", "llama2-7b-16", *target) == (
+        "--target: expected --model too, got none; a built-in problem keeps "
+        "what it says"
+    )
+    text = cli.refuses("problems", *asked, "--target", "megatorn")
+    assert text.startswith("--target: expected one of any, ")
+    assert text.endswith("did you mean 'megatron'?")
