@@ -20,6 +20,7 @@ from nest.ir import Problem, write
 from nest.solvers.base import SolveOptions, SolverOutput, Status
 from nest.solvers.registry import get_solver
 from tests import optima
+from tests.frontiers import enumerated, searched
 from tests.properties.profiles import examples
 from tests.strategies import problems
 
@@ -268,6 +269,40 @@ def test_milp_proves_the_optimum_where_plans_split_sequences(problem):
 @given(choosing(), st.sampled_from(sorted(optima.SETTINGS)))
 def test_dp_needs_no_plan_where_plans_split_sequences(problem, setting):
     check_setting(setting, problem)
+
+
+@examples(40, full=1000)
+@given(choosing(), st.sampled_from([(1, 2), (2,), (2, 3)]))
+def test_dp_bounds_interleaved_plans_that_split_sequences(problem, allowed):
+    job = replace(
+        problem.job,
+        schedule="1f1b",
+        overlap={},
+        distributed_optimizer=False,
+        virtual_stages=allowed,
+    )
+    problem = replace(problem, job=job)
+    truth, output = solve("brute", problem), solve("dp", problem)
+    best = truth.claimed_quanta
+    if best is None:
+        assert output.plan is None
+        return
+    assert output.lower_bound_quanta is not None
+    assert output.lower_bound_quanta <= best
+    if output.claimed_quanta is not None:
+        assert output.claimed_quanta >= best
+    if output.status is Status.OPTIMAL:
+        assert output.claimed_quanta == best
+
+
+@examples(40, full=1000)
+@given(
+    st.one_of(
+        problems(choosing=True), problems(choosing=True, granularity="layer")
+    )
+)
+def test_frontiers_of_plans_that_split_sequences(problem):
+    assert searched(problem) == enumerated(problem)
 
 
 @examples(40, full=1000)

@@ -34,9 +34,13 @@ MOST_PLANS = 300
 
 
 def any_problems() -> st.SearchStrategy[Problem]:
-    """Draw problems on trees, graphs and several types of devices."""
+    """Draw problems on trees, graphs and several types of devices.
+
+    Plans of some choose where sequences are split.
+    """
     plain = problems(preset="standard")
-    return st.one_of(plain, plain, problems(graphs=True), mixed())
+    choosing = problems(choosing=True)
+    return st.one_of(plain, choosing, problems(graphs=True), mixed())
 
 
 def narrowed(problem: Problem, name: str) -> Problem:
@@ -135,6 +139,20 @@ def test_rules_about_whole_plans_are_kept_exactly(problem):
 @given(ruled(granularity="layer"))
 def test_rules_hold_for_strategies_of_layers(problem):
     check(("dp", "cpsat"), problem)
+
+
+@st.composite
+def ruled_choices(draw: Draw, **kind: Any) -> Problem:
+    """Draw the same where plans choose where sequences are split."""
+    return draw_rules(draw, draw(problems(choosing=True, **kind)))
+
+
+@examples(40, full=1000)
+@given(st.one_of(ruled_choices(), ruled_choices(granularity="layer")))
+def test_rules_hold_where_plans_split_sequences(problem):
+    check(("dp", "cpsat"), problem)
+    if count_plans(problem) <= MOST_PLANS:
+        assert solve("brute", problem).claimed_quanta == optimum(problem)[0]
 
 
 @examples(40, full=600)
