@@ -73,10 +73,12 @@ def why_not_whole(problem: Problem) -> str | None:
     several = {name: list(z) for name, z in job.zero_with.items()}
     # Which strategies there are takes care of that.
     several.pop("cp", None)
+    staged = [name for name in job.sharded_with if name == "pp"]
     for field, value, default in (
         ("even_layers", job.even_layers, False),
         ("idle_devices", job.idle_devices, True),
         ("zero_with", several, {}),
+        ("sharded_with", staged, []),
     ):
         if value != default:
             return (

@@ -7,6 +7,8 @@ per weight. Writes ``bench/results/launchability.json`` and fills the table of
 docs/targets.md.
 
     python bench/launchability.py [--time-limit 60] [--only NAME ...]
+
+``--target NAME`` solves for one framework only, and keeps the rows of others.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from speed import COMMAND
 from nest.targets import ANY, names
 
 TARGETS = tuple(name for name in names() if name != ANY)
+RESULTS = ROOT / "bench" / "results" / "launchability.json"
 
 
 def problems(only: list[str]) -> list[dict[str, Any]]:
@@ -111,15 +114,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--time-limit", type=float, default=60.0)
     parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--target", choices=TARGETS)
     arguments = parser.parse_args()
+    before = {
+        (row["instance"], row["target"]): row
+        for row in json.loads(RESULTS.read_text())["rows"]
+    }
     rows = []
     for instance in problems(arguments.only):
         for target in TARGETS:
-            row = {
-                "instance": instance["name"],
-                "target": target,
-                **solved(instance, target, arguments.time_limit),
-            }
+            name = instance["name"]
+            if arguments.target in (None, target):
+                row = {
+                    "instance": name,
+                    "target": target,
+                    **solved(instance, target, arguments.time_limit),
+                }
+            else:
+                row = before[name, target]
             rows.append(row)
             print(row["instance"], target, cell(row), flush=True)
     if not arguments.only:

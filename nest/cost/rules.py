@@ -127,6 +127,7 @@ class CostRules:
                 ("even_layers", False),
                 ("idle_devices", True),
                 ("zero_with", {}),
+                ("sharded_with", ()),
                 ("micro_batch_count", "any"),
             ):
                 value = getattr(problem.job, field)

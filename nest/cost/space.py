@@ -280,8 +280,9 @@ def breaches(
 ) -> Iterator[Breach]:
     """Yield what the stages of a plan have that the job's rules forbid.
 
-    Those of ``uniform``, ``even_layers``, ``idle_devices``, ``zero_with``
-    and ``micro_batch_count``; one per stage and rule at most.
+    Those of ``uniform``, ``even_layers``, ``idle_devices``, ``zero_with``,
+    ``sharded_with`` and ``micro_batch_count``; one per stage and rule at
+    most.
     """
     job = problem.job
     first = plan.stages[0].layer_strategies[0]
@@ -308,6 +309,16 @@ def breaches(
                     f"{_SEVERAL[where]}",
                 )
                 break
+        for strategy in stage.layer_strategies:
+            asks = why_sharded(problem, strategy, plan.num_blocks)
+            if asks is not None and not is_sharded(strategy):
+                yield Breach(
+                    "sharded_with",
+                    f"stage {number}",
+                    _shown(strategy),
+                    f"{_SHARDED} with several {_SEVERAL[asks]}",
+                )
+                break
     if job.even_layers:
         yield from _uneven(problem, plan)
     used = plan.replicas * plan.devices_used
@@ -332,7 +343,31 @@ def breaches(
 
 
 #: What there are several of, for messages.
-_SEVERAL = {"r": "replicas", "pp": "stages", "cp": "context ranks"}
+_SEVERAL = {
+    "r": "replicas",
+    "pp": "stages",
+    "cp": "context ranks",
+    "tp": "tensor ranks",
+    "ep": "expert ranks",
+}
+_SHARDED = "zero to be 2 or 3 over several data or context ranks"
+
+
+def _shown(strategy: Strategy) -> str:
+    return f"zero={strategy.zero} over {strategy.data_ranks}"
+
+
+def is_sharded(strategy: Strategy) -> bool:
+    """Whether a layer's gradients are sharded over other ranks."""
+    return strategy.zero >= 2 and strategy.data_ranks > 1
+
+
+def why_sharded(
+    problem: Problem, strategy: Strategy, num_blocks: int = 1
+) -> str | None:
+    """Return what asks for sharded gradients by ``sharded_with``, if any."""
+    count = {"tp": strategy.tp, "ep": strategy.ep, "pp": num_blocks}
+    return next((x for x in problem.job.sharded_with if count[x] > 1), None)
 
 
 def _zero_rules(
@@ -418,6 +453,12 @@ def why_not_strategy(
         return (
             f"zero: expected one of {list(with_others)} with several "
             f"{_SEVERAL['cp']}, got {strategy.zero}"
+        )
+    asks = why_sharded(problem, strategy)
+    if asks is not None and not is_sharded(strategy):
+        return (
+            f"expected {_SHARDED} with several {_SEVERAL[asks]}, got "
+            f"{_shown(strategy)}"
         )
     return None
 
@@ -578,7 +619,12 @@ def families(
             else:
                 fit = [most] if most in counts and not rest else []
         with_others = job.zero_with.get("pp", job.zero)
-        staged = [s for s in group if s.zero in with_others]
+        apart = "pp" in job.sharded_with
+        staged = [
+            s
+            for s in group
+            if s.zero in with_others and (is_sharded(s) or not apart)
+        ]
         if len(staged) < len(group) and fit[:1] == [1]:
             result.append(Family(tuple(group), (1,)))
             fit = fit[1:]

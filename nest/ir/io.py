@@ -20,7 +20,13 @@ from nest.errors import InvalidPlanError, InvalidProblemError, NestError
 from nest.ir.cluster import ALGORITHMS, TOPOLOGIES
 from nest.ir.graph import AXES, COLLECTIVES, PHASES
 from nest.ir.graph_topology import NODE_KINDS
-from nest.ir.job import MICRO_BATCH_COUNTS, SCHEDULES, SEVERAL, SHARED
+from nest.ir.job import (
+    MICRO_BATCH_COUNTS,
+    SCHEDULES,
+    SEVERAL,
+    SHARDING,
+    SHARED,
+)
 from nest.ir.plan import OVERLAP, RECOMPUTE, Plan
 from nest.ir.problem import Problem
 
@@ -40,6 +46,7 @@ _NAMES = {
     "overlap": OVERLAP,
     "uniform": SHARED,
     "zero_with": SEVERAL,
+    "sharded_with": SHARDING,
     "micro_batch_count": MICRO_BATCH_COUNTS,
     "algorithms": ALGORITHMS,
 }

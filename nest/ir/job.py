@@ -49,6 +49,10 @@ SHARED: tuple[Shared, ...] = get_args(Shared)
 Several = Literal["r", "pp", "cp"]
 SEVERAL: tuple[Several, ...] = get_args(Several)
 
+#: Degrees that may ask for sharded weights.
+Sharding = Literal["tp", "ep", "pp"]
+SHARDING: tuple[Sharding, ...] = get_args(Sharding)
+
 #: What the number of stages asks of the number of micro-batches.
 MicroBatchCount = Literal["any", "at-least-stages", "multiple-of-stages"]
 MICRO_BATCH_COUNTS: tuple[MicroBatchCount, ...] = get_args(MicroBatchCount)
@@ -150,6 +154,10 @@ class Job(Struct, frozen=True, kw_only=True):
         Allowed ZeRO stages where a plan has several replicas (``r``) or
         stages (``pp``), or a layer several context ranks (``cp``); they
         must be in ``zero`` too.
+    sharded_with
+        What asks for sharded gradients, ``zero >= 2`` over several data or
+        context ranks: several stages (``pp``), or a layer's tensor or expert
+        ranks (``tp``, ``ep``).
     micro_batch_count
         Whether there must be at least as many micro-batches as stages, or a
         multiple of their number.
@@ -190,6 +198,7 @@ class Job(Struct, frozen=True, kw_only=True):
         entries(check_distinct),
         entries(each(check_zero_stage)),
     ] = {}
+    sharded_with: Annotated[tuple[Sharding, ...], _check_shared] = ()
     micro_batch_count: MicroBatchCount = "any"
     model_flops_per_sample: Real | None = None
 

@@ -100,6 +100,7 @@ def for_target(
         even_layers=rules.even_layers.value,
         idle_devices=rules.idle_devices.value,
         zero_with=rules.zero_with.value,
+        sharded_with=rules.sharded_with.value,
         micro_batch_count=rules.micro_batch_count.value,
         **degrees,
     )

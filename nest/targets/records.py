@@ -9,7 +9,14 @@ from typing import Generic, Literal, TypeVar
 import msgspec
 
 from nest.errors import UnknownNameError
-from nest.ir.job import Job, MicroBatchCount, Schedule, Several, Shared
+from nest.ir.job import (
+    Job,
+    MicroBatchCount,
+    Schedule,
+    Several,
+    Sharding,
+    Shared,
+)
 from nest.ir.plan import Overlap, Recompute
 from nest.ir.problem import Problem
 
@@ -48,8 +55,10 @@ class Rules(Record, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    uniform, even_layers, idle_devices, zero_with, micro_batch_count
+    uniform, even_layers, idle_devices, zero_with
         As the fields of :class:`~nest.ir.job.Job`.
+    sharded_with, micro_batch_count
+        The same.
     zero, recompute, context_parallel
         Values that exist there; ``None`` for every value.
     schedule
@@ -79,6 +88,7 @@ class Rules(Record, frozen=True, kw_only=True):
     idle_devices: Rule[bool]
     zero: Rule[tuple[int, ...]]
     zero_with: Rule[dict[Several, tuple[int, ...]]]
+    sharded_with: Rule[tuple[Sharding, ...]]
     recompute: Rule[tuple[Recompute, ...]]
     schedule: Rule[tuple[Schedule, ...]]
     interleaving: Rule[bool]

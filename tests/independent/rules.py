@@ -199,6 +199,11 @@ def _whole_plan(
         for x in everywhere:
             count = {"r": plan.replicas, "pp": blocks, "cp": x.cp}[name]
             rule(f"zero_with {name}", count == 1 or x.zero in allowed)
+    for name in job.sharded_with:
+        for x in everywhere:
+            count = {"tp": x.tp, "ep": x.ep, "pp": blocks}[name]
+            shards = x.zero in (2, 3) and x.dp * x.cp > 1
+            rule(f"sharded_with {name}", count == 1 or shards)
     if job.micro_batch_count == "at-least-stages":
         rule("at least stages", batches(problem, plan) >= blocks)
     if job.micro_batch_count == "multiple-of-stages":

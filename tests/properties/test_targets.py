@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from nest.errors import InvalidOptionError
 from nest.ir import Problem
-from nest.ir.job import MICRO_BATCH_COUNTS, SEVERAL, SHARED
+from nest.ir.job import MICRO_BATCH_COUNTS, SEVERAL, SHARDING, SHARED
 from nest.solvers.base import Status
 from nest.targets import for_target, inexpressible, names
 from tests.frontiers import enumerated, searched
@@ -124,6 +124,9 @@ def draw_rules(draw: Draw, problem: Problem) -> Problem:
         even_layers=draw(st.integers(0, 3)) == 0,
         idle_devices=idle,
         zero_with=zero_with,
+        sharded_with=tuple(
+            name for name in SHARDING if draw(st.integers(0, 3)) == 0
+        ),
         micro_batch_count=draw(st.sampled_from(("any", *MICRO_BATCH_COUNTS))),
     )
     return replace(problem, job=job)

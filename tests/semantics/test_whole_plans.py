@@ -197,6 +197,61 @@ def test_zero_stages_beside_several_context_ranks():
     check(with_rules(problem, zero_with={"cp": (0,)}), 840)
 
 
+def test_stages_ask_for_sharded_gradients():
+    """Two stages under ZeRO 1 or 2, whose traffic is free: 60 + 3·30 + 150.
+
+    Without ZeRO 2 one stage is left: 4·60 + 2·150.
+    """
+    problem = sharded()
+    check(problem, 300)
+    check(with_rules(problem, sharded_with=("pp",)), 540)
+    check(with_rules(problem, sharded_with=("pp",), zero=(0, 1, 2)), 300)
+    check(with_rules(problem, sharded_with=("tp", "ep")), 300)
+
+
+def test_one_data_rank_shards_nothing():
+    """Whatever its ZeRO stage: two stages take 60 + 30, one 2·60."""
+    problem = chain(
+        {"a": layer(30), "b": layer(30)}, global_batch=2, zero=(2,)
+    )
+    check(problem, 90)
+    check(with_rules(problem, sharded_with=("pp",)), 120)
+
+
+def test_tensor_and_expert_ranks_ask_for_sharded_gradients():
+    """Two tensor ranks take 2·20, as do two data ranks with two experts.
+
+    Their gradients are sharded under ZeRO 2 on two data ranks only: 20 for
+    both samples. One rank takes 2·30.
+    """
+    costs = make_cost(10, 20), make_cost(10, 10, tp=2)
+    problem = chain({"a": costs}, devices=2, global_batch=2, zero=(0, 2))
+    rule = {"sharded_with": ("tp", "ep")}
+    check(with_rules(problem, data_parallel=(1,)), 40)
+    check(with_rules(problem, data_parallel=(1,), **rule), 60)
+    wide = with_rules(
+        problem,
+        micro_batches=(2,),
+        data_parallel=(2,),
+        tensor_parallel=(2,),
+        replicas=(1,),
+    )
+    wide = replace(wide, cluster=replace(wide.cluster, num_devices=4))
+    check(replace(wide, job=replace(wide.job, zero=(0,))), 20)
+    check(with_rules(wide, **rule), 20)
+    check(with_rules(wide, zero=(0,), **rule), None)
+    spread = chain(
+        {"a": make_cost(10, 10, ep=2)},
+        devices=2,
+        global_batch=2,
+        micro_batches=(2,),
+        zero=(0,),
+    )
+    check(spread, 20)
+    check(with_rules(spread, **rule), None)
+    check(with_rules(spread, zero=(2,), **rule), 20)
+
+
 def test_a_single_rank_keeps_the_zero_stage_that_a_rule_wants():
     """On one data rank all stages are the same plan: two stages, 60 + 30.
 
@@ -255,6 +310,11 @@ def test_plans_that_break_a_rule_are_refused():
         "stage 1: expected zero to be one of [1] with several stages, got "
         "zero=0; change the strategies"
     )
+    zero = "zero to be 2 or 3 over several data or context ranks"
+    assert refusal(with_rules(problem, sharded_with=("pp",)), two) == (
+        f"stage 1: expected {zero} with several stages, got zero=0 over 1; "
+        f"change the strategies"
+    )
     multiple = with_rules(problem, micro_batch_count="multiple-of-stages")
     assert refusal(multiple, two) == (
         "stages: expected a multiple of 2 micro-batches with 2 stages, got 3; "
@@ -285,6 +345,13 @@ def test_context_ranks_ask_for_zero_stages():
         "stage 1: expected zero to be one of [1] with several context ranks, "
         "got zero=0; change the strategies"
     )
+
+
+def test_tensor_ranks_ask_for_sharded_gradients():
+    cost = make_cost(1, 1, tp=2)
+    problem = chain({"a": cost}, global_batch=1, sharded_with=("tp",))
+    zero = "zero to be 2 or 3 over several data or context ranks"
+    assert zero in refusal(problem, make_plan(("a", Strategy(tp=2))))
 
 
 def test_no_replica_number_may_leave_devices_idle():
@@ -353,6 +420,7 @@ def test_interleaved_plans_with_even_chunks_are_proven():
         ("uniform", ("tp",)),
         ("even_layers", True),
         ("zero_with", {"pp": (0,)}),
+        ("sharded_with", ("pp",)),
         ("micro_batch_count", "at-least-stages"),
     ],
 )

@@ -157,6 +157,7 @@ def test_rules_about_whole_plans_that_rule_planners_out() -> None:
     )
     assert why_not_whole(together) is None
     assert why_not_whole(two_layers(zero_with={"cp": (0,)})) is None
+    assert why_not_whole(two_layers(sharded_with=("tp", "ep"))) is None
     rest = "use another solver or target"
     known = (
         "expected none of the rules about whole plans, which the planner "
@@ -171,6 +172,10 @@ def test_rules_about_whole_plans_that_rule_planners_out() -> None:
         (
             {"zero_with": {"pp": (0,), "cp": (0,)}},
             f"$.job.zero_with: {known} {{'pp': [0]}}; {rest}",
+        ),
+        (
+            {"sharded_with": ("tp", "pp")},
+            f"$.job.sharded_with: {known} ['pp']; {rest}",
         ),
     ):
         problem = two_layers(**job)

@@ -110,6 +110,7 @@ def full_problem():
         even_layers=True,
         idle_devices=False,
         zero_with={"pp": (0,)},
+        sharded_with=("pp",),
         micro_batch_count="at-least-stages",
         model_flops_per_sample=1e9,
     )
@@ -994,6 +995,7 @@ def changed_value(path, value):
         "recompute": {"none": "selective"},
         "algorithms": {"nccl": "best"},
         "uniform": {"dp": "tp"},
+        "sharded_with": {"pp": "tp"},
         "micro_batch_count": {"at-least-stages": "any"},
     }
     if isinstance(value, bool):
@@ -1152,6 +1154,16 @@ def test_every_public_field_is_in_the_full_problem():
             ("job", "zero_with"),
             {"pp": []},
             r"zero_with\.pp: expected at least one value, got none",
+        ),
+        (
+            ("job", "sharded_with"),
+            ["dp"],
+            r"sharded_with.*: expected 'tp' or 'ep' or 'pp', got 'dp'",
+        ),
+        (
+            ("job", "sharded_with"),
+            ["tp", "tp"],
+            r"sharded_with: expected distinct values, got 'tp' twice",
         ),
         (
             ("job", "micro_batch_count"),

@@ -135,6 +135,9 @@ def test_rules_become_fields_of_the_job():
     deepspeed = for_target(four_layers(), "deepspeed").job
     assert deepspeed.context_parallel == (1,)
     assert deepspeed.zero_with == {"pp": (0, 1), "r": (0,)}
+    assert deepspeed.sharded_with == ()
+    torchtitan = for_target(four_layers(), "torchtitan").job
+    assert torchtitan.sharded_with == ("tp", "ep", "pp")
 
 
 def test_extensions_are_left_as_far_as_they_exist():
@@ -311,6 +314,20 @@ def test_rules_about_whole_plans_are_listed():
     ]
 
 
+def test_sharding_that_is_asked_for_is_listed():
+    """ZeRO 2 over one data rank shards nothing."""
+    plan = make_plan(
+        ("in b0 b1", Strategy(dp=2, zero=2)),
+        ("b2 b3 out", Strategy(tp=2, zero=2)),
+        micro_batch=2,
+    )
+    zero = "zero to be 2 or 3 over several data or context ranks"
+    assert (
+        f"stage 2: zero=2 over 1 | {zero} with several tensor ranks"
+        in texts("torchtitan", four_layers(), plan)
+    )
+
+
 def test_zero_with_stages_and_replicas_is_listed():
     plan = make_plan(
         ("in b0 b1", Strategy(dp=2, zero=2)),
@@ -354,6 +371,11 @@ def test_extensions_that_do_not_exist_are_listed():
     assert texts("torchtitan", problem, plan) == [
         "overlap: cp | tp or weights or gradients",
         "distributed_optimizer: true | false",
+        *(
+            f"stage {number}: zero=0 over 1 | zero to be 2 or 3 over several "
+            f"data or context ranks with several stages"
+            for number in (1, 2, 3, 4)
+        ),
     ]
     assert texts("megatron", problem, plan) == [
         "overlap: cp | tp or ep or weights or gradients",
