@@ -27,17 +27,20 @@ from nest.export.chakra_format import (
     Node,
     Trace,
     Value,
-    decode,
     encode,
+)
+from nest.export.chakra_replay import (
+    PREFIX,
+    duration_ps,
+    read,
+    refuse,
+    replay,
 )
 from nest.ir.io import problem_hash
 from nest.simulate.events import Simulation
 from nest.units import ceil_div, quanta_to_ns
 
 NAME = "chakra"
-#: Files are called so, behind them the number of the block.
-PREFIX = "trace"
-
 _PS_PER_US = 10**6
 #: Attributes hold 64 bits.
 _MAX_PS = 2**63
@@ -145,15 +148,11 @@ def _in_us(node: Node, end_ps: int) -> Node:
     Starts and ends are rounded down, and durations are between them: so a
     replay in µs ends at the exact step, rounded down.
     """
-    start_ps = end_ps - _ps(node)
+    start_ps = end_ps - duration_ps(node)
     start_us = start_ps // _PS_PER_US
     return node._replace(
         start_us=start_us, duration_us=end_ps // _PS_PER_US - start_us
     )
-
-
-def _ps(node: Node) -> int:
-    return int(node.attributes["duration_ps"])
 
 
 class _Writer:
@@ -490,154 +489,7 @@ def sync_of(pipeline: Pipeline, block: int, quanta: int) -> list[Call]:
     ]
 
 
-# Reading and replaying
-
-
-def read(files: Mapping[str, bytes]) -> list[Trace]:
-    """Read traces, and refuse what no replay could end.
-
-    Raises
-    ------
-    InvalidPlanError
-        If a file is missing or broken, a node occurs twice or waits for one
-        that does not come before it, has no duration, or a message has no
-        sender or no receiver; the text names file and node.
-    """
-    names = [f"{PREFIX}.{number}.et" for number in range(len(files))]
-    for name in names:
-        if name not in files:
-            raise _refuse(
-                "files",
-                f"{PREFIX}.0.et to {PREFIX}.{len(files) - 1}.et",
-                f"no {name}",
-            )
-    traces = [decode(files[name], name) for name in names]
-    for block, (name, trace) in enumerate(zip(names, traces, strict=True)):
-        for field, value in (("block", block), ("num_blocks", len(names))):
-            if trace.attributes.get(field) != value:
-                raise _refuse(
-                    f"{name}: metadata: {field}",
-                    str(value),
-                    str(trace.attributes.get(field)),
-                )
-        _check_nodes(name, trace.nodes)
-    _check_messages(names, traces)
-    return traces
-
-
-def _check_nodes(name: str, nodes: Sequence[Node]) -> None:
-    seen: set[int] = set()
-    for place, node in enumerate(nodes, 1):
-        where = f"{name}: node {place}"
-        if not node.number or node.number in seen:
-            raise _refuse(where, "an id of its own", str(node.number))
-        for number in (*node.ctrl_deps, *node.data_deps):
-            if number not in seen:
-                raise _refuse(
-                    where, "to wait for nodes before it", f"node {number}"
-                )
-        needed = ["is_cpu_op", "phase", "duration_ps"]
-        if node.kind in ("send", "receive"):
-            needed += ["comm_src", "comm_dst", "comm_tag", "comm_size"]
-        elif node.kind == "collective":
-            needed += ["comm_type", "comm_size", "pg_name"]
-        for field in needed:
-            if field not in node.attributes:
-                raise _refuse(where, f"attribute {field}", "none")
-        seen.add(node.number)
-
-
-def _check_messages(names: Sequence[str], traces: Sequence[Trace]) -> None:
-    """Refuse messages that are not sent once and received once."""
-    sides: dict[str, dict[tuple[Value, ...], str]] = {
-        "send": {},
-        "receive": {},
-    }
-    for block, (name, trace) in enumerate(zip(names, traces, strict=True)):
-        for place, node in enumerate(trace.nodes, 1):
-            if node.kind not in sides:
-                continue
-            key = _message(node)
-            own = "comm_src" if node.kind == "send" else "comm_dst"
-            where = f"{name}: node {place}"
-            if node.attributes[own] != block:
-                raise _refuse(
-                    f"{where}: {own}",
-                    str(block),
-                    str(node.attributes[own]),
-                )
-            if key in sides[node.kind]:
-                raise _refuse(
-                    where,
-                    f"a message of its own tag to {node.kind}",
-                    f"that of {sides[node.kind][key]}",
-                )
-            sides[node.kind][key] = where
-    for kind, other in (("send", "receive"), ("receive", "send")):
-        for key, where in sides[kind].items():
-            if key not in sides[other]:
-                raise _refuse(
-                    where,
-                    f"a node that {other}s the same tag and bytes",
-                    "none",
-                )
-
-
-def _message(node: Node) -> tuple[Value, ...]:
-    found = node.attributes
-    return tuple(
-        found[f"comm_{name}"] for name in ("src", "dst", "tag", "size")
-    )
-
-
-def replay(traces: Sequence[Trace]) -> list[list[int]]:
-    """Run the nodes of every trace in order, one at a time.
-
-    A node starts when its trace has ended the one before, the nodes that it
-    waits for have ended, and, if it receives, the node that sends has.
-
-    Returns
-    -------
-    list of list of int
-        When every node of every trace ends, in ps.
-
-    Raises
-    ------
-    InvalidPlanError
-        If nodes wait for each other.
-    """
-    ends: list[list[int]] = [[] for _ in traces]
-    known: list[dict[int, int]] = [{} for _ in traces]
-    sent: dict[tuple[Value, ...], int] = {}
-    moved = True
-    while moved:
-        moved = False
-        for block, trace in enumerate(traces):
-            own, there = ends[block], known[block]
-            while len(own) < len(trace.nodes):
-                node = trace.nodes[len(own)]
-                start = own[-1] if own else 0
-                if node.kind == "receive":
-                    arrived = sent.get(_message(node))
-                    if arrived is None:
-                        break
-                    start = max(start, arrived)
-                for number in (*node.ctrl_deps, *node.data_deps):
-                    start = max(start, there[number])
-                end = start + _ps(node)
-                if node.kind == "send":
-                    sent[_message(node)] = end
-                there[node.number] = end
-                own.append(end)
-                moved = True
-    for block, (own, trace) in enumerate(zip(ends, traces, strict=True)):
-        if len(own) < len(trace.nodes):
-            raise _refuse(
-                f"{PREFIX}.{block}.et: node {len(own) + 1}",
-                "a message that can arrive",
-                "nodes that wait for each other",
-            )
-    return ends
+# Comparing with the simulation
 
 
 def check(simulation: Simulation, files: Mapping[str, bytes]) -> list[Trace]:
@@ -654,7 +506,7 @@ def check(simulation: Simulation, files: Mapping[str, bytes]) -> list[Trace]:
     quantum_ps = simulation.problem.quantum_ps
     step_ps = max(own[-1] for own in ends)
     if step_ps != simulation.step * quantum_ps:
-        raise _refuse(
+        raise refuse(
             f"{PREFIX}: step",
             f"{simulation.step * quantum_ps} ps",
             f"{step_ps} ps",
@@ -662,7 +514,7 @@ def check(simulation: Simulation, files: Mapping[str, bytes]) -> list[Trace]:
     for block, (trace, own) in enumerate(zip(traces, ends, strict=True)):
         name = f"{PREFIX}.{block}.et"
         if trace.attributes.get("step_ps") != step_ps:
-            raise _refuse(
+            raise refuse(
                 f"{name}: metadata: step_ps",
                 str(step_ps),
                 str(trace.attributes.get("step_ps")),
@@ -672,7 +524,7 @@ def check(simulation: Simulation, files: Mapping[str, bytes]) -> list[Trace]:
         ):
             timed = _in_us(node, end)
             if timed != node:
-                raise _refuse(
+                raise refuse(
                     f"{name}: node {place}",
                     f"{timed.start_us} + {timed.duration_us} us",
                     f"{node.start_us} + {node.duration_us}",
@@ -681,9 +533,9 @@ def check(simulation: Simulation, files: Mapping[str, bytes]) -> list[Trace]:
         got = list(_passes(trace.nodes, own, quantum_ps))
         for place, pair in enumerate(zip(wanted, got, strict=False), 1):
             if pair[0] != pair[1]:
-                raise _refuse(f"{name}: pass {place}", *map(str, pair))
+                raise refuse(f"{name}: pass {place}", *map(str, pair))
         if len(wanted) != len(got):
-            raise _refuse(name, f"{len(wanted)} passes", str(len(got)))
+            raise refuse(name, f"{len(wanted)} passes", str(len(got)))
     return traces
 
 
@@ -721,9 +573,3 @@ def _passes(
                 found["paired_micro_batch"],
                 end,
             )
-
-
-def _refuse(where: str, expected: str, got: str) -> InvalidPlanError:
-    return InvalidPlanError(
-        f"{where}: expected {expected}, got {got}; export the plan again"
-    )

@@ -5,9 +5,9 @@ Whatever the schedule, the strategies, the graph and the network are.
 
 from __future__ import annotations
 
+from collections import Counter
 from random import Random
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -55,7 +55,7 @@ def check(problem, plan):
     ]
 
 
-@examples(150)
+@examples(60)
 @given(st.integers(0, 10**6), st.sampled_from(("standard", "nest-artifact")))
 def test_replayed_traces_take_the_simulated_step(seed, preset):
     problem, plan = draw_pair(Random(seed), preset)
@@ -63,46 +63,35 @@ def test_replayed_traces_take_the_simulated_step(seed, preset):
         check(problem, plan)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_every_schedule_is_written(schedule):
-    """Among random plans of several blocks and micro-batches."""
-    random, done, phases = Random(schedule), 0, set()
-    while done < 4:
+def test_every_schedule_is_written():
+    """Of random plans of several blocks and micro-batches two of each.
+
+    In a V the last block may change the layout between its own chunks.
+    """
+    random, done, changes = Random(2), Counter(), 0
+    phases: dict[str, set[str]] = {name: set() for name in SCHEDULES}
+    while min(done[name] for name in SCHEDULES) < 2 or not changes:
         problem, plan = draw_pair(random, "standard")
-        if broken_rules(problem, plan) or plan.num_blocks < 2:
+        if plan.num_blocks < 2 or broken_rules(problem, plan):
             continue
         found = score(problem, plan)
-        if found.schedule.name != schedule or found.num_micro_batches < 2:
-            continue
-        found, nodes = check(problem, plan)
-        phases |= {node.attributes["phase"] for node in nodes}
-        assert {SEND, RECEIVE} <= {node.kind for node in nodes}
-        done += 1
-    split = schedule in ("zb-h1", "zb-v", "dualpipe-v")
-    assert ("weight-gradient" in phases) == split
-    assert ("pair" in phases) == (schedule == "dualpipe-v")
-
-
-def test_layouts_that_meet_on_a_block_are_a_collective():
-    """The last block of a V changes the layout between its own chunks."""
-    random, done = Random(1), 0
-    while done < 1:
-        problem, plan = draw_pair(random, "standard")
-        if plan.placement != "v" or broken_rules(problem, plan):
-            continue
-        found = score(problem, plan)
-        last = plan.num_blocks
-        if found.schedule.name != "zb-v" or not (
-            found.stages[last].receive_forward
-        ):
-            continue
-        _, nodes = check(problem, plan)
-        assert any(
-            node.kind == COLLECTIVE
-            and node.attributes["phase"].startswith("receive")
-            for node in nodes
+        name = found.schedule.name
+        changed = (
+            name == "zb-v" and found.stages[plan.num_blocks].receive_forward
         )
-        done += 1
+        if found.num_micro_batches < 2 or (done[name] >= 2 and not changed):
+            continue
+        done[name] += 1
+        _, nodes = check(problem, plan)
+        assert {SEND, RECEIVE} <= {node.kind for node in nodes}
+        own = {(node.kind, node.attributes["phase"]) for node in nodes}
+        phases[name] |= {phase for _, phase in own}
+        if changed:
+            assert (COLLECTIVE, "receive-forward") in own
+            changes += 1
+    split = {x for x in SCHEDULES if "weight-gradient" in phases[x]}
+    assert split == {"zb-h1", "zb-v", "dualpipe-v"}
+    assert [x for x in SCHEDULES if "pair" in phases[x]] == ["dualpipe-v"]
 
 
 def test_any_size_of_the_quantum_is_exact():
