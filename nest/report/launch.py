@@ -41,7 +41,7 @@ def launch_screen(
     Parameters
     ----------
     problem, result
-        The problem, and an answer with a plan.
+        The problem, and an answer with a plan that fits.
     texts
         What starts it, as :func:`launch_texts` gives it.
     under
@@ -76,7 +76,7 @@ def launch_screen(
         (
             "memory",
             _memory_text([b.memory_bytes for b in score.blocks])
-            + _left_text(score.memory_left_bytes),
+            + f", {format_bytes(score.memory_left_bytes)} left on the fullest",
         ),
     ]
     needed = max(block.memory_bytes for block in score.blocks)
@@ -137,8 +137,7 @@ def _proven(result: SolveResult, under: str) -> str:
     among = f" under {under}" if under else ""
     if result.status is Status.OPTIMAL:
         return f"optimal: no plan{among} is faster"
-    limit = note(result)
-    because = f" ({limit})" if limit else ""
+    because = f" ({note(result)})" if result.limit is not None else ""
     if result.gap is not None:
         return (
             f"within {percent(result.gap)} % of the best plan{among}{because}"
@@ -191,9 +190,3 @@ def _memory_text(sizes_bytes: Sequence[int]) -> str:
     if least == most:
         return f"{format_bytes(most)} per device"
     return f"{format_bytes(least)} to {format_bytes(most)} per device"
-
-
-def _left_text(left_bytes: int) -> str:
-    if left_bytes < 0:
-        return f", {format_bytes(-left_bytes)} too much on the fullest"
-    return f", {format_bytes(left_bytes)} left on the fullest"
