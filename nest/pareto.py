@@ -24,7 +24,6 @@ from nest.errors import (
     InvalidOptionError,
     SolverError,
     UnknownNameError,
-    UnsupportedProblemError,
 )
 from nest.fit import with_devices
 from nest.ir.base import check_real
@@ -33,7 +32,6 @@ from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.search.frontier import Gap, Point
 from nest.solvers.base import (
-    Capabilities,
     Deadline,
     SolveOptions,
     check_limits,
@@ -45,13 +43,6 @@ PS_PER_HOUR = 3600 * 10**12
 
 #: What traces a curve in a process of its own.
 _TRACER = "nest.search.tracer:FrontierTracer"
-
-#: A search that may use all extensions but these says so.
-_SEARCHED = Capabilities(
-    exact=True,
-    method="",
-    searches=frozenset({"granularity", "sequence_parallel"}),
-)
 
 
 @dataclass(frozen=True)
@@ -146,9 +137,6 @@ class Frontier:
         memory; one plan per point.
     price_usd_per_hour
         Of a device; ``None`` if unknown.
-    unsearched
-        Fields of the job that allow plans beyond those searched; the
-        frontier is that of the plans without them.
     """
 
     problem: Problem
@@ -156,12 +144,11 @@ class Frontier:
     curves: tuple[Curve, ...]
     points: tuple[FrontierPoint, ...]
     price_usd_per_hour: float | None = None
-    unsearched: tuple[str, ...] = ()
 
     @property
     def proven(self) -> bool:
         """Whether all of it is proven."""
-        return not self.unsearched and all(c.proven for c in self.curves)
+        return all(c.proven for c in self.curves)
 
     def step_usd(self, point: FrontierPoint) -> float | None:
         """Return what a step of a point costs: price × devices × time."""
@@ -220,9 +207,8 @@ def frontier(
     InvalidProblemError
         If the cost model cannot price the problem.
     UnsupportedProblemError
-        If the job's schedule is timed pass by pass or allows interleaved
-        plans only, or the graph has too many
-        predecessor-closed sets.
+        If the job's schedule is timed pass by pass, or the graph has too
+        many predecessor-closed sets.
     SolverError
         If the shared score contradicts the search, or a process failed.
     """
@@ -233,12 +219,6 @@ def frontier(
     sizes = _check_devices(problem, devices)
     check_limits("workers", workers, time_limit_s)
     paced(problem.job.schedule)
-    if 1 not in problem.job.virtual_stages:
-        raise UnsupportedProblemError(
-            f"$.job.virtual_stages: expected 1 among the allowed values, as "
-            f"frontiers of interleaved plans are not searched, got "
-            f"{list(problem.job.virtual_stages)}; add 1"
-        )
     CostModel(problem)
     problems = [with_devices(problem, size) for size in sizes]
     alone = workers == 1 or len(sizes) == 1
@@ -253,7 +233,6 @@ def frontier(
             (point for curve in curves for point in curve.points), chosen
         ),
         price_usd_per_hour=price,
-        unsearched=_SEARCHED.unsearched(problem),
     )
 
 

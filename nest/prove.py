@@ -142,15 +142,8 @@ def _examine(
     problem = curve.problem
     if capacity < problem.cluster.reserve_bytes():
         return None
-    # What the frontier leaves out must not count against it.
-    job = structs.replace(
-        problem.job,
-        virtual_stages=(1,),
-        overlap={},
-        distributed_optimizer=False,
-    )
     problem = structs.replace(
-        problem, job=job, cluster=problem.cluster.within(capacity)
+        problem, cluster=problem.cluster.within(capacity)
     )
     known = curve.at_most(capacity)
     if known is not None and solver_class(solver).capabilities.warm_start:

@@ -9,8 +9,13 @@ it is cut again, at the steps of ``U``. What is left of all levels goes into
 one label search. Memory below the floor counts as the floor there: a plan
 that ends below it belongs to another level.
 
+Plans of every runtime share the levels and ``U``: what one runtime is fast
+with rules out what others are slow with. Only runtimes that some plan may need
+are searched, as for the best plan: hiding one more axis takes no memory.
+
 Strategies per layer, and published models with searches of their own, take
-one solve per point; see :func:`descend`.
+one solve per point; see :func:`descend`. So do interleaved plans, after all
+others; see :func:`interleaved`.
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ import numpy as np
 
 from nest.cost.model import CostModel
 from nest.cost.score import score
+from nest.cost.space import leading_runtimes
 from nest.ir.plan import Plan
 from nest.search import exact
 from nest.search.best import (
@@ -41,6 +47,7 @@ from nest.search.best import (
 )
 from nest.search.bounds import Places, Target
 from nest.search.closed_sets import ClosedSets
+from nest.search.interleaved import interleave, virtual_stages
 from nest.search.labels import LabelSearch
 from nest.search.meetings import tell_apart
 from nest.search.options import (
@@ -56,6 +63,8 @@ from nest.search.task import SearchTask
 from nest.solvers.base import (
     Deadline,
     OutOfTimeError,
+    SolverOutput,
+    Status,
 )
 from nest.units import ceil_div
 
@@ -191,6 +200,13 @@ class _Split:
     item: OpenSplit
     least_bytes: int
 
+    @property
+    def alike(self) -> object:
+        """What plans that hold the same memory share: overlap takes none."""
+        options = self.item.options
+        sharded = options.model.runtime.distributed_optimizer
+        return options.split, options.family, sharded
+
     @cached_property
     def found(self) -> LooseOptions:
         """What its stages may be within the capacity, without a place."""
@@ -253,7 +269,10 @@ class FrontierSearch:
         splits: list[_Split] = []
         parts: list[_Part] = []
         try:
-            items = open_splits(self.model, self.sets, self.deadline)
+            items = open_splits(
+                *(self.model, self.sets, self.deadline),
+                runtimes=leading_runtimes(self.model.problem),
+            )
             splits = [
                 _Split(item, _least_bytes(item.options))
                 for item in sorted(items, key=lambda item: item.bound)
@@ -336,7 +355,9 @@ class FrontierSearch:
         plan. A path within the budget is a plan, so no place matters.
         """
         least = None
-        for split in sorted(splits, key=lambda split: split.least_bytes):
+        # One runtime of those whose plans hold the same.
+        first = {split.alike: split for split in reversed(splits)}
+        for split in sorted(first.values(), key=lambda x: x.least_bytes):
             low = split.least_bytes - 1
             high = self.capacity if least is None else _near(least)
             if low >= high:
@@ -407,7 +428,7 @@ class FrontierSearch:
 
         def offer(options: StageOptions, path: Path) -> None:
             known = self.staircase.least_time(path.memory_bytes)
-            key = (options.split, path.stages)
+            key = (options.split, options.model.runtime, path.stages)
             if promising(path, known) and key not in self._tried:
                 self._tried.add(key)
                 self._add(options, path.stages)
@@ -522,7 +543,7 @@ def search(
 
     Stages with one strategy each are searched level by level. For a strategy
     per layer, and under presets with programs of their own, see
-    :func:`descend`.
+    :func:`descend`; for interleaved plans :func:`interleaved`.
 
     Parameters
     ----------
@@ -541,14 +562,20 @@ def search(
         Points by ascending memory, and gaps by ascending memory.
     """
     staircase = Staircase()
-    if model.rules.search is None:
-        levels = FrontierSearch(model, sets, deadline, say, workers)
-        levels.run()
-        if model.problem.job.granularity == "stage":
-            return levels.staircase.points, levels.gaps
-        staircase = levels.staircase
-    gaps = descend(model, sets, deadline, staircase, say)
-    return staircase.points, gaps
+    gaps: list[Gap] = []
+    job = model.problem.job
+    if 1 in job.virtual_stages:
+        descends = True
+        if model.rules.search is None:
+            levels = FrontierSearch(model, sets, deadline, say, workers)
+            levels.run()
+            staircase, gaps = levels.staircase, levels.gaps
+            descends = job.granularity == "layer"
+        if descends:
+            gaps = descend(model, sets, deadline, staircase, say)
+    if virtual_stages(model.problem):
+        gaps += interleaved(model, sets, deadline, staircase, say)
+    return staircase.points, merge_gaps(gaps)
 
 
 def descend(
@@ -595,3 +622,61 @@ def descend(
         say(f"proven down to {point.memory_bytes} bytes")
         cap = point.memory_bytes - 1
     return []
+
+
+def interleaved(
+    model: CostModel,
+    sets: ClosedSets,
+    deadline: Deadline,
+    staircase: Staircase,
+    say: Say = ignore,
+) -> list[Gap]:
+    """Add interleaved plans to a frontier; return what may be missing.
+
+    As :func:`descend`, one solve per point: of interleaved plans alone, within
+    the memory of that point, from the plan known. What
+    :func:`~nest.search.interleaved.interleave` cannot prove is a gap above its
+    bound; a curve that is not proven yet stays so.
+
+    Parameters
+    ----------
+    model, sets
+        Cost terms and closed sets.
+    deadline
+        When to give up.
+    staircase
+        The plans that are not interleaved; gets those that are found.
+    say
+        Told now and then what goes on.
+    """
+    cluster = model.problem.cluster
+    cap, gaps = cluster.memory_bytes(), list[Gap]()
+    while cap >= cluster.reserve_bytes():
+        known = [p for p in staircase.points if p.memory_bytes <= cap]
+        best = SolverOutput(status=Status.INFEASIBLE)
+        if known:
+            quanta = known[-1].step_quanta
+            best = SolverOutput(
+                status=Status.OPTIMAL,
+                plan=known[-1].plan,
+                claimed_quanta=quanta,
+                lower_bound_quanta=quanta,
+            )
+        task = SearchTask(model.within(cap), sets, deadline)
+        found = interleave(task, best)
+        late, bound = deadline.passed, found.lower_bound_quanta or 0
+        floor = nothing_below(model)
+        if found.plan is None:
+            if found.status is not Status.INFEASIBLE:
+                gaps.append(Gap(floor, cap, bound))
+            return gaps
+        point = make_point(model, found.plan)
+        staircase.add(point)
+        if late:
+            return [*gaps, Gap(floor, cap, bound)]
+        below = point.memory_bytes - 1
+        if found.status is not Status.OPTIMAL:
+            gaps.append(Gap(below, cap, bound))
+        say(f"interleaved plans searched down to {point.memory_bytes} bytes")
+        cap = below
+    return gaps

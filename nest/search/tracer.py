@@ -32,8 +32,7 @@ def trace(
     Parameters
     ----------
     problem
-        The problem; interleaved plans, overlap and the distributed optimiser
-        are not searched.
+        The problem.
     deadline
         When to give up.
     say

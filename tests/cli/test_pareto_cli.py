@@ -193,13 +193,12 @@ def test_nothing_fits(cli: Cli, tmp_path: Path) -> None:
     assert list(plot.iterdir()) == []
 
 
-def test_what_is_not_searched_is_said(cli: Cli, tmp_path: Path) -> None:
+def test_all_that_a_job_allows_is_proven(cli: Cli, tmp_path: Path) -> None:
     path = str(tmp_path / "chunks.json")
-    write(path, small(virtual_stages=(1, 2)))
+    write(path, small(virtual_stages=(1, 2), overlap={"gradients": 0.5}))
     assert cli("pareto", path) == 0
-    assert "not searched, though the job allows it: virtual_stages" in cli.out
-    # the points are proven without
-    assert [row[4] for row in rows(cli.out)] == ["yes"] * 3
+    assert "proven: every plan" in cli.out
+    assert len(rows(cli.out)) == 3
 
 
 def test_a_plot(cli: Cli, problem: str, tmp_path: Path) -> None:

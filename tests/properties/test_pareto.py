@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -16,12 +16,16 @@ from tests.frontiers import (
     SETTINGS,
     check_limited,
     enumerated,
+    pairs,
     search,
     searched,
 )
 from tests.properties.profiles import examples
 from tests.properties.test_piper import problems as turns_problems
-from tests.strategies import Draw, problems
+from tests.strategies import Draw, count_plans, problems
+
+#: Of what is enumerated in chunks too, which makes many more.
+MOST_PLANS = 150
 
 
 @st.composite
@@ -65,6 +69,58 @@ def test_layer_frontier_is_that_of_all_plans(problem: Problem) -> None:
 @examples(40)
 def test_frontier_on_graphs(problem: Problem) -> None:
     assert searched(problem) == enumerated(problem)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@given(problem=problems(overlapping=True))
+@examples(15, full=300)
+def test_frontier_with_overlap_and_the_distributed_optimizer(
+    setting: str, problem: Problem
+) -> None:
+    """Of the plans of every runtime together."""
+    assert searched(problem, setting) == enumerated(problem)
+
+
+@given(problem=problems(overlapping=True, granularity="layer"))
+@examples(15, full=300)
+def test_layer_frontier_with_overlap(problem: Problem) -> None:
+    assert searched(problem) == enumerated(problem)
+
+
+@st.composite
+def in_chunks(draw: Draw) -> Problem:
+    """Draw a problem that allows interleaved plans, perhaps no others."""
+    problem = draw(problems(overlapping=True, restricted=draw(st.booleans())))
+    job = replace(
+        problem.job,
+        schedule="1f1b",
+        overlap=dict(list(problem.job.overlap.items())[:1]),
+        virtual_stages=draw(st.sampled_from(((1, 2), (2,), (1, 2, 3)))),
+        micro_batches=problem.job.micro_batches[:1],
+    )
+    problem = replace(problem, job=job)
+    assume(count_plans(problem) <= MOST_PLANS)
+    return problem
+
+
+@given(problem=in_chunks())
+@examples(25, full=300)
+def test_frontier_with_interleaved_plans(problem: Problem) -> None:
+    """Proven where they are few; else the rest is in gaps, as bounds say."""
+    points, gaps = search(problem)
+    truth = enumerated(problem)
+    if not gaps:
+        assert pairs(points) == truth
+    check_limited(points, gaps, truth)
+
+
+@given(problem=in_chunks(), ticks=st.integers(0, 300))
+@examples(10, full=300)
+def test_what_a_limit_leaves_open_of_interleaved_plans_is_said(
+    problem: Problem, ticks: int
+) -> None:
+    points, gaps = search(problem, deadline=Ticking(ticks))
+    check_limited(points, gaps, enumerated(problem))
 
 
 @given(problem=problems(preset="nest-artifact"))

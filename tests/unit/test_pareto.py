@@ -33,7 +33,12 @@ from nest.fit import with_devices, with_memory
 from nest.ir import Activations, Device, Problem, problem_hash
 from nest.pareto import Curve, Frontier, frontier
 from nest.prove import check_prover, prove
-from nest.report.frontier import check_plot, to_document, write_plot
+from nest.report.frontier import (
+    check_plot,
+    proof_lines,
+    to_document,
+    write_plot,
+)
 from nest.search import tracer as tracing
 from nest.search.frontier import Gap, Point, merge_gaps
 from nest.solvers.base import SolveOptions, Status
@@ -43,7 +48,13 @@ from nest.solvers.result import Outcome, SolveResult
 from nest.versions import num_cpus
 from tests.builders import make_cost, make_levels, make_problem
 from tests.clock import Ticking
-from tests.frontiers import settings
+from tests.frontiers import (
+    check_limited,
+    enumerated,
+    pairs,
+    search,
+    settings,
+)
 from tests.inside import run_inside
 
 #: $ per hour that make a device cost 0.001 $ per ns.
@@ -347,11 +358,151 @@ def test_a_limit_that_passes_on_the_way_leaves_gaps(workers):
     assert vectors(found) == TWO
 
 
-def test_extensions_are_not_searched_and_named():
-    found = frontier(small(virtual_stages=(1, 2), overlap={"tp": 0.5}))
-    assert found.unsearched == ("virtual_stages", "overlap")
-    assert vectors(found) == TWO
+# Plans of every runtime
+
+
+def in_chunks(**fields: object) -> Problem:
+    """Return four layers of 10 + 20 ns that hold 10 bytes, two samples.
+
+    Two stages of two layers take 120 + 60 ns, one and three 120 + 90; four
+    chunks on two blocks 2 · 60 + 30, and the first block holds four of them.
+    """
+    cost = make_cost(10, 20, kept_bytes=10)
+    fields.setdefault("virtual_stages", (1, 2))
+    return make_problem(
+        dict.fromkeys("abcd", cost),
+        edges=(("a", "b", 1), ("b", "c", 1), ("c", "d", 1)),
+        devices=2,
+        topology=make_levels((2, 0.0, 1e15)),
+        replicas=(1,),
+        global_batch=2,
+        **fields,
+    )
+
+
+def test_interleaved_plans_are_on_the_frontier():
+    """The one of 40 bytes; with 30, in flight 2 · 10 and 30, there is none."""
+    found = frontier(in_chunks())
+    assert vectors(found) == [(150, 40, 2), (210, 30, 2)]
+    assert [p.plan.virtual_stages for p in found.points] == [1, 2]
+    assert found.proven
+
+
+def test_every_interleaved_plan_within_less_memory_counts():
+    """Recomputing, layers hold 4 bytes and chunks take 20 ns more.
+
+    Four blocks in flight then hold 16 bytes and take 2 · 80 + 40; the plans
+    that are not interleaved 2 · 80 + 80, and 10 + 30 more with three layers.
+    """
+    cost = make_cost(
+        10,
+        20,
+        activations=(
+            Activations(kept_bytes=10),
+            Activations(recompute="full", kept_bytes=4),
+        ),
+    )
+    problem = in_chunks(recompute=("none", "full"))
+    kinds = tuple(
+        structs.replace(kind, costs=(cost,)) for kind in problem.graph.kinds
+    )
+    graph = structs.replace(problem.graph, kinds=kinds)
+    problem = structs.replace(problem, graph=graph)
+    points, gaps = search(problem)
+    assert gaps == []
+    assert pairs(points) == enumerated(problem)
+    assert sum(point.plan.virtual_stages == 2 for point in points) > 1
+
+
+def test_every_family_tells_what_its_plans_hold():
+    """All layers share ``tp``: 30 ns and 100 bytes, or 60 and 40 with 2."""
+    problem = make_problem(
+        {
+            "a": (
+                make_cost(10, 20, kept_bytes=100),
+                make_cost(20, 40, tp=2, kept_bytes=40),
+            )
+        },
+        devices=2,
+        replicas=(1,),
+        uniform=("tp",),
+    )
+    assert vectors(frontier(problem)) == [(30, 100, 2), (60, 40, 2)]
+
+
+def test_interleaved_plans_may_be_all_there_are():
+    found = frontier(in_chunks(virtual_stages=(2,)))
+    assert vectors(found) == [(150, 40, 2)]
+    assert found.proven
+    nothing = frontier(small(virtual_stages=(2,)))
+    assert nothing.points == ()
+    assert nothing.proven
+
+
+def test_interleaved_plans_that_are_too_many_are_a_gap(monkeypatch):
+    """Their bound is 2 · 60 ns, and what is found remains."""
+    monkeypatch.setattr("nest.search.interleaved_exact.MAX_STEPS", 0)
+    found = frontier(in_chunks())
+    assert vectors(found) == [(150, 40, 2), (210, 30, 2)]
+    (curve,) = found.curves
+    assert [gap.lower_bound_quanta for gap in curve.gaps] == [120]
+    assert [gap.up_to_bytes for gap in curve.gaps] == [10**9]
+    assert [point.proven for point in found.points] == [False, False]
     assert not found.proven
+    (line,) = proof_lines(found)
+    assert line.startswith("not proven: 2 devices from 0.00 GiB to 0.93 GiB")
+    assert line.endswith("where a step takes at least 120.000 ns")
+
+
+def test_no_time_for_interleaved_plans_is_a_gap(monkeypatch):
+    """Whatever the plans that are not interleaved reach."""
+    problem = in_chunks()
+    truth = [(30, 210), (40, 150)]
+    for ticks in range(0, 4000, 37):
+        points, gaps = search(problem, deadline=Ticking(ticks))
+        check_limited(points, gaps, truth)
+        if not gaps:
+            break
+    assert gaps == []
+    assert ticks > 37
+
+
+def sharded(**fields: object) -> Problem:
+    """Return a layer of 100 + 200 ns and 80 bytes of weights, on two replicas.
+
+    Gradients take as much, the state 480 bytes; links move 1 byte per ns.
+    """
+    return make_problem(
+        {"a": make_cost(100, 200, weight_bytes=80)},
+        devices=2,
+        topology=make_levels((2, 0.0, 1e9)),
+        replicas=(2,),
+        global_batch=2,
+        **fields,
+    )
+
+
+def test_the_distributed_optimizer_is_a_way_to_hold_less():
+    """80 + 80 + 480 bytes, or half of the state: 400.
+
+    An all-reduce of 80 bytes on two devices takes 80 ns, as do half of it and
+    an all-gather of 80: as fast, and smaller, so one point is left.
+    """
+    found = frontier(sharded(distributed_optimizer=True))
+    assert vectors(found) == [(380, 400, 2)]
+    assert vectors(frontier(sharded())) == [(380, 640, 2)]
+    assert found.points[0].plan.distributed_optimizer
+
+
+def test_gradients_that_hide_are_on_the_frontier():
+    """All 80 ns of sync hide behind 200 ns of backward pass."""
+    found = frontier(sharded(overlap={"gradients": 1.0}))
+    assert vectors(found) == [(300, 640, 2)]
+    both = frontier(
+        sharded(overlap={"gradients": 1.0}, distributed_optimizer=True)
+    )
+    assert vectors(both) == [(300, 400, 2)]
+    assert proven(both, 1).verdict == "proven"
 
 
 # A search that lies
@@ -565,16 +716,6 @@ def test_options_are_checked(options, error, text):
         frontier(small(), **options)
 
 
-def test_interleaved_plans_only_cannot_be_searched():
-    with pytest.raises(
-        UnsupportedProblemError,
-        match=r"^\$\.job\.virtual_stages: expected 1 among the allowed "
-        r"values, as frontiers of interleaved plans are not searched, got "
-        r"\[2\]; add 1$",
-    ):
-        frontier(small(virtual_stages=(2,)))
-
-
 def test_a_cost_needs_seconds():
     """A price is per hour; times in a unit of their own have no hours."""
     own = structs.replace(small(), time_unit="tick")
@@ -625,25 +766,12 @@ def test_memory_below_the_reserve_needs_no_proof():
     assert proof.results == (proof.within,)
 
 
-def test_what_is_not_searched_does_not_count_against_it():
-    """Brute force would find better interleaved plans.
-
-    Two stages of two layers of 30 ns take 120 + 60, interleaved 2 · 60 + 30.
-    """
-    cost = make_cost(10, 20, kept_bytes=10)
-    problem = make_problem(
-        dict.fromkeys("abcd", cost),
-        edges=(("a", "b", 1), ("b", "c", 1), ("c", "d", 1)),
-        devices=2,
-        topology=make_levels((2, 0.0, 1e15)),
-        replicas=(1,),
-        global_batch=2,
-        virtual_stages=(1, 2),
-    )
-    found = frontier(problem)
-    assert found.points[-1].step_quanta == 180
-    assert run_inside(problem, "brute").step_quanta == 150
-    assert proven(found, len(found.points), "brute").verdict == "proven"
+def test_what_another_solver_does_not_search_is_open():
+    """Brute force proves interleaved plans, CP-SAT says nothing of them."""
+    found = frontier(in_chunks())
+    for number in (1, 2):
+        assert proven(found, number, "brute").verdict == "proven"
+        assert proven(found, number, "cpsat").verdict == "open"
 
 
 def without(found: Frontier, place: int) -> Frontier:
