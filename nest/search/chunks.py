@@ -23,12 +23,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.cost.model import CostModel
-from nest.cost.schedules import PassTimes, Times, schedule_of
+from nest.cost.schedules import Schedule, Times, schedule_of
+from nest.cost.schedules.chains import chain_through
 from nest.cost.space import BatchSplit, families
+from nest.ir.job import SPLIT_BACKWARD
 from nest.ir.plan import Plan, Stage, Strategy
+from nest.search.chunk_bounds import MAX_LISTED, moments
 from nest.search.closed_sets import chain_sets
 from nest.search.dominance import non_dominated
-from nest.search.options import INFINITE, BatchTerms, Ints, StageShapes, Table
+from nest.search.options import (
+    INFINITE,
+    BatchTerms,
+    Ints,
+    Part,
+    StageShapes,
+    Table,
+    parts,
+)
 from nest.solvers.base import Deadline
 from nest.topology import Block, Route
 from nest.units import ceil_div
@@ -80,9 +91,18 @@ class Uniform:
         return self.terms.strategies[self.row]
 
     @property
-    def number(self) -> tuple[int, int, Strategy]:
+    def number(self) -> tuple[object, ...]:
         """Its place among all, for a fixed order."""
-        return self.case.replicas, self.case.micro_batch, self.strategy
+        runtime = self.terms.model.runtime
+        return (
+            *(self.case.replicas, self.case.micro_batch, self.strategy),
+            *(runtime.named_overlap, runtime.distributed_optimizer),
+        )
+
+    def schedule(self, virtual: int) -> Schedule:
+        """Return the job's schedule with so many chunks per block."""
+        name = self.terms.model.problem.job.schedule
+        return schedule_of(name, virtual)
 
     @property
     def kinds(self) -> Ints:
@@ -93,25 +113,25 @@ class Uniform:
     def blocks(self, virtual: int) -> Ints:
         """Return the numbers of blocks that ``v`` chunks each may have.
 
-        They divide ``M`` and have devices and layers, and they may hold all
-        weights and one micro-batch.
+        The schedule can run them, they have devices and layers, and they may
+        hold all weights and one micro-batch.
         """
         problem, case, kinds = self.terms.model.problem, self.case, self.kinds
         most = min(
-            case.devices // self.strategy.devices,
-            case.num_micro_batches,
-            len(kinds) // virtual,
+            case.devices // self.strategy.devices, len(kinds) // virtual
         )
         terms = self.table([None])
         free = self.terms.most_bytes - 1 - int(terms.working_bytes.min())
         need = terms.static_bytes + terms.kept_bytes
         # A device-byte less than nothing is as good as one.
         least = ceil_div(int(need[0, kinds].sum()), max(free, 1))
-        sizes = np.arange(max(2, least), most + 1)
+        sizes = np.arange(max(min(virtual, 2), least), most + 1)
         own = families(problem, case, [self.strategy], virtual)
         allowed = [count for family in own for count in family.stage_counts]
         sizes = sizes[np.isin(sizes, allowed)]
-        found: Ints = sizes[case.num_micro_batches % sizes == 0]
+        count, schedule = case.num_micro_batches, self.schedule(virtual)
+        fits = [schedule.why_not(x, count) is None for x in sizes.tolist()]
+        found: Ints = sizes[np.array(fits, dtype=np.bool_)]
         return found
 
     def block(self, number: int) -> Block:
@@ -124,7 +144,7 @@ class Uniform:
     def table(self, blocks: Sequence[Block | None]) -> Table:
         """Return the terms of every kind, a row per block."""
         rows = [self.terms.terms(self.strategy, block) for block in blocks]
-        return Table.of(rows, _both_passes, self.terms.most_bytes)
+        return Table.of(rows, parts, self.terms.most_bytes)
 
     def route(self, receiver: int, sender: int) -> Route:
         """Return how a block receives from another one."""
@@ -157,28 +177,29 @@ class Uniform:
 
 
 @cache
-def passes_in_flight(shape: Shape, block: int, num_micro_batches: int) -> Ints:
-    """Return the passes in flight of a block's chunks, whenever that differs.
-
-    The warm-up takes less than ``v + 1`` groups of passes, and from then on
-    every ``S`` micro-batches are alike: those of ``3 S`` are those of more.
+def passes_in_flight(
+    schedule: Schedule, blocks: int, block: int, num_micro_batches: int
+) -> Ints:
+    """Return the passes in flight of a block's chunks that matter.
 
     Returns
     -------
     Ints
         ``(times, v)``; times at which no chunk has more are left out.
     """
-    counts = [0] * shape.virtual
-    found = {tuple(counts)}
-    schedule = schedule_of("1f1b", shape.virtual)
-    for run in schedule.passes(block, shape.blocks, num_micro_batches):
-        counts[run.chunk // shape.blocks] += -1 if run.backward else 1
-        found.add(tuple(counts))
-    rows = np.array(sorted(found, reverse=True), dtype=np.int64)
+    rows = moments(schedule, blocks, num_micro_batches, block)[::-1]
     most: Ints = rows[
         non_dominated(np.zeros(len(rows), np.int64), list(-rows.T))
     ]
     return most
+
+
+def bubble_part(schedule: Schedule) -> int:
+    """Return by what the bubble of equal chunks is divided.
+
+    Where gradients of weights wait, it is about a third.
+    """
+    return 3 if schedule.name in SPLIT_BACKWARD else 1
 
 
 class Prices(NamedTuple):
@@ -192,6 +213,10 @@ class Prices(NamedTuple):
         ``(ways, S v)``: per chunk, in quanta.
     load, sync
         ``(ways, S)``: per block, in quanta.
+    busy
+        ``(ways, S)``: what a block does in the step, in quanta.
+    weights, hiding_forward, hiding_backward
+        ``(ways, S v)``: parts of the passes, as in ``Times``.
     step
         Step time if chunks were even, in quanta.
     """
@@ -201,6 +226,10 @@ class Prices(NamedTuple):
     backward: Ints
     load: Ints
     sync: Ints
+    busy: Ints
+    weights: Ints
+    hiding_forward: Ints
+    hiding_backward: Ints
     step: Ints
 
     def take(self, ways: Ints | list[int]) -> Prices:
@@ -227,10 +256,6 @@ class Prices(NamedTuple):
         return tuple(column[way] for column in self.merits()[::-1])
 
 
-def _both_passes(layer: PassTimes) -> tuple[int, int]:
-    return layer.forward, layer.backward
-
-
 class Chunks:
     """What chunks of a uniform choice and shape cost, wherever they are cut.
 
@@ -248,7 +273,22 @@ class Chunks:
             total: Ints = np.cumsum(values[:, kinds], axis=1)
             return np.pad(total, ((0, 0), (1, 0)))
 
-        self.forward, self.backward = map(sums, np.moveaxis(table.paces, 2, 0))
+        self.schedule = uniform.schedule(shape.virtual)
+        self.block_of = np.array(
+            [
+                self.schedule.block_of(chunk, size)
+                for chunk in range(math.prod(shape))
+            ]
+        )
+        self._chunks = [
+            np.flatnonzero(self.block_of == block) for block in range(size)
+        ]
+        columns = np.moveaxis(table.paces, 2, 0)
+        self.forward = sums(columns[Part.FORWARD])
+        self.backward = sums(columns[Part.BACKWARD])
+        self._weights = sums(columns[Part.WEIGHTS])
+        self._hiding_forward = sums(columns[Part.FORWARD_HIDING])
+        self._hiding_backward = sums(columns[Part.BACKWARD_HIDING])
         self._sync = sums(table.sync)
         self._static_bytes = sums(table.static_bytes)[0]
         self._kept_bytes = sums(table.kept_bytes)[0]
@@ -258,14 +298,36 @@ class Chunks:
         self._capacity_bytes = np.array(
             [uniform.terms.model.capacity_bytes(block) for block in blocks]
         )
-        front = [uniform.route(x, (x - 1) % size) for x in range(size)]
-        back = [uniform.route(x, (x + 1) % size) for x in range(size)]
-        receive = {route: uniform.receive(route) for route in {*front, *back}}
-        self._receive = np.array([receive[route] for route in front])
-        self._receive_back = np.array([receive[route] for route in back])
-        micro_batches = min(uniform.case.num_micro_batches, 3 * size)
+        #: By chunk and cut: nothing between two chunks of a block.
+        nothing = np.zeros(len(kinds) + 1, dtype=np.int64)
+        known: dict[tuple[int, int], Ints] = {}
+
+        def receive(chunk: int, sender: int) -> Ints:
+            pair = int(self.block_of[chunk]), int(self.block_of[sender])
+            if pair[0] == pair[1]:
+                return nothing
+            if pair not in known:
+                known[pair] = uniform.receive(uniform.route(*pair))
+            return known[pair]
+
+        last = len(self.block_of) - 1
+        self._receive = np.array(
+            [receive(i, max(i - 1, 0)) for i in range(last + 1)]
+        )
+        self._receive_back = np.array(
+            [receive(i, min(i + 1, last)) for i in range(last + 1)]
+        )
+        count = uniform.case.num_micro_batches
         self._inflight = [
-            passes_in_flight(shape, number, micro_batches)
+            passes_in_flight(
+                self.schedule, size, number, min(count, MAX_LISTED * size)
+            )
+            for number in range(size)
+        ]
+        self._paired = [
+            chain_through(self.schedule, size, count, number).pairs
+            if self.schedule.paired_axes
+            else ()
             for number in range(size)
         ]
 
@@ -273,26 +335,40 @@ class Chunks:
         """Price ways to cut."""
         size, virtual = self.shape
         start, end = cuts[:, :-1], cuts[:, 1:]
-        block = np.arange(size * virtual) % size
+        block, chunk = self.block_of, np.arange(size * virtual)
 
         def per_block(values: Ints) -> Ints:
-            total: Ints = values.reshape(len(cuts), virtual, size).sum(axis=1)
-            return total
+            total = [values[:, own].sum(axis=1) for own in self._chunks]
+            return np.stack(total, axis=1)
 
         def between(sums: Ints) -> Ints:
             inside: Ints = sums[block, end] - sums[block, start]
             return inside
 
-        forward = between(self.forward) + self._receive[block, start]
-        backward = between(self.backward) + self._receive_back[block, end]
+        forward = between(self.forward) + self._receive[chunk, start]
+        backward = between(self.backward) + self._receive_back[chunk, end]
         load = per_block(forward + backward)
         sync = per_block(between(self._sync))
+        count = self.uniform.case.num_micro_batches
+        hiding = (
+            between(self._hiding_forward),
+            between(self._hiding_backward),
+        )
+        busy = count * load
+        for number, pairs in enumerate(self._paired):
+            for i, j, times in pairs:
+                there, back = hiding[0][:, i], hiding[1][:, j]
+                together = np.maximum(forward[:, i] - there, back)
+                together += np.maximum(backward[:, j] - back, there)
+                busy[:, number] += times * (
+                    together - forward[:, i] - backward[:, j]
+                )
         kept = self._kept_bytes[end] - self._kept_bytes[start]
         kept += self._passing_bytes[start, end]
         static_bytes = self._static_bytes
         memory = per_block(static_bytes[end] - static_bytes[start])
         for number, inflight in enumerate(self._inflight):
-            peaks = kept[:, number::size] @ inflight.T
+            peaks = kept[:, self._chunks[number]] @ inflight.T
             memory[:, number] += peaks.max(axis=1)
         working = np.zeros_like(memory)
         for size_bytes, layers in zip(
@@ -303,31 +379,45 @@ class Chunks:
             has = per_block(layers[end] > layers[start]) > 0
             np.maximum(working, np.where(has, size_bytes, 0), out=working)
         worst = load.max(axis=1)
-        step = (
-            self.uniform.case.num_micro_batches * worst
-            + (load.sum(axis=1) - worst) // virtual
-            + sync.max(axis=1)
+        bubble = (load.sum(axis=1) - worst) // (
+            virtual * bubble_part(self.schedule)
         )
+        step = busy.max(axis=1) + bubble + sync.max(axis=1)
         excess = np.maximum(memory + working - self._capacity_bytes, 0)
-        return Prices(excess, forward, backward, load, sync, step)
+        return Prices(
+            *(excess, forward, backward, load, sync, busy),
+            between(self._weights),
+            *hiding,
+            step,
+        )
 
     def step_time(self, prices: Prices, way: int) -> int:
         """Return the step time of a way, by the passes of the first groups.
 
-        The rest are taken to last as long as the last of them.
+        The rest are taken to last as long as the last of them. Schedules
+        that are not interleaved take micro-batches one by one.
         """
-        schedule = schedule_of("1f1b", self.shape.virtual)
-        forward, backward = prices.forward[way], prices.backward[way]
-        chunks = list(map(Times, forward.tolist(), backward.tolist()))
+        chunks = [
+            Times(*map(int, values))
+            for values in zip(
+                *(prices.forward[way], prices.backward[way]),
+                *(prices.weights[way], prices.hiding_forward[way]),
+                prices.hiding_backward[way],
+                strict=True,
+            )
+        ]
+        most = self.uniform.case.num_micro_batches
+        unit, few = self.shape.blocks, MAX_GROUPS
+        if self.schedule.name in SPLIT_BACKWARD:
+            unit, few = 1, MAX_GROUPS * self.shape.blocks
 
         def path(groups: int) -> int:
-            count = groups * self.shape.blocks
-            return schedule.pipeline_time(chunks, count)
+            return self.schedule.pipeline_time(chunks, groups * unit)
 
-        groups = self.uniform.case.num_micro_batches // self.shape.blocks
-        time = path(min(groups, MAX_GROUPS))
-        if groups > MAX_GROUPS:
-            time += (groups - MAX_GROUPS) * (time - path(MAX_GROUPS - 1))
+        groups = most // unit
+        time = path(min(groups, few))
+        if groups > few:
+            time += (groups - few) * (time - path(few - 1))
         return time + int(prices.sync[way].max())
 
     def plan(self, cuts: list[int]) -> Plan:
@@ -347,6 +437,11 @@ class Chunks:
                 for start, end in pairwise(cuts)
             ),
             virtual_stages=self.shape.virtual,
+            placement=self.schedule.placement,
+            overlap=uniform.terms.model.runtime.named_overlap,
+            distributed_optimizer=(
+                uniform.terms.model.runtime.distributed_optimizer
+            ),
         )
 
 
@@ -380,7 +475,7 @@ def _lightest(load: Ints, num_chunks: int) -> Ints:
     return np.array([0, *reversed(cuts)])
 
 
-def _moves(cuts: Ints, size: int, blocks: Ints) -> Ints:
+def _moves(cuts: Ints, block_of: Ints, blocks: Ints) -> Ints:
     """Return all ways to move a run of neighbouring cuts by one layer.
 
     That hands a layer's worth from the chunk at one end to the one at the
@@ -389,7 +484,7 @@ def _moves(cuts: Ints, size: int, blocks: Ints) -> Ints:
     chunks = len(cuts) - 1
     first, last = np.triu_indices(chunks - 1)
     if len(first) > MAX_MOVES:
-        ends = np.isin([first % size, (last + 1) % size], blocks)
+        ends = np.isin([block_of[first], block_of[last + 1]], blocks)
         first, last = first[ends.any(axis=0)], last[ends.any(axis=0)]
     cut = np.arange(chunks + 1)
     inside = (cut > first[:, None]) & (cut <= last[:, None] + 1)
@@ -433,7 +528,7 @@ class Cutter:
         """Return ways that differ by one move, the best first."""
         load, sync, excess = prices.load, prices.sync, prices.excess
         blocks = [column[0].argmax() for column in (load, sync, excess)]
-        moved = _moves(cuts, self.chunks.shape.blocks, np.array(blocks))
+        moved = _moves(cuts, self.chunks.block_of, np.array(blocks))
         if not len(moved):
             return moved, prices
         further = self.chunks.price(moved)
@@ -458,15 +553,13 @@ class Cutter:
 
     def _timed(self, cuts: Ints) -> tuple[int, list[int]]:
         """Move cuts for as long as that shortens the critical path."""
-        micro_batches = self.chunks.uniform.case.num_micro_batches
         prices = self.chunks.price(cuts[None])
         step = self.chunks.step_time(prices, 0)
         while not self.deadline.passed:
             moved, further = self._further(cuts, prices)
             if not len(moved):
                 break
-            least = micro_batches * further.load.max(axis=1)
-            least += further.sync.max(axis=1)
+            least = further.busy.max(axis=1) + further.sync.max(axis=1)
             useful = (least < step) & ~further.excess.any(axis=1)
             times = [
                 (self.chunks.step_time(further, way), way)

@@ -1,19 +1,22 @@
-"""Interleaved plans: searched after those that are not.
+"""Plans timed pass by pass: interleaved ones, and split backward passes.
 
-Where a job allows ``v > 1`` chunks per block, this search first tries uniform
-plans, then proves what it can, see :mod:`nest.search.interleaved_exact`.
-Uniform plans are those of every ``(R, B)``,
+Where a job allows ``v > 1`` chunks per block, or its schedule has no closed
+form, this search first tries uniform plans, then proves what it can, see
+:mod:`nest.search.interleaved_exact`. Uniform plans are those of every
+runtime (those with less overlap than another one apart), every ``(R, B)``,
 every strategy that all layers have a cost for, every ``v`` and number of
-blocks ``S`` that divides ``M``, one strategy for all blocks. Where to cut the
-layers into ``S v`` chunks is up to :mod:`nest.search.chunks`.
+blocks ``S`` that the schedule can run, one strategy for all blocks. Where to
+cut the layers into ``S v`` chunks is up to :mod:`nest.search.chunks`.
 
 With the sum ``Σ`` of the layers' loads and the heaviest of them ``t``, a block
-takes ``max τ >= m = max(⌈Σ/S⌉, t)``, hence ``T >= M m + ⌈ΣY/S⌉``. Choices
-whose bound is no better than a plan in hand are left out; the others are taken
-in the order of what even chunks would take, ``(Σ - m)/v`` more. Communication
-is left out at first; then a layer costs what it does on its cheapest block,
-and every receive what the cheapest one does. ``score`` prices every plan that
-is handed on.
+takes ``max τ >= m = max(⌈Σ/S⌉, t)``, hence ``T >= M m + ⌈ΣY/S⌉``; where passes
+run in pairs, a layer's load is what is left of it if ``M - S`` of them hide
+all that they may. Choices whose bound is no better than a plan in hand are
+left out; the others are taken in the order of what even chunks would take,
+``(Σ - m)/v`` more, a third of that where gradients of weights wait.
+Communication is left out at first; then a layer costs what it does on its
+cheapest block, and every receive what the cheapest one does. ``score`` prices
+every plan that is handed on.
 """
 
 from __future__ import annotations
@@ -26,15 +29,39 @@ from typing import NamedTuple
 import numpy as np
 
 from nest.cost.model import Block
+from nest.cost.schedules import LISTED, schedule_of
 from nest.cost.score import score
-from nest.cost.space import batch_splits
+from nest.cost.space import ALWAYS, PLAIN, BatchSplit, Runtime, runtimes
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
-from nest.search.chunks import Chunks, Cutter, Shape, Uniform, prefix_shapes
-from nest.search.interleaved_exact import Enumeration, TooManyError, cases
-from nest.search.options import INFINITE, BatchTerms, Ints, StageShapes
+from nest.search.chunk_bounds import Chosen, Relaxation
+from nest.search.chunks import (
+    Chunks,
+    Cutter,
+    Shape,
+    Uniform,
+    bubble_part,
+    prefix_shapes,
+)
+from nest.search.interleaved_exact import (
+    Case,
+    Enumeration,
+    TooManyError,
+    cases,
+    make_plan,
+    relaxed,
+)
+from nest.search.options import (
+    INFINITE,
+    BatchTerms,
+    Ints,
+    Part,
+    StageShapes,
+    of_batches,
+)
 from nest.search.task import SearchTask
 from nest.solvers.base import (
+    Deadline,
     Limit,
     Progress,
     Report,
@@ -42,13 +69,28 @@ from nest.solvers.base import (
     exact_output,
 )
 
-#: What the detail of a result says where interleaved plans are not settled.
-OPEN = "interleaved plans are bounded by the loads of their blocks"
+#: Whether bounds of cases are raised before their plans are tried.
+MAX_ROUNDS = True
+
+#: What the detail of a result says where such plans are not settled.
+OPEN = "plans timed pass by pass are bounded by chains of passes"
+
+#: Uniform plans are tried for such a part of the time that is left.
+TRIED_SHARE = 0.4
 
 
 def virtual_stages(problem: Problem) -> list[int]:
-    """Return the allowed numbers of chunks per block above 1, sorted."""
-    return sorted(v for v in problem.job.virtual_stages if v > 1)
+    """Return the numbers of chunks of plans timed pass by pass, sorted."""
+    allowed = sorted(problem.job.chunk_counts)
+    if problem.job.schedule in LISTED:
+        return allowed
+    return [v for v in allowed if v > 1]
+
+
+def has_plain(problem: Problem) -> bool:
+    """Whether there are plans whose step time has a closed form."""
+    job = problem.job
+    return 1 in job.virtual_stages and job.schedule not in LISTED
 
 
 def without_bounds(report: Report) -> Report:
@@ -64,20 +106,20 @@ def without_bounds(report: Report) -> Report:
 
 
 def interleave(task: SearchTask, plain: SolverOutput) -> SolverOutput:
-    """Return the better of a result and the best interleaved plan found.
+    """Return the better of a result and the best plan timed pass by pass.
 
     Parameters
     ----------
     task
         The problem; terms that the exact search used are known already.
     plain
-        What the exact search says about plans that are not interleaved.
+        What the exact search says about the other plans.
 
     Returns
     -------
     SolverOutput
-        ``plain`` itself if the job allows no interleaving. Otherwise the
-        best plan of all, and a bound on all.
+        ``plain`` itself if there are no such plans. Otherwise the best plan
+        of all, and a bound on all.
     """
     if not virtual_stages(task.model.problem):
         return plain
@@ -111,7 +153,10 @@ def _try_uniform(
     task: SearchTask, best: int, offer: Callable[[int, Plan], None]
 ) -> None:
     """Try plans with one strategy for all blocks."""
-    model, deadline = task.model, task.deadline
+    model, remaining_s = task.model, task.deadline.remaining_s
+    deadline = task.deadline
+    if remaining_s is not None:
+        deadline = Deadline(TRIED_SHARE * remaining_s)
     queue: list[Item] = []
     for item in uniform_choices(prefix_shapes(model)):
         if deadline.passed:
@@ -137,7 +182,10 @@ def _try_uniform(
 def _bound(
     task: SearchTask, best: int, offer: Callable[[int, Plan], None]
 ) -> tuple[int, Limit | None]:
-    """Prove what can be proven of interleaved plans.
+    """Prove what can be proven of plans that are timed pass by pass.
+
+    The case with the least bound comes first. It is bounded again, then its
+    plans are tried; where they are too many it stays open.
 
     Returns
     -------
@@ -145,23 +193,51 @@ def _bound(
         A lower bound on all of them, at most the best step time known, and
         whether time ended the search.
     """
-    found = []
+    found: list[tuple[int, int, int, Case, Relaxation | None]] = []
     for case in cases(task.model, task.sets, task.deadline):
         if case is None:
             return 0, Limit.TIME
-        found.append(case)
-    bound, steps = int(INFINITE), 0
-    for case in sorted(found, key=lambda case: case.bound):
-        if case.bound >= best:
+        for blocks, bound in zip(
+            case.family.stage_counts, case.bounds, strict=True
+        ):
+            found.append((bound, len(found), blocks, case, None))
+    heapq.heapify(found)
+    opened, steps, number = int(INFINITE), 0, len(found)
+    while found and not task.deadline.passed:
+        bound, _, blocks, case, relaxation = found[0]
+        if bound >= min(best, opened):
             break
-        plans = Enumeration(case, task.sets, best, task.deadline, offer, steps)
+        heapq.heappop(found)
+        if relaxation is None and MAX_ROUNDS:
+            relaxation = relaxed(case, blocks, task.sets, best)
+            if relaxation is None:
+                continue
+
+            def attempt(chosen: Chosen, case: Case = case) -> None:
+                nonlocal best
+                plan = make_plan(case, chosen, task.sets)
+                verdict = score(task.model.problem, plan, task.model)
+                if verdict.feasible and verdict.step_quanta < best:
+                    best = verdict.step_quanta
+                    offer(best, plan)
+
+            raised = relaxation.climb(best, task.deadline, attempt)
+            bound = max(bound, raised)
+            number += 1
+            heapq.heappush(found, (bound, number, blocks, case, relaxation))
+            continue
+        plans = Enumeration(
+            *(case, blocks, task.sets, relaxation, best),
+            *(task.deadline, offer, steps),
+        )
         try:
             plans.run()
         except TooManyError:
-            bound = min(bound, case.bound)
+            opened = min(opened, bound)
         best, steps = plans.best, plans.steps
-    limit = Limit.TIME if task.deadline.passed else None
-    return min(bound, best), limit
+    least = min([opened, *(item[0] for item in found[:1])])
+    limit = Limit.TIME if task.deadline.passed and least < best else None
+    return min(least, best), limit
 
 
 # What there is to try
@@ -180,41 +256,76 @@ class Item(NamedTuple):
     shape: Shape | None
 
 
+def tried_runtimes(problem: Problem) -> list[Runtime]:
+    """Return the runtimes of uniform plans, ``v`` apart.
+
+    With as much overlap as the job allows, ``weights`` and ``gradients``
+    with and without. What hides behind paired passes may hide there instead.
+    """
+    job = problem.job
+    paired = schedule_of(job.schedule).paired_axes
+    always = ALWAYS.intersection(job.overlap)
+    found = {
+        runtime._replace(virtual_stages=PLAIN.virtual_stages): None
+        for runtime in runtimes(problem)
+        if runtime.overlap & always in (always, always - paired)
+    }
+    return sorted(
+        found,
+        key=lambda x: (
+            -len(x.overlap),
+            not x.distributed_optimizer,
+            x.named_overlap,
+        ),
+    )
+
+
 def uniform_choices(shapes: StageShapes) -> Iterator[Item]:
     """Yield every case and strategy, estimated without communication."""
-    problem = shapes.model.problem
-    virtual = virtual_stages(problem)
-    terms = {
-        micro_batch: BatchTerms(shapes, micro_batch)
-        for micro_batch in problem.job.micro_batches
-    }
-    for case in batch_splits(problem):
-        of_batch = terms[case.micro_batch]
-        for row in range(len(of_batch.strategies)):
-            uniform = Uniform(of_batch, row, case)
-            if uniform.table([None]).missing.any():
-                continue
-            blocks = uniform.blocks(virtual[0])
-            if len(blocks):
-                loads, syncs = _times(uniform, [None])
-                bounds, even = _estimates(
-                    uniform, loads, syncs, 0, blocks, virtual[-1]
-                )
-                yield Item(
-                    int(even.min()),
-                    uniform.number,
-                    int(bounds.min()),
-                    uniform,
-                    None,
-                )
+    for runtime in tried_runtimes(shapes.model.problem):
+        for case, terms in of_batches(shapes, runtime):
+            yield from _choices(terms, case)
+
+
+def _choices(terms: BatchTerms, case: BatchSplit) -> Iterator[Item]:
+    """Yield the strategies of a case, estimated without communication."""
+    virtual = virtual_stages(terms.model.problem)
+    for row in range(len(terms.strategies)):
+        uniform = Uniform(terms, row, case)
+        if uniform.table([None]).missing.any():
+            continue
+        blocks = uniform.blocks(virtual[0])
+        if len(blocks):
+            loads, syncs = _times(uniform, [None])
+            bounds, even = _estimates(
+                uniform, loads, syncs, 0, blocks, virtual[-1]
+            )
+            yield Item(
+                int(even.min()),
+                uniform.number,
+                int(bounds.min()),
+                uniform,
+                None,
+            )
 
 
 def _times(
     uniform: Uniform, blocks: Sequence[Block | None]
 ) -> tuple[Ints, Ints]:
-    """Return the least load and sync of every layer over some blocks."""
+    """Return the least load and sync of every layer over some blocks.
+
+    The load is over the step, ``M - S`` passes as short as in pairs.
+    """
     terms, kinds = uniform.table(blocks), uniform.kinds
-    load = terms.paces.sum(axis=2)
+    count = uniform.case.num_micro_batches
+    paired = uniform.schedule(1).most_paired(1, count)
+    passes = terms.paces
+    load = count * (passes[..., Part.FORWARD] + passes[..., Part.BACKWARD])
+    hidden = (
+        passes[..., Part.FORWARD_HIDING] + (passes[..., Part.BACKWARD_HIDING])
+    )
+    # Without communication nothing hides, and all that hides is missing.
+    load = load - paired * hidden
     return load.min(axis=0)[kinds], terms.sync.min(axis=0)[kinds]
 
 
@@ -227,11 +338,16 @@ def _estimates(
     virtual: int,
 ) -> tuple[Ints, Ints]:
     """Return a bound on the step time, and what even chunks would take."""
-    total = loads.sum() + 2 * receive * (blocks * virtual - 1)
+    count = uniform.case.num_micro_batches
+    schedule = uniform.schedule(virtual)
+    cuts = blocks * virtual - 1
+    if schedule.placement == "v":
+        cuts = cuts - 1
+    total = loads.sum() + 2 * count * receive * cuts
     worst = np.maximum(-(-total // blocks), loads.max())
-    bounds = uniform.case.num_micro_batches * worst
-    bounds += -(-syncs.sum() // blocks)
-    return bounds, bounds + (total - worst) // virtual
+    bounds = worst - (-syncs.sum() // blocks)
+    bubble = (total - worst) // (count * virtual * bubble_part(schedule))
+    return bounds, bounds + bubble
 
 
 def shapes(uniform: Uniform) -> Iterator[Item]:
@@ -245,7 +361,10 @@ def shapes(uniform: Uniform) -> Iterator[Item]:
     pairs = [(block, block - 1) for block in range(1, most)]
     routes = {uniform.route(*pair) for pair in pairs}
     routes |= {uniform.route(*pair[::-1]) for pair in pairs}
-    receive = min(int(uniform.receive(x)[1:-1].min()) for x in routes)
+    receive = min(
+        (int(uniform.receive(x)[1:-1].min(initial=0)) for x in routes),
+        default=0,
+    )
     for virtual in choices:
         sizes = uniform.blocks(virtual)
         found = _estimates(uniform, loads, syncs, receive, sizes, virtual)

@@ -1,17 +1,21 @@
-"""Interleaved plans: bounds on all of them, and proofs where they are few.
+"""Plans timed pass by pass: bounds on all of them, and proofs of some.
 
-Every block ``r`` runs all micro-batches through its chunks, so that ``T >= M
-τ_r + Y_r`` with its load ``τ_r`` and its sync. Weighted with the devices of
-the blocks, ``P T >= Σ_r n_r (M τ_r + Y_r)``: each layer ``l`` adds ``n (M τ_l
-+ Y_l)`` of its strategy at least, on the place that is cheapest for it. While
-the first micro-batch is at its last chunk a block keeps the activations of
-all its chunks, so the layers take ``n (static + kept)`` device-bytes of the
-``P · capacity`` there are; the bound is the best Lagrangian one. Receives are
-left out.
+Interleaved 1F1B and the schedules that split backward passes. Every block
+``r`` runs all micro-batches through its chunks, so that ``T >= L_r + Y_r``
+with its load over the step and its sync. Weighted with the devices of the
+blocks, ``P T >= Σ_r n_r (L_r + Y_r)``: each layer adds ``n (M τ - h e + Y)``
+of its strategy at least, on the place that is cheapest for it, ``e`` what
+hides in a pair of passes and ``h`` how many of them there are at most. A
+block has some passes of all its chunks in flight at once, so the layers take
+``n (static + kept)`` device-bytes of the ``P · capacity`` there are; the
+bound is the best Lagrangian one. Where all layers share one strategy some
+block has ``⌈c/S⌉`` of the ``c`` layers of a kind. Receives are left out.
 
 A *case* is ``(R, B)``, a runtime, ``v`` and the strategies that chunks may
-mix. Where few plans are left, chunks are chosen in pipeline order, with the
-same bound on what is chosen and what is left; ``score`` prices every plan.
+mix. The cases whose bound is least have it raised for each number of blocks
+(:mod:`nest.search.chunk_bounds`). Then chunks are chosen in pipeline order,
+with the same bound on what is chosen and what is left, for as long as that
+takes few steps; ``score`` prices every plan.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nest.cost.model import Block, CostModel
-from nest.cost.schedules import schedule_of
+from nest.cost.schedules import LISTED, Schedule, schedule_of
 from nest.cost.score import score
 from nest.cost.space import (
     PLAIN,
@@ -35,14 +39,22 @@ from nest.cost.space import (
     runtimes,
 )
 from nest.ir.plan import Plan, Stage, Strategy
+from nest.search.chunk_bounds import Chosen, Relaxation, Room
 from nest.search.closed_sets import ClosedSets
 from nest.search.layer_options import stage_bounds
-from nest.search.options import BatchTerms, Ints, StageShapes, of_batches
+from nest.search.options import (
+    INFINITE,
+    BatchTerms,
+    Ints,
+    Part,
+    StageShapes,
+    of_batches,
+)
 from nest.solvers.base import Deadline
 from nest.units import ceil_div
 
 #: Cases with more plans than that, in powers of 10, are bounded only.
-MAX_MAGNITUDE = 8.0
+MAX_MAGNITUDE = 16.0
 
 #: So many chunks are tried in all cases, at most.
 MAX_STEPS = 200_000
@@ -51,30 +63,40 @@ MAX_STEPS = 200_000
 STEPS_OF_PLAN = 40
 
 
-@dataclass
+@dataclass(frozen=True)
 class Case:
-    """Interleaved plans of one kind, and a bound on their step time.
+    """Plans of one kind, and bounds on their step time.
 
     Attributes
     ----------
     terms, split
         Cost terms under a runtime, and ``(R, B)``.
-    virtual
-        ``v``.
+    schedule, virtual
+        The schedule, and ``v``.
     family
         Strategies that chunks may mix, and allowed numbers of blocks.
-    bound
-        On ``T``, in quanta.
+    bounds
+        On ``T``, in quanta, by number of blocks.
     least
-        ``n (M τ + Y)`` of every kind of layer at least.
+        ``n (L + Y)`` of every kind of layer at least.
     """
 
     terms: BatchTerms
     split: BatchSplit
-    virtual: int
+    schedule: Schedule
     family: Family
-    bound: int
+    bounds: tuple[int, ...]
     least: Ints
+
+    @property
+    def virtual(self) -> int:
+        """Chunks per block."""
+        return self.schedule.virtual_stages
+
+    @property
+    def bound(self) -> int:
+        """The least of the bounds."""
+        return min(self.bounds)
 
 
 def cases(
@@ -85,7 +107,7 @@ def cases(
     shapes = StageShapes(model, sets)
     for runtime in runtimes(problem):
         virtual = runtime.virtual_stages
-        if virtual == 1:
+        if virtual == 1 and problem.job.schedule not in LISTED:
             continue
         schedule = schedule_of(problem.job.schedule, virtual)
         plain = runtime._replace(virtual_stages=PLAIN.virtual_stages)
@@ -93,68 +115,130 @@ def cases(
             if deadline.passed:
                 yield None
                 return
+            if not terms.strategies:
+                continue
             for family in families(problem, split, terms.strategies, virtual):
+                width = min(s.devices for s in family.strategies)
                 blocks = tuple(
                     count
                     for count in family.stage_counts
-                    if count > 1
+                    if (count > 1 or virtual == 1)
+                    and count * width <= split.devices
                     and schedule.why_not(count, split.num_micro_batches)
                     is None
                 )
                 if blocks:
                     allowed = family._replace(stage_counts=blocks)
-                    found = bounded(terms, split, virtual, allowed)
+                    found = bounded(terms, split, schedule, allowed)
                     if found is not None:
                         yield found
 
 
 def bounded(
-    terms: BatchTerms, split: BatchSplit, virtual: int, family: Family
+    terms: BatchTerms, split: BatchSplit, schedule: Schedule, family: Family
 ) -> Case | None:
-    """Return a case with its bound, or ``None`` if nothing fits."""
-    free = terms.free
-    assert free is not None
-    model, schedule = terms.model, terms.schedule
+    """Return a case with its bounds, or ``None`` if nothing fits."""
+    model, held = terms.model, terms.held
     problem, count = model.problem, split.num_micro_batches
     own = {*family.strategies}
     rows = [i for i, x in enumerate(terms.strategies) if x in own]
-    load = schedule.added(terms.least_anywhere)[rows]
+    passes = terms.least_passes[rows]
+    paired = schedule.most_paired(family.stage_counts[0], count)
+    whole = passes[:, :, Part.FORWARD] + passes[:, :, Part.BACKWARD]
+    alone = (
+        passes[:, :, Part.FORWARD_ALONE] + passes[:, :, Part.BACKWARD_ALONE]
+    )
+    load = (count - paired) * whole + paired * np.minimum(whole, alone)
+    sync = held.sync[rows] - held.hideable_sync[rows]
     devices = terms.devices[rows, None]
-    cost = devices * (count * load + free.sync[rows])
+    cost = devices * (load + sync)
     most_bytes = problem.cluster.memory_bytes()
-    held = (free.static_bytes + free.kept_bytes)[rows]
-    memory = devices * held
-    missing = free.missing[rows]
-    missing = missing | (held + free.working_bytes[rows] > most_bytes)
+    bytes_held = (held.static_bytes + held.kept_bytes)[rows]
+    memory = devices * bytes_held
+    missing = held.missing[rows]
+    missing = missing | (bytes_held + held.working_bytes[rows] > most_bytes)
     if missing.all(axis=0).any():
         return None
     kinds = range(cost.shape[1])
     costs = [cost[~missing[:, kind], kind] for kind in kinds]
     least = np.array([int(x.min()) for x in costs], dtype=np.int64)
     counts = terms.shapes.kind_counts[-1]
-    used = min(split.devices, family.stage_counts[-1] * int(devices.max()))
+    stages = np.array(family.stage_counts, dtype=np.int64)
+    used = np.minimum(split.devices, stages * int(devices.max()))
     together = stage_bounds(
         costs,
         [memory[~missing[:, kind], kind] for kind in kinds],
-        counts[None, :],
-        np.array([used * most_bytes], dtype=np.int64),
+        np.repeat(counts[None, :], len(stages), axis=0),
+        used * most_bytes,
     )
-    alone = cost // devices
-    heaviest = max(int(alone[~missing[:, k], k].min()) for k in kinds)
+    single = cost // devices
+    lightest = [int(single[~missing[:, k], k].min()) for k in kinds]
+    # Forward and back once, gradients of weights apart where they may wait.
+    once = passes[:, :, Part.FORWARD] + passes[:, :, Part.INPUTS]
     through = sum(
-        int(number) * int(load[~missing[:, k], k].min())
+        int(number) * int(once[~missing[:, k], k].min())
         for k, number in enumerate(counts.tolist())
     )
-    bound = max(ceil_div(int(together[0]), used), heaviest, through)
-    return Case(terms, split, virtual, family, bound, least)
+    bounds = np.maximum(-(-together // used), max(*lightest, through))
+    if len(rows) == 1:
+        for kind, number in enumerate(counts.tolist()):
+            most = -(-number // stages) * lightest[kind]
+            np.maximum(bounds, most, out=bounds)
+    found = tuple(bounds.tolist())
+    return Case(terms, split, schedule, family, found, least)
 
 
-class _Chosen(NamedTuple):
-    """A chunk: layers, strategy, and the block that runs it."""
+def relaxed(
+    case: Case, blocks: int, sets: ClosedSets, best: int
+) -> Relaxation | None:
+    """Return the relaxation of a case's plans, ``None`` if there are none."""
+    bound = case.bounds[case.family.stage_counts.index(blocks)]
+    chunks = blocks * case.virtual
+    room = Room(
+        *(case.terms, case.schedule, case.split.replicas),
+        *(case.split.devices, case.split.num_micro_batches),
+        *(case.family.strategies, blocks),
+        even_pairs(case, chunks, sets),
+    )
+    if not len(room.allowed):
+        return None
+    scale = best if best < INFINITE else 2 * bound
+    found = Relaxation(room, sets, max(scale, 1))
+    return found if found.possible else None
 
-    layers: tuple[int, ...]
+
+def make_plan(case: Case, chosen: Chosen, sets: ClosedSets) -> Plan:
+    """Return the plan with such chunks."""
+    model = case.terms.model
+    layers, order = model.problem.graph.layers, case.terms.shapes.order
+    return Plan(
+        replicas=case.split.replicas,
+        micro_batch=case.split.micro_batch,
+        stages=tuple(
+            Stage(
+                layers=tuple(layers[i].id for i in sets.inside(pair, order)),
+                devices=strategy.devices,
+                strategy=strategy,
+            )
+            for pair, strategy in zip(*chosen, strict=True)
+        ),
+        virtual_stages=case.virtual,
+        placement=case.schedule.placement,
+        overlap=model.runtime.named_overlap,
+        distributed_optimizer=model.runtime.distributed_optimizer,
+    )
+
+
+class _Chunk(NamedTuple):
+    """A chunk: its pair of closed sets, strategy, and where it sits.
+
+    ``spent`` is what it and those in front of it add to the relaxed bound.
+    """
+
+    pair: int
     strategy: Strategy
-    block: Block
+    place: Block
+    spent: float = 0.0
 
 
 @dataclass
@@ -165,6 +249,7 @@ class _Load:
     sync: int = 0
     held_bytes: int = 0
     working_bytes: int = 0
+    forward: int = 0
 
     def plus(self, other: _Load) -> _Load:
         """Return both together."""
@@ -173,6 +258,7 @@ class _Load:
             self.sync + other.sync,
             self.held_bytes + other.held_bytes,
             max(self.working_bytes, other.working_bytes),
+            self.forward + other.forward,
         )
 
 
@@ -186,8 +272,10 @@ class Enumeration:
 
     Parameters
     ----------
-    case, sets
-        The case and the closed sets.
+    case, blocks, sets
+        The case, the number of blocks, and the closed sets.
+    relaxation
+        What bounds them, if there is one.
     best
         Only plans below this step time count.
     deadline
@@ -199,7 +287,9 @@ class Enumeration:
     """
 
     case: Case
+    blocks: int
     sets: ClosedSets
+    relaxation: Relaxation | None
     best: int
     deadline: Deadline
     offer: Callable[[int, Plan], None]
@@ -217,21 +307,23 @@ class Enumeration:
         case, sets = self.case, self.sets
         if case.terms.model.problem.job.granularity == "layer":
             raise TooManyError
+        self._chunks = self.blocks * case.virtual
+        if self.magnitude(self._chunks) > MAX_MAGNITUDE:
+            raise TooManyError
         counts = case.terms.shapes.kind_counts
         rest = counts[-1] - counts
         self._rest = (rest @ case.least).tolist()
         self._size = sets.member.sum(axis=1).tolist()
         self._order = case.terms.shapes.order
         self._whole = sets.count - 1
-        chunks = [n * case.virtual for n in case.family.stage_counts]
-        if max(map(self.magnitude, chunks)) > MAX_MAGNITUDE:
-            raise TooManyError
-        for blocks, number in zip(
-            case.family.stage_counts, chunks, strict=True
-        ):
-            self._blocks, self._chunks = blocks, number
-            self._pairs = self._pairs_of(number)
-            self._extend(0, [], [_Load()] * blocks)
+        self._paired = case.schedule.most_paired(
+            self.blocks, case.split.num_micro_batches
+        )
+        self._bounds = None
+        if self.relaxation is not None and self.relaxation.best is not None:
+            self._bounds = self.relaxation.suffix()
+        self._pairs = self._pairs_of(self._chunks)
+        self._extend(0, [], [_Load()] * self.blocks)
 
     def magnitude(self, chunks: int) -> float:
         """Return how many plans so many chunks make at most, in powers of 10.
@@ -239,6 +331,8 @@ class Enumeration:
         Minus infinity for none.
         """
         sets, allowed = self.sets, even_pairs(self.case, chunks, self.sets)
+        if not len(allowed):
+            return -math.inf
         ways = np.zeros(sets.count)
         ways[0] = 1.0
         for _ in range(chunks):
@@ -268,15 +362,17 @@ class Enumeration:
         return found
 
     def _extend(
-        self, source: int, chosen: list[_Chosen], loads: list[_Load]
+        self, source: int, chosen: list[_Chunk], loads: list[_Load]
     ) -> None:
         """Try every next chunk."""
         case, number = self.case, len(chosen)
-        block = number % self._blocks
-        left = self._chunks - number - 1
         if number == self._chunks:
             self._price(chosen)
             return
+        block = case.schedule.block_of(number, self.blocks)
+        left = self._chunks - number - 1
+        spent = chosen[-1].spent if chosen else 0.0
+        ways = []
         for pair, target in self._pairs[source]:
             if self._size[self._whole] - self._size[target] < left:
                 continue
@@ -287,28 +383,35 @@ class Enumeration:
                 if place is None:
                     continue
                 self._count(1)
-                load = self._load(pair, strategy, place)
-                if load is None:
-                    continue
-                more = [*loads]
-                more[block] = loads[block].plus(load)
-                if not self._hopeless(more, block, place, chosen, target):
-                    layers = self.sets.inside(pair, self._order)
-                    self._extend(
-                        target,
-                        [*chosen, _Chosen(tuple(layers), strategy, place)],
-                        more,
-                    )
+                after = spent
+                if self._bounds is not None:
+                    after += self._bounds.chunk(number, pair, strategy)
+                    if self._bounds.at_least(after, number + 1, target) >= (
+                        self.best
+                    ):
+                        continue
+                ways.append((pair, target, strategy, place, after))
+        if self._bounds is not None:
+            bounds = self._bounds
+            ways.sort(key=lambda x: bounds.at_least(x[4], number + 1, x[1]))
+        for pair, target, strategy, place, after in ways:
+            load = self._load(pair, strategy, place)
+            if load is None:
+                continue
+            more = [*loads]
+            more[block] = loads[block].plus(load)
+            if not self._hopeless(more, block, place, chosen, target):
+                chunk = _Chunk(pair, strategy, place, after)
+                self._extend(target, [*chosen, chunk], more)
 
-    def _place(
-        self, chosen: list[_Chosen], strategy: Strategy
-    ) -> Block | None:
-        """Return the block of the next chunk, if it suits a strategy."""
+    def _place(self, chosen: list[_Chunk], strategy: Strategy) -> Block | None:
+        """Return the place of the next chunk, if it suits a strategy."""
         split, number = self.case.split, len(chosen)
-        if number >= self._blocks:
-            block = chosen[number % self._blocks].block
-            return block if block.devices == strategy.devices else None
-        offset = sum(chunk.block.devices for chunk in chosen)
+        if number >= self.blocks:
+            block = self.case.schedule.block_of(number, self.blocks)
+            place = chosen[block].place
+            return place if place.devices == strategy.devices else None
+        offset = sum(chunk.place.devices for chunk in chosen)
         if offset + strategy.devices > split.devices:
             return None
         return Block(split.replicas, split.devices, offset, strategy.devices)
@@ -327,14 +430,21 @@ class Enumeration:
                 for layer in self.sets.inside(pair, self._order)
             ]
             found = [term for term in terms if term is not None]
+            count = self.case.split.num_micro_batches
             self._loads[key] = (
                 None
                 if len(found) < len(terms)
                 else _Load(
-                    sum(x.forward + x.backward for x in found),
+                    sum(
+                        count * (x.forward + x.backward)
+                        - self._paired
+                        * (x.pairable_forward + x.pairable_backward)
+                        for x in found
+                    ),
                     sum(x.sync - x.hideable_sync for x in found),
                     sum(x.static_bytes + x.kept_bytes for x in found),
                     max(x.working_bytes for x in found),
+                    sum(x.forward for x in found),
                 )
             )
         return self._loads[key]
@@ -344,48 +454,51 @@ class Enumeration:
         loads: list[_Load],
         block: int,
         place: Block,
-        chosen: list[_Chosen],
+        chosen: list[_Chunk],
         target: int,
     ) -> bool:
-        """Whether no plan that begins so fits and is fast enough."""
-        case = self.case
-        count, own = case.split.num_micro_batches, loads[block]
+        """Whether no plan that begins so fits and is fast enough.
+
+        A block begins when the first micro-batch has come through the first
+        chunks of those in front of it.
+        """
+        case, own = self.case, loads[block]
         room = case.terms.model.capacity_bytes(place)
         if own.held_bytes + own.working_bytes > room:
             return True
-        if count * own.busy + own.sync >= self.best:
+        fill = sum(
+            self._forward(chunk) for chunk in chosen[: min(block, len(chosen))]
+        )
+        if fill + own.busy + own.sync >= self.best:
             return True
-        devices = [x.block.devices for x in chosen[: self._blocks]]
+        devices = [x.place.devices for x in chosen[: self.blocks]]
         if len(devices) <= block:
             devices.append(place.devices)
         total = self._rest[target] + sum(
-            number * (count * load.busy + load.sync)
+            number * (load.busy + load.sync)
             for number, load in zip(devices, loads, strict=False)
         )
         return ceil_div(int(total), case.split.devices) >= self.best
 
-    def _price(self, chosen: list[_Chosen]) -> None:
+    def _forward(self, chunk: _Chunk) -> int:
+        """Return the forward pass of a chunk, receives apart."""
+        load = self._load(chunk.pair, chunk.strategy, chunk.place)
+        assert load is not None
+        return load.forward
+
+    def _price(self, chosen: list[_Chunk]) -> None:
         """Score a plan."""
         self._count(STEPS_OF_PLAN)
         case = self.case
-        model, runtime = case.terms.model, case.terms.model.runtime
-        layers = model.problem.graph.layers
-        plan = Plan(
-            replicas=case.split.replicas,
-            micro_batch=case.split.micro_batch,
-            stages=tuple(
-                Stage(
-                    layers=tuple(layers[i].id for i in chunk.layers),
-                    devices=chunk.strategy.devices,
-                    strategy=chunk.strategy,
-                )
-                for chunk in chosen
+        plan = make_plan(
+            case,
+            Chosen(
+                tuple(chunk.pair for chunk in chosen),
+                tuple(chunk.strategy for chunk in chosen),
             ),
-            virtual_stages=case.virtual,
-            overlap=runtime.named_overlap,
-            distributed_optimizer=runtime.distributed_optimizer,
+            self.sets,
         )
-        found = score(model.problem, plan, model)
+        found = score(case.terms.model.problem, plan, case.terms.model)
         if found.feasible and found.step_quanta < self.best:
             self.best = found.step_quanta
             self.offer(self.best, plan)

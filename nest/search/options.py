@@ -10,6 +10,7 @@ place, so its loads are the least over all places of replica 0;
 
 from __future__ import annotations
 
+import enum
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.cost.model import Block, CostModel, LayerTerms
-from nest.cost.schedules import PassTimes, Times, paced
+from nest.cost.schedules import PassTimes, StageSchedule, Times, paced
 from nest.cost.schedules.base import weighted
 from nest.cost.space import (
     PLAIN,
@@ -202,6 +203,34 @@ class Table:
         )
 
 
+class Part(enum.IntEnum):
+    """Times of a pass, or of a part of one."""
+
+    FORWARD = 0
+    FORWARD_ALONE = 1
+    FORWARD_HIDING = 2
+    BACKWARD = 3
+    BACKWARD_ALONE = 4
+    BACKWARD_HIDING = 5
+    INPUTS = 6
+    WEIGHTS = 7
+
+
+def parts(load: Any) -> tuple[Any, ...]:
+    """Return the times of :class:`Part`, in quanta.
+
+    Alone is what cannot hide behind a paired pass, hiding what can.
+    """
+    forward, backward = load.forward, load.backward
+    there, back = load.pairable_forward, load.pairable_backward
+    weights = load.weight_backward
+    return (
+        *(forward, forward - there, there),
+        *(backward, backward - back, back),
+        *(backward - weights, weights),
+    )
+
+
 class BatchTerms:
     """The strategies at one micro-batch size, and terms without a place.
 
@@ -221,8 +250,6 @@ class BatchTerms:
     strategies, devices, shards
         The strategies with their devices, and over how many ranks each
         splits a boundary tensor.
-    free
-        Terms without communication: no place has smaller ones.
     """
 
     def __init__(
@@ -236,7 +263,6 @@ class BatchTerms:
         self.replicas = replicas
         model = shapes.model.under(runtime)
         self.model = model
-        self.schedule = paced(model.problem.job.schedule)
         #: More than any device has, so that clipping changes no answer.
         self.most_bytes = model.problem.cluster.memory_bytes() + 1
         self.strategies: list[Strategy] = []
@@ -250,7 +276,22 @@ class BatchTerms:
             [s.devices for s in self.strategies], dtype=np.int64
         )
         self.shards = [model.shards(s) for s in self.strategies]
-        self.free = self.table(rows) if rows else None
+        self._free_rows = rows
+
+    @cached_property
+    def schedule(self) -> StageSchedule:
+        """The job's schedule, if it has paces."""
+        return paced(self.model.problem.job.schedule)
+
+    @cached_property
+    def free(self) -> Table | None:
+        """Terms without communication, if there are any strategies."""
+        return self.table(self._free_rows) if self._free_rows else None
+
+    @cached_property
+    def held(self) -> Table:
+        """Terms without communication, paces left out."""
+        return Table.of(self._free_rows, lambda _: (), self.most_bytes)
 
     def table(self, rows: list[list[LayerTerms | None]]) -> Table:
         """Return the table of some terms."""
@@ -284,6 +325,23 @@ class BatchTerms:
     def least_anywhere(self) -> Ints:
         """Least amounts over all places, of whatever types."""
         return self._least(None)
+
+    @cached_property
+    def least_passes(self) -> Ints:
+        """Least times of passes over all places, a column per :class:`Part`.
+
+        Of shape (strategies, kinds, parts).
+        """
+        found = self._least_of(
+            ("passes", None), self.model, lambda: self._places(None), parts
+        )
+        least: Ints = np.ascontiguousarray(np.moveaxis(found, 0, -1))
+        spread = np.array([strategy.ep > 1 for strategy in self.strategies])
+        # What does not hide is a difference of two rounded times: on another
+        # place it may be a quantum less.
+        for part in (Part.FORWARD_ALONE, Part.BACKWARD_ALONE):
+            least[spread, :, part] = np.maximum(least[spread, :, part] - 1, 0)
+        return least
 
     @cached_property
     def free_load(self) -> Ints:
@@ -355,8 +413,11 @@ class BatchTerms:
         what: tuple[str, int | None],
         model: CostModel,
         make_places: Callable[[], Mapping[int, Sequence[Block | None]]],
+        amounts: Callable[[PassTimes], tuple[Any, ...]] | None = None,
     ) -> Ints:
         """Return the least amounts over places, of every strategy.
+
+        The ``sums`` of the schedule, if no others are asked for.
 
         Passes do not depend on what happens once per step: runtimes share
         what was found.
@@ -369,8 +430,8 @@ class BatchTerms:
         places: Mapping[int, Sequence[Block | None]] = {}
         if any(strategy not in known for strategy in self.strategies):
             places = make_places()
-        amounts = self.schedule.amounts
-        none: tuple[Any, ...] = (0,) * len(self.schedule.sums)
+        amounts = amounts or self.schedule.amounts
+        none: tuple[Any, ...] = (0,) * len(amounts(Times(0, 0)))
         nowhere = [none] * len(self.shapes.representatives)
         fastest: dict[object, list[Block | None]] = {}
         for strategy in self.strategies:

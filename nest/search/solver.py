@@ -23,17 +23,18 @@ from nest.units import MAX_TOTAL
 if TYPE_CHECKING:
     from nest.search.task import SearchTask
 
-#: Share of the time limit for the exact search where interleaved plans are
-#: tried after it.
-EXACT_SHARE = 0.9
+#: Share of the time limit for the exact search where plans timed pass by pass
+#: are tried after it.
+EXACT_SHARE = 0.6
 
 
 class DpSolver:
     """Exact over all replicas, micro-batches, stages, strategies, offsets.
 
     And over overlap and the distributed optimiser, as far as the job allows
-    them. Where it allows interleaving, uniform interleaved plans are tried
-    after that; see :mod:`nest.search.interleaved`.
+    them. Plans that are timed pass by pass (interleaved ones, and those of
+    schedules that split backward passes) are tried and bounded after that;
+    see :mod:`nest.search.interleaved`.
     """
 
     name: ClassVar[str] = "dp"
@@ -41,6 +42,7 @@ class DpSolver:
         exact=True,
         anytime=True,
         warm_start=True,
+        any_schedule=True,
         parallel=True,
         method="dynamic program over (closed set, offset, stages left)",
         searches=frozenset(EXTENSIONS),
@@ -96,9 +98,10 @@ class DpSolver:
 
 
 def _solve(task: SearchTask) -> SolverOutput:
-    """Search all plans, interleaved ones last."""
+    """Search all plans, those timed pass by pass last."""
     from nest.search import exact
     from nest.search.interleaved import (
+        has_plain,
         interleave,
         virtual_stages,
         without_bounds,
@@ -106,7 +109,7 @@ def _solve(task: SearchTask) -> SolverOutput:
 
     if not virtual_stages(task.model.problem):
         return exact.search(task)
-    if 1 not in task.model.problem.job.virtual_stages:
+    if not has_plain(task.model.problem):
         return interleave(task, SolverOutput(status=Status.INFEASIBLE))
     remaining_s = task.deadline.remaining_s
     limit_s = None if remaining_s is None else EXACT_SHARE * remaining_s

@@ -111,6 +111,19 @@ class Schedule(ABC):
         """Return why so many blocks cannot run so many micro-batches."""
         return None
 
+    def block_of(self, chunk: int, num_blocks: int) -> int:
+        """Return the block that runs a chunk, both from 0."""
+        if self.placement == "v":
+            return min(chunk, 2 * num_blocks - 1 - chunk)
+        return chunk % num_blocks
+
+    def most_paired(self, num_blocks: int, num_micro_batches: int) -> int:
+        """Return how many passes of one kind of a chunk are paired at most.
+
+        Forward passes, or backward passes, of one chunk on any block.
+        """
+        return 0
+
     @abstractmethod
     def passes(
         self, block: int, num_blocks: int, num_micro_batches: int

@@ -42,6 +42,14 @@ class DualPipeV(ListedSchedule):
             f"{num_blocks}"
         )
 
+    def most_paired(self, num_blocks: int, num_micro_batches: int) -> int:
+        """Return ``M - S``.
+
+        Of the pairs, ``(F_a B_b)`` are ``M-2S+r+1`` at most, ``(F_b B_a)``
+        ``M-S``, those of the third step included; ``r < S``.
+        """
+        return num_micro_batches - num_blocks
+
     def passes(
         self, block: int, num_blocks: int, num_micro_batches: int
     ) -> Iterator[Pass]:

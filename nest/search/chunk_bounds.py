@@ -1,0 +1,726 @@
+"""Bounds on plans that are timed pass by pass, from chains of passes.
+
+A step takes at least as long as every chain of passes that wait for each
+other (:mod:`nest.cost.schedules.chains`), and the sync of some block behind
+it: ``T >= Σ n_ij t_ij + Y_r``, ``t_ij`` the passes of chunk ``i``. Any mean
+of such chains, with weights ``λ_p >= 0`` that add up to 1, is a bound as well,
+and is a sum over chunks. So the least that any plan has is a shortest path
+over (chunk, closed set), where a chunk takes the strategy that is best for
+it. Devices and memory have prices ``μ, ν_r >= 0`` (Lagrange): with
+``Σ n <= P`` devices and ``m_r <= C`` bytes of block ``r``,
+
+``T >= min Σ_p λ_p (chain_p + Y_r(p)) + μ (Σ n / P - 1)``
+``+ Σ_r ν_r (m_r / C - 1)``.
+
+Layers count with the least that they take on any place, a receive with the
+least over the routes between blocks, nothing where blocks may differ in size.
+In a pair of passes ``max(F - e_F, e_G) + max(G - e_G, e_F)`` one side of each
+maximum counts. ``m_r`` is what the chunks of a block keep at one moment of its
+list; a chunk that does not fit alone is no chunk.
+
+Weights and prices climb by subgradients. The plan that is least under them
+says which chain is missing: the critical one of its own passes. It is a plan
+to try as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nest.cost.model import Block
+from nest.cost.schedules import Schedule, Times
+from nest.cost.schedules.chains import Chain, chain_through, critical_chain
+from nest.ir.plan import Strategy
+from nest.search.closed_sets import ClosedSets
+from nest.search.layer_options import SLACK
+from nest.search.options import BatchTerms, Bools, Ints, Part
+from nest.solvers.base import Deadline
+from nest.topology import Route
+
+Floats = NDArray[np.float64]
+
+#: Times that weights and prices change, at most.
+MAX_ROUNDS = 60
+
+#: Chains that are added to those through every block, at most.
+MAX_CHAINS = 16
+
+#: What is not possible costs so much, in units of the scale. It is a price
+#: as others: no bound is false where something costs more.
+NEVER = 1e6
+
+#: Passes of a block that lists of many micro-batches repeat are counted for
+#: so many times ``S`` micro-batches.
+MAX_LISTED = 3
+
+
+class Room(NamedTuple):
+    """What a relaxation is about.
+
+    Attributes
+    ----------
+    terms
+        Cost terms of a micro-batch size under a runtime.
+    schedule
+        The schedule of so many chunks per block.
+    replicas, devices, num_micro_batches
+        ``R``, ``P`` and ``M``.
+    strategies
+        Those that chunks may mix.
+    blocks
+        ``S``.
+    allowed
+        Pairs of closed sets that may be chunks.
+    """
+
+    terms: BatchTerms
+    schedule: Schedule
+    replicas: int
+    devices: int
+    num_micro_batches: int
+    strategies: tuple[Strategy, ...]
+    blocks: int
+    allowed: Ints
+
+
+@lru_cache(maxsize=256)
+def moments(
+    schedule: Schedule, blocks: int, num_micro_batches: int, block: int
+) -> Ints:
+    """Return the passes in flight of a block's chunks, whenever that differs.
+
+    Of shape (moments, chunks). From the end of the warm-up on lists repeat,
+    so that those of ``3 S`` micro-batches say it for more.
+    """
+    count = min(num_micro_batches, MAX_LISTED * blocks)
+    chunks = [
+        chunk
+        for chunk in range(blocks * schedule.virtual_stages)
+        if schedule.block_of(chunk, blocks) == block
+    ]
+    flying = dict.fromkeys(chunks, 0)
+    found = {tuple(flying.values())}
+    for run in schedule.passes(block, blocks, count):
+        if not run.backward:
+            flying[run.chunk] += 1
+        elif run.gradients != "inputs":
+            flying[run.chunk] -= 1
+        found.add(tuple(flying.values()))
+    return np.array(sorted(found), dtype=np.int64)
+
+
+class _Chains:
+    """Chains as arrays: times ``(chains, chunks, parts)``, and whose sync."""
+
+    def __init__(self, room: Room) -> None:
+        self._schedule, self._blocks = room.schedule, room.blocks
+        self._count = room.blocks * room.schedule.virtual_stages
+        self.parts = np.zeros((0, self._count, len(Part)))
+        self.block: list[int] = []
+        for block in range(room.blocks):
+            self.add(
+                chain_through(
+                    *(room.schedule, room.blocks, room.num_micro_batches),
+                    block,
+                ),
+                [Times(0, 0)] * self._count,
+                block,
+            )
+
+    def __len__(self) -> int:
+        return len(self.block)
+
+    def add(self, chain: Chain, at: Sequence[Times], block: int) -> bool:
+        """Add a chain, its pairs as they are at some times of passes."""
+        row = np.zeros((self._count, len(Part)))
+        columns = (Part.FORWARD, Part.BACKWARD, Part.INPUTS, Part.WEIGHTS)
+        row[:, columns] += np.array(chain.passes, dtype=np.float64)
+        for i, j, number in chain.pairs:
+            there, back = at[i], at[j]
+            if there.forward - there.pairable_forward >= (
+                back.pairable_backward
+            ):
+                row[i, Part.FORWARD_ALONE] += number
+            else:
+                row[j, Part.BACKWARD_HIDING] += number
+            if back.backward - back.pairable_backward >= (
+                there.pairable_forward
+            ):
+                row[j, Part.BACKWARD_ALONE] += number
+            else:
+                row[i, Part.FORWARD_HIDING] += number
+        for known, beside in zip(self.parts, self.block, strict=True):
+            if beside == block and (known == row).all():
+                return False
+        self.parts = np.concatenate((self.parts, row[None]))
+        self.block.append(block)
+        return True
+
+
+class Chosen(NamedTuple):
+    """The least plan under some prices: pairs and strategies of its chunks."""
+
+    pairs: tuple[int, ...]
+    strategies: tuple[Strategy, ...]
+
+
+class Suffix(NamedTuple):
+    """What chunks add to a bound, and what those behind them add at least.
+
+    Attributes
+    ----------
+    scale, paid
+        Quanta per unit, and what is paid back for devices and memory.
+    chunks
+        ``(chunks, strategies, shapes)``.
+    cuts
+        ``(chunks, sets)``: the cut in front of a chunk.
+    left
+        ``(chunks + 1, sets)``: a chunk and all behind it, from a set on.
+    row, shape, source
+        Of strategies and pairs.
+    """
+
+    scale: float
+    paid: float
+    chunks: Floats
+    cuts: Floats
+    left: Floats
+    row: dict[Strategy, int]
+    shape: Ints
+    source: Ints
+
+    def chunk(self, number: int, pair: int, strategy: Strategy) -> float:
+        """Return what a chunk adds, its cut in front included."""
+        own = self.chunks[number, self.row[strategy], self.shape[pair]]
+        return float(own + self.cuts[number, self.source[pair]])
+
+    def at_least(self, spent: float, number: int, start: int) -> float:
+        """Return a bound in quanta, given what chunks in front add."""
+        total = spent + float(self.left[number, start])
+        return (total * (1 - SLACK) - self.paid * (1 + SLACK)) * self.scale
+
+
+class _Prices(NamedTuple):
+    """Weights of chains, and prices of devices and of every block's bytes."""
+
+    chains: Floats
+    devices: float
+    memory: Floats
+
+
+class _Least(NamedTuple):
+    """The least plan under some prices.
+
+    Attributes
+    ----------
+    value
+        The bound, in units of the scale.
+    pairs, rows
+        Of every chunk; rows of the strategies, by kind.
+    chunks
+        ``(chunks, strategies, shapes)``: what a chunk adds.
+    cuts
+        ``(chunks, sets)``: what the cut in front of a chunk adds.
+    paid
+        What devices and memory there are is worth.
+    """
+
+    value: float
+    pairs: Ints
+    rows: Ints
+    chunks: Floats
+    cuts: Floats
+    paid: float
+
+
+class Relaxation:
+    """All plans of a :class:`Room`, bounded together.
+
+    Parameters
+    ----------
+    room, sets
+        What it is about, and the closed sets.
+    scale
+        A step time in quanta that is close.
+    """
+
+    def __init__(self, room: Room, sets: ClosedSets, scale: int) -> None:
+        self.room, self.sets, self.scale = room, sets, float(scale)
+        terms, schedule, size = room.terms, room.schedule, room.blocks
+        self.count = size * schedule.virtual_stages
+        self.block = np.array(
+            [schedule.block_of(chunk, size) for chunk in range(self.count)]
+        )
+        own = {*room.strategies}
+        rows = [i for i, x in enumerate(terms.strategies) if x in own]
+        self.strategies = [terms.strategies[row] for row in rows]
+        self.devices = terms.devices[rows]
+        #: ``(strategies, kinds, parts)``
+        self.passes = terms.least_passes[rows].astype(np.float64)
+        held = terms.held
+        self.missing = held.missing[rows]
+        self._capacity = terms.most_bytes - 1
+        self._static = held.static_bytes[rows].astype(np.float64)
+        self._kept = held.kept_bytes[rows].astype(np.float64)
+        self._working = held.working_bytes[rows].astype(np.float64)
+        self.sync = held.sync[rows] - held.hideable_sync[rows]
+        self._pairs = room.allowed
+        self._source = sets.pair_source[self._pairs]
+        self._target = sets.pair_target[self._pairs]
+        order = np.argsort(self._target, kind="stable")
+        self._pairs, self._source = self._pairs[order], self._source[order]
+        self._target = self._target[order]
+        self._ends, self._first = np.unique(self._target, return_index=True)
+        used, shape = np.unique(
+            terms.shapes.of_pair[self._pairs], return_inverse=True
+        )
+        self._shape = shape.reshape(-1)
+        self.counts = terms.shapes.counts[used]
+        self.received = np.zeros(sets.count)
+        if len({*self.devices.tolist()}) == 1:
+            self._place()
+        self.sync = self.sync.astype(np.float64)
+        layered = terms.model.problem.job.granularity == "layer"
+        groups = self.devices if layered else np.arange(len(rows))
+        self._groups, self._group = np.unique(groups, return_inverse=True)
+        self._layered = layered
+        self._weigh_memory()
+        self.chains = _Chains(room)
+        self._add_even()
+        self.best: _Least | None = None
+        self.value = 0.0
+
+    def _place(self) -> None:
+        """Take sync and receives from where the blocks have to be."""
+        room, terms = self.room, self.room.terms
+        model, width = terms.model, int(self.devices[0])
+        blocks = [
+            Block(room.replicas, room.devices, number * width, width)
+            for number in range(room.blocks)
+        ]
+        alike = list({model.alike(block): block for block in blocks}.values())
+        for row, strategy in enumerate(self.strategies):
+            for kind, layer in enumerate(terms.shapes.representatives):
+                if self.missing[row, kind]:
+                    continue
+                found = [
+                    model.layer_terms(
+                        layer, strategy, terms.micro_batch, block
+                    )
+                    for block in alike
+                ]
+                self.sync[row, kind] = min(
+                    x.sync - x.hideable_sync for x in found if x is not None
+                )
+        last = room.blocks - 1
+        beside = {(r, r + 1) for r in range(last)}
+        if room.schedule.placement == "loop" and last > 0:
+            beside.add((last, 0))
+        routes: set[Route] = set()
+        for a, b in beside:
+            routes.add(model.network.route(blocks[a], blocks[b]))
+            routes.add(model.network.route(blocks[b], blocks[a]))
+        if not routes:
+            return
+        shards = {model.shards(strategy) for strategy in self.strategies}
+        times = [
+            min(
+                model.transfers.receive(
+                    route, sizes, terms.micro_batch, number
+                )
+                for route in routes
+                for number in shards
+            )
+            for sizes in terms.shapes.cuts
+        ]
+        self.received = np.array(times, dtype=np.float64)[terms.shapes.cut_of]
+
+    def _weigh_memory(self) -> None:
+        """Set up which chunks fit alone, and what a block keeps at a time."""
+        room = self.room
+        flying = np.zeros(self.count, dtype=np.int64)
+        alone = np.zeros(self.count, dtype=np.int64)
+        for block in range(room.blocks):
+            seen = moments(
+                room.schedule, room.blocks, room.num_micro_batches, block
+            )
+            own = self.block == block
+            flying[own] = seen[seen.sum(axis=1).argmax()]
+            alone[own] = seen.max(axis=0)
+        self._flying = flying
+        lacking: Floats = self._by_group(np.where(self.missing, NEVER, 0.0))
+        has = (self.counts > 0).astype(np.float64)
+        never: Bools = np.greater(lacking @ has.T, 0.0)
+        least = self._by_group(self._working)
+        working = np.max(
+            [np.outer(least[:, k], has[:, k]) for k in range(has.shape[1])],
+            axis=0,
+        )
+        static = self._by_group(self._static) @ self.counts.T
+        kept = self._by_group(self._kept) @ self.counts.T
+        #: ``(numbers in flight, groups, shapes)``
+        numbers, self._number = np.unique(alone, return_inverse=True)
+        self._unfit: Bools = np.array(
+            [
+                never | (static + n * kept + working > self._capacity)
+                for n in numbers.tolist()
+            ]
+        )
+
+    def _by_group(self, values: Floats) -> Floats:
+        """Return the least over the strategies that a chunk may mix."""
+        if not self._layered:
+            return values
+        return np.array(
+            [
+                values[self._group == group].min(axis=0)
+                for group in range(len(self._groups))
+            ]
+        )
+
+    def _add_even(self) -> None:
+        """Add the critical chain of equal chunks, even passes."""
+        room = self.room
+        even = [Times(6, 12, 6)] * self.count
+        _, chain = critical_chain(room.schedule, even, room.num_micro_batches)
+        for block in {0, room.blocks - 1}:
+            self.chains.add(chain, even, block)
+
+    @property
+    def possible(self) -> bool:
+        """Whether there are chunks that fit alone, one behind the other."""
+        unfit: Bools = np.all(self._unfit, axis=1)
+        fits = ~unfit[self._number]
+        reached = np.zeros(self.sets.count, dtype=np.bool_)
+        reached[0] = True
+        for chunk in range(self.count):
+            ways = reached[self._source] & fits[chunk, self._shape]
+            reached = np.zeros(self.sets.count, dtype=np.bool_)
+            reached[self._target[ways]] = True
+        return bool(reached[-1])
+
+    # The least plan
+
+    def least(self, prices: _Prices, widths: Ints | None = None) -> _Least:
+        """Return the plan that is least under some prices.
+
+        Parameters
+        ----------
+        prices
+            Of what.
+        widths
+            Devices of every block, where these are fixed.
+        """
+        room, scale = self.room, self.scale
+        mean = np.tensordot(prices.chains, self.chains.parts, 1) / scale
+        behind = np.zeros(room.blocks)
+        np.add.at(behind, self.chains.block, prices.chains / scale)
+        price = prices.memory[self.block] / self._capacity
+        layers = np.einsum("cp,skp->csk", mean, self.passes)
+        layers += behind[self.block, None, None] * self.sync
+        layers += price[:, None, None] * self._static
+        layers += (price * self._flying)[:, None, None] * self._kept
+        layers += np.where(self.missing, NEVER, 0.0)
+        if self._layered:
+            parts = [
+                layers[:, self._group == group]
+                for group in range(len(self._groups))
+            ]
+            members = [
+                np.flatnonzero(self._group == group)
+                for group in range(len(self._groups))
+            ]
+            row_of = np.stack(
+                [
+                    own[part.argmin(axis=1)]
+                    for own, part in zip(members, parts, strict=True)
+                ],
+                axis=1,
+            )
+            layers = np.stack([part.min(axis=1) for part in parts], axis=1)
+            devices = self._groups
+        else:
+            devices = self.devices
+        chunks = layers @ self.counts.T
+        share = prices.devices / room.devices / room.schedule.virtual_stages
+        chunks += (share * devices)[None, :, None]
+        chunks += np.where(self._unfit[self._number], NEVER, 0.0)
+        if widths is not None:
+            other = widths[self.block][:, None] != devices[None, :]
+            chunks += np.where(other, NEVER, 0.0)[:, :, None]
+        row = chunks.argmin(axis=1)
+        cheapest = np.take_along_axis(chunks, row[:, None], axis=1)[:, 0]
+        cuts = self._cuts(mean)
+        value, pairs = self._shortest(cheapest, cuts)
+        chosen = row[np.arange(self.count), self._shape[pairs]]
+        if self._layered:
+            rows = row_of[np.arange(self.count), chosen]
+        else:
+            rows = np.repeat(chosen[:, None], self.counts.shape[1], axis=1)
+        paid = prices.devices + float(prices.memory.sum())
+        # All terms are non-negative but what is paid back.
+        value -= paid + SLACK * (value + paid)
+        return _Least(value, pairs, rows, chunks, cuts, paid)
+
+    def _cuts(self, mean: Floats) -> Floats:
+        """Return what every cut in front of a chunk adds, (chunks, sets).
+
+        The chunk behind it receives in its forward passes, the one in front
+        of it in its backward passes.
+        """
+        there = mean[:, Part.FORWARD] + mean[:, Part.FORWARD_ALONE]
+        back = (
+            mean[:, Part.BACKWARD]
+            + mean[:, Part.BACKWARD_ALONE]
+            + mean[:, Part.INPUTS]
+        )
+        weight = np.zeros(self.count)
+        weight[1:] = there[1:] + back[:-1]
+        weight[1:][self.block[1:] == self.block[:-1]] = 0.0
+        return np.outer(weight, self.received)
+
+    def _shortest(self, chunks: Floats, cuts: Floats) -> tuple[float, Ints]:
+        """Return the shortest path over (chunk, set), and its pairs."""
+        reached = np.full(self.sets.count, NEVER * NEVER)
+        reached[0] = 0.0
+        came = np.zeros((self.count, self.sets.count), dtype=np.int64)
+        for chunk in range(self.count):
+            start = reached + cuts[chunk]
+            through = start[self._source] + chunks[chunk, self._shape]
+            best = np.minimum.reduceat(through, self._first)
+            reached = np.full(self.sets.count, NEVER * NEVER)
+            reached[self._ends] = best
+            near = np.flatnonzero(through == reached[self._target])
+            came[chunk, self._target[near]] = near
+        value = float(reached[-1])
+        pairs = np.zeros(self.count, dtype=np.int64)
+        here = self.sets.count - 1
+        for chunk in range(self.count - 1, -1, -1):
+            pairs[chunk] = came[chunk, here]
+            here = int(self._source[pairs[chunk]])
+        return value, pairs
+
+    def suffix(self) -> Suffix:
+        """Return what chunks add under the prices of the best bound."""
+        found = self.best
+        assert found is not None
+        cheapest = found.chunks.min(axis=1)
+        left = np.full((self.count + 1, self.sets.count), NEVER * NEVER)
+        left[self.count, -1] = 0.0
+        for chunk in range(self.count - 1, -1, -1):
+            through = (
+                cheapest[chunk, self._shape] + left[chunk + 1][self._target]
+            )
+            np.minimum.at(left[chunk], self._source, through)
+            left[chunk] += found.cuts[chunk]
+        shape = np.full(len(self.sets.pair_source), -1)
+        shape[self._pairs] = self._shape
+        return Suffix(
+            self.scale,
+            found.paid,
+            found.chunks,
+            found.cuts,
+            left,
+            {strategy: row for row, strategy in enumerate(self.strategies)},
+            shape,
+            self.sets.pair_source,
+        )
+
+    # What a plan says
+
+    def times(self, found: _Least) -> list[Times]:
+        """Return the least passes of the chunks of a plan."""
+        counts = self.counts[self._shape[found.pairs]]
+        kinds = np.arange(counts.shape[1])
+        total = np.einsum("ck,ckp->cp", counts, self.passes[found.rows, kinds])
+        start = self.received[self._source[found.pairs]]
+        start[1:][self.block[1:] == self.block[:-1]] = 0.0
+        there = total[:, Part.FORWARD] + start
+        back = total[:, Part.BACKWARD] + np.append(start[1:], 0.0)
+        weights = np.minimum(total[:, Part.WEIGHTS], back)
+        return [
+            Times(*map(int, values))
+            for values in zip(
+                *(there, back, weights),
+                np.minimum(total[:, Part.FORWARD_HIDING], there),
+                np.minimum(total[:, Part.BACKWARD_HIDING], back),
+                strict=True,
+            )
+        ]
+
+    def _lengths(self, found: _Least) -> tuple[Floats, float, Floats]:
+        """Return how long all chains are, and what it uses, in parts of 1.
+
+        Chains in units of the scale, devices and every block's memory beyond
+        what there is.
+        """
+        room = self.room
+        counts = self.counts[self._shape[found.pairs]]
+        kinds = np.arange(counts.shape[1])
+
+        def summed(values: Any) -> Floats:
+            own: Floats = (counts * values[found.rows, kinds]).sum(axis=1)
+            return own
+
+        total = np.einsum("ck,ckp->cp", counts, self.passes[found.rows, kinds])
+        parts = self.chains.parts
+        length = np.einsum("pcx,cx->p", parts, total)
+        start = self.received[self._source[found.pairs]]
+        start[1:][self.block[1:] == self.block[:-1]] = 0.0
+        back = np.append(start[1:], 0.0)
+        length += (
+            parts[:, :, Part.FORWARD] + parts[:, :, Part.FORWARD_ALONE]
+        ) @ start
+        length += (
+            parts[:, :, Part.BACKWARD]
+            + parts[:, :, Part.BACKWARD_ALONE]
+            + parts[:, :, Part.INPUTS]
+        ) @ back
+        sync, held = np.zeros(room.blocks), np.zeros(room.blocks)
+        np.add.at(sync, self.block, summed(self.sync))
+        np.add.at(
+            held,
+            self.block,
+            summed(self._static) + self._flying * summed(self._kept),
+        )
+        length += sync[self.chains.block]
+        devices = int(self.devices[found.rows[:, 0]].sum())
+        used = devices / room.schedule.virtual_stages
+        return (
+            length / self.scale,
+            used / room.devices - 1.0,
+            held / self._capacity - 1.0,
+        )
+
+    def climb(
+        self,
+        best: int,
+        deadline: Deadline,
+        try_plan: Callable[[Chosen], None] | None = None,
+    ) -> int:
+        """Return the best bound found, in quanta.
+
+        Parameters
+        ----------
+        best
+            No more than that has to be shown.
+        deadline
+            The clock.
+        try_plan
+            Told plans whose passes may take less than ``best``.
+        """
+        room = self.room
+        aim = min(best / self.scale, 2.0)
+        prices = _Prices(
+            np.full(len(self.chains), 1.0 / len(self.chains)),
+            0.0,
+            np.zeros(room.blocks),
+        )
+        bold, stuck = 1.0, 0
+        for _ in range(MAX_ROUNDS):
+            if deadline.passed:
+                break
+            found = self.least(prices)
+            if found.value > self.value or self.best is None:
+                if found.value <= self.value * (1 + 1e-4):
+                    stuck += 1
+                self.value, self.best = max(found.value, 0.0), found
+            else:
+                stuck += 1
+            if self.value >= best / self.scale:
+                break
+            if stuck >= 4:
+                bold, stuck = bold / 2, 0
+            if bold < 0.02:
+                break
+            prices = self._with_chain(found, prices, best, try_plan)
+            prices = self._moved(found, prices, bold, aim)
+        return int(np.ceil(min(float(best), self.value * self.scale)))
+
+    def _with_chain(
+        self,
+        found: _Least,
+        prices: _Prices,
+        best: int,
+        try_plan: Callable[[Chosen], None] | None,
+    ) -> _Prices:
+        """Add the critical chain of a plan."""
+        room = self.room
+        if len(self.chains) >= room.blocks + 2 + MAX_CHAINS:
+            return prices
+        times = self.times(found)
+        time, chain = critical_chain(
+            room.schedule, times, room.num_micro_batches
+        )
+        sync = np.zeros(room.blocks)
+        counts = self.counts[self._shape[found.pairs]]
+        kinds = np.arange(counts.shape[1])
+        np.add.at(
+            sync,
+            self.block,
+            (counts * self.sync[found.rows, kinds]).sum(axis=1),
+        )
+        if try_plan is not None and time + sync.max() < best:
+            chosen = self._consistent(found, prices)
+            if chosen is not None:
+                try_plan(chosen)
+        if not self.chains.add(chain, times, int(sync.argmax())):
+            return prices
+        return prices._replace(chains=np.append(prices.chains, 0.0))
+
+    def _consistent(self, found: _Least, prices: _Prices) -> Chosen | None:
+        """Return a plan whose blocks have devices for all their chunks."""
+        if self._layered:
+            return None
+        room, widths = self.room, self.devices[found.rows[:, 0]]
+        own = np.array(
+            [widths[self.block == r].min() for r in range(room.blocks)]
+        )
+        if int(own.sum()) > room.devices:
+            return None
+        if (widths != own[self.block]).any():
+            found = self.least(prices, own)
+            if found.value > NEVER / 10:
+                return None
+        return Chosen(
+            tuple(self._pairs[found.pairs].tolist()),
+            tuple(self.strategies[row] for row in found.rows[:, 0].tolist()),
+        )
+
+    def _moved(
+        self, found: _Least, prices: _Prices, bold: float, aim: float
+    ) -> _Prices:
+        """Return the prices one step up the subgradient."""
+        length, used, held = self._lengths(found)
+        up = length - length.mean()
+        more = 0.0 if used < 0 and prices.devices == 0 else used
+        memory = np.where((held < 0) & (prices.memory == 0), 0.0, held)
+        norm = float((up**2).sum() + more**2 + (memory**2).sum())
+        if norm == 0.0:
+            return prices
+        step = bold * max(aim - found.value, 1e-3) / norm
+        return _Prices(
+            _on_simplex(prices.chains + step * up),
+            max(0.0, prices.devices + step * more),
+            np.maximum(prices.memory + step * memory, 0.0),
+        )
+
+
+def _on_simplex(weights: Floats) -> Floats:
+    """Return the closest weights that are not negative and add up to 1.
+
+    Rounding leaves them a little less than 1 together: no bound is above
+    what it would be.
+    """
+    order = np.sort(weights)[::-1]
+    over = (np.cumsum(order) - 1.0) / np.arange(1, len(order) + 1)
+    last = np.flatnonzero(order > over)[-1]
+    found: Floats = np.maximum(weights - over[last], 0.0)
+    found /= found.sum() * (1 + 1e-12)
+    return found
