@@ -159,7 +159,7 @@ def _max_plans(options: SolveOptions) -> int:
 
 
 @dataclass(frozen=True)
-class _Choice:
+class Choice:
     """``(R, B)``, strategies that stages may use, and how they run.
 
     Attributes
@@ -275,7 +275,7 @@ class PlanSpace:
         ]
         self._steps = self._ticks = 0
 
-    def choices(self) -> Iterator[_Choice]:
+    def choices(self) -> Iterator[Choice]:
         """Yield ``(R, B)`` with strategies that the stages of a plan may mix.
 
         One per number of blocks where plans are interleaved.
@@ -287,7 +287,7 @@ class PlanSpace:
 
     def _runs(
         self, split: BatchSplit, runtime: Runtime, found: list[Strategy]
-    ) -> Iterator[_Choice]:
+    ) -> Iterator[Choice]:
         """Yield the choices of one runtime."""
         job, virtual = self.problem.job, runtime.virtual_stages
         if runtime.distributed_optimizer:
@@ -299,7 +299,7 @@ class PlanSpace:
             found = [s for s in found if s.zero in zero and s.zero <= 1]
         schedule = schedule_of(job.schedule, virtual)
         for family in families(self.problem, split, found, virtual):
-            choice = _Choice(
+            choice = Choice(
                 *(split, family.strategies, runtime),
                 placement=schedule.placement,
             )
@@ -340,7 +340,7 @@ class PlanSpace:
         """Whether every layer of a stage is available under a strategy."""
         return not stage & ~self._available(strategy, micro_batch)
 
-    def _ways(self, choice: _Choice, stage: int) -> list[_Ways]:
+    def _ways(self, choice: Choice, stage: int) -> list[_Ways]:
         """Return the ways to run a stage."""
         micro_batch = choice.split.micro_batch
         key = (micro_batch, choice.strategies, stage)
@@ -375,7 +375,7 @@ class PlanSpace:
         return self._known_ways[key]
 
     def _following(
-        self, choice: _Choice, state: _State
+        self, choice: Choice, state: _State
     ) -> Iterator[tuple[int, _Ways, _State]]:
         """Yield every next stage: its layers, ways to run it, what is left.
 
@@ -405,7 +405,7 @@ class PlanSpace:
                 if after.devices >= 0 and after.ranks >= 0:
                     yield layers, ways, after
 
-    def _is_share(self, choice: _Choice, layers: int) -> bool:
+    def _is_share(self, choice: Choice, layers: int) -> bool:
         """Whether a stage has the share of layers that all have to have."""
         number = choice.num_stages
         return not self._even or all(
@@ -414,16 +414,16 @@ class PlanSpace:
             for kind in self._even
         )
 
-    def _restricted(self, choice: _Choice) -> bool:
+    def _restricted(self, choice: Choice) -> bool:
         """Whether not all numbers of stages are allowed."""
         most = max_stages(self.problem, choice.split)
         return len(choice.stage_counts) < most
 
-    def _first(self, choice: _Choice) -> _State:
+    def _first(self, choice: Choice) -> _State:
         ranks = choice.split.num_micro_batches if self._in_turn else 0
         return _State(0, choice.split.devices, ranks)
 
-    def _ended(self, choice: _Choice, state: _State) -> bool | None:
+    def _ended(self, choice: Choice, state: _State) -> bool | None:
         """Return whether a plan is legal, or ``None`` if it is no plan yet."""
         whole = state.closed == self.full
         if choice.num_blocks:
@@ -462,7 +462,7 @@ class PlanSpace:
         return total
 
     def _count(
-        self, choice: _Choice, state: _State, known: dict[_State, int]
+        self, choice: Choice, state: _State, known: dict[_State, int]
     ) -> int:
         """Count the ways to go on."""
         ended = self._ended(choice, state)
@@ -508,7 +508,7 @@ class PlanSpace:
                 )
 
     def _plans(
-        self, choice: _Choice, state: _State
+        self, choice: Choice, state: _State
     ) -> Iterator[tuple[Stage, ...]]:
         """Yield the remaining stages of every plan."""
         ended = self._ended(choice, state)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import chain
 from typing import ClassVar
 
 from formulations.common import Instance, Start, SubProblem, Task
 from formulations.nest_artifact import ArtifactInstance
+from formulations.timed import TimedSearch, Work, has_others, timed_only
 from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.cost.space import leading_runtimes, runtime_of
@@ -32,9 +33,17 @@ from nest.solvers.base import (
     SolveOptions,
     SolverOutput,
     Status,
+    exact_output,
     ignore_progress,
 )
 from nest.solvers.warm_start import check_warm_start
+from nest.units import MAX_TOTAL
+
+#: Share of the time limit for plans with a closed form where there are others.
+PLAIN_SHARE = 0.6
+
+#: What the detail of a result says where plans timed pass by pass are open.
+OPEN = "plans timed pass by pass are bounded by the work of all devices"
 
 
 @dataclass(frozen=True)
@@ -87,6 +96,12 @@ class Formulation(ABC):
             If an option is out of range.
         """
 
+    @abstractmethod
+    def least_work(
+        self, work: Work, deadline: Deadline, options: SolveOptions
+    ) -> int | None:
+        """Return what layers take at least, see :mod:`formulations.timed`."""
+
     def unsupported(self, problem: Problem) -> str | None:
         """Return why this problem cannot be searched, or ``None``."""
         name = CostModel(problem).rules.name
@@ -103,7 +118,7 @@ class Formulation(ABC):
         options: SolveOptions,
         report: Report = ignore_progress,
     ) -> SolverOutput:
-        """Solve all sub-problems, most promising first; combine the proofs.
+        """Solve plans with a closed form, then those timed pass by pass.
 
         Raises
         ------
@@ -116,6 +131,61 @@ class Formulation(ABC):
         SolverError
             If the engine fails, or its plan is not what it says.
         """
+        timed = timed_only(problem)
+        if timed is None:
+            return self._solve(problem, options, report)
+        deadline = Deadline(options.time_limit_s)
+        self.engine(options)
+        model = CostModel(timed)
+        plain = SolverOutput(status=Status.INFEASIBLE)
+        if has_others(problem):
+            limit_s = options.time_limit_s
+            if limit_s is not None:
+                limit_s *= PLAIN_SHARE
+            plain = self._solve(
+                problem,
+                replace(options, time_limit_s=limit_s),
+                lambda progress: report(
+                    replace(progress, lower_bound_quanta=None)
+                ),
+            )
+        elif options.warm_start is not None:
+            plain = SolverOutput(
+                status=Status.FEASIBLE,
+                plan=options.warm_start,
+                claimed_quanta=check_warm_start(
+                    problem, options.warm_start, model
+                ),
+                lower_bound_quanta=MAX_TOTAL,
+            )
+        found = TimedSearch(
+            *(timed, model, self.name, deadline, report),
+            lambda work, clock: self.least_work(work, clock, options),
+            *(plain.plan, plain.claimed_quanta),
+        ).run()
+        bounds = [] if found.bound is None else [found.bound]
+        if plain.status is Status.OPTIMAL and plain.claimed_quanta is not None:
+            bounds.append(plain.claimed_quanta)
+        elif plain.lower_bound_quanta is not None or plain.limit is not None:
+            bounds.append(plain.lower_bound_quanta or 0)
+        step = found.step_quanta
+        output = exact_output(
+            found.plan,
+            MAX_TOTAL + 1 if step is None else step,
+            min(bounds, default=MAX_TOTAL + 1),
+            plain.limit or (Limit.TIME if found.timed_out else None),
+            "; ".join(filter(None, (plain.detail, OPEN))),
+        )
+        if output.lower_bound_quanta is None or not has_others(problem):
+            return output
+        # What is proven of plans with a closed form is as precise as that.
+        proven = self.capabilities.proves(output.lower_bound_quanta)
+        return replace(output, lower_bound_quanta=proven)
+
+    def _solve(
+        self, problem: Problem, options: SolveOptions, report: Report
+    ) -> SolverOutput:
+        """Solve all sub-problems, most promising first; combine the proofs."""
         deadline = Deadline(options.time_limit_s)
         engine = self.engine(options)
         model = CostModel(problem)

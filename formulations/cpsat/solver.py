@@ -13,13 +13,22 @@ from formulations.cpsat.decode import add_hints, decode
 from formulations.cpsat.objective import set_objective
 from formulations.cpsat.variables import Model, create
 from formulations.search import Answer, Engine, Formulation
+from formulations.timed import Work
 from nest.cost.rules import hidden_sync
 from nest.cost.score import score
 from nest.errors import SolverError
-from nest.solvers.base import Capabilities, SolveOptions
+from nest.solvers.base import (
+    EXTENSIONS,
+    Capabilities,
+    Deadline,
+    SolveOptions,
+)
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpSolver
+
+#: Sums of the work of all devices are at most that.
+MAX_SUM = 2**50
 
 
 class CpSatSolver(Formulation):
@@ -32,17 +41,58 @@ class CpSatSolver(Formulation):
         warm_start=True,
         method="layer-level integer model, OR-tools CP-SAT",
         requires=("ortools",),
-        searches=frozenset(
-            {
-                *("overlap", "distributed_optimizer", "granularity"),
-                "sequence_parallel",
-            }
-        ),
+        any_schedule=True,
+        searches=frozenset(EXTENSIONS),
     )
 
     def engine(self, options: SolveOptions) -> Engine:
         """Return what solves sub-problems."""
         return partial(_solve, options)
+
+    def least_work(
+        self, work: Work, deadline: Deadline, options: SolveOptions
+    ) -> int | None:
+        """Return the least work, in whole layers."""
+        return _least_work(work, deadline, options)
+
+
+def _least_work(
+    work: Work, deadline: Deadline, options: SolveOptions
+) -> int | None:
+    """Solve the integer program of the work of all devices.
+
+    Costs are rounded down, and sizes too, to what 64 bits hold in sums: what
+    is least then is no more than it is.
+    """
+    from ortools.sat.python import cp_model
+
+    numbers = range(len(work.counts))
+    most = max(sum(work.counts), 1)
+    unit = max(map(max, work.costs)) * most // MAX_SUM + 1
+    unit_bytes = max(work.capacity, max(map(max, work.memory)) * most)
+    unit_bytes = unit_bytes // MAX_SUM + 1
+    model = cp_model.CpModel()
+    taken = [
+        [model.new_int_var(0, work.counts[k], "") for _ in work.costs[k]]
+        for k in numbers
+    ]
+    for k in numbers:
+        model.add(sum(taken[k]) == work.counts[k])
+    flat = [x for own in taken for x in own]
+    sizes = [x // unit_bytes for own in work.memory for x in own]
+    costs = [x // unit for own in work.costs for x in own]
+    model.add(
+        cp_model.LinearExpr.weighted_sum(flat, sizes)
+        <= work.capacity // unit_bytes
+    )
+    model.minimize(cp_model.LinearExpr.weighted_sum(flat, costs))
+    solver = new_solver(deadline.remaining_s, 1, options.seed)
+    status = solver.solve(model)
+    if status == cp_model.INFEASIBLE:
+        return None
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return 0
+    return max(0, _floor(solver.best_objective_bound)) * unit
 
 
 def _solve(options: SolveOptions, task: Task) -> Answer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from fractions import Fraction
 from functools import partial
 
 from formulations.common import Task
@@ -15,9 +16,15 @@ from formulations.milp.objective import set_objective
 from formulations.milp.variables import Content, Model, create
 from formulations.milp.windows import TOLERANCE, windows
 from formulations.search import Answer, Engine, Formulation
+from formulations.timed import Work
 from nest.cost.rules import hidden_sync
 from nest.cost.score import score
-from nest.solvers.base import Capabilities, SolveOptions
+from nest.solvers.base import (
+    EXTENSIONS,
+    Capabilities,
+    Deadline,
+    SolveOptions,
+)
 
 
 class MilpSolver(Formulation):
@@ -31,12 +38,8 @@ class MilpSolver(Formulation):
         warm_start=True,
         method="layer-level MILP, CBC or another engine through PuLP",
         requires=("pulp",),
-        searches=frozenset(
-            {
-                *("overlap", "distributed_optimizer", "granularity"),
-                "sequence_parallel",
-            }
-        ),
+        any_schedule=True,
+        searches=frozenset(EXTENSIONS),
         options={
             "engine": (
                 "an engine that PuLP finds here, such as cbc (default) or "
@@ -55,6 +58,59 @@ class MilpSolver(Formulation):
         """
         name = engine_name(options.extra.get("engine", DEFAULT))
         return partial(_solve, name, options)
+
+    def least_work(
+        self, work: Work, deadline: Deadline, options: SolveOptions
+    ) -> int | None:
+        """Return the bound at the price that a linear program finds."""
+        return _least_work(work, deadline)
+
+
+def _least_work(work: Work, deadline: Deadline) -> int | None:
+    """Return the bound at the dual price of the memory, in whole numbers.
+
+    Whatever price floats come to, the bound at it is exact.
+    """
+    import pulp
+
+    least = sum(
+        count * min(memory)
+        for count, memory in zip(work.counts, work.memory, strict=True)
+    )
+    if least > work.capacity:
+        return None
+    known = work.priced(0, 1)
+    if deadline.passed:
+        return known
+    unit = max(1, max(map(max, work.costs)))
+    room = max(1, work.capacity)
+    program = pulp.LpProblem("work", pulp.LpMinimize)
+    taken = [
+        [pulp.LpVariable(f"x_{k}_{s}", 0) for s in range(len(costs))]
+        for k, costs in enumerate(work.costs)
+    ]
+    program += pulp.lpSum(
+        x * (cost / unit)
+        for own, costs in zip(taken, work.costs, strict=True)
+        for x, cost in zip(own, costs, strict=True)
+    )
+    for own, count in zip(taken, work.counts, strict=True):
+        program += pulp.lpSum(own) == count
+    program += (
+        pulp.lpSum(
+            x * (size / room)
+            for own, sizes in zip(taken, work.memory, strict=True)
+            for x, size in zip(own, sizes, strict=True)
+        )
+        <= 1.0,
+        "memory",
+    )
+    program.solve(pulp.PULP_CBC_CMD(msg=False))
+    price = -(program.constraints["memory"].pi or 0.0)
+    if price <= 0:
+        return known
+    found = Fraction(price) * unit / room
+    return max(known, work.priced(found.numerator, found.denominator))
 
 
 def _solve(engine: str, options: SolveOptions, task: Task) -> Answer:

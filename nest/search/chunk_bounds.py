@@ -12,6 +12,10 @@ it. Devices and memory have prices ``μ, ν_r >= 0`` (Lagrange): with
 ``T >= min Σ_p λ_p (chain_p + Y_r(p)) + μ (Σ n / P - 1)``
 ``+ Σ_r ν_r (m_r / C - 1)``.
 
+Blocks may differ in devices, and ``P T >= Σ_r n_r (L_r + Y_r)`` with what a
+block does over the step is then closer: it has a weight ``ω`` beside the
+``λ``, and ``Σ_r n_r m_r <= P C`` a price ``ρ`` beside the ``ν_r``.
+
 Layers count with the least that they take on any place, a receive with the
 least over the routes between blocks, nothing where blocks may differ in size.
 In a pair of passes ``max(F - e_F, e_G) + max(G - e_G, e_F)`` one side of each
@@ -46,6 +50,13 @@ Floats = NDArray[np.float64]
 
 #: Times that weights and prices change, at most.
 MAX_ROUNDS = 60
+
+#: So many at a time; so often without much progress before steps get smaller.
+ROUNDS = 12
+PATIENCE = 4
+
+#: Prices of all bytes together that are tried first, in parts of the step.
+FIRST_PRICES = (0.0, 0.01, 0.03, 0.07, 0.15, 0.3, 0.6, 1.2, 2.5)
 
 #: Chains that are added to those through every block, at most.
 MAX_CHAINS = 16
@@ -120,46 +131,63 @@ class _Chains:
     def __init__(self, room: Room) -> None:
         self._schedule, self._blocks = room.schedule, room.blocks
         self._count = room.blocks * room.schedule.virtual_stages
-        self.parts = np.zeros((0, self._count, len(Part)))
-        self.block: list[int] = []
-        for block in range(room.blocks):
-            self.add(
-                chain_through(
-                    *(room.schedule, room.blocks, room.num_micro_batches),
-                    block,
-                ),
-                [Times(0, 0)] * self._count,
-                block,
-            )
+        self.parts, blocks = _first_chains(
+            room.schedule, room.blocks, room.num_micro_batches
+        )
+        self.block = [*blocks]
 
     def __len__(self) -> int:
         return len(self.block)
 
     def add(self, chain: Chain, at: Sequence[Times], block: int) -> bool:
         """Add a chain, its pairs as they are at some times of passes."""
-        row = np.zeros((self._count, len(Part)))
-        columns = (Part.FORWARD, Part.BACKWARD, Part.INPUTS, Part.WEIGHTS)
-        row[:, columns] += np.array(chain.passes, dtype=np.float64)
-        for i, j, number in chain.pairs:
-            there, back = at[i], at[j]
-            if there.forward - there.pairable_forward >= (
-                back.pairable_backward
-            ):
-                row[i, Part.FORWARD_ALONE] += number
-            else:
-                row[j, Part.BACKWARD_HIDING] += number
-            if back.backward - back.pairable_backward >= (
-                there.pairable_forward
-            ):
-                row[j, Part.BACKWARD_ALONE] += number
-            else:
-                row[i, Part.FORWARD_HIDING] += number
+        row = _parts_of(chain, at)
         for known, beside in zip(self.parts, self.block, strict=True):
             if beside == block and (known == row).all():
                 return False
         self.parts = np.concatenate((self.parts, row[None]))
         self.block.append(block)
         return True
+
+
+def _parts_of(chain: Chain, at: Sequence[Times]) -> Floats:
+    """Return a chain's times, its pairs as they are at some times."""
+    row = np.zeros((len(chain.passes), len(Part)))
+    columns = (Part.FORWARD, Part.BACKWARD, Part.INPUTS, Part.WEIGHTS)
+    row[:, columns] += np.array(chain.passes, dtype=np.float64)
+    for i, j, number in chain.pairs:
+        there, back = at[i], at[j]
+        if there.forward - there.pairable_forward >= (back.pairable_backward):
+            row[i, Part.FORWARD_ALONE] += number
+        else:
+            row[j, Part.BACKWARD_HIDING] += number
+        if back.backward - back.pairable_backward >= (there.pairable_forward):
+            row[j, Part.BACKWARD_ALONE] += number
+        else:
+            row[i, Part.FORWARD_HIDING] += number
+    return row
+
+
+@lru_cache(maxsize=1024)
+def _first_chains(
+    schedule: Schedule, blocks: int, num_micro_batches: int
+) -> tuple[Floats, tuple[int, ...]]:
+    """Return the chains through all blocks, and whose sync comes behind.
+
+    Where the last chunk is not on the last block, the critical chain of
+    equal chunks as well.
+    """
+    count = blocks * schedule.virtual_stages
+    even = [Times(6, 12, 6)] * count
+    found = [
+        (chain_through(schedule, blocks, num_micro_batches, block), block)
+        for block in range(blocks)
+    ]
+    if schedule.placement == "v":
+        _, chain = critical_chain(schedule, even, num_micro_batches)
+        found += [(chain, 0), (chain, blocks - 1)]
+    rows = np.array([_parts_of(chain, even) for chain, _ in found])
+    return rows, tuple(block for _, block in found)
 
 
 class Chosen(NamedTuple):
@@ -197,6 +225,8 @@ class Suffix(NamedTuple):
 
     def chunk(self, number: int, pair: int, strategy: Strategy) -> float:
         """Return what a chunk adds, its cut in front included."""
+        if self.shape[pair] < 0:
+            return NEVER * NEVER
         own = self.chunks[number, self.row[strategy], self.shape[pair]]
         return float(own + self.cuts[number, self.source[pair]])
 
@@ -207,11 +237,22 @@ class Suffix(NamedTuple):
 
 
 class _Prices(NamedTuple):
-    """Weights of chains, and prices of devices and of every block's bytes."""
+    """Weights and prices.
+
+    Attributes
+    ----------
+    chains, work
+        Weights of every chain, and of the work of all devices: 1 together.
+    devices, memory, together
+        Prices of devices, of every block's bytes, and of those of all
+        devices together.
+    """
 
     chains: Floats
+    work: float
     devices: float
     memory: Floats
+    together: float
 
 
 class _Least(NamedTuple):
@@ -239,6 +280,23 @@ class _Least(NamedTuple):
     paid: float
 
 
+class _Used(NamedTuple):
+    """What a plan uses, in parts of what there is.
+
+    Attributes
+    ----------
+    lengths
+        Of every chain, and of the work of all devices, in units of the scale.
+    devices, memory, together
+        Beyond 1: as the prices of :class:`_Prices`.
+    """
+
+    lengths: Floats
+    devices: float
+    memory: Floats
+    together: float
+
+
 class Relaxation:
     """All plans of a :class:`Room`, bounded together.
 
@@ -246,11 +304,15 @@ class Relaxation:
     ----------
     room, sets
         What it is about, and the closed sets.
+    best
+        Only plans below this step time count.
     scale
         A step time in quanta that is close.
     """
 
-    def __init__(self, room: Room, sets: ClosedSets, scale: int) -> None:
+    def __init__(
+        self, room: Room, sets: ClosedSets, best: int, scale: int
+    ) -> None:
         self.room, self.sets, self.scale = room, sets, float(scale)
         terms, schedule, size = room.terms, room.schedule, room.blocks
         self.count = size * schedule.virtual_stages
@@ -270,31 +332,56 @@ class Relaxation:
         self._kept = held.kept_bytes[rows].astype(np.float64)
         self._working = held.working_bytes[rows].astype(np.float64)
         self.sync = held.sync[rows] - held.hideable_sync[rows]
-        self._pairs = room.allowed
-        self._source = sets.pair_source[self._pairs]
-        self._target = sets.pair_target[self._pairs]
-        order = np.argsort(self._target, kind="stable")
-        self._pairs, self._source = self._pairs[order], self._source[order]
-        self._target = self._target[order]
-        self._ends, self._first = np.unique(self._target, return_index=True)
-        used, shape = np.unique(
-            terms.shapes.of_pair[self._pairs], return_inverse=True
-        )
-        self._shape = shape.reshape(-1)
-        self.counts = terms.shapes.counts[used]
-        self.received = np.zeros(sets.count)
-        if len({*self.devices.tolist()}) == 1:
-            self._place()
-        self.sync = self.sync.astype(np.float64)
         layered = terms.model.problem.job.granularity == "layer"
         groups = self.devices if layered else np.arange(len(rows))
         self._groups, self._group = np.unique(groups, return_inverse=True)
         self._layered = layered
+        self._choose_pairs(best)
+        self.received = np.zeros(sets.count)
+        if len({*self.devices.tolist()}) == 1:
+            self._place()
+        self.sync = self.sync.astype(np.float64)
         self._weigh_memory()
         self.chains = _Chains(room)
-        self._add_even()
         self.best: _Least | None = None
         self.value = 0.0
+        #: Whether further rounds are of little use.
+        self.done = False
+        self._prices = _Prices(
+            np.full(len(self.chains), 1.0 / len(self.chains)),
+            *(0.0, 0.0, np.zeros(room.blocks), 0.0),
+        )
+        self._bold, self._stuck, self._rounds = 1.0, 0, 0
+        self._tried = float("inf")
+
+    def _choose_pairs(self, best: int) -> None:
+        """Choose the pairs that may be chunks, and their shapes.
+
+        The block of one does not take ``best`` or more with it alone.
+        """
+        room, sets, shapes = self.room, self.sets, self.room.terms.shapes
+        count = room.num_micro_batches
+        paired = room.schedule.most_paired(room.blocks, count)
+        columns = np.moveaxis(self.passes, -1, 0)
+        whole = columns[Part.FORWARD] + columns[Part.BACKWARD]
+        alone = columns[Part.FORWARD_ALONE] + columns[Part.BACKWARD_ALONE]
+        load = (count - paired) * whole + paired * np.minimum(whole, alone)
+        self._load = load.copy()
+        load += np.where(self.missing, NEVER * self.scale, 0.0)
+        used = np.unique(shapes.of_pair[room.allowed])
+        busy = self._by_group(load) @ shapes.counts[used].T
+        used = used[busy.min(axis=0) < best]
+        pairs = room.allowed[np.isin(shapes.of_pair[room.allowed], used)]
+        order = np.argsort(sets.pair_target[pairs], kind="stable")
+        self._pairs = pairs[order]
+        self._source = sets.pair_source[self._pairs]
+        self._target = sets.pair_target[self._pairs]
+        self._ends, self._first = np.unique(self._target, return_index=True)
+        used, shape = np.unique(
+            shapes.of_pair[self._pairs], return_inverse=True
+        )
+        self._shape = shape.reshape(-1)
+        self.counts = shapes.counts[used]
 
     def _place(self) -> None:
         """Take sync and receives from where the blocks have to be."""
@@ -384,17 +471,11 @@ class Relaxation:
             ]
         )
 
-    def _add_even(self) -> None:
-        """Add the critical chain of equal chunks, even passes."""
-        room = self.room
-        even = [Times(6, 12, 6)] * self.count
-        _, chain = critical_chain(room.schedule, even, room.num_micro_batches)
-        for block in {0, room.blocks - 1}:
-            self.chains.add(chain, even, block)
-
     @property
     def possible(self) -> bool:
         """Whether there are chunks that fit alone, one behind the other."""
+        if not len(self._pairs):
+            return False
         unfit: Bools = np.all(self._unfit, axis=1)
         fits = ~unfit[self._number]
         reached = np.zeros(self.sets.count, dtype=np.bool_)
@@ -421,11 +502,16 @@ class Relaxation:
         mean = np.tensordot(prices.chains, self.chains.parts, 1) / scale
         behind = np.zeros(room.blocks)
         np.add.at(behind, self.chains.block, prices.chains / scale)
-        price = prices.memory[self.block] / self._capacity
+        nu = prices.memory[self.block] / self._capacity
         layers = np.einsum("cp,skp->csk", mean, self.passes)
         layers += behind[self.block, None, None] * self.sync
-        layers += price[:, None, None] * self._static
-        layers += (price * self._flying)[:, None, None] * self._kept
+        layers += nu[:, None, None] * self._static
+        layers += (nu * self._flying)[:, None, None] * self._kept
+        share = self.devices[:, None] / room.devices
+        layers += prices.work * share * (self._load + self.sync) / scale
+        together = prices.together * share / self._capacity
+        layers += together * self._static
+        layers += self._flying[:, None, None] * (together * self._kept)
         layers += np.where(self.missing, NEVER, 0.0)
         if self._layered:
             parts = [
@@ -448,8 +534,8 @@ class Relaxation:
         else:
             devices = self.devices
         chunks = layers @ self.counts.T
-        share = prices.devices / room.devices / room.schedule.virtual_stages
-        chunks += (share * devices)[None, :, None]
+        price = prices.devices / room.devices / room.schedule.virtual_stages
+        chunks += (price * devices)[None, :, None]
         chunks += np.where(self._unfit[self._number], NEVER, 0.0)
         if widths is not None:
             other = widths[self.block][:, None] != devices[None, :]
@@ -463,7 +549,7 @@ class Relaxation:
             rows = row_of[np.arange(self.count), chosen]
         else:
             rows = np.repeat(chosen[:, None], self.counts.shape[1], axis=1)
-        paid = prices.devices + float(prices.memory.sum())
+        paid = prices.devices + float(prices.memory.sum()) + prices.together
         # All terms are non-negative but what is paid back.
         value -= paid + SLACK * (value + paid)
         return _Least(value, pairs, rows, chunks, cuts, paid)
@@ -554,12 +640,8 @@ class Relaxation:
             )
         ]
 
-    def _lengths(self, found: _Least) -> tuple[Floats, float, Floats]:
-        """Return how long all chains are, and what it uses, in parts of 1.
-
-        Chains in units of the scale, devices and every block's memory beyond
-        what there is.
-        """
+    def _used(self, found: _Least) -> _Used:
+        """Return how long all chains of a plan are, and what it uses."""
         room = self.room
         counts = self.counts[self._shape[found.pairs]]
         kinds = np.arange(counts.shape[1])
@@ -583,75 +665,89 @@ class Relaxation:
             + parts[:, :, Part.INPUTS]
         ) @ back
         sync, held = np.zeros(room.blocks), np.zeros(room.blocks)
-        np.add.at(sync, self.block, summed(self.sync))
-        np.add.at(
-            held,
-            self.block,
-            summed(self._static) + self._flying * summed(self._kept),
-        )
+        own_sync = summed(self.sync)
+        own_held = summed(self._static) + self._flying * summed(self._kept)
+        np.add.at(sync, self.block, own_sync)
+        np.add.at(held, self.block, own_held)
         length += sync[self.chains.block]
-        devices = int(self.devices[found.rows[:, 0]].sum())
-        used = devices / room.schedule.virtual_stages
-        return (
-            length / self.scale,
-            used / room.devices - 1.0,
+        devices = self.devices[found.rows[:, 0]] / room.devices
+        work = float(devices @ (summed(self._load) + own_sync))
+        return _Used(
+            np.append(length, work) / self.scale,
+            float(devices.sum()) / room.schedule.virtual_stages - 1.0,
             held / self._capacity - 1.0,
+            float(devices @ own_held) / self._capacity - 1.0,
         )
+
+    def _begin(self) -> None:
+        """Take the better of two weights to begin with, and a price of bytes.
+
+        Chains through all blocks alike, or the work of all devices.
+        """
+        alike = self._prices
+        work = alike._replace(chains=0.0 * alike.chains, work=1.0 - 1e-12)
+        priced = [work._replace(together=x) for x in FIRST_PRICES]
+        priced += [
+            alike._replace(memory=np.full(self.room.blocks, x))
+            for x in (0.0, 1.0 / self.room.blocks)
+        ]
+        known = [(self.least(prices), prices) for prices in priced]
+        best, self._prices = max(known, key=lambda x: x[0].value)
+        self.value, self.best = max(best.value, 0.0), best
 
     def climb(
         self,
         best: int,
+        enough: int,
         deadline: Deadline,
         try_plan: Callable[[Chosen], None] | None = None,
     ) -> int:
-        """Return the best bound found, in quanta.
+        """Return the best bound found so far, in quanta.
+
+        Goes on where it stopped, for :data:`ROUNDS` rounds at a time.
 
         Parameters
         ----------
         best
-            No more than that has to be shown.
+            The step time of the best plan known.
+        enough
+            A bound that is as good as any above it.
         deadline
             The clock.
         try_plan
             Told plans whose passes may take less than ``best``.
         """
-        room = self.room
         aim = min(best / self.scale, 2.0)
-        prices = _Prices(
-            np.full(len(self.chains), 1.0 / len(self.chains)),
-            0.0,
-            np.zeros(room.blocks),
-        )
-        bold, stuck = 1.0, 0
-        for _ in range(MAX_ROUNDS):
+        if self.best is None:
+            self._begin()
+        for _ in range(ROUNDS):
             if deadline.passed:
                 break
-            found = self.least(prices)
-            if found.value > self.value or self.best is None:
-                if found.value <= self.value * (1 + 1e-4):
-                    stuck += 1
-                self.value, self.best = max(found.value, 0.0), found
-            else:
-                stuck += 1
-            if self.value >= best / self.scale:
+            found = self.least(self._prices)
+            self._rounds += 1
+            if found.value <= self.value * (1 + 1e-4):
+                self._stuck += 1
+            if found.value > self.value:
+                self.value, self.best = found.value, found
+            if self.value * self.scale >= enough:
                 break
-            if stuck >= 4:
-                bold, stuck = bold / 2, 0
-            if bold < 0.02:
+            if self._stuck >= PATIENCE:
+                self._bold, self._stuck = self._bold / 2, 0
+            if self._bold < 0.05 or self._rounds >= MAX_ROUNDS:
+                self.done = True
                 break
-            prices = self._with_chain(found, prices, best, try_plan)
-            prices = self._moved(found, prices, bold, aim)
+            prices = self._with_chain(found, best, try_plan)
+            self._prices = self._moved(found, prices, self._bold, aim)
         return int(np.ceil(min(float(best), self.value * self.scale)))
 
     def _with_chain(
         self,
         found: _Least,
-        prices: _Prices,
         best: int,
         try_plan: Callable[[Chosen], None] | None,
     ) -> _Prices:
         """Add the critical chain of a plan."""
-        room = self.room
+        room, prices = self.room, self._prices
         if len(self.chains) >= room.blocks + 2 + MAX_CHAINS:
             return prices
         times = self.times(found)
@@ -666,7 +762,9 @@ class Relaxation:
             self.block,
             (counts * self.sync[found.rows, kinds]).sum(axis=1),
         )
-        if try_plan is not None and time + sync.max() < best:
+        step = time + float(sync.max())
+        if try_plan is not None and step < min(best, self._tried):
+            self._tried = step
             chosen = self._consistent(found, prices)
             if chosen is not None:
                 try_plan(chosen)
@@ -697,18 +795,28 @@ class Relaxation:
         self, found: _Least, prices: _Prices, bold: float, aim: float
     ) -> _Prices:
         """Return the prices one step up the subgradient."""
-        length, used, held = self._lengths(found)
-        up = length - length.mean()
-        more = 0.0 if used < 0 and prices.devices == 0 else used
-        memory = np.where((held < 0) & (prices.memory == 0), 0.0, held)
-        norm = float((up**2).sum() + more**2 + (memory**2).sum())
+        used = self._used(found)
+        weights = np.append(prices.chains, prices.work)
+        known = np.array([prices.devices, *prices.memory, prices.together])
+        more = np.array([used.devices, *used.memory, used.together])
+        up = used.lengths - used.lengths.mean()
+        # Where nothing can become cheaper or lighter, nothing moves.
+        more = np.where((more < 0) & (known == 0), 0.0, more)
+        up = np.where(
+            (used.lengths < used.lengths @ weights) & (weights == 0), 0.0, up
+        )
+        norm = float((up**2).sum() + (more**2).sum())
         if norm == 0.0:
             return prices
         step = bold * max(aim - found.value, 1e-3) / norm
+        weights = _on_simplex(weights + step * up)
+        known = np.maximum(known + step * more, 0.0)
         return _Prices(
-            _on_simplex(prices.chains + step * up),
-            max(0.0, prices.devices + step * more),
-            np.maximum(prices.memory + step * memory, 0.0),
+            weights[:-1],
+            float(weights[-1]),
+            float(known[0]),
+            known[1:-1],
+            float(known[-1]),
         )
 
 

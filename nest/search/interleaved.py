@@ -44,6 +44,7 @@ from nest.search.chunks import (
     prefix_shapes,
 )
 from nest.search.interleaved_exact import (
+    FEW,
     Case,
     Enumeration,
     TooManyError,
@@ -70,7 +71,7 @@ from nest.solvers.base import (
 )
 
 #: Whether bounds of cases are raised before their plans are tried.
-MAX_ROUNDS = True
+RAISE = True
 
 #: What the detail of a result says where such plans are not settled.
 OPEN = "plans timed pass by pass are bounded by chains of passes"
@@ -208,10 +209,16 @@ def _bound(
         if bound >= min(best, opened):
             break
         heapq.heappop(found)
-        if relaxation is None and MAX_ROUNDS:
+        plans = Enumeration(
+            *(case, blocks, task.sets, relaxation, best),
+            *(task.deadline, offer, steps),
+        )
+        few = plans.magnitude(blocks * case.virtual) <= FEW
+        if relaxation is None and RAISE and not few:
             relaxation = relaxed(case, blocks, task.sets, best)
             if relaxation is None:
                 continue
+        if relaxation is not None and not relaxation.done:
 
             def attempt(chosen: Chosen, case: Case = case) -> None:
                 nonlocal best
@@ -221,15 +228,12 @@ def _bound(
                     best = verdict.step_quanta
                     offer(best, plan)
 
-            raised = relaxation.climb(best, task.deadline, attempt)
+            enough = min(best, opened)
+            raised = relaxation.climb(best, enough, task.deadline, attempt)
             bound = max(bound, raised)
             number += 1
             heapq.heappush(found, (bound, number, blocks, case, relaxation))
             continue
-        plans = Enumeration(
-            *(case, blocks, task.sets, relaxation, best),
-            *(task.deadline, offer, steps),
-        )
         try:
             plans.run()
         except TooManyError:

@@ -56,6 +56,9 @@ from nest.units import ceil_div
 #: Cases with more plans than that, in powers of 10, are bounded only.
 MAX_MAGNITUDE = 16.0
 
+#: Cases with no more than that are tried without raising their bound first.
+FEW = 1.5
+
 #: So many chunks are tried in all cases, at most.
 MAX_STEPS = 200_000
 
@@ -203,7 +206,7 @@ def relaxed(
     if not len(room.allowed):
         return None
     scale = best if best < INFINITE else 2 * bound
-    found = Relaxation(room, sets, max(scale, 1))
+    found = Relaxation(room, sets, best, max(scale, 1))
     return found if found.possible else None
 
 

@@ -135,7 +135,7 @@ class Capabilities:
             return (
                 f"$.job.schedule: expected one of {', '.join(SCHEDULES)}, as "
                 f"this solver does not time schedules pass by pass, got "
-                f"{name!r}; use solver brute, or solve with another schedule "
+                f"{name!r}; use solver dp, or solve with another schedule "
                 f"and score the plan with this one"
             )
         allowed = problem.job.chunk_counts

@@ -325,7 +325,7 @@ def test_only_pairs_hide_behind_each_other():
 
 
 @pytest.mark.parametrize("schedule", ["zb-h1", "zb-v", "dualpipe-v"])
-def test_brute_proves_and_others_say_that_they_cannot(schedule):
+def test_exact_solvers_prove_and_others_say_that_they_cannot(schedule):
     """Two layers of 10 + 20 ns, or four; on one device as on two."""
     problem = chain(
         *[make_cost(10, 20)] * 4, schedule=schedule, global_batch=4, devices=2
@@ -339,14 +339,22 @@ def test_brute_proves_and_others_say_that_they_cannot(schedule):
         for name in solver_names()
         if get_solver(name).capabilities.unable(problem) is None
     }
-    assert takes == {"brute"} | ({"random"} if schedule == "zb-h1" else set())
-    for name in ("dp", "cpsat", "milp", "alpa"):
+    exact = {"brute", "dp", "cpsat", "milp"}
+    assert takes == exact | ({"random"} if schedule == "zb-h1" else set())
+    for name in exact:
+        result = run_solver(problem, name)
+        assert (
+            result.status,
+            result.step_quanta,
+            result.lower_bound_quanta,
+        ) == ("optimal", truth.step_quanta, truth.step_quanta)
+    for name in ("alpa", "piper"):
         result = run_solver(problem, name)
         assert result.outcome is Outcome.SKIPPED
         assert result.detail == (
             "$.job.schedule: expected one of 1f1b, gpipe, as this solver does "
             f"not time schedules pass by pass, got {schedule!r}; use solver "
-            "brute, or solve with another schedule and score the plan with "
+            "dp, or solve with another schedule and score the plan with "
             "this one"
         )
 

@@ -55,8 +55,12 @@ FREE = make_levels((4, 0.0, 1e18))
 
 @pytest.fixture(autouse=True)
 def only_tried(monkeypatch):
-    """Nothing is enumerated: what is found is what was tried."""
+    """Nothing is enumerated: what is found is what was tried.
+
+    Nor are bounds raised by chains of passes.
+    """
     monkeypatch.setattr(interleaved_exact, "MAX_MAGNITUDE", -math.inf)
+    monkeypatch.setattr(interleaved, "RAISE", False)
 
 
 def chain(costs, edge=0, skips=(), **fields):
@@ -429,6 +433,10 @@ def test_a_way_that_fits_comes_before_a_faster_one():
         backward=zeros,
         load=load,
         sync=zeros,
+        busy=load,
+        weights=zeros,
+        hiding_forward=zeros,
+        hiding_backward=zeros,
         step=np.array([1, 9, 8, 8]),
     )
     assert prices.order().tolist() == [3, 2, 1, 0]
@@ -436,19 +444,28 @@ def test_a_way_that_fits_comes_before_a_faster_one():
     assert sorted(range(4), key=keys.__getitem__) == [3, 2, 1, 0]
 
 
-@pytest.mark.parametrize("virtual", [2, 3, 4])
+@pytest.mark.parametrize(
+    ("name", "virtual"),
+    [
+        *(("1f1b", virtual) for virtual in (2, 3, 4)),
+        *(("zb-h1", 1), ("zb-v", 2), ("dualpipe-v", 2)),
+    ],
+)
 @pytest.mark.parametrize("blocks", [2, 3, 4])
 @pytest.mark.parametrize("groups", [1, 2, 3, 4, 9])
-def test_passes_in_flight_are_those_of_the_schedule(blocks, virtual, groups):
+def test_passes_in_flight_are_those_of_the_schedule(
+    name, blocks, virtual, groups
+):
     """Of many micro-batches the first three groups say it all."""
     rng = np.random.default_rng(groups)
-    shape, schedule = (
-        chunks.Shape(blocks, virtual),
-        schedule_of("1f1b", virtual),
-    )
-    few = min(groups, 3) * blocks
+    schedule = schedule_of(name, virtual)
+    if schedule.why_not(blocks, groups * blocks) is not None:
+        assert (name, groups) == ("dualpipe-v", 1)
+        return
     for block in range(blocks):
-        counts = chunks.passes_in_flight(shape, block, few)
+        counts = chunks.passes_in_flight(
+            schedule, blocks, block, groups * blocks
+        )
         for kept in rng.integers(0, 100, (20, virtual)).tolist():
             peak = schedule.kept(kept, block, blocks, groups * blocks)
             assert (counts @ np.array(kept)).max() == peak.kept_bytes
@@ -459,9 +476,10 @@ def test_passes_in_flight_by_hand():
 
     Behind a bar the backward pass of the one that ends before the next.
     """
-    first = chunks.passes_in_flight(chunks.Shape(2, 2), 0, 4)
+    schedule = schedule_of("1f1b", 2)
+    first = chunks.passes_in_flight(schedule, 2, 0, 4)
     assert sorted(first.tolist()) == [[3, 2], [4, 1]]
-    second = chunks.passes_in_flight(chunks.Shape(2, 2), 1, 4)
+    second = chunks.passes_in_flight(schedule, 2, 1, 4)
     assert sorted(second.tolist()) == [[2, 1], [3, 0]]
 
 
@@ -681,7 +699,7 @@ def test_no_time_is_no_solution():
     assert output.lower_bound_quanta == 0
 
 
-def test_a_tenth_of_the_time_is_left_for_interleaved_plans(monkeypatch):
+def test_some_of_the_time_is_left_for_interleaved_plans(monkeypatch):
     limits = []
 
     def search(task):
@@ -692,7 +710,7 @@ def test_a_tenth_of_the_time_is_left_for_interleaved_plans(monkeypatch):
 
     monkeypatch.setattr("nest.search.best.search", search)
     output = solve(equal(8), time_limit_s=1000.0)
-    assert limits[0] == pytest.approx(900.0, rel=0.01)
+    assert limits[0] == pytest.approx(600.0, rel=0.01)
     assert output.claimed_quanta == 540
     assert (output.status, output.limit) == (Status.FEASIBLE, Limit.TIME)
     assert output.detail == f"no time; {OPEN}"

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from nest.ir import Strategy
-from nest.search import interleaved_exact
+from nest.search import interleaved, interleaved_exact
 from nest.search.solver import DpSolver
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.registry import get_solver
@@ -93,6 +93,7 @@ def test_a_bound_counts_devices_and_memory(monkeypatch):
     260, and 4 · 130 = 520.
     """
     monkeypatch.setattr(interleaved_exact, "MAX_MAGNITUDE", -1.0)
+    monkeypatch.setattr(interleaved, "RAISE", False)
     plain = solve(chain([make_cost(10, 20)] * 8))
     assert plain.status is Status.FEASIBLE
     assert plain.lower_bound_quanta == 480
@@ -123,6 +124,7 @@ def test_a_target_is_missed_only_where_that_is_proven(monkeypatch):
     assert missed.lower_bound_quanta == 540
     assert missed.detail == "no plan within 539 quanta"
     monkeypatch.setattr(interleaved_exact, "MAX_MAGNITUDE", -1.0)
+    monkeypatch.setattr(interleaved, "RAISE", False)
     unknown = solve(problem, extra=within)
     assert unknown.plan is None
     assert unknown.lower_bound_quanta == 480
