@@ -31,7 +31,7 @@ class GroupTable:
     def keys(self, strategy: Strategy, block: Block) -> GroupKeys:
         """Return the key of the groups of every axis and purpose."""
         block = self._network.alike(block)
-        key = (strategy.dp, *strategy.degrees, block)
+        key = (strategy.spread, block)
         if key not in self._known:
             self._known[key] = {
                 name: self._network.groups(ParallelGroups(block, *groups))
@@ -46,7 +46,7 @@ class GroupTable:
         collective takes the same on both.
         """
         block = self._network.alike(block)
-        key = (strategy.dp, *strategy.degrees, block)
+        key = (strategy.spread, block)
         if key not in self._number_of:
             groups = tuple(self.keys(strategy, block).values())
             self._number_of[key] = self._numbers.setdefault(

@@ -98,6 +98,11 @@ class Strategy(Struct, frozen=True, kw_only=True, order=True):
         return (self.tp, self.cp, self.ep, self.sequence_parallel)
 
     @property
+    def spread(self) -> tuple[int, ...]:
+        """The degrees that a layer's groups depend on."""
+        return (self.dp, self.tp, self.cp, self.ep)
+
+    @property
     def data_ranks(self) -> int:
         """Size of the group that shares weights, ``dp * cp``."""
         return self.dp * self.cp

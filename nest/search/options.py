@@ -437,7 +437,7 @@ class BatchTerms:
         for strategy in self.strategies:
             if strategy in known:
                 continue
-            spread = strategy.dp, *strategy.degrees
+            spread = strategy.spread
             if spread not in fastest:
                 fastest[spread] = self._fastest(
                     model, strategy, places[strategy.devices]
