@@ -247,10 +247,6 @@ def test_folders_with_files_are_left_alone(cli: Cli, plans, tmp_path):
 def test_what_is_solved_for_a_target_is_exported(cli, tmp_path, target, notes):
     plan, out = str(tmp_path / "plan.json"), str(tmp_path / "out")
     arguments = ["llama2-7b-16", "--solver", "dp", "--target", target]
-    if target == "torchtitan":
-        # Replicas without shards go with no other degree there, which the
-        # rules of the target do not say.
-        arguments += ["--pin", "r=1,zero=2|3"]
     assert cli("solve", *arguments, "-o", plan) == 0
     assert (
         cli("export", "llama2-7b-16", plan, "--to", target, "-o", out,
