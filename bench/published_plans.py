@@ -5,9 +5,10 @@ describe: model, cluster, batch, and the degrees that they chose. It is written
 down as published, scored by the shared cost model, and compared with what
 ``dp`` finds for the same model, cluster, batch, schedule and kinds of
 parallelism: first without interleaving, with a proof, then with the numbers of
-virtual stages that divide the layers, without one. Under a schedule that
-``dp`` does not search, plain plans are all that is tried: one pipeline, one
-strategy, nodes spread evenly.
+virtual stages that divide the layers, without one. Under a schedule of fixed
+chunks, which is timed pass by pass, plain plans (one pipeline, one strategy,
+nodes spread evenly) are tried first: ``dp`` starts from the best of them, and
+where it does not search that schedule they are all that is tried.
 
 Where the run is a row of the shared measurements, ``nest validate`` predicts
 it too, with the kernels and the overlap of its software; the plans here have
@@ -35,6 +36,7 @@ from validation import MEASUREMENTS, table
 from nest.cost.model import CostModel
 from nest.cost.score import Score, score
 from nest.errors import InvalidPlanError
+from nest.ir.job import FIXED_CHUNKS
 from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import SolveOptions
@@ -117,11 +119,14 @@ def as_it_ran(case: Published) -> float | None:
     return None if isinstance(found, Skip) else found.step_time_s
 
 
-def listed(case: Published, problem: Problem) -> dict[str, Any]:
+def listed(
+    case: Published, problem: Problem
+) -> tuple[dict[str, Any], Plan | None]:
     """Return the best of the plain plans under a schedule timed by passes.
 
-    Plain are plans of one pipeline on all devices, with one strategy, as
-    many blocks as a power of two, and nodes spread as evenly as they can be.
+    And what is known of them. Plain are plans of one pipeline on all devices,
+    with one strategy, as many blocks as a power of two, and nodes spread as
+    evenly as they can be.
     """
     model, job = CostModel(problem), problem.job
     names = [layer.id for layer in problem.graph.layers]
@@ -154,10 +159,10 @@ def listed(case: Published, problem: Problem) -> dict[str, Any]:
         found.append((verdict.feasible, verdict.step_quanta, plan, verdict))
     fitting = [part for part in found if part[0]]
     document: dict[str, Any] = {"plans": len(found), "fitting": len(fitting)}
-    if fitting:
-        _, _, plan, verdict = min(fitting, key=lambda part: part[1])
-        document |= describe(problem, plan, verdict)
-    return document
+    if not fitting:
+        return document, None
+    _, _, plan, verdict = min(fitting, key=lambda part: part[1])
+    return document | describe(problem, plan, verdict), plan
 
 
 def study(
@@ -171,6 +176,8 @@ def study(
     )
     document: dict[str, Any] = {}
     known: Plan | None = None
+    if case.schedule in FIXED_CHUNKS:
+        document["plain"], known = listed(case, problem)
     tasks = [("dp", problem, time_limit_s)]
     if interleaved != problem:
         # The exact search was done: its plan is where this one starts.
@@ -180,7 +187,7 @@ def study(
         began = time.perf_counter()
         options = SolveOptions(time_limit_s=limit_s, warm_start=known)
         result = run_solver(task, "dp", options)
-        known = result.plan
+        known = result.plan or known
         document[key] = {
             "status": str(result.status)
             if result.outcome.ran
@@ -195,8 +202,6 @@ def study(
             document[key] |= describe(
                 task, result.plan, score(task, result.plan)
             )
-    if document["dp"]["status"] == "not searched":
-        document["plain"] = listed(case, problem)
     return document
 
 
