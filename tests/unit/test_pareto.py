@@ -414,20 +414,28 @@ def test_every_interleaved_plan_within_less_memory_counts():
     assert sum(point.plan.virtual_stages == 2 for point in points) > 1
 
 
-def test_every_family_tells_what_its_plans_hold():
-    """All layers share ``tp``: 30 ns and 100 bytes, or 60 and 40 with 2."""
+@pytest.mark.parametrize("setting", ["as-it-is", "labels-alone"])
+def test_every_family_tells_what_its_plans_hold(setting):
+    """All layers share ``tp``: the fastest family holds most, not the least.
+
+    What is below the least memory of any plan counts as that: 60 ns with 40
+    bytes would be no better there than 50 ns with 60.
+    """
     problem = make_problem(
         {
             "a": (
                 make_cost(10, 20, kept_bytes=100),
-                make_cost(20, 40, tp=2, kept_bytes=40),
+                make_cost(20, 30, tp=2, kept_bytes=60),
+                make_cost(20, 40, tp=3, kept_bytes=40),
             )
         },
-        devices=2,
+        devices=3,
         replicas=(1,),
         uniform=("tp",),
     )
-    assert vectors(frontier(problem)) == [(30, 100, 2), (60, 40, 2)]
+    points, gaps = search(problem, setting)
+    assert gaps == []
+    assert pairs(points) == [(40, 60), (60, 50), (100, 30)]
 
 
 def test_interleaved_plans_may_be_all_there_are():
@@ -446,7 +454,8 @@ def test_interleaved_plans_that_are_too_many_are_a_gap(monkeypatch):
     assert vectors(found) == [(150, 40, 2), (210, 30, 2)]
     (curve,) = found.curves
     assert [gap.lower_bound_quanta for gap in curve.gaps] == [120]
-    assert [gap.up_to_bytes for gap in curve.gaps] == [10**9]
+    (gap,) = curve.gaps
+    assert (gap.above_bytes, gap.up_to_bytes) == (-1, 10**9)
     assert [point.proven for point in found.points] == [False, False]
     assert not found.proven
     (line,) = proof_lines(found)
