@@ -96,11 +96,14 @@ class Formulation(ABC):
             If an option is out of range.
         """
 
-    @abstractmethod
     def least_work(
         self, work: Work, deadline: Deadline, options: SolveOptions
     ) -> int | None:
-        """Return what layers take at least, see :mod:`formulations.timed`."""
+        """Return what layers take at least, see :mod:`formulations.timed`.
+
+        Here without a word about memory.
+        """
+        return work.priced(0, 1)
 
     def unsupported(self, problem: Problem) -> str | None:
         """Return why this problem cannot be searched, or ``None``."""

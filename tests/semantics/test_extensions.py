@@ -1072,19 +1072,13 @@ def test_check_says_what_else_is_allowed(files, capsys):
 def test_the_list_of_solvers_says_what_they_search(capsys):
     entries = json.loads(shown(capsys, "solvers", "--json", "-"))["solvers"]
     searches = {entry["solver"]: entry["searches"] for entry in entries}
-    for name in ("brute", "dp"):
+    for name in SOLVERS:
         assert searches[name] == [
             "distributed_optimizer",
             "granularity",
             "overlap",
             "sequence_parallel",
             "virtual_stages",
-        ]
-    for name in ("cpsat", "milp"):
-        assert searches[name] == [
-            "distributed_optimizer",
-            "granularity",
-            "overlap",
         ]
 
 
@@ -1579,35 +1573,32 @@ def test_the_plan_does_not_depend_on_the_number_of_workers(granularity):
     assert plans[0] == plans[1]
 
 
-@pytest.mark.parametrize("solver", ["cpsat", "milp"])
-def test_other_solvers_say_what_they_did_not_search(solver):
+@pytest.mark.parametrize("solver", ["dp", "cpsat", "milp"])
+def test_interleaved_plans_are_proven_by_all_exact_solvers(solver):
     problem = everything()
-    result = run_solver(problem, solver)
-    plain = run_solver(not_interleaved(problem), solver)
-    assert plain.status is Status.OPTIMAL
-    assert result.step_quanta == plain.step_quanta
-    assert result.outcome is Outcome.SOLVED
-    assert result.status is Status.FEASIBLE
-    assert result.lower_bound_quanta is None
-    assert result.detail.startswith(
-        "did not search virtual_stages; proven optimal without it"
-    )
     best = run_solver(problem, "brute")
-    assert best.step_quanta <= result.step_quanta
-    proven = run_solver(problem, "dp")
-    assert proven.status is Status.OPTIMAL
-    assert proven.step_quanta == proven.lower_bound_quanta == best.step_quanta
-
-
-def test_infeasible_without_what_was_not_searched_is_no_solution():
-    problem = everything(memory_bytes=1)
-    assert run_solver(problem, "dp").status is Status.INFEASIBLE
-    result = run_solver(problem, "cpsat")
+    result = run_solver(problem, solver)
     assert result.outcome is Outcome.SOLVED
-    assert result.status is Status.NO_SOLUTION
-    assert result.detail.startswith(
-        "did not search virtual_stages; proven infeasible without it"
+    assert result.status is Status.OPTIMAL
+    assert result.step_quanta == best.step_quanta
+    assert (
+        result.step_quanta
+        <= run_solver(not_interleaved(problem), solver).step_quanta
     )
+
+
+@pytest.mark.parametrize("solver", ["dp", "cpsat", "milp"])
+def test_no_interleaved_plan_fits_in_a_byte(solver):
+    problem = everything(memory_bytes=1)
+    assert run_solver(problem, solver).status is Status.INFEASIBLE
+
+
+#: Searches no plan timed pass by pass.
+PLAIN_ONLY = Capabilities(
+    exact=True,
+    method="",
+    searches=frozenset({"overlap", "distributed_optimizer"}),
+)
 
 
 def test_a_limit_keeps_its_detail():
@@ -1618,9 +1609,7 @@ def test_a_limit_keeps_its_detail():
         lower_bound_quanta=5,
         detail="no time",
     )
-    verdict = judge(
-        problem, claim, capabilities=get_solver("cpsat").capabilities
-    )
+    verdict = judge(problem, claim, capabilities=PLAIN_ONLY)
     assert verdict.status is Status.NO_SOLUTION
     assert verdict.lower_bound_quanta is None
     assert verdict.detail == "did not search virtual_stages; no time"
@@ -1642,7 +1631,7 @@ def test_several_extensions_are_called_them():
 
 def test_a_solver_that_can_find_no_legal_plan_is_skipped():
     problem = everything(virtual_stages=(2,))
-    result = run_solver(problem, "cpsat")
+    result = run_solver(problem, "alpa")
     assert result.outcome is Outcome.SKIPPED
     assert result.detail == (
         "$.job.virtual_stages: expected 1 among the allowed values, as this "
@@ -1660,11 +1649,11 @@ def test_a_warm_start_beyond_the_search_is_refused():
     with pytest.raises(
         InvalidPlanError,
         match=r"^warm start: expected a plan without virtual_stages, which "
-        "solver 'cpsat' does not search, got one with it; start from another "
+        "solver 'mcmc' does not search, got one with it; start from another "
         "plan or use solver dp or brute$",
     ):
-        run_solver(problem, "cpsat", options)
-    for solver in ("brute", "dp"):
+        run_solver(problem, "mcmc", options)
+    for solver in SOLVERS:
         assert run_solver(problem, solver, options).status is Status.OPTIMAL
 
 

@@ -1,0 +1,241 @@
+"""Chains of passes, and bounds from them."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from formulations.cpsat.solver import CpSatSolver
+from formulations.milp.solver import MilpSolver
+from formulations.timed import Work
+from nest.cost.schedules import Times, schedule_of
+from nest.cost.schedules.chains import chain_through, critical_chain
+from nest.cost.schedules.timeline import (
+    critical_path,
+    pair_time,
+    pass_times,
+)
+from nest.search import interleaved, interleaved_exact
+from nest.search.chunk_bounds import moments
+from nest.search.solver import DpSolver
+from nest.solvers.base import Deadline, SolveOptions, Status
+from nest.solvers.registry import get_solver
+from tests.builders import make_cost, make_levels, make_problem
+from tests.properties.profiles import examples
+
+FREE = make_levels((4, 0.0, 1e18))
+
+
+@st.composite
+def timed(draw):
+    """A schedule with chunks of any times, and ``M``."""
+    name, virtual = draw(
+        st.sampled_from(
+            (
+                *(("zb-h1", 1), ("zb-v", 2), ("dualpipe-v", 2)),
+                *(("1f1b", 2), ("1f1b", 3)),
+            )
+        )
+    )
+    schedule = schedule_of(name, virtual)
+    blocks = draw(st.integers(min(virtual, 2), 4))
+    count = draw(st.integers(1, 9))
+    if name == "1f1b":
+        count = blocks * (1 + count // 4)
+    if name == "dualpipe-v":
+        count += 2 * blocks
+    number = st.integers(0, 20)
+    chunks = []
+    for _ in range(blocks * virtual):
+        forward, backward = draw(number), draw(number)
+        chunks.append(
+            Times(
+                *(forward, backward, draw(st.integers(0, backward))),
+                draw(st.integers(0, forward)),
+                draw(st.integers(0, backward)),
+            )
+        )
+    return schedule, chunks, blocks, count
+
+
+def length(chain, chunks):
+    passes = sum(
+        number * time
+        for numbers, chunk in zip(chain.passes, chunks, strict=True)
+        for number, time in zip(numbers, pass_times(chunk), strict=True)
+    )
+    return passes + sum(
+        number * pair_time(chunks[i], chunks[j])
+        for i, j, number in chain.pairs
+    )
+
+
+@examples(300)
+@given(timed())
+def test_no_step_is_shorter_than_a_chain(case):
+    schedule, chunks, blocks, count = case
+    step = critical_path(schedule, chunks, count)
+    for block in range(blocks):
+        chain = chain_through(schedule, blocks, count, block)
+        assert length(chain, chunks) <= step
+
+
+@examples(300)
+@given(timed())
+def test_a_critical_chain_is_as_long_as_the_step(case):
+    schedule, chunks, _, count = case
+    step, chain = critical_chain(schedule, chunks, count)
+    assert step == critical_path(schedule, chunks, count)
+    assert length(chain, chunks) == step
+
+
+def test_a_chain_through_a_block_by_hand():
+    """ZB-H1, two blocks, three micro-batches: F₁, F I F I W F I, I₁, W₁.
+
+    The last block computes gradients of weights one micro-batch late.
+    """
+    chain = chain_through(schedule_of("zb-h1"), 2, 3, 1)
+    assert chain.passes == ((1, 0, 1, 1), (3, 0, 3, 1))
+    first = chain_through(schedule_of("zb-h1"), 2, 3, 0)
+    assert first.passes == ((3, 0, 3, 3), (0, 0, 0, 0))
+
+
+@pytest.mark.parametrize("virtual", [2, 3])
+def test_chains_give_the_step_of_equal_interleaved_chunks(virtual):
+    """``M τ_b + (S-1) τ_b / v``, through the last block."""
+    schedule, chunks = (
+        schedule_of("1f1b", virtual),
+        [Times(4, 8)] * 4 * virtual,
+    )
+    chain = chain_through(schedule, 4, 8, 3)
+    assert length(chain, chunks) == 8 * 12 * virtual + 3 * 12
+
+
+@pytest.mark.parametrize("blocks", [2, 3, 4])
+@pytest.mark.parametrize("more", [0, 1, 5])
+def test_most_paired_is_what_the_lists_have(blocks, more):
+    schedule, count = schedule_of("dualpipe-v"), 2 * blocks + more
+    found = Counter()
+    for block in range(blocks):
+        runs = schedule.passes(block, blocks, count)
+        for run, after in itertools.pairwise(runs):
+            if run.paired:
+                found[run.chunk, "forward"] += 1
+                found[after.chunk, "backward"] += 1
+    assert max(found.values()) == schedule.most_paired(blocks, count)
+
+
+def test_moments_of_a_block_by_hand():
+    """ZB-H1, two blocks, M = 4: F F I F I W F I W I W W, two in flight."""
+    found = moments(schedule_of("zb-h1"), 2, 4, 0)
+    assert found.ravel().tolist() == [0, 1, 2]
+    assert moments(schedule_of("zb-v"), 2, 6, 0).sum(axis=1).max() == 4
+
+
+# What dp proves
+
+
+def equal(count, **fields):
+    names = [f"l{i}" for i in range(count)]
+    return make_problem(
+        dict.fromkeys(names, make_cost(10, 20)),
+        edges=tuple((a, b, 0) for a, b in itertools.pairwise(names)),
+        **{
+            "devices": 2,
+            "global_batch": 4,
+            "replicas": (1,),
+            "topology": FREE,
+            **fields,
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("schedule", "step"),
+    [
+        # two blocks of 2 · 30 and a bubble of 2 · 10
+        ("zb-h1", 4 * 60 + 20),
+        # and of a chunk, 10
+        ("zb-v", 4 * 60 + 10),
+        # and of two chunks
+        ("dualpipe-v", 4 * 60 + 20),
+    ],
+)
+def test_equal_layers(schedule, step):
+    """Chunks of 10 + 10 + 10 ns."""
+    output = DpSolver().solve(
+        equal(4, schedule=schedule, pipeline_parallel=(2,)), SolveOptions()
+    )
+    assert (output.status, output.claimed_quanta) == (Status.OPTIMAL, step)
+    assert output.plan.num_blocks == 2
+
+
+def test_chains_bound_what_is_not_enumerated(monkeypatch):
+    """Four layers on four blocks of one device are one way to cut them.
+
+    ``4 · 30 + 3 · 10`` under ZB-H1, a chain through the last block.
+    """
+    monkeypatch.setattr(interleaved_exact, "MAX_MAGNITUDE", -1.0)
+    monkeypatch.setattr(interleaved, "FEW", -1.0)
+    problem = equal(4, devices=4, schedule="zb-h1", pipeline_parallel=(4,))
+    output = DpSolver().solve(problem, SolveOptions())
+    assert output.lower_bound_quanta == output.claimed_quanta == 150
+    assert output.status is Status.OPTIMAL
+
+
+# The work of all devices
+
+
+def test_the_price_of_memory_by_hand():
+    """Three layers of 10 for 4 bytes, or of 14 for none, with 8 bytes.
+
+    Two take 10: 34. At a price of 1 a byte, 3 · min(14, 14) - 8 = 34.
+    """
+    work = Work((3,), ((10, 14),), ((4, 0),), 8)
+    assert work.priced(0, 1) == 30
+    assert work.priced(1, 1) == 34
+    assert work.priced(1, 2) == 32
+    for solver in (CpSatSolver(), MilpSolver()):
+        found = solver.least_work(work, Deadline(None), SolveOptions())
+        assert found == 34
+
+
+def test_whole_layers_take_more_than_parts_of_them():
+    """With 6 bytes one and a half of three layers take 10; whole, one."""
+    work = Work((3,), ((10, 14),), ((4, 0),), 6)
+    options = SolveOptions()
+    assert CpSatSolver().least_work(work, Deadline(None), options) == 38
+    assert MilpSolver().least_work(work, Deadline(None), options) == 36
+
+
+@pytest.mark.parametrize("solver", ["cpsat", "milp"])
+def test_no_work_fits_without_room(solver):
+    work = Work((3,), ((10, 14),), ((4, 1),), 2)
+    engine = get_solver(solver)()
+    assert engine.least_work(work, Deadline(None), SolveOptions()) is None
+
+
+@pytest.mark.parametrize("solver", ["cpsat", "milp"])
+def test_many_plans_are_bounded_by_their_work(solver, monkeypatch):
+    """Eight layers of 30 on two devices: 4 · 120 at least."""
+    monkeypatch.setattr("formulations.timed.MAX_PLANS", 1)
+    problem = equal(8, virtual_stages=(2,))
+    output = get_solver(solver)().solve(problem, SolveOptions())
+    assert output.status is Status.FEASIBLE
+    assert output.lower_bound_quanta == 480
+    assert output.claimed_quanta == 540
+    assert "bounded by the work of all devices" in output.detail
+
+
+def test_a_micro_batch_goes_there_and_back(monkeypatch):
+    """One of them, through four layers: 4 · 20, gradients of weights wait."""
+    monkeypatch.setattr("formulations.timed.MAX_PLANS", 1)
+    problem = equal(4, devices=4, global_batch=1, schedule="zb-h1")
+    output = get_solver("cpsat")().solve(problem, SolveOptions())
+    assert output.lower_bound_quanta == 4 * 20
+    assert np.isclose(output.claimed_quanta, 90)
