@@ -207,8 +207,8 @@ class Prices(NamedTuple):
 
     Attributes
     ----------
-    excess
-        ``(ways, S)``: bytes over the capacity, or 0.
+    excess, spare
+        ``(ways, S)``: bytes over the capacity, and below it, or 0.
     forward, backward
         ``(ways, S v)``: per chunk, in quanta.
     load, sync
@@ -222,6 +222,7 @@ class Prices(NamedTuple):
     """
 
     excess: Ints
+    spare: Ints
     forward: Ints
     backward: Ints
     load: Ints
@@ -383,9 +384,17 @@ class Chunks:
             virtual * bubble_part(self.schedule)
         )
         step = busy.max(axis=1) + bubble + sync.max(axis=1)
-        excess = np.maximum(memory + working - self._capacity_bytes, 0)
+        over = memory + working - self._capacity_bytes
         return Prices(
-            *(excess, forward, backward, load, sync, busy),
+            *(
+                np.maximum(over, 0),
+                np.maximum(-over, 0),
+                forward,
+                backward,
+                load,
+                sync,
+                busy,
+            ),
             between(self._weights),
             *hiding,
             step,
@@ -515,6 +524,12 @@ class Cutter:
         count = math.prod(self.chunks.shape)
         load = (self.chunks.forward + self.chunks.backward).min(axis=0)
         starts = [_proportional(load, count), _lightest(load, count)]
+        # Where blocks together have no room, moving layers makes none.
+        prices = self.chunks.price(np.array(starts))
+        fit = prices.excess.sum(axis=1) <= prices.spare.sum(axis=1)
+        starts = [cuts for cuts, fits in zip(starts, fit, strict=True) if fits]
+        if not starts:
+            return None
         starts += [self._even(cuts) for cuts in starts]
         ways = np.unique(starts, axis=0)
         fits = ~self.chunks.price(ways).excess.any(axis=1)

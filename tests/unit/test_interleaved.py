@@ -429,6 +429,7 @@ def test_a_way_that_fits_comes_before_a_faster_one():
     zeros = np.zeros((4, 2), dtype=np.int64)
     prices = chunks.Prices(
         excess=np.array([[1, 0], [0, 0], [0, 0], [0, 0]]),
+        spare=zeros,
         forward=load,
         backward=zeros,
         load=load,
