@@ -55,6 +55,9 @@ MAX_ROUNDS = 60
 ROUNDS = 12
 PATIENCE = 4
 
+#: Passes are run in every third round: that is what takes time.
+CHAIN_EVERY = 3
+
 #: Prices of all bytes together that are tried first, in parts of the step.
 FIRST_PRICES = (0.0, 0.01, 0.03, 0.07, 0.15, 0.3, 0.6, 1.2, 2.5)
 
@@ -736,7 +739,9 @@ class Relaxation:
             if self._bold < 0.05 or self._rounds >= MAX_ROUNDS:
                 self.done = True
                 break
-            prices = self._with_chain(found, best, try_plan)
+            prices = self._prices
+            if self._rounds % CHAIN_EVERY == 1:
+                prices = self._with_chain(found, best, try_plan)
             self._prices = self._moved(found, prices, self._bold, aim)
         return int(np.ceil(min(float(best), self.value * self.scale)))
 
