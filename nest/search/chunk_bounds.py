@@ -59,7 +59,7 @@ PATIENCE = 4
 CHAIN_EVERY = 3
 
 #: Prices of all bytes together that are tried first, in parts of the step.
-FIRST_PRICES = (0.0, 0.01, 0.03, 0.07, 0.15, 0.3, 0.6, 1.2, 2.5)
+FIRST_PRICES = (0.0, 0.03, 0.1, 0.3, 1.0)
 
 #: Chains that are added to those through every block, at most.
 MAX_CHAINS = 16
@@ -230,7 +230,10 @@ class Suffix(NamedTuple):
         """Return what a chunk adds, its cut in front included."""
         if self.shape[pair] < 0:
             return NEVER * NEVER
-        own = self.chunks[number, self.row[strategy], self.shape[pair]]
+        # A strategy that another one beats takes no less than that.
+        costs = self.chunks[number, :, self.shape[pair]]
+        row = self.row.get(strategy)
+        own = costs.min() if row is None else costs[row]
         return float(own + self.cuts[number, self.source[pair]])
 
     def at_least(self, spent: float, number: int, start: int) -> float:
@@ -335,18 +338,20 @@ class Relaxation:
         self._kept = held.kept_bytes[rows].astype(np.float64)
         self._working = held.working_bytes[rows].astype(np.float64)
         self.sync = held.sync[rows] - held.hideable_sync[rows]
-        layered = terms.model.problem.job.granularity == "layer"
-        groups = self.devices if layered else np.arange(len(rows))
-        self._groups, self._group = np.unique(groups, return_inverse=True)
-        self._layered = layered
-        self._choose_pairs(best)
         self.received = np.zeros(sets.count)
         if len({*self.devices.tolist()}) == 1:
             self._place()
         self.sync = self.sync.astype(np.float64)
+        self._drop_dominated()
+        layered = terms.model.problem.job.granularity == "layer"
+        groups = self.devices if layered else np.arange(len(self.devices))
+        self._groups, self._group = np.unique(groups, return_inverse=True)
+        self._layered = layered
+        self._choose_pairs(best)
         self._weigh_memory()
         self.chains = _Chains(room)
-        self.best: _Least | None = None
+        #: The prices of the best bound.
+        self.best: _Prices | None = None
         self.value = 0.0
         #: Whether further rounds are of little use.
         self.done = False
@@ -356,6 +361,30 @@ class Relaxation:
         )
         self._bold, self._stuck, self._rounds = 1.0, 0, 0
         self._tried = float("inf")
+
+    def _drop_dominated(self) -> None:
+        """Drop strategies that another one of as many devices beats in all."""
+        columns = np.concatenate(
+            (
+                self.passes.reshape(len(self.devices), -1),
+                *(self.sync, self._static, self._kept, self._working),
+            ),
+            axis=1,
+        )
+        kept = np.ones(len(self.devices), dtype=np.bool_)
+        for row in range(len(kept)):
+            no_worse = (columns <= columns[row]).all(axis=1)
+            no_worse &= ~(self.missing & ~self.missing[row]).any(axis=1)
+            no_worse &= self.devices == self.devices[row]
+            no_worse[row] = False
+            kept[row] = not (no_worse & kept).any()
+        self.strategies = [
+            x for x, stays in zip(self.strategies, kept, strict=True) if stays
+        ]
+        self.devices, self.missing = self.devices[kept], self.missing[kept]
+        self.passes, self.sync = self.passes[kept], self.sync[kept]
+        self._static, self._kept = self._static[kept], self._kept[kept]
+        self._working = self._working[kept]
 
     def _choose_pairs(self, best: int) -> None:
         """Choose the pairs that may be chunks, and their shapes.
@@ -597,8 +626,10 @@ class Relaxation:
 
     def suffix(self) -> Suffix:
         """Return what chunks add under the prices of the best bound."""
-        found = self.best
-        assert found is not None
+        assert self.best is not None
+        weights = np.zeros(len(self.chains))
+        weights[: len(self.best.chains)] = self.best.chains
+        found = self.least(self.best._replace(chains=weights))
         cheapest = found.chunks.min(axis=1)
         left = np.full((self.count + 1, self.sets.count), NEVER * NEVER)
         left[self.count, -1] = 0.0
@@ -689,14 +720,16 @@ class Relaxation:
         """
         alike = self._prices
         work = alike._replace(chains=0.0 * alike.chains, work=1.0 - 1e-12)
-        priced = [work._replace(together=x) for x in FIRST_PRICES]
-        priced += [
-            alike._replace(memory=np.full(self.room.blocks, x))
-            for x in (0.0, 1.0 / self.room.blocks)
-        ]
-        known = [(self.least(prices), prices) for prices in priced]
-        best, self._prices = max(known, key=lambda x: x[0].value)
-        self.value, self.best = max(best.value, 0.0), best
+        if len({*self.devices.tolist()}) > 1:
+            priced = [work._replace(together=x) for x in FIRST_PRICES]
+        else:
+            priced = [
+                alike._replace(memory=np.full(self.room.blocks, x))
+                for x in (0.0, 0.5 / self.room.blocks)
+            ]
+        known = [(self.least(prices).value, prices) for prices in priced]
+        value, self._prices = max(known, key=lambda x: x[0])
+        self.value, self.best = max(value, 0.0), self._prices
 
     def climb(
         self,
@@ -723,6 +756,7 @@ class Relaxation:
         aim = min(best / self.scale, 2.0)
         if self.best is None:
             self._begin()
+            return int(np.ceil(min(float(best), self.value * self.scale)))
         for _ in range(ROUNDS):
             if deadline.passed:
                 break
@@ -731,7 +765,7 @@ class Relaxation:
             if found.value <= self.value * (1 + 1e-4):
                 self._stuck += 1
             if found.value > self.value:
-                self.value, self.best = found.value, found
+                self.value, self.best = found.value, self._prices
             if self.value * self.scale >= enough:
                 break
             if self._stuck >= PATIENCE:

@@ -77,7 +77,7 @@ RAISE = True
 OPEN = "plans timed pass by pass are bounded by chains of passes"
 
 #: Uniform plans are tried for such a part of the time that is left.
-TRIED_SHARE = 0.4
+TRIED_SHARE = 0.25
 
 
 def virtual_stages(problem: Problem) -> list[int]:

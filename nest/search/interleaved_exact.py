@@ -54,7 +54,7 @@ from nest.solvers.base import Deadline
 from nest.units import ceil_div
 
 #: Cases with more plans than that, in powers of 10, are bounded only.
-MAX_MAGNITUDE = 16.0
+MAX_MAGNITUDE = 12.0
 
 #: Cases with no more than that are tried without raising their bound first.
 FEW = 1.5
