@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from nest.cost.score import score
 from nest.errors import InvalidPlanError, InvalidProblemError
 from nest.ir import LayerCost, Problem, Strategy
-from nest.solvers.base import SolveOptions, Status
+from nest.solvers.base import Capabilities, SolveOptions, Status
 from nest.solvers.registry import get_solver
 from tests.builders import SINGLE, call, make_cost, make_plan, make_problem
 from tests.independent.enumerator import optimum
@@ -270,3 +270,20 @@ def test_published_models_know_no_such_choice(preset):
         rf"preset '{preset}', got a list; decide it or use preset 'standard'",
     ):
         score(problem, make_plan(("a", SINGLE)))
+
+
+def test_solvers_that_do_not_choose_say_so():
+    """What they prove is about plans with one value; they take no others."""
+    plain = Capabilities(exact=True, method="")
+    named = "sequence_parallel"
+    assert plain.unsearched(two_stages()) == (named,)
+    for decided in (True, False):
+        costs = {"a": make_cost(tp=2)}
+        problem = choosing(costs, sequence_parallel=decided)
+        assert plain.unsearched(problem) == ()
+    assert plain.unsearched(two_stages(sequence_parallel=(True,))) == ()
+    assert plain.beyond(make_plan(("a", WHOLE), ("b", SPLIT))) == named
+    assert plain.beyond(make_plan(("a b", WHOLE))) is None
+    for name in SOLVERS:
+        capabilities = get_solver(name).capabilities
+        assert capabilities.unsearched(two_stages()) == ()
