@@ -307,6 +307,7 @@ class BestSearch:
         self.plan, self.options = task.plan, task.options
         self.capacity = task.model.problem.cluster.memory_bytes()
         self.open: list[OpenSplit] = []
+        self._alike: dict[OpenSplit, list[OpenSplit]] = {}
         self._runtimes = leading_runtimes(task.model.problem)
         # What a process finds of a network the next ones would find again.
         dear = task.model.network.dear
@@ -427,7 +428,8 @@ class BestSearch:
     def _start(self) -> None:
         """Bound every split, and find plans to start from."""
         by_batch: dict[BatchTerms, list[OpenSplit]] = {}
-        for item in sorted(self.open, key=lambda item: item.bound):
+        self._alike = self._with_equal_paths()
+        for item in sorted(self._alike, key=lambda item: item.bound):
             by_batch.setdefault(item.options.terms, []).append(item)
         groups = list(by_batch.values())
         for guess in guesses(self.open):
@@ -435,6 +437,23 @@ class BestSearch:
             self._settle()
             if self.best < guess:
                 return
+
+    def _with_equal_paths(self) -> dict[OpenSplit, list[OpenSplit]]:
+        """Return splits with those that their bounds hold for, too.
+
+        Gradients that hide change what a stage syncs, which paths leave out.
+        """
+        first: dict[object, OpenSplit] = {}
+        found: dict[OpenSplit, list[OpenSplit]] = {}
+        for item in self.open:
+            options, key = item.options, cast("object", item)
+            if self.stage_options is StageOptions:
+                runtime = options.model.runtime
+                shown = runtime.overlap - {"gradients"}
+                passes = runtime._replace(overlap=shown)
+                key = options.split, options.family, passes
+            found.setdefault(first.setdefault(key, item), []).append(item)
+        return found
 
     def _share_bounds(self, groups: list[list[OpenSplit]], guess: int) -> None:
         """Bound the splits with plans below a guess."""
@@ -451,10 +470,11 @@ class BestSearch:
 
         def done(number: int, result: object) -> None:
             bounds, least_load = cast("tuple[list[int], Ints | None]", result)
-            if least_load is not None:
-                groups[number][0].options.terms.least_load = least_load
             for item, bound in zip(groups[number], bounds, strict=True):
-                item.bound = max(item.bound, bound)
+                for other in self._alike[item]:
+                    other.bound = max(other.bound, bound)
+                    if least_load is not None:
+                        other.options.terms.least_load = least_load
 
         share(len(groups), self.workers, run, self._take, done)
 

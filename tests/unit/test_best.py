@@ -127,3 +127,44 @@ def test_more_stages_than_the_cheapest_path_has_are_looked_at():
     )
     for setting in optima.SETTINGS:
         assert optima.search(problem, setting).claimed_quanta == 570
+
+
+def test_splits_are_bounded_once_whether_gradients_hide_or_not(monkeypatch):
+    """Paths leave sync out; passes that hide weights are others."""
+    groups = []
+    alike = best.BestSearch._with_equal_paths
+
+    def seen(self):
+        found = alike(self)
+        for items in found.values():
+            options = [item.options for item in items]
+            assert len({x.split for x in options}) == 1
+            groups.append({x.model.runtime.overlap for x in options})
+        return found
+
+    monkeypatch.setattr(best.BestSearch, "_with_equal_paths", seen)
+    problem = make_problem(
+        {"a": make_cost(10, 20, weight_bytes=8)},
+        overlap={"weights": 0.5, "gradients": 0.5},
+        replicas=(1,),
+    )
+    output = optima.search(problem)
+    assert output.status is Status.OPTIMAL
+    weights, gradients = frozenset({"weights"}), frozenset({"gradients"})
+    assert groups == [
+        {weights | gradients, weights},
+        {gradients, frozenset()},
+    ]
+
+
+def test_families_of_a_split_have_bounds_of_their_own():
+    """All layers share ``tp``: 60 ns with one, 50 with two, 40 with three."""
+    problem = make_problem(
+        {"a": tuple(make_cost(70 - 10 * tp, 0, tp=tp) for tp in (1, 2, 3))},
+        devices=3,
+        uniform=("tp",),
+        replicas=(1,),
+    )
+    output = optima.search(problem)
+    assert output.claimed_quanta == 40
+    assert output.lower_bound_quanta == 40
