@@ -365,10 +365,8 @@ def shapes(uniform: Uniform) -> Iterator[Item]:
     pairs = [(block, block - 1) for block in range(1, most)]
     routes = {uniform.route(*pair) for pair in pairs}
     routes |= {uniform.route(*pair[::-1]) for pair in pairs}
-    receive = min(
-        (int(uniform.receive(x)[1:-1].min(initial=0)) for x in routes),
-        default=0,
-    )
+    inner = [uniform.receive(x)[1:-1] for x in routes]
+    receive = min((int(x.min()) for x in inner if len(x)), default=0)
     for virtual in choices:
         sizes = uniform.blocks(virtual)
         found = _estimates(uniform, loads, syncs, receive, sizes, virtual)
