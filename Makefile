@@ -7,6 +7,7 @@
 #   make test-full  the agreement tests on thousands of random problems
 #   make test-torch the tests that need PyTorch, with its CPU build
 #   make test-exports  the tests that need the parsers of frameworks
+#   make test-models  the tests that count the models of transformers
 #   make mutation   break the solvers on purpose; some test must notice
 #   make coverage   the whole test suite, with what it reaches
 #   make lock       resolve the dependencies anew
@@ -20,7 +21,8 @@ PYTEST_ARGS ?= -n 2 --dist worksteal
 SEED ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint test-full test-torch test-exports coverage mutation lock clean
+.PHONY: help demo test lint test-full test-torch test-exports test-models \
+  coverage mutation lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -106,6 +108,23 @@ test-exports: .exports/.installed-from-lock
 	PYTHONPATH=.exports:.torch $(BIN)/python -m pytest $(PYTEST_ARGS) \
 	  -m packages tests/packages
 
+# The package whose models are counted, on the meta device of PyTorch's CPU
+# build.
+TRANSFORMERS := transformers==5.23.0
+MODELS_PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check \
+  --no-compile --target .models
+.models/.installed-from-lock: requirements-models.lock \
+  .torch/.installed-from-lock
+	rm -rf .models
+	$(MODELS_PIP) --require-hashes -r requirements-models.lock
+	$(MODELS_PIP) --no-deps $(TRANSFORMERS)
+	@touch $@
+
+# Without the package these tests would be skipped: the import fails instead.
+test-models: .models/.installed-from-lock
+	PYTHONPATH=.models:.torch $(BIN)/python -c 'import transformers'
+	PYTHONPATH=.models:.torch $(BIN)/python -m pytest -m models tests/models
+
 mutation: $(STAMP)
 	$(BIN)/python bench/mutation.py
 
@@ -118,9 +137,10 @@ lock: $(STAMP)
 	  --group dev --output-file requirements.lock
 	$(COMPILE) --group torch --output-file requirements-torch.lock
 	$(COMPILE) --group exports --output-file requirements-exports.lock
+	$(COMPILE) --group models --output-file requirements-models.lock
 
 clean:
-	rm -rf $(VENV) .torch .exports .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	rm -rf $(VENV) .torch .exports .models .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 	  .coverage .coverage.* build dist
 	find nest formulations baselines tests bench -name __pycache__ \
 	  -type d -prune -exec rm -rf {} +

@@ -16,7 +16,15 @@ from msgspec.structs import replace
 from nest.errors import InvalidPlanError
 from nest.export.arguments import Arguments
 from nest.models.architectures import Architecture
-from nest.models.blocks import Attention, Block, Head, Mlp, Run, Tower
+from nest.models.blocks import (
+    Attention,
+    Block,
+    Head,
+    Mlp,
+    Run,
+    Tower,
+    unusual,
+)
 
 #: Options in the order in which they are written: name and values.
 Flags = list[tuple[str, tuple[object, ...]]]
@@ -68,6 +76,9 @@ def why_not(model: Architecture) -> str | None:
     if len(model.towers) > 1:
         return "towers: expected one, got several"
     tower, head = model.towers[0], model.head
+    part = unusual(tower, head)
+    if part is not None:
+        return f"{part}: expected a plain transformer"
     blocks = [run.block for run in tower.runs]
     attentions = {block.attention for block in blocks}
     mlps = {block.mlp for block in blocks}

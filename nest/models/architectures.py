@@ -10,14 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nest.ir.base import Struct
-from nest.models.blocks import Block, Head, Tower
+from nest.models.blocks import Block, Head, Mixer, Tower
 from nest.models.weights import (
     attention_matrices,
     block_weights,
+    embedding_flops,
     embedding_weights,
     expert_weights,
     final_norm_weights,
     head_weights,
+    head_width,
+    mixer_flops,
+    transform_matrix,
 )
 
 
@@ -99,13 +103,27 @@ class Architecture(Struct, frozen=True, kw_only=True):
     def model_flops(self, sequence_length: int) -> int:
         """Return forward and backward FLOPs of one sample, for MFU.
 
+        Three times :meth:`forward_flops`: the backward pass takes twice the
+        forward pass.
+
+        Parameters
+        ----------
+        sequence_length
+            Tokens of the sample, for towers without a length of their own.
+        """
+        return 3 * self.forward_flops(sequence_length)
+
+    def forward_flops(self, sequence_length: int) -> int:
+        """Return the FLOPs of the matrix products of one sample, forward.
+
         A product with a matrix of ``n`` weights takes ``2 n`` FLOPs per
         token, the attention core ``2 s a (d + d_value)`` (two products with
         all ``s`` positions, or all in the window, as if there were no causal
-        mask), the backward pass twice the forward pass. Of the experts, only
-        the ones a token visits count. For GPT-3 this is ``72 L s h² (1 +
-        s/6h + V/12hL)``, appendix A of Korthikanti et al. 2022 (arXiv
-        2205.05198); Megatron-LM, PaLM and most reports quote MFU this way.
+        mask). Of the experts, only the ones a token visits count. For GPT-3
+        this is a third of ``72 L s h² (1 + s/6h + V/12hL)``, appendix A of
+        Korthikanti et al. 2022 (arXiv 2205.05198); Megatron-LM, PaLM and
+        most reports quote MFU this way. A mixer counts its linear layers,
+        its convolution and the products of its recurrence.
 
         Parameters
         ----------
@@ -117,16 +135,15 @@ class Architecture(Struct, frozen=True, kw_only=True):
         for tower in self.towers:
             tokens = lengths[tower.name]
             source = lengths.get(tower.reads or "", 0) if tower.reads else 0
-            forward += 2 * tokens * tower.patch_values * tower.hidden
+            forward += tokens * embedding_flops(tower)
             for block in tower.blocks():
                 forward += _block_flops(block, tokens, source)
         for tower in head_towers(self):
             tokens = 1 if self.head.pooled else lengths[tower.name]
-            matrix = self.head.outputs * tower.hidden
-            if self.head.transform:
-                matrix += tower.hidden**2
+            matrix = self.head.outputs * head_width(self.head, tower.hidden)
+            matrix += transform_matrix(self.head, tower.hidden)
             forward += 2 * tokens * matrix
-        return 3 * forward
+        return forward
 
     def why_not_split(
         self,
@@ -229,27 +246,38 @@ def _block_flops(block: Block, tokens: int, source: int) -> int:
     """Return the forward FLOPs of a block on one sample."""
     flops = 0
     for attention in (block.attention, block.cross_attention):
-        if attention is None:
+        if attention is None or not attention.heads:
             continue
         own, other = attention_matrices(block, attention)
         seen = source if attention.cross else tokens
         flops += 2 * (tokens * own + source * other)
+        if attention.index_heads:
+            index = attention.index_heads * attention.index_size
+            flops += 2 * tokens * seen * index
         if attention.window:
             seen = min(seen, attention.window)
         value_size = attention.value_size or attention.head_size
         width = attention.heads * (attention.head_size + value_size)
         flops += 2 * tokens * seen * width
-    mlp = block.mlp
+    if block.mixer is not None:
+        flops += tokens * mixer_flops(block.mixer)
+    mlp, hidden = block.mlp, block.hidden
     matrices = 3 if mlp.gated else 2
-    width = mlp.hidden * max(mlp.experts_per_token, 1) + mlp.shared_hidden
-    visited = block.hidden * (matrices * width + mlp.experts)
+    visited = matrices * mlp.hidden * max(mlp.experts_per_token, 1)
+    visited *= mlp.latent or hidden
+    visited += hidden * (matrices * mlp.shared_hidden + mlp.experts)
+    visited += hidden * (2 * mlp.latent + (1 if mlp.shared_gate else 0))
     return flops + 2 * tokens * visited
 
 
 def _why_not_tensor(block: Block, tp: int) -> str | None:
     """Say what ``tp`` does not divide: ``a divisor of the 40 … heads``."""
+    if block.mixer is not None:
+        reason = _why_not_mixer(block.mixer, tp)
+        if reason is not None:
+            return reason
     for attention in (block.attention, block.cross_attention):
-        if attention is None:
+        if attention is None or not attention.heads:
             continue
         if attention.heads % tp:
             return f"a divisor of the {attention.heads} attention heads"
@@ -266,4 +294,18 @@ def _why_not_tensor(block: Block, tp: int) -> str | None:
             f"a divisor of the {block.mlp.shared_hidden} columns of the "
             f"shared experts"
         )
+    return None
+
+
+def _why_not_mixer(mixer: Mixer, tp: int) -> str | None:
+    """Say what of a mixer ``tp`` does not divide."""
+    if mixer.heads % tp:
+        return f"a divisor of the {mixer.heads} heads of {mixer.kind}"
+    for linear in mixer.linears:
+        units = linear.units
+        if units and units % tp and tp % units:
+            return (
+                f"a divisor or a multiple of the {units} groups of "
+                f"{mixer.kind}"
+            )
     return None

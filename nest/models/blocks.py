@@ -10,6 +10,9 @@ sequence lengths are tokens per sample.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
 
 from nest.ir.base import Struct
 
@@ -20,8 +23,9 @@ class Attention(Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     heads, kv_heads, head_size
-        Query heads; key and value heads (fewer under grouped-query
-        attention); width of a query or key head.
+        Query heads, ``0`` where a block has no attention; key and value
+        heads (fewer under grouped-query attention); width of a query or key
+        head.
     value_size
         Width of a value head; ``0`` means ``head_size``.
     causal
@@ -35,6 +39,21 @@ class Attention(Struct, frozen=True, kw_only=True):
         projection, have biases.
     query_key_norm
         Whether every query and key head is normalised.
+    norm_over, norm_vectors
+        Whether these norms have a vector of weights for a head, for all
+        heads, or none; and vectors of each (two: a LayerNorm with bias).
+    unbiased_keys
+        Whether keys have no bias where queries and values have.
+    gate
+        Columns of a projection of the input whose sigmoid multiplies the
+        output; ``0`` without.
+    sinks
+        Whether every head has a learned score that attends to nothing.
+    output_norm
+        Whether the output is normalised before its projection.
+    index_heads, index_size
+        Heads, and their width, of the indexer that picks the tokens of
+        ``window`` (DeepSeek-V3.2); ``0`` without.
     query_rank, key_value_rank, rotary_size
         Multi-head latent attention (DeepSeek-AI 2024, arXiv 2405.04434):
         ranks of the compressed query (``0``: not compressed) and of the
@@ -55,10 +74,93 @@ class Attention(Struct, frozen=True, kw_only=True):
     biases: bool = False
     output_bias: bool = False
     query_key_norm: bool = False
+    norm_over: Literal["head", "heads", "nothing"] = "head"
+    norm_vectors: int = 1
+    unbiased_keys: bool = False
+    gate: int = 0
+    sinks: bool = False
+    output_norm: bool = False
+    index_heads: int = 0
+    index_size: int = 0
     query_rank: int = 0
     key_value_rank: int = 0
     rotary_size: int = 0
     cross: bool = False
+
+
+#: What a block without attention has in its place.
+NO_ATTENTION = Attention(heads=0, kv_heads=0, head_size=0)
+
+
+class Linear(Struct, frozen=True, kw_only=True):
+    """One linear layer of a mixer.
+
+    Attributes
+    ----------
+    name
+        For people.
+    inputs, outputs
+        Its widths.
+    bias
+        Whether it has one.
+    cut
+        Which width tensor parallelism cuts.
+    units
+        What it is cut into at most (heads, groups); ranks beyond them hold
+        copies. ``0`` means as many as there are ranks.
+    blocks
+        Square blocks on the diagonal that alone are not zero; ``1``: dense.
+    """
+
+    name: str
+    inputs: int
+    outputs: int
+    bias: bool = False
+    cut: Literal["inputs", "outputs", "nothing"] = "outputs"
+    units: int = 0
+    blocks: int = 1
+
+
+class Mixer(Struct, frozen=True, kw_only=True):
+    """Shape of what mixes tokens by a state of fixed size.
+
+    State-space models, linear attention and short convolutions: linear
+    layers, a causal convolution of each channel, and a recurrence, which
+    training computes in chunks.
+
+    Attributes
+    ----------
+    kind
+        Such as ``mamba2``, for names.
+    heads
+        What tensor and context parallelism divide.
+    linears
+        Its linear layers; the last one makes the output.
+    channels, kernel, convolution_bias
+        Channels that are convolved, with how many tokens, and whether with a
+        bias.
+    inner
+        Width of the output before its projection.
+    vectors, common
+        Weights outside linear layers and convolution, those that tensor
+        parallelism cuts and those that all ranks hold.
+    core_flops
+        Forward FLOPs per token of the matrix products of the recurrence.
+    core_values
+        Values per token that the recurrence reads and writes.
+    """
+
+    kind: str
+    heads: int
+    linears: tuple[Linear, ...]
+    channels: int = 0
+    kernel: int = 0
+    convolution_bias: bool = False
+    inner: int
+    vectors: int = 0
+    common: int = 0
+    core_flops: int = 0
+    core_values: int = 0
 
 
 class Mlp(Struct, frozen=True, kw_only=True):
@@ -67,7 +169,8 @@ class Mlp(Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     hidden
-        Inner width of the MLP, or of one expert.
+        Inner width of the MLP, or of one expert; ``0`` where a block has
+        none.
     gated
         Whether it has a gate (SwiGLU: three matrices instead of two).
     biases
@@ -76,6 +179,19 @@ class Mlp(Struct, frozen=True, kw_only=True):
         Routed experts and how many of them a token visits; ``0`` is dense.
     shared_hidden
         Inner width of the shared experts together, which all tokens visit.
+    shared_biases
+        Whether the shared experts have biases, where others have none.
+    router_bias
+        Whether the router has a bias per expert that counts as a weight.
+    shared_gate
+        Whether a learned score multiplies what the shared experts return.
+    inner_norm
+        Whether the inner values are normalised.
+    activation_weights
+        Learned numbers of the activation function.
+    latent
+        Width that routed experts work at, between two projections; ``0``
+        means that of the residual stream.
     """
 
     hidden: int
@@ -84,6 +200,16 @@ class Mlp(Struct, frozen=True, kw_only=True):
     experts: int = 0
     experts_per_token: int = 0
     shared_hidden: int = 0
+    shared_biases: bool = False
+    router_bias: bool = False
+    shared_gate: bool = False
+    inner_norm: bool = False
+    activation_weights: int = 0
+    latent: int = 0
+
+
+#: What a block without an MLP has in its place.
+NO_MLP = Mlp(hidden=0)
 
 
 class Block(Struct, frozen=True, kw_only=True):
@@ -95,13 +221,18 @@ class Block(Struct, frozen=True, kw_only=True):
         Kind of the graph nodes made of it, such as ``decoder``.
     hidden
         Width of the residual stream.
-    attention, cross_attention, mlp
+    attention, mixer, cross_attention, mlp
         Its parts, in this order.
     norms
         Normalisations of the residual stream (two; four where outputs are
         normalised too).
     layer_norm
         LayerNorm (two vectors) instead of RMSNorm (one).
+    norm_vectors
+        Vectors of weights of a norm, if others than these.
+    vectors
+        Further vectors as wide as the residual stream, such as scales of
+        the outputs.
     dropout
         Whether the outputs of attention and MLP are dropped out in training.
     """
@@ -110,9 +241,12 @@ class Block(Struct, frozen=True, kw_only=True):
     hidden: int
     attention: Attention
     mlp: Mlp
+    mixer: Mixer | None = None
     cross_attention: Attention | None = None
     norms: int = 2
     layer_norm: bool = False
+    norm_vectors: Literal[0, 1, 2] | None = None
+    vectors: int = 0
     dropout: bool = False
 
 
@@ -121,6 +255,24 @@ class Run(Struct, frozen=True, kw_only=True):
 
     block: Block
     count: int
+
+
+class Convolution(Struct, frozen=True, kw_only=True):
+    """Shape of a convolution over time in front of a tower.
+
+    Attributes
+    ----------
+    inputs, outputs, kernel, bias
+        Its channels, how many positions it sees, and whether it has a bias.
+    positions
+        Positions that it computes per token of the tower.
+    """
+
+    inputs: int
+    outputs: int
+    kernel: int
+    positions: int = 1
+    bias: bool = True
 
 
 class Tower(Struct, frozen=True, kw_only=True):
@@ -135,13 +287,22 @@ class Tower(Struct, frozen=True, kw_only=True):
         follow each other.
     vocabulary
         Rows of the token embedding; ``0`` if the input is not tokens.
-    patch_values
-        Values of one image patch, which a linear layer embeds; ``0`` if the
-        input is tokens.
+    embedding_size, narrow
+        Width of the token table, which a linear layer without bias widens to
+        the residual stream (``0``: as wide); with ``narrow``, all tables and
+        the norm are as narrow, and the layer has a bias (ELECTRA).
+    patch_values, patch_bias
+        Values of one image patch, which a linear layer embeds, and whether
+        with a bias; ``0`` if the input is tokens.
+    convolutions
+        Convolutions in front, first to last; empty if the input is tokens.
     learned_positions
         Rows of the table of learned positions, ``0`` without.
     token_types
         Rows of the table of token types (BERT), ``0`` without.
+    relative_buckets
+        Rows of the table that gives every head of a tower a bias per
+        relative position (T5), ``0`` without.
     embedding_norm
         Whether embeddings are normalised (BERT, BLOOM).
     final_norm
@@ -158,9 +319,14 @@ class Tower(Struct, frozen=True, kw_only=True):
     runs: tuple[Run, ...]
     repeat: int = 1
     vocabulary: int = 0
+    embedding_size: int = 0
+    narrow: bool = False
     patch_values: int = 0
+    patch_bias: bool = True
+    convolutions: tuple[Convolution, ...] = ()
     learned_positions: int = 0
     token_types: int = 0
+    relative_buckets: int = 0
     embedding_norm: bool = False
     final_norm: bool = True
     sequence_length: int | None = None
@@ -200,6 +366,14 @@ class Head(Struct, frozen=True, kw_only=True):
     transform
         Whether a square linear layer, an activation function and a norm come
         first (BERT).
+    transform_size
+        Width that this layer leads to, if another; the output layer is as
+        wide.
+    transform_bias, transform_vectors
+        Whether the layer has a bias, and the vectors of weights of the norm.
+    vectors
+        Vectors that enter it side by side, such as those of the class token
+        and the mean of all others (DINOv2).
     pooled
         Whether only one vector per sample enters it (classifier, CLIP)
         instead of every token.
@@ -209,4 +383,62 @@ class Head(Struct, frozen=True, kw_only=True):
     tied: bool = False
     bias: bool = False
     transform: bool = False
+    transform_size: int = 0
+    transform_bias: bool = True
+    transform_vectors: Literal[0, 1, 2] = 2
     pooled: bool = False
+    vectors: int = 1
+
+
+#: What plain transformers do not have; exports and profilers know no such.
+_UNUSUAL: dict[type[Struct], tuple[str, ...]] = {
+    Attention: (
+        "norm_over",
+        "norm_vectors",
+        "unbiased_keys",
+        "gate",
+        "sinks",
+        "output_norm",
+        "index_heads",
+    ),
+    Mlp: (
+        "shared_biases",
+        "router_bias",
+        "shared_gate",
+        "inner_norm",
+        "activation_weights",
+        "latent",
+    ),
+    Block: ("mixer", "norm_vectors", "vectors"),
+    Tower: ("embedding_size", "convolutions", "patch_bias"),
+    Head: ("transform_size", "transform_bias", "transform_vectors", "vectors"),
+}
+
+
+def unusual(*shapes: Tower | Block | Head) -> str | None:
+    """Return a field in which shapes differ from plain transformers.
+
+    Or ``attention`` and ``mlp`` where a block has none; ``None`` if all are
+    plain.
+    """
+    parts: list[Struct] = list(shapes)
+    for shape in shapes:
+        if isinstance(shape, Tower):
+            parts += [run.block for run in shape.runs]
+    for block in [part for part in parts if isinstance(part, Block)]:
+        if not block.attention.heads:
+            return "attention"
+        if not block.mlp.hidden:
+            return "mlp"
+        parts += [block.attention, block.mlp]
+        if block.cross_attention is not None:
+            parts.append(block.cross_attention)
+    for part in parts:
+        usual = {
+            field.name: field.default
+            for field in msgspec.structs.fields(type(part))
+        }
+        for name in _UNUSUAL[type(part)]:
+            if getattr(part, name) != usual[name]:
+                return name
+    return None

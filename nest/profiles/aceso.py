@@ -36,7 +36,7 @@ from typing import NamedTuple
 
 from nest.errors import InvalidOptionError, UnknownNameError
 from nest.ir.base import check_integer
-from nest.models.blocks import Block, Head, Tower
+from nest.models.blocks import Block, Head, Tower, unusual
 from nest.models.graphs import count_layer
 from nest.models.operators import Execution, Node, Split
 from nest.profiles.format import (
@@ -156,6 +156,7 @@ def import_aceso(
         and not runs[0].block.mlp.experts
         and not runs[0].block.attention.key_value_rank
         and runs[0].block.cross_attention is None
+        and unusual(tower, head) is None
     )
     if not plain:
         raise InvalidOptionError(

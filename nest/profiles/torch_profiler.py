@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from nest.errors import InvalidOptionError, NestError
 from nest.hardware.devices import known_device
 from nest.models import graphs
-from nest.models.blocks import Block, Head, Tower
+from nest.models.blocks import Block, Head, Tower, unusual
 from nest.models.choices import Degrees
 from nest.models.operators import Execution, Node, Split
 from nest.profiles.format import (
@@ -77,7 +77,18 @@ def layer_shapes(towers: Sequence[Tower], head: Head) -> list[LayerShape]:
     Names are those of graph nodes: an embedding is ``embedding``, behind the
     name of its tower if that has one; a block has its own name, or that of
     its tower in front if another tower has the same; the head is ``head``.
+
+    Raises
+    ------
+    InvalidOptionError
+        If layers are of a kind that is not built here.
     """
+    part = unusual(*towers, head)
+    if part is not None:
+        raise InvalidOptionError(
+            f"--model: expected a plain transformer, got one with {part}; "
+            f"choose another"
+        )
     lengths = {tower.name: tower.sequence_length for tower in towers}
     found: dict[str, LayerShape] = {}
     for tower in towers:

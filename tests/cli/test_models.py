@@ -511,9 +511,9 @@ def test_unknown_names(
 
 def test_files_of_other_families(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "config.json"
-    path.write_text('{"model_type": "mamba"}')
+    path.write_text('{"model_type": "xlnet"}')
     said = cli.refuses(
         "import", "hf", str(path), "--cluster", "h100x8", "-o", "-"
     )
-    assert said.startswith(f"{path}: model_type: expected one of bert, bloom")
-    assert "got 'mamba'" in said
+    assert said.startswith(f"{path}: model_type: expected one of afmoe, ")
+    assert "got 'xlnet'" in said

@@ -20,23 +20,16 @@ from nest.errors import InvalidProblemError, UnknownNameError
 from nest.models.architectures import Architecture
 from nest.models.hf import decoders, encoders
 from nest.models.hf.config import Config, Parts, shown
+from nest.models.hf.family import decoder
 
 #: Families by ``model_type``.
 FAMILIES: dict[str, Callable[[Config], Parts]] = {
     **{
-        name: partial(decoders.decoder, family=family)
+        name: partial(decoder, family=family)
         for name, family in decoders.FAMILIES.items()
     },
-    "bert": encoders.bert,
-    "clip": encoders.clip,
-    "deepseek_v2": decoders.deepseek,
-    "deepseek_v3": decoders.deepseek,
-    "falcon": decoders.falcon,
-    "gemma2": decoders.gemma2,
-    "opt": decoders.opt,
-    "qwen3_moe": decoders.qwen3_moe,
-    "t5": encoders.t5,
-    "vit": encoders.vit,
+    **decoders.READERS,
+    **encoders.READERS,
 }
 
 

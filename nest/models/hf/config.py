@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from nest.errors import InvalidProblemError
 from nest.models.blocks import Head, Tower
 
 T = TypeVar("T")
+
+#: What is always so, or the name of a flag and its default.
+Switch = bool | tuple[str, bool]
 
 #: Larger figures, and numbers of layers, are typing errors.
 LARGEST = 2**31 - 1
@@ -98,6 +102,47 @@ class Config:
             return default
         return self.typed(name, value, bool, "true or false")
 
+    def switch(self, spec: Switch) -> bool:
+        """Return what is always so, or a flag by its name and default."""
+        return spec if isinstance(spec, bool) else self.flag(*spec)
+
+    def listed(self, name: str, kind: type[T], what: str) -> list[T] | None:
+        """Read a list of values of one type; ``None`` without."""
+        values = self.fields.get(name)
+        if values is None:
+            return None
+        if not isinstance(values, list) or any(
+            type(value) is not kind for value in values
+        ):
+            raise self.refuse(
+                name, f"a list of {what}", shown(values), "correct its type"
+            )
+        return values
+
+    def per_layer(
+        self, name: str, layers: int, known: Mapping[str, str]
+    ) -> list[str] | None:
+        """Read a list with a word per layer, translated; ``None`` without."""
+        words = self.listed(name, str, "strings")
+        if words is None:
+            return None
+        if len(words) != layers:
+            raise self.refuse(
+                name,
+                f"as many entries as there are layers, {layers}",
+                len(words),
+                "correct one of them",
+            )
+        for word in words:
+            if word not in known:
+                raise self.refuse(
+                    name,
+                    f"entries among {', '.join(known)}",
+                    shown(word),
+                    "other layers are not supported",
+                )
+        return [known[word] for word in words]
+
     def drops(self, name: str, default: float) -> bool:
         """Return whether a dropout rate is not 0."""
         value = self.fields.get(name)
@@ -108,6 +153,10 @@ class Config:
         if not 0 <= rate <= 1:
             raise self.refuse(name, "a rate from 0 to 1", value)
         return rate > 0
+
+    def has(self, name: str) -> bool:
+        """Return whether a field has a value."""
+        return self.fields.get(name) is not None
 
     def part(self, name: str) -> Config:
         """Read an object inside this one."""

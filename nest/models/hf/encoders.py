@@ -190,3 +190,6 @@ def _patches(config: Config) -> tuple[int, int]:
     config.divisor("patch_size", patch, f"image_size = {image}", image)
     channels = config.integer("num_channels", default=3)
     return channels * patch**2, (image // patch) ** 2 + 1
+
+
+READERS = {"bert": bert, "clip": clip, "t5": t5, "vit": vit}

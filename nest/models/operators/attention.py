@@ -81,6 +81,11 @@ def attention(
         ]
     else:
         operators = [linear("qkv", tokens, hidden, share.query + key_value)]
+    gate = shape.gate // split.tp
+    if gate:
+        operators.append(linear("gate", tokens, hidden, gate))
+    if shape.index_heads:
+        operators += _indexer(shape, split, hidden)
     if shape.query_key_norm:
         operators.append(norm("query key norm", tokens * rotated, execution))
     if shape.rotary:
@@ -100,8 +105,16 @@ def attention(
     inputs = tokens * (share.query + latent) + own_key_tokens * key_value
     if shape.query_key_norm:
         inputs += tokens * rotated
+    after = []
+    if shape.output_norm:
+        after.append(norm("inner norm", tokens * share.output, execution))
+        inputs += tokens * share.output
+    if gate:
+        # Gate and output are multiplied; both stay for the gradient.
+        after.append(elementwise("gated output", tokens * share.output, 6, 10))
+        inputs += tokens * (gate + share.output)
     return Node(
-        operators=(*operators, *core.operators, products),
+        operators=(*operators, *core.operators, *after, products),
         collectives=(
             *both_passes(split, tokens * hidden),
             *context_collectives(split, BF16 * key_tokens * key_value),
@@ -143,6 +156,25 @@ def _latent(
         linear("key value down", tokens, hidden, rank + shape.rotary_size),
         norm("key value norm", tokens * rank, execution),
         linear("key value up", tokens, rank, expanded),
+    ]
+
+
+def _indexer(shape: Attention, split: Split, hidden: int) -> list[Operator]:
+    """Count what scores all tokens to pick those that are attended to.
+
+    DeepSeek-AI 2025, DeepSeek-V3.2-Exp, §2.1. Its heads are few, and no rank
+    shares them.
+    """
+    tokens = split.tokens
+    index = shape.index_heads * shape.index_size
+    scores = 2 * tokens * split.sequence_length * index
+    moved = BF16 * tokens * (index + shape.index_size + shape.window)
+    return [
+        linear("index query", tokens, shape.query_rank or hidden, index),
+        linear(
+            "index key", tokens, hidden, shape.index_size + shape.index_heads
+        ),
+        Operator("index scores", "attention", scores, moved, 0, 0),
     ]
 
 

@@ -93,6 +93,17 @@ def expert_exchange(split: Split, values: int) -> tuple[CollectiveCall, ...]:
     )
 
 
+def state_exchange(split: Split, values: int) -> tuple[CollectiveCall, ...]:
+    """Return what trades a sequence for heads and back, both passes."""
+    return _calls(
+        split,
+        "cp",
+        BF16 * values,
+        ("all-to-all", "forward", 1),
+        ("all-to-all", "backward", 1),
+    )
+
+
 def merged(calls: Iterable[CollectiveCall]) -> tuple[CollectiveCall, ...]:
     """Sum the counts of calls that differ in nothing else."""
     counts: dict[CollectiveCall, int] = {}

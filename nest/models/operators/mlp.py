@@ -13,9 +13,14 @@ from nest.models.operators.base import (
     elementwise,
     linear,
     matmul,
+    norm,
 )
 from nest.models.operators.collectives import both_passes, expert_exchange
-from nest.models.weights import dense_mlp_weights
+from nest.models.weights import (
+    dense_mlp_weights,
+    router_weights,
+    shared_mlp,
+)
 
 
 def dense_mlp(
@@ -31,10 +36,14 @@ def dense_mlp(
     if shape.gated and not execution.fused:
         # The activated gate, before it is multiplied.
         loose = BF16 * tokens * width
+    middle = [activation(shape, tokens * width, execution)]
+    if shape.inner_norm:
+        middle.append(norm("inner norm", tokens * width, execution))
+        none += BF16 * tokens * width
     return Node(
         operators=(
             linear("mlp up", tokens, hidden, inner * width),
-            activation(shape, tokens * width, execution),
+            *middle,
             linear("mlp down", tokens, width, hidden),
         ),
         collectives=both_passes(split, tokens * hidden),
@@ -60,11 +69,12 @@ def expert_mlp(
     """
     hidden, width = block.hidden, shape.hidden // split.tp
     visits, experts = shape.experts_per_token, shape.experts // split.ep
+    size = shape.latent or hidden
     matrices = 3 if shape.gated else 2
     inner = matrices - 1
     outer = split.outer_tokens
     rows = split.tokens * visits
-    routed = outer * visits * hidden
+    routed = outer * visits * size
     fused = execution.flash_attention
     selective = (
         BF16 * (2 * routed + inner * rows * width)
@@ -72,37 +82,47 @@ def expert_mlp(
     )
     none = selective + BF16 * rows * width
     region = rows if split.sequence_parallel else split.tokens
-    weights = hidden * shape.experts
     operators = [
         matmul("router", outer, hidden, shape.experts),
         elementwise("dispatch", routed, 4, 4, kernels=4, least=4),
-        linear("mlp up", rows, hidden, inner * width, experts),
+        linear("mlp up", rows, size, inner * width, experts),
         activation(shape, rows * width, execution),
-        linear("mlp down", rows, width, hidden, experts),
+        linear("mlp down", rows, width, size, experts),
         elementwise("combine", routed, 4, 6, kernels=2, least=2),
     ]
+    weights = router_weights(hidden, shape)
+    if shape.latent:
+        operators.insert(1, linear("latent down", outer, hidden, size))
+        operators.append(linear("latent up", outer, size, hidden))
+        none += 2 * BF16 * outer * size
+        selective += 2 * BF16 * outer * size
     working = BF16 * matrices * rows * width
     if shape.shared_hidden:
-        shared = Mlp(
-            hidden=shape.shared_hidden, gated=shape.gated, biases=shape.biases
-        )
-        part = dense_mlp(block, shared, split, execution)
+        part = dense_mlp(block, shared_mlp(shape), split, execution)
         operators += [
             part.operators[0]._replace(name="shared up"),
             part.operators[1],
             part.operators[2]._replace(name="shared down"),
         ]
+        if shape.shared_gate:
+            values = outer * hidden
+            operators += [
+                matmul("shared gate", outer, hidden, 1),
+                elementwise("shared gated", values, 4, 6),
+            ]
+            none += BF16 * values
+            selective += BF16 * values
         weights += part.weights
         none += part.kept_bytes["none"]
         selective += part.kept_bytes["selective"]
     return Node(
         operators=tuple(operators),
         collectives=(
-            *both_passes(split, region * hidden),
+            *both_passes(split, region * size),
             *expert_exchange(split, routed),
         ),
         weights=weights,
-        expert_weights=experts * dense_mlp_weights(hidden, width, shape),
+        expert_weights=experts * dense_mlp_weights(size, width, shape),
         kept_bytes={"none": none, "selective": selective if fused else none},
         repeated=("activation function",) if fused else (),
         working_bytes=working,

@@ -21,12 +21,14 @@ from nest.models.operators.base import (
     vocabulary_rows,
 )
 from nest.models.operators.collectives import gathered_bytes, merged, regions
+from nest.models.operators.mixers import mixer_part
 from nest.models.operators.mlp import dense_mlp, expert_mlp
 from nest.models.weights import (
     embedding_weights,
     final_norm_weights,
     head_weights,
-    norm_weights,
+    head_width,
+    vector_weights,
 )
 
 #: Bytes per value that a norm of single operators keeps besides its input
@@ -56,12 +58,33 @@ def embedding_node(
             Operator("look-up", "memory", 0, 4 * values, 0, 6 * values)
         )
         kept += TOKEN_ID * split.tokens
+    if tower.embedding_size:
+        narrow = tower.embedding_size
+        operators.append(matmul("widening", split.tokens, narrow, hidden))
+        kept += BF16 * split.tokens * narrow
     if tower.patch_values:
         operators.append(
             matmul("patches", split.outer_tokens, tower.patch_values, hidden)
         )
         kept += BF16 * split.outer_tokens * tower.patch_values
     none = kept
+    for number, shape in enumerate(tower.convolutions):
+        positions = shape.positions * split.outer_tokens
+        made = positions * shape.outputs
+        operators += [
+            matmul(
+                f"convolution {number + 1}",
+                positions,
+                shape.inputs * shape.kernel,
+                shape.outputs,
+            ),
+            elementwise(f"convolution activation {number + 1}", made, 4, 6),
+        ]
+        if not number:
+            # The input, at least one position per kernel's stride.
+            kept += BF16 * positions * shape.inputs
+            none += BF16 * positions * shape.inputs
+        none += 2 * BF16 * made
     if tower.learned_positions or tower.token_types:
         operators.append(elementwise("positions", outer, 6, 4))
     if tower.embedding_norm:
@@ -94,11 +117,16 @@ def block_node(
     """Count one block: attention, cross-attention, dense or expert MLP."""
     hidden, tokens = block.hidden, split.tokens
     outer = split.outer_tokens * hidden
-    parts = [attention(block, block.attention, split, execution)]
-    if block.cross_attention is not None:
-        parts.append(attention(block, block.cross_attention, split, execution))
+    parts = [
+        attention(block, shape, split, execution)
+        for shape in (block.attention, block.cross_attention)
+        if shape is not None and shape.heads
+    ]
+    if block.mixer is not None:
+        parts.insert(0, mixer_part(block, block.mixer, split, execution))
     count_mlp = expert_mlp if block.mlp.experts else dense_mlp
-    parts.append(count_mlp(block, block.mlp, split, execution))
+    if block.mlp.hidden:
+        parts.append(count_mlp(block, block.mlp, split, execution))
 
     mask = 1 if block.dropout else 0
     operators: list[Operator] = []
@@ -140,8 +168,7 @@ def block_node(
         collectives=merged(
             call for part in parts for call in part.collectives
         ),
-        weights=sum(part.weights for part in parts)
-        + block.norms * norm_weights(block),
+        weights=sum(part.weights for part in parts) + vector_weights(block),
         expert_weights=sum(part.expert_weights for part in parts),
         kept_bytes={
             "none": none,
@@ -183,6 +210,7 @@ def head_node(
     tokens = split.samples if head.pooled else split.tokens
     outer = (split.samples if head.pooled else split.outer_tokens) * hidden
     rows = head.outputs if head.pooled else vocabulary_rows(head.outputs, tp)
+    width = head_width(head, hidden)
     logits = tokens * rows
     region = tokens * hidden
     operators = []
@@ -190,19 +218,19 @@ def head_node(
     if head.transform:
         rows_in = outer // hidden
         operators += [
-            matmul("transform", rows_in, hidden, hidden),
-            elementwise("transform activation", outer, 4, 6),
-            norm("transform norm", outer, execution),
+            matmul("transform", rows_in, hidden, width),
+            elementwise("transform activation", rows_in * width, 4, 6),
+            norm("transform norm", rows_in * width, execution),
         ]
-        none += 3 * BF16 * outer
-        selective += 2 * BF16 * outer
+        none += 3 * BF16 * rows_in * width
+        selective += 2 * BF16 * rows_in * width
     if norm_weights:
         operators.append(norm("final norm", outer, execution))
         none += BF16 * outer
     none += BF16 * outer
     selective += BF16 * outer
     operators += [
-        matmul("output layer", tokens, hidden, rows),
+        matmul("output layer", tokens, width, rows),
         _loss(logits, execution),
     ]
     collectives: tuple[CollectiveCall, ...] = ()

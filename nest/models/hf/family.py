@@ -1,0 +1,441 @@
+"""Decoders of Hugging Face, read by what their family is like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Literal, NamedTuple
+
+from msgspec.structs import replace
+
+from nest.models.blocks import (
+    NO_ATTENTION,
+    Attention,
+    Block,
+    Head,
+    Mixer,
+    Mlp,
+    Run,
+    Tower,
+)
+from nest.models.hf.config import Config, Parts, Switch
+
+#: Which of its layers are so, by number.
+Places = Callable[[Config, int], list[bool]]
+
+#: Words of ``layer_types``, and what they are here.
+LAYER_TYPES = {
+    "full_attention": "global",
+    "attention": "global",
+    "sliding_attention": "local",
+    "chunked_attention": "local",
+    "indexed_attention": "global",
+    "linear_attention": "mixer",
+    "mamba": "mixer",
+    "conv": "mixer",
+    "hybrid": "hybrid",
+}
+
+
+#: Weights of a norm per channel, where a block does not know them.
+_VECTORS: dict[str, Literal[0, 1, 2]] = {"unbiased": 1, "bare": 0}
+
+
+class Experts(NamedTuple):
+    """What the fields of routed experts are called.
+
+    Attributes
+    ----------
+    number, visits, width
+        Names of fields: how many, how many a token visits, how wide.
+    shared, shared_width
+        Names of the number of shared experts, as wide as others, or of their
+        width together; empty without.
+    shared_default, visits_default
+        Of either; ``None``: it must be stated.
+    places
+        Which layers have experts.
+    biases, shared_biases
+        Whether the linear layers of all, or of the shared ones, have biases.
+    router_bias, shared_gate, gated
+        As in :class:`nest.models.blocks.Mlp`.
+    """
+
+    number: tuple[str, ...] = ("num_experts", "num_local_experts")
+    visits: tuple[str, ...] = ("num_experts_per_tok",)
+    width: tuple[str, ...] = ("moe_intermediate_size",)
+    shared: tuple[str, ...] = ()
+    shared_width: tuple[str, ...] = ()
+    shared_default: int = 0
+    visits_default: int | None = None
+    places: Places | None = None
+    biases: Switch = False
+    shared_biases: Switch = False
+    router_bias: bool = False
+    shared_gate: bool = False
+    gated: bool = True
+
+
+class Family(NamedTuple):
+    """A family of decoders: what its fields are called and default to.
+
+    Attributes
+    ----------
+    layers, hidden, heads, kv_heads, length, mlp
+        Names of fields, ``mlp`` of the MLP's width; none if there is no such
+        field.
+    longest, kv_default, head_size
+        Defaults; ``None``: as many as heads, and ``hidden / heads``.
+    mlp_factor
+        Width of the MLP by default, as a multiple of the residual stream's;
+        ``0``: it must be stated.
+    head_dim
+        Whether the width of a head may be stated.
+    floors
+        Whether ``hidden / heads`` is rounded down, or must be whole.
+    gated
+        Whether the MLP has a gate.
+    norm, norms
+        RMSNorm, LayerNorm, LayerNorm without bias, or one without weights;
+        how many a block has.
+    biases, output_bias, mlp_biases, head_bias
+        Which linear layers have biases; ``output_bias`` ``None``: as
+        ``biases``.
+    query_key_norm, norm_over, norm_vectors
+        As in :class:`nest.models.blocks.Attention`.
+    gate
+        Whether attention has a gate as wide as its output.
+    sinks, rotary, output_norm, inner_norm, activation_weights
+        As in :mod:`nest.models.blocks`.
+    window, pattern
+        Default of the window, ``None`` if the family has none; every how
+        manyeth layer sees everything where ``layer_types`` is not stated,
+        ``0`` for none.
+    pattern_names
+        Names of a field with that number.
+    mixer
+        What layers have that ``layer_types`` calls linear, and such.
+    kinds
+        What the layers are, where neither of these says it.
+    experts
+        ``None`` if the MLP is dense.
+    more_positions
+        Rows of the table of learned positions beyond the longest sequence;
+        ``None`` without a table.
+    embedding_norm
+        As in :mod:`nest.models.blocks`.
+    dropout
+        Name and default of the dropout rate.
+    tied
+        Default of whether the output layer is the token table.
+    """
+
+    layers: tuple[str, ...] = ("num_hidden_layers",)
+    hidden: tuple[str, ...] = ("hidden_size",)
+    heads: tuple[str, ...] = ("num_attention_heads",)
+    kv_heads: tuple[str, ...] = ("num_key_value_heads",)
+    length: tuple[str, ...] = ("max_position_embeddings",)
+    mlp: tuple[str, ...] = ("intermediate_size",)
+    longest: int = 2048
+    kv_default: int | None = None
+    head_size: int | None = None
+    mlp_factor: int = 0
+    head_dim: bool = True
+    floors: bool = False
+    gated: bool = True
+    norm: Literal["rms", "layer", "unbiased", "bare"] = "rms"
+    norms: int = 2
+    biases: Switch = False
+    output_bias: Switch | None = None
+    mlp_biases: Switch = False
+    head_bias: Switch = False
+    query_key_norm: Switch = False
+    norm_over: Literal["head", "heads", "nothing"] = "head"
+    norm_vectors: int = 1
+    gate: bool = False
+    sinks: bool = False
+    rotary: bool = True
+    output_norm: bool = False
+    inner_norm: bool = False
+    activation_weights: int = 0
+    window: int | None = None
+    pattern: int = 0
+    pattern_names: tuple[str, ...] = ()
+    mixer: Callable[[Config], Mixer] | None = None
+    kinds: Callable[[Config, int], list[str]] | None = None
+    experts: Experts | None = None
+    more_positions: int | None = None
+    embedding_norm: bool = False
+    dropout: tuple[str, float] | None = None
+    tied: bool = False
+
+
+def decoder(config: Config, family: Family) -> Parts:
+    """Read a decoder whose layers are of a few kinds."""
+    layers = config.integer(*family.layers)
+    sparse = [family.experts is not None] * layers
+    if family.experts is not None and family.experts.places is not None:
+        sparse = family.experts.places(config, layers)
+    kinds = layer_kinds(config, family, layers)
+    makers = {
+        kind: _block(config, family, *kind)
+        for kind in dict.fromkeys(zip(kinds, sparse, strict=True))
+    }
+    blocks = [makers[kind] for kind in zip(kinds, sparse, strict=True)]
+    return one_tower(config, family, blocks)
+
+
+def layer_kinds(config: Config, family: Family, layers: int) -> list[str]:
+    """Return what layers are: ``global``, ``local``, ``mixer``, ``hybrid``."""
+    stated = config.per_layer("layer_types", layers, LAYER_TYPES)
+    if family.window is None and family.mixer is None:
+        return ["global"] * layers
+    if stated is not None:
+        return stated
+    if family.kinds is not None:
+        return family.kinds(config, layers)
+    pattern = family.pattern
+    if family.pattern_names:
+        pattern = config.integer(*family.pattern_names, default=pattern)
+    if not pattern:
+        return ["local"] * layers
+    return every_nth(layers, pattern, "global", "local")
+
+
+def every_nth(layers: int, step: int, last: str, others: str) -> list[str]:
+    """Return one kind for every ``step``-th layer, another for others."""
+    return [others if (i + 1) % step else last for i in range(layers)]
+
+
+def _block(config: Config, family: Family, kind: str, sparse: bool) -> Block:
+    """Return one block of a family."""
+    window = 0
+    if kind == "local":
+        window = family.window or 0
+        if "sliding_window" in config.fields:
+            window = config.integer("sliding_window", default=0, least=0)
+    mixer = None
+    if kind in ("mixer", "hybrid") and family.mixer is not None:
+        mixer = family.mixer(config)
+    attention = NO_ATTENTION
+    if kind != "mixer":
+        attention = ordinary_attention(config, family, window)
+    if sparse and family.experts is not None:
+        mlp = routed_mlp(config, family.experts)
+    else:
+        mlp = dense_mlp(config, family)
+    return bare_block(config, family, attention, mlp, mixer)
+
+
+def bare_block(
+    config: Config,
+    family: Family,
+    attention: Attention,
+    mlp: Mlp,
+    mixer: Mixer | None = None,
+    norms: int | None = None,
+) -> Block:
+    """Return a block of those parts, whose name is still to be given."""
+    dropout = family.dropout
+    return Block(
+        name="decoder",
+        hidden=config.integer(*family.hidden),
+        attention=attention,
+        mixer=mixer,
+        mlp=mlp,
+        norms=family.norms if norms is None else norms,
+        layer_norm=family.norm != "rms",
+        norm_vectors=_VECTORS.get(family.norm),
+        dropout=dropout is not None and config.drops(*dropout),
+    )
+
+
+def ordinary_attention(
+    config: Config, family: Family, window: int = 0
+) -> Attention:
+    """Return the attention of a family, with all its heads alike."""
+    heads = config.integer(*family.heads)
+    head_size = family.head_size
+    if family.head_dim and config.has("head_dim"):
+        head_size = config.integer("head_dim")
+    elif head_size is None and family.floors:
+        head_size = max(config.integer(*family.hidden) // heads, 1)
+    elif head_size is None:
+        head_size = config.head_size(family.hidden, family.heads)
+    kv_heads = family.kv_default or heads
+    if family.kv_heads:
+        kv_heads = config.kv_heads(heads, kv_heads, *family.kv_heads)
+    biases = config.switch(family.biases)
+    output_bias = biases
+    if family.output_bias is not None:
+        output_bias = config.switch(family.output_bias)
+    normed = config.switch(family.query_key_norm)
+    return Attention(
+        heads=heads,
+        kv_heads=kv_heads,
+        head_size=head_size,
+        window=window,
+        rotary=family.rotary,
+        biases=biases,
+        output_bias=output_bias,
+        query_key_norm=normed,
+        norm_over=family.norm_over if normed else "head",
+        norm_vectors=family.norm_vectors if normed else 1,
+        gate=heads * head_size if family.gate else 0,
+        sinks=family.sinks,
+        output_norm=family.output_norm,
+    )
+
+
+def dense_mlp(config: Config, family: Family) -> Mlp:
+    """Return the dense MLP of a family."""
+    width = family.mlp_factor * config.integer(*family.hidden)
+    if family.mlp:
+        width = config.integer(*family.mlp, default=width or None)
+    return Mlp(
+        hidden=width,
+        gated=family.gated,
+        biases=config.switch(family.mlp_biases),
+        inner_norm=family.inner_norm,
+        activation_weights=family.activation_weights,
+    )
+
+
+def routed_mlp(config: Config, names: Experts) -> Mlp:
+    """Return routed experts; a token visits at most all of them."""
+    experts = config.integer(*names.number)
+    visits = config.integer(*names.visits, default=names.visits_default)
+    if visits > experts:
+        raise config.refuse(
+            names.visits[0],
+            f"at most the {experts} experts",
+            visits,
+            "correct one of them",
+        )
+    width = config.integer(*names.width)
+    shared = 0
+    if names.shared or names.shared_width:
+        shared = config.integer(
+            *(names.shared or names.shared_width),
+            default=names.shared_default,
+            least=0,
+        )
+    return Mlp(
+        hidden=width,
+        gated=names.gated,
+        biases=config.switch(names.biases),
+        experts=experts,
+        experts_per_token=visits,
+        shared_hidden=shared * width if names.shared else shared,
+        shared_biases=config.switch(names.shared_biases) and shared > 0,
+        router_bias=names.router_bias,
+        shared_gate=names.shared_gate and shared > 0,
+    )
+
+
+def named(blocks: Sequence[Block]) -> list[Block]:
+    """Give every kind of block a name of its own.
+
+    ``decoder`` if all are alike; else what tells them apart: the kind of
+    attention, or of what is in its place, and of the MLP; a number where that
+    is not enough.
+    """
+    kinds = list(dict.fromkeys(blocks))
+    if len(kinds) == 1:
+        return list(blocks)
+    words = [(_attention_word(block), _mlp_word(block)) for block in kinds]
+    columns = [set(column) for column in zip(*words, strict=True)]
+    names: list[str] = []
+    for pair in words:
+        told = [
+            word
+            for word, column in zip(pair, columns, strict=True)
+            if len(column) > 1 and word
+        ]
+        name = "-".join(told) or "decoder"
+        again = sum(known.split("/")[0] == name for known in names)
+        names.append(f"{name}/{again + 1}" if again else name)
+    final = {
+        block: replace(block, name=name.replace("/", "-"))
+        for block, name in zip(kinds, names, strict=True)
+    }
+    return [final[block] for block in blocks]
+
+
+def _attention_word(block: Block) -> str:
+    attention = block.attention
+    if block.mixer is not None:
+        kind = block.mixer.kind
+        return f"{kind}-attention" if attention.heads else kind
+    if not attention.heads:
+        return ""
+    return "local" if attention.window else "global"
+
+
+def _mlp_word(block: Block) -> str:
+    if not block.mlp.hidden:
+        return ""
+    return "sparse" if block.mlp.experts else "dense"
+
+
+def compressed(blocks: Sequence[Block]) -> tuple[tuple[Run, ...], int]:
+    """Return blocks as runs of equal ones, and how often these repeat."""
+    count = len(blocks)
+    period = next(
+        step
+        for step in range(1, count + 1)
+        if count % step == 0
+        and all(blocks[i] == blocks[i % step] for i in range(step, count))
+    )
+    if period == 1:
+        return (Run(block=blocks[0], count=count),), 1
+    runs = tuple(
+        Run(block=block, count=len(list(same)))
+        for block, same in groupby(blocks[:period])
+    )
+    return runs, count // period
+
+
+def one_tower(
+    config: Config,
+    family: Family,
+    blocks: Sequence[Block],
+    *,
+    head: Head | None = None,
+) -> Parts:
+    """Return a model of those blocks, first to last."""
+    vocabulary = config.integer("vocab_size")
+    length = config.integer(*family.length, default=family.longest)
+    more = family.more_positions
+    runs, repeat = compressed(named(blocks))
+    tower = Tower(
+        runs=runs,
+        repeat=repeat,
+        vocabulary=vocabulary,
+        learned_positions=0 if more is None else length + more,
+        embedding_norm=family.embedding_norm,
+    )
+    tied = config.flag("tie_word_embeddings", family.tied)
+    head = head or Head(
+        outputs=vocabulary,
+        tied=tied,
+        bias=config.switch(family.head_bias),
+    )
+    return Parts((tower,), head, length)
+
+
+__all__ = [
+    "Experts",
+    "Family",
+    "Places",
+    "bare_block",
+    "compressed",
+    "decoder",
+    "dense_mlp",
+    "every_nth",
+    "layer_kinds",
+    "named",
+    "one_tower",
+    "ordinary_attention",
+    "routed_mlp",
+]

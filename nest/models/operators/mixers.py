@@ -1,0 +1,86 @@
+"""Mixers: state-space models, linear attention, short convolutions."""
+
+from __future__ import annotations
+
+from nest.models.blocks import Block, Linear, Mixer
+from nest.models.operators.base import (
+    BF16,
+    Execution,
+    Node,
+    Operator,
+    Split,
+    elementwise,
+    linear,
+)
+from nest.models.operators.collectives import both_passes, state_exchange
+from nest.models.weights import mixer_weights, rank_width
+
+#: Backward FLOPs of a recurrence in chunks per forward FLOP: two products
+#: for each, as of any product.
+RECURRENCE_BACKWARD = 2
+
+
+def mixer_part(
+    block: Block, shape: Mixer, split: Split, execution: Execution
+) -> Node:
+    """Count linear layers, convolution, recurrence; no norm, no residual.
+
+    Kept are the outputs of the linear layers, of the convolution, of the
+    recurrence and of the gate behind it; ``selective`` computes the last
+    three again from the first, as kernels of Mamba do (Gu and Dao 2023,
+    arXiv 2312.00752, §3.3.2). Under context parallelism the sequence is
+    exchanged for heads before the recurrence, and back behind it.
+    """
+    tokens, tp = split.tokens, split.tp
+    *entering, last = shape.linears
+    operators = [_product(part, tokens, tp) for part in entering]
+    made = tokens * sum(rank_width(part, tp) for part in entering)
+    convolved = tokens * (shape.channels // tp)
+    inner = tokens * (shape.inner // tp)
+    if shape.kernel:
+        flops = 2 * shape.kernel * convolved
+        operators.append(
+            Operator(
+                "convolution",
+                "memory",
+                flops,
+                2 * BF16 * convolved,
+                2 * flops,
+                4 * BF16 * convolved,
+            )
+        )
+    core = tokens * (shape.core_flops // tp)
+    moved = BF16 * tokens * (shape.core_values // tp)
+    if moved:
+        operators.append(
+            Operator(
+                "recurrence",
+                "attention",
+                core,
+                moved,
+                RECURRENCE_BACKWARD * core,
+                2 * moved,
+            )
+        )
+    operators.append(elementwise("gated output", inner, 6, 10))
+    operators.append(_product(last, tokens, tp))
+    values = made + convolved + (2 if moved else 1) * inner
+    return Node(
+        operators=tuple(operators),
+        collectives=(
+            *both_passes(split, tokens * block.hidden),
+            *state_exchange(split, made + inner),
+        ),
+        weights=mixer_weights(shape, tp),
+        kept_bytes={"none": BF16 * values, "selective": BF16 * made},
+        repeated=("convolution", "recurrence", "gated output"),
+    )
+
+
+def _product(part: Linear, tokens: int, tp: int) -> Operator:
+    """Count one linear layer on a rank."""
+    own = rank_width(part, tp)
+    if part.cut == "inputs":
+        return linear(part.name, tokens, own, part.outputs)
+    # Blocks on the diagonal are products of their own, all by one kernel.
+    return linear(part.name, tokens, part.inputs // part.blocks, own)

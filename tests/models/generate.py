@@ -1,0 +1,289 @@
+"""Models as ``transformers`` builds them, of sizes drawn at random.
+
+``python tests/models/generate.py`` writes ``tests/data/models.json``: for
+every family configurations as that package saves them, and how many
+parameters the model has that it builds of them on the meta device. Sizes are
+small; which fields are drawn is :data:`DRAWN`, with what a family needs
+besides in :data:`OTHERS`.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+#: Configurations of each family that are stored.
+STORED_PER_FAMILY = 2
+
+STORED = Path(__file__).parents[1] / "data" / "models.json"
+
+Draw = Callable[[random.Random], Any]
+
+
+def _of(*values: Any) -> Draw:
+    return lambda rng: rng.choice(values)
+
+
+def _upto(low: int, high: int) -> Draw:
+    return lambda rng: rng.randint(low, high)
+
+
+def _sizes(heads: str, hidden: str, kv: str | None) -> Callable[..., dict]:
+    """Draw heads, key and value heads that divide them, and a width."""
+
+    def draw(rng: random.Random) -> dict[str, Any]:
+        count = rng.choice((4, 8, 12))
+        found = {heads: count, hidden: count * rng.choice((8, 16, 24))}
+        if kv is not None:
+            found[kv] = rng.choice([n for n in (1, 2, 4) if count % n == 0])
+        return found
+
+    return draw
+
+
+_USUAL = _sizes("num_attention_heads", "hidden_size", "num_key_value_heads")
+_EQUAL = _sizes("num_attention_heads", "hidden_size", None)
+
+
+def _whole(rng: random.Random) -> dict[str, Any]:
+    """Draw heads that together are as wide as the residual stream."""
+    found = _USUAL(rng)
+    found["head_dim"] = found["hidden_size"] // found["num_attention_heads"]
+    return found
+
+
+def _one_bias(rng: random.Random) -> dict[str, Any]:
+    """Draw biases of all linear layers or of none."""
+    return {
+        **_USUAL(rng),
+        **dict.fromkeys(("bias", "qkv_bias"), rng.random() < 0.5),
+    }
+
+
+#: Fields that are drawn wherever a configuration has them.
+DRAWN: dict[str, Draw] = {
+    "num_hidden_layers": _upto(2, 7),
+    "n_layer": _upto(2, 7),
+    "n_layers": _upto(2, 7),
+    "num_layers": _upto(2, 7),
+    "intermediate_size": _upto(20, 300),
+    "ffn_dim": _upto(20, 300),
+    "encoder_ffn_dim": _upto(20, 300),
+    "decoder_ffn_dim": _upto(20, 300),
+    "d_ff": _upto(20, 300),
+    "head_dim": _of(8, 16, 32),
+    "vocab_size": _upto(100, 999),
+    "max_position_embeddings": _of(32, 64, 100),
+    "tie_word_embeddings": _of(True, False),
+    "attention_bias": _of(True, False),
+    "attention_out_bias": _of(True, False),
+    "mlp_bias": _of(True, False),
+    "qkv_bias": _of(True, False),
+    "use_bias": _of(True, False),
+    "bias": _of(True, False),
+    "use_qkv_bias": _of(True, False),
+    "lm_head_bias": _of(True, False),
+    "use_qk_norm": _of(True, False),
+    "qk_layernorm": _of(True, False),
+    "moe_intermediate_size": _upto(8, 99),
+    "num_experts": _of(4, 6, 8),
+    "num_local_experts": _of(4, 6, 8),
+    "n_routed_experts": _of(4, 8),
+    "moe_num_experts": _of(4, 8),
+    "num_experts_per_tok": _of(1, 2, 3),
+    "moe_k": _of(1, 2, 3),
+    "n_shared_experts": _of(1, 2),
+    "num_shared_experts": _of(1, 2),
+    "moe_num_shared_experts": _of(1, 2),
+    "shared_expert_intermediate_size": _upto(8, 99),
+    "shared_intermediate_size": _upto(8, 99),
+    "n_group": _of(1),
+    "topk_group": _of(1),
+    "q_lora_rank": _of(12, 24),
+    "kv_lora_rank": _of(8, 20),
+    "qk_nope_head_dim": _of(8, 16),
+    "qk_rope_head_dim": _of(4, 8),
+    "v_head_dim": _of(8, 12),
+    "index_n_heads": _of(2, 4),
+    "index_head_dim": _of(8, 16),
+    "first_k_dense_replace": _of(0, 1, 2),
+    "num_dense_layers": _of(0, 1, 2),
+    "linear_num_key_heads": _of(2, 4),
+    "linear_num_value_heads": _of(4, 8),
+    "linear_key_head_dim": _of(8, 16),
+    "linear_value_head_dim": _of(8, 16),
+    "use_sliding_window": _of(True, False),
+    "max_window_layers": _of(1, 2),
+    "layer_types": lambda _rng: None,
+    "mlp_layer_types": lambda _rng: None,
+    "no_rope_layers": lambda _rng: None,
+    "pad_token_id": _of(0),
+    "bos_token_id": _of(1),
+    "eos_token_id": _of(2),
+}
+
+#: What a family needs besides, or instead; a function draws some together.
+OTHERS: dict[str, dict[str, Any]] = {
+    "bloom": {"": _sizes("n_head", "hidden_size", None)},
+    "codegen": {"": _sizes("n_head", "n_embd", None), "rotary_dim": 8},
+    "dbrx": {
+        "tie_word_embeddings": False,
+        "": lambda _rng: {"d_model": 64, "n_heads": 8},
+        "attn_config": _of(
+            {"kv_n_heads": 2, "rope_theta": 1e4},
+            {"kv_n_heads": 4, "rope_theta": 1e4},
+        ),
+        "ffn_config": {
+            "hidden_size": 64,
+            "ffn_hidden_size": 40,
+            "moe_num_experts": 4,
+            "moe_top_k": 2,
+        },
+    },
+    "ernie4_5_moe": {"moe_layer_interval": _of(1, 2)},
+    "falcon": {
+        "": _sizes("num_attention_heads", "hidden_size", "num_kv_heads"),
+        "ffn_hidden_size": _upto(20, 300),
+        "new_decoder_architecture": _of(True, False),
+        "parallel_attn": _of(True, False),
+        "multi_query": _of(True, False),
+        "alibi": False,
+    },
+    "gpt2": {"": _sizes("n_head", "n_embd", None), "n_positions": 50},
+    "gpt_bigcode": {
+        "": _sizes("n_head", "n_embd", None),
+        "multi_query": _of(True, False),
+    },
+    "gpt_neo": {
+        "": _sizes("num_heads", "hidden_size", None),
+        "num_layers": 4,
+        "attention_types": [[["global", "local"], 2]],
+        "tie_word_embeddings": True,
+    },
+    "gptj": {"": _sizes("n_head", "n_embd", None), "rotary_dim": 8},
+    "helium": {"": _whole},
+    "hunyuan_v1_moe": {"moe_topk": 2, "num_experts": 4},
+    "internlm3": {"": _one_bias},
+    "llama4_text": {
+        "intermediate_size_mlp": _upto(20, 99),
+        "interleave_moe_layer_step": _of(1, 2),
+    },
+    "mpt": {
+        "": _sizes("n_heads", "d_model", None),
+        "expansion_ratio": _of(2, 4),
+    },
+    "opt": {
+        "": _EQUAL,
+        "enable_bias": _of(True, False),
+        "word_embed_proj_dim": _of(16, 24),
+        "do_layer_norm_before": _of(True, False),
+    },
+    "persimmon": {"": _EQUAL},
+    "qwen2_moe": {"decoder_sparse_step": _of(1, 2)},
+    "qwen3_moe": {"decoder_sparse_step": _of(1, 2), "mlp_only_layers": [1]},
+    "stablelm": {"use_parallel_residual": _of(True, False)},
+    "xglm": {"": _sizes("attention_heads", "d_model", None)},
+}
+
+
+def configuration(family: str, rng: random.Random) -> Any:
+    """Return a configuration of a family, with sizes drawn at random."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    kind = CONFIG_MAPPING[family]
+    usual = kind().to_dict()
+    more = OTHERS.get(family, {})
+    given: dict[str, Any] = {}
+    for name, draw in DRAWN.items():
+        if name in usual:
+            given[name] = draw(rng)
+    sizes = more.get("", _USUAL)
+    given.update(sizes(rng))
+    for name, value in more.items():
+        if name:
+            given[name] = value(rng) if callable(value) else value
+    return kind(**given)
+
+
+def build(config: Any, family: str) -> Any:
+    """Build the model of a configuration on the meta device."""
+    import torch
+    import transformers
+
+    auto = "AutoModelForCausalLM"
+    with torch.device("meta"):
+        return getattr(transformers, AUTO.get(family, auto)).from_config(
+            config
+        )
+
+
+#: Classes that build the models of families that are no causal decoders.
+AUTO: dict[str, str] = {}
+
+
+def parameters(model: Any) -> int:
+    """Count the parameters of a model; shared ones count once."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def examples(
+    family: str, count: int, seed: int = 0
+) -> Iterator[tuple[dict[str, Any], int]]:
+    """Yield saved configurations of a family, and what they count."""
+    rng = random.Random(f"{family}-{seed}")
+    for _ in range(count):
+        config = configuration(family, rng)
+        total = parameters(build(config, family))
+        yield json.loads(config.to_json_string()), total
+
+
+# fmt: off
+FAMILIES = (
+    "afmoe", "apertus", "arcee", "bitnet", "bloom", "codegen", "cohere",
+    "cohere2", "cohere2_moe", "cwm", "dbrx", "deepseek_v2", "deepseek_v3",
+    "deepseek_v32", "dots1", "ernie4_5", "ernie4_5_moe", "exaone4",
+    "exaone_moe", "falcon", "flex_olmo", "gemma", "gemma2", "gemma3_text",
+    "glm", "glm4", "glm4_moe", "glm4_moe_lite", "gpt2", "gpt_bigcode",
+    "gpt_neo", "gpt_neox", "gpt_oss", "gptj", "granite", "granite_swa",
+    "granitemoe", "granitemoe_swa", "granitemoeshared", "helium",
+    "hunyuan_v1_dense", "hunyuan_v1_moe", "hy_v3", "internlm3", "iquestcoder",
+    "jais2", "llama", "llama4_text", "mellum", "mimo_v2_flash", "minicpm3",
+    "minimax_m2", "ministral", "ministral3", "mistral", "mixtral", "mpt",
+    "nanochat", "nemotron", "olmo", "olmo2", "olmo3", "olmoe", "opt",
+    "persimmon", "phi", "phi3", "phimoe", "qwen2", "qwen2_moe", "qwen3",
+    "qwen3_moe", "seed_oss", "smollm3", "solar_open", "stablelm",
+    "starcoder2", "vaultgemma", "xglm", "youtu",
+)
+# fmt: on
+
+
+def stored() -> dict[str, list[dict[str, Any]]]:
+    """Return the stored examples, by family."""
+    found: dict[str, list[dict[str, Any]]] = json.loads(STORED.read_text())
+    return found
+
+
+def main(path: Path = STORED) -> None:
+    """Write the stored examples of all families."""
+    found = {
+        family: [
+            {"config": config, "parameters": total}
+            for config, total in examples(family, STORED_PER_FAMILY)
+        ]
+        for family in FAMILIES
+    }
+    lines = [
+        f"{json.dumps(family)}: [\n"
+        + ",\n".join(json.dumps(entry) for entry in entries)
+        + "\n]"
+        for family, entries in found.items()
+    ]
+    path.write_text("{" + ",\n".join(lines) + "}\n")
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

@@ -1,0 +1,65 @@
+"""Configurations that ``transformers`` saved, and what their models count.
+
+``tests/models/generate.py`` wrote them; ``make test-models`` draws others.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nest.models.architectures import Architecture
+from nest.models.graphs import count_layer
+from nest.models.hf import from_hf
+from nest.models.operators import Execution, Split, vocabulary_rows
+from tests.models.generate import stored
+
+EXAMPLES = [
+    pytest.param(entry, id=f"{family}-{number}")
+    for family, entries in stored().items()
+    for number, entry in enumerate(entries)
+]
+
+
+@pytest.mark.parametrize("entry", EXAMPLES)
+def test_parameters(entry: dict[str, Any]) -> None:
+    assert from_hf(entry["config"]).parameters == entry["parameters"]
+
+
+def nodes(model: Architecture, length: int) -> list[Any]:
+    """Count every node of a model on one device, attention unfused."""
+    lengths = model.lengths(length)
+    loose = Execution(flash_attention=False)
+    found = []
+    read = {tower.reads for tower in model.towers}
+    for tower in model.towers:
+        split = Split(
+            sequence_length=lengths[tower.name],
+            source_length=lengths[tower.reads] if tower.reads else 0,
+        )
+        shapes = [tower, *tower.blocks()]
+        shapes.append(None if tower.name in read else model.head)
+        if tower.name in read and not tower.final_norm:
+            shapes.pop()
+        found += [count_layer(shape, tower, split, loose) for shape in shapes]
+    return found
+
+
+@pytest.mark.parametrize("entry", EXAMPLES)
+def test_graph_nodes_hold_all_weights(entry: dict[str, Any]) -> None:
+    """All but the padding of vocabularies, and tied matrices twice."""
+    model = from_hf(entry["config"])
+    held = sum(node.weights + node.expert_weights for node in nodes(model, 8))
+    more = 0
+    for tower in model.towers:
+        padding = vocabulary_rows(tower.vocabulary, 1) - tower.vocabulary
+        if tower.vocabulary and tower.shares_embedding is None:
+            more += padding * (tower.embedding_size or tower.hidden)
+    head = model.head
+    if not head.pooled:
+        rows = vocabulary_rows(head.outputs, 1)
+        copied = rows if head.tied else rows - head.outputs
+        width = head.transform_size or model.towers[-1].hidden
+        more += copied * width + (rows - head.outputs) * head.bias
+    assert held - more == model.parameters - model.left_out
