@@ -64,14 +64,19 @@ class Architecture(Struct, frozen=True, kw_only=True):
     @property
     def parameters(self) -> int:
         """Weights of the whole model; a shared matrix counts once."""
-        return sum(
-            embedding_weights(tower)
-            + final_norm_weights(tower)
-            + sum(map(block_weights, tower.blocks()))
-            for tower in self.towers
-        ) + sum(
-            head_weights(self.head, tower.hidden)
-            for tower in head_towers(self)
+        temperature = 1 if self.head.temperature else 0
+        return (
+            temperature
+            + sum(
+                embedding_weights(tower)
+                + final_norm_weights(tower)
+                + sum(map(block_weights, tower.blocks()))
+                for tower in self.towers
+            )
+            + sum(
+                head_weights(self.head, tower.hidden)
+                for tower in head_towers(self)
+            )
         )
 
     @property

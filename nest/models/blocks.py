@@ -361,8 +361,9 @@ class Head(Struct, frozen=True, kw_only=True):
         joint space of a two-tower model.
     tied
         Whether it shares the token embedding of the last tower.
-    bias
-        Whether the output layer has a bias.
+    bias, spare_bias
+        Whether the output layer has a bias, and whether there is another,
+        as long, that nothing uses (BERT of transformers, not tied).
     transform
         Whether a square linear layer, an activation function and a norm come
         first (BERT).
@@ -371,6 +372,8 @@ class Head(Struct, frozen=True, kw_only=True):
         wide.
     transform_bias, transform_vectors
         Whether the layer has a bias, and the vectors of weights of the norm.
+    temperature
+        Whether the loss has a learned temperature (CLIP).
     vectors
         Vectors that enter it side by side, such as those of the class token
         and the mean of all others (DINOv2).
@@ -382,11 +385,13 @@ class Head(Struct, frozen=True, kw_only=True):
     outputs: int
     tied: bool = False
     bias: bool = False
+    spare_bias: bool = False
     transform: bool = False
     transform_size: int = 0
     transform_bias: bool = True
     transform_vectors: Literal[0, 1, 2] = 2
     pooled: bool = False
+    temperature: bool = False
     vectors: int = 1
 
 

@@ -268,8 +268,7 @@ def head_weights(head: Head, hidden: int, rows: int | None = None) -> int:
     outputs = head.outputs if rows is None else rows
     width = head_width(head, hidden)
     weights = 0 if head.tied and rows is None else outputs * width
-    if head.bias:
-        weights += outputs
+    weights += outputs * (int(head.bias) + int(head.spare_bias))
     if head.transform:
         weights += transform_matrix(head, hidden)
         weights += width * head.transform_vectors

@@ -64,6 +64,32 @@ def _one_bias(rng: random.Random) -> dict[str, Any]:
     }
 
 
+def _halves(rng: random.Random) -> dict[str, Any]:
+    """Draw an encoder and a decoder of one width."""
+    heads = rng.choice((2, 4))
+    return {
+        "d_model": 8 * heads * rng.choice((1, 2)),
+        "encoder_attention_heads": heads,
+        "decoder_attention_heads": rng.choice((2, 4)),
+        "encoder_layers": rng.randint(1, 4),
+        "decoder_layers": rng.randint(1, 4),
+    }
+
+
+def _two_towers(rng: random.Random) -> dict[str, Any]:
+    """Draw a tower that sees and one that reads."""
+    image = {"image_size": 32, "patch_size": rng.choice((4, 8))}
+    text = {"vocab_size": rng.randint(99, 300), "max_position_embeddings": 20}
+    usual = {"num_hidden_layers": 3, "intermediate_size": 50}
+    return {
+        "vision_config": {**_EQUAL(rng), **usual, **image},
+        "text_config": {**_EQUAL(rng), **usual, **text},
+    }
+
+
+#: Classes of a classifier, two of which go without saying.
+LABELS = {"num_labels": _of(2, 5)}
+
 #: Fields that are drawn wherever a configuration has them.
 DRAWN: dict[str, Draw] = {
     "num_hidden_layers": _upto(2, 7),
@@ -128,6 +154,39 @@ DRAWN: dict[str, Draw] = {
 
 #: What a family needs besides, or instead; a function draws some together.
 OTHERS: dict[str, dict[str, Any]] = {
+    "clip": {
+        "": _two_towers,
+        "projection_dim": _upto(8, 40),
+    },
+    "deberta": {"": _EQUAL, "type_vocab_size": _of(0, 2)},
+    "deberta-v2": {
+        "": _EQUAL,
+        "type_vocab_size": _of(0, 2),
+        "relative_attention": _of(True, False),
+        "position_biased_input": _of(True, False),
+        "share_att_key": True,
+        "position_buckets": _of(-1, 16),
+        "norm_rel_ebd": _of("none", "layer_norm"),
+        "pos_att_type": ["c2p", "p2c"],
+    },
+    "distilbert": {"": _sizes("n_heads", "dim", None), "hidden_dim": 99},
+    "electra": {"": _EQUAL, "embedding_size": _of(16, 24)},
+    "modernbert": {
+        "": _EQUAL,
+        "norm_bias": _of(True, False),
+        "classifier_bias": _of(True, False),
+        "decoder_bias": _of(True, False),
+    },
+    "switch_transformers": {
+        "": _sizes("num_heads", "d_model", None),
+        "d_kv": _of(8, 16),
+        "num_layers": 6,
+        "tie_word_embeddings": True,
+        "num_sparse_encoder_layers": _of(2, 3),
+        "num_decoder_layers": 6,
+        "num_sparse_decoder_layers": _of(0, 3),
+        "router_bias": _of(True, False),
+    },
     "bloom": {"": _sizes("n_head", "hidden_size", None)},
     "codegen": {"": _sizes("n_head", "n_embd", None), "rotary_dim": 8},
     "dbrx": {
@@ -189,6 +248,35 @@ OTHERS: dict[str, dict[str, Any]] = {
     "xglm": {"": _sizes("attention_heads", "d_model", None)},
 }
 
+_HALVES = {"": _halves, "tie_word_embeddings": True}
+_SEEING = {"": _EQUAL, "image_size": 32, "patch_size": _of(4, 8), **LABELS}
+_BERT = {"": _EQUAL, "head_dim": None, "type_vocab_size": _of(1, 2)}
+_DINO = {
+    **_SEEING,
+    "mlp_ratio": _of(2, 4),
+    "use_swiglu_ffn": _of(True, False),
+}
+_T5 = {
+    "": _sizes("num_heads", "d_model", None),
+    "d_kv": _of(8, 16),
+    "num_decoder_layers": _upto(2, 5),
+    "feed_forward_proj": _of("relu", "gated-gelu"),
+    "relative_attention_num_buckets": _of(8, 32),
+}
+for _alike, _names in (
+    (
+        _HALVES,
+        "bart blenderbot blenderbot-small m2m_100 marian mbart pegasus "
+        "plbart whisper",
+    ),
+    (_SEEING, "beit deit vit"),
+    (_BERT, "bert camembert ernie nomic_bert roberta xlm-roberta"),
+    (_DINO, "dinov2 dinov2_with_registers"),
+    ({"": _EQUAL}, "megatron-bert mpnet xlm-roberta-xl"),
+    (_T5, "mt5 t5 umt5"),
+):
+    OTHERS.update((name, _alike) for name in _names.split())
+
 
 def configuration(family: str, rng: random.Random) -> Any:
     """Return a configuration of a family, with sizes drawn at random."""
@@ -214,15 +302,35 @@ def build(config: Any, family: str) -> Any:
     import torch
     import transformers
 
-    auto = "AutoModelForCausalLM"
+    kind = getattr(transformers, AUTO.get(family, "AutoModelForCausalLM"))
     with torch.device("meta"):
-        return getattr(transformers, AUTO.get(family, auto)).from_config(
-            config
-        )
+        return getattr(kind, "from_config", kind)(config)
 
+
+# fmt: off
+MASKED = (
+    "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra",
+    "ernie", "eurobert", "megatron-bert", "modernbert", "mpnet", "nomic_bert",
+    "roberta", "xlm-roberta", "xlm-roberta-xl",
+)
+PAIRED = (
+    "bart", "blenderbot", "blenderbot-small", "m2m_100", "marian", "mbart",
+    "mt5", "pegasus", "plbart", "switch_transformers", "t5", "umt5",
+)
+SEEING = (
+    "beit", "deit", "dinov2", "dinov2_with_registers", "vit",
+)
+# fmt: on
 
 #: Classes that build the models of families that are no causal decoders.
-AUTO: dict[str, str] = {}
+AUTO: dict[str, str] = {
+    **dict.fromkeys(MASKED, "AutoModelForMaskedLM"),
+    **dict.fromkeys(PAIRED, "AutoModelForSeq2SeqLM"),
+    **dict.fromkeys(SEEING, "AutoModelForImageClassification"),
+    "clip": "AutoModel",
+    "deit": "DeiTForImageClassification",
+    "whisper": "AutoModelForSpeechSeq2Seq",
+}
 
 
 def parameters(model: Any) -> int:
@@ -259,6 +367,7 @@ FAMILIES = (
     "starcoder2", "vaultgemma", "xglm", "youtu",
 )
 # fmt: on
+FAMILIES += (*MASKED, *PAIRED, *SEEING, "clip", "whisper")
 
 
 def stored() -> dict[str, list[dict[str, Any]]]:

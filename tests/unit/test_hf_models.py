@@ -61,5 +61,6 @@ def test_graph_nodes_hold_all_weights(entry: dict[str, Any]) -> None:
         rows = vocabulary_rows(head.outputs, 1)
         copied = rows if head.tied else rows - head.outputs
         width = head.transform_size or model.towers[-1].hidden
-        more += copied * width + (rows - head.outputs) * head.bias
-    assert held - more == model.parameters - model.left_out
+        biases = head.bias + head.spare_bias
+        more += copied * width + (rows - head.outputs) * biases
+    assert held - more == model.parameters - head.temperature

@@ -2,8 +2,29 @@
 
 from __future__ import annotations
 
-from nest.models.blocks import Attention, Block, Head, Mlp, Run, Tower
+from collections.abc import Callable
+from functools import partial
+from typing import Literal, NamedTuple
+
+from msgspec.structs import replace
+
+from nest.models.blocks import (
+    Attention,
+    Block,
+    Convolution,
+    Head,
+    Mlp,
+    Run,
+    Tower,
+)
 from nest.models.hf.config import Config, Parts
+from nest.models.hf.decoders import LLAMA
+from nest.models.hf.family import (
+    LAYER_TYPES,
+    compressed,
+    decoder,
+    named,
+)
 
 #: Tokens of the targets of an encoder-decoder, as a share of its input: T5
 #: trains on 114 (padded: 128) of 512.
@@ -12,21 +33,291 @@ TARGET_SHARE = 4
 #: Input of a T5 whose configuration does not state a length.
 T5_SEQUENCE = 512
 
+#: Classes of a classifier whose configuration does not name them.
+NUM_LABELS = 2
 
-def bert(config: Config) -> Parts:
-    """Read BERT with its masked language model, without pooler."""
+
+class Encoder(NamedTuple):
+    """A family like BERT, with its masked language model.
+
+    Attributes
+    ----------
+    layers, hidden, heads, mlp
+        Names of fields.
+    spare_bias
+        Whether an output layer that is not tied leaves a bias without use.
+    token_types
+        Default of the rows of the table of token types, ``None`` without.
+    positions
+        Whether it has a table of positions; else it is rotary.
+    embedding_norm, final_norm
+        As in :class:`nest.models.blocks.Tower`.
+    plain
+        Whether MLPs have a gate and linear layers of blocks no biases.
+    buckets
+        Default of the rows of a table of relative positions, ``None``
+        without.
+    dropout
+        Name and default of the dropout rate.
+    """
+
+    layers: tuple[str, ...] = ("num_hidden_layers",)
+    hidden: tuple[str, ...] = ("hidden_size",)
+    heads: tuple[str, ...] = ("num_attention_heads",)
+    mlp: tuple[str, ...] = ("intermediate_size",)
+    token_types: int | None = 2
+    positions: bool = True
+    embedding_norm: bool = True
+    final_norm: bool = False
+    plain: bool = False
+    buckets: int | None = None
+    spare_bias: bool = True
+    dropout: tuple[str, float] = ("hidden_dropout_prob", 0.1)
+
+
+ENCODERS = {
+    "bert": Encoder(),
+    "camembert": Encoder(),
+    "distilbert": Encoder(
+        layers=("n_layers", "num_hidden_layers"),
+        hidden=("dim", "hidden_size"),
+        heads=("n_heads", "num_attention_heads"),
+        mlp=("hidden_dim",),
+        token_types=None,
+        spare_bias=False,
+        dropout=("dropout", 0.1),
+    ),
+    "ernie": Encoder(),
+    "megatron-bert": Encoder(embedding_norm=False, final_norm=True),
+    "mpnet": Encoder(token_types=None, buckets=32),
+    "nomic_bert": Encoder(positions=False, plain=True),
+    "roberta": Encoder(),
+    "xlm-roberta": Encoder(),
+    "xlm-roberta-xl": Encoder(
+        token_types=1, embedding_norm=False, final_norm=True
+    ),
+}
+
+
+def encoder(config: Config, family: Encoder) -> Parts:
+    """Read BERT and such with its masked language model, without pooler."""
+    hidden = config.integer(*family.hidden)
+    heads = config.integer(*family.heads)
+    block = Block(
+        name="encoder",
+        hidden=hidden,
+        attention=Attention(
+            heads=heads,
+            kv_heads=heads,
+            head_size=config.head_size(family.hidden, family.heads),
+            causal=False,
+            rotary=not family.positions,
+            biases=not family.plain,
+            output_bias=not family.plain,
+        ),
+        mlp=Mlp(
+            hidden=config.integer(*family.mlp),
+            gated=family.plain,
+            biases=not family.plain,
+        ),
+        layer_norm=True,
+        dropout=config.drops(*family.dropout),
+    )
     vocabulary = config.integer("vocab_size")
     length = config.integer("max_position_embeddings", default=512)
+    types = 0
+    if family.token_types is not None:
+        types = config.integer(
+            "type_vocab_size", default=family.token_types, least=0
+        )
+    buckets = 0
+    if family.buckets is not None:
+        buckets = config.integer(
+            "relative_attention_num_buckets", default=family.buckets
+        )
     tower = Tower(
-        runs=(_encoder(config, dropout=0.1),),
+        runs=(Run(block=block, count=config.integer(*family.layers)),),
         vocabulary=vocabulary,
-        learned_positions=length,
-        token_types=config.integer("type_vocab_size", default=2),
-        embedding_norm=True,
-        final_norm=False,
+        learned_positions=length if family.positions else 0,
+        token_types=types,
+        relative_buckets=buckets,
+        embedding_norm=family.embedding_norm,
+        final_norm=family.final_norm,
     )
-    head = Head(outputs=vocabulary, tied=True, bias=True, transform=True)
+    tied = config.flag("tie_word_embeddings", True)
+    head = Head(
+        outputs=vocabulary,
+        tied=tied,
+        bias=True,
+        spare_bias=family.spare_bias and not tied,
+        transform=True,
+    )
     return Parts((tower,), head, length)
+
+
+def electra(config: Config) -> Parts:
+    """Read ELECTRA's generator, whose tables may be narrower than blocks."""
+    parts = encoder(config, Encoder(spare_bias=False))
+    tower, head = parts.towers[0], parts.head
+    size = config.integer("embedding_size", default=128)
+    if size != tower.hidden:
+        tower = replace(tower, embedding_size=size, narrow=True)
+        head = replace(head, transform_size=size)
+    return parts._replace(towers=(tower,), head=head)
+
+
+def deberta(config: Config) -> Parts:
+    """Read DeBERTa without relative positions; its keys have no bias.
+
+    Raises
+    ------
+    InvalidProblemError
+        If it has relative positions.
+    """
+    if config.flag("relative_attention", False):
+        raise config.refuse(
+            "relative_attention",
+            "false",
+            "true",
+            "projections of relative positions are not supported",
+        )
+    parts = _deberta(config)
+    (run,) = parts.towers[0].runs
+    attention = replace(run.block.attention, unbiased_keys=True)
+    run = replace(run, block=replace(run.block, attention=attention))
+    tower = replace(parts.towers[0], runs=(run,))
+    return parts._replace(towers=(tower,))
+
+
+def deberta_v2(config: Config) -> Parts:
+    """Read DeBERTa-v2 and v3, with a table of relative positions.
+
+    Its rows, and the two vectors of the norm behind it, count as rows of the
+    table of token types; what they add to the scores is left out.
+
+    Raises
+    ------
+    InvalidProblemError
+        If relative positions have projections of their own, or tokens are
+        convolved.
+    """
+    parts = _deberta(config)
+    if config.integer("conv_kernel_size", default=0, least=0):
+        raise config.refuse(
+            "conv_kernel_size",
+            "0",
+            config.integer("conv_kernel_size"),
+            "convolutions of tokens are not supported",
+        )
+    norms = config.typed(
+        "norm_rel_ebd",
+        config.fields.get("norm_rel_ebd") or "none",
+        str,
+        "a string",
+    )
+    rows = 2 if "layer_norm" in norms else 0
+    if config.flag("relative_attention", False):
+        if not config.flag("share_att_key", False):
+            raise config.refuse(
+                "share_att_key",
+                "true",
+                "false",
+                "projections of relative positions are not supported",
+            )
+        rows += 2 * _reach(config)
+    tower = parts.towers[0]
+    tower = replace(tower, token_types=tower.token_types + rows)
+    return parts._replace(towers=(tower,))
+
+
+def _reach(config: Config) -> int:
+    """Return how far DeBERTa tells positions apart, in buckets."""
+    for name in ("position_buckets", "max_relative_positions"):
+        reach = config.integer(name, default=-1, least=-1)
+        if reach > 0:
+            return reach
+    return config.integer("max_position_embeddings", default=512)
+
+
+def _deberta(config: Config) -> Parts:
+    parts = encoder(config, Encoder(token_types=0))
+    tower = parts.towers[0]
+    size = config.integer("embedding_size", default=tower.hidden)
+    if size != tower.hidden:
+        raise config.refuse(
+            "embedding_size", f"hidden_size = {tower.hidden}", size
+        )
+    if not config.flag("position_biased_input", True):
+        tower = replace(tower, learned_positions=0)
+    return parts._replace(towers=(tower,))
+
+
+def modernbert(config: Config) -> Parts:
+    """Read ModernBERT; its first layer has no norm in front of attention."""
+    layers = config.integer("num_hidden_layers")
+    hidden = config.integer("hidden_size")
+    heads = config.integer("num_attention_heads")
+    step = config.integer("global_attn_every_n_layers", default=3)
+    kinds = config.per_layer("layer_types", layers, LAYER_TYPES) or [
+        "local" if i % step else "global" for i in range(layers)
+    ]
+    # As many tokens on either side as half of it.
+    reach = config.integer("local_attention", default=128)
+    biased = config.flag("attention_bias", False)
+    vectors: Literal[1, 2] = 2 if config.flag("norm_bias", False) else 1
+    mlp = Mlp(
+        hidden=config.integer("intermediate_size"),
+        gated=True,
+        biases=config.flag("mlp_bias", False),
+    )
+    blocks = [
+        Block(
+            name="encoder",
+            hidden=hidden,
+            attention=Attention(
+                heads=heads,
+                kv_heads=heads,
+                head_size=config.head_size(),
+                causal=False,
+                window=reach if kind == "local" else 0,
+                rotary=True,
+                biases=biased,
+                output_bias=biased,
+            ),
+            mlp=mlp,
+            norms=2 if number else 1,
+            layer_norm=True,
+            norm_vectors=vectors,
+        )
+        for number, kind in enumerate(kinds)
+    ]
+    runs, repeat = compressed(named(blocks))
+    vocabulary = config.integer("vocab_size")
+    tower = Tower(
+        runs=runs, repeat=repeat, vocabulary=vocabulary, embedding_norm=True
+    )
+    head = Head(
+        outputs=vocabulary,
+        tied=config.flag("tie_word_embeddings", True),
+        bias=config.flag("decoder_bias", True),
+        transform=True,
+        transform_bias=config.flag("classifier_bias", False),
+        transform_vectors=vectors,
+    )
+    length = config.integer("max_position_embeddings", default=8192)
+    return Parts((tower,), head, length)
+
+
+def eurobert(config: Config) -> Parts:
+    """Read EuroBERT: Llama whose tokens see all others."""
+    parts = decoder(
+        config, LLAMA._replace(longest=8192, head_bias=("mlp_bias", False))
+    )
+    (run,) = parts.towers[0].runs
+    attention = replace(run.block.attention, causal=False)
+    block = replace(run.block, name="encoder", attention=attention)
+    tower = replace(parts.towers[0], runs=(replace(run, block=block),))
+    return parts._replace(towers=(tower,))
 
 
 def vit(config: Config) -> Parts:
@@ -34,26 +325,134 @@ def vit(config: Config) -> Parts:
 
     The vector of the class token is one more row of a table.
     """
+    return _vision(config, biases=config.flag("qkv_bias", True))
+
+
+def deit(config: Config) -> Parts:
+    """Read DeiT, which has a token for distillation too."""
+    return _vision(config, biases=config.flag("qkv_bias", True), rows=2)
+
+
+def dinov2(config: Config, registers: int = 0) -> Parts:
+    """Read DINOv2: scales of outputs, a mask token, perhaps registers.
+
+    Class token and mean of all others enter the classifier side by side.
+    """
+    hidden = config.integer("hidden_size", default=768)
+    ratio = config.integer("mlp_ratio", default=4)
+    mlp = Mlp(hidden=hidden * ratio, biases=True)
+    if config.flag("use_swiglu_ffn", False):
+        width = (hidden * ratio * 2 // 3 + 7) // 8 * 8
+        mlp = Mlp(hidden=width, gated=True, biases=True)
+    if registers:
+        registers = config.integer(
+            "num_register_tokens", default=registers, least=0
+        )
+    parts = _vision(
+        config,
+        biases=config.flag("qkv_bias", True),
+        rows=1,
+        mlp=mlp,
+        vectors=2,
+        more=1 + registers,
+        seen=registers,
+    )
+    return parts._replace(head=replace(parts.head, vectors=2))
+
+
+def beit(config: Config) -> Parts:
+    """Read BEiT with its classifier: no table of positions by default.
+
+    Raises
+    ------
+    InvalidProblemError
+        If it has biases of relative positions.
+    """
+    for name in (
+        "use_relative_position_bias",
+        "use_shared_relative_position_bias",
+    ):
+        if config.flag(name, False):
+            raise config.refuse(
+                name,
+                "false",
+                "true",
+                "biases of relative positions are not supported",
+            )
+    parts = _vision(
+        config,
+        vectors=2,
+        more=1 if config.flag("use_mask_token", False) else 0,
+        unbiased_keys=True,
+    )
+    if not config.flag("use_absolute_position_embeddings", False):
+        tower = replace(parts.towers[0], learned_positions=0)
+        parts = parts._replace(towers=(tower,))
+    return parts
+
+
+def _vision(
+    config: Config,
+    *,
+    biases: bool = True,
+    rows: int = 1,
+    mlp: Mlp | None = None,
+    vectors: int = 0,
+    more: int = 0,
+    seen: int = 0,
+    unbiased_keys: bool = False,
+) -> Parts:
+    """Read a vision transformer and its classifier.
+
+    Parameters
+    ----------
+    config
+        Its configuration.
+    biases
+        Whether queries, keys and values have biases.
+    rows
+        Tokens beside the patches that have a position: of the class, for
+        distillation.
+    mlp
+        Of its blocks; ``None`` reads it.
+    vectors
+        Scales of outputs in a block.
+    more, seen
+        Further vectors as wide as the stream, and how many of them are
+        tokens.
+    unbiased_keys
+        Whether keys have no bias.
+    """
     patch_values, tokens = _patches(config)
-    labels = config.fields.get("id2label")
-    classes = len(labels) if isinstance(labels, dict) else 0
+    tokens += rows - 1
+    run = _encoder(config, dropout=0.0, mlp=mlp)
+    attention = replace(
+        run.block.attention, biases=biases, unbiased_keys=unbiased_keys
+    )
+    block = replace(run.block, attention=attention, vectors=vectors)
     tower = Tower(
-        runs=(_encoder(config, dropout=0.0),),
+        runs=(replace(run, block=block),),
         patch_values=patch_values,
         learned_positions=tokens,
-        token_types=1,
-        sequence_length=tokens,
+        token_types=rows + more,
+        sequence_length=tokens + seen,
     )
-    classes = classes or config.integer("num_labels", default=1000)
-    head = Head(outputs=classes, bias=True, pooled=True)
-    return Parts((tower,), head, tokens)
+    return Parts((tower,), classifier(config), tokens + seen)
+
+
+def classifier(config: Config) -> Head:
+    """Return a linear layer to the classes that a configuration names."""
+    labels = config.fields.get("id2label")
+    classes = len(labels) if isinstance(labels, dict) else 0
+    classes = classes or config.integer("num_labels", default=NUM_LABELS)
+    return Head(outputs=classes, bias=True, pooled=True)
 
 
 def clip(config: Config) -> Parts:
     """Read two towers whose pooled outputs meet in a joint space.
 
     The patches have no bias; the vector of the class token, as long, stands
-    in its place. The temperature of the loss is left out.
+    in its place.
     """
     vision, text = config.part("vision_config"), config.part("text_config")
     patch_values, tokens = _patches(vision)
@@ -76,17 +475,16 @@ def clip(config: Config) -> Parts:
         ),
     )
     joint = config.integer("projection_dim", default=512)
-    head = Head(outputs=joint, pooled=True)
-    return Parts(towers, head, max(tokens, length), left_out=1)
+    head = Head(outputs=joint, pooled=True, temperature=True)
+    return Parts(towers, head, max(tokens, length))
 
 
-def t5(config: Config) -> Parts:
+def t5(config: Config, *, in_all: bool = False) -> Parts:
     """Read an encoder-decoder whose decoder layers all read the encoder.
 
-    Relative positions have a bias per head in both towers, which is left
-    out.
+    Relative positions have a bias per head, of a table in either tower, or
+    ``in_all`` layers.
     """
-    layers = config.integer("num_layers")
     heads, head_size = config.integer("num_heads"), config.integer("d_kv")
     form = config.typed(
         "feed_forward_proj",
@@ -95,8 +493,11 @@ def t5(config: Config) -> Parts:
         "a string",
     )
     hidden = config.integer("d_model")
-    mlp = Mlp(hidden=config.integer("d_ff"), gated=form.startswith("gated"))
+    dense = Mlp(hidden=config.integer("d_ff"), gated=form.startswith("gated"))
     drops = config.drops("dropout_rate", default=0.1)
+    layers = config.integer("num_layers")
+    decoder_layers = config.integer("num_decoder_layers", default=layers)
+    buckets = config.integer("relative_attention_num_buckets", default=32)
 
     def attention(*, causal: bool = False, cross: bool = False) -> Attention:
         return Attention(
@@ -107,48 +508,190 @@ def t5(config: Config) -> Parts:
             cross=cross,
         )
 
-    encoder = Block(
-        name="encoder",
-        hidden=hidden,
-        attention=attention(),
-        mlp=mlp,
-        dropout=drops,
-    )
-    decoder = Block(
-        name="decoder",
-        hidden=hidden,
-        attention=attention(causal=True),
-        cross_attention=attention(cross=True),
-        mlp=mlp,
-        norms=3,
-        dropout=drops,
-    )
+    def tower(name: str, count: int, step: int) -> Tower:
+        reads = name == "decoder"
+        block = Block(
+            name=name,
+            hidden=hidden,
+            attention=attention(causal=reads),
+            cross_attention=attention(cross=True) if reads else None,
+            mlp=dense,
+            norms=3 if reads else 2,
+            dropout=drops,
+        )
+        blocks = [block] * count
+        if step:
+            sparse = replace(block, mlp=_switched(config, dense))
+            blocks = [
+                sparse if step == 1 or i % step == 1 else block
+                for i in range(count)
+            ]
+        runs, repeat = compressed(named(blocks) if step else blocks)
+        return Tower(
+            name=name,
+            runs=runs,
+            repeat=repeat,
+            vocabulary=vocabulary,
+            relative_buckets=buckets * (count if in_all else 1),
+        )
+
     vocabulary = config.integer("vocab_size")
     length = config.integer("n_positions", default=T5_SEQUENCE)
-    decoder_layers = config.integer("num_decoder_layers", default=layers)
+    steps = (0, 0)
+    if config.has("encoder_sparse_step") or config.has("decoder_sparse_step"):
+        steps = (
+            config.integer("encoder_sparse_step", default=0, least=0),
+            config.integer("decoder_sparse_step", default=0, least=0),
+        )
     towers = (
-        Tower(
-            name="encoder",
-            runs=(Run(block=encoder, count=layers),),
-            vocabulary=vocabulary,
-        ),
-        Tower(
-            name="decoder",
-            runs=(Run(block=decoder, count=decoder_layers),),
-            vocabulary=vocabulary,
+        tower("encoder", layers, steps[0]),
+        replace(
+            tower("decoder", decoder_layers, steps[1]),
             sequence_length=max(length // TARGET_SHARE, 1),
             reads="encoder",
             shares_embedding="encoder",
         ),
     )
     tied = config.flag("tie_word_embeddings", True)
-    buckets = config.integer("relative_attention_num_buckets", default=32)
-    return Parts(
-        towers,
-        Head(outputs=vocabulary, tied=tied),
-        length,
-        left_out=2 * buckets * heads,
+    return Parts(towers, Head(outputs=vocabulary, tied=tied), length)
+
+
+def _switched(config: Config, dense: Mlp) -> Mlp:
+    """Return the experts of a Switch Transformer, one per token."""
+    return replace(
+        dense,
+        experts=config.integer("num_experts", default=8),
+        experts_per_token=1,
+        router_bias=config.flag("router_bias", False),
     )
+
+
+class Pair(NamedTuple):
+    """A family of encoder-decoders like BART.
+
+    Attributes
+    ----------
+    more_positions
+        Rows of the tables of positions beyond the longest sequence; ``None``
+        without tables.
+    embedding_norm, final_norm
+        As in :class:`nest.models.blocks.Tower`.
+    """
+
+    more_positions: int | None = 0
+    embedding_norm: bool = False
+    final_norm: bool = False
+
+
+PAIRS = {
+    "bart": Pair(2, embedding_norm=True),
+    "blenderbot": Pair(final_norm=True),
+    "blenderbot-small": Pair(embedding_norm=True),
+    "m2m_100": Pair(None, final_norm=True),
+    "marian": Pair(),
+    "mbart": Pair(2, embedding_norm=True, final_norm=True),
+    "pegasus": Pair(final_norm=True),
+    "plbart": Pair(2, embedding_norm=True),
+}
+
+
+def pair(config: Config, family: Pair) -> Parts:
+    """Read an encoder-decoder with LayerNorm and biases."""
+    length = config.integer("max_position_embeddings", default=1024)
+    vocabulary = config.integer("vocab_size")
+    more = family.more_positions
+    if not config.flag("share_encoder_decoder_embeddings", True):
+        raise config.refuse(
+            "share_encoder_decoder_embeddings",
+            "true",
+            "false",
+            "tables of their own are not supported",
+        )
+
+    def tower(name: str) -> Tower:
+        return Tower(
+            name=name,
+            runs=(_half(config, name),),
+            vocabulary=vocabulary,
+            learned_positions=0 if more is None else length + more,
+            embedding_norm=family.embedding_norm,
+            final_norm=family.final_norm,
+        )
+
+    second = replace(
+        tower("decoder"), reads="encoder", shares_embedding="encoder"
+    )
+    tied = config.flag("tie_word_embeddings", True)
+    head = Head(outputs=vocabulary, tied=tied)
+    return Parts((tower("encoder"), second), head, length)
+
+
+def whisper(config: Config) -> Parts:
+    """Read Whisper: two convolutions, the second of stride 2, in front."""
+    hidden = config.integer("d_model")
+    heard = config.integer("max_source_positions", default=1500)
+    said = config.integer("max_target_positions", default=448)
+    vocabulary = config.integer("vocab_size")
+    first = Tower(
+        name="encoder",
+        runs=(_half(config, "encoder", unbiased_keys=True),),
+        convolutions=(
+            Convolution(
+                inputs=config.integer("num_mel_bins", default=80),
+                outputs=hidden,
+                kernel=3,
+                positions=2,
+            ),
+            Convolution(inputs=hidden, outputs=hidden, kernel=3),
+        ),
+        learned_positions=heard,
+        sequence_length=heard,
+    )
+    second = Tower(
+        name="decoder",
+        runs=(_half(config, "decoder", unbiased_keys=True),),
+        vocabulary=vocabulary,
+        learned_positions=said,
+        sequence_length=said,
+        reads="encoder",
+    )
+    tied = config.flag("tie_word_embeddings", True)
+    head = Head(outputs=vocabulary, tied=tied)
+    return Parts((first, second), head, max(heard, said))
+
+
+def _half(config: Config, name: str, *, unbiased_keys: bool = False) -> Run:
+    """Read the equal blocks of an encoder or of a decoder."""
+    hidden = config.integer("d_model")
+    heads = config.integer(f"{name}_attention_heads")
+    fits = config.divisor(
+        f"{name}_attention_heads", heads, f"d_model = {hidden}", hidden
+    )
+    reads = name == "decoder"
+
+    def attention(*, cross: bool = False) -> Attention:
+        return Attention(
+            heads=heads,
+            kv_heads=heads,
+            head_size=hidden // fits,
+            causal=reads and not cross,
+            biases=True,
+            output_bias=True,
+            unbiased_keys=unbiased_keys,
+            cross=cross,
+        )
+
+    block = Block(
+        name=name,
+        hidden=hidden,
+        attention=attention(),
+        cross_attention=attention(cross=True) if reads else None,
+        mlp=Mlp(hidden=config.integer(f"{name}_ffn_dim"), biases=True),
+        norms=3 if reads else 2,
+        layer_norm=True,
+        dropout=config.drops("dropout", 0.1),
+    )
+    return Run(block=block, count=config.integer(f"{name}_layers"))
 
 
 def _encoder(
@@ -157,6 +700,7 @@ def _encoder(
     *,
     causal: bool = False,
     dropout: float | None = None,
+    mlp: Mlp | None = None,
 ) -> Run:
     """Read equal blocks with LayerNorm and biases.
 
@@ -175,7 +719,8 @@ def _encoder(
             biases=True,
             output_bias=True,
         ),
-        mlp=Mlp(hidden=config.integer("intermediate_size"), biases=True),
+        mlp=mlp
+        or Mlp(hidden=config.integer("intermediate_size"), biases=True),
         layer_norm=True,
         dropout=dropout is not None
         and config.drops("hidden_dropout_prob", dropout),
@@ -192,4 +737,27 @@ def _patches(config: Config) -> tuple[int, int]:
     return channels * patch**2, (image // patch) ** 2 + 1
 
 
-READERS = {"bert": bert, "clip": clip, "t5": t5, "vit": vit}
+#: Families by ``model_type``.
+READERS: dict[str, Callable[[Config], Parts]] = {
+    **{
+        name: partial(encoder, family=family)
+        for name, family in ENCODERS.items()
+    },
+    **{name: partial(pair, family=family) for name, family in PAIRS.items()},
+    "beit": beit,
+    "clip": clip,
+    "deberta": deberta,
+    "deberta-v2": deberta_v2,
+    "deit": deit,
+    "dinov2": dinov2,
+    "dinov2_with_registers": partial(dinov2, registers=4),
+    "electra": electra,
+    "eurobert": eurobert,
+    "modernbert": modernbert,
+    "mt5": t5,
+    "switch_transformers": t5,
+    "t5": t5,
+    "umt5": partial(t5, in_all=True),
+    "vit": vit,
+    "whisper": whisper,
+}
