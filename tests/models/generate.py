@@ -1,10 +1,11 @@
 """Models as ``transformers`` builds them, of sizes drawn at random.
 
-``python tests/models/generate.py`` writes ``tests/data/models.json``: for
+``python -m tests.models.generate`` writes ``tests/data/models.json``: for
 every family configurations as that package saves them, and how many
 parameters the model has that it builds of them on the meta device. Sizes are
 small; which fields are drawn is :data:`DRAWN`, with what a family needs
-besides in :data:`OTHERS`.
+besides in :data:`OTHERS`. ``models-flops.json`` has configurations that the
+package takes by default, and what PyTorch counts in a forward pass of them.
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from nest.models.architectures import Architecture
+from nest.models.hf import from_hf
+
 #: Configurations of each family that are stored.
 STORED_PER_FAMILY = 2
 
 STORED = Path(__file__).parents[1] / "data" / "models.json"
+STORED_FLOPS = STORED.with_name("models-flops.json")
 
 Draw = Callable[[random.Random], Any]
 
@@ -370,13 +375,95 @@ FAMILIES = (
 FAMILIES += (*MASKED, *PAIRED, *SEEING, "clip", "whisper")
 
 
+def inputs(config: Any, model: Architecture, length: int) -> dict[str, Any]:
+    """Return one sample for a model on the meta device.
+
+    Masks are given, as the package would look into them otherwise.
+    """
+    import torch
+
+    def tokens(count: int) -> Any:
+        return torch.empty(1, count, dtype=torch.long, device="meta")
+
+    def pixels(size: int) -> Any:
+        return torch.empty(1, 3, size, size, device="meta")
+
+    lengths = model.lengths(length)
+    first, last = model.towers[0], model.towers[-1]
+    if first.convolutions:
+        heard = first.convolutions[0].positions * lengths[first.name]
+        bins = first.convolutions[0].inputs
+        return {
+            "input_features": torch.empty(1, bins, heard, device="meta"),
+            "decoder_input_ids": tokens(lengths[last.name]),
+        }
+    if last.reads:
+        return {
+            "input_ids": tokens(lengths[first.name]),
+            "decoder_input_ids": tokens(lengths[last.name]),
+        }
+    if last is not first:
+        return {
+            "pixel_values": pixels(config.vision_config.image_size),
+            "input_ids": tokens(lengths[last.name]),
+        }
+    if first.patch_values:
+        return {"pixel_values": pixels(config.image_size)}
+    found = {"input_ids": tokens(length)}
+    if first.runs[0].block.attention.causal and config.model_type != "falcon":
+        found["attention_mask"] = torch.zeros(
+            1, 1, length, length, device="meta"
+        )
+    return found
+
+
+def flops(family: str, length: int) -> tuple[dict[str, Any], int]:
+    """Return a family's default configuration, saved, and its forward FLOPs.
+
+    Those that PyTorch counts in a pass of one sample on the meta device. Of
+    experts the ones that tokens visit are multiplied with.
+    """
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    config = CONFIG_MAPPING[family](dtype=None)
+    saved = json.loads(config.to_json_string())
+    model = build(config, family)
+    if hasattr(model, "set_experts_implementation"):
+        model.set_experts_implementation("batched_mm")
+    sample = inputs(config, from_hf(saved), length)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(**sample)
+    return saved, counter.get_total_flops()
+
+
+#: Families whose FLOPs are stored, tokens of a sample of them: no more than
+#: any window has.
+# fmt: off
+COUNTED = (
+    "bert", "clip", "cohere2", "deepseek_v3", "dinov2", "electra", "falcon",
+    "gemma3_text", "glm4_moe", "gpt2", "gpt_oss", "granitemoe", "llama",
+    "mixtral", "modernbert", "olmo2", "phi", "qwen2_moe", "qwen3",
+    "qwen3_moe", "starcoder2", "t5", "vit", "whisper",
+)
+# fmt: on
+COUNTED_LENGTH = 128
+
+
 def stored() -> dict[str, list[dict[str, Any]]]:
     """Return the stored examples, by family."""
     found: dict[str, list[dict[str, Any]]] = json.loads(STORED.read_text())
     return found
 
 
-def main(path: Path = STORED) -> None:
+def stored_flops() -> list[dict[str, Any]]:
+    """Return the stored configurations with their FLOPs."""
+    found: list[dict[str, Any]] = json.loads(STORED_FLOPS.read_text())
+    return found
+
+
+def main(path: Path = STORED, flops_path: Path = STORED_FLOPS) -> None:
     """Write the stored examples of all families."""
     found = {
         family: [
@@ -392,6 +479,11 @@ def main(path: Path = STORED) -> None:
         for family, entries in found.items()
     ]
     path.write_text("{" + ",\n".join(lines) + "}\n")
+    lines = []
+    for family in COUNTED:
+        config, total = flops(family, COUNTED_LENGTH)
+        lines.append(json.dumps({"config": config, "flops": total}))
+    flops_path.write_text("[" + ",\n".join(lines) + "]\n")
 
 
 if __name__ == "__main__":

@@ -40,3 +40,9 @@ def test_stored_examples_are_what_the_package_builds(family: str) -> None:
     assert [entry["config"] for entry in stored] == [
         config for config, _ in examples
     ]
+
+
+@pytest.mark.parametrize("family", generate.COUNTED)
+def test_stored_flops_are_what_pytorch_counts(family: str) -> None:
+    config, total = generate.flops(family, generate.COUNTED_LENGTH)
+    assert {"config": config, "flops": total} in generate.stored_flops()

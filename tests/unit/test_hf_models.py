@@ -13,7 +13,7 @@ from nest.models.architectures import Architecture
 from nest.models.graphs import count_layer
 from nest.models.hf import from_hf
 from nest.models.operators import Execution, Split, vocabulary_rows
-from tests.models.generate import stored
+from tests.models.generate import COUNTED_LENGTH, stored, stored_flops
 
 EXAMPLES = [
     pytest.param(entry, id=f"{family}-{number}")
@@ -64,3 +64,26 @@ def test_graph_nodes_hold_all_weights(entry: dict[str, Any]) -> None:
         biases = head.bias + head.spare_bias
         more += copied * width + (rows - head.outputs) * biases
     assert held - more == model.parameters - head.temperature
+
+
+@pytest.mark.parametrize(
+    "entry", stored_flops(), ids=lambda entry: entry["config"]["model_type"]
+)
+def test_flops_are_those_of_pytorch(entry: dict[str, Any]) -> None:
+    """Within 1 in 2000: rotary angles and class tokens are not counted."""
+    model = from_hf(entry["config"])
+    counted = model.forward_flops(COUNTED_LENGTH)
+    assert counted == pytest.approx(entry["flops"], rel=5e-4)
+
+
+@pytest.mark.parametrize("entry", EXAMPLES)
+def test_operators_take_the_flops_of_the_model(entry: dict[str, Any]) -> None:
+    """Attention over all positions; a vocabulary is padded by rows."""
+    model = from_hf(entry["config"])
+    counted = sum(node.flops()[0] for node in nodes(model, 8))
+    head, width = model.head, model.towers[-1].hidden
+    if not head.pooled:
+        tokens = model.lengths(8)[model.towers[-1].name]
+        padding = vocabulary_rows(head.outputs, 1) - head.outputs
+        counted -= 2 * tokens * padding * (head.transform_size or width)
+    assert counted == model.forward_flops(8)
