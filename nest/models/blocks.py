@@ -44,9 +44,9 @@ class Attention(Struct, frozen=True, kw_only=True):
         heads, or none; and vectors of each (two: a LayerNorm with bias).
     unbiased_keys
         Whether keys have no bias where queries and values have.
-    gate
+    gate, gate_bias
         Columns of a projection of the input whose sigmoid multiplies the
-        output; ``0`` without.
+        output, ``0`` without; whether it has a bias.
     sinks
         Whether every head has a learned score that attends to nothing.
     output_norm
@@ -78,6 +78,7 @@ class Attention(Struct, frozen=True, kw_only=True):
     norm_vectors: int = 1
     unbiased_keys: bool = False
     gate: int = 0
+    gate_bias: bool = False
     sinks: bool = False
     output_norm: bool = False
     index_heads: int = 0

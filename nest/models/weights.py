@@ -95,6 +95,8 @@ def attention_weights(block: Block, attention: Attention, tp: int = 1) -> int:
             * normed[attention.norm_over]
             * attention.head_size
         )
+    if attention.gate_bias:
+        weights += attention.gate // tp
     if attention.sinks:
         weights += heads
     if attention.output_norm:

@@ -69,6 +69,39 @@ def _one_bias(rng: random.Random) -> dict[str, Any]:
     }
 
 
+def _channels(rng: random.Random) -> dict[str, Any]:
+    """Draw a width, and heads of Mamba-2 that divide twice of it."""
+    return {**_USUAL(rng), "mamba_n_heads": rng.choice((4, 8))}
+
+
+def _expanded(rng: random.Random) -> dict[str, Any]:
+    """Draw a width, and the channels of Mamba as a multiple of it."""
+    hidden, factor = 32 * rng.choice((1, 2, 3)), rng.choice((1, 2))
+    return {
+        "hidden_size": hidden,
+        "expand": factor,
+        "intermediate_size": factor * hidden,
+    }
+
+
+def _divided(rng: random.Random) -> dict[str, Any]:
+    """Draw a width, and heads of Mamba-2 that are twice as wide together."""
+    heads, size = rng.choice((4, 8)), rng.choice((8, 16))
+    return {
+        "hidden_size": heads * size // 2,
+        "expand": 2,
+        "num_heads": heads,
+        "head_dim": size,
+    }
+
+
+def _griffin(rng: random.Random) -> dict[str, Any]:
+    """Draw heads and a width, which is that of the recurrence too."""
+    found = _EQUAL(rng)
+    width = found["hidden_size"]
+    return {**found, "lru_width": width}
+
+
 def _halves(rng: random.Random) -> dict[str, Any]:
     """Draw an encoder and a decoder of one width."""
     heads = rng.choice((2, 4))
@@ -157,6 +190,16 @@ DRAWN: dict[str, Draw] = {
     "eos_token_id": _of(2),
 }
 
+_BAMBA = {
+    "": _channels,
+    "mamba_n_groups": _of(1, 2),
+    "mamba_d_state": _of(8, 16),
+    "mamba_expand": 2,
+    "mamba_d_head": "auto",
+    "mamba_conv_bias": _of(True, False),
+    "mamba_proj_bias": _of(True, False),
+}
+
 #: What a family needs besides, or instead; a function draws some together.
 OTHERS: dict[str, dict[str, Any]] = {
     "clip": {
@@ -236,6 +279,73 @@ OTHERS: dict[str, dict[str, Any]] = {
         "intermediate_size_mlp": _upto(20, 99),
         "interleave_moe_layer_step": _of(1, 2),
     },
+    "bamba": {**_BAMBA, "attn_layer_indices": _of([1], [0, 2], None)},
+    "falcon_h1": {
+        **_BAMBA,
+        "mamba_d_ssm": 64,
+        "mamba_rms_norm": _of(True, False),
+        "projectors_bias": _of(True, False),
+    },
+    "granitemoehybrid": {
+        **_BAMBA,
+        "num_local_experts": _of(0, 4),
+        "num_hidden_layers": 4,
+        "layer_types": _of(
+            None, ["linear_attention"] * 3 + ["full_attention"]
+        ),
+    },
+    "jamba": {
+        "mamba_d_state": _of(8, 16),
+        "mamba_dt_rank": _of("auto", 5),
+        "mamba_proj_bias": _of(True, False),
+        "mamba_conv_bias": _of(True, False),
+        "attn_layer_period": 3,
+        "attn_layer_offset": _of(0, 1, 2),
+        "num_experts": _of(1, 4),
+        "num_experts_per_tok": 1,
+    },
+    "kimi_linear": {
+        "num_hidden_layers": 5,
+        "linear_num_heads": _of(2, 4),
+        "linear_head_dim": _of(8, 16),
+        "num_experts_per_token": 2,
+    },
+    "lfm2": {
+        "full_attn_idxs": _of([1], [0, 1]),
+        "conv_bias": _of(True, False),
+        "block_auto_adjust_ff_dim": _of(True, False),
+        "block_multiple_of": _of(8, 32),
+    },
+    "lfm2_moe": {
+        "num_hidden_layers": 4,
+        "layer_types": ["conv", "conv", "full_attention", "conv"],
+        "conv_bias": _of(True, False),
+    },
+    "mamba2": {
+        "": _divided,
+        "n_groups": _of(1, 2),
+        "state_size": _of(8, 16),
+        "use_bias": _of(True, False),
+        "use_conv_bias": _of(True, False),
+    },
+    "nemotron_h": {
+        "layers_block_type": _of(
+            ["linear_attention", "mlp", "full_attention", "moe"] * 2,
+            ["linear_attention", "moe"] * 3 + ["full_attention"],
+        ),
+        "moe_shared_expert_intermediate_size": _upto(9, 60),
+        "moe_latent_size": _of(None, 16),
+        "mlp_bias": False,
+        "mamba_num_heads": _of(4, 8),
+        "mamba_head_dim": _of(8, 16),
+        "n_groups": _of(1, 2),
+        "ssm_state_size": _of(8, 16),
+    },
+    "recurrent_gemma": {
+        "": _griffin,
+        "num_key_value_heads": _of(1, 2),
+        "intermediate_size": _of(40, 60),
+    },
     "mpt": {
         "": _sizes("n_heads", "d_model", None),
         "expansion_ratio": _of(2, 4),
@@ -268,7 +378,14 @@ _T5 = {
     "feed_forward_proj": _of("relu", "gated-gelu"),
     "relative_attention_num_buckets": _of(8, 32),
 }
+_MAMBA = {
+    "": _expanded,
+    "state_size": _of(8, 16),
+    "use_bias": _of(True, False),
+    "use_conv_bias": _of(True, False),
+}
 for _alike, _names in (
+    (_MAMBA, "falcon_mamba mamba"),
     (
         _HALVES,
         "bart blenderbot blenderbot-small m2m_100 marian mbart pegasus "
@@ -322,6 +439,12 @@ PAIRED = (
     "bart", "blenderbot", "blenderbot-small", "m2m_100", "marian", "mbart",
     "mt5", "pegasus", "plbart", "switch_transformers", "t5", "umt5",
 )
+MIXED = (
+    "bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba",
+    "kimi_linear", "lfm2", "lfm2_moe", "mamba", "mamba2", "minimax",
+    "nemotron_h", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text",
+    "qwen3_next", "recurrent_gemma",
+)
 SEEING = (
     "beit", "deit", "dinov2", "dinov2_with_registers", "vit",
 )
@@ -372,7 +495,7 @@ FAMILIES = (
     "starcoder2", "vaultgemma", "xglm", "youtu",
 )
 # fmt: on
-FAMILIES += (*MASKED, *PAIRED, *SEEING, "clip", "whisper")
+FAMILIES += (*MASKED, *PAIRED, *SEEING, *MIXED, "clip", "whisper")
 
 
 def inputs(config: Any, model: Architecture, length: int) -> dict[str, Any]:
@@ -410,7 +533,9 @@ def inputs(config: Any, model: Architecture, length: int) -> dict[str, Any]:
     if first.patch_values:
         return {"pixel_values": pixels(config.image_size)}
     found = {"input_ids": tokens(length)}
-    if first.runs[0].block.attention.causal and config.model_type != "falcon":
+    unmasked = ("falcon", "mamba")
+    causal = first.runs[0].block.attention.causal
+    if causal and config.model_type not in unmasked:
         found["attention_mask"] = torch.zeros(
             1, 1, length, length, device="meta"
         )
@@ -443,9 +568,10 @@ def flops(family: str, length: int) -> tuple[dict[str, Any], int]:
 # fmt: off
 COUNTED = (
     "bert", "clip", "cohere2", "deepseek_v3", "dinov2", "electra", "falcon",
-    "gemma3_text", "glm4_moe", "gpt2", "gpt_oss", "granitemoe", "llama",
-    "mixtral", "modernbert", "olmo2", "phi", "qwen2_moe", "qwen3",
-    "qwen3_moe", "starcoder2", "t5", "vit", "whisper",
+    "gemma3_text", "glm4_moe", "gpt2", "gpt_oss", "granitemoe", "jamba",
+    "lfm2", "llama", "mamba", "mixtral", "modernbert", "olmo2", "phi",
+    "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next", "recurrent_gemma",
+    "starcoder2", "t5", "vit", "whisper",
 )
 # fmt: on
 COUNTED_LENGTH = 128

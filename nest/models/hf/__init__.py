@@ -18,7 +18,7 @@ import msgspec
 
 from nest.errors import InvalidProblemError, UnknownNameError
 from nest.models.architectures import Architecture
-from nest.models.hf import decoders, encoders
+from nest.models.hf import decoders, encoders, hybrids
 from nest.models.hf.config import Config, Parts, shown
 from nest.models.hf.family import decoder
 
@@ -30,6 +30,7 @@ FAMILIES: dict[str, Callable[[Config], Parts]] = {
     },
     **decoders.READERS,
     **encoders.READERS,
+    **hybrids.READERS,
 }
 
 

@@ -104,7 +104,9 @@ class Family(NamedTuple):
     query_key_norm, norm_over, norm_vectors
         As in :class:`nest.models.blocks.Attention`.
     gate
-        Whether attention has a gate as wide as its output.
+        Whether attention has a gate as wide as its output: one that is part
+        of the queries' projection, with their biases, or one beside it
+        without.
     sinks, rotary, output_norm, inner_norm, activation_weights
         As in :mod:`nest.models.blocks`.
     window, pattern
@@ -152,7 +154,7 @@ class Family(NamedTuple):
     query_key_norm: Switch = False
     norm_over: Literal["head", "heads", "nothing"] = "head"
     norm_vectors: int = 1
-    gate: bool = False
+    gate: Literal["", "of queries", "beside"] = ""
     sinks: bool = False
     rotary: bool = True
     output_norm: bool = False
@@ -282,6 +284,7 @@ def ordinary_attention(
         norm_over=family.norm_over if normed else "head",
         norm_vectors=family.norm_vectors if normed else 1,
         gate=heads * head_size if family.gate else 0,
+        gate_bias=biases and family.gate == "of queries",
         sinks=family.sinks,
         output_norm=family.output_norm,
     )
