@@ -83,7 +83,10 @@ def hf_command(options: Options, path: str, cluster: str, output: str) -> int:
 
     options.check_files({"FILE": path}, {"-o": output})
     job = {**options.job, "cluster": cluster}
-    write_record(output, model_problem(read_hf(path), job))
+    model = read_hf(path)
+    write_record(output, model_problem(model, job))
+    if model.note:
+        click.echo(f"nest: note: {path}: {model.note}", err=True)
     return 0
 
 

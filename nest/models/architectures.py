@@ -192,6 +192,14 @@ class Architecture(Struct, frozen=True, kw_only=True):
                 f"tp: expected {reasons[0]} of {self.name}, got {tp}; "
                 f"choose {fits}"
             )
+        for block in shapes:
+            mixer = block.mixer
+            if cp > 1 and mixer is not None and mixer.heads // tp % cp:
+                return (
+                    f"cp: expected a divisor of the {mixer.heads // tp} "
+                    f"heads of {mixer.kind} that a rank of {self.name} has, "
+                    f"got {cp}; choose 1"
+                )
         counts = sorted({block.mlp.experts for block in shapes} - {0})
         if ep > 1 and not counts:
             return (

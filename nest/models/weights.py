@@ -114,6 +114,11 @@ def rank_width(linear: Linear, tp: int) -> int:
     return width // linear.units * max(linear.units // tp, 1)
 
 
+def rank_outputs(linear: Linear, tp: int) -> int:
+    """Return the width of what a rank's share of a linear layer makes."""
+    return linear.outputs if linear.cut == "inputs" else rank_width(linear, tp)
+
+
 def linear_matrix(linear: Linear, tp: int = 1) -> int:
     """Return the weights of a linear layer's matrix, of one rank."""
     own = rank_width(linear, tp)
@@ -127,11 +132,7 @@ def mixer_weights(mixer: Mixer, tp: int = 1) -> int:
     for linear in mixer.linears:
         weights += linear_matrix(linear, tp)
         if linear.bias:
-            weights += (
-                linear.outputs
-                if linear.cut == "inputs"
-                else rank_width(linear, tp)
-            )
+            weights += rank_outputs(linear, tp)
     taps = mixer.kernel + (1 if mixer.convolution_bias else 0)
     return weights + taps * (mixer.channels // tp)
 

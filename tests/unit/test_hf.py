@@ -497,6 +497,15 @@ def without(fields: dict[str, Any], *names: str) -> dict[str, Any]:
 
 KNOWN = ", ".join(sorted(FAMILIES))
 
+#: Sizes that most families ask for.
+SMALL = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 4,
+    "vocab_size": 100,
+}
+
 BAD: list[tuple[dict[str, Any], str]] = [
     (
         {},
@@ -568,6 +577,108 @@ BAD: list[tuple[dict[str, Any], str]] = [
         {**FALCON, "num_kv_heads": 7},
         "num_kv_heads: expected a divisor of the 128 attention heads, got 7; "
         "correct one of them",
+    ),
+    (
+        {**fields_of("gemma2-27b"), "layer_types": ["full_attention"]},
+        "layer_types: expected as many entries as there are layers, 46, got "
+        "1; correct one of them",
+    ),
+    (
+        {
+            **fields_of("gemma2-27b"),
+            "layer_types": ["full_attention"] * 45 + ["holographic"],
+        },
+        "layer_types: expected entries among full_attention, attention, "
+        "sliding_attention, chunked_attention, indexed_attention, "
+        'linear_attention, mamba, conv, hybrid, got "holographic"; other '
+        "layers are not supported",
+    ),
+    (
+        {**fields_of("gemma2-27b"), "layer_types": "full_attention"},
+        'layer_types: expected a list of strings, got "full_attention"; '
+        "correct its type",
+    ),
+    (
+        {"model_type": "smollm3", **SMALL, "no_rope_layers": [1, 1, 0]},
+        "no_rope_layers: expected as many entries as there are layers, 4, "
+        "got 3; correct one of them",
+    ),
+    (
+        {
+            "model_type": "hunyuan_v1_moe",
+            **SMALL,
+            "num_experts": 4,
+            "moe_topk": [1, 2, 1, 2],
+        },
+        "moe_topk: expected one number for all layers, got [1, 2, 1, 2]; "
+        "other models are not supported",
+    ),
+    (
+        {
+            "model_type": "dbrx",
+            "d_model": 64,
+            "n_heads": 4,
+            "n_layers": 2,
+            "vocab_size": 100,
+            "attn_config": {"kv_n_heads": 2},
+            "ffn_config": {"hidden_size": 32},
+        },
+        "ffn_config: hidden_size: expected d_model = 64, got 32; correct the "
+        "value",
+    ),
+    (
+        {"model_type": "deberta", **SMALL, "relative_attention": True},
+        "relative_attention: expected false, got true; projections of "
+        "relative positions are not supported",
+    ),
+    (
+        {"model_type": "deberta-v2", **SMALL, "conv_kernel_size": 3},
+        "conv_kernel_size: expected 0, got 3; convolutions of tokens are not "
+        "supported",
+    ),
+    (
+        {"model_type": "deberta-v2", **SMALL, "relative_attention": True},
+        "share_att_key: expected true, got false; projections of relative "
+        "positions are not supported",
+    ),
+    (
+        {"model_type": "deberta-v2", **SMALL, "embedding_size": 16},
+        "embedding_size: expected hidden_size = 64, got 16; correct the value",
+    ),
+    (
+        {**VIT, "model_type": "beit", "use_relative_position_bias": True},
+        "use_relative_position_bias: expected false, got true; biases of "
+        "relative positions are not supported",
+    ),
+    (
+        {
+            "model_type": "marian",
+            "vocab_size": 100,
+            "share_encoder_decoder_embeddings": False,
+        },
+        "share_encoder_decoder_embeddings: expected true, got false; tables "
+        "of their own are not supported",
+    ),
+    (
+        {"model_type": "nemotron_h", **SMALL, "hybrid_override_pattern": "MX"},
+        "hybrid_override_pattern: expected entries among M, *, -, E, mamba, "
+        "linear_attention, attention, full_attention, mlp, moe, got X; "
+        "correct the value",
+    ),
+    (
+        {"model_type": "nemotron_h", **SMALL},
+        "layers_block_type: expected a list of layers, got no such field; "
+        "add it",
+    ),
+    (
+        {"model_type": "recurrent_gemma", **SMALL, "block_types": ["other"]},
+        "block_types: expected entries among recurrent, attention, got "
+        "other; correct the value",
+    ),
+    (
+        {"model_type": "bamba", **SMALL, "mamba_n_heads": 7},
+        "mamba_n_heads: expected a divisor of 128 channels, got 7; correct "
+        "one of them",
     ),
     (
         {**QWEN3_MOE, "num_experts_per_tok": 129},
@@ -652,6 +763,52 @@ def test_unknown_families() -> None:
     )
 
 
+def test_text_models_inside_others() -> None:
+    """What is left out of Gemma 3's has the values of its class."""
+    model = from_hf(
+        {
+            "model_type": "gemma3",
+            "text_config": {
+                "model_type": "gemma3_text",
+                "hidden_size": 2560,
+                "intermediate_size": 10240,
+                "num_hidden_layers": 34,
+                "sliding_window": 1024,
+            },
+            "vision_config": {},
+        },
+        name="gemma-3-4b",
+    )
+    assert model.note == "the text model of gemma3 alone"
+    # Of the released checkpoint, whose table has as many rows.
+    assert model.parameters == 3_880_263_168
+    names = [block.name for block in model.towers[0].blocks()]
+    assert names[:6] == ["local"] * 5 + ["global"]
+
+
+def test_old_and_new_names_of_experts() -> None:
+    renamed = {**without(QWEN3_MOE, "num_experts"), "num_local_experts": 128}
+    assert from_hf(renamed) == from_hf(QWEN3_MOE)
+
+
+def test_patterns_of_nemotron_h_in_letters_and_words() -> None:
+    """One thing per block: M, *, - and E."""
+    shared = {
+        "model_type": "nemotron_h",
+        **SMALL,
+        "num_key_value_heads": 2,
+        "mamba_num_heads": 4,
+        "mamba_head_dim": 16,
+        "n_groups": 2,
+        "ssm_state_size": 8,
+    }
+    letters = from_hf({**shared, "hybrid_override_pattern": "M-M*"})
+    words = ["mamba", "mlp", "mamba", "attention"]
+    assert letters == from_hf({**shared, "layers_block_type": words})
+    names = [block.name for block in letters.towers[0].blocks()]
+    assert names == ["mamba2", "dense", "mamba2", "global"]
+
+
 # Files
 
 
@@ -668,6 +825,17 @@ def test_names_come_from_the_file_or_its_folder(tmp_path: Path) -> None:
     named = {**LLAMA3, "_name_or_path": "meta-llama/Meta-Llama-3-8B"}
     assert read(path, named).name == "Meta-Llama-3-8B"
     assert read(path, {**LLAMA3, "_name_or_path": 3}).name == "my-model"
+
+
+def test_names_tell_models_of_a_family_apart(tmp_path: Path) -> None:
+    """A file's own name counts; one that says only the family gets a size."""
+    assert read(tmp_path / "big.json", LLAMA3).name == "big"
+    folder = tmp_path / "llama"
+    folder.mkdir()
+    assert read(folder / "config.json", LLAMA3).name == "llama-8.03b"
+    assert read(folder / "llama.json", LLAMA3).name == "llama-8.03b"
+    small = {"model_type": "llama", **SMALL}
+    assert read(folder / "config.json", small).name == "llama-0.153m"
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from nest.errors import InvalidProblemError, UnknownNameError
 from nest.models.architectures import Architecture
@@ -38,7 +39,8 @@ def read_hf(path: str | Path) -> Architecture:
     """Return the architecture that a ``config.json`` describes.
 
     The name is that of the model in the file (``_name_or_path``), or else of
-    the folder that the file is in.
+    the file, or of the folder that a ``config.json`` is in; where that only
+    says the family, with the number of parameters.
 
     Raises
     ------
@@ -74,15 +76,30 @@ def read_hf(path: str | Path) -> Architecture:
             f"model's config.json"
         )
     stated = fields.get("_name_or_path")
-    name = stated if isinstance(stated, str) and stated else ""
-    name = Path(name).name or file.resolve().parent.name or "model"
-    return from_hf(fields, name=name, where=str(path))
+    name = Path(stated).name if isinstance(stated, str) else ""
+    if not name and file.stem != "config":
+        name = file.stem
+    name = name or file.resolve().parent.name or "model"
+    model = from_hf(fields, name=name, where=str(path))
+    if name not in ("model", fields["model_type"]):
+        return model
+    # A name that any other model of the family may have too.
+    return replace(model, name=f"{name}-{_size(model.parameters)}")
+
+
+def _size(count: int) -> str:
+    """Return a number of parameters in three digits, such as ``6.74b``."""
+    unit, word = (10**9, "b") if count >= 10**9 else (10**6, "m")
+    return f"{count / unit:.3g}{word}"
 
 
 def from_hf(
     fields: dict[str, Any], *, name: str = "model", where: str = "config"
 ) -> Architecture:
     """Return the architecture of a decoded configuration.
+
+    Of a model that sees or hears too and is none of the families, the text
+    model in it (``text_config``); its note says so.
 
     Parameters
     ----------
@@ -110,10 +127,18 @@ def from_hf(
             got,
             "add the family of the model",
         )
+    note = ""
+    inside = fields.get("text_config")
+    if family not in FAMILIES and isinstance(inside, dict):
+        text = inside.get("model_type")
+        if isinstance(text, str) and text in FAMILIES:
+            note = f"the text model of {family} alone"
+            family, config = text, config.part("text_config")
     if family not in FAMILIES:
         raise UnknownNameError(f"{where}: model_type", family, FAMILIES)
     return Architecture(
         name=name,
         source=f"Hugging Face {family}, {name}",
+        note=note,
         **FAMILIES[family](config)._asdict(),
     )

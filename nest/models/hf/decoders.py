@@ -252,6 +252,14 @@ FAMILIES = {
         query_key_norm=True,
         pattern=6,
         pattern_names=("sliding_window_pattern", "_sliding_window_pattern"),
+        # Of the text models inside others only some are stated.
+        sizes={
+            "hidden_size": 2304,
+            "intermediate_size": 9216,
+            "num_attention_heads": 8,
+            "num_hidden_layers": 26,
+            "vocab_size": 262208,
+        },
     ),
     "glm": GLM,
     "glm4": GLM._replace(norms=4),

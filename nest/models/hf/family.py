@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
@@ -128,6 +129,8 @@ class Family(NamedTuple):
         As in :mod:`nest.models.blocks`.
     dropout
         Name and default of the dropout rate.
+    sizes
+        Sizes that configurations leave out, by the names of their fields.
     tied
         Default of whether the output layer is the token table.
     """
@@ -169,11 +172,14 @@ class Family(NamedTuple):
     more_positions: int | None = None
     embedding_norm: bool = False
     dropout: tuple[str, float] | None = None
+    sizes: Mapping[str, int] = MappingProxyType({})
     tied: bool = False
 
 
 def decoder(config: Config, family: Family) -> Parts:
     """Read a decoder whose layers are of a few kinds."""
+    unsaid = {k: v for k, v in family.sizes.items() if not config.has(k)}
+    config = Config({**config.fields, **unsaid}, config.where)
     layers = config.integer(*family.layers)
     sparse = [family.experts is not None] * layers
     if family.experts is not None and family.experts.places is not None:

@@ -13,7 +13,7 @@ from nest.models.operators.base import (
     linear,
 )
 from nest.models.operators.collectives import both_passes, state_exchange
-from nest.models.weights import mixer_weights, rank_width
+from nest.models.weights import mixer_weights, rank_outputs, rank_width
 
 #: Backward FLOPs of a recurrence in chunks per forward FLOP: two products
 #: for each, as of any product.
@@ -29,12 +29,13 @@ def mixer_part(
     recurrence and of the gate behind it; ``selective`` computes the last
     three again from the first, as kernels of Mamba do (Gu and Dao 2023,
     arXiv 2312.00752, §3.3.2). Under context parallelism the sequence is
-    exchanged for heads before the recurrence, and back behind it.
+    exchanged for heads before the recurrence, and back behind it; what a
+    convolution alone needs from neighbours is not counted.
     """
     tokens, tp = split.tokens, split.tp
     *entering, last = shape.linears
     operators = [_product(part, tokens, tp) for part in entering]
-    made = tokens * sum(rank_width(part, tp) for part in entering)
+    made = tokens * sum(rank_outputs(part, tp) for part in entering)
     convolved = tokens * (shape.channels // tp)
     inner = tokens * (shape.inner // tp)
     if shape.kernel:
@@ -69,7 +70,7 @@ def mixer_part(
         operators=tuple(operators),
         collectives=(
             *both_passes(split, tokens * block.hidden),
-            *state_exchange(split, made + inner),
+            *(state_exchange(split, made + inner) if moved else ()),
         ),
         weights=mixer_weights(shape, tp),
         kept_bytes={"none": BF16 * values, "selective": BF16 * made},
