@@ -72,9 +72,16 @@ def piper_command(path: str, output: str, **changes: Any) -> int:
     "Machine and devices, such as h100x64, or a file with them.",
     required=True,
 )
+@option(
+    "--mtp",
+    "Count modules for multi-token prediction too.",
+    is_flag=True,
+)
 @takes(*JOB)
 @output_option("problem")
-def hf_command(options: Options, path: str, cluster: str, output: str) -> int:
+def hf_command(
+    options: Options, path: str, cluster: str, mtp: bool, output: str
+) -> int:
     """Import a model: the config.json of Hugging Face.
 
     What the options leave open is chosen as for 'nest compare --model'.
@@ -83,7 +90,7 @@ def hf_command(options: Options, path: str, cluster: str, output: str) -> int:
 
     options.check_files({"FILE": path}, {"-o": output})
     job = {**options.job, "cluster": cluster}
-    model = read_hf(path)
+    model = read_hf(path, mtp=mtp)
     write_record(output, model_problem(model, job))
     if model.note:
         click.echo(f"nest: note: {path}: {model.note}", err=True)

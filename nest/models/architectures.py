@@ -20,6 +20,7 @@ from nest.models.weights import (
     final_norm_weights,
     head_weights,
     head_width,
+    merge_weights,
     mixer_flops,
     transform_matrix,
 )
@@ -147,7 +148,7 @@ class Architecture(Struct, frozen=True, kw_only=True):
             tokens = 1 if self.head.pooled else lengths[tower.name]
             matrix = self.head.outputs * head_width(self.head, tower.hidden)
             matrix += transform_matrix(self.head, tower.hidden)
-            forward += 2 * tokens * matrix
+            forward += 2 * tokens * matrix * self.head.predictions
         return forward
 
     def why_not_split(
@@ -257,7 +258,7 @@ def _powers_below(degree: int) -> list[int]:
 
 def _block_flops(block: Block, tokens: int, source: int) -> int:
     """Return the forward FLOPs of a block on one sample."""
-    flops = 0
+    flops = 2 * tokens * merge_weights(block)
     for attention in (block.attention, block.cross_attention):
         if attention is None or not attention.heads:
             continue

@@ -231,6 +231,10 @@ class Block(Struct, frozen=True, kw_only=True):
         LayerNorm (two vectors) instead of RMSNorm (one).
     norm_vectors
         Vectors of weights of a norm, if others than these.
+    merge
+        Whether a linear layer in front joins the stream with the embeddings
+        of later tokens, each behind a norm that ``norms`` counts too
+        (multi-token prediction: DeepSeek-AI 2024, arXiv 2412.19437, §2.2).
     vectors
         Further vectors as wide as the residual stream, such as scales of
         the outputs.
@@ -247,6 +251,7 @@ class Block(Struct, frozen=True, kw_only=True):
     norms: int = 2
     layer_norm: bool = False
     norm_vectors: Literal[0, 1, 2] | None = None
+    merge: bool = False
     vectors: int = 0
     dropout: bool = False
 
@@ -373,6 +378,9 @@ class Head(Struct, frozen=True, kw_only=True):
         wide.
     transform_bias, transform_vectors
         Whether the layer has a bias, and the vectors of weights of the norm.
+    predictions
+        Tokens that are predicted from every token; the output layer runs
+        once for each.
     temperature
         Whether the loss has a learned temperature (CLIP).
     vectors
@@ -392,6 +400,7 @@ class Head(Struct, frozen=True, kw_only=True):
     transform_bias: bool = True
     transform_vectors: Literal[0, 1, 2] = 2
     pooled: bool = False
+    predictions: int = 1
     temperature: bool = False
     vectors: int = 1
 
@@ -415,9 +424,15 @@ _UNUSUAL: dict[type[Struct], tuple[str, ...]] = {
         "activation_weights",
         "latent",
     ),
-    Block: ("mixer", "norm_vectors", "vectors"),
+    Block: ("mixer", "norm_vectors", "merge", "vectors"),
     Tower: ("embedding_size", "convolutions", "patch_bias"),
-    Head: ("transform_size", "transform_bias", "transform_vectors", "vectors"),
+    Head: (
+        "predictions",
+        "transform_size",
+        "transform_bias",
+        "transform_vectors",
+        "vectors",
+    ),
 }
 
 

@@ -509,6 +509,31 @@ def test_unknown_names(
     assert cli.refuses(*arguments).startswith(start)
 
 
+def test_text_models_are_imported_with_a_note(
+    cli: Cli, tmp_path: Path
+) -> None:
+    path = tmp_path / "gemma.json"
+    inside = {"model_type": "gemma3_text", "num_hidden_layers": 2}
+    path.write_text(
+        json.dumps({"model_type": "gemma3", "text_config": inside})
+    )
+    output = str(tmp_path / "p.json")
+    arguments = ("import", "hf", str(path), "--cluster", "h100x8")
+    assert cli(*arguments, "-o", output) == 0
+    assert cli.err == (f"nest: note: {path}: the text model of gemma3 alone\n")
+
+
+def test_modules_for_multi_token_prediction_are_asked_for(
+    cli: Cli, config: str
+) -> None:
+    said = cli.refuses(
+        *("import", "hf", config, "--cluster", "h100x4"), "--mtp", "-o", "-"
+    )
+    assert said.startswith(
+        f"{config}: num_nextn_predict_layers: expected modules for"
+    )
+
+
 def test_files_of_other_families(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text('{"model_type": "xlnet"}')

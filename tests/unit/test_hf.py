@@ -15,6 +15,7 @@ import pytest
 from nest.errors import InvalidProblemError, UnknownNameError
 from nest.models.architectures import Architecture
 from nest.models.hf import FAMILIES, from_hf, read_hf
+from nest.models.weights import block_weights
 from nest.models.zoo import architecture
 from tests.models.generate import stored
 
@@ -789,6 +790,36 @@ def test_text_models_inside_others() -> None:
 def test_old_and_new_names_of_experts() -> None:
     renamed = {**without(QWEN3_MOE, "num_experts"), "num_local_experts": 128}
     assert from_hf(renamed) == from_hf(QWEN3_MOE)
+
+
+def test_modules_for_multi_token_prediction() -> None:
+    """DeepSeek-V3's has 11.5 B weights of its own (its model card).
+
+    A sparse block, a layer from 2 h to h and three norms; its head runs
+    twice.
+    """
+    stated = {**DEEPSEEK, "num_nextn_predict_layers": 1}
+    plain, more = from_hf(stated), from_hf(stated, mtp=True)
+    sparse = plain.towers[0].runs[1].block
+    extra = block_weights(sparse) + 2 * 7168**2 + 3 * 7168
+    assert more.parameters - plain.parameters == extra
+    assert extra == pytest.approx(11.5e9, rel=0.01)
+    tokens = 4096
+    assert more.layers == 62
+    visited = more.active_parameters - plain.active_parameters
+    attention = 2 * tokens**2 * 128 * (192 + 128)
+    flops = 2 * tokens * (visited - (1536 + 512) - 5 * 7168)
+    flops += attention + 2 * tokens * 129280 * 7168
+    assert more.forward_flops(tokens) - plain.forward_flops(tokens) == flops
+
+
+def test_models_without_such_modules() -> None:
+    with pytest.raises(
+        InvalidProblemError,
+        match=r"^c.json: num_nextn_predict_layers: expected modules for "
+        r"multi-token prediction, got none; import the model without them$",
+    ):
+        from_hf(LLAMA3, where="c.json", mtp=True)
 
 
 def test_patterns_of_nemotron_h_in_letters_and_words() -> None:

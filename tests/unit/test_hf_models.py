@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nest.models.architectures import Architecture
 from nest.models.graphs import count_layer
-from nest.models.hf import from_hf
+from nest.models.hf import FAMILIES, from_hf
 from nest.models.operators import Execution, Split, vocabulary_rows
 from tests.models.generate import COUNTED_LENGTH, stored, stored_flops
 
@@ -94,3 +96,10 @@ def test_operators_take_the_flops_of_the_model(entry: dict[str, Any]) -> None:
         padding = vocabulary_rows(head.outputs, 1) - head.outputs
         counted -= 2 * tokens * padding * (head.transform_size or width)
     assert counted == model.forward_flops(8)
+
+
+def test_the_documentation_lists_every_family() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    table = text.split("| `model_type` |")[1].split("\n\n")[0]
+    names = re.findall(r"`([a-z0-9_-]+)`", table)
+    assert sorted(names) == sorted(FAMILIES)

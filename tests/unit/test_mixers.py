@@ -25,7 +25,7 @@ from nest.models.blocks import (
     unusual,
 )
 from nest.models.hf import from_hf
-from nest.models.operators import Split, block_node, embedding_node
+from nest.models.operators import Split, block_node, embedding_node, head_node
 from nest.models.weights import (
     attention_weights,
     embedding_weights,
@@ -386,6 +386,36 @@ def test_convolutions_in_front() -> None:
     assert node.kept_bytes["none"] == 2 * 20 * 80 + 4 * made
     assert node.kept_bytes["selective"] == node.kept_bytes["none"]
     assert node.kept_bytes["full"] == 2 * 20 * 80
+
+
+def test_a_module_for_multi_token_prediction() -> None:
+    """Two norms and a product of 128 to 64 in front; 3 norms behind."""
+    plain = block_node(BLOCK, Split(tp=2, sequence_length=8))
+    module = replace(BLOCK, merge=True, norms=5)
+    node = block_node(module, Split(tp=2, sequence_length=8))
+    assert node.weights - plain.weights == 2 * 64 * 64 + 3 * 64
+    # Half of the tokens on either rank of sequence parallelism.
+    more = node.flops()[0] - plain.flops()[0]
+    assert more == 2 * 4 * 128 * 64
+    names = [operator.name for operator in node.operators]
+    assert names[:3] == ["stream norm", "next token norm", "merge"]
+    assert names[-1] == "output norm 1"
+    # Inputs of three norms and of the product, which is as wide as two.
+    kept = {k: node.kept_bytes[k] - plain.kept_bytes[k] for k in ("none",)}
+    assert kept == {"none": 2 * 4 * 64 * (2 + 2 + 1)}
+
+
+def test_a_head_that_predicts_two_tokens() -> None:
+    """Twice the work; the token table is copied to embed later tokens."""
+    head = Head(outputs=128)
+    split = Split(sequence_length=8)
+    once = head_node(head, 64, split)
+    twice = head_node(replace(head, predictions=2), 64, split)
+    assert twice.flops()[0] == 2 * once.flops()[0]
+    assert twice.kept_bytes["none"] == 2 * once.kept_bytes["none"]
+    assert twice.weights - once.weights == 128 * 64
+    tied = replace(head, tied=True, predictions=2)
+    assert head_node(tied, 64, split).weights == once.weights
 
 
 # Who refuses them

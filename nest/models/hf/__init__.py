@@ -21,7 +21,7 @@ from nest.errors import InvalidProblemError, UnknownNameError
 from nest.models.architectures import Architecture
 from nest.models.hf import decoders, encoders, hybrids
 from nest.models.hf.config import Config, Parts, shown
-from nest.models.hf.family import decoder
+from nest.models.hf.family import decoder, with_predictions
 
 #: Families by ``model_type``.
 FAMILIES: dict[str, Callable[[Config], Parts]] = {
@@ -35,7 +35,7 @@ FAMILIES: dict[str, Callable[[Config], Parts]] = {
 }
 
 
-def read_hf(path: str | Path) -> Architecture:
+def read_hf(path: str | Path, *, mtp: bool = False) -> Architecture:
     """Return the architecture that a ``config.json`` describes.
 
     The name is that of the model in the file (``_name_or_path``), or else of
@@ -80,7 +80,7 @@ def read_hf(path: str | Path) -> Architecture:
     if not name and file.stem != "config":
         name = file.stem
     name = name or file.resolve().parent.name or "model"
-    model = from_hf(fields, name=name, where=str(path))
+    model = from_hf(fields, name=name, where=str(path), mtp=mtp)
     if name not in ("model", fields["model_type"]):
         return model
     # A name that any other model of the family may have too.
@@ -94,7 +94,11 @@ def _size(count: int) -> str:
 
 
 def from_hf(
-    fields: dict[str, Any], *, name: str = "model", where: str = "config"
+    fields: dict[str, Any],
+    *,
+    name: str = "model",
+    where: str = "config",
+    mtp: bool = False,
 ) -> Architecture:
     """Return the architecture of a decoded configuration.
 
@@ -109,6 +113,9 @@ def from_hf(
         Of the model.
     where
         Of the configuration, in messages.
+    mtp
+        Whether modules for multi-token prediction count, which
+        ``transformers`` does not build.
 
     Raises
     ------
@@ -136,9 +143,12 @@ def from_hf(
             family, config = text, config.part("text_config")
     if family not in FAMILIES:
         raise UnknownNameError(f"{where}: model_type", family, FAMILIES)
+    parts = FAMILIES[family](config)
+    if mtp:
+        parts = with_predictions(config, parts)
     return Architecture(
         name=name,
         source=f"Hugging Face {family}, {name}",
         note=note,
-        **FAMILIES[family](config)._asdict(),
+        **parts._asdict(),
     )

@@ -433,6 +433,49 @@ def one_tower(
     return Parts((tower,), head, length)
 
 
+#: Names of the number of modules for multi-token prediction.
+MODULES = (
+    "num_nextn_predict_layers",
+    "num_mtp_layers",
+    "mtp_num_hidden_layers",
+)
+
+
+def with_predictions(config: Config, parts: Parts) -> Parts:
+    """Return a decoder with its modules for multi-token prediction.
+
+    Each is a block like the last one, behind a linear layer that joins the
+    stream with the embedding of a later token, each normalised, and a norm
+    of its own in front of the output layer, which it shares (DeepSeek-AI
+    2024, arXiv 2412.19437, §2.2).
+
+    Raises
+    ------
+    InvalidProblemError
+        If the configuration has no such modules.
+    """
+    modules = config.integer(*MODULES, default=0, least=0)
+    if not modules:
+        raise config.refuse(
+            MODULES[0],
+            "modules for multi-token prediction",
+            "none",
+            "import the model without them",
+        )
+    (tower,) = parts.towers
+    members = list(tower.blocks())
+    last = members[-1]
+    module = replace(last, name="prediction", merge=True, norms=last.norms + 3)
+    runs = tuple(
+        Run(block=block, count=len(list(same)))
+        for block, same in groupby([*members, *[module] * modules])
+    )
+    return parts._replace(
+        towers=(replace(tower, runs=runs, repeat=1),),
+        head=replace(parts.head, predictions=1 + modules),
+    )
+
+
 __all__ = [
     "Experts",
     "Family",
@@ -447,4 +490,5 @@ __all__ = [
     "one_tower",
     "ordinary_attention",
     "routed_mlp",
+    "with_predictions",
 ]

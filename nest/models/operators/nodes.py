@@ -28,6 +28,7 @@ from nest.models.weights import (
     final_norm_weights,
     head_weights,
     head_width,
+    merge_weights,
     vector_weights,
 )
 
@@ -143,6 +144,17 @@ def block_node(
             )
         )
     more_norms = block.norms - len(parts)
+    joined = 0
+    if block.merge:
+        # Two norms and their joint output; no rank shares the product.
+        more_norms -= 2
+        operators = [
+            norm("stream norm", outer, execution),
+            norm("next token norm", outer, execution),
+            matmul("merge", split.outer_tokens, 2 * hidden, hidden),
+            *operators,
+        ]
+        joined = 4 * BF16 * outer
     operators += [
         norm(f"output norm {number + 1}", outer, execution)
         for number in range(more_norms)
@@ -150,6 +162,7 @@ def block_node(
     # Inputs of all norms and the dropout masks stay; outputs of the norms
     # are cheap to compute again. A norm of an output keeps its input only.
     inputs = len(parts) * (BF16 + mask) * outer + more_norms * BF16 * outer
+    inputs += joined
     none = inputs + len(parts) * BF16 * outer
     selective = inputs
     repeated = [f"norm {number + 1}" for number in range(len(parts))]
@@ -168,7 +181,9 @@ def block_node(
         collectives=merged(
             call for part in parts for call in part.collectives
         ),
-        weights=sum(part.weights for part in parts) + vector_weights(block),
+        weights=sum(part.weights for part in parts)
+        + merge_weights(block)
+        + vector_weights(block),
         expert_weights=sum(part.expert_weights for part in parts),
         kept_bytes={
             "none": none,
@@ -209,6 +224,7 @@ def head_node(
     tp = 1 if head.pooled else split.tp
     tokens = split.samples if head.pooled else split.tokens
     outer = (split.samples if head.pooled else split.outer_tokens) * hidden
+    tokens, outer = tokens * head.predictions, outer * head.predictions
     rows = head.outputs if head.pooled else vocabulary_rows(head.outputs, tp)
     width = head_width(head, hidden)
     logits = tokens * rows
