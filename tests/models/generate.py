@@ -206,6 +206,25 @@ OTHERS: dict[str, dict[str, Any]] = {
         "": _two_towers,
         "projection_dim": _upto(8, 40),
     },
+    "aria_text": {
+        "moe_num_experts": 4,
+        "moe_topk": 2,
+        "moe_num_shared_experts": _of(1, 2),
+    },
+    "biogpt": {"": _EQUAL},
+    "ctrl": {"": _sizes("n_head", "n_embd", None), "dff": _upto(20, 99)},
+    "glm_moe_dsa": {
+        "num_hidden_layers": 4,
+        "indexer_types": _of(None, ["full", "shared", "full", "shared"]),
+    },
+    "hyperclovax": {"use_post_norm": _of(True, False)},
+    "modernbert-decoder": {
+        "": _EQUAL,
+        "norm_bias": _of(True, False),
+        "classifier_bias": _of(True, False),
+        "decoder_bias": _of(True, False),
+    },
+    "openai-gpt": {"": _sizes("n_head", "n_embd", None), "n_positions": 50},
     "deberta": {"": _EQUAL, "type_vocab_size": _of(0, 2)},
     "deberta-v2": {
         "": _EQUAL,
@@ -303,6 +322,13 @@ OTHERS: dict[str, dict[str, Any]] = {
         "attn_layer_offset": _of(0, 1, 2),
         "num_experts": _of(1, 4),
         "num_experts_per_tok": 1,
+    },
+    "bailing_hybrid": {
+        "num_hidden_layers": 5,
+        "layer_group_size": _of(2, 3),
+        "linear_num_heads": _of(2, 4),
+        "linear_head_dim": _of(8, 16),
+        "num_experts_per_token": 2,
     },
     "kimi_linear": {
         "num_hidden_layers": 5,
@@ -479,20 +505,22 @@ def examples(
 
 # fmt: off
 FAMILIES = (
-    "afmoe", "apertus", "arcee", "bitnet", "bloom", "codegen", "cohere",
-    "cohere2", "cohere2_moe", "cwm", "dbrx", "deepseek_v2", "deepseek_v3",
+    "afmoe", "apertus", "arcee", "aria_text", "axk1", "bailing_hybrid",
+    "biogpt", "bitnet", "bloom", "codegen", "cohere", "cohere2",
+    "cohere2_moe", "ctrl", "cwm", "dbrx", "deepseek_v2", "deepseek_v3",
     "deepseek_v32", "dots1", "ernie4_5", "ernie4_5_moe", "exaone4",
     "exaone_moe", "falcon", "flex_olmo", "gemma", "gemma2", "gemma3_text",
-    "glm", "glm4", "glm4_moe", "glm4_moe_lite", "gpt2", "gpt_bigcode",
-    "gpt_neo", "gpt_neox", "gpt_oss", "gptj", "granite", "granite_swa",
-    "granitemoe", "granitemoe_swa", "granitemoeshared", "helium",
-    "hunyuan_v1_dense", "hunyuan_v1_moe", "hy_v3", "internlm3", "iquestcoder",
-    "jais2", "llama", "llama4_text", "mellum", "mimo_v2_flash", "minicpm3",
-    "minimax_m2", "ministral", "ministral3", "mistral", "mixtral", "mpt",
-    "nanochat", "nemotron", "olmo", "olmo2", "olmo3", "olmoe", "opt",
-    "persimmon", "phi", "phi3", "phimoe", "qwen2", "qwen2_moe", "qwen3",
-    "qwen3_moe", "seed_oss", "smollm3", "solar_open", "stablelm",
-    "starcoder2", "vaultgemma", "xglm", "youtu",
+    "glm", "glm4", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "gpt2",
+    "gpt_bigcode", "gpt_neo", "gpt_neox", "gpt_oss", "gptj", "granite",
+    "granite_swa", "granitemoe", "granitemoe_swa", "granitemoeshared",
+    "helium", "hunyuan_v1_dense", "hunyuan_v1_moe", "hy_v3", "hyperclovax",
+    "internlm3", "iquestcoder", "jais2", "llama", "llama4_text", "mellum",
+    "mimo_v2_flash", "minicpm3", "minimax_m2", "ministral", "ministral3",
+    "mistral", "mixtral", "modernbert-decoder", "mpt", "nanochat", "nemotron",
+    "olmo", "olmo2", "olmo3", "olmoe", "openai-gpt", "opt", "persimmon",
+    "phi", "phi3", "phimoe", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe",
+    "seed_oss", "smollm3", "solar_open", "stablelm", "starcoder2",
+    "vaultgemma", "xglm", "youtu",
 )
 # fmt: on
 FAMILIES += (*MASKED, *PAIRED, *SEEING, *MIXED, "clip", "whisper")

@@ -787,6 +787,40 @@ def test_text_models_inside_others() -> None:
     assert names[:6] == ["local"] * 5 + ["global"]
 
 
+def test_kimi_linear_by_its_own_names() -> None:
+    """48 B weights, of which a token visits 3 B, says its model card."""
+    fields = {
+        "first_k_dense_replace": 1,
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "kv_lora_rank": 512,
+        "linear_attn_config": {
+            "full_attn_layers": [4, 8, 12, 16, 20, 24, 27],
+            "head_dim": 128,
+            "num_heads": 32,
+            "short_conv_kernel_size": 4,
+        },
+        "model_type": "kimi_linear",
+        "moe_intermediate_size": 1024,
+        "num_attention_heads": 32,
+        "num_experts": 256,
+        "num_experts_per_token": 8,
+        "num_hidden_layers": 27,
+        "num_shared_experts": 1,
+        "q_lora_rank": None,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+        "vocab_size": 163840,
+    }
+    model = from_hf(fields)
+    blocks = list(model.towers[0].blocks())
+    full = [i + 1 for i, block in enumerate(blocks) if block.attention.heads]
+    assert full == [4, 8, 12, 16, 20, 24, 27]
+    assert model.parameters == pytest.approx(48e9, rel=0.03)
+    assert model.active_parameters == pytest.approx(3e9, rel=0.2)
+
+
 def test_old_and_new_names_of_experts() -> None:
     renamed = {**without(QWEN3_MOE, "num_experts"), "num_local_experts": 128}
     assert from_hf(renamed) == from_hf(QWEN3_MOE)

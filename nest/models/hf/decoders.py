@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from msgspec.structs import replace
 
 from nest.models.blocks import Attention, Head, Mlp
@@ -173,6 +176,23 @@ FAMILIES = {
         longest=65536, gated=False, query_key_norm=True, activation_weights=2
     ),
     "arcee": LLAMA._replace(gated=False),
+    "aria_text": LLAMA._replace(
+        experts=Experts(
+            number=("moe_num_experts",),
+            visits=("moe_topk",),
+            width=("intermediate_size",),
+            shared=("moe_num_shared_experts",),
+            shared_default=2,
+            shared_biases=("mlp_bias", False),
+        )
+    ),
+    "biogpt": GPT._replace(
+        mlp=("intermediate_size",),
+        longest=1024,
+        rotary=False,
+        more_positions=2,
+        dropout=("hidden_dropout_prob", 0.1),
+    ),
     "bitnet": BIASED._replace(output_norm=True, inner_norm=True),
     "bloom": GPT._replace(
         layers=("n_layer", "num_hidden_layers"),
@@ -200,6 +220,12 @@ FAMILIES = {
         pattern=4,
         pattern_names=("sliding_window_pattern",),
         head_size=128,
+    ),
+    "ctrl": GPT2._replace(
+        mlp=("dff",),
+        longest=256,
+        more_positions=None,
+        head_bias=True,
     ),
     "cwm": LLAMA._replace(
         window=8192, kv_default=8, head_size=128, longest=131072
@@ -533,6 +559,19 @@ def falcon(config: Config) -> Parts:
     return decoder(config, family)
 
 
+def openai_gpt(config: Config) -> Parts:
+    """Read GPT, whose norms are behind attention and MLP: none at the end."""
+    parts = decoder(config, GPT2._replace(longest=512, mlp=()))
+    tower = replace(parts.towers[0], final_norm=False)
+    return parts._replace(towers=(tower,))
+
+
+def hyperclovax(config: Config) -> Parts:
+    """Read HyperCLOVA X; outputs of attention and MLP may be normalised."""
+    post = config.flag("use_post_norm", True)
+    return decoder(config, LLAMA._replace(norms=4 if post else 2))
+
+
 def gpt_bigcode(config: Config) -> Parts:
     """Read GPT BigCode: GPT-2 with one key and value head, or with all."""
     single = config.flag("multi_query", True)
@@ -772,7 +811,9 @@ def deepseek_v2(config: Config) -> Parts:
     return deepseek(config, ("mlp_bias", False))
 
 
-def deepseek(config: Config, biases: Switch = False) -> Parts:
+def deepseek(
+    config: Config, biases: Switch = False, norms_of_sparse: int | None = None
+) -> Parts:
     """Read DeepSeek: latent attention, the first layers dense."""
     frequency = config.integer("moe_layer_freq", default=1)
     if frequency != 1:
@@ -786,18 +827,26 @@ def deepseek(config: Config, biases: Switch = False) -> Parts:
     names = GLM_EXPERTS._replace(visits_default=6, shared_biases=biases)
     experts = routed_mlp(config, names)
     dense = dense_mlp(config, DEEPSEEK._replace(mlp_biases=biases))
-    places = all_but_first
-    if config.has("mlp_layer_types"):
-        places = one_dense
-    blocks = [
-        bare_block(config, DEEPSEEK, attention, experts if sparse else dense)
-        for sparse in places(config, config.integer("num_hidden_layers"))
-    ]
-    return one_tower(config, DEEPSEEK, blocks)
+    layers = config.integer("num_hidden_layers")
+    # Layers may take over what the indexer of one before them has picked.
+    words = {"full": "full", "shared": "shared"}
+    indexed = config.per_layer("indexer_types", layers, words)
+    family = DEEPSEEK
+    places = all_but_first(config, layers)
+    blocks = []
+    for number, sparse in enumerate(places):
+        own = attention
+        if indexed is not None and indexed[number] == "shared":
+            own = replace(attention, index_heads=0, index_size=0)
+        mlp = experts if sparse else dense
+        norms = norms_of_sparse if sparse else None
+        blocks.append(bare_block(config, family, own, mlp, norms=norms))
+    return one_tower(config, family, blocks)
 
 
 #: Families that are more than a record.
-READERS = {
+READERS: dict[str, Callable[[Config], Parts]] = {
+    "axk1": partial(deepseek, norms_of_sparse=3),
     "cohere2_moe": cohere2_moe,
     "dbrx": dbrx,
     "deepseek_v2": deepseek_v2,
@@ -805,6 +854,8 @@ READERS = {
     "deepseek_v32": deepseek,
     "falcon": falcon,
     "glm4_moe_lite": deepseek,
+    "glm_moe_dsa": deepseek,
+    "hyperclovax": hyperclovax,
     "gpt_bigcode": gpt_bigcode,
     "gpt_neo": gpt_neo,
     "hunyuan_v1_moe": hunyuan_moe,
@@ -812,6 +863,7 @@ READERS = {
     "llama4_text": llama4,
     "mimo_v2_flash": mimo,
     "minicpm3": latent_decoder,
+    "openai-gpt": openai_gpt,
     "opt": opt,
     "smollm3": smollm3,
     "stablelm": stablelm,

@@ -252,7 +252,7 @@ def _deberta(config: Config) -> Parts:
     return parts._replace(towers=(tower,))
 
 
-def modernbert(config: Config) -> Parts:
+def modernbert(config: Config, *, causal: bool = False) -> Parts:
     """Read ModernBERT; its first layer has no norm in front of attention."""
     layers = config.integer("num_hidden_layers")
     hidden = config.integer("hidden_size")
@@ -263,6 +263,8 @@ def modernbert(config: Config) -> Parts:
     ]
     # As many tokens on either side as half of it.
     reach = config.integer("local_attention", default=128)
+    if causal:
+        reach = config.integer("sliding_window", default=reach // 2)
     biased = config.flag("attention_bias", False)
     vectors: Literal[1, 2] = 2 if config.flag("norm_bias", False) else 1
     mlp = Mlp(
@@ -278,7 +280,7 @@ def modernbert(config: Config) -> Parts:
                 heads=heads,
                 kv_heads=heads,
                 head_size=config.head_size(),
-                causal=False,
+                causal=causal,
                 window=reach if kind == "local" else 0,
                 rotary=True,
                 biases=biased,
@@ -754,6 +756,7 @@ READERS: dict[str, Callable[[Config], Parts]] = {
     "electra": electra,
     "eurobert": eurobert,
     "modernbert": modernbert,
+    "modernbert-decoder": partial(modernbert, causal=True),
     "mt5": t5,
     "switch_transformers": t5,
     "t5": t5,

@@ -360,14 +360,27 @@ def gated_recurrence(config: Config) -> Mixer:
     )
 
 
-def kimi_delta(config: Config) -> Mixer:
-    """Return Kimi's delta attention: a decay per channel, of low rank."""
+def kimi_delta(config: Config, *, whole: bool = False) -> Mixer:
+    """Return Kimi's delta attention: a decay per channel.
+
+    Decay and gate have low rank, or are ``whole`` matrices.
+    """
     hidden = config.integer("hidden_size")
     heads = config.integer("linear_num_heads")
     size = config.integer("linear_head_dim")
     inner = heads * size
     low = Linear(name="low", inputs=hidden, outputs=size, cut="nothing")
     high = Linear(name="high", inputs=size, outputs=inner, units=heads)
+    gates: tuple[Linear, ...] = (
+        replace(low, name="decay down"),
+        replace(high, name="decay up"),
+        replace(low, name="gate down"),
+        replace(high, name="gate up"),
+    )
+    if whole:
+        gates = (
+            replace(high, name="gates", inputs=hidden, outputs=2 * inner),
+        )
     return Mixer(
         kind="delta",
         heads=heads,
@@ -378,10 +391,7 @@ def kimi_delta(config: Config) -> Mixer:
                 outputs=3 * inner + heads,
                 units=heads,
             ),
-            replace(low, name="decay down"),
-            replace(high, name="decay up"),
-            replace(low, name="gate down"),
-            replace(high, name="gate up"),
+            *gates,
             Linear(name="out", inputs=inner, outputs=hidden, cut="inputs"),
         ),
         channels=3 * inner,
@@ -652,11 +662,40 @@ def _own_head(config: Config) -> Head:
     return Head(outputs=config.integer("vocab_size"))
 
 
-def kimi_linear(config: Config) -> Parts:
-    """Read Kimi Linear: delta attention, and latent attention between."""
+def bailing_hybrid(config: Config) -> Parts:
+    """Read Ling's hybrid: Kimi's mixers, and a gate per head between."""
+    return kimi_linear(config, whole=True)
+
+
+def kimi_linear(config: Config, *, whole: bool = False) -> Parts:
+    """Read Kimi Linear: delta attention, and latent attention between.
+
+    Its own configuration has an object for the former, with the numbers of
+    the layers that have the latter, from 1 on.
+    """
+    if config.has("linear_attn_config"):
+        inside = config.part("linear_attn_config")
+        listed = inside.listed("full_attn_layers", int, "integers") or []
+        fields = {
+            **config.fields,
+            "linear_attn_config": None,
+            "linear_num_heads": inside.integer("num_heads"),
+            "linear_head_dim": inside.integer("head_dim"),
+            "linear_conv_kernel_dim": inside.integer(
+                "short_conv_kernel_size", default=4
+            ),
+            "layer_types": [
+                "full_attention" if i + 1 in listed else "linear_attention"
+                for i in range(config.integer("num_hidden_layers"))
+            ],
+        }
+        return kimi_linear(Config(fields, config.where))
     layers = config.integer("num_hidden_layers")
     kinds = config.per_layer("layer_types", layers, LAYER_TYPES) or every_nth(
-        layers, 4, "global", "mixer"
+        layers,
+        config.integer("layer_group_size", default=4),
+        "global",
+        "mixer",
     )
     names = GLM_EXPERTS._replace(
         visits=("num_experts_per_token", "num_experts_per_tok"),
@@ -666,7 +705,9 @@ def kimi_linear(config: Config) -> Parts:
         mlp_biases=False, length=("model_max_length",), longest=1048576
     )
     experts, dense = routed_mlp(config, names), dense_mlp(config, family)
-    latent, mixer = latent_attention(config), kimi_delta(config)
+    latent, mixer = latent_attention(config), kimi_delta(config, whole=whole)
+    if whole:
+        latent = replace(latent, gate=latent.heads)
     places = one_dense(config, layers)
     blocks = []
     for kind, sparse in zip(kinds, places, strict=True):
@@ -685,6 +726,7 @@ def kimi_linear(config: Config) -> Parts:
 
 #: Families by ``model_type``.
 READERS: dict[str, Callable[[Config], Parts]] = {
+    "bailing_hybrid": bailing_hybrid,
     **{
         name: partial(decoder, family=family)
         for name, family in FAMILIES.items()
