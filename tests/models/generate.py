@@ -225,9 +225,14 @@ OTHERS: dict[str, dict[str, Any]] = {
         "decoder_bias": _of(True, False),
     },
     "openai-gpt": {"": _sizes("n_head", "n_embd", None), "n_positions": 50},
-    "deberta": {"": _EQUAL, "type_vocab_size": _of(0, 2)},
+    "deberta": {
+        "": _EQUAL,
+        "legacy": _of(True, False),
+        "type_vocab_size": _of(0, 2),
+    },
     "deberta-v2": {
         "": _EQUAL,
+        "legacy": _of(True, False),
         "type_vocab_size": _of(0, 2),
         "relative_attention": _of(True, False),
         "position_biased_input": _of(True, False),
@@ -424,6 +429,14 @@ for _alike, _names in (
     (_T5, "mt5 t5 umt5"),
 ):
     OTHERS.update((name, _alike) for name in _names.split())
+OTHERS["beit"] = {
+    **_SEEING,
+    "layer_scale_init_value": _of(0.1, 0.0),
+    "use_mask_token": _of(True, False),
+    "use_mean_pooling": _of(True, False),
+    "use_absolute_position_embeddings": _of(True, False),
+}
+OTHERS["ernie"] = {**_BERT, "use_task_id": _of(True, False)}
 
 
 def configuration(family: str, rng: random.Random) -> Any:
@@ -570,11 +583,12 @@ def inputs(config: Any, model: Architecture, length: int) -> dict[str, Any]:
     return found
 
 
-def flops(family: str, length: int) -> tuple[dict[str, Any], int]:
-    """Return a family's default configuration, saved, and its forward FLOPs.
+def flops(family: str, length: int) -> dict[str, Any]:
+    """Return a family's default configuration, its parameters and FLOPs.
 
-    Those that PyTorch counts in a pass of one sample on the meta device. Of
-    experts the ones that tokens visit are multiplied with.
+    FLOPs are those that PyTorch counts in a forward pass of one sample on
+    the meta device. Of experts the ones that tokens visit are multiplied
+    with.
     """
     import torch
     from torch.utils.flop_counter import FlopCounterMode
@@ -588,7 +602,11 @@ def flops(family: str, length: int) -> tuple[dict[str, Any], int]:
     sample = inputs(config, from_hf(saved), length)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model(**sample)
-    return saved, counter.get_total_flops()
+    return {
+        "config": saved,
+        "parameters": parameters(model),
+        "flops": counter.get_total_flops(),
+    }
 
 
 #: Families whose FLOPs are stored, tokens of a sample of them: no more than
@@ -633,10 +651,7 @@ def main(path: Path = STORED, flops_path: Path = STORED_FLOPS) -> None:
         for family, entries in found.items()
     ]
     path.write_text("{" + ",\n".join(lines) + "}\n")
-    lines = []
-    for family in COUNTED:
-        config, total = flops(family, COUNTED_LENGTH)
-        lines.append(json.dumps({"config": config, "flops": total}))
+    lines = [json.dumps(flops(name, COUNTED_LENGTH)) for name in COUNTED]
     flops_path.write_text("[" + ",\n".join(lines) + "]\n")
 
 

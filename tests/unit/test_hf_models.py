@@ -71,13 +71,14 @@ def test_graph_nodes_hold_all_weights(entry: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "entry", stored_flops(), ids=lambda entry: entry["config"]["model_type"]
 )
-def test_flops_are_those_of_pytorch(entry: dict[str, Any]) -> None:
+def test_sizes_by_default_and_flops(entry: dict[str, Any]) -> None:
     """Within 1 in 2000: rotary angles and class tokens are not counted.
 
     Within 1 in 200 where a delta rule is computed another way than in
     kernels.
     """
     model = from_hf(entry["config"])
+    assert model.parameters == entry["parameters"]
     counted = model.forward_flops(COUNTED_LENGTH)
     delta = entry["config"]["model_type"] == "qwen3_next"
     assert counted == pytest.approx(

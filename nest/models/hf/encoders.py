@@ -87,7 +87,6 @@ ENCODERS = {
         spare_bias=False,
         dropout=("dropout", 0.1),
     ),
-    "ernie": Encoder(),
     "megatron-bert": Encoder(embedding_norm=False, final_norm=True),
     "mpnet": Encoder(token_types=None, buckets=32),
     "nomic_bert": Encoder(positions=False, plain=True),
@@ -153,6 +152,17 @@ def encoder(config: Config, family: Encoder) -> Parts:
         transform=True,
     )
     return Parts((tower,), head, length)
+
+
+def ernie(config: Config) -> Parts:
+    """Read ERNIE, which may have a table of tasks: more rows of types."""
+    parts = encoder(config, Encoder())
+    if not config.flag("use_task_id", False):
+        return parts
+    tower = parts.towers[0]
+    rows = config.integer("task_type_vocab_size", default=3)
+    tower = replace(tower, token_types=tower.token_types + rows)
+    return parts._replace(towers=(tower,))
 
 
 def electra(config: Config) -> Parts:
@@ -249,7 +259,11 @@ def _deberta(config: Config) -> Parts:
         )
     if not config.flag("position_biased_input", True):
         tower = replace(tower, learned_positions=0)
-    return parts._replace(towers=(tower,))
+    head = parts.head
+    if not config.flag("legacy", True):
+        # This head multiplies with the table whatever is tied.
+        head = replace(head, tied=True, spare_bias=False)
+    return parts._replace(towers=(tower,), head=head)
 
 
 def modernbert(config: Config, *, causal: bool = False) -> Parts:
@@ -383,7 +397,7 @@ def beit(config: Config) -> Parts:
             )
     parts = _vision(
         config,
-        vectors=2,
+        vectors=2 if config.drops("layer_scale_init_value", 0.1) else 0,
         more=1 if config.flag("use_mask_token", False) else 0,
         unbiased_keys=True,
     )
@@ -754,6 +768,7 @@ READERS: dict[str, Callable[[Config], Parts]] = {
     "dinov2": dinov2,
     "dinov2_with_registers": partial(dinov2, registers=4),
     "electra": electra,
+    "ernie": ernie,
     "eurobert": eurobert,
     "modernbert": modernbert,
     "modernbert-decoder": partial(modernbert, causal=True),
