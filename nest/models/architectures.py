@@ -71,7 +71,7 @@ class Architecture(Struct, frozen=True, kw_only=True):
             + sum(
                 embedding_weights(tower)
                 + final_norm_weights(tower)
-                + sum(map(block_weights, tower.blocks()))
+                + sum(map(block_weights, _held(tower)))
                 for tower in self.towers
             )
             + sum(
@@ -243,6 +243,17 @@ def blocks(model: Architecture, *, once: bool = False) -> Iterator[Block]:
             yield from (run.block for run in tower.runs)
         else:
             yield from tower.blocks()
+
+
+def _held(tower: Tower) -> Iterator[Block]:
+    """Yield the blocks of a tower; those with shared weights once."""
+    seen = set()
+    for block in tower.blocks():
+        if not block.shared:
+            yield block
+        elif block.shared not in seen:
+            seen.add(block.shared)
+            yield block
 
 
 def head_towers(model: Architecture) -> tuple[Tower, ...]:

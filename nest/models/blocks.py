@@ -28,6 +28,9 @@ class Attention(Struct, frozen=True, kw_only=True):
         head.
     value_size
         Width of a value head; ``0`` means ``head_size``.
+    inputs
+        Width of what queries, keys and values are made of; ``0`` means that
+        of the residual stream.
     causal
         Whether a token sees only those before it.
     window
@@ -68,6 +71,7 @@ class Attention(Struct, frozen=True, kw_only=True):
     kv_heads: int
     head_size: int
     value_size: int = 0
+    inputs: int = 0
     causal: bool = True
     window: int = 0
     rotary: bool = False
@@ -231,6 +235,10 @@ class Block(Struct, frozen=True, kw_only=True):
         LayerNorm (two vectors) instead of RMSNorm (one).
     norm_vectors
         Vectors of weights of a norm, if others than these.
+    shared
+        Which of the blocks it is that several layers share the weights of,
+        from 1 on; ``0`` for a layer of its own. Graphs hold a copy in every
+        layer.
     merge
         Whether a linear layer in front joins the stream with the embeddings
         of later tokens, each behind a norm that ``norms`` counts too
@@ -251,6 +259,7 @@ class Block(Struct, frozen=True, kw_only=True):
     norms: int = 2
     layer_norm: bool = False
     norm_vectors: Literal[0, 1, 2] | None = None
+    shared: int = 0
     merge: bool = False
     vectors: int = 0
     dropout: bool = False
@@ -408,6 +417,7 @@ class Head(Struct, frozen=True, kw_only=True):
 #: What plain transformers do not have; exports and profilers know no such.
 _UNUSUAL: dict[type[Struct], tuple[str, ...]] = {
     Attention: (
+        "inputs",
         "norm_over",
         "norm_vectors",
         "unbiased_keys",
@@ -424,7 +434,7 @@ _UNUSUAL: dict[type[Struct], tuple[str, ...]] = {
         "activation_weights",
         "latent",
     ),
-    Block: ("mixer", "norm_vectors", "merge", "vectors"),
+    Block: ("mixer", "norm_vectors", "shared", "merge", "vectors"),
     Tower: ("embedding_size", "convolutions", "patch_bias"),
     Head: (
         "predictions",

@@ -48,6 +48,7 @@ def attention_matrices(
     which no rank shares.
     """
     hidden = block.hidden
+    inputs = attention.inputs or hidden
     value_size = attention.value_size or attention.head_size
     heads, kv_heads = attention_heads(attention, tp)
     query = heads * attention.head_size
@@ -65,10 +66,10 @@ def attention_matrices(
         else:
             matrices += hidden * query
         return matrices, 0
-    key_value = hidden * kv_heads * (attention.head_size + value_size)
+    key_value = inputs * kv_heads * (attention.head_size + value_size)
     if attention.cross:
         return hidden * query + output, key_value
-    return hidden * query + output + key_value, 0
+    return inputs * query + output + key_value, 0
 
 
 def attention_weights(block: Block, attention: Attention, tp: int = 1) -> int:

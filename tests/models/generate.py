@@ -335,6 +335,20 @@ OTHERS: dict[str, dict[str, Any]] = {
         "linear_head_dim": _of(8, 16),
         "num_experts_per_token": 2,
     },
+    "zamba2": {
+        "num_hidden_layers": 6,
+        "layers_block_type": _of(
+            ["linear_attention", "hybrid"] * 3,
+            ["linear_attention"] * 3 + ["hybrid"] * 2 + ["linear_attention"],
+        ),
+        "num_mem_blocks": _of(1, 2),
+        "tie_word_embeddings": True,
+        "n_mamba_heads": _of(2, 4),
+        "mamba_ngroups": _of(1, 2),
+        "mamba_d_state": _of(8, 16),
+        "adapter_rank": _of(4, 8),
+        "use_conv_bias": _of(True, False),
+    },
     "kimi_linear": {
         "num_hidden_layers": 5,
         "linear_num_heads": _of(2, 4),
@@ -482,7 +496,7 @@ MIXED = (
     "bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba",
     "kimi_linear", "lfm2", "lfm2_moe", "mamba", "mamba2", "minimax",
     "nemotron_h", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text",
-    "qwen3_next", "recurrent_gemma",
+    "qwen3_next", "recurrent_gemma", "zamba2",
 )
 SEEING = (
     "beit", "deit", "dinov2", "dinov2_with_registers", "vit",

@@ -672,6 +672,21 @@ BAD: list[tuple[dict[str, Any], str]] = [
         "add it",
     ),
     (
+        {"model_type": "zamba2", **SMALL, "add_bias_linear": True},
+        "add_bias_linear: expected false, got true; such models are not "
+        "supported",
+    ),
+    (
+        {"model_type": "zamba2", **SMALL, "tie_word_embeddings": False},
+        "tie_word_embeddings: expected true, got false; transformers then "
+        "shares no blocks either",
+    ),
+    (
+        {"model_type": "zamba2", **SMALL},
+        "layers_block_type: expected a list of layers, got no such field; "
+        "correct the value",
+    ),
+    (
         {"model_type": "recurrent_gemma", **SMALL, "block_types": ["other"]},
         "block_types: expected entries among recurrent, attention, got "
         "other; correct the value",

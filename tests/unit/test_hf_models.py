@@ -15,6 +15,7 @@ from nest.models.architectures import Architecture
 from nest.models.graphs import count_layer
 from nest.models.hf import FAMILIES, from_hf
 from nest.models.operators import Execution, Split, vocabulary_rows
+from nest.models.weights import block_weights
 from tests.models.generate import COUNTED_LENGTH, stored, stored_flops
 
 EXAMPLES = [
@@ -58,6 +59,10 @@ def test_graph_nodes_hold_all_weights(entry: dict[str, Any]) -> None:
         padding = vocabulary_rows(tower.vocabulary, 1) - tower.vocabulary
         if tower.vocabulary and tower.shares_embedding is None:
             more += padding * (tower.embedding_size or tower.hidden)
+        # Every layer holds a copy of what layers share.
+        shared = [b for b in tower.blocks() if b.shared]
+        more += sum(map(block_weights, shared))
+        more -= sum(map(block_weights, {b.shared: b for b in shared}.values()))
     head = model.head
     if not head.pooled:
         rows = vocabulary_rows(head.outputs, 1)

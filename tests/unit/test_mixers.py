@@ -187,6 +187,33 @@ def test_operators_of_a_mixer_on_two_ranks() -> None:
     assert {c.size_bytes for c in exchanges} == {2 * tokens * (made + 64)}
 
 
+def test_layers_of_zamba2_share_blocks() -> None:
+    """Three hybrid layers take two shared blocks in turn, 128 wide inside."""
+    model = from_hf(
+        {
+            **SIZES,
+            "model_type": "zamba2",
+            "num_hidden_layers": 4,
+            "layers_block_type": ["mamba", "hybrid", "hybrid", "hybrid"],
+            "num_attention_heads": 4,
+            "num_mem_blocks": 2,
+            "adapter_rank": 8,
+            "n_mamba_heads": 4,
+            "mamba_d_state": 16,
+            "tie_word_embeddings": True,
+        }
+    )
+    shared = 128 * 128 * 3 + 128 * 64 + 3 * 64 * 256 + 3 * 64
+    own = 64 * 8 + 8 * 2 * 256 + 64 * 64
+    channels = 128 + 2 * 16
+    mamba = 64 * (2 * 128 + 4 + 2 * 16) + 128 * 64 + 3 * 4 + 128
+    mamba += channels * 5 + 64
+    assert model.parameters == 100 * 64 + 64 + 2 * shared + 3 * own + 4 * mamba
+    names = [block.name for block in model.towers[0].blocks()]
+    assert names[1:4] == ["global-dense", "adapter", "mamba2"]
+    assert len(names) == 1 + 3 * 3
+
+
 def test_short_convolutions_exchange_nothing() -> None:
     mixer = Mixer(
         kind="convolution",

@@ -10,10 +10,12 @@ from msgspec.structs import replace
 from nest.models.blocks import (
     NO_ATTENTION,
     NO_MLP,
+    Attention,
     Block,
     Head,
     Linear,
     Mixer,
+    Mlp,
 )
 from nest.models.hf.config import Config, Parts
 from nest.models.hf.decoders import (
@@ -724,6 +726,98 @@ def kimi_linear(config: Config, *, whole: bool = False) -> Parts:
     return one_tower(config, family, blocks, head=_own_head(config))
 
 
+#: Words of Zamba2's ``layers_block_type``.
+_ZAMBA = {"linear_attention": "mixer", "mamba": "mixer", "hybrid": "hybrid"}
+
+
+def zamba2(config: Config) -> Parts:
+    """Read Zamba2: Mamba-2, and blocks that several layers share between.
+
+    A hybrid layer is a shared block on the stream beside the embeddings,
+    twice as wide; what the layer has of its own, a linear layer behind it
+    and an adapter of its MLP; and Mamba-2. They are three blocks here.
+
+    Raises
+    ------
+    InvalidProblemError
+        If attention has adapters too, linear layers have biases, or nothing
+        is tied.
+    """
+    for name in ("use_shared_attention_adapter", "add_bias_linear"):
+        if config.flag(name, False):
+            raise config.refuse(
+                name, "false", "true", "such models are not supported"
+            )
+    if not config.flag("tie_word_embeddings", True):
+        raise config.refuse(
+            "tie_word_embeddings",
+            "true",
+            "false",
+            "transformers then shares no blocks either",
+        )
+    layers = config.integer("num_hidden_layers")
+    kinds = config.per_layer("layers_block_type", layers, _ZAMBA)
+    if kinds is None:
+        listed = config.listed("hybrid_layer_ids", int, "integers")
+        if listed is None:
+            raise config.refuse(
+                "layers_block_type", "a list of layers", "no such field"
+            )
+        kinds = ["hybrid" if i in listed else "mixer" for i in range(layers)]
+    hidden = config.integer("hidden_size")
+    heads = config.integer("num_attention_heads")
+    config.divisor("num_attention_heads", heads, "twice the width", 2 * hidden)
+    inner = hidden * config.integer("mamba_expand", default=2)
+    mamba_heads = config.integer("n_mamba_heads", default=8)
+    config.divisor("n_mamba_heads", mamba_heads, f"{inner} channels", inner)
+    mixer = duality(
+        hidden=hidden,
+        heads=mamba_heads,
+        head_size=inner // mamba_heads,
+        groups=config.integer("mamba_ngroups", default=1),
+        state=config.integer("mamba_d_state", default=64),
+        kernel=config.integer("mamba_d_conv", default=4),
+        chunk=config.integer("chunk_size", default=256),
+        biases=False,
+        convolution_bias=True,
+        output_bias=False,
+        norm=True,
+    )
+    family = Family(longest=4096, tied=True)
+    width = config.integer("intermediate_size", default=4 * hidden)
+    attention = Attention(
+        heads=heads,
+        kv_heads=config.kv_heads(heads, heads),
+        head_size=2 * hidden // heads,
+        inputs=2 * hidden,
+        rotary=config.flag("use_mem_rope", False),
+    )
+    mlp = Mlp(hidden=width, gated=True)
+    # Its first norm is as wide as both inputs.
+    shared = replace(bare_block(config, family, attention, mlp), vectors=1)
+    rank = config.integer("adapter_rank", default=128)
+    adapter = Mixer(
+        kind="adapter",
+        heads=width,
+        linears=(
+            Linear(name="down", inputs=hidden, outputs=rank, cut="nothing"),
+            Linear(name="up", inputs=rank, outputs=2 * width),
+            Linear(name="out", inputs=hidden, outputs=hidden, cut="inputs"),
+        ),
+        inner=hidden,
+    )
+    own = bare_block(config, family, NO_ATTENTION, NO_MLP, adapter, norms=0)
+    mamba = bare_block(config, family, NO_ATTENTION, NO_MLP, mixer, norms=1)
+    several = config.integer("num_mem_blocks", default=1)
+    blocks: list[Block] = []
+    for kind in kinds:
+        if kind == "hybrid":
+            number = sum(block.shared > 0 for block in blocks) % several
+            blocks += [replace(shared, shared=number + 1), own]
+        blocks.append(mamba)
+    return one_tower(config, family, blocks)
+
+
 #: Families by ``model_type``.
 READERS: dict[str, Callable[[Config], Parts]] = {
     "bailing_hybrid": bailing_hybrid,
@@ -740,4 +834,5 @@ READERS: dict[str, Callable[[Config], Parts]] = {
     "mamba2": partial(mixers_alone, mixer=mamba2, tied=False),
     "nemotron_h": nemotron_h,
     "recurrent_gemma": recurrent_gemma,
+    "zamba2": zamba2,
 }

@@ -80,7 +80,8 @@ def attention(
             linear("key value", own_key_tokens, hidden, key_value),
         ]
     else:
-        operators = [linear("qkv", tokens, hidden, share.query + key_value)]
+        width = shape.inputs or hidden
+        operators = [linear("qkv", tokens, width, share.query + key_value)]
     gate = shape.gate // split.tp
     if gate:
         operators.append(linear("gate", tokens, hidden, gate))
