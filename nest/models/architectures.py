@@ -257,8 +257,9 @@ def _held(tower: Tower) -> Iterator[Block]:
 
 
 def head_towers(model: Architecture) -> tuple[Tower, ...]:
-    """Return the towers that no other tower reads: the head does."""
+    """Return the towers that no other reads or follows: the head does."""
     read = {tower.reads for tower in model.towers}
+    read |= {tower.follows for tower in model.towers}
     return tuple(tower for tower in model.towers if tower.name not in read)
 
 

@@ -113,6 +113,8 @@ class Linear(Struct, frozen=True, kw_only=True):
     units
         What it is cut into at most (heads, groups); ranks beyond them hold
         copies. ``0`` means as many as there are ranks.
+    taps
+        Positions that an output sees, all of which ``inputs`` counts.
     blocks
         Square blocks on the diagonal that alone are not zero; ``1``: dense.
     """
@@ -123,6 +125,7 @@ class Linear(Struct, frozen=True, kw_only=True):
     bias: bool = False
     cut: Literal["inputs", "outputs", "nothing"] = "outputs"
     units: int = 0
+    taps: int = 1
     blocks: int = 1
 
 
@@ -153,6 +156,9 @@ class Mixer(Struct, frozen=True, kw_only=True):
         Forward FLOPs per token of the matrix products of the recurrence.
     core_values
         Values per token that the recurrence reads and writes.
+    normed
+        Whether every linear layer has a batch norm and an activation
+        function behind it, and nothing else mixes (convolutions of images).
     """
 
     kind: str
@@ -166,6 +172,7 @@ class Mixer(Struct, frozen=True, kw_only=True):
     common: int = 0
     core_flops: int = 0
     core_values: int = 0
+    normed: bool = False
 
 
 class Mlp(Struct, frozen=True, kw_only=True):
@@ -273,12 +280,14 @@ class Run(Struct, frozen=True, kw_only=True):
 
 
 class Convolution(Struct, frozen=True, kw_only=True):
-    """Shape of a convolution over time in front of a tower.
+    """Shape of a convolution in front of a tower.
 
     Attributes
     ----------
     inputs, outputs, kernel, bias
         Its channels, how many positions it sees, and whether it has a bias.
+    normed
+        Whether a batch norm is behind it.
     positions
         Positions that it computes per token of the tower.
     """
@@ -288,6 +297,7 @@ class Convolution(Struct, frozen=True, kw_only=True):
     kernel: int
     positions: int = 1
     bias: bool = True
+    normed: bool = False
 
 
 class Tower(Struct, frozen=True, kw_only=True):
@@ -326,6 +336,8 @@ class Tower(Struct, frozen=True, kw_only=True):
         Tokens per sample; ``None`` means the job's.
     reads
         Name of the tower that its cross-attention reads, ``None`` without.
+    follows
+        Name of the tower whose output is its input, ``None`` without.
     shares_embedding
         Name of an earlier tower whose token embedding it shares (T5).
     """
@@ -346,6 +358,7 @@ class Tower(Struct, frozen=True, kw_only=True):
     final_norm: bool = True
     sequence_length: int | None = None
     reads: str | None = None
+    follows: str | None = None
     shares_embedding: str | None = None
 
     @property
@@ -435,7 +448,7 @@ _UNUSUAL: dict[type[Struct], tuple[str, ...]] = {
         "latent",
     ),
     Block: ("mixer", "norm_vectors", "shared", "merge", "vectors"),
-    Tower: ("embedding_size", "convolutions", "patch_bias"),
+    Tower: ("embedding_size", "convolutions", "patch_bias", "follows"),
     Head: (
         "predictions",
         "transform_size",

@@ -241,7 +241,8 @@ def _nodes(model: Architecture, choices: Choices) -> list[_GraphNode]:
         size_bytes = BF16 * lengths[tower.name] * tower.hidden
 
         name = f"{prefix}embedding"
-        nodes.append(_GraphNode(name, name, (_Part(tower, tower),)))
+        fed = () if tower.follows is None else (outputs[tower.follows],)
+        nodes.append(_GraphNode(name, name, (_Part(tower, tower),), fed))
         members = list(tower.blocks())
         count = choices.layers_per_node
         if len(members) % count:

@@ -261,7 +261,7 @@ def embedding_flops(tower: Tower) -> int:
 def convolution_weights(shape: Convolution) -> int:
     """Return the weights of a convolution in front of a tower."""
     taps = shape.inputs * shape.kernel + (1 if shape.bias else 0)
-    return taps * shape.outputs
+    return (taps + (2 if shape.normed else 0)) * shape.outputs
 
 
 def final_norm_weights(tower: Tower) -> int:

@@ -19,6 +19,7 @@ from typing import Any
 
 from nest.models.architectures import Architecture
 from nest.models.hf import from_hf
+from nest.models.hf.encoders import RESNET_PIXELS
 
 #: Configurations of each family that are stored.
 STORED_PER_FAMILY = 2
@@ -450,6 +451,16 @@ OTHERS["beit"] = {
     "use_mean_pooling": _of(True, False),
     "use_absolute_position_embeddings": _of(True, False),
 }
+OTHERS["resnet"] = {
+    "": lambda _rng: {},
+    "depths": _of([2, 2], [3, 2, 4]),
+    "hidden_sizes": lambda rng: None,
+    "embedding_size": _of(8, 16, 32),
+    "layer_type": _of("basic", "bottleneck"),
+    "downsample_in_first_stage": _of(True, False),
+    "downsample_in_bottleneck": _of(True, False),
+    **LABELS,
+}
 OTHERS["ernie"] = {**_BERT, "use_task_id": _of(True, False)}
 
 
@@ -469,6 +480,10 @@ def configuration(family: str, rng: random.Random) -> Any:
     for name, value in more.items():
         if name:
             given[name] = value(rng) if callable(value) else value
+    if family == "resnet":
+        widths = (16, 32, 64, 128)
+        first = rng.choice((0, 1))
+        given["hidden_sizes"] = widths[first:][: len(given["depths"])]
     return kind(**given)
 
 
@@ -499,7 +514,7 @@ MIXED = (
     "qwen3_next", "recurrent_gemma", "zamba2",
 )
 SEEING = (
-    "beit", "deit", "dinov2", "dinov2_with_registers", "vit",
+    "beit", "deit", "dinov2", "dinov2_with_registers", "vit", "resnet",
 )
 # fmt: on
 
@@ -568,6 +583,8 @@ def inputs(config: Any, model: Architecture, length: int) -> dict[str, Any]:
 
     lengths = model.lengths(length)
     first, last = model.towers[0], model.towers[-1]
+    if config.model_type == "resnet":
+        return {"pixel_values": pixels(RESNET_PIXELS)}
     if first.convolutions:
         heard = first.convolutions[0].positions * lengths[first.name]
         bins = first.convolutions[0].inputs
@@ -631,7 +648,7 @@ COUNTED = (
     "gemma3_text", "glm4_moe", "gpt2", "gpt_oss", "granitemoe", "jamba",
     "lfm2", "llama", "mamba", "mixtral", "modernbert", "olmo2", "phi",
     "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next", "recurrent_gemma",
-    "starcoder2", "t5", "vit", "whisper",
+    "resnet", "starcoder2", "t5", "vit", "whisper",
 )
 # fmt: on
 COUNTED_LENGTH = 128

@@ -687,6 +687,16 @@ BAD: list[tuple[dict[str, Any], str]] = [
         "correct the value",
     ),
     (
+        {"model_type": "resnet", "depths": [3, 1, 6, 3]},
+        "depths: expected 4 numbers from 2 on, one per entry of "
+        "hidden_sizes, got [3, 1, 6, 3]; correct one of them",
+    ),
+    (
+        {"model_type": "resnet", "layer_type": "wide"},
+        'layer_type: expected bottleneck or basic, got "wide"; correct the '
+        "value",
+    ),
+    (
         {"model_type": "recurrent_gemma", **SMALL, "block_types": ["other"]},
         "block_types: expected entries among recurrent, attention, got "
         "other; correct the value",

@@ -35,7 +35,7 @@ def nodes(model: Architecture, length: int) -> list[Any]:
     lengths = model.lengths(length)
     loose = Execution(flash_attention=False)
     found = []
-    read = {tower.reads for tower in model.towers}
+    read = {t.reads for t in model.towers} | {t.follows for t in model.towers}
     for tower in model.towers:
         split = Split(
             sequence_length=lengths[tower.name],

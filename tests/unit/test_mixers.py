@@ -5,6 +5,7 @@ Every figure is derived by hand from the shapes.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 
 from nest.errors import InvalidOptionError, InvalidPlanError
 from nest.export.megatron_model import model_flags
+from nest.hardware import machine
 from nest.models.blocks import (
     Attention,
     Block,
@@ -24,6 +26,8 @@ from nest.models.blocks import (
     Tower,
     unusual,
 )
+from nest.models.choices import choose
+from nest.models.graphs import build_graph
 from nest.models.hf import from_hf
 from nest.models.operators import Split, block_node, embedding_node, head_node
 from nest.models.weights import (
@@ -443,6 +447,52 @@ def test_a_head_that_predicts_two_tokens() -> None:
     assert twice.weights - once.weights == 128 * 64
     tied = replace(head, tied=True, predictions=2)
     assert head_node(tied, 64, split).weights == once.weights
+
+
+def test_blocks_of_a_resnet() -> None:
+    """A bottleneck of 256 on 56 × 56: 1 × 1, 3 × 3, 1 × 1 behind 64."""
+    model = from_hf({"model_type": "resnet", "num_labels": 1000})
+    # ResNet-50: He et al. 2016, arXiv 1512.03385; torchvision's count.
+    assert model.parameters == 25_557_032
+    towers = model.towers
+    assert [tower.layers for tower in towers] == [2, 3, 5, 2]
+    assert [tower.follows for tower in towers] == [
+        None,
+        "stage1",
+        "stage2",
+        "stage3",
+    ]
+    block = towers[0].runs[0].block
+    node = block_node(block, Split(sequence_length=3136))
+    matrices = 256 * 64 + 9 * 64 * 64 + 64 * 256
+    assert node.weights == matrices + 2 * (64 + 64 + 256)
+    assert node.flops()[0] == 2 * 3136 * matrices
+    sizes = {o.name: o.forward_bytes for o in node.operators}
+    assert sizes["convolution 2"] == 2 * (3136 * 128 + 9 * 64 * 64)
+    made = 3136 * (64 + 64 + 256)
+    own = 2 * 3136 * 256  # the input, which is added at the end
+    assert node.kept_bytes["none"] == 3 * 2 * made + own
+    assert node.kept_bytes["selective"] == 2 * 2 * made + own
+    assert [o.name for o in node.operators][-1] == "residual 1"
+
+
+def test_stages_of_a_resnet_are_a_chain() -> None:
+    """What leaves a stage is a position's width per position."""
+    model = from_hf({"model_type": "resnet"}, name="resnet-50")
+    site = machine("h100")
+    graph = build_graph(model, site, choose(model, site, 8))
+    ids = [layer.id for layer in graph.layers]
+    assert [(e.source, e.target) for e in graph.edges] == list(pairwise(ids))
+    assert [i for i in ids if i.endswith("embedding")] == [
+        f"stage{number}-embedding" for number in (1, 2, 3, 4)
+    ]
+    sizes = {edge.target: edge.bytes_per_sample for edge in graph.edges}
+    assert sizes["stage2-embedding"] == 2 * 56 * 56 * 256
+    assert sizes["stage4-embedding"] == 2 * 14 * 14 * 1024
+    assert model.why_not_split(2, 1, 1, 3136) == (
+        "tp: expected a divisor of the 1 heads of convolutions of resnet-50, "
+        "got 2; choose 1"
+    )
 
 
 # Who refuses them

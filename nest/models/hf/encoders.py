@@ -9,15 +9,19 @@ from typing import Literal, NamedTuple
 from msgspec.structs import replace
 
 from nest.models.blocks import (
+    NO_ATTENTION,
+    NO_MLP,
     Attention,
     Block,
     Convolution,
     Head,
+    Linear,
+    Mixer,
     Mlp,
     Run,
     Tower,
 )
-from nest.models.hf.config import Config, Parts
+from nest.models.hf.config import Config, Parts, shown
 from nest.models.hf.decoders import LLAMA
 from nest.models.hf.family import (
     LAYER_TYPES,
@@ -32,6 +36,9 @@ TARGET_SHARE = 4
 
 #: Input of a T5 whose configuration does not state a length.
 T5_SEQUENCE = 512
+
+#: Side of the images that a ResNet is trained with.
+RESNET_PIXELS = 224
 
 #: Classes of a classifier whose configuration does not name them.
 NUM_LABELS = 2
@@ -464,6 +471,119 @@ def classifier(config: Config) -> Head:
     return Head(outputs=classes, bias=True, pooled=True)
 
 
+def resnet(config: Config) -> Parts:
+    """Read a ResNet with its classifier, for images of 224 × 224 pixels.
+
+    A stage is a tower: the first block, which changes width and resolution,
+    stands in front of it, its other blocks are layers; positions are tokens.
+    Convolutions are products with all that they see; a batch norm is behind
+    each, and no rank shares one.
+
+    Raises
+    ------
+    InvalidProblemError
+        If a stage has one block only, or the lists do not fit together.
+    """
+    depths = config.listed("depths", int, "integers") or [3, 4, 6, 3]
+    widths = config.listed("hidden_sizes", int, "integers") or [
+        256,
+        512,
+        1024,
+        2048,
+    ]
+    if len(depths) != len(widths) or min([*depths, 2]) < 2:
+        raise config.refuse(
+            "depths",
+            f"{len(widths)} numbers from 2 on, one per entry of hidden_sizes",
+            shown(depths),
+            "correct one of them",
+        )
+    form = config.fields.get("layer_type") or "bottleneck"
+    if form not in ("bottleneck", "basic"):
+        raise config.refuse("layer_type", "bottleneck or basic", shown(form))
+    inside = config.flag("downsample_in_bottleneck", False)
+    stem = config.integer("embedding_size", default=64)
+    # The stem and the pooling behind it halve the resolution twice.
+    side, before = RESNET_PIXELS // 4, stem
+    towers: list[Tower] = []
+    for number, (depth, width) in enumerate(zip(depths, widths, strict=True)):
+        halves = number > 0 or config.flag("downsample_in_first_stage", False)
+        stride = 4 if halves else 1
+        side = -(-side // 2) if halves else side
+        middle = max(width // 4, 1)
+        if form == "basic":
+            chain = [(before, width, 9, 1), (width, width, 9, 1)]
+        else:
+            chain = [
+                (before, middle, 1, 1 if inside else stride),
+                (middle, middle, 9, 1),
+                (middle, width, 1, 1),
+            ]
+        if before != width or stride > 1:
+            chain.append((before, width, 1, 1))
+        if not number:
+            pixels = config.integer("num_channels", default=3)
+            chain.insert(0, (pixels, stem, 49, 4 * stride))
+        mixer = _residual(width, middle, form)
+        block = Block(
+            name=form,
+            hidden=width,
+            attention=NO_ATTENTION,
+            mlp=NO_MLP,
+            mixer=mixer,
+            norms=0,
+        )
+        towers.append(
+            Tower(
+                name=f"stage{number + 1}",
+                runs=(Run(block=block, count=depth - 1),),
+                convolutions=tuple(
+                    Convolution(
+                        inputs=inputs,
+                        outputs=outputs,
+                        kernel=kernel,
+                        positions=positions,
+                        bias=False,
+                        normed=True,
+                    )
+                    for inputs, outputs, kernel, positions in chain
+                ),
+                final_norm=False,
+                sequence_length=side**2,
+                follows=towers[-1].name if towers else None,
+            )
+        )
+        before = width
+    longest = max(tower.sequence_length or 0 for tower in towers)
+    return Parts(tuple(towers), classifier(config), longest)
+
+
+def _residual(width: int, middle: int, form: str) -> Mixer:
+    """Return the convolutions of a block that keeps width and resolution."""
+    if form == "basic":
+        shapes = [(width, 9, width)] * 2
+    else:
+        shapes = [(width, 1, middle), (middle, 9, middle), (middle, 1, width)]
+    linears = tuple(
+        Linear(
+            name=f"convolution {number + 1}",
+            inputs=inputs * taps,
+            outputs=outputs,
+            taps=taps,
+            cut="nothing",
+        )
+        for number, (inputs, taps, outputs) in enumerate(shapes)
+    )
+    return Mixer(
+        kind="convolutions",
+        heads=1,
+        linears=linears,
+        inner=width,
+        common=2 * sum(outputs for _, _, outputs in shapes),
+        normed=True,
+    )
+
+
 def clip(config: Config) -> Parts:
     """Read two towers whose pooled outputs meet in a joint space.
 
@@ -773,6 +893,7 @@ READERS: dict[str, Callable[[Config], Parts]] = {
     "modernbert": modernbert,
     "modernbert-decoder": partial(modernbert, causal=True),
     "mt5": t5,
+    "resnet": resnet,
     "switch_transformers": t5,
     "t5": t5,
     "umt5": partial(t5, in_all=True),

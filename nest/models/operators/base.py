@@ -208,6 +208,20 @@ def matmul(
     )
 
 
+def convolution(
+    name: str, m: int, channels: int, taps: int, n: int
+) -> Operator:
+    """Count a convolution: a product of each output with all that it sees.
+
+    Unlike a product it reads each of the ``channels`` of its input once,
+    whatever ``taps`` outputs see it.
+    """
+    size = BF16 * (m * channels + channels * taps * n + m * n)
+    return matmul(name, m, channels * taps, n)._replace(
+        forward_bytes=size, backward_bytes=2 * size
+    )
+
+
 def elementwise(
     name: str,
     values: int,

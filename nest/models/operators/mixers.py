@@ -9,8 +9,10 @@ from nest.models.operators.base import (
     Node,
     Operator,
     Split,
+    convolution,
     elementwise,
     linear,
+    norm,
 )
 from nest.models.operators.collectives import both_passes, state_exchange
 from nest.models.weights import mixer_weights, rank_outputs, rank_width
@@ -33,6 +35,8 @@ def mixer_part(
     convolution alone needs from neighbours is not counted.
     """
     tokens, tp = split.tokens, split.tp
+    if shape.normed:
+        return _convolutions(block, shape, split, execution)
     *entering, last = shape.linears
     operators = [_product(part, tokens, tp) for part in entering]
     made = tokens * sum(rank_outputs(part, tp) for part in entering)
@@ -75,6 +79,46 @@ def mixer_part(
         weights=mixer_weights(shape, tp),
         kept_bytes={"none": BF16 * values, "selective": BF16 * made},
         repeated=("convolution", "recurrence", "gated output"),
+    )
+
+
+def _convolutions(
+    block: Block, shape: Mixer, split: Split, execution: Execution
+) -> Node:
+    """Count convolutions of images, as products with all that they see.
+
+    Kept are the input of each, what its batch norm normalises and what its
+    activation function takes; ``selective`` keeps inputs of convolutions and
+    norms and computes the norms and activation functions again. No rank
+    shares a convolution.
+    """
+    tokens = split.tokens
+    operators: list[Operator] = []
+    kept = 0
+    for part in shape.linears:
+        made = tokens * part.outputs
+        operators += [
+            convolution(
+                part.name,
+                tokens,
+                part.inputs // part.taps,
+                part.taps,
+                part.outputs,
+            ),
+            norm(f"norm of {part.name}", made, execution),
+            elementwise(f"activation of {part.name}", made, 4, 6),
+        ]
+        kept += BF16 * made
+    names = [part.name for part in shape.linears]
+    return Node(
+        operators=tuple(operators),
+        weights=mixer_weights(shape),
+        kept_bytes={
+            "none": 3 * kept,
+            "selective": 2 * kept,
+        },
+        repeated=tuple(f"norm of {name}" for name in names)
+        + tuple(f"activation of {name}" for name in names),
     )
 
 

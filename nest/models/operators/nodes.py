@@ -15,6 +15,7 @@ from nest.models.operators.base import (
     Node,
     Operator,
     Split,
+    convolution,
     elementwise,
     matmul,
     norm,
@@ -73,14 +74,20 @@ def embedding_node(
         positions = shape.positions * split.outer_tokens
         made = positions * shape.outputs
         operators += [
-            matmul(
+            convolution(
                 f"convolution {number + 1}",
                 positions,
-                shape.inputs * shape.kernel,
+                shape.inputs,
+                shape.kernel,
                 shape.outputs,
             ),
             elementwise(f"convolution activation {number + 1}", made, 4, 6),
         ]
+        if shape.normed:
+            operators.append(
+                norm(f"convolution norm {number + 1}", made, execution)
+            )
+            none += BF16 * made
         if not number:
             # The input, at least one position per kernel's stride.
             kept += BF16 * positions * shape.inputs
@@ -132,7 +139,8 @@ def block_node(
     mask = 1 if block.dropout else 0
     operators: list[Operator] = []
     for number, part in enumerate(parts):
-        operators.append(norm(f"norm {number + 1}", outer, execution))
+        if block.norms:
+            operators.append(norm(f"norm {number + 1}", outer, execution))
         operators += part.operators
         operators.append(
             elementwise(
@@ -143,7 +151,7 @@ def block_node(
                 kernels=1 if execution.fused else 2 + mask,
             )
         )
-    more_norms = block.norms - len(parts)
+    more_norms = block.norms - len(parts) if block.norms else 0
     joined = 0
     if block.merge:
         # Two norms and their joint output; no rank shares the product.
@@ -163,7 +171,7 @@ def block_node(
     # are cheap to compute again. A norm of an output keeps its input only.
     inputs = len(parts) * (BF16 + mask) * outer + more_norms * BF16 * outer
     inputs += joined
-    none = inputs + len(parts) * BF16 * outer
+    none = inputs + (len(parts) if block.norms else 0) * BF16 * outer
     selective = inputs
     repeated = [f"norm {number + 1}" for number in range(len(parts))]
     if not execution.flash_attention:
