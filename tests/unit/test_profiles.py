@@ -1349,6 +1349,11 @@ def test_only_plain_models_are_imported(tmp_path):
         match="--model: expected a model of equal dense layers with ordinary",
     ):
         run_import(path, tower=TOWER)
+    with pytest.raises(
+        InvalidOptionError,
+        match="--model: expected a model of equal dense layers with ordinary",
+    ):
+        run_import(path, head=Head(outputs=51200, tied=True, predictions=2))
 
 
 def test_without_a_peak_no_product_is_too_fast(tmp_path):
