@@ -141,6 +141,10 @@ def from_hf(
         if isinstance(text, str) and text in FAMILIES:
             note = f"the text model of {family} alone"
             family, config = text, config.part("text_config")
+            # Whether they are tied may be said of the whole alone.
+            tied = fields.get("tie_word_embeddings")
+            if not config.has("tie_word_embeddings") and tied is not None:
+                config.fields = {**inside, "tie_word_embeddings": tied}
     if family not in FAMILIES:
         raise UnknownNameError(f"{where}: model_type", family, FAMILIES)
     parts = FAMILIES[family](config)

@@ -490,6 +490,18 @@ FAMILIES = {
     ),
 }
 
+#: Text models inside others that are like a family.
+FAMILIES |= {
+    name: FAMILIES[family]
+    for name, family in {
+        "glm4v_moe_text": "glm4_moe",
+        "qwen2_5_vl_text": "qwen2",
+        "qwen2_vl_text": "qwen2",
+        "qwen3_vl_moe_text": "qwen3_moe",
+        "qwen3_vl_text": "qwen3",
+    }.items()
+}
+
 DEEPSEEK = Family(longest=4096, heads=("num_attention_heads",))
 
 
@@ -856,6 +868,7 @@ READERS: dict[str, Callable[[Config], Parts]] = {
     "glm4_moe_lite": deepseek,
     "glm_moe_dsa": deepseek,
     "hyperclovax": hyperclovax,
+    "kimi_k2": deepseek,
     "gpt_bigcode": gpt_bigcode,
     "gpt_neo": gpt_neo,
     "hunyuan_v1_moe": hunyuan_moe,
