@@ -29,7 +29,9 @@ def check(names, problem):
     job = replace(problem.job, schedule=Split.name)
     problem = replace(problem, job=job)
     truth = solve("brute", problem)
-    wrong = [why_wrong(name, problem, truth) for name in names]
+    wrong = [
+        why_wrong(name, problem, truth, solve(name, problem)) for name in names
+    ]
     assert not any(wrong), wrong
 
 
