@@ -69,6 +69,13 @@ KINDS: dict[str, Callable[[], Kind]] = {
     "graph": lambda: problems(graphs=True),
     "mixed": mixed,
     "overlap": lambda: problems(overlapping=True),
+    # Passes that may wait for the host; of others one problem in four.
+    "host": lambda: st.one_of(
+        problems(preset="standard", hosts=True),
+        problems(overlapping=True, hosts=True),
+        problems(granularity="layer", hosts=True),
+        mixed(hosts=True),
+    ),
     "distributed": lambda: problems(overlapping=True).map(_sharded),
     # Times that differ by six orders, with overlap and without.
     "spread": lambda: st.randoms(use_true_random=True).map(

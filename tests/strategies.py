@@ -365,6 +365,7 @@ def problems(
     graphs: bool = False,
     overlapping: bool = False,
     choosing: bool = False,
+    hosts: bool = False,
 ) -> Problem:
     """Draw a problem.
 
@@ -387,6 +388,9 @@ def problems(
     choosing
         Whether its plans choose where sequences are split; such problems are
         under ``standard``.
+    hosts
+        Whether issuing its passes surely takes the host some time; of other
+        problems one in four.
     """
     if preset is None and (
         granularity == "layer" or graphs or overlapping or choosing
@@ -440,6 +444,8 @@ def problems(
     )
     if choosing:
         problem = _with_choice(draw, problem)
+    if hosts or draw(st.integers(0, 3)) == 3:
+        problem = _with_hosts(draw, problem)
     problem = _shrink_space(problem)
     problem = _with_memory(draw, problem)
     return _share(draw, problem) if choosing else problem
@@ -509,6 +515,31 @@ def _with_choice(draw: Draw, problem: Problem) -> Problem:
     job = replace(job, sequence_parallel=values)
     graph = replace(problem.graph, kinds=kinds)
     return replace(problem, graph=graph, job=job)
+
+
+def _with_hosts(draw: Draw, problem: Problem) -> Problem:
+    """State what the host takes to issue passes, long ones and short ones."""
+    times_ns = st.sampled_from((0.0, 40.0, 40.0, 130.5, 400.0))
+
+    def issued(cost: LayerCost) -> LayerCost:
+        return replace(
+            cost,
+            forward_host_ns=draw(times_ns),
+            backward_host_ns=draw(times_ns),
+            activations=tuple(
+                replace(x, extra_host_ns=draw(times_ns))
+                if x.recompute == "selective"
+                else x
+                for x in cost.activations
+            ),
+        )
+
+    kinds = tuple(
+        replace(kind, costs=tuple(map(issued, kind.costs)))
+        for kind in problem.graph.kinds
+    )
+    graph = replace(problem.graph, kinds=kinds)
+    return replace(problem, graph=graph)
 
 
 def _draw_keys(

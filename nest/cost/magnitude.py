@@ -158,12 +158,12 @@ def _layer_ns(
     """Bound what a layer adds to the load and to the sync of its stage."""
     job, num_devices = problem.job, problem.cluster.num_devices
     times = [cost.on(device.name) for device in problem.cluster.types]
-    passes = max(x.forward_ns + x.backward_ns for x in times)
+    passes = max(x.passes_ns for x in times)
     passes += math.fsum(
         call.count * network.longest_ns(call.size_bytes, num_devices)
         for call in cost.collectives
     )
-    load = 2 * passes + max(x.extra_ns for x in times)
+    load = 2 * passes + max(max(x.extra_ns, x.extra_host_ns) for x in times)
     optimizer = job.optimizer
     weights = cost.weight_bytes + cost.expert_weight_bytes
     grown = weights * (

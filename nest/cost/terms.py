@@ -467,13 +467,23 @@ class LayerPrices:
         forward, backward = self._passes(cost, times, groups, where, overlap)
         recomputed = 0
         if strategy.recompute == "selective":
-            recomputed = self.quanta.round(times.extra_ns, where)
+            recomputed = self.quanta.round(
+                max(times.extra_ns, times.extra_host_ns), where
+            )
         elif strategy.recompute == "full":
             recomputed = self.rules.recomputation(forward, backward)
         fraction = self.problem.job.weight_backward_fraction
         weights = self.quanta.round(times.weights_ns(fraction), where)
-        pairable = self._pairable(cost, groups, where, overlap)
-        pairable = (min(pairable[0], forward), min(pairable[1], backward))
+        hideable = self._pairable(cost, groups, where, overlap)
+        # What hides behind another micro-batch is issued all the same.
+        issued = (
+            self.quanta.round(times.forward_host_ns, where),
+            self.quanta.round(times.backward_host_ns, where),
+        )
+        pairable = (
+            min(hideable[0], forward - issued[0]),
+            min(hideable[1], backward - issued[1]),
+        )
         if strategy.zero < 2:
             return Passes(
                 forward, backward + recomputed, weights, *pairable, recomputed
@@ -561,6 +571,9 @@ class LayerPrices:
                 pick(x.backward_ns for x in found),
                 pick(x.extra_ns for x in found),
                 pick(x.weights_ns(fraction) for x in found),
+                pick(x.forward_host_ns for x in found),
+                pick(x.backward_host_ns for x in found),
+                pick(x.extra_host_ns for x in found),
             )
         return self._known_times[key]
 
@@ -576,9 +589,10 @@ class LayerPrices:
     ) -> tuple[int, int]:
         """Return forward and backward pass with their collectives.
 
-        ``c + g + Σ x - min(c, f_w g + Σ f x)``: computation ``c``, ZeRO
-        traffic ``g``, collectives ``x`` of each axis, and the fractions ``f``
-        of what overlaps that can hide behind the computation.
+        ``max(c + g + Σ x - min(c, f_w g + Σ f x), h)``: computation ``c``,
+        ZeRO traffic ``g``, collectives ``x`` of each axis, the fractions
+        ``f`` of what overlaps that can hide behind the computation, and what
+        the host takes to issue the pass ``h``.
 
         Parameters
         ----------
@@ -599,8 +613,12 @@ class LayerPrices:
             "forward": times.forward_ns,
             "backward": times.backward_ns,
         }
+        host_ns = {
+            "forward": times.forward_host_ns,
+            "backward": times.backward_host_ns,
+        }
         key = (
-            *(where, cost.key, *compute_ns.values()),
+            *(where, cost.key, *compute_ns.values(), *host_ns.values()),
             *(used, overlap, gather_ns, scatter_ns),
         )
         if key not in self._known_passes:
@@ -624,11 +642,13 @@ class LayerPrices:
                 times_ns[call.phase] += time_ns
                 if call.axis != "dp" and call.axis in overlap:
                     hideable_ns[call.phase] += time_ns * fractions[call.axis]
-            forward, backward = (
-                self.quanta.round(
-                    time_ns - min(compute_ns[phase], hideable_ns[phase]), where
-                )
+            visible_ns = {
+                phase: time_ns - min(compute_ns[phase], hideable_ns[phase])
                 for phase, time_ns in times_ns.items()
+            }
+            forward, backward = (
+                self.quanta.round(max(time_ns, host_ns[phase]), where)
+                for phase, time_ns in visible_ns.items()
             )
             self._known_passes[key] = forward, backward
         return self._known_passes[key]

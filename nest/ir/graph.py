@@ -29,6 +29,10 @@ COLLECTIVES: tuple[str, ...] = get_args(CollectiveKind)
 AXES: tuple[str, ...] = get_args(Axis)
 PHASES: tuple[str, ...] = get_args(Phase)
 
+#: What the host takes where nothing is said. One object: copied from record
+#: to record it is still a default, which files leave out.
+NO_HOST_NS = 0.0
+
 
 class CollectiveCall(Struct, frozen=True, kw_only=True):
     """A collective that a layer issues in one pass.
@@ -67,6 +71,8 @@ class Activations(Struct, frozen=True, kw_only=True):
     extra_ns
         Time that the backward pass adds. ``full`` takes none: it repeats the
         forward pass and its collectives.
+    extra_host_ns
+        What the host takes to issue that: it adds at least so much.
     working_bytes
         Memory that this choice needs while the layer runs, on top of
         :attr:`LayerCost.working_bytes`: what is computed again.
@@ -78,16 +84,20 @@ class Activations(Struct, frozen=True, kw_only=True):
     recompute: Recompute = "none"
     kept_bytes: Size
     extra_ns: Real = 0.0
+    extra_host_ns: Real = NO_HOST_NS
     working_bytes: Size = 0
     static_bytes: Size = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.recompute != "selective" and self.extra_ns:
-            raise ValueError(
-                f"extra_ns: expected 0 for recompute {self.recompute!r}, "
-                f"got {self.extra_ns}; only 'selective' takes it"
-            )
+        if self.recompute == "selective":
+            return
+        for name in ("extra_ns", "extra_host_ns"):
+            if time_ns := getattr(self, name):
+                raise ValueError(
+                    f"{name}: expected 0 for recompute {self.recompute!r}, "
+                    f"got {time_ns}; only 'selective' takes it"
+                )
 
 
 class DeviceTimes(Struct, frozen=True, kw_only=True):
@@ -103,6 +113,8 @@ class DeviceTimes(Struct, frozen=True, kw_only=True):
         What ``selective`` recomputation adds to the backward pass.
     weight_backward_ns
         The part of ``backward_ns`` that computes gradients of weights.
+    forward_host_ns, backward_host_ns, extra_host_ns
+        What the host of such devices takes to issue them.
     """
 
     device: str
@@ -110,6 +122,9 @@ class DeviceTimes(Struct, frozen=True, kw_only=True):
     backward_ns: Real
     extra_ns: Real = 0.0
     weight_backward_ns: Real | None = None
+    forward_host_ns: Real = NO_HOST_NS
+    backward_host_ns: Real = NO_HOST_NS
+    extra_host_ns: Real = NO_HOST_NS
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -123,6 +138,16 @@ class ComputeTimes(NamedTuple):
     backward_ns: float
     extra_ns: float
     weight_backward_ns: float | None = None
+    forward_host_ns: float = NO_HOST_NS
+    backward_host_ns: float = NO_HOST_NS
+    extra_host_ns: float = NO_HOST_NS
+
+    @property
+    def passes_ns(self) -> float:
+        """Forward and backward pass without any communication, in ns."""
+        return max(self.forward_ns, self.forward_host_ns) + max(
+            self.backward_ns, self.backward_host_ns
+        )
 
     def weights_ns(self, fraction: float) -> float:
         """Return what gradients of weights take, if unknown a fraction."""
@@ -155,6 +180,10 @@ class LayerCost(Struct, frozen=True, kw_only=True):
         The part of ``backward_ns`` that computes gradients of weights;
         ``None`` if unknown: then the job's ``weight_backward_fraction`` of
         it. Only schedules ask that compute them apart.
+    forward_host_ns, backward_host_ns
+        What the host takes to issue a pass, its collectives included: the
+        pass takes at least as long, whatever hides. ZeRO traffic, which
+        depends on the strategy, is not counted.
     by_device
         The same on types of devices where it takes another time.
     weight_bytes, expert_weight_bytes
@@ -175,6 +204,8 @@ class LayerCost(Struct, frozen=True, kw_only=True):
     forward_ns: Real
     backward_ns: Real
     weight_backward_ns: Real | None = None
+    forward_host_ns: Real = NO_HOST_NS
+    backward_host_ns: Real = NO_HOST_NS
     by_device: tuple[DeviceTimes, ...] = ()
     weight_bytes: Size = 0
     expert_weight_bytes: Size = 0
@@ -211,14 +242,24 @@ class LayerCost(Struct, frozen=True, kw_only=True):
                     times.backward_ns,
                     times.extra_ns,
                     times.weight_backward_ns,
+                    times.forward_host_ns,
+                    times.backward_host_ns,
+                    times.extra_host_ns,
                 )
-        # Only selective recomputation states any.
-        extra_ns = max(a.extra_ns for a in self.activations)
+        return self.times
+
+    @property
+    def times(self) -> ComputeTimes:
+        """The times on types of devices that ``by_device`` does not list."""
+        # Only selective recomputation states any on top.
         return ComputeTimes(
             self.forward_ns,
             self.backward_ns,
-            extra_ns,
+            max(a.extra_ns for a in self.activations),
             self.weight_backward_ns,
+            self.forward_host_ns,
+            self.backward_host_ns,
+            max(a.extra_host_ns for a in self.activations),
         )
 
 

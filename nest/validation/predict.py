@@ -433,8 +433,7 @@ def _balanced_chunks(layers: int, count: int, graph: Graph) -> list[int]:
     is best for equal blocks; embedding and head stay where they are.
     """
     time_ns = {
-        kind.name: kind.costs[0].forward_ns + kind.costs[0].backward_ns
-        for kind in graph.kinds
+        kind.name: kind.costs[0].times.passes_ns for kind in graph.kinds
     }
     loads = [0.0] * count
     loads[0] += time_ns["embedding"]

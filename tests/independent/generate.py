@@ -371,6 +371,8 @@ def draw_problem(
         problem = mixed(random, problem)
     if sequences:
         problem = opened(random, problem)
+    if chance(random, 3):
+        problem = hosted(random, problem)
     if chance(random, 4):
         factor = 750_019 if num_layers > 2 else 3_000_017
         # The longest step that a graph may have is bounded less tightly.
@@ -419,6 +421,39 @@ def mixed(random: Random, problem: Problem) -> Problem:
     return replace(
         problem, graph=with_costs(problem.graph, timed), cluster=cluster
     )
+
+
+def hosted(random: Random, problem: Problem) -> Problem:
+    """Return the problem with times of the host, below others and above."""
+
+    def host_ns(other_ns: float) -> float:
+        return random.choice(
+            (0.0, 0.5 * other_ns, other_ns, time_ns(random, 900))
+        )
+
+    def issued(cost: LayerCost) -> LayerCost:
+        return replace(
+            cost,
+            forward_host_ns=host_ns(cost.forward_ns),
+            backward_host_ns=host_ns(cost.backward_ns),
+            by_device=tuple(
+                replace(
+                    times,
+                    forward_host_ns=host_ns(times.forward_ns),
+                    backward_host_ns=host_ns(times.backward_ns),
+                    extra_host_ns=host_ns(times.extra_ns),
+                )
+                for times in cost.by_device
+            ),
+            activations=tuple(
+                replace(x, extra_host_ns=host_ns(x.extra_ns))
+                if x.recompute == "selective"
+                else x
+                for x in cost.activations
+            ),
+        )
+
+    return replace(problem, graph=with_costs(problem.graph, issued))
 
 
 def opened(random: Random, problem: Problem) -> Problem:
@@ -472,6 +507,8 @@ def enlarged(problem: Problem, factor: int) -> Problem:
             backward_ns=cost.backward_ns * factor,
             weight_backward_ns=cost.weight_backward_ns
             and cost.weight_backward_ns * factor,
+            forward_host_ns=cost.forward_host_ns * factor,
+            backward_host_ns=cost.backward_host_ns * factor,
             weight_bytes=cost.weight_bytes * factor,
             expert_weight_bytes=cost.expert_weight_bytes * factor,
             collectives=tuple(

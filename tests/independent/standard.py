@@ -237,6 +237,12 @@ class LayerOfStage:
             return self.slowest("forward_ns", self.cost.forward_ns)
         return self.slowest("backward_ns", self.cost.backward_ns)
 
+    def host(self, phase: str) -> float:
+        """Return what the host takes to issue a pass, in ns."""
+        if phase == "forward":
+            return self.slowest("forward_host_ns", self.cost.forward_host_ns)
+        return self.slowest("backward_host_ns", self.cost.backward_host_ns)
+
     def calls(self, phase: str) -> list[tuple[str, float]]:
         """Return axis and time ``x`` of every collective of a pass."""
         return [
@@ -282,7 +288,8 @@ class LayerOfStage:
             total += time
             if axis in ("tp", "cp", "ep"):
                 hidden += fractions.get(axis, 0.0) * time
-        return rounded(self.problem, total - min(computation, hidden))
+        takes = total - min(computation, hidden)
+        return rounded(self.problem, max(takes, self.host(phase)))
 
     def forward(self) -> int:
         """Return what the layer adds to the forward load."""
@@ -332,7 +339,10 @@ class LayerOfStage:
         for axis, time in self.calls(phase):
             if axis == "ep":
                 total += time
-        return min(rounded(self.problem, total), self.one_pass(phase, None))
+        issued = rounded(self.problem, self.host(phase))
+        return min(
+            rounded(self.problem, total), self.one_pass(phase, None) - issued
+        )
 
     def recomputation(self) -> int:
         if self.strategy.recompute == "full":
@@ -341,7 +351,8 @@ class LayerOfStage:
             entry = activations_of(self.cost, "selective")
             assert entry is not None
             extra_ns = self.slowest("extra_ns", entry.extra_ns)
-            return rounded(self.problem, extra_ns)
+            host_ns = self.slowest("extra_host_ns", entry.extra_host_ns)
+            return rounded(self.problem, max(extra_ns, host_ns))
         return 0
 
     # End of the step

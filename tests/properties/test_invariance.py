@@ -75,8 +75,14 @@ def stretch(problem: Problem, factor: int, **fields) -> Problem:
             cost,
             forward_ns=cost.forward_ns * factor,
             backward_ns=cost.backward_ns * factor,
+            forward_host_ns=cost.forward_host_ns * factor,
+            backward_host_ns=cost.backward_host_ns * factor,
             activations=tuple(
-                replace(a, extra_ns=a.extra_ns * factor)
+                replace(
+                    a,
+                    extra_ns=a.extra_ns * factor,
+                    extra_host_ns=a.extra_host_ns * factor,
+                )
                 for a in cost.activations
             ),
         )
@@ -117,6 +123,12 @@ def in_whole_quanta(problem: Problem) -> Problem:
             cost,
             forward_ns=float(round(cost.forward_ns)),
             backward_ns=float(round(cost.backward_ns)),
+            forward_host_ns=float(round(cost.forward_host_ns)),
+            backward_host_ns=float(round(cost.backward_host_ns)),
+            activations=tuple(
+                replace(a, extra_host_ns=float(round(a.extra_host_ns)))
+                for a in cost.activations
+            ),
             weight_bytes=cost.weight_bytes * HIGHLY_DIVISIBLE,
             expert_weight_bytes=cost.expert_weight_bytes * HIGHLY_DIVISIBLE,
             collectives=tuple(

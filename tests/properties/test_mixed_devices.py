@@ -87,7 +87,7 @@ def mixed(draw, **options):
 
 def slowed(cost, factors):
     """Return a cost with times for some types; factor 0 states none."""
-    extra_ns = max(x.extra_ns for x in cost.activations)
+    plain = cost.times
     return replace(
         cost,
         by_device=tuple(
@@ -95,7 +95,10 @@ def slowed(cost, factors):
                 device=name,
                 forward_ns=factor * cost.forward_ns,
                 backward_ns=cost.backward_ns + factor,
-                extra_ns=factor * extra_ns,
+                extra_ns=factor * plain.extra_ns,
+                forward_host_ns=cost.forward_host_ns / factor,
+                backward_host_ns=factor * cost.backward_host_ns,
+                extra_host_ns=plain.extra_host_ns,
             )
             for name, factor in factors.items()
             if factor
