@@ -50,6 +50,12 @@ class Calibration(Struct, frozen=True, kw_only=True):
     waiting_fraction
         How little the host runs ahead of the device: 0 hides all launches
         behind earlier kernels, 1 none.
+    host_ns
+        Time of the host for one kernel, collectives counted too, stated
+        beside the time of a pass as what it takes at least; 0 states none.
+        Apart from ``launch_ns``, which is in the time of a pass.
+    collective_kernels
+        Kernels that a call of a collective counts as there.
     provenance
         What the set was fitted to, or which family it was taken from.
     """
@@ -61,6 +67,8 @@ class Calibration(Struct, frozen=True, kw_only=True):
     memory_fraction: float
     launch_ns: float
     waiting_fraction: float = 0.0
+    host_ns: float = 0.0
+    collective_kernels: float = 1.57
     provenance: str = ""
 
 

@@ -209,7 +209,11 @@ def _check_weights(
 
 
 def _measured_cost(cost: LayerCost, entry: Entry, count: int) -> LayerCost:
-    """Return the cost of ``count`` layers with what was measured of one."""
+    """Return the cost of ``count`` layers with what was measured of one.
+
+    What the host takes to issue them stays: it counts collectives too, which
+    no profile of one layer need have.
+    """
     forward_ns = count * entry.forward_ns
     scale = forward_ns / cost.forward_ns if cost.forward_ns else 1.0
     kept_bytes = entry.kept_bytes

@@ -11,6 +11,7 @@ import pytest
 from nest.errors import InvalidProblemError
 from nest.hardware import Machine, machine
 from nest.hardware.calibration import Calibration
+from nest.ir.graph import CollectiveCall, Phase
 from nest.models.blocks import Attention, Block, Head, Mlp, Run, Tower
 from nest.models.operators import (
     Execution,
@@ -182,6 +183,51 @@ def test_the_host_launches_kernels() -> None:
     assert [a.kept_bytes for a in cost.activations] == [60, 40, 20]
     assert [a.working_bytes for a in cost.activations] == [0, 10, 20]
     assert cost.working_bytes == 7
+
+
+@pytest.mark.parametrize(
+    ("host_ns", "passes_ns", "extra_ns"),
+    [
+        # Nothing is stated: files stay what they are.
+        (0, (0, 0), [0, 0, 0]),
+        # Twice 4 kernels and 2 calls of 1.5 forward, twice 7 and a call
+        # backward; the second operator again, without any call.
+        (100, (1400, 1700), [0, 600, 0]),
+    ],
+)
+def test_the_host_issues_kernels_and_collectives(
+    host_ns: float, passes_ns: tuple[float, float], extra_ns: list[float]
+) -> None:
+    def reduce(phase: Phase, count: int) -> CollectiveCall:
+        return CollectiveCall(
+            kind="all-reduce",
+            axis="tp",
+            phase=phase,
+            size_bytes=8,
+            count=count,
+        )
+
+    node = Node(
+        operators=(
+            Operator("a", "memory", 0, 8, 0, 8),
+            Operator("b", "memory", 0, 8, 0, 8, kernels=3, backward_kernels=5),
+        ),
+        collectives=(reduce("forward", 2), reduce("backward", 1)),
+        weights=0,
+        kept_bytes={"none": 30, "selective": 20, "full": 10},
+        repeated=("b",),
+        working_bytes=7,
+    )
+    site = at("a100").with_calibration(
+        msgspec.structs.replace(ROUND, host_ns=host_ns, collective_kernels=1.5)
+    )
+    split = Split(sequence_length=1, tp=2)
+    cost = layer_cost([(node, 2)], split, site)
+    assert (cost.forward_host_ns, cost.backward_host_ns) == passes_ns
+    assert [a.extra_host_ns for a in cost.activations] == extra_ns
+    assert (b"host" in msgspec.json.encode(cost)) == (host_ns > 0)
+    # Times of passes are those without.
+    assert (cost.forward_ns, cost.backward_ns) == (8000, 14_000)
 
 
 # Attention

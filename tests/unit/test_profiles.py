@@ -344,6 +344,38 @@ def test_gradients_of_weights_keep_their_share_of_what_was_measured():
     )
 
 
+def test_what_the_host_takes_stays():
+    """Nobody measured it; what is repeated is scaled, its issuing is not."""
+    before = problem()
+    kinds = tuple(
+        msgspec.structs.replace(
+            kind,
+            costs=tuple(
+                msgspec.structs.replace(
+                    cost,
+                    forward_host_ns=30.0,
+                    backward_host_ns=70.0,
+                    activations=tuple(
+                        msgspec.structs.replace(x, extra_host_ns=20.0)
+                        if x.recompute == "selective"
+                        else x
+                        for x in cost.activations
+                    ),
+                )
+                for cost in kind.costs
+            ),
+        )
+        for kind in before.graph.kinds
+    )
+    graph = msgspec.structs.replace(before.graph, kinds=kinds)
+    before = msgspec.structs.replace(before, graph=graph)
+    after = apply_profile(before, profile(entry()), layers_per_node=2)
+    found = costs_of(after, "decoder")[1]
+    assert (found.forward_host_ns, found.backward_host_ns) == (30, 70)
+    (_, selective, _) = found.activations
+    assert (selective.extra_ns, selective.extra_host_ns) == (800, 20)
+
+
 def test_what_was_not_measured_stays():
     """Without memory in the profile, memory is that of the analytic cost."""
     after = apply_profile(problem(), profile(entry()))

@@ -15,7 +15,12 @@ product ``m × k`` by ``k × n``
 ``e_attention``. A pass of a node takes its operators' times, but at least
 what the host needs to launch their kernels, ``kernels · launch_ns``; as the
 host runs ahead of the device only so far, part of the launches adds to the
-times even where these are longer (:func:`_pass_ns`).
+times even where these are longer (:func:`_pass_ns`). A calibration with a
+``host_ns`` states beside these times what the host takes to issue a pass,
+
+    host_ns · (kernels + collective_kernels · calls of collectives),
+
+which the pass with its collectives takes at least (docs/cost-model.md).
 
 Symbols, per data-parallel rank: ``b`` samples of ``s`` tokens, ``T = b·s/cp``
 tokens per rank, ``U = T/tp`` under sequence parallelism and ``U = T`` without

@@ -10,7 +10,7 @@ import msgspec
 from nest.errors import InvalidProblemError
 from nest.hardware import Machine
 from nest.hardware.calibration import Calibration
-from nest.ir.graph import Activations, LayerCost
+from nest.ir.graph import Activations, LayerCost, Phase
 from nest.ir.plan import RECOMPUTE
 from nest.models.operators.base import (
     ALIGNMENT,
@@ -100,7 +100,7 @@ def layer_cost(
             for count, times_ns in zip(counts, passes, strict=True)
         )
 
-    return LayerCost(
+    cost = LayerCost(
         tp=split.tp,
         cp=split.cp,
         ep=split.ep,
@@ -130,6 +130,48 @@ def layer_cost(
             msgspec.structs.replace(call, count=count * call.count)
             for node, count in parts
             for call in node.collectives
+        ),
+    )
+    if not machine.calibration.host_ns:
+        return cost
+    return _with_hosts(cost, parts, machine.calibration)
+
+
+def _with_hosts(
+    cost: LayerCost,
+    parts: Sequence[tuple[Node, int]],
+    calibration: Calibration,
+) -> LayerCost:
+    """Return a cost that states what the host takes to issue its passes.
+
+    ``host_ns`` for each kernel, and ``collective_kernels`` times as long for
+    each call of a collective. What ``selective`` repeats calls none.
+    """
+
+    def host_ns(kernels: int, phase: Phase | None = None) -> float:
+        calls = sum(
+            call.count for call in cost.collectives if call.phase == phase
+        )
+        return calibration.host_ns * (
+            kernels + calibration.collective_kernels * calls
+        )
+
+    kernels = backward_kernels = repeated = 0
+    for node, count in parts:
+        for operator in node.operators:
+            kernels += count * operator.kernels
+            backward_kernels += count * operator.backward_kernels
+            if operator.name in node.repeated:
+                repeated += count * operator.kernels
+    return msgspec.structs.replace(
+        cost,
+        forward_host_ns=host_ns(kernels, "forward"),
+        backward_host_ns=host_ns(backward_kernels, "backward"),
+        activations=tuple(
+            msgspec.structs.replace(x, extra_host_ns=host_ns(repeated))
+            if x.recompute == "selective"
+            else x
+            for x in cost.activations
         ),
     )
 
