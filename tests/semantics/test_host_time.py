@@ -341,6 +341,32 @@ def test_every_type_issues_in_its_own_time():
     ]
 
 
+def test_types_may_differ_in_their_hosts_alone():
+    """10 + 20 ns on both, at least 50 + 60 where the slow hosts are."""
+    cost = make_cost(
+        *(10, 20),
+        by_device=(
+            DeviceTimes(
+                device="old",
+                forward_ns=10,
+                backward_ns=20,
+                forward_host_ns=50,
+                backward_host_ns=60,
+            ),
+        ),
+    )
+    problem = make_problem({"a": cost}, devices=2)
+    old = replace(problem.cluster.device, name="old")
+    others = (DeviceRange(first=1, count=1, device=old),)
+    problem = replace(problem, cluster=replace(problem.cluster, others=others))
+    model = CostModel(problem)
+    found = [
+        model.layer_terms(0, SINGLE, 1, Block(1, 2, offset, 1))
+        for offset in (0, 1)
+    ]
+    assert [(x.forward, x.backward) for x in found] == [(10, 20), (50, 60)]
+
+
 def test_a_type_that_states_no_host_has_none():
     problem = on_two_types()
     (kind,) = problem.graph.kinds
@@ -415,5 +441,9 @@ def test_a_step_that_may_overflow_for_the_host_is_refused(fields):
         global_batch=10**6,
         recompute=("none", "selective"),
     )
-    with pytest.raises(InvalidProblemError, match="expected"):
+    with pytest.raises(
+        InvalidProblemError,
+        match=r"\$\.quantum_ps: expected a quantum that keeps every step time "
+        r"below 2\*\*61 quanta, got 1000 ps",
+    ):
         CostModel(problem)
