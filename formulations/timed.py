@@ -14,18 +14,22 @@ program of its own. With ``x_ks`` layers of kind ``k`` under strategy ``s``,
 =============================================  =========================
 
 ``τ`` and ``Y`` have no communication, which no place and no pairing of passes
-makes shorter: what hides in a pair is communication. A block runs its chunks
-``M`` times and then syncs, so ``T >= M τ_r + Y_r``; with its devices ``n_r``,
-of which there are ``P`` together, that is the first line. While a micro-batch
-is at the last chunk of a block the block keeps what it kept for it on all
-others, which is the third one. The longest layer alone, and one micro-batch
-there and back, are bounds too.
+makes shorter: what hides in a pair is communication. Where experts are spread
+that leaves a difference of two rounded times, so a pass counts a quantum
+less. A block runs its chunks ``M`` times and then syncs, so ``T >= M τ_r +
+Y_r``; with its devices ``n_r``, of which there are ``P`` together, that is
+the first line. While a micro-batch is at the last chunk of a block the block
+keeps what it kept for it on all others, which is the third one. The longest
+layer alone, and one micro-batch there and back, are bounds too. Where
+gradients of weights may wait, the way back is without them: the least over
+the types of devices, as a block of several takes no less than one of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -222,12 +226,25 @@ class TimedSearch:
                     continue
         return Found(self.best, self.best_quanta, bound)
 
+    @cached_property
+    def _on_types(self) -> list[CostModel]:
+        """The model on devices of each type alone."""
+        count = len(self.problem.cluster.types)
+        if count == 1:
+            return [self.model]
+        return [self.model.on_type(number) for number in range(count)]
+
     def _terms(
-        self, split: BatchSplit, runtime: Runtime, strategy: Strategy
+        self,
+        split: BatchSplit,
+        runtime: Runtime,
+        strategy: Strategy,
+        model: CostModel | None = None,
     ) -> list[LayerTerms | None]:
         """Return the terms of all layers without communication."""
+        model = model or self.model
         return [
-            self.model.layer_terms(
+            model.layer_terms(
                 *(layer, strategy, split.micro_batch, None, runtime),
                 split.replicas,
             )
@@ -263,11 +280,19 @@ class TimedSearch:
         alone: dict[str, list[int]] = {kind: [] for kind in first}
         there_and_back = {kind: [] for kind in first}  # type: dict[str, list[int]]
         apart = self.problem.job.schedule in SPLIT_BACKWARD
+        schedule = schedule_of(
+            self.problem.job.schedule, runtime.virtual_stages
+        )
         uniform = []
         for strategy in strategies:
             terms = self._terms(split, runtime, strategy)
             if all(term is not None for term in terms):
                 uniform.append(strategy)
+            alike = [
+                self._terms(split, runtime, strategy, model)
+                for model in (self._on_types if apart else [self.model])
+            ]
+            rounded = int(bool(schedule.paired_axes) and strategy.ep > 1)
             for kind, layer in first.items():
                 term = terms[layer]
                 if term is None:
@@ -275,13 +300,22 @@ class TimedSearch:
                 held = term.static_bytes + term.kept_bytes
                 if held + term.working_bytes > capacity:
                     continue
-                both = term.forward + term.backward
+                both = sum(
+                    max(0, time - rounded)
+                    for time in (term.forward, term.backward)
+                )
                 busy = count * both + term.sync - term.hideable_sync
                 size = strategy.devices
                 options[kind].add((size * held, size * busy))
                 alone[kind].append(busy)
                 there_and_back[kind].append(
-                    both - (term.weight_backward if apart else 0)
+                    min(
+                        x.forward
+                        + x.backward
+                        - (x.weight_backward if apart else 0)
+                        for x in (found[layer] for found in alike)
+                        if x is not None
+                    )
                 )
         if not all(options.values()):
             return None

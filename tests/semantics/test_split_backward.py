@@ -11,6 +11,7 @@ import itertools
 import pytest
 from msgspec.structs import replace
 
+from formulations import timed
 from nest.cost.score import score
 from nest.errors import InvalidPlanError, InvalidProblemError
 from nest.ir import Activations
@@ -19,6 +20,7 @@ from nest.ir.graph import DeviceTimes
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.simulate.events import Simulation
 from nest.simulate.trace import trace
+from nest.solvers.base import SolveOptions
 from nest.solvers.registry import get_solver, solver_names
 from nest.solvers.result import Outcome
 from nest.solvers.run import run_solver
@@ -357,6 +359,94 @@ def test_exact_solvers_prove_and_others_say_that_they_cannot(schedule):
             "dp, or solve with another schedule and score the plan with "
             "this one"
         )
+
+
+@pytest.mark.parametrize("solver", ["cpsat", "milp"])
+def test_gradients_of_weights_wait_on_the_types_that_have_them(
+    monkeypatch, solver
+):
+    """1 + 20 ns, all of the 20 for weights but on the third device.
+
+    Two blocks on the others run F F, then W each: 2 + 20. One micro-batch
+    there and back takes 2 there, not the 42 of the third.
+    """
+    monkeypatch.setattr(timed, "MAX_PLANS", 0)
+    cost = make_cost(
+        *(1, 20),
+        weight_backward_ns=20,
+        by_device=(
+            DeviceTimes(
+                device="old",
+                forward_ns=1,
+                backward_ns=20,
+                weight_backward_ns=0,
+            ),
+        ),
+    )
+    problem = chain(
+        *(cost, cost),
+        devices=3,
+        replicas=(1,),
+        topology=make_levels((3, 0.0, 1e9)),
+    )
+    old = replace(problem.cluster.device, name="old")
+    others = (DeviceRange(first=2, count=1, device=old),)
+    problem = replace(problem, cluster=replace(problem.cluster, others=others))
+    truth = get_solver("brute")().solve(problem, SolveOptions())
+    assert truth.claimed_quanta == 22
+    found = get_solver(solver)().solve(problem, SolveOptions())
+    assert found.claimed_quanta == 22
+    assert found.lower_bound_quanta <= 22
+
+
+@pytest.mark.parametrize("solver", ["cpsat", "milp"])
+def test_what_does_not_hide_may_be_a_quantum_less(monkeypatch, solver):
+    """Of 0.5 + 0.5 ns, which take 1, a message that takes 1 hides all.
+
+    Each of four chunks has such a layer in four, and one of 40 + 40 ns: a
+    pair takes 80 ns, not the 88 that passes without messages do.
+    """
+    monkeypatch.setattr(timed, "MAX_PLANS", 0)
+    light = make_cost(
+        *(0.5, 0.5),
+        ep=2,
+        collectives=(
+            call("all-to-all", "ep", "forward", 1),
+            call("all-to-all", "ep", "backward", 1),
+        ),
+    )
+    heavy = make_cost(40, 40, ep=2)
+    names = [f"{x}{i}" for x in "abcd" for i in range(5)]
+    problem = make_problem(
+        {name: heavy if name[1] == "0" else light for name in names},
+        edges=tuple((a, b, 0) for a, b in itertools.pairwise(names)),
+        topology=make_levels((4, 0.0, 1e9)),
+        schedule="dualpipe-v",
+        global_batch=200,
+        micro_batches=(2,),
+        replicas=(1,),
+    )
+    plan = Plan(
+        replicas=1,
+        micro_batch=2,
+        stages=tuple(
+            Stage(
+                layers=tuple(name for name in names if name[0] == x),
+                devices=2,
+                strategy=EXPERTS,
+            )
+            for x in "abcd"
+        ),
+        virtual_stages=2,
+        placement="v",
+    )
+    known = score(problem, plan)
+    for stage in known.stages:
+        assert (stage.forward, stage.pairable_forward) == (44, 4)
+        assert (stage.backward, stage.pairable_backward) == (44, 4)
+    assert known.step_quanta < 100 * 2 * 88
+    found = get_solver(solver)().solve(problem, SolveOptions())
+    assert found.lower_bound_quanta <= known.step_quanta
 
 
 def test_the_chunks_of_a_block_are_as_wide_as_each_other():
