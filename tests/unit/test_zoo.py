@@ -15,6 +15,7 @@ from nest.errors import InvalidOptionError, InvalidProblemError
 from nest.hardware import Machine, machine
 from nest.ir import Plan, Problem, Stage, Strategy
 from nest.ir.graph import Activations, CollectiveCall, LayerCost
+from nest.ir.io import encode
 from nest.models import graphs
 from nest.models.architectures import Architecture, head_towers
 from nest.models.blocks import Block
@@ -25,7 +26,11 @@ from nest.models.choices import (
     Request,
     choose,
 )
-from nest.models.graphs import build_graph, build_problem
+from nest.models.graphs import (
+    build_graph,
+    build_mixed_problem,
+    build_problem,
+)
 from nest.models.operators import Dtype, Node, Operator, Split, layer_cost
 from nest.models.weights import (
     attention_weights,
@@ -675,6 +680,57 @@ def test_what_the_user_says_of_sequences_is_the_job_s() -> None:
         choices = choose(model, H100, 8, request)
         job = build_problem(model, H100, 8, choices).job
         assert job.sequence_parallel == said
+
+
+def test_hosts_are_stated_where_a_calibration_has_them() -> None:
+    """Twice as long on the slower host; all other costs are as they were."""
+    model = architecture("gpt2")
+    choices = choose(model, H100, 8)
+
+    def on(*hosts_ns: float) -> Problem:
+        sites = [
+            machine(name).with_calibration(
+                msgspec.structs.replace(
+                    machine(name).calibration, host_ns=host_ns
+                )
+            )
+            for name, host_ns in zip(("h100", "a100"), hosts_ns, strict=True)
+        ]
+        return build_mixed_problem(model, [(x, 8) for x in sites], choices)
+
+    def costs(problem: Problem) -> list[LayerCost]:
+        return [cost for kind in problem.graph.kinds for cost in kind.costs]
+
+    plain, hosted = on(0.0, 0.0), on(1000.0, 2000.0)
+    assert b"host_ns" not in encode(plain)
+    for cost in costs(hosted):
+        (slower,) = cost.by_device
+        assert cost.forward_host_ns >= 1000.0
+        assert slower.forward_host_ns == 2 * cost.forward_host_ns
+        assert slower.backward_host_ns == 2 * cost.backward_host_ns
+        assert slower.extra_host_ns == 2 * cost.times.extra_host_ns
+    bare = [
+        msgspec.structs.replace(
+            cost,
+            forward_host_ns=0.0,
+            backward_host_ns=0.0,
+            activations=tuple(
+                msgspec.structs.replace(x, extra_host_ns=0.0)
+                for x in cost.activations
+            ),
+            by_device=tuple(
+                msgspec.structs.replace(
+                    x,
+                    forward_host_ns=0.0,
+                    backward_host_ns=0.0,
+                    extra_host_ns=0.0,
+                )
+                for x in cost.by_device
+            ),
+        )
+        for cost in costs(hosted)
+    ]
+    assert bare == costs(plain)
 
 
 def test_only_tokens_that_divide_are_split() -> None:
