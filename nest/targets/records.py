@@ -70,8 +70,7 @@ class Rules(Record, frozen=True, kw_only=True):
     sequence_parallel
         What comes with tensor parallelism; ``None`` for a choice.
     sequence_parallel_with_experts
-        The same where a model has experts, of jobs that leave it to plans:
-        where the job decides, exports say what is wrong.
+        The same where a model has experts.
     overlap, distributed_optimizer
         What exists there of the extensions.
     gradients
@@ -120,7 +119,7 @@ def sequence_rule(rules: Rules, problem: Problem) -> Rule[bool | None]:
         for kind in problem.graph.kinds
         for cost in kind.costs
     )
-    if experts and problem.job.plans_split_sequences:
+    if experts:
         return rules.sequence_parallel_with_experts
     return rules.sequence_parallel
 
