@@ -361,6 +361,8 @@ class Relaxation:
         )
         self._bold, self._stuck, self._rounds = 1.0, 0, 0
         self._tried = float("inf")
+        #: A bound of another kind, in quanta.
+        self.floor = 0
 
     def _drop_dominated(self) -> None:
         """Drop strategies that another one of as many devices beats in all."""

@@ -230,7 +230,7 @@ def _bound(
 
             enough = min(best, opened)
             raised = relaxation.climb(best, enough, task.deadline, attempt)
-            bound = max(bound, raised)
+            bound = max(bound, raised, relaxation.floor)
             number += 1
             heapq.heappush(found, (bound, number, blocks, case, relaxation))
             continue

@@ -50,6 +50,7 @@ from nest.search.options import (
     StageShapes,
     of_batches,
 )
+from nest.search.place_bounds import places_of
 from nest.solvers.base import Deadline
 from nest.units import ceil_div
 
@@ -194,7 +195,10 @@ def bounded(
 def relaxed(
     case: Case, blocks: int, sets: ClosedSets, best: int
 ) -> Relaxation | None:
-    """Return the relaxation of a case's plans, ``None`` if there are none."""
+    """Return the relaxation of a case's plans, ``None`` if there are none.
+
+    Plans that take ``best`` or more count as none.
+    """
     bound = case.bounds[case.family.stage_counts.index(blocks)]
     chunks = blocks * case.virtual
     room = Room(
@@ -207,7 +211,15 @@ def relaxed(
         return None
     scale = best if best < INFINITE else 2 * bound
     found = Relaxation(room, sets, best, max(scale, 1))
-    return found if found.possible else None
+    if not found.possible:
+        return None
+    places = places_of(found)
+    if places is None:
+        return found
+    if not places.has_room(best - 1):
+        return None
+    found.floor = places.bound(bound, best)
+    return found
 
 
 def make_plan(case: Case, chosen: Chosen, sets: ClosedSets) -> Plan:

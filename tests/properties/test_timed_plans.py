@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -14,6 +15,7 @@ from nest.errors import UnsupportedProblemError
 from nest.search import interleaved, interleaved_exact
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.registry import get_solver
+from tests.builders import make_cost, make_levels, make_problem
 from tests.properties.profiles import examples
 from tests.strategies import Draw, problems
 
@@ -53,6 +55,54 @@ def timed(draw: Draw, schedule: str):
     device = replace(device, memory_bytes=more * device.memory_bytes)
     cluster = replace(problem.cluster, device=device)
     return replace(problem, job=job, cluster=cluster)
+
+
+@st.composite
+def alike(draw: Draw, schedule: str):
+    """Draw layers alike, one more in front and behind, and little memory."""
+
+    def cost():
+        number = st.integers(0, 9)
+        return make_cost(
+            draw(st.integers(1, 9)),
+            draw(st.integers(1, 18)),
+            kept_bytes=draw(number),
+            weight_bytes=draw(st.integers(0, 2)),
+            working_bytes=draw(number),
+        )
+
+    names = ["embedding", *(f"l{i}" for i in range(7)), "head"]
+    few = draw(st.integers(3, 6))
+    names = [
+        *names[: draw(st.integers(0, 1))],
+        *names[1 : 1 + few],
+        *names[8 : 8 + draw(st.integers(0, 1))],
+    ]
+    devices = draw(st.sampled_from((2, 2, 3)))
+    body = cost()
+    problem = make_problem(
+        {x: body if x.startswith("l") else cost() for x in names},
+        edges=tuple(
+            (a, b, draw(st.sampled_from((0, 0, 2))))
+            for a, b in itertools.pairwise(names)
+        ),
+        devices=devices,
+        topology=make_levels((devices, 1.0, 1e9)),
+        global_batch=devices * draw(st.integers(2, 4)),
+        replicas=(1,),
+        data_parallel=(1,),
+        schedule=schedule,
+        virtual_stages=(1, 2, 3) if schedule == "1f1b" else (1,),
+        memory_bytes=draw(st.integers(20, 250)),
+    )
+    kinds = [x for x in problem.graph.kinds if not x.name[1:].isdecimal()]
+    one = next(x for x in problem.graph.kinds if x.name == "l0")
+    layers = tuple(
+        replace(x, kind="l0") if x.id.startswith("l") else x
+        for x in problem.graph.layers
+    )
+    graph = replace(problem.graph, kinds=(*kinds, one), layers=layers)
+    return replace(problem, graph=graph)
 
 
 def truth_of(problem):
@@ -104,6 +154,23 @@ def test_bounds_alone_are_true(schedule, data):
         patch.setattr(interleaved_exact, "MAX_MAGNITUDE", -math.inf)
         patch.setattr(interleaved, "FEW", -math.inf)
         check("dp", problem, truth)
+
+
+@pytest.mark.parametrize("few", [True, False])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@given(data=st.data())
+@examples(60, full=1000)
+def test_places_have_room_for_the_best_plan(schedule, few, data):
+    """All cases are bounded; with few plans, the rest is enumerated."""
+    problem = data.draw(alike(schedule))
+    truth = truth_of(problem)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interleaved, "FEW", -math.inf)
+        if not few:
+            patch.setattr(interleaved_exact, "MAX_MAGNITUDE", -math.inf)
+        output = check("dp", problem, truth)
+    if few:
+        assert output.status is truth.status
 
 
 @pytest.mark.parametrize("name", ["cpsat", "milp"])

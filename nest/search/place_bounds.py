@@ -1,0 +1,303 @@
+"""Bounds on plans timed pass by pass where all layers share one strategy.
+
+Then a layer of a kind takes as long and keeps as much wherever it is, and a
+plan says little more than how many layers each *place* has: chunk ``j`` of
+block ``r``. Most layers are of one kind; the others count with the first and
+the last chunk if all layers come behind or in front of them.
+
+What is in flight differs by place: at a moment ``t`` of its list block ``r``
+keeps ``n_tj`` passes of its chunk ``j``, so ``x_j`` layers on each fit only if
+``Σ_j x_j (static + n_tj kept)`` does, for every ``t``. Within ``T`` a block
+has as many layers as its list takes no longer for, with what comes in front
+of and behind it: one pass each way of the first chunks of the blocks in front,
+see :func:`nest.cost.schedules.chains.chain_through`, and its sync. With ``A``
+layers in those chunks, block after block,
+
+``N_{r+1}(A + x_0) = max_x N_r(A) + Σ_j x_j``
+
+is the most layers that all blocks so far have room for. A plan within ``T``
+needs room for all of them. All of it is exact, in integers.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from nest.cost.schedules import Schedule
+from nest.cost.schedules.chains import chain_through
+from nest.search.chunk_bounds import Relaxation, moments
+from nest.search.options import Bools, Ints, Part
+
+
+class Layers(NamedTuple):
+    """What one layer, or some of them together, take.
+
+    Attributes
+    ----------
+    passes
+        In quanta, a column per :class:`~nest.search.options.Part`.
+    sync
+        What is left of ``Y``, in quanta.
+    static_bytes, kept_bytes, working_bytes
+        Per device; of some layers together the largest working set.
+    """
+
+    passes: tuple[int, ...]
+    sync: int
+    static_bytes: int
+    kept_bytes: int
+    working_bytes: int
+
+
+class Places:
+    """The places of so many blocks, and what they have room for.
+
+    Parameters
+    ----------
+    schedule, blocks, num_micro_batches
+        The schedule, ``S`` and ``M``.
+    layer, count
+        One of most layers, and how many of them there are.
+    first, last
+        What else is in the first and in the last chunk.
+    least
+        How many of them every chunk has at least: the first, the last, and
+        each of the others.
+    capacity_bytes
+        Of a device.
+    receive
+        The least that a chunk receives in a pass, in quanta.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        blocks: int,
+        num_micro_batches: int,
+        layer: Layers,
+        count: int,
+        first: Layers,
+        last: Layers,
+        least: tuple[int, int, int],
+        capacity_bytes: int,
+        receive: int = 0,
+    ) -> None:
+        self.schedule, self.blocks = schedule, blocks
+        self.num_micro_batches = num_micro_batches
+        self.layer, self.count = layer, count
+        self.others = {0: first, blocks * schedule.virtual_stages - 1: last}
+        self.least = least
+        self.capacity_bytes, self.receive = capacity_bytes, receive
+
+    def _chunks(self, block: int) -> list[int]:
+        """Return the chunks of a block, in pipeline order."""
+        return [
+            chunk
+            for chunk in range(self.blocks * self.schedule.virtual_stages)
+            if self.schedule.block_of(chunk, self.blocks) == block
+        ]
+
+    def _least(self, chunk: int) -> int:
+        """Return how many layers a chunk has at least."""
+        last = self.blocks * self.schedule.virtual_stages - 1
+        return self.least[{0: 0, last: 1}.get(chunk, 2)]
+
+    @cached_property
+    def room(self) -> list[Ints]:
+        """The most layers that fit, per block, by those in its first chunk.
+
+        Those in its other chunks; -1 where the first chunk alone has too
+        many or too few.
+        """
+        return [self._room(block) for block in range(self.blocks)]
+
+    def _room(self, block: int) -> Ints:
+        """Return the most layers that fit in the other chunks of a block."""
+        chunks, layer = self._chunks(block), self.layer
+        flying = moments(
+            self.schedule, self.blocks, self.num_micro_batches, block
+        )
+        each = layer.static_bytes + flying * layer.kept_bytes
+        least = np.array([self._least(chunk) for chunk in chunks])
+        used, working = self._beside(block, flying)
+        used = used + each[:, 1:] @ least[1:]
+        most = np.full(self.count + 1, -1, dtype=np.int64)
+        for own in range(int(least[0]), self.count + 1):
+            if own or least.any():
+                working = max(working, layer.working_bytes)
+            left = self.capacity_bytes - working - used - own * each[:, 0]
+            if left.min() < 0:
+                break
+            rest = int(least[1:].sum())
+            if len(chunks) > 1:
+                lightest = each[:, 1:].min(axis=1)
+                heavy = lightest > 0
+                more = left[heavy] // lightest[heavy]
+                rest += int(more.min(initial=self.count))
+            most[own] = min(rest, self.count)
+        return most
+
+    def _beside(self, block: int, flying: Ints) -> tuple[Ints, int]:
+        """Return what other layers take at each moment, and as a work area."""
+        used, working = np.zeros(len(flying), dtype=np.int64), 0
+        for column, chunk in enumerate(self._chunks(block)):
+            other = self.others.get(chunk)
+            if other is not None:
+                used += other.static_bytes
+                used += flying[:, column] * other.kept_bytes
+                working = max(working, other.working_bytes)
+        return used, working
+
+    @cached_property
+    def _paces(self) -> list[tuple[int, int, int, int]]:
+        """Per block: what a layer in its first chunk and in the others adds.
+
+        To the chain through it, and what else is in it and its sync do; and
+        what a layer in the first chunks of the blocks in front adds.
+        """
+        found = []
+        for block in range(self.blocks):
+            chain = chain_through(
+                *(self.schedule, self.blocks, self.num_micro_batches, block)
+            )
+            count = len(chain.passes)
+            weights = np.zeros((count, len(Part)), dtype=np.int64)
+            columns = [Part.FORWARD, Part.BACKWARD, Part.INPUTS, Part.WEIGHTS]
+            weights[:, columns] = np.array(chain.passes)
+            for i, j, number in chain.pairs:
+                weights[i, Part.FORWARD_ALONE] += number
+                weights[j, Part.BACKWARD_ALONE] += number
+            chunks = self._chunks(block)
+            each = (weights @ np.array(self.layer.passes)).tolist()
+            fixed = sum(
+                int(weights[chunk] @ np.array(x.passes))
+                + (x.sync if chunk in chunks else 0)
+                for chunk, x in self.others.items()
+            )
+            fixed += self._received(weights)
+            sync = self.layer.sync
+            found.append(
+                (
+                    each[chunks[0]] + sync,
+                    min((each[x] for x in chunks[1:]), default=0) + sync,
+                    fixed,
+                    min(each[:block], default=0),
+                )
+            )
+        return found
+
+    def _received(self, weights: Ints) -> int:
+        """Return what a chain receives at least."""
+        there = weights[:, Part.FORWARD] + weights[:, Part.FORWARD_ALONE]
+        back = (
+            weights[:, Part.BACKWARD]
+            + weights[:, Part.BACKWARD_ALONE]
+            + weights[:, Part.INPUTS]
+        )
+        number = 0
+        for chunk in range(1, len(weights)):
+            beside = (
+                self.schedule.block_of(chunk - 1, self.blocks),
+                self.schedule.block_of(chunk, self.blocks),
+            )
+            if beside[0] != beside[1]:
+                number += int(there[chunk] + back[chunk - 1])
+        return number * self.receive
+
+    def has_room(self, step_quanta: int) -> bool:
+        """Whether all layers may be on some places within a step time."""
+        none = -1
+        most = np.full(self.count + 1, none, dtype=np.int64)
+        most[0] = 0
+        numbers = np.arange(self.count + 1)
+        for block in range(self.blocks):
+            own, other, fixed, front = self._paces[block]
+            chunks = self._chunks(block)
+            least = sum(self._least(chunk) for chunk in chunks[1:])
+            left = step_quanta - fixed - front * numbers
+            after = np.full_like(most, none)
+            for first in np.flatnonzero(self.room[block] >= 0).tolist():
+                spare = left - first * own
+                rest = np.where(
+                    spare < 0, -1, self._most(spare, other, len(chunks) > 1)
+                )
+                rest = np.minimum(rest, self.room[block][first])
+                ways = (most >= 0) & (rest >= least)
+                reached = np.where(ways, most + first + rest, none)
+                ends = self.count + 1 - first
+                np.maximum(after[first:], reached[:ends], out=after[first:])
+            most = np.minimum(after, self.count)
+        return bool(most.max() >= self.count)
+
+    def _most(self, spare: Ints, each: int, several: bool) -> Ints:
+        """Return how many layers take no longer, if there are chunks."""
+        if not several:
+            return np.zeros_like(spare)
+        if not each:
+            return np.full_like(spare, self.count)
+        return spare // each
+
+    def bound(self, low: int, high: int) -> int:
+        """Return the least step time with room, between two of them."""
+        while low < high:
+            middle = (low + high) // 2
+            if self.has_room(middle):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+
+def places_of(relaxation: Relaxation) -> Places | None:
+    """Return the places of a relaxation, if all layers share a strategy.
+
+    Or if none is better than one of the strategies in anything.
+    """
+    room, sets = relaxation.room, relaxation.sets
+    if len(relaxation.strategies) > 1 or relaxation.count == 1:
+        return None
+    shapes = room.terms.shapes
+    source = sets.pair_source[room.allowed]
+    target = sets.pair_target[room.allowed]
+    counts = shapes.counts[shapes.of_pair[room.allowed]]
+    front, behind = source == 0, target == sets.count - 1
+    total = shapes.kind_counts[-1]
+    kind = int(total.argmax())
+
+    def least(own: Bools) -> Ints:
+        found: Ints = counts[own].min(axis=0, initial=int(total.max()))
+        return found
+
+    first, last = least(front & ~behind), least(behind & ~front)
+    between = least(~front & ~behind)
+    terms, held = room.terms, room.terms.held
+    row = terms.strategies.index(relaxation.strategies[0])
+    passes = terms.least_passes[row]
+    static, kept = held.static_bytes[row], held.kept_bytes[row]
+    working = held.working_bytes[row]
+    sync = relaxation.sync[0].astype(np.int64)
+    inner = relaxation.received[1:-1]
+
+    def together(number: Ints) -> Layers:
+        return Layers(
+            tuple(int(x) for x in number @ passes),
+            int(number @ sync),
+            int(number @ static),
+            int(number @ kept),
+            int((working * (number > 0)).max()),
+        )
+
+    one = np.zeros_like(total)
+    one[kind] = 1
+    others = 1 - one
+    return Places(
+        *(room.schedule, room.blocks, room.num_micro_batches),
+        *(together(one), int(total[kind])),
+        *(together(first * others), together(last * others)),
+        (int(first[kind]), int(last[kind]), int(between[kind])),
+        terms.most_bytes - 1,
+        int(inner.min()) if len(inner) else 0,
+    )
