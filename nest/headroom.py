@@ -64,11 +64,13 @@ def with_headroom(
         memory = device.memory_bytes
         part = amount * (Fraction(memory, 100) if unit == "%" else UNITS[unit])
         size_bytes = -int(-part // 1)
-        if size_bytes >= memory:
+        usable_bytes = memory - device.reserve_bytes
+        if size_bytes >= usable_bytes:
             raise InvalidOptionError(
                 f"{option} {text}: expected less than the "
-                f"{format_bytes(memory)} of a device ({device.name}), got "
-                f"{format_bytes(size_bytes)}; leave less free"
+                f"{format_bytes(usable_bytes)} that plans may use of a device "
+                f"({device.name}), got {format_bytes(size_bytes)}; leave less "
+                f"free"
             )
         return replace(device, memory_bytes=memory - size_bytes)
 

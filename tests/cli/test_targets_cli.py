@@ -216,8 +216,8 @@ def test_bad_targets_give_one_line(
         "rules, such as --target megatron"
     )
     assert cli.refuses(*solve, "--headroom", "2GB") == (
-        "--headroom 2GB: expected less than the 0.93 GiB of a device "
-        "(device), got 1.86 GiB; leave less free"
+        "--headroom 2GB: expected less than the 0.93 GiB that plans may use "
+        "of a device (device), got 1.86 GiB; leave less free"
     )
     assert cli.refuses(
         *("fit", problem, "--within", "1", "--memory", "--headroom", "1%")

@@ -536,7 +536,7 @@ def test_other_optimisers_are_refused(optimizer, message):
             {"dp": 2, "tp": 2},
             (),
             4,
-            "sequence_parallel: expected true with experts and tensor",
+            "stage 1: expected tp 1, or more with sequence parallelism",
         ),
     ],
 )

@@ -59,8 +59,9 @@ def test_other_texts_are_refused(text):
 def test_a_device_must_have_more(text):
     with pytest.raises(
         InvalidOptionError,
-        match=rf"--headroom {text}: expected less than the 0\.00 GiB of a "
-        r"device \((second|device)\), got 0\.00 GiB; leave less free",
+        match=rf"--headroom {text}: expected less than the 0\.00 GiB that "
+        r"plans may use of a device \((second|device)\), got 0\.00 GiB; leave "
+        r"less free",
     ):
         with_headroom(on(10_000, 5_000), text)
 
@@ -90,3 +91,19 @@ def test_the_error_is_that_of_the_validation():
     memory = json.loads(path.read_text())["memory"]["by_mem_class"]
     counted = memory["torch_allocated_last_rank"]["mean_abs_error"]
     assert round(counted, 3) == MEMORY_ERROR
+
+
+def test_the_reserve_is_nothing_that_plans_may_use():
+    problem = on(10 * 2**30, 5 * 2**30)
+    device = replace(problem.cluster.device, reserve_bytes=3 * 2**30)
+    cluster = replace(problem.cluster, device=device, others=())
+    problem = replace(problem, cluster=cluster)
+    assert (
+        with_headroom(problem, "6GiB").cluster.device.memory_bytes == 4 << 30
+    )
+    with pytest.raises(
+        InvalidOptionError,
+        match=r"--headroom 8GiB: expected less than the 7\.00 GiB that plans "
+        r"may use of a device \(device\), got 8\.00 GiB; leave less free",
+    ):
+        with_headroom(problem, "8GiB")
