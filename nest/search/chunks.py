@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from nest.cost.model import CostModel
 from nest.cost.schedules import Schedule, Times, schedule_of
 from nest.cost.schedules.chains import chain_through
-from nest.cost.space import BatchSplit, families
+from nest.cost.space import BatchSplit, families, repeated_kinds
 from nest.ir.job import SPLIT_BACKWARD
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.search.chunk_bounds import MAX_LISTED, moments
@@ -466,6 +466,29 @@ def _proportional(load: Ints, num_chunks: int) -> Ints:
     return np.concatenate(([0], cuts, [last]))
 
 
+def equal_shares(kinds: Sequence[str], num_chunks: int) -> list[int] | None:
+    """Cut so that chunks have equal shares of every repeated kind.
+
+    What comes once goes with the layers behind it. ``None`` if a chain of
+    these kinds cannot be cut so.
+    """
+    places: dict[str, list[int]] = {}
+    for place, kind in enumerate(kinds):
+        places.setdefault(kind, []).append(place)
+    repeated = [found for found in places.values() if len(found) > 1]
+    if any(len(found) % num_chunks for found in repeated):
+        return None
+    cuts = [0]
+    for number in range(1, num_chunks):
+        share = [number * len(found) // num_chunks for found in repeated]
+        both = list(zip(share, repeated, strict=True))
+        first = 1 + max(found[count - 1] for count, found in both)
+        if first > min(found[count] for count, found in both):
+            return None
+        cuts.append(first)
+    return [*cuts, len(kinds)]
+
+
 def _lightest(load: Ints, num_chunks: int) -> Ints:
     """Cut so that the heaviest chunk is as light as can be."""
     last = len(load) - 1
@@ -522,6 +545,9 @@ class Cutter:
     def plan(self) -> Plan | None:
         """Return a plan that fits and may take less than ``best``."""
         count = math.prod(self.chunks.shape)
+        problem = self.chunks.uniform.terms.model.problem
+        if problem.job.even_layers and repeated_kinds(problem):
+            return self._with_equal_shares(count)
         load = (self.chunks.forward + self.chunks.backward).min(axis=0)
         starts = [_proportional(load, count), _lightest(load, count)]
         # Where blocks together have no room, moving layers makes none.
@@ -536,6 +562,21 @@ class Cutter:
         found = [self._timed(cuts) for cuts in ways[fits]]
         step, cuts = min(found, default=(self.best, []))
         if step >= self.best:
+            return None
+        return self.chunks.plan(cuts)
+
+    def _with_equal_shares(self, count: int) -> Plan | None:
+        """Return the plan whose chunks have equal shares of every kind."""
+        shapes = self.chunks.uniform.terms.shapes
+        layers = shapes.model.problem.graph.layers
+        cuts = equal_shares([layers[i].kind for i in shapes.order], count)
+        if cuts is None:
+            return None
+        prices = self.chunks.price(np.array([cuts]))
+        if (
+            prices.excess.any()
+            or self.chunks.step_time(prices, 0) >= self.best
+        ):
             return None
         return self.chunks.plan(cuts)
 

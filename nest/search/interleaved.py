@@ -135,8 +135,7 @@ def interleave(task: SearchTask, plain: SolverOutput) -> SolverOutput:
         plan, best = better, step_quanta
         task.report(Progress(plan=plan, claimed_quanta=best))
 
-    if not task.model.problem.job.even_layers:
-        _try_uniform(task, best, offer)
+    _try_uniform(task, best, offer)
     bound, limit = _bound(task, best, offer)
     plain_bound = plain.lower_bound_quanta
     if plain_bound is not None or plain.limit is not None:

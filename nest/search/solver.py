@@ -110,7 +110,7 @@ def _solve(task: SearchTask) -> SolverOutput:
     if not virtual_stages(task.model.problem):
         return exact.search(task)
     if not has_plain(task.model.problem):
-        return interleave(task, SolverOutput(status=Status.INFEASIBLE))
+        return interleave(task, _known(task))
     remaining_s = task.deadline.remaining_s
     limit_s = None if remaining_s is None else EXACT_SHARE * remaining_s
     plain = exact.search(
@@ -121,6 +121,15 @@ def _solve(task: SearchTask) -> SolverOutput:
         )
     )
     return interleave(task, plain)
+
+
+def _known(task: SearchTask) -> SolverOutput:
+    """Return what is known before anything is searched."""
+    if task.plan is None:
+        return SolverOutput(status=Status.INFEASIBLE)
+    return SolverOutput(
+        status=Status.FEASIBLE, plan=task.plan, claimed_quanta=task.upper
+    )
 
 
 class _EnoughError(Exception):

@@ -717,3 +717,33 @@ def test_some_of_the_time_is_left_for_interleaved_plans(monkeypatch):
     assert output.detail == f"no time; {OPEN}"
     solve(equal(8))
     assert limits[1] is None
+
+
+@pytest.mark.parametrize(
+    ("kinds", "count", "cuts"),
+    [
+        ("eaaaah", 2, [0, 3, 6]),
+        # What comes once goes with what follows it.
+        ("eaabaah", 2, [0, 3, 7]),
+        ("aabb", 2, None),
+        ("abab", 2, [0, 2, 4]),
+        ("eaaah", 2, None),
+    ],
+)
+def test_equal_shares(kinds, count, cuts):
+    assert chunks.equal_shares(kinds, count) == cuts
+
+
+def test_a_plan_at_hand_stays_where_time_is_short():
+    """Of a schedule under which there are no plans of another kind."""
+    problem = make_problem(
+        {name: make_cost(10, 20, weight_bytes=2) for name in "ab"},
+        devices=2,
+        schedule="zb-h1",
+        global_batch=4,
+    )
+    known = DpSolver().solve(problem, SolveOptions()).plan
+    options = SolveOptions(time_limit_s=1e-9, warm_start=known)
+    output = DpSolver().solve(problem, options)
+    assert output.plan == known
+    assert output.status is Status.FEASIBLE
