@@ -356,6 +356,7 @@ def deepspeed_command(
     fractions, site = overlap_of(overlap), _site(cluster)
     devices = _devices(path, rank_map)
     world = site.num_devices if devices is None else len(devices)
+    notes: tuple[str, ...] = ()
     if model is not None and sequence_length is not None:
         shape = load_model(model)
         launch = read_foreign(
@@ -371,11 +372,11 @@ def deepspeed_command(
         )
         words = find_words(script, path)
         check_devices(script, words, Arguments(words, path), world)
-        launch, shape = read_script(
+        launch, shape, notes = read_script(
             words,
             path,
             world,
             lambda name: _text(str(Path(path).parent / name)),
         )
     imported = build(launch, shape, site, fractions, layers_per_node, devices)
-    return _finish(imported, (), output, plan)
+    return _finish(imported, notes, output, plan)

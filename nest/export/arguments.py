@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import NamedTuple
 
 from nest.errors import InvalidPlanError
@@ -182,6 +183,32 @@ class Arguments:
         except ValueError:
             raise self.refuse(name, "a number", repr(text)) from None
 
+    def unread(self, others: Collection[str] = ()) -> tuple[str, ...]:
+        """Return the options that nobody asked for.
+
+        Parameters
+        ----------
+        others
+            Names of options that are known although nobody asks for them.
+
+        Raises
+        ------
+        InvalidPlanError
+            If one is nearly the name of an option that was asked for, or
+            begins like one: whoever wrote it may mean that.
+        """
+        left = [name for name in self.given if name not in self.used]
+        for name in left:
+            meant = None if name in others else near(name, self.used)
+            if meant is not None:
+                raise self.refuse(
+                    name,
+                    "an argument that is known",
+                    name,
+                    f"did you mean {self.names.get(meant, meant)!r}?",
+                )
+        return tuple(left)
+
     def check_all_used(self) -> None:
         """Refuse options that nobody asked for."""
         for name in self.given:
@@ -189,6 +216,27 @@ class Arguments:
                 raise self.refuse(
                     name, "an option that exports write", name, "remove it"
                 )
+
+
+def near(name: str, known: Iterable[str]) -> str | None:
+    """Return the name that one may have meant, ``None`` if there is none.
+
+    Of two names one begins with the other, or they are nearly alike.
+    """
+    names = sorted(known)
+    alike = get_close_matches(name, names, n=1, cutoff=0.85)
+    begins = [
+        one
+        for one in names
+        if one.startswith(name) or name.startswith(f"{one}-")
+    ]
+    return next(iter((*alike, *begins)), None)
+
+
+def passed_over(where: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Return the note about what a file says and nobody reads, if any."""
+    listed = ", ".join(names)
+    return (f"{where}: passed over: {listed}",) if listed else ()
 
 
 def _variable(word: Word) -> str:

@@ -33,6 +33,7 @@ from nest.export.megatron_model import (
     model_flags,
     read_model,
 )
+from nest.export.scripts import unread
 from nest.export.settings import Settings
 from nest.export.shell import Word
 from nest.models.architectures import Architecture
@@ -214,8 +215,10 @@ def read_script(
     where: str,
     world: int,
     find: Callable[[str], str],
-) -> tuple[Launch, Architecture]:
+) -> tuple[Launch, Architecture, tuple[str, ...]]:
     """Read arguments of Megatron-DeepSpeed with their configuration.
+
+    Returns what runs, the model, and what to tell people.
 
     Parameters
     ----------
@@ -238,7 +241,13 @@ def read_script(
             "--deepspeed-config", "the name of a configuration", "none"
         )
     config = Config(find(name), name)
-    return read_pair(config, ask, world)
+    try:
+        launch, model = read_pair(config, ask, world)
+    except InvalidPlanError:
+        # A name that is written wrongly may be the reason.
+        unread(ask, words)
+        raise
+    return launch, model, unread(ask, words)
 
 
 #: Keys of the configuration with their types, by block; "" is the top.

@@ -35,6 +35,7 @@ from nest.export.settings import Settings
 from nest.export.shell import read_script
 from nest.ir.plan import OVERLAP, Overlap, Recompute
 from nest.models.architectures import Architecture
+from nest.targets import OPTIMIZERS
 
 NAME = "megatron"
 FILE = "args.sh"
@@ -50,7 +51,31 @@ _OVERLAP: dict[Overlap, str] = {
 _SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
 _LAYOUT = "--pipeline-model-parallel-layout"
 _CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
+#: What says the layers of stages beside a layout.
+_SPLITS = (
+    "--num-virtual-stages-per-pipeline-rank",
+    "--num-layers-per-virtual-pipeline-stage",
+    "--decoder-first-pipeline-num-layers",
+    "--decoder-last-pipeline-num-layers",
+    "--account-for-loss-in-pipeline-split",
+    "--account-for-embedding-in-pipeline-split",
+)
 _INSTANCES = "--num-distributed-optimizer-instances"
+
+#: Arguments that change memory or time in ways that plans do not know.
+_REFUSED = {
+    "--optimizer-cpu-offload": "plans know no offloading",
+    "--cpu-offloading": "plans know no offloading",
+    "--fine-grained-activation-offloading": "plans know no offloading",
+    "--distribute-saved-activations": (
+        "plans keep the inputs of layers whole without sequence parallelism"
+    ),
+}
+#: Bytes of an optimiser's moments per weight in fp32: SGD with momentum and
+#: Muon have one; see :data:`nest.targets.memory.OPTIMIZERS`.
+_MOMENTS = {name: OPTIMIZERS[name] for name in ("adam", "sgd", "muon")}
+#: Bytes of what ``--use-precision-aware-optimizer`` keeps.
+_TYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 
 
 def mesh_of(launch: Launch) -> Mesh:
@@ -332,6 +357,7 @@ def read_arguments(ask: Arguments, world: int, name: str) -> Reading:
         If an argument is missing, out of range, contradicts another one, or
         no run can start with it.
     """
+    _check_known(ask)
     model, length = read_model(ask, name)
     if ask.integer("--mtp-num-layers", least=0):
         raise ask.refuse(
@@ -528,6 +554,13 @@ def _recompute(ask: Arguments, layers: int) -> Recompute:
     method = ask.text("--recompute-method", ("uniform", "block"))
     count = ask.integer("--recompute-num-layers")
     if ask.has("--recompute-activations"):
+        if granularity == "full":
+            raise ask.refuse(
+                "--recompute-activations",
+                "one choice of what is recomputed",
+                f"{ask.place('--recompute-granularity')} full too",
+                "remove one",
+            )
         granularity = "selective"
     if granularity is None:
         return "none"
@@ -599,10 +632,72 @@ def _precision(ask: Arguments) -> dict[str, Any]:
         raise ask.refuse(
             "--bf16", "--bf16 or --fp16", "none, which is fp32", "add one"
         )
-    bytes_of = {"weight_bytes": 2, "state_bytes": 12}
-    bytes_of["gradient_bytes"] = 4 if wide or (brain and not narrow) else 2
+    gradient = 4 if wide or (brain and not narrow) else 2
+    bytes_of = {
+        "weight_bytes": 2,
+        "state_bytes": _state_bytes(ask, gradient),
+        "gradient_bytes": gradient,
+    }
     dtype = "fp8" if eight else "fp16" if half else "bf16"
     return {"dtype": dtype, **bytes_of}
+
+
+def _state_bytes(ask: Arguments, gradient_bytes: int) -> int:
+    """Return the bytes of master weights and moments, per weight.
+
+    The data types are those of ``--use-precision-aware-optimizer``, and
+    without it all in fp32.
+    """
+    name = ask.text("--optimizer", tuple(_MOMENTS)) or "adam"
+    if name == "sgd" and not ask.number("--sgd-momentum", 0.9) > 0:
+        raise ask.refuse(
+            "--sgd-momentum",
+            "a momentum > 0",
+            ask.text("--sgd-momentum"),
+            "plans keep one moment with SGD",
+        )
+    aware = ask.has("--use-precision-aware-optimizer")
+    bytes_of = {}
+    for option, known in (
+        ("--main-params-dtype", ("fp32", "fp16")),
+        ("--exp-avg-dtype", ("fp32", "fp16", "bf16", "fp8")),
+        ("--exp-avg-sq-dtype", ("fp32", "fp16", "bf16", "fp8")),
+        ("--main-grads-dtype", ("fp32", "bf16")),
+    ):
+        kind = ask.text(option, known) or "fp32"
+        if kind != "fp32" and not (aware and name == "adam"):
+            raise ask.refuse(
+                option,
+                "fp32 without --use-precision-aware-optimizer and Adam",
+                kind,
+            )
+        bytes_of[option] = _TYPE_BYTES[kind]
+    grads = bytes_of.pop("--main-grads-dtype")
+    if aware and grads < gradient_bytes:
+        raise ask.refuse(
+            "--main-grads-dtype",
+            "fp32 with gradients that are reduced in fp32",
+            "bf16",
+            "add --grad-reduce-in-bf16 or remove it",
+        )
+    if name != "adam":
+        return 4 + _MOMENTS[name]
+    return sum(bytes_of.values())
+
+
+def _check_known(ask: Arguments) -> None:
+    """Refuse what changes memory or time and no plan says."""
+    for name, why in _REFUSED.items():
+        if ask.texts(name) is not None:
+            raise ask.refuse(name, "no such argument", "it", why)
+    backend = ask.text("--attention-backend")
+    if backend in ("unfused", "local"):
+        raise ask.refuse(
+            "--attention-backend",
+            "auto, flash or fused",
+            backend,
+            "plans keep no scores of attention",
+        )
 
 
 def _chunks(
@@ -617,21 +712,28 @@ def _chunks(
     loss = ask.has("--account-for-loss-in-pipeline-split")
     embedding = ask.has("--account-for-embedding-in-pipeline-split")
     if layout is not None:
-        if [virtual, each, first, last] != [None] * 4 or loss or embedding:
+        other = next((name for name in _SPLITS if name in ask.given), None)
+        if other is not None:
             raise ask.refuse(
                 _LAYOUT,
                 "no other argument about layers of stages",
-                "one",
-                "remove it",
+                f"{ask.place(other)} too",
+                "remove one",
             )
         return _read_layout(ask, layout, layers, stages)
     counts = _counts(ask, layers + loss + embedding, stages, first, last)
     if each is not None:
-        if virtual is not None or counts[0] % each:
+        if virtual is not None:
             raise ask.refuse(
                 "--num-layers-per-virtual-pipeline-stage",
-                f"a divisor of the {counts[0]} layers of a stage, and no "
-                f"other number of chunks",
+                "one number of chunks",
+                f"{ask.place('--num-virtual-stages-per-pipeline-rank')} too",
+                "remove one",
+            )
+        if counts[0] % each:
+            raise ask.refuse(
+                "--num-layers-per-virtual-pipeline-stage",
+                f"a divisor of the {counts[0]} layers of a stage",
                 each,
             )
         virtual = counts[0] // each
@@ -681,8 +783,10 @@ def _counts(
         raise ask.refuse(
             "--pipeline-model-parallel-size",
             f"a divisor of the {rest} layers"
-            + (" left by the first and the last stage" if fixed else ""),
-            middle,
+            if not fixed
+            else f"{len(fixed)} stages of {' and '.join(map(str, fixed))} "
+            f"layers and others that share the {rest} layers left evenly",
+            stages,
         )
     counts = [rest // middle] * middle
     if first is not None:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from nest.errors import InvalidPlanError
-from nest.export.arguments import Arguments
+from nest.export.arguments import Arguments, passed_over
 from nest.export.megatron import Reading, read_arguments
 from nest.export.megatron_model import model_flags
 from nest.export.shell import Script, Word, read_script, words_in
@@ -25,6 +25,24 @@ _SIGNS = frozenset(
         "--tensor-model-parallel-size",
         "--pipeline-model-parallel-size",
         "--micro-batch-size",
+        "--yaml-cfg",
+    }
+)
+
+#: Arguments that Megatron-LM and Megatron-DeepSpeed have, that look like
+#: those that are read and change nothing that plans know.
+_OTHERS = frozenset(
+    {
+        *("--deepspeed-mpi", "--eval-global-batch-size"),
+        *("--eval-micro-batch-size", "--fp16-lm-cross-entropy"),
+        *("--grad-reduce-in-fp32", "--moe-router-dtype"),
+        *("--moe-router-group-topk", "--moe-router-topk-limited-devices"),
+        *("--moe-router-topk-scaling-factor", "--rampup-batch-size"),
+        *("--num-layers-at-end-in-bf16", "--num-layers-at-start-in-bf16"),
+        "--overlap-param-gather-with-optimizer-step",
+        *("--tp-comm-overlap-ag", "--tp-comm-overlap-cfg"),
+        *("--tp-comm-overlap-disable-fc1", "--tp-comm-overlap-disable-qkv"),
+        *("--tp-comm-overlap-rs", "--tp-comm-overlap-rs-dgrad"),
     }
 )
 
@@ -115,9 +133,52 @@ def read_launch(
     ask = Arguments((*words, *extra), where)
     if model is not None:
         ask = with_model(ask, model)
+    if "--yaml-cfg" in ask.given:
+        raise ask.refuse(
+            "--yaml-cfg",
+            "arguments",
+            "a configuration",
+            "import that file: nest import megatron-args FILE.yaml",
+        )
     check_devices(script, words, ask, world)
     name = re.sub(r"\W+", "-", where.rpartition("/")[2]).strip("-")
-    return Launched(read_arguments(ask, world, name), tuple(notes_of(ask)))
+    try:
+        reading = read_arguments(ask, world, name)
+    except InvalidPlanError:
+        # A name that is written wrongly may be the reason.
+        unread(ask, words)
+        raise
+    notes = (*notes_of(ask), *unread(ask, words))
+    return Launched(reading, notes)
+
+
+def unread(ask: Arguments, words: Sequence[Word]) -> tuple[str, ...]:
+    """Return the note about arguments that are passed over, if there are any.
+
+    Options of the launcher, before the program, are none of them.
+
+    Raises
+    ------
+    InvalidPlanError
+        If one is nearly that of an argument that is read.
+    """
+    launcher = {
+        *(name.replace("_", "-") for name in (*_NODES, *_PER_NODE)),
+        *(_name(word) for word in _launcher(words)),
+    }
+    left = ask.unread({*_OTHERS, *launcher})
+    read = {"--rampup-batch-size"}
+    return passed_over(
+        ask.where, (x for x in left if x not in {*launcher, *read})
+    )
+
+
+def _launcher(words: Sequence[Word]) -> tuple[Word, ...]:
+    """Return the words up to the program, none if there is none."""
+    for number, word in enumerate(words, 1):
+        if word.text.endswith(".py"):
+            return tuple(words[:number])
+    return ()
 
 
 def find_words(script: Script, where: str) -> tuple[Word, ...]:

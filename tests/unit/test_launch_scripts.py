@@ -211,7 +211,8 @@ def test_variables_can_be_given():
 
 
 def test_defaults_are_named():
-    (note,) = launched().notes
+    note, passed = launched().notes
+    assert passed == "run.sh: passed over: --lr, --save, --train-iters"
     assert note.startswith("not in the script, so Megatron-LM's defaults: ")
     assert "--kv-channels" in note
     assert "--hidden-size" not in note
@@ -406,9 +407,10 @@ def test_deepspeed_there_and_back_scores_the_same():
         files = export(problem, plan, "deepspeed", settings)
         devices = read_hosts(files)
         script = read_script(files["megatron-args.sh"], "args")
-        launch, model = deepspeed.read_script(
+        launch, model, notes = deepspeed.read_script(
             script.variables["ARGS"], "args", len(devices), files.get
         )
+        assert not notes
         found = build(launch, model, SITE, devices=devices)
         assert blocks(found.problem, found.plan) == blocks(problem, plan)
         done += 1

@@ -1,0 +1,152 @@
+"""What launch lines say that plans cannot: refused or listed, never lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from nest.errors import InvalidPlanError
+from tests.unit.test_launch_scripts import SCRIPT, launched
+
+
+def with_more(more):
+    return SCRIPT.replace("--bf16", f"--bf16 {more}", 1)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "meant"),
+    [
+        ("--tensor-model-parallel-size", "--tensor-model-parallel",
+         "--tensor-model-parallel-size"),
+        ("--tensor-model-parallel-size", "--tensor-model-parallel-sizes",
+         "--tensor-model-parallel-size"),
+        ("--bf16", "--bf16 --num-layers-per-stage 8", "--num-layers"),
+        ("--bf16", "--bf16 --tp 2", "--tp-comm-overlap"),
+        # What is missing has a name that is written wrongly.
+        ("--micro-batch-size", "--micro-batch-sizes", "--micro-batch-size"),
+        ("--hidden-size", "--hiden-size", "--hidden-size"),
+    ],
+)  # fmt: skip
+def test_names_that_are_nearly_known_are_refused(old, new, meant):
+    assert old in SCRIPT
+    with pytest.raises(
+        InvalidPlanError,
+        match=rf"^run.sh:\d+: --[a-z-]+: expected an argument that is known, "
+        rf"got --[a-z-]+; did you mean '{meant}'\?$",
+    ):
+        launched(SCRIPT.replace(old, new, 1))
+
+
+def test_other_names_are_listed():
+    notes = launched(with_more("--nonsense-flag 7")).notes
+    assert (
+        "run.sh: passed over: --nonsense-flag, --lr, --save, --train-iters"
+        in notes
+    )
+
+
+def test_names_that_megatron_has_are_not_taken_for_others():
+    more = "--eval-micro-batch-size 1 --moe-router-topk-scaling-factor 2.5"
+    (note,) = [x for x in launched(with_more(more)).notes if "passed" in x]
+    assert "--eval-micro-batch-size, --moe-router-topk-scaling-factor" in note
+
+
+def test_options_of_launchers_are_not_listed():
+    text = SCRIPT.replace("srun python", "torchrun --master_port 1 --nnodes 2")
+    assert "master" not in "".join(launched(text).notes)
+
+
+def test_scripts_with_a_configuration_say_what_to_import():
+    with pytest.raises(
+        InvalidPlanError,
+        match=r"^run.sh:1: --yaml-cfg: expected arguments, got a "
+        r"configuration; import that file: nest import megatron-args FILE",
+    ):
+        launched("torchrun pretrain_gpt.py --yaml-cfg x.yaml --bf16\n")
+
+
+@pytest.mark.parametrize(
+    ("more", "state", "gradient"),
+    [
+        # A copy in fp32 beside two moments, or one.
+        ("--optimizer adam", 12, 4),
+        ("--optimizer sgd", 8, 4),
+        ("--optimizer muon", 8, 4),
+        ("--use-precision-aware-optimizer", 12, 4),
+        # 2 + 1 + 2.
+        (
+            "--use-precision-aware-optimizer --main-params-dtype fp16 "
+            "--exp-avg-dtype fp8 --exp-avg-sq-dtype bf16",
+            5,
+            4,
+        ),
+        (
+            "--use-precision-aware-optimizer --main-grads-dtype bf16 "
+            "--grad-reduce-in-bf16",
+            12,
+            2,
+        ),
+    ],
+)
+def test_what_the_optimiser_keeps_is_counted(more, state, gradient):
+    text = with_more(more)
+    if "muon" in more:
+        text = text.replace("--use-distributed-optimizer", "")
+    launch = launched(text).reading.launch
+    assert (launch.state_bytes, launch.gradient_bytes) == (state, gradient)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("--optimizer lion",
+         "--optimizer: expected one of adam, sgd, muon, got 'lion'"),
+        ("--optimizer sgd --sgd-momentum 0",
+         "--sgd-momentum: expected a momentum > 0, got 0; plans keep one"),
+        ("--exp-avg-dtype bf16", "--exp-avg-dtype: expected fp32 without "
+         "--use-precision-aware-optimizer and Adam, got bf16"),
+        ("--use-precision-aware-optimizer --exp-avg-dtype fp64",
+         "--exp-avg-dtype: expected one of fp32, fp16, bf16, fp8, got 'fp64'"),
+        ("--use-precision-aware-optimizer --main-grads-dtype bf16",
+         "--main-grads-dtype: expected fp32 with gradients that are reduced"),
+        ("--optimizer-cpu-offload", "run.sh:17: --optimizer-cpu-offload: "
+         "expected no such argument, got it; plans know no offloading"),
+        ("--cpu-offloading", "--cpu-offloading: expected no such argument"),
+        ("--fine-grained-activation-offloading", "plans know no offloading"),
+        ("--distribute-saved-activations", "plans keep the inputs of layers"),
+        ("--attention-backend unfused", "--attention-backend: expected auto, "
+         "flash or fused, got unfused; plans keep no scores of attention"),
+        ("--recompute-activations --recompute-granularity full "
+         "--recompute-method uniform",
+         r"--recompute-activations: expected one choice of what is "
+         r"recomputed, got run.sh:17: --recompute-granularity full too"),
+        ("--pipeline-model-parallel-layout 'Et*4|t*4L' "
+         "--decoder-first-pipeline-num-layers 4",
+         r"--pipeline-model-parallel-layout: expected no other argument about "
+         r"layers of stages, got run.sh:17: --decoder-first-pipeline-num-"
+         r"layers too; remove one"),
+        ("--pipeline-model-parallel-layout 'Et*4|t*4L' "
+         "--num-layers-per-virtual-pipeline-stage 2",
+         "got run.sh:17: --num-layers-per-virtual-pipeline-stage too"),
+        ("--num-layers-per-virtual-pipeline-stage 2 "
+         "--num-virtual-stages-per-pipeline-rank 2",
+         "--num-layers-per-virtual-pipeline-stage: expected one number of "
+         "chunks, got run.sh:17: --num-virtual-stages-per-pipeline-rank too"),
+        ("--num-layers-per-virtual-pipeline-stage 3",
+         "expected a divisor of the 4 layers of a stage, got 3"),
+    ],
+)  # fmt: skip
+def test_what_plans_cannot_say_is_refused(more, message):
+    with pytest.raises(InvalidPlanError, match=message):
+        launched(with_more(more))
+
+
+def test_first_stages_that_leave_no_even_rest_name_the_stages():
+    text = with_more("--decoder-first-pipeline-num-layers 3").replace(
+        "PP=2", "PP=4"
+    )
+    with pytest.raises(
+        InvalidPlanError,
+        match=r"--pipeline-model-parallel-size: expected 1 stages of 3 layers "
+        r"and others that share the 5 layers left evenly, got 4",
+    ):
+        launched(text)
