@@ -300,7 +300,7 @@ def torchtitan_command(
 ) -> int:
     """Import a job file of torchtitan: a problem, and its plan."""
     from nest.export.importing import build, overlap_of
-    from nest.export.torchtitan import read_foreign
+    from nest.export.torchtitan import read_foreign, unread
 
     plan = _checked_plan_path(path, output, plan)
     fractions, site = overlap_of(overlap), _site(cluster)
@@ -313,7 +313,7 @@ def torchtitan_command(
         None if model is None else load_model(model),
     )
     imported = build(launch, shape, site, fractions, layers_per_node, devices)
-    return _finish(imported, (), output, plan)
+    return _finish(imported, unread(_text(path), path), output, plan)
 
 
 @import_group.command("deepspeed")
@@ -342,7 +342,7 @@ def deepspeed_command(
     are options; or a script of Megatron-DeepSpeed with its configuration
     beside it.
     """
-    from nest.export.deepspeed import read_foreign, read_script
+    from nest.export.deepspeed import read_foreign, read_script, unread
     from nest.export.importing import build, overlap_of
 
     plan = _checked_plan_path(path, output, plan)
@@ -362,6 +362,7 @@ def deepspeed_command(
         launch = read_foreign(
             _text(path), path, world, shape, sequence_length, tp, pp
         )
+        notes = unread(_text(path), path)
     else:
         from nest.export.arguments import Arguments
         from nest.export.scripts import check_devices, find_words

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from nest.errors import InvalidPlanError
-from nest.export.arguments import Arguments
+from nest.export.arguments import Arguments, passed_over
 from nest.export.hosts import read_hosts
 from nest.export.launch import (
     Groups,
@@ -33,7 +34,7 @@ from nest.export.megatron_model import (
     model_flags,
     read_model,
 )
-from nest.export.scripts import unread
+from nest.export.scripts import unread as unread_arguments
 from nest.export.settings import Settings
 from nest.export.shell import Word
 from nest.models.architectures import Architecture
@@ -241,13 +242,15 @@ def read_script(
             "--deepspeed-config", "the name of a configuration", "none"
         )
     config = Config(find(name), name)
+    keys = config.check_foreign()
     try:
         launch, model = read_pair(config, ask, world)
     except InvalidPlanError:
         # A name that is written wrongly may be the reason.
-        unread(ask, words)
+        unread_arguments(ask, words)
         raise
-    return launch, model, unread(ask, words)
+    notes = (*unread_arguments(ask, words), *passed_over(name, keys))
+    return launch, model, notes
 
 
 #: Keys of the configuration with their types, by block; "" is the top.
@@ -265,6 +268,34 @@ KEYS: dict[str, dict[str, type]] = {
     "bf16": {"enabled": bool},
     "fp16": {"enabled": bool},
     "data_types": {"grad_accum_dtype": str},
+}
+#: Keys of others that are read beside these.
+_FOREIGN = ("optimizer", "sequence_parallel_size", "tensor_parallel")
+_OFF = (False, None, "none")
+_OFFLOADING = "plans know no offloading"
+#: Keys that change memory or time in ways that plans do not know: the values
+#: that change nothing, and why others are refused.
+_REFUSED: dict[tuple[str, str], tuple[tuple[Any, ...], str]] = {
+    **{
+        ("zero_optimization", key): (_OFF, _OFFLOADING)
+        for key in (
+            *("offload_optimizer", "offload_param"),
+            *("cpu_offload", "cpu_offload_param", "zenflow"),
+        )
+    },
+    **{
+        ("zero_optimization", key): (_OFF, "plans quantise no messages")
+        for key in ("zero_quantized_weights", "zero_quantized_gradients")
+    },
+    ("zero_optimization", "zero_hpz_partition_size"): (
+        (1, None),
+        "plans know no second partition of weights",
+    ),
+}
+#: Bytes of the moments per weight, by the type of the optimiser.
+_MOMENTS = {
+    **dict.fromkeys(("adam", "adamw", "lamb", "fusedadam"), 8),
+    **dict.fromkeys(("sgd", "muon", "lion", "adagrad"), 4),
 }
 _KINDS = {
     int: "an integer",
@@ -317,6 +348,42 @@ class Config:
                 if inner not in KEYS.get(key, {}):
                     raise self.refuse(key, inner, "a known key", repr(inner))
 
+    def check_foreign(self) -> tuple[str, ...]:
+        """Return the keys that nobody reads, such as ``scheduler``.
+
+        Raises
+        ------
+        InvalidPlanError
+            If one is nearly a key that is read, or changes memory or time in
+            a way that plans do not know.
+        """
+        left = []
+        for block, known in KEYS.items():
+            inside = self.document if not block else self.document.get(block)
+            for key, value in (
+                inside.items() if isinstance(inside, dict) else ()
+            ):
+                if key in known or (not block and key in _FOREIGN):
+                    continue
+                unchanged, why = _REFUSED.get((block, key), ((value,), ""))
+                if isinstance(value, dict) and "device" in value:
+                    value = value["device"]
+                if value not in unchanged and why:
+                    raise self.refuse(
+                        block, key, f"none, as {why}", json.dumps(value)[:40]
+                    )
+                close = get_close_matches(key, known, n=1, cutoff=0.85)
+                if close and (block, key) not in _REFUSED:
+                    raise self.refuse(
+                        block,
+                        key,
+                        "a key that is known",
+                        key,
+                        f"did you mean {close[0]!r}?",
+                    )
+                left.append(f"{block}.{key}" if block else key)
+        return tuple(left)
+
     def automatic(self) -> str | None:
         """Return a key that is read and left to another program."""
         for block, keys in KEYS.items():
@@ -327,13 +394,17 @@ class Config:
         return None
 
     def refuse(
-        self, block: str, key: str, expected: str, got: object
+        self,
+        block: str,
+        key: str,
+        expected: str,
+        got: object,
+        remedy: str = "correct it",
     ) -> InvalidPlanError:
         """Return the error about one key."""
         place = f"{block}.{key}" if block else key
         return InvalidPlanError(
-            f"{self.where}: {place}: expected {expected}, got {got}; correct "
-            f"it"
+            f"{self.where}: {place}: expected {expected}, got {got}; {remedy}"
         )
 
     def get(self, block: str, key: str) -> Any:
@@ -412,7 +483,35 @@ def precision(config: Config) -> dict[str, Any]:
     return {
         "dtype": dtype,
         "gradient_bytes": 4 if gradients == "fp32" else 2,
+        "state_bytes": _state_bytes(config),
     }
+
+
+def _state_bytes(config: Config) -> int:
+    """Return the bytes of master weights and moments, per weight."""
+    found = config.document.get("optimizer")
+    kind = found.get("type", "Adam") if isinstance(found, dict) else "Adam"
+    moments = _MOMENTS.get(str(kind).lower())
+    if moments is None:
+        raise config.refuse(
+            "optimizer", "type", f"one of {', '.join(_MOMENTS)}", kind
+        )
+    if str(kind).lower() == "sgd":
+        options = found.get("params") if isinstance(found, dict) else None
+        if not (isinstance(options, dict) and options.get("momentum")):
+            moments = 0
+    return 4 + moments
+
+
+def unread(text: str, where: str) -> tuple[str, ...]:
+    """Return the note about keys that are passed over, if there are any.
+
+    Raises
+    ------
+    InvalidPlanError
+        As for :meth:`Config.check_foreign`.
+    """
+    return passed_over(where, Config(text, where).check_foreign())
 
 
 def zero_stage(config: Config, stages: int) -> int:
@@ -546,6 +645,7 @@ def read_foreign(
         If a value is out of range or contradicts another one.
     """
     config = Config(text, where)
+    config.check_foreign()
     automatic = config.automatic()
     if automatic is not None:
         raise InvalidPlanError(

@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from nest.errors import InvalidOptionError, InvalidPlanError
+from nest.export.arguments import passed_over
 from nest.export.hosts import read_hosts
 from nest.export.launch import (
     Groups,
@@ -295,6 +297,57 @@ class JobFile:
                         section, key, "a known key", key or "none"
                     )
 
+    def check_foreign(self) -> tuple[str, ...]:
+        """Return the keys that nobody reads, sections of them as a whole.
+
+        Raises
+        ------
+        InvalidPlanError
+            If one is nearly a key that is read, or changes memory or time in
+            a way that plans do not know.
+        """
+        left = []
+        for section, keys in self.sections.items():
+            if section in _OLD_SECTIONS:
+                continue
+            close = get_close_matches(section, KEYS, n=1, cutoff=0.85)
+            if section not in KEYS and close:
+                raise self.refuse(
+                    section,
+                    "",
+                    "a section that is known",
+                    section,
+                    f"did you mean {close[0]!r}?",
+                )
+            own = KEYS.get(section, {})
+            here = keys if isinstance(keys, dict) else {}
+            for key, value in here.items():
+                unchanged, why = _REFUSED.get((section, key), ((), ""))
+                if why and value not in unchanged:
+                    raise self.refuse(
+                        section,
+                        key,
+                        " or ".join(json.dumps(one) for one in unchanged),
+                        json.dumps(value, default=str)[:40],
+                        why,
+                    )
+                if key in own or (section, key) in _MOVED or key in _OLD_KEYS:
+                    continue
+                close = get_close_matches(key, own, n=1, cutoff=0.85)
+                if close and not why:
+                    raise self.refuse(
+                        section,
+                        key,
+                        "a key that is known",
+                        key,
+                        f"did you mean {close[0]!r}?",
+                    )
+                if own:
+                    left.append(f"{section}.{key}")
+            if not own:
+                left.append(section)
+        return tuple(left)
+
     def line(self, section: str, key: str) -> int | None:
         """Return the line of a key, if it is on a line of its own."""
         inside = False
@@ -307,14 +360,19 @@ class JobFile:
         return None
 
     def refuse(
-        self, section: str, key: str, expected: str, got: object
+        self,
+        section: str,
+        key: str,
+        expected: str,
+        got: object,
+        remedy: str = "correct it",
     ) -> InvalidPlanError:
         """Return the error about one key."""
         line = self.line(section, key)
         place = f"{self.where}:{line}" if line else self.where
+        name = f"{section}.{key}" if key else section
         return InvalidPlanError(
-            f"{place}: {section}.{key}: expected {expected}, got {got}; "
-            f"correct it"
+            f"{place}: {name}: expected {expected}, got {got}; {remedy}"
         )
 
     def get(self, section: str, key: str) -> Any:
@@ -472,6 +530,47 @@ _MOVED = {
 }
 _SPLITS = "pipeline_parallel_split_points"
 _MICRO = "pipeline_parallel_microbatches"
+_OLD_SECTIONS = ("experimental",)
+_OLD_KEYS = (_SPLITS, _MICRO)
+#: Keys that change memory or time in ways that plans do not know: the values
+#: that change nothing, and why others are refused.
+_REFUSED: dict[tuple[str, str], tuple[tuple[Any, ...], str]] = {
+    ("training", "enable_cpu_offload"): (
+        (False,),
+        "plans know no offloading",
+    ),
+    ("optimizer", "name"): (
+        ("Adam", "AdamW"),
+        "plans keep two moments with torchtitan",
+    ),
+    ("optimizer", "early_step_in_backward"): (
+        (False,),
+        "plans keep all gradients up to the step",
+    ),
+    ("parallelism", "disable_loss_parallel"): (
+        (False,),
+        "plans split the logits as they split the head",
+    ),
+    ("parallelism", "pipeline_parallel_schedule_csv"): (
+        ("",),
+        "plans know no schedules from files",
+    ),
+    ("parallelism", "pipeline_parallel_expert_parallel_overlap"): (
+        (False,),
+        "plans do not overlap two passes",
+    ),
+}
+
+
+def unread(text: str, where: str) -> tuple[str, ...]:
+    """Return the note about keys that are passed over, if there are any.
+
+    Raises
+    ------
+    InvalidPlanError
+        As for :meth:`JobFile.check_foreign`.
+    """
+    return passed_over(where, JobFile(text, where).check_foreign())
 
 
 def read_foreign(
@@ -501,6 +600,7 @@ def read_foreign(
         If a value is out of range or contradicts another one.
     """
     ask = JobFile(text, where)
+    ask.check_foreign()
     # Older versions split layers over stages otherwise.
     aged = any(key in ask.sections.get(old, {}) for old, key in _MOVED)
     _modernise(ask, said)

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from nest.errors import InvalidPlanError
-from tests.unit.test_launch_scripts import SCRIPT, launched
+from nest.export import deepspeed, torchtitan
+from tests.unit.test_launch_scripts import (
+    CONFIG,
+    OLD,
+    SCRIPT,
+    launched,
+    speed,
+    titan,
+)
 
 
 def with_more(more):
@@ -150,3 +160,104 @@ def test_first_stages_that_leave_no_even_rest_name_the_stages():
         r"and others that share the 5 layers left evenly, got 4",
     ):
         launched(text)
+
+
+# Configurations of DeepSpeed and torchtitan
+
+
+def zero(**more):
+    return {"zero_optimization": {"stage": 2, **more}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"zero_optimisation": {"stage": 3}}, "^ds.json: zero_optimisation: "
+         "expected a key that is known, got zero_optimisation; did you mean "
+         r"'zero_optimization'\?$"),
+        (zero(stages=3), "zero_optimization.stages: expected a key that is "
+         "known, got stages; did you mean 'stage'"),
+        (zero(offload_optimizer={"device": "cpu"}),
+         "zero_optimization.offload_optimizer: expected none, as plans know "
+         'no offloading, got "cpu"'),
+        (zero(offload_param={"device": "nvme"}),
+         "zero_optimization.offload_param: expected none, as plans know no"),
+        (zero(cpu_offload=True), "cpu_offload: expected none"),
+        (zero(zero_quantized_weights=True), "plans quantise no messages"),
+        (zero(zero_hpz_partition_size=8), "no second partition of weights"),
+        ({"optimizer": {"type": "OneBitAdam"}},
+         "optimizer.type: expected one of adam, .*, got OneBitAdam"),
+    ],
+)  # fmt: skip
+def test_keys_that_plans_cannot_say_are_refused(changes, message):
+    with pytest.raises(InvalidPlanError, match=message):
+        speed(changes)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "state"),
+    [
+        ({"type": "AdamW"}, 12),
+        ({"type": "SGD", "params": {"momentum": 0.9}}, 8),
+        ({"type": "SGD"}, 4),
+        ({"type": "Muon"}, 8),
+    ],
+)
+def test_what_the_optimiser_of_deepspeed_keeps_is_counted(optimizer, state):
+    assert speed({"optimizer": optimizer}).state_bytes == state
+
+
+def test_other_keys_of_deepspeed_are_listed():
+    changes = zero(reduce_bucket_size=1, offload_param={"device": "none"})
+    document = {**CONFIG, **changes, "scheduler": {}}
+    assert deepspeed.unread(json.dumps(document), "ds.json") == (
+        "ds.json: passed over: scheduler, "
+        "zero_optimization.reduce_bucket_size, "
+        "zero_optimization.offload_param",
+    )
+    assert speed(changes).zero == 2
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("[parallelism]\nfsdp_reshard_after_forwad = 'never'",
+         r"^job.toml:17: parallelism.fsdp_reshard_after_forwad: expected a "
+         r"key that is known, got fsdp_reshard_after_forwad; did you mean "
+         r"'fsdp_reshard_after_forward'\?$"),
+        ("[parallelisms]\ntensor_parallel_degree = 2",
+         "^job.toml: parallelisms: expected a section that is known, got "
+         "parallelisms; did you mean 'parallelism'"),
+        ("[optimizer]\nname = 'Lion'", r'job.toml:17: optimizer.name: expected'
+         r' "Adam" or "AdamW", got "Lion"; plans keep two moments'),
+        ("[optimizer]\nearly_step_in_backward = true",
+         "early_step_in_backward: expected false, got true; plans keep all"),
+        ("[parallelism]\ndisable_loss_parallel = true", "split the logits"),
+        ("[parallelism]\npipeline_parallel_schedule_csv = 'a.csv'",
+         "no schedules from files"),
+        ("[parallelism]\npipeline_parallel_expert_parallel_overlap = true",
+         "do not overlap two passes"),
+    ],
+)  # fmt: skip
+def test_keys_of_job_files_that_plans_cannot_say_are_refused(more, message):
+    with pytest.raises(InvalidPlanError, match=message):
+        titan(f"{OLD}{more}\n")
+
+
+def test_offloading_of_job_files_is_refused():
+    text = OLD.replace("seq_len", "enable_cpu_offload = true\nseq_len")
+    with pytest.raises(
+        InvalidPlanError,
+        match=r"training.enable_cpu_offload: expected false, got true; plans "
+        "know no offloading",
+    ):
+        titan(text)
+
+
+def test_other_keys_of_job_files_are_listed():
+    text = f"{OLD}[optimizer]\nname = 'AdamW'\n[compile]\nbackend = 'x'\n"
+    assert torchtitan.unread(text, "job.toml") == (
+        "job.toml: passed over: optimizer, compile.backend",
+    )
+    assert titan(text)[0].tp == 2
+    assert torchtitan.unread(OLD, "job.toml") == ()
