@@ -372,12 +372,13 @@ def deepspeed_command(
             _text(path), path, dict(_pairs(variables, "--set"))
         )
         words = find_words(script, path)
-        check_devices(script, words, Arguments(words, path), world)
+        taken = check_devices(script, words, Arguments(words, path), world)
         launch, shape, notes = read_script(
             words,
             path,
             world,
             lambda name: _text(str(Path(path).parent / name)),
         )
+        notes = (*taken, *notes)
     imported = build(launch, shape, site, fractions, layers_per_node, devices)
     return _finish(imported, notes, output, plan)

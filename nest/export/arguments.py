@@ -55,7 +55,7 @@ class Arguments:
             if (
                 word.unknown
                 and not word.text.startswith("--")
-                and (not name or values)
+                and (not name or values or word.unknown[:2] in ("$@", "$*"))
             ):
                 self.unknown.append(word)
                 continue

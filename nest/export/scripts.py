@@ -140,7 +140,7 @@ def read_launch(
             "a configuration",
             "import that file: nest import megatron-args FILE.yaml",
         )
-    check_devices(script, words, ask, world)
+    taken = check_devices(script, words, ask, world)
     name = re.sub(r"\W+", "-", where.rpartition("/")[2]).strip("-")
     try:
         reading = read_arguments(ask, world, name)
@@ -148,7 +148,7 @@ def read_launch(
         # A name that is written wrongly may be the reason.
         unread(ask, words)
         raise
-    notes = (*notes_of(ask), *unread(ask, words))
+    notes = (*taken, *notes_of(ask), *unread(ask, words))
     return Launched(reading, notes)
 
 
@@ -265,14 +265,30 @@ def world_of(
 
     From the options of its launcher, its ``#SBATCH`` lines, or a variable
     ``WORLD_SIZE``.
+
+    Raises
+    ------
+    InvalidPlanError
+        If it says how many devices a node has, and of the nodes only that
+        there is a number.
     """
+    return _counted(script, words, where)[0]
+
+
+def _counted(
+    script: Script, words: Sequence[Word], where: str
+) -> tuple[Count | None, tuple[str, ...]]:
+    """Return the devices, and from where else nodes were taken."""
     found: dict[str, Count] = {}
+    asked: dict[str, tuple[str, Word]] = {}
 
     def note(kind: str, name: str, value: Word) -> None:
         text = re.sub(r"^(?:gpu:)?(?:[A-Za-z]\w*:)?", "", value.text)
         if kind not in found and text.isdecimal() and not value.unknown:
             place = f"{where}:{value.line}: {name} {text}"
             found[kind] = Count(int(text), place)
+        elif kind not in found:
+            asked.setdefault(kind, (name, value))
 
     launcher = []
     for word in words:
@@ -298,15 +314,30 @@ def world_of(
                 note(kind, name, value)
     world = script.variables.get("WORLD_SIZE", ())
     if "each" in found:
+        notes: tuple[str, ...] = ()
+        if "nodes" in asked:
+            name, value = asked["nodes"]
+            got = value.unknown or repr(value.text)
+            place = f"{where}:{value.line}: {name}"
+            if "nodes" not in found:
+                variable = re.match(r"\$(\w+)", value.unknown)
+                raise InvalidPlanError(
+                    f"{place}: expected a number of nodes that the script "
+                    f"states, got {got}; say it with --set "
+                    f"{variable[1] if variable else 'NAME'}=VALUE"
+                    + (", NAME being its variable" * (variable is None))
+                )
+            notes = (f"{place}: {got}; counted is {found['nodes'].place}",)
         nodes = found.get("nodes", Count(1, ""))
-        return Count(
+        count = Count(
             nodes.value * found["each"].value,
             " and ".join(filter(None, (found["each"].place, nodes.place))),
         )
+        return count, notes
     if world and world[0].text.isdecimal():
         place = f"{where}:{world[0].line}: WORLD_SIZE"
-        return Count(int(world[0].text), place)
-    return None
+        return Count(int(world[0].text), place), ()
+    return None, ()
 
 
 def _value(word: Word, following: Word | None) -> Word | None:
@@ -317,8 +348,10 @@ def _value(word: Word, following: Word | None) -> Word | None:
 
 def check_devices(
     script: Script, words: Sequence[Word], ask: Arguments, world: int
-) -> None:
+) -> tuple[str, ...]:
     """Refuse a script whose degrees or cluster are not what it starts on.
+
+    Returns what was taken from elsewhere, or from the script's defaults.
 
     Raises
     ------
@@ -326,7 +359,13 @@ def check_devices(
         If it says on how many devices it starts, and they are others; the
         text names both places.
     """
-    check_world(world_of(script, words, ask.where), ask, world)
+    stated, notes = _counted(script, words, ask.where)
+    check_world(stated, ask, world)
+    return notes + tuple(
+        f"{ask.where}:{value.line}: ${number} is {value.text}, the script's "
+        f"default; --set {number}=VALUE gives another"
+        for number, value in script.defaults.items()
+    )
 
 
 def check_world(stated: Count | None, ask: Arguments, world: int) -> None:

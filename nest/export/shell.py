@@ -14,6 +14,7 @@ import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 from nest.errors import InvalidOptionError
@@ -58,12 +59,16 @@ class Script(NamedTuple):
         ``#SBATCH`` options by name, with their line.
     unset
         Variables that the script uses without setting them.
+    defaults
+        Arguments of the script that count with its default: number, line
+        and value.
     """
 
     commands: tuple[Command, ...]
     variables: Mapping[str, tuple[Word, ...]]
     directives: Mapping[str, Word]
     unset: frozenset[str]
+    defaults: Mapping[str, Word]
 
 
 class _Piece(NamedTuple):
@@ -207,6 +212,7 @@ class _Reader:
         self.conditions: list[_Condition] = []
         self.variables: dict[str, tuple[Word, ...]] = {}
         self.unset: set[str] = set()
+        self.defaults: dict[str, Word] = {}
         self.commands: list[Command] = []
         self.directives: dict[str, Word] = {}
         self.documents: list[tuple[str, bool, int]] = []
@@ -233,6 +239,7 @@ class _Reader:
             self.variables,
             self.directives,
             frozenset(self.unset),
+            self.defaults,
         )
 
     def _peek(self, count: int = 1) -> str:
@@ -461,9 +468,23 @@ class _Reader:
                 self._assign(words[0])
             words = words[1:]
         if words:
-            found = [word for raw in words for word in self._expand(raw)]
+            first = _text_from(words)
+            found = [w for raw in words[:first] for w in self._expand(raw)]
+            found += [w for raw in words[first:] for w in self._reread(raw)]
             if found:
                 self.commands.append(Command(words[0][0].line, tuple(found)))
+
+    def _reread(self, raw: _Raw) -> Iterator[Word]:
+        """Yield the words of a text that a shell reads once more."""
+        for word in words_in(self._joined(raw, raw[0].line if raw else 0)):
+            text = re.sub(r"^(['\"])(.*)\1$", r"\2", word.text)
+            found = re.fullmatch(r"\$\{?([A-Za-z_]\w*)\}?", text)
+            if found is not None:
+                value = self._lookup(found[1], word.line)
+                one = value[0] if value else self._missing(found[1], word.line)
+                yield from words_in(one._replace(line=word.line))
+            elif text != "\\":
+                yield word._replace(text=text)
 
     # Conditions
 
@@ -547,6 +568,7 @@ class _Reader:
         inner.line = piece.line
         inner.variables = self.variables
         inner.unset = self.unset
+        inner.defaults = self.defaults
         found: list[Word] = []
         for token in inner._tokens():
             if isinstance(token, list):
@@ -617,8 +639,9 @@ class _Reader:
         found = _NAME.match(inside)
         if found is None:
             if inside in ("@", "*"):
-                return ()
-            return (
+                why = f"${inside}, the arguments of the script"
+                return (_nobody_knows(why, line),)
+            return self._argument(inside, line) or (
                 _nobody_knows(f"${inside}, an argument of the script", line),
             )
         name, rest = found[0], inside[found.end() :]
@@ -642,6 +665,19 @@ class _Reader:
             return (self._text(match[3], line),)
         return (_nobody_knows(f"${{{inside}}}", line),)
 
+    def _argument(self, inside: str, line: int) -> tuple[Word, ...]:
+        """Return ``$1`` where it is given, or the default in ``${1:-2}``."""
+        found = re.fullmatch(r"([1-9]\d*)(?::?[-=](.*))?", inside, re.DOTALL)
+        if found is None:
+            return ()
+        if found[1] in self.given:
+            return (Word(self.given[found[1]], line),)
+        if found[2] is None:
+            return ()
+        value = self._text(found[2], line)
+        self.defaults[found[1]] = value
+        return (value,)
+
     def _missing(self, name: str, line: int) -> Word:
         self.unset.add(name)
         return _nobody_knows(f"${name}, which the script does not set", line)
@@ -657,6 +693,7 @@ class _Reader:
         inner.line = line
         inner.variables = self.variables
         inner.unset = self.unset
+        inner.defaults = self.defaults
         return _one(
             [
                 inner._joined(token, line)
@@ -694,6 +731,17 @@ def _plain(raw: _Raw) -> str | None:
     if any(piece.quoted or piece.expands for piece in raw):
         return None
     return "".join(piece.text for piece in raw)
+
+
+def _text_from(words: Sequence[_Raw]) -> int:
+    """Return the first word that is a text for ``eval`` or ``bash -c``."""
+    plain = [_plain(raw) for raw in words]
+    if plain[0] == "eval":
+        return 1
+    for number, pair in enumerate(pairwise(plain)):
+        if pair[0] in ("bash", "sh") and pair[1] in ("-c", "-lc"):
+            return number + 2
+    return len(words)
 
 
 def _one(values: Sequence[Word], line: int) -> Word:

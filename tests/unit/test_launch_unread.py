@@ -162,6 +162,85 @@ def test_first_stages_that_leave_no_even_rest_name_the_stages():
         launched(text)
 
 
+# How many nodes there are, and arguments of the script
+
+NODES = SCRIPT.replace("#SBATCH --gpus-per-node=8\n", "").replace(
+    "srun python", "torchrun --nproc_per_node 8 --nnodes $SLURM_NNODES"
+)
+
+
+def test_nodes_that_the_script_does_not_say_are_those_of_slurm():
+    assert (
+        "run.sh:15: --nnodes: $SLURM_NNODES, which the script does not set; "
+        "counted is run.sh:2: --nodes 2" in launched(NODES).notes
+    )
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ("$NNODES", r"^run.sh:15: --nnodes: expected a number of nodes that "
+         r"the script states, got \$NNODES, which the script does not set; "
+         r"say it with --set NNODES=VALUE$"),
+        ("$(scontrol x)", "got the output of scontrol; say it with --set "
+         "NAME=VALUE, NAME being its variable"),
+        ("1:4", "a number of nodes that the script states, got '1:4'"),
+    ],
+)  # fmt: skip
+def test_nodes_that_nobody_says_are_asked_for(nodes, message):
+    text = NODES.replace("#SBATCH --nodes=2", "#").replace(
+        "$SLURM_NNODES", nodes
+    )
+    with pytest.raises(InvalidPlanError, match=message):
+        launched(text)
+    if nodes == "$NNODES":
+        assert launched(text, given={"NNODES": "2"}).reading.launch.dp == 4
+
+
+def test_arguments_of_the_script_count_with_their_default():
+    text = SCRIPT.replace("${TP:-2}", "${1:-2}")
+    found = launched(text)
+    assert found.reading.launch.tp == 2
+    assert (
+        "run.sh:4: $1 is 2, the script's default; --set 1=VALUE gives another"
+        in found.notes
+    )
+    found = launched(text, given={"1": "4"})
+    assert found.reading.launch.tp == 4
+    assert "default;" not in "".join(found.notes)
+    with pytest.raises(InvalidPlanError, match="say it with --set 1=VALUE"):
+        launched(SCRIPT.replace("${TP:-2}", "$1"))
+
+
+@pytest.mark.parametrize("place", ["--bf16", "--lr 1e-4", "--train-iters 10"])
+def test_all_arguments_of_the_script_are_named_as_not_read(place):
+    text = SCRIPT.replace(place, f'{place} "$@"')
+    assert any(
+        "not read: $@, the arguments of the script; what it holds" in note
+        for note in launched(text).notes
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('eval "torchrun', '"'),
+        ('srun -l bash -c "torchrun', '"'),
+        ("srun bash -c 'torchrun", "'"),
+    ],
+)
+def test_texts_that_a_shell_reads_again_are_read(before, after):
+    text = SCRIPT.replace("srun python", before).replace(
+        "--train-iters 10", f"--train-iters 10{after}"
+    )
+    inside = "$MODEL" if after == "'" else "${MODEL[*]}"
+    text = text.replace('"${MODEL[@]}"', inside)
+    text = text.replace("MODEL=(", 'MODEL="').replace(" 0\n)", ' 0"')
+    found = launched(text).reading
+    assert (found.launch.tp, found.launch.micro_batch) == (2, 8)
+    assert found.model.layers == 8
+
+
 # Configurations of DeepSpeed and torchtitan
 
 
