@@ -209,7 +209,7 @@ def _problem(
         problem.job,
         schedule=launch.schedule,
         optimizer=Optimizer(
-            name="adam",
+            name=launch.optimizer,
             weight_bytes=launch.weight_bytes,
             gradient_bytes=launch.gradient_bytes,
             state_bytes=launch.state_bytes,

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from nest.errors import InvalidPlanError
 from nest.export.layers import Chunk, Placement, chunks_of
 from nest.ir.base import Struct
-from nest.ir.job import Schedule
+from nest.ir.job import Job, Schedule
 from nest.ir.plan import OVERLAP, Overlap, Plan, Recompute, Stage, Strategy
 from nest.ir.problem import Problem
 
@@ -60,6 +60,8 @@ class Launch(Struct, frozen=True, kw_only=True, dict=True):
         Of the matrix products.
     weight_bytes, gradient_bytes, state_bytes
         Of the optimiser, per weight.
+    optimizer
+        Which one it is, of those with one moment; ``adam`` for all others.
     """
 
     tp: int = 1
@@ -83,6 +85,7 @@ class Launch(Struct, frozen=True, kw_only=True, dict=True):
     weight_bytes: int = 2
     gradient_bytes: int = 2
     state_bytes: int = 12
+    optimizer: str = "adam"
 
     @property
     def block_devices(self) -> int:
@@ -206,7 +209,16 @@ def launch_of(problem: Problem, plan: Plan, placement: Placement) -> Launch:
         weight_bytes=job.optimizer.weight_bytes,
         gradient_bytes=job.optimizer.gradient_bytes,
         state_bytes=job.optimizer.state_bytes,
+        optimizer=_optimizer(job),
     )
+
+
+def _optimizer(job: Job) -> str:
+    """Return the optimiser, if it keeps a copy in fp32 and one moment."""
+    optimizer = job.optimizer
+    if optimizer.name in ("sgd", "muon") and optimizer.state_bytes == 8:
+        return optimizer.name
+    return "adam"
 
 
 def _zero_stage(first: Strategy, asked: bool, distributed: bool) -> int:

@@ -154,6 +154,9 @@ def plan_flags(launch: Launch) -> Flags:
     # Parameters are gathered early only together with gradients.
     for name, option in _OVERLAP.items():
         flag(option, when=name in launch.overlap)
+    if launch.optimizer == "sgd":
+        flag("--optimizer", "sgd")
+        flag("--sgd-momentum", "0.9")
     flag("--bf16", when=launch.dtype in ("bf16", "fp8"))
     flag("--fp16", when=launch.dtype == "fp16")
     flag("--fp8-format", "hybrid", when=launch.dtype == "fp8")
@@ -179,7 +182,13 @@ def write(
         If the arguments cannot say what the model is, or what is kept per
         weight.
     """
-    check_memory(launch)
+    if launch.optimizer not in ("adam", "sgd"):
+        raise InvalidPlanError(
+            f"optimizer.name: expected adam or sgd, got {launch.optimizer}; "
+            f"Megatron-LM keeps other state for matrices than for other "
+            f"weights with it"
+        )
+    check_memory(launch, 4 + _MOMENTS[launch.optimizer])
     length = length_of(launch)
     reason = _why_not(launch, model)
     if reason is not None:
@@ -633,9 +642,10 @@ def _precision(ask: Arguments) -> dict[str, Any]:
             "--bf16", "--bf16 or --fp16", "none, which is fp32", "add one"
         )
     gradient = 4 if wide or (brain and not narrow) else 2
-    bytes_of = {
+    bytes_of: dict[str, Any] = {
         "weight_bytes": 2,
         "state_bytes": _state_bytes(ask, gradient),
+        "optimizer": ask.text("--optimizer") or "adam",
         "gradient_bytes": gradient,
     }
     dtype = "fp8" if eight else "fp16" if half else "bf16"

@@ -749,3 +749,33 @@ def test_nearest_fails_where_nothing_can_be_written():
 
 def test_small_problems_have_the_blocks_they_say():
     assert placement_of(small_problem().graph).layers == LAYERS
+
+
+def optimised(name, state_bytes):
+    problem, plan, target, known = base("wide")
+    own = replace(problem.job.optimizer, name=name, state_bytes=state_bytes)
+    job = replace(problem.job, optimizer=own)
+    return replace(problem, job=job), plan, target, known
+
+
+def test_sgd_is_written_with_its_momentum():
+    """A copy in fp32 and one moment: 4 + 4 bytes."""
+    text = export(*optimised("sgd", 8))["args.sh"]
+    assert "  --optimizer sgd\n  --sgd-momentum 0.9\n" in text
+    assert "--optimizer" not in export(*optimised("adam", 12))["args.sh"]
+
+
+@pytest.mark.parametrize(
+    ("name", "state_bytes", "message"),
+    [
+        ("muon", 8, r"^optimizer.name: expected adam or sgd, got muon; "
+         r"Megatron-LM keeps other state for matrices"),
+        ("sgd", 4, r"^optimizer.state_bytes: expected 12, got 4"),
+        ("adam", 8, r"^optimizer.state_bytes: expected 12, got 8"),
+    ],
+)  # fmt: skip
+def test_optimisers_that_megatron_has_not_so_are_refused(
+    name, state_bytes, message
+):
+    with pytest.raises(InvalidPlanError, match=message):
+        export(*optimised(name, state_bytes))
