@@ -794,8 +794,8 @@ def _counts(
             "--pipeline-model-parallel-size",
             f"a divisor of the {rest} layers"
             if not fixed
-            else f"{len(fixed)} stages of {' and '.join(map(str, fixed))} "
-            f"layers and others that share the {rest} layers left evenly",
+            else f"stages that split {layers} layers evenly beside "
+            f"{' and '.join(map(str, fixed))} on the first or the last one",
             stages,
         )
     counts = [rest // middle] * middle

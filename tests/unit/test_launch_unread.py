@@ -156,8 +156,8 @@ def test_first_stages_that_leave_no_even_rest_name_the_stages():
     )
     with pytest.raises(
         InvalidPlanError,
-        match=r"--pipeline-model-parallel-size: expected 1 stages of 3 layers "
-        r"and others that share the 5 layers left evenly, got 4",
+        match=r"--pipeline-model-parallel-size: expected stages that split 8 "
+        r"layers evenly beside 3 on the first or the last one, got 4",
     ):
         launched(text)
 
