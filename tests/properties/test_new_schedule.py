@@ -35,19 +35,19 @@ def check(names, problem):
     assert not any(wrong), wrong
 
 
-@examples(100, full=2000)
+@examples(25, full=2000)
 @given(problems(preset="standard"))
 def test_dp_and_cpsat_take_a_schedule_as_it_is(problem):
     check(("dp", "cpsat"), problem)
 
 
-@examples(40, full=1000)
+@examples(12, full=1000)
 @given(problems(granularity="layer"))
 def test_a_schedule_holds_with_a_strategy_per_layer(problem):
     check(("dp", "cpsat"), problem)
 
 
-@examples(30, full=500)
+@examples(15, full=500)
 @given(problems(preset="standard"))
 def test_milp_takes_a_schedule_as_it_is(problem):
     check(("milp",), problem)

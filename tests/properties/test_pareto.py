@@ -45,7 +45,7 @@ def long_frontiers(draw: Draw) -> Problem:
 
 @pytest.mark.parametrize("setting", SETTINGS)
 @given(problem=long_frontiers())
-@examples(60)
+@examples(20, full=600)
 def test_stage_frontier_is_that_of_all_plans(
     setting: str, problem: Problem
 ) -> None:
@@ -60,13 +60,13 @@ def test_two_processes_find_that_of_all_plans(problem: Problem) -> None:
 
 
 @given(problem=problems(granularity="layer"))
-@examples(40)
+@examples(15, full=400)
 def test_layer_frontier_is_that_of_all_plans(problem: Problem) -> None:
     assert searched(problem) == enumerated(problem)
 
 
 @given(problem=problems(graphs=True))
-@examples(40)
+@examples(15, full=400)
 def test_frontier_on_graphs(problem: Problem) -> None:
     assert searched(problem) == enumerated(problem)
 
@@ -124,19 +124,19 @@ def test_what_a_limit_leaves_open_of_interleaved_plans_is_said(
 
 
 @given(problem=problems(preset="nest-artifact"))
-@examples(40)
+@examples(15, full=400)
 def test_frontier_with_one_strategy_for_all(problem: Problem) -> None:
     assert searched(problem) == enumerated(problem)
 
 
 @given(problem=turns_problems())
-@examples(40)
+@examples(15, full=400)
 def test_frontier_with_ranks_that_take_turns(problem: Problem) -> None:
     assert searched(problem) == enumerated(problem)
 
 
 @given(problem=problems(preset="standard"))
-@examples(30)
+@examples(15, full=300)
 def test_frontier_with_devices(problem: Problem) -> None:
     """Three objectives: all sizes of clusters, each enumerated."""
     everything = [
@@ -173,7 +173,7 @@ def test_frontier_with_devices(problem: Problem) -> None:
     setting=st.sampled_from(sorted(SETTINGS)),
     ticks=st.integers(0, 300),
 )
-@examples(80)
+@examples(30, full=800)
 def test_what_a_limit_leaves_open_is_said(
     problem: Problem, setting: str, ticks: int
 ) -> None:

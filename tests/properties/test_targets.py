@@ -132,13 +132,13 @@ def draw_rules(draw: Draw, problem: Problem) -> Problem:
     return replace(problem, job=job)
 
 
-@examples(100, full=3000)
+@examples(60, full=3000)
 @given(ruled())
 def test_rules_about_whole_plans_are_kept_exactly(problem):
     check(("dp", "cpsat"), problem)
 
 
-@examples(60, full=600)
+@examples(40, full=600)
 @given(ruled(granularity="layer"))
 def test_rules_hold_for_strategies_of_layers(problem):
     check(("dp", "cpsat"), problem)
@@ -164,7 +164,7 @@ def test_milp_keeps_rules_about_whole_plans(problem):
     check(("milp",), problem)
 
 
-@examples(60, full=1000)
+@examples(40, full=1000)
 @given(ruled(), st.booleans(), st.booleans())
 def test_the_independent_list_keeps_the_rules(problem, interleaved, sharded):
     """It prices every plan by itself, and knows the rules by their page."""
@@ -190,7 +190,7 @@ def test_planners_keep_to_a_target_or_say_why_not(name, problem, target):
     check_fair(name, narrowed(problem, target), **EXTRA.get(name, {}))
 
 
-@examples(60, full=600)
+@examples(40, full=600)
 @given(any_problems(), st.sampled_from(FRAMEWORKS))
 def test_frontiers_for_a_target_are_those_of_all_plans(problem, name):
     narrow = narrowed(problem, name)

@@ -137,7 +137,7 @@ def check(name, problem, truth):
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @given(data=st.data())
-@examples(40, full=1000)
+@examples(15, full=1000)
 def test_dp_proves_no_more_than_enumeration(schedule, data):
     problem = data.draw(timed(schedule))
     check("dp", problem, truth_of(problem))
@@ -145,7 +145,7 @@ def test_dp_proves_no_more_than_enumeration(schedule, data):
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @given(data=st.data())
-@examples(40, full=1000)
+@examples(15, full=1000)
 def test_bounds_alone_are_true(schedule, data):
     """Nothing is enumerated."""
     problem = data.draw(timed(schedule))
@@ -159,7 +159,7 @@ def test_bounds_alone_are_true(schedule, data):
 @pytest.mark.parametrize("few", [True, False])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @given(data=st.data())
-@examples(60, full=1000)
+@examples(20, full=1000)
 def test_places_have_room_for_the_best_plan(schedule, few, data):
     """All cases are bounded; with few plans, the rest is enumerated."""
     problem = data.draw(alike(schedule))
@@ -176,7 +176,7 @@ def test_places_have_room_for_the_best_plan(schedule, few, data):
 @pytest.mark.parametrize("name", ["cpsat", "milp"])
 @pytest.mark.parametrize("few", [True, False])
 @given(data=st.data())
-@examples(20, full=500)
+@examples(12, full=500)
 def test_formulations_enumerate_or_bound(name, few, data):
     schedule = data.draw(st.sampled_from(SCHEDULES))
     problem = data.draw(timed(schedule))
