@@ -164,7 +164,7 @@ def test_milp_keeps_rules_about_whole_plans(problem):
     check(("milp",), problem)
 
 
-@examples(40, full=1000)
+@examples(10, full=1000)
 @given(ruled(), st.booleans(), st.booleans())
 def test_the_independent_list_keeps_the_rules(problem, interleaved, sharded):
     """It prices every plan by itself, and knows the rules by their page."""
