@@ -102,6 +102,12 @@ class Config:
             return default
         return self.typed(name, value, bool, "true or false")
 
+    def must_be(self, name: str, value: bool, default: bool, why: str) -> None:
+        """Refuse a flag that is set, or is by default, the other way."""
+        if self.flag(name, default) != value:
+            expected, got = ("true", "false") if value else ("false", "true")
+            raise self.refuse(name, expected, got, why)
+
     def switch(self, spec: Switch) -> bool:
         """Return what is always so, or a flag by its name and default."""
         return spec if isinstance(spec, bool) else self.flag(*spec)

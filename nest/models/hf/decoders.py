@@ -119,6 +119,17 @@ GPT2 = GPT._replace(
     rotary=False,
     dropout=("resid_pdrop", 0.1),
 )
+#: GPT-J and what is built as it is.
+GPTJ = GPT2._replace(
+    biases=False,
+    longest=2048,
+    more_positions=None,
+    rotary=True,
+    norms=1,
+    head_bias=True,
+    dropout=("resid_pdrop", 0.0),
+    tied=False,
+)
 
 BIASED = Family(biases=("attention_bias", False))
 LLAMA = BIASED._replace(mlp_biases=("mlp_bias", False))
@@ -202,16 +213,7 @@ FAMILIES = {
         rotary=False,
         embedding_norm=True,
     ),
-    "codegen": GPT2._replace(
-        biases=False,
-        longest=2048,
-        more_positions=None,
-        rotary=True,
-        norms=1,
-        head_bias=True,
-        dropout=("resid_pdrop", 0.0),
-        tied=False,
-    ),
+    "codegen": GPTJ,
     "cohere": COHERE._replace(
         query_key_norm=("use_qk_norm", False), norm_over="heads"
     ),
@@ -324,16 +326,7 @@ FAMILIES = {
         pattern=2,
         experts=LOCAL_EXPERTS._replace(biases=True, router_bias=True),
     ),
-    "gptj": GPT2._replace(
-        biases=False,
-        longest=2048,
-        more_positions=None,
-        rotary=True,
-        norms=1,
-        head_bias=True,
-        dropout=("resid_pdrop", 0.0),
-        tied=False,
-    ),
+    "gptj": GPTJ,
     "granite": LLAMA,
     "granite_swa": LLAMA._replace(window=128, sinks=True, tied=True),
     "granitemoe": BIASED._replace(experts=LOCAL_EXPERTS),

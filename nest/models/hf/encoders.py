@@ -191,13 +191,12 @@ def deberta(config: Config) -> Parts:
     InvalidProblemError
         If it has relative positions.
     """
-    if config.flag("relative_attention", False):
-        raise config.refuse(
-            "relative_attention",
-            "false",
-            "true",
-            "projections of relative positions are not supported",
-        )
+    config.must_be(
+        "relative_attention",
+        False,
+        default=False,
+        why="projections of relative positions are not supported",
+    )
     parts = _deberta(config)
     (run,) = parts.towers[0].runs
     attention = replace(run.block.attention, unbiased_keys=True)
@@ -234,13 +233,12 @@ def deberta_v2(config: Config) -> Parts:
     )
     rows = 2 if "layer_norm" in norms else 0
     if config.flag("relative_attention", False):
-        if not config.flag("share_att_key", False):
-            raise config.refuse(
-                "share_att_key",
-                "true",
-                "false",
-                "projections of relative positions are not supported",
-            )
+        config.must_be(
+            "share_att_key",
+            True,
+            default=False,
+            why="projections of relative positions are not supported",
+        )
         rows += 2 * _reach(config)
     tower = parts.towers[0]
     tower = replace(tower, token_types=tower.token_types + rows)
@@ -395,13 +393,12 @@ def beit(config: Config) -> Parts:
         "use_relative_position_bias",
         "use_shared_relative_position_bias",
     ):
-        if config.flag(name, False):
-            raise config.refuse(
-                name,
-                "false",
-                "true",
-                "biases of relative positions are not supported",
-            )
+        config.must_be(
+            name,
+            False,
+            default=False,
+            why="biases of relative positions are not supported",
+        )
     parts = _vision(
         config,
         vectors=2 if config.drops("layer_scale_init_value", 0.1) else 0,
@@ -736,13 +733,12 @@ def pair(config: Config, family: Pair) -> Parts:
     length = config.integer("max_position_embeddings", default=1024)
     vocabulary = config.integer("vocab_size")
     more = family.more_positions
-    if not config.flag("share_encoder_decoder_embeddings", True):
-        raise config.refuse(
-            "share_encoder_decoder_embeddings",
-            "true",
-            "false",
-            "tables of their own are not supported",
-        )
+    config.must_be(
+        "share_encoder_decoder_embeddings",
+        True,
+        default=True,
+        why="tables of their own are not supported",
+    )
 
     def tower(name: str) -> Tower:
         return Tower(

@@ -744,17 +744,15 @@ def zamba2(config: Config) -> Parts:
         is tied.
     """
     for name in ("use_shared_attention_adapter", "add_bias_linear"):
-        if config.flag(name, False):
-            raise config.refuse(
-                name, "false", "true", "such models are not supported"
-            )
-    if not config.flag("tie_word_embeddings", True):
-        raise config.refuse(
-            "tie_word_embeddings",
-            "true",
-            "false",
-            "transformers then shares no blocks either",
+        config.must_be(
+            name, False, default=False, why="such models are not supported"
         )
+    config.must_be(
+        "tie_word_embeddings",
+        True,
+        default=True,
+        why="transformers then shares no blocks either",
+    )
     layers = config.integer("num_hidden_layers")
     kinds = config.per_layer("layers_block_type", layers, _ZAMBA)
     if kinds is None:
