@@ -191,20 +191,16 @@ def make_plan(options: StageOptions, stages: Stages) -> Plan:
     problem, member = options.model.problem, options.shapes.sets.member
     runtime = options.model.runtime
     made = []
-    for source, target, chosen, devices in stages:
+    for source, target, chosen, _ in stages:
         inside = member[target] & ~member[source]
-        strategies = options.layer_strategies(chosen)
-        alike = len(set(strategies)) == 1
         made.append(
-            Stage(
-                layers=tuple(
+            Stage.of(
+                [
                     problem.graph.layers[i].id
                     for i in options.shapes.order
                     if inside[i]
-                ),
-                devices=devices,
-                strategy=strategies[0] if alike else None,
-                strategies=None if alike else strategies,
+                ],
+                options.layer_strategies(chosen),
             )
         )
     return Plan(
