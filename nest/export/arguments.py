@@ -224,13 +224,17 @@ def near(name: str, known: Iterable[str]) -> str | None:
     Of two names one begins with the other, or they are nearly alike.
     """
     names = sorted(known)
-    alike = get_close_matches(name, names, n=1, cutoff=0.85)
-    begins = [
+    begins = (
         one
         for one in names
         if one.startswith(name) or name.startswith(f"{one}-")
-    ]
-    return next(iter((*alike, *begins)), None)
+    )
+    return alike(name, names) or next(begins, None)
+
+
+def alike(name: str, known: Iterable[str]) -> str | None:
+    """Return the name that is spelt nearly so, ``None`` if there is none."""
+    return next(iter(get_close_matches(name, known, n=1, cutoff=0.85)), None)
 
 
 def passed_over(where: str, names: Iterable[str]) -> tuple[str, ...]:

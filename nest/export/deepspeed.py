@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 from nest.errors import InvalidPlanError
-from nest.export.arguments import Arguments, passed_over
+from nest.export.arguments import Arguments, alike, passed_over
 from nest.export.hosts import read_hosts
 from nest.export.launch import (
     Groups,
@@ -372,14 +371,14 @@ class Config:
                     raise self.refuse(
                         block, key, f"none, as {why}", json.dumps(value)[:40]
                     )
-                close = get_close_matches(key, known, n=1, cutoff=0.85)
+                close = alike(key, known)
                 if close and (block, key) not in _REFUSED:
                     raise self.refuse(
                         block,
                         key,
                         "a key that is known",
                         key,
-                        f"did you mean {close[0]!r}?",
+                        f"did you mean {close!r}?",
                     )
                 left.append(f"{block}.{key}" if block else key)
         return tuple(left)

@@ -190,7 +190,7 @@ def write(
         )
     check_memory(launch, 4 + _MOMENTS[launch.optimizer])
     length = length_of(launch)
-    reason = _why_not(launch, model)
+    reason = _why_not(launch)
     if reason is not None:
         raise InvalidPlanError(f"{reason}; choose another plan")
     flags = model_flags(model, length) + plan_flags(launch)
@@ -198,7 +198,7 @@ def write(
     return {FILE: array(heading, flags, setting * _one_connection(launch))}
 
 
-def _why_not(launch: Launch, model: Architecture) -> str | None:
+def _why_not(launch: Launch) -> str | None:
     """Say which parts of a plan cannot go together, or ``None``."""
     split = launch.tp > 1 and not launch.sequence_parallel
     hidden = launch.overlap
@@ -207,11 +207,6 @@ def _why_not(launch: Launch, model: Architecture) -> str | None:
     if "weights" in hidden and "gradients" not in hidden:
         return (
             "overlap: expected weights together with gradients, got it alone"
-        )
-    if split and any(b.mlp.experts for b in model.towers[0].blocks()):
-        return (
-            "sequence_parallel: expected true with experts and tensor "
-            "parallelism, got false"
         )
     return None
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from nest.errors import InvalidOptionError, InvalidPlanError
-from nest.export.arguments import passed_over
+from nest.export.arguments import alike, passed_over
 from nest.export.hosts import read_hosts
 from nest.export.launch import (
     Groups,
@@ -310,14 +309,14 @@ class JobFile:
         for section, keys in self.sections.items():
             if section in _OLD_SECTIONS:
                 continue
-            close = get_close_matches(section, KEYS, n=1, cutoff=0.85)
+            close = alike(section, KEYS)
             if section not in KEYS and close:
                 raise self.refuse(
                     section,
                     "",
                     "a section that is known",
                     section,
-                    f"did you mean {close[0]!r}?",
+                    f"did you mean {close!r}?",
                 )
             own = KEYS.get(section, {})
             here = keys if isinstance(keys, dict) else {}
@@ -333,14 +332,14 @@ class JobFile:
                     )
                 if key in own or (section, key) in _MOVED or key in _OLD_KEYS:
                     continue
-                close = get_close_matches(key, own, n=1, cutoff=0.85)
+                close = alike(key, own)
                 if close and not why:
                     raise self.refuse(
                         section,
                         key,
                         "a key that is known",
                         key,
-                        f"did you mean {close[0]!r}?",
+                        f"did you mean {close!r}?",
                     )
                 if own:
                     left.append(f"{section}.{key}")
