@@ -113,6 +113,16 @@ def make_problem(
     )
 
 
+def two_stages(**fields: Any) -> Problem:
+    """Build a chain of two layers whose edge takes 10 + 5 ns each way."""
+    costs = {
+        "a": make_cost(10, 20, weight_bytes=1),
+        "b": make_cost(30, 40, weight_bytes=2),
+    }
+    fields.setdefault("global_batch", 2)
+    return make_problem(costs, edges=(("a", "b", 5),), **fields)
+
+
 def make_plan(
     *stages: tuple[str, Strategy],
     replicas: int = 1,

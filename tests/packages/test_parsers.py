@@ -49,8 +49,10 @@ pytestmark = [
 ]
 
 
-def parse(target, folder, launch):
+def parse(target, folder, problem, plan, files):
     """Let the real package read an export; its errors come through."""
+    write_folder(folder, files)
+    launch = launch_of(problem, plan, placement_of(problem.graph))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         match target:
@@ -73,10 +75,7 @@ def test_exports_are_accepted(target, experts, tmp_path):
             files = export(problem, plan, target, settings)
         except InvalidPlanError:
             continue
-        folder = tmp_path / str(number)
-        write_folder(folder, files)
-        launch = launch_of(problem, plan, placement_of(problem.graph))
-        parse(target, folder, launch)
+        parse(target, tmp_path / str(number), problem, plan, files)
         done += 1
     assert done or (target, experts) == ("deepspeed", 4)
 
@@ -193,10 +192,8 @@ def test_optima_of_targets_are_accepted(
         with pytest.raises(NestError, match=refusal):
             export(problem, plan, target, settings)
         return
-    folder = tmp_path / "out"
-    write_folder(folder, export(problem, plan, target, settings))
-    launch = launch_of(problem, plan, placement_of(problem.graph))
-    parse(target, folder, launch)
+    files = export(problem, plan, target, settings)
+    parse(target, tmp_path / "out", problem, plan, files)
 
 
 @pytest.mark.parametrize("instance", instances(), ids=lambda row: row["name"])
@@ -211,11 +208,7 @@ def test_stored_optima_are_accepted(instance, target, optima, tmp_path):
             nearest(problem, plan, target, settings)
         return
     found = nearest(problem, plan, target, settings)
-    folder = tmp_path / "out"
-    write_folder(folder, found.files)
-    placement = placement_of(found.problem.graph)
-    launch = launch_of(found.problem, found.plan, placement)
-    parse(target, folder, launch)
+    parse(target, tmp_path / "out", found.problem, found.plan, found.files)
 
 
 def test_default_stages_are_those_of_torchtitan():

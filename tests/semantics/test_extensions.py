@@ -62,9 +62,9 @@ from tests.builders import (
     make_problem,
 )
 from tests.properties.profiles import examples
+from tests.semantics.proofs import SOLVERS
 from tests.strategies import problems
 
-SOLVERS = ("brute", "dp", "cpsat", "milp")
 ALL_OVERLAP = dict.fromkeys(OVERLAP, 0.5)
 
 

@@ -17,8 +17,8 @@ from nest.solvers.base import SolveOptions, Status
 from nest.solvers.registry import get_solver
 from tests import optima
 from tests.builders import PAIRS, make_cost, make_levels, make_problem
+from tests.semantics.proofs import SOLVERS
 
-SOLVERS = ("brute", "dp", "cpsat", "milp")
 FREE = make_levels((4, 0.0, 1e18))
 
 

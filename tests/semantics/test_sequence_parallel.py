@@ -15,13 +15,12 @@ from msgspec.structs import replace
 from nest.cost.score import score
 from nest.errors import InvalidPlanError, InvalidProblemError
 from nest.ir import LayerCost, Problem, Strategy
-from nest.solvers.base import Capabilities, SolveOptions, Status
+from nest.solvers.base import Capabilities
 from nest.solvers.registry import get_solver
 from tests.builders import SINGLE, call, make_cost, make_plan, make_problem
-from tests.independent.enumerator import optimum
 from tests.independent.scorer import score as independent_score
+from tests.semantics.proofs import SOLVERS, check
 
-SOLVERS = ("brute", "dp", "cpsat", "milp")
 WHOLE = Strategy(tp=2)
 SPLIT = Strategy(tp=2, sequence_parallel=True)
 EVERY = ("dp", "tp", "cp", "ep", "zero", "recompute")
@@ -51,19 +50,6 @@ def choosing(
 
 def with_job(problem: Problem, **fields: Any) -> Problem:
     return replace(problem, job=replace(problem.job, **fields))
-
-
-def check(problem: Problem, optimum_ns: int | None) -> None:
-    """All solvers prove the optimum, or that there is none."""
-    assert optimum(problem)[0] == optimum_ns
-    for name in SOLVERS:
-        output = get_solver(name)().solve(problem, SolveOptions())
-        if optimum_ns is None:
-            assert output.status is Status.INFEASIBLE, name
-        else:
-            assert output.status is Status.OPTIMAL, name
-            assert output.plan is not None
-            assert score(problem, output.plan).step_quanta == optimum_ns, name
 
 
 def two_stages(**fields: Any) -> Problem:

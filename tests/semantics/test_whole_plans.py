@@ -23,8 +23,7 @@ from tests.builders import (
     make_plan,
     make_problem,
 )
-
-SOLVERS = ("brute", "dp", "cpsat", "milp")
+from tests.semantics.proofs import check
 
 
 def chain(costs: dict[str, Any], **job: Any) -> Problem:
@@ -54,18 +53,6 @@ def alike(problem: Problem, *names: str) -> Problem:
 
 def with_rules(problem: Problem, **rules: Any) -> Problem:
     return replace(problem, job=replace(problem.job, **rules))
-
-
-def check(problem: Problem, optimum_ns: int | None) -> None:
-    """All solvers prove the optimum, or that there is none."""
-    for name in SOLVERS:
-        output = get_solver(name)().solve(problem, SolveOptions())
-        if optimum_ns is None:
-            assert output.status is Status.INFEASIBLE, name
-        else:
-            assert output.status is Status.OPTIMAL, name
-            assert output.plan is not None
-            assert score(problem, output.plan).step_quanta == optimum_ns, name
 
 
 def of_widths(*times: int) -> tuple[LayerCost, ...]:

@@ -18,20 +18,11 @@ from tests.builders import (
     make_levels,
     make_plan,
     make_problem,
+    two_stages,
 )
 from tests.chakra import COLLECTIVE, COMPUTE, RECEIVE, SEND, nodes_of, replay
 
 PLAN = make_plan(("a", SINGLE), ("b", SINGLE))
-
-
-def two_stages(**fields):
-    """Return a chain of two layers whose edge takes 10 + 5 ns each way."""
-    costs = {
-        "a": make_cost(10, 20, weight_bytes=1),
-        "b": make_cost(30, 40, weight_bytes=2),
-    }
-    fields.setdefault("global_batch", 2)
-    return make_problem(costs, edges=(("a", "b", 5),), **fields)
 
 
 def traces_of(problem, plan=PLAN):

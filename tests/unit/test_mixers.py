@@ -67,6 +67,14 @@ MAMBA = {
     "state_size": 16,
     "time_step_rank": 4,
 }
+MAMBA2 = {
+    "model_type": "mamba2",
+    "num_heads": 8,
+    "head_dim": 16,
+    "n_groups": 2,
+    "state_size": 32,
+    "conv_kernel": 4,
+}
 
 
 def test_weights_and_flops_of_mamba() -> None:
@@ -81,15 +89,7 @@ def test_weights_and_flops_of_mamba() -> None:
 
 def test_weights_and_flops_of_mamba2() -> None:
     """8 heads of 16 in 2 groups with states of 32, chunks of 64 tokens."""
-    mixer = mixer_of(
-        model_type="mamba2",
-        num_heads=8,
-        head_dim=16,
-        n_groups=2,
-        state_size=32,
-        chunk_size=64,
-        conv_kernel=4,
-    )
+    mixer = mixer_of(**MAMBA2, chunk_size=64)
     inner, shared = 128, 2 * 2 * 32
     matrices = 64 * (2 * inner + 8 + shared) + inner * 64
     vectors = 3 * 8 + inner  # A, D and steps of the heads, and a norm
@@ -104,14 +104,7 @@ def test_weights_and_flops_of_mamba2() -> None:
 
 def test_groups_are_copied_beyond_their_number() -> None:
     """Over 4 ranks either of 2 groups is held twice."""
-    mixer = mixer_of(
-        model_type="mamba2",
-        num_heads=8,
-        head_dim=16,
-        n_groups=2,
-        state_size=32,
-        conv_kernel=4,
-    )
+    mixer = mixer_of(**MAMBA2)
     matrices = 64 * ((2 * 128 + 8) // 4 + 128 // 2) + 128 // 4 * 64
     rest = (3 * 8 + 128) // 4 + (128 + 128) // 4 * 5
     assert mixer_weights(mixer, 4) == matrices + rest
@@ -260,14 +253,8 @@ def test_degrees_that_do_not_divide_a_mixer(
 
 
 def test_degrees_that_do_not_divide_groups() -> None:
-    fields = {
-        **SIZES,
-        "model_type": "mamba2",
-        "num_heads": 12,
-        "head_dim": 16,
-        "n_groups": 2,
-    }
-    assert from_hf(fields, name="m").why_not_split(3, 1, 1, 96) == (
+    model = from_hf({**SIZES, **MAMBA2, "num_heads": 12}, name="m")
+    assert model.why_not_split(3, 1, 1, 96) == (
         "tp: expected a divisor or a multiple of the 2 groups of mamba2 of "
         "m, got 3; choose 2"
     )

@@ -285,6 +285,20 @@ def costs_of(result: Problem, kind: str) -> dict[int, LayerCost]:
     return {cost.tp: cost for cost in found.costs}
 
 
+def with_costs(
+    result: Problem, change: Callable[[LayerCost], tuple[LayerCost, ...]]
+) -> Problem:
+    """Return a problem with other costs in place of each."""
+    kinds = tuple(
+        msgspec.structs.replace(
+            kind, costs=tuple(x for cost in kind.costs for x in change(cost))
+        )
+        for kind in result.graph.kinds
+    )
+    graph = msgspec.structs.replace(result.graph, kinds=kinds)
+    return msgspec.structs.replace(result, graph=graph)
+
+
 def test_a_measured_layer_replaces_the_analytic_cost():
     """A node of two layers takes twice what was measured of one.
 
@@ -322,19 +336,10 @@ def test_a_measured_layer_replaces_the_analytic_cost():
 
 def test_gradients_of_weights_keep_their_share_of_what_was_measured():
     """1500 of 4000 ns in two layers; 18000 were measured: 6750."""
-    before = problem()
-    kinds = tuple(
-        msgspec.structs.replace(
-            kind,
-            costs=tuple(
-                msgspec.structs.replace(x, weight_backward_ns=1500.0)
-                for x in kind.costs
-            ),
-        )
-        for kind in before.graph.kinds
+    before = with_costs(
+        problem(),
+        lambda x: (msgspec.structs.replace(x, weight_backward_ns=1500.0),),
     )
-    graph = msgspec.structs.replace(before.graph, kinds=kinds)
-    before = msgspec.structs.replace(before, graph=graph)
     after = apply_profile(before, profile(entry()), layers_per_node=2)
     found = costs_of(after, "decoder")[1]
     assert (found.backward_ns, found.weight_backward_ns) == (18000, 6750)
@@ -346,29 +351,20 @@ def test_gradients_of_weights_keep_their_share_of_what_was_measured():
 
 def test_what_the_host_takes_stays():
     """Nobody measured it; what is repeated is scaled, its issuing is not."""
-    before = problem()
-    kinds = tuple(
-        msgspec.structs.replace(
-            kind,
-            costs=tuple(
-                msgspec.structs.replace(
-                    cost,
-                    forward_host_ns=30.0,
-                    backward_host_ns=70.0,
-                    activations=tuple(
-                        msgspec.structs.replace(x, extra_host_ns=20.0)
-                        if x.recompute == "selective"
-                        else x
-                        for x in cost.activations
-                    ),
-                )
-                for cost in kind.costs
+
+    def issued(cost):
+        none, selective, full = cost.activations
+        again = msgspec.structs.replace(selective, extra_host_ns=20.0)
+        return (
+            msgspec.structs.replace(
+                cost,
+                forward_host_ns=30.0,
+                backward_host_ns=70.0,
+                activations=(none, again, full),
             ),
         )
-        for kind in before.graph.kinds
-    )
-    graph = msgspec.structs.replace(before.graph, kinds=kinds)
-    before = msgspec.structs.replace(before, graph=graph)
+
+    before = with_costs(problem(), issued)
     after = apply_profile(before, profile(entry()), layers_per_node=2)
     found = costs_of(after, "decoder")[1]
     assert (found.forward_host_ns, found.backward_host_ns) == (30, 70)
@@ -486,24 +482,12 @@ def test_activations_that_nothing_splits_may_be_of_either_kind():
 
 @pytest.mark.parametrize("split", [False, True])
 def test_where_plans_choose_only_costs_split_so_are_measured(split):
-    before = problem(sequence_parallel=(False, True))
-    kinds = tuple(
-        msgspec.structs.replace(
-            kind,
-            costs=(
-                *kind.costs,
-                *(
-                    msgspec.structs.replace(cost, sequence_parallel=True)
-                    for cost in kind.costs
-                    if cost.tp > 1
-                ),
-            ),
-        )
-        for kind in before.graph.kinds
-    )
-    before = msgspec.structs.replace(
-        before, graph=msgspec.structs.replace(before.graph, kinds=kinds)
-    )
+    def either(cost):
+        if cost.tp == 1:
+            return (cost,)
+        return cost, msgspec.structs.replace(cost, sequence_parallel=True)
+
+    before = with_costs(problem(sequence_parallel=(False, True)), either)
     after = apply_profile(
         before, profile(entry(tp=2), sequence_parallel=split)
     )
