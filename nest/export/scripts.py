@@ -46,6 +46,23 @@ _OTHERS = frozenset(
     }
 )
 
+#: Arguments that are read and look like others that are: where one of them was
+#: not asked for yet, it is no other one written wrongly.
+_ALIKE = frozenset(
+    {
+        *("--decoder-first-pipeline-num-layers", "--exp-avg-dtype"),
+        *("--decoder-last-pipeline-num-layers", "--exp-avg-sq-dtype"),
+        *("--expert-model-parallel-size", "--ffn-hidden-size"),
+        *("--hidden-size", "--kv-lora-rank", "--main-grads-dtype"),
+        *("--main-params-dtype", "--max-position-embeddings"),
+        *("--moe-ffn-hidden-size", "--mtp-num-layers", "--num-layers"),
+        *("--no-position-embedding", "--optimizer", "--q-lora-rank"),
+        *("--num-layers-per-virtual-pipeline-stage", "--qk-head-dim"),
+        *("--optimizer-cpu-offload", "--tensor-model-parallel-size"),
+        "--v-head-dim",
+    }
+)
+
 #: Arguments that shape model, memory or time; what of them a script leaves
 #: out is Megatron's default.
 SHAPING = (
@@ -166,7 +183,7 @@ def unread(ask: Arguments, words: Sequence[Word]) -> tuple[str, ...]:
         *(name.replace("_", "-") for name in (*_NODES, *_PER_NODE)),
         *(_name(word) for word in _launcher(words)),
     }
-    left = ask.unread({*_OTHERS, *launcher})
+    left = ask.unread({*_OTHERS, *_ALIKE, *launcher})
     read = {"--rampup-batch-size"}
     return passed_over(
         ask.where, (x for x in left if x not in {*launcher, *read})

@@ -60,6 +60,17 @@ def test_names_that_megatron_has_are_not_taken_for_others():
     assert "--eval-micro-batch-size, --moe-router-topk-scaling-factor" in note
 
 
+def test_names_that_are_read_later_are_not_taken_for_others():
+    """``--ffn-hidden-size`` is nearly ``--hidden-size``."""
+    assert "--ffn-hidden-size 512" in SCRIPT
+    assert "--seq-length 1024" in SCRIPT
+    with pytest.raises(
+        InvalidPlanError,
+        match=r"^run.sh: --seq-length: expected a value, got none; add it",
+    ):
+        launched(SCRIPT.replace("--seq-length 1024", ""))
+
+
 def test_options_of_launchers_are_not_listed():
     text = SCRIPT.replace("srun python", "torchrun --master_port 1 --nnodes 2")
     assert "master" not in "".join(launched(text).notes)
