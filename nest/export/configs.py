@@ -140,6 +140,8 @@ class Config:
         if key in self._found:
             line = self._found[key].line
             return f"{self.where}:{line}: {key}" if line else f"--say {key}"
+        if key in self.sections:
+            return f"{self.where}:{self.sections[key]}: {key}"
         return f"{self.where}: {key}"
 
     def refuse(

@@ -14,13 +14,13 @@ it down.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from nest.errors import InvalidPlanError
-from nest.export.arguments import Arguments
+from nest.export.arguments import Arguments, alike, passed_over
 from nest.export.configs import Config, Entry
 from nest.export.megatron import Reading, read_arguments
 from nest.export.scripts import (
@@ -29,6 +29,7 @@ from nest.export.scripts import (
     Launched,
     check_world,
     notes_of,
+    unread_names,
     with_model,
 )
 from nest.export.shell import Word
@@ -69,7 +70,9 @@ _VALUES = (
     *("moe-layer-freq", "moe-token-dispatcher-type", "q-lora-rank"),
     *("kv-lora-rank", "v-head-dim", "qk-pos-emb-head-dim"),
     *("rampup-batch-size", "window-size", "mtp-num-layers"),
-    "num-distributed-optimizer-instances",
+    *("num-distributed-optimizer-instances", "optimizer", "sgd-momentum"),
+    *("main-grads-dtype", "main-params-dtype", "exp-avg-dtype"),
+    "exp-avg-sq-dtype",
 )
 _SWITCHES = (
     *("sequence-parallel", "add-qkv-bias", "qk-layernorm", "bf16", "fp16"),
@@ -79,8 +82,10 @@ _SWITCHES = (
     *("use-tp-pp-dp-mapping", "overlap-moe-expert-parallel-comm"),
     *("account-for-embedding-in-pipeline-split",),
     *("account-for-loss-in-pipeline-split",),
-    "untie-embeddings-and-output-weights",
-    "accumulate-allreduce-grads-in-fp32",
+    *("untie-embeddings-and-output-weights", "cpu-offloading"),
+    *("accumulate-allreduce-grads-in-fp32", "optimizer-cpu-offload"),
+    *("distribute-saved-activations", "use-precision-aware-optimizer"),
+    "fine-grained-activation-offloading",
 )
 _PLAIN = {
     name.replace("-", "_"): Key(f"--{name}") for name in (*_VALUES, *_SWITCHES)
@@ -123,6 +128,8 @@ class Age(NamedTuple):
     refused
         Keys that plans know nothing of, with the values that change
         nothing.
+    beside
+        Keys that are read apart from ``keys``.
     """
 
     title: str
@@ -131,6 +138,15 @@ class Age(NamedTuple):
     nodes: str = ""
     each: str = ""
     refused: Mapping[str, tuple[Any, ...]] = {}
+    beside: tuple[str, ...] = ()
+
+    @property
+    def read(self) -> frozenset[str]:
+        """All keys that are read."""
+        places = (self.nodes, self.each)
+        return frozenset(
+            {*self.keys, *self.refused, *self.beside, *places} - {""}
+        )
 
 
 def _under(section: str, keys: Mapping[str, Key]) -> dict[str, Key]:
@@ -271,6 +287,10 @@ _NEMO = Age(
         "model.fsdp": (False,),
         "model.encoder.num_layers": (),
     },
+    beside=(
+        *("model.fp8", "model.fp8_hybrid", "model.fp8_e4m3"),
+        "model.megatron_amp_O2",
+    ),
 )
 
 _OVERLAPS = {
@@ -311,6 +331,9 @@ _BRIDGE = Age(
         "train.micro_batch_size": Key("--micro-batch-size"),
         "train.global_batch_size": Key("--global-batch-size"),
         "train.rampup_batch_size": Key("--rampup-batch-size"),
+        "optimizer.optimizer": Key("--optimizer"),
+        "optimizer.sgd_momentum": Key("--sgd-momentum"),
+        "optimizer.optimizer_cpu_offload": Key("--optimizer-cpu-offload"),
         **_under("ddp", _OVERLAPS),
         **_under("comm_overlap", _OVERLAPS),
         "ddp.use_distributed_optimizer": Key("--use-distributed-optimizer"),
@@ -357,6 +380,17 @@ _BRIDGE = Age(
     ),
 )
 _ARGUMENTS = "MODEL_ARGS"
+
+#: Keys that look like one that is read and change nothing that plans know.
+_OTHERS = frozenset(
+    {
+        *("add_position_embedding", "decoder_seq_length"),
+        *("tp_comm_overlap_ag", "tp_comm_overlap_cfg", "tp_comm_overlap_rs"),
+        "ub_tp_comm_overlap_cfg",
+        # Megatron-LM makes it of num_layers_per_virtual_pipeline_stage.
+        "virtual_pipeline_model_parallel_size",
+    }
+)
 
 
 def age_of(config: Config) -> Age | None:
@@ -432,9 +466,11 @@ def read_config(
         given,
         {k: value for k, value in said if k in known or "." in k},
     )
-    found = _options(config, _plain_keys(config) if age is None else age.keys)
+    keys = _plain_keys(config) if age is None else age.keys
+    found = _options(config, keys)
     if age is _NEMO:
         found |= _nemo_fp8(config)
+    left = _unread(config, frozenset(keys) if age is None else age.read)
     words = [word for one in found.values() for word in one.words]
     words += [
         Word(part, 0)
@@ -452,16 +488,55 @@ def read_config(
         ask = with_model(ask, model, found.keys())
     check_world(None if age is None else _world(config, age), ask, world)
     name = re.sub(r"\W+", "-", where.rpartition("/")[2]).strip("-")
-    if age is None:
-        reading = read_arguments(ask, world, name)
-        return Launched(reading, tuple(notes_of(ask)))
     if age is _NEMO:
         _check_checkpoints(config, ask)
-    reading = read_arguments(ask, world, name)
-    notes = notes_of(ask, age.title, _shaping(age, ask, found))
+    try:
+        reading = read_arguments(ask, world, name)
+    except InvalidPlanError:
+        # A name that is written wrongly may be the reason.
+        unread_names(ask)
+        raise
+    over = passed_over(where, (*left, *unread_names(ask)))
+    if age is None:
+        return Launched(reading, (*notes_of(ask), *over))
+    notes = (*notes_of(ask, age.title, _shaping(age, ask, found)), *over)
     if age is _NEMO:
         return _as_nemo_keeps(config, reading, notes)
-    return Launched(reading, tuple(notes))
+    return Launched(reading, notes)
+
+
+def _unread(config: Config, read: Collection[str]) -> tuple[str, ...]:
+    """Return the keys that nobody reads, sections of them as a whole.
+
+    Raises
+    ------
+    InvalidPlanError
+        If one is nearly a key that is read.
+    """
+    known = {place for key in read for place in _places(key)}
+    beside: dict[str, list[str]] = {}
+    for place in sorted(known):
+        above, _, name = place.rpartition(".")
+        beside.setdefault(above, []).append(name)
+    left: dict[str, None] = {}
+    for key in config.names:
+        if key in read or config.get(key) is None:
+            continue
+        first = next((x for x in _places(key) if x not in known), key)
+        above, _, name = first.rpartition(".")
+        close = alike(name, beside.get(above, ()))
+        if close not in (None, name) and name not in _OTHERS:
+            raise config.refuse(
+                first, "a key that is known", name, f"did you mean {close!r}?"
+            )
+        left[first] = None
+    return tuple(left)
+
+
+def _places(key: str) -> list[str]:
+    """Return a key behind the sections that it is in."""
+    parts = key.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
 
 
 def _plain_keys(config: Config) -> dict[str, Key]:

@@ -172,6 +172,19 @@ def read_launch(
 def unread(ask: Arguments, words: Sequence[Word]) -> tuple[str, ...]:
     """Return the note about arguments that are passed over, if there are any.
 
+    Raises
+    ------
+    InvalidPlanError
+        If one is nearly that of an argument that is read.
+    """
+    return passed_over(ask.where, unread_names(ask, words))
+
+
+def unread_names(
+    ask: Arguments, words: Sequence[Word] = ()
+) -> tuple[str, ...]:
+    """Return the arguments that are passed over, as the file calls them.
+
     Options of the launcher, before the program, are none of them.
 
     Raises
@@ -184,10 +197,8 @@ def unread(ask: Arguments, words: Sequence[Word]) -> tuple[str, ...]:
         *(_name(word) for word in _launcher(words)),
     }
     left = ask.unread({*_OTHERS, *_ALIKE, *launcher})
-    read = {"--rampup-batch-size"}
-    return passed_over(
-        ask.where, (x for x in left if x not in {*launcher, *read})
-    )
+    read = {*launcher, "--rampup-batch-size"}
+    return tuple(ask.names.get(x, x) for x in left if x not in read)
 
 
 def _launcher(words: Sequence[Word]) -> tuple[Word, ...]:

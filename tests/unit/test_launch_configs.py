@@ -214,14 +214,58 @@ def test_every_age_is_the_launch_line(name):
 
 
 def test_defaults_are_named_as_the_file_names_them():
-    (note,) = read("nemo").notes
+    note, _ = read("nemo").notes
     assert note.startswith("not in the file, so NeMo's defaults: ")
     assert "model.kv_channels" in note
     assert "model.context_parallel_size" in note
     assert "--" not in note
-    (note,) = read("plain").notes
+    note, _ = read("plain").notes
     assert "not in the file, so Megatron-LM's defaults: " in note
     assert "--kv-channels" in note
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "listed"),
+    [
+        ("megatron", "lr: 2.5e-4\nsgd_momentum: 0.9\nsave: null\n",
+         "group_query_attention, lr, sgd_momentum"),
+        # Sections of which nothing is read, as a whole; ??? says nothing.
+        ("nemo", "    sched:\n      name: Cosine\n      min_lr: 1e-5\n",
+         "name, exp_manager, model.optim.sched"),
+        ("bridge", "optimizer: {optimizer: adam, lr: 1e-4}\nrng: {seed: 1}\n",
+         "_target_, model._target_, model.activation_func, optimizer.lr, "
+         "rng"),
+        ("plain", "MODE: pretraining\n",
+         "ENV_VARS, MODE, MODEL_ARGS.--wandb-exp-name"),
+        # Nearly known, and other keys of the framework.
+        ("megatron", "decoder_seq_length: 8\nadd_position_embedding: false\n",
+         "group_query_attention, decoder_seq_length, add_position_embedding"),
+        ("bridge", "  tp_comm_overlap_rs: true\n  fp8_margin: 0\n",
+         "_target_, model._target_, model.activation_func, "
+         "model.tp_comm_overlap_rs, model.fp8_margin"),
+    ],
+)  # fmt: skip
+def test_keys_that_nobody_reads_are_listed(name, more, listed):
+    notes = read(name, TEXTS[name] + more).notes
+    assert f"run.yaml: passed over: {listed}" in notes
+
+
+def test_what_is_said_beside_the_file_is_listed_or_refused():
+    notes = read("bridge", said=[("nonsense", "1"), ("model.x", "2")]).notes
+    (note,) = [x for x in notes if "passed over" in x]
+    assert note.endswith("model.activation_func, model.x, --nonsense")
+    with pytest.raises(
+        InvalidPlanError,
+        match=r"^--say model.num_layer: expected a key that is known, got "
+        r"num_layer; did you mean 'num_layers'\?$",
+    ):
+        read("bridge", said=[("model.num_layer", "2")])
+    with pytest.raises(
+        InvalidPlanError,
+        match=r"--vocb-size: expected an argument that is known, got "
+        r"--vocb-size; did you mean 'model.vocab_size'\?$",
+    ):
+        read("bridge", said=[("vocb-size", "2")])
 
 
 def test_batches_that_grow_are_named():
@@ -297,7 +341,30 @@ def test_batches_that_grow_are_named():
          r"run.yaml: model.activations_checkpoint_granularity: expected a "
          r"value with model.activations_checkpoint_method, got none; pass "
          r"--say model.activations_checkpoint_granularity=full for versions"),
+        # Nearly known, before what is missing for that.
+        ("megatron", "  num_layers:", "  num_layer:",
+         r"^run.yaml:2: language_model.num_layer: expected a key that is "
+         r"known, got num_layer; did you mean 'num_layers'\?$"),
+        ("nemo", "overlap_grad_sync", "overlap_grads_sync",
+         r"^run.yaml:40: model.optim.overlap_grads_sync: expected a key that "
+         r"is known, got overlap_grads_sync; did you mean "
+         r"'overlap_grad_sync'\?$"),
+        ("nemo", "  megatron_amp_O2", "  megatron_amp_o2",
+         r"did you mean 'megatron_amp_O2'\?$"),
+        ("bridge", "checkpoint:", "checkpoints:",
+         r"^run.yaml:17: checkpoints: expected a key that is known, got "
+         r"checkpoints; did you mean 'checkpoint'\?$"),
+        ("plain", "--bf16: true", "--bf16: true\n  --num-layer: 8",
+         r"^run.yaml:27: MODEL_ARGS.--num-layer: expected an argument that is "
+         r"known, got --num-layer; did you mean 'MODEL_ARGS.--num-layers'"),
         # Out of range, or beyond plans.
+        ("megatron", "vocab_size:", "cpu_offloading: true\nvocab_size:",
+         r"run.yaml:31: cpu_offloading: expected no such argument, got it; "
+         r"plans know no offloading"),
+        ("bridge", "checkpoint:",
+         "optimizer: {optimizer_cpu_offload: true}\ncheckpoint:",
+         r"run.yaml:17: optimizer.optimizer_cpu_offload: expected no such "
+         r"argument, got it"),
         ("nemo", "fast-swiglu", "swish",
          r"run.yaml:25: model.activation: expected one of gelu, .*, got "
          r"swish"),
