@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import IO, TYPE_CHECKING, Any
 
@@ -454,6 +454,32 @@ class Options:
             framework,
             self.headroom,
             said=self.model is not None,
+        )
+
+    def unsaid(self, restricted: Restricted) -> str:
+        """Say what the answer for a model rests on and nobody chose.
+
+        Each with the option that chooses it; empty where all is chosen, and
+        for PROBLEM.
+        """
+        if self.model is None:
+            return ""
+        problem, towers = restricted.whole, load_model(self.model).towers
+        degrees = {x.cp for kind in problem.graph.kinds for x in kind.costs}
+        offered: dict[str, tuple[str, Iterable[int | None]]] = {
+            "sequence_length": ("sequence", (problem.job.sequence_length,)),
+            "global_batch": ("batch", (problem.job.global_batch,)),
+            "micro_batches": ("micro-batches", problem.job.micro_batches),
+            "cp": ("cp", sorted(degrees)),
+        }
+        pins = restricted.pins
+        chosen = {*self.given_job, *pins, *(SETTINGS[x].field for x in pins)}
+        if all(tower.sequence_length is not None for tower in towers):
+            chosen.add("sequence_length")
+        return ", ".join(
+            f"{label} {','.join(map(str, values))} ({flag(name)})"
+            for name, (label, values) in offered.items()
+            if name not in chosen
         )
 
     def solve_options(self, solver: str) -> SolveOptions:

@@ -331,18 +331,21 @@ def _show_answer(session: _Session) -> None:
     from nest.report.table import show, solve_block
 
     restricted, problem = session.restricted, session.restricted.problem
+    unsaid = session.given.unsaid(restricted)
     for result in session.results:
         loss = [] if session.loss is None else [str(session.loss)]
         if session.files is not None:
             _, framework = restricted.notes
             rows = [("target", framework), *(("price", x) for x in loss)]
+            rows += [("defaults", unsaid)] * bool(unsaid)
             texts = launch_texts(session.files)
             parts = launch_screen(
                 problem, result, texts, restricted.text, rows
             )
         else:
             parts = solve_block(problem, result)
-            parts[1:1] = [*restricted.notes, *loss]
+            notes = [*restricted.notes, *loss]
+            parts[1:1] = notes + [f"defaults: {unsaid}"] * bool(unsaid)
         if session.unsaid is not None:
             parts.append(f"\nno launch: {session.unsaid}")
         show(session.given.people, *parts)

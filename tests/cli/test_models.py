@@ -58,6 +58,32 @@ def test_compare_a_model_on_a_cluster(cli: Cli, config: str) -> None:
     assert "time limit 30 s" in cli.out
 
 
+def test_answers_say_what_nobody_chose(cli: Cli, config: str) -> None:
+    """Neither on the command line nor by a pin."""
+    arguments = ("solve", "--model", config, "--cluster", "h100x4")
+    arguments = (*arguments, "--solver", "dp", "--layers-per-node", "2")
+    cp = "cp 1 (--cp)"
+    batch = "batch 4096 (--global-batch), "
+    sizes = "micro-batches 1,2,4,8 (--micro-batches), "
+    length = "sequence 1024 (--sequence-length), "
+    assert cli(*arguments) == 0
+    assert f"\ndefaults: {length}{batch}{sizes}{cp}\n" in cli.out
+    chosen = (*arguments, "--sequence-length", "8192", "--cp", "1,2")
+    assert cli(*chosen, "--pin", "b=1") == 0
+    assert "\ndefaults: batch 512 (--global-batch)\n" in cli.out
+    assert cli(*chosen, "--global-batch", "4", "--micro-batches", "1,2") == 0
+    assert "defaults" not in cli.out
+    assert cli("solve", "llama2-7b-8", "--solver", "dp", "--gap", "0.5") == 0
+    assert "defaults" not in cli.out
+
+
+def test_a_length_that_a_model_fixes_is_no_default(cli: Cli) -> None:
+    """Images of 257 tokens."""
+    arguments = ("solve", "--model", "vit-large", "--cluster", "h100x2")
+    assert cli(*arguments, "--solver", "dp", "--gap", "0.5") == 0
+    assert "\ndefaults: batch " in cli.out
+
+
 SEQUENCES = (
     *("--global-batch", "32", "--micro-batches", "32", "--tp", "1,2"),
     *("--zero", "0", "--recompute", "none", "--sequence-length", "1024"),
