@@ -109,7 +109,8 @@ _LAUNCH: tuple[Decorator, ...] = (
     option(
         "--overlap NAME=F,…",
         "Fraction of communication that is hidden where the file lets it "
-        "overlap, such as gradients=0.9; repeatable.",
+        "overlap, such as gradients=0.9; repeatable.  [default: as "
+        "calibrated]",
         multiple=True,
     ),
     option(

@@ -15,6 +15,7 @@ from nest.export.launch import (
     rank_map_of,
 )
 from nest.export.layers import placement_of
+from nest.hardware.calibration import stored_calibration
 from nest.hardware.machines import Machine
 from nest.ir.cluster import Cluster
 from nest.ir.job import Optimizer
@@ -75,7 +76,8 @@ def build(
     model, site
         What is trained, and where.
     overlap
-        Which fraction of communication is hidden where it overlaps.
+        Which fraction of communication is hidden where it overlaps; by
+        default that of the stored calibration.
     layers_per_node
         Consecutive blocks that plans do not cut apart.
     devices
@@ -90,24 +92,24 @@ def build(
     InvalidOptionError
         If a degree does not divide the model.
     """
-    overlap = overlap or {}
-    notes = []
-    for name in launch.overlap:
-        if name not in overlap:
-            notes.append(
-                f"overlap of {name}: left out, as nobody says which fraction "
-                f"is hidden; add --overlap {name}=F"
-            )
-    launch = replace(
-        launch,
-        overlap=tuple(name for name in launch.overlap if name in overlap),
-    )
+    notes: tuple[str, ...] = ()
+    overlap = {**(overlap or {})}
+    missing = [name for name in launch.overlap if name not in overlap]
+    if missing:
+        stored = stored_calibration().software.overlap
+        overlap |= {name: stored[name] for name in missing}
+        fractions = ",".join(f"{name}={stored[name]}" for name in missing)
+        notes = (
+            f"overlap of {', '.join(missing)}: how much of it hides is not "
+            f"in the file, so it is the stored calibration's, {fractions}; "
+            f"--overlap gives others",
+        )
     if devices is None:
         devices = range(launch.world)
     launch = placed(launch, site.num_devices, devices, mesh_inside)
     problem = _problem(launch, model, site, overlap, layers_per_node)
     plan = plan_of(launch, placement_of(problem.graph))
-    return Imported(problem, plan, tuple(notes))
+    return Imported(problem, plan, notes)
 
 
 def placed(

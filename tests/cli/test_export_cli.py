@@ -291,7 +291,9 @@ def test_what_a_script_does_not_say_is_asked_for(cli, script, tmp_path):
         f"--say vocab-size=N"
     )
     assert cli(*arguments, "--say", "vocab-size=50257") == 0
-    assert "overlap of gradients: left out" in cli.err
+    assert "overlap of gradients: how much of it hides is not in" in cli.err
+    plan = read_plan(tmp_path / "p-plan.json")
+    assert (plan.num_blocks, plan.overlap) == (16, ("gradients",))
     assert (
         cli(*arguments, "--say", "vocab-size=50257", "--overlap",
             "gradients=0.9") == 0

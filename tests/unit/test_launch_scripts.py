@@ -19,6 +19,7 @@ from nest.export.scripts import read_launch
 from nest.export.settings import Settings
 from nest.export.shell import read_script
 from nest.hardware import machine
+from nest.hardware.calibration import stored_calibration
 from nest.ir import Strategy
 from nest.models.zoo import architecture
 from nest.targets import for_target
@@ -378,6 +379,7 @@ def test_megatron_there_and_back_scores_the_same(experts, overlap):
 
 @pytest.mark.parametrize("experts", [0, 4])
 def test_torchtitan_there_and_back_scores_the_same(experts):
+    """But for what FSDP overlaps by itself, which these plans do not."""
     problem = for_target(small_problem(experts), "torchtitan")
     settings = Settings(model=small_model(experts), flavor="llama3/8B")
     done = 0
@@ -393,6 +395,7 @@ def test_torchtitan_there_and_back_scores_the_same(experts):
             len(devices),
             model=settings.model,
         )
+        launch = replace(launch, overlap=())
         found = build(launch, model, SITE, devices=devices)
         assert blocks(found.problem, found.plan) == blocks(problem, plan)
         done += 1
@@ -426,18 +429,28 @@ def test_ranks_on_other_devices_are_no_plan():
         placed(launch, 16, [1, 0, *range(2, 8)])
 
 
-def test_overlap_without_a_fraction_is_left_out_and_named():
-    text = SCRIPT.replace("--bf16", "--bf16 --overlap-grad-reduce")
+def test_overlap_without_a_fraction_hides_what_is_calibrated():
+    text = SCRIPT.replace(
+        "--bf16", "--bf16 --overlap-grad-reduce --tp-comm-overlap"
+    )
     launch, model, _ = launched(text).reading
     found = build(launch, model, SITE)
-    assert found.plan.overlap == ()
+    stored = stored_calibration().software.overlap
+    fractions = {name: stored[name] for name in ("tp", "gradients")}
+    assert found.plan.overlap == ("tp", "gradients")
+    assert found.problem.job.overlap == fractions
     assert found.notes == (
-        "overlap of gradients: left out, as nobody says which fraction is "
-        "hidden; add --overlap gradients=F",
+        f"overlap of tp, gradients: how much of it hides is not in the file, "
+        f"so it is the stored calibration's, tp={stored['tp']},"
+        f"gradients={stored['gradients']}; --overlap gives others",
     )
-    given = build(launch, model, SITE, overlap_of(["gradients=0.9"]))
-    assert given.plan.overlap == ("gradients",)
-    assert given.problem.job.overlap == {"gradients": 0.9}
+    some = build(launch, model, SITE, overlap_of(["gradients=0.9"]))
+    assert some.plan.overlap == ("tp", "gradients")
+    assert some.problem.job.overlap == {**fractions, "gradients": 0.9}
+    (note,) = some.notes
+    assert note.startswith("overlap of tp: how much of it hides is not in")
+    both = build(launch, model, SITE, overlap_of(["gradients=0.9", "tp=1"]))
+    assert not both.notes
 
 
 @pytest.mark.parametrize("text", ["own=1", "tp", "tp=2", "tp=1,tp=1"])
