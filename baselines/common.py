@@ -76,6 +76,7 @@ def why_not_whole(problem: Problem) -> str | None:
     staged = [name for name in job.sharded_with if name == "pp"]
     for field, value, default in (
         ("even_layers", job.even_layers, False),
+        ("one_stage", list(job.one_stage), []),
         ("idle_devices", job.idle_devices, True),
         ("zero_with", several, {}),
         ("sharded_with", staged, []),

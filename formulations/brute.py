@@ -259,6 +259,12 @@ class PlanSpace:
         self._predecessors = [0] * len(layers)
         for source, target, _ in problem.graph.index_edges():
             self._predecessors[target] |= 1 << source
+        #: Layers that no two stages may part.
+        self._together = sum(
+            1 << i
+            for i, layer in enumerate(layers)
+            if layer.kind in problem.job.one_stage
+        )
         self.next_sets = cache(self._next_sets)
         self._available = cache(self._runnable)
         self._known_ways: dict[object, list[_Ways]] = {}
@@ -326,7 +332,12 @@ class PlanSpace:
                 self._count_step()
                 reached.add(larger)
                 frontier.append(larger)
-        return sorted(reached - {closed})
+        together = self._together
+        return sorted(
+            found
+            for found in reached - {closed}
+            if found & together in (0, together)
+        )
 
     def _runnable(self, strategy: Strategy, micro_batch: int) -> int:
         """Return the layers that are available under a strategy."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from formulations.common import BACKWARD, FORWARD, SIDES, Choice, Task
 from nest.cost.schedules.base import Weights
+from nest.cost.space import undivided
 
 #: Of the engine.
 Variable = Any
@@ -133,6 +134,11 @@ class Model(ABC):
     def inside(self, s: int) -> list[int]:
         """Return the layers that can be in a slot, in the graph's order."""
         return [i for i in self.instance.graph.order if (i, s) in self.x]
+
+    @property
+    def together(self) -> tuple[int, ...]:
+        """The layers that no two slots may part."""
+        return undivided(self.instance.problem)
 
     @property
     def even_shares(self) -> list[tuple[int, tuple[int, ...], int]]:

@@ -15,6 +15,7 @@ import pytest
 from formulations.brute import PlanSpace
 from nest.cost.model import CostModel
 from nest.cost.score import score
+from nest.cost.space import undivided
 from nest.ir import Problem
 from nest.search import dominance, frontier, paths
 from nest.search.best import Bounded, OpenSplit, bound_paths
@@ -78,7 +79,7 @@ def search(
     with settings(setting):
         return frontier.search(
             CostModel(problem),
-            closed_sets(problem.graph),
+            closed_sets(problem.graph, together=undivided(problem)),
             deadline or Deadline(None),
             workers=workers,
         )

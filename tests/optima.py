@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from nest.cost.model import CostModel
+from nest.cost.space import undivided
 from nest.ir import Problem
 from nest.search import best, dominance, layers, paths, zones
 from nest.search.closed_sets import closed_sets
@@ -85,7 +86,7 @@ def search(
         return (layers if per_layer else best).search(
             SearchTask(
                 CostModel(problem),
-                closed_sets(problem.graph),
+                closed_sets(problem.graph, together=undivided(problem)),
                 deadline or Deadline(None),
                 report,
             )

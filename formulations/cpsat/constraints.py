@@ -32,6 +32,7 @@ def add_constraints(model: Model) -> None:
         one_slot_per_layer,
         nonempty_slots,
         even_layers,
+        one_stage,
         precedence,
         linking,
         crossing,
@@ -132,6 +133,15 @@ def even_layers(model: Model) -> None:
                 sum(model.x[i, s] for i in layers if (i, s) in model.x)
                 == share
             ).with_name(f"even_layers[{kind},{s}]")
+
+
+def one_stage(model: Model) -> None:
+    """``late[l,s] = late[m,s]`` for layers that no slots may part (23)."""
+    for layer, other in pairwise(model.together):
+        for s in model.slots:
+            model.engine.add(
+                model.late[layer, s] == model.late[other, s]
+            ).with_name(f"one_stage[{layer},{other},{s}]")
 
 
 def precedence(model: Model) -> None:

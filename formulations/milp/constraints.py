@@ -35,6 +35,7 @@ def add_constraints(model: Model) -> None:
         one_slot_per_layer,
         nonempty_slots,
         even_layers,
+        one_stage,
         precedence,
         linking,
         crossing,
@@ -129,6 +130,19 @@ def even_layers(model: Model) -> None:
                 (model.x[i, s], 1) for i in layers if (i, s) in model.x
             ]
             model.add(f"even_layers_{kind}_{s}", terms, EQUAL, share)
+
+
+def one_stage(model: Model) -> None:
+    """``x[l,s] = x[m,s]`` for layers that no slots may part (23)."""
+    for layer, other in pairwise(model.together):
+        for s in model.slots:
+            terms: Terms = [
+                (model.x[i, s], sign)
+                for i, sign in ((layer, 1), (other, -1))
+                if (i, s) in model.x
+            ]
+            if terms:
+                model.add(f"one_stage_{layer}_{other}_{s}", terms, EQUAL)
 
 
 def _late(model: Model, layer: int, s: int, sign: float) -> Terms:

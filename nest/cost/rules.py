@@ -125,6 +125,7 @@ class CostRules:
                 ("granularity", "stage"),
                 ("uniform", ()),
                 ("even_layers", False),
+                ("one_stage", ()),
                 ("idle_devices", True),
                 ("zero_with", {}),
                 ("sharded_with", ()),

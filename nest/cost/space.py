@@ -280,9 +280,9 @@ def breaches(
 ) -> Iterator[Breach]:
     """Yield what the stages of a plan have that the job's rules forbid.
 
-    Those of ``uniform``, ``even_layers``, ``idle_devices``, ``zero_with``,
-    ``sharded_with`` and ``micro_batch_count``; one per stage and rule at
-    most.
+    Those of ``uniform``, ``even_layers``, ``one_stage``, ``idle_devices``,
+    ``zero_with``, ``sharded_with`` and ``micro_batch_count``; one per stage
+    and rule at most.
     """
     job = problem.job
     first = plan.stages[0].layer_strategies[0]
@@ -321,6 +321,7 @@ def breaches(
                 break
     if job.even_layers:
         yield from _uneven(problem, plan)
+    yield from _parted(problem, plan)
     used = plan.replicas * plan.devices_used
     if not job.idle_devices and used != problem.cluster.num_devices:
         yield Breach(
@@ -406,6 +407,33 @@ def _uneven(problem: Problem, plan: Plan) -> Iterator[Breach]:
                     f"{total}/{stages} layers of kind {kind!r}, as all "
                     f"stages have as many",
                 )
+
+
+def undivided(problem: Problem) -> tuple[int, ...]:
+    """Return the positions of the layers that no two stages may part."""
+    kinds = problem.job.one_stage
+    return tuple(
+        position
+        for position, layer in enumerate(problem.graph.layers)
+        if layer.kind in kinds
+    )
+
+
+def _parted(problem: Problem, plan: Plan) -> Iterator[Breach]:
+    """Yield the first stage that has some of ``one_stage``, not all."""
+    together = {*undivided(problem)}
+    index = problem.graph.index
+    for number, stage in enumerate(plan.stages, 1):
+        has = together & {index[str(name)] for name in stage.layers}
+        if has and has != together:
+            yield Breach(
+                "one_stage",
+                f"stage {number}",
+                str(len(has)),
+                f"all {len(together)} layers of kind "
+                f"{' or '.join(map(repr, problem.job.one_stage))}, or none",
+            )
+            return
 
 
 def _suits(problem: Problem, num_stages: int, num_micro_batches: int) -> bool:

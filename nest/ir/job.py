@@ -147,6 +147,9 @@ class Job(Struct, frozen=True, kw_only=True):
     even_layers
         Whether all stages (all chunks where a plan is interleaved) have as
         many layers of each kind that occurs more than once.
+    one_stage
+        Kinds of layers, all of which are in one stage (one chunk where a
+        plan is interleaved) together.
     idle_devices
         Whether a plan may leave devices of the cluster idle; ``False`` needs
         stages that all have as many devices, see ``uniform``.
@@ -192,6 +195,7 @@ class Job(Struct, frozen=True, kw_only=True):
     granularity: Granularity = "stage"
     uniform: Annotated[tuple[Shared, ...], _check_shared] = ()
     even_layers: bool = False
+    one_stage: Annotated[tuple[str, ...], _check_shared] = ()
     idle_devices: bool = True
     zero_with: Annotated[
         dict[Several, tuple[int, ...]],

@@ -1,10 +1,11 @@
 """Chunks of an interleaved plan: what they cost and where to cut.
 
 A way to cut the layers, in topological order, into ``S v`` chunks is an array
-of ``S v + 1`` rising positions, ``0`` and the number of layers included. Many
-ways are priced at a time, from sums over the first layers: loads, sync and
-memory as ``score`` has them, the step time as even chunks would take it. Cuts
-start in proportion to the loads, and where the heaviest chunk is lightest.
+of ``S v + 1`` rising positions among the places where chunks may end, the
+first and the last of these included. Many ways are priced at a time, from sums
+over the first layers: loads, sync and memory as ``score`` has them, the step
+time as even chunks would take it. Cuts start in proportion to the loads, and
+where the heaviest chunk is lightest.
 Then runs of neighbouring cuts move by one layer for as long as that makes the
 plan fit, or faster; at last by the critical path of the passes, which
 :mod:`nest.cost.schedules` lists.
@@ -25,7 +26,12 @@ from numpy.typing import NDArray
 from nest.cost.model import CostModel
 from nest.cost.schedules import Schedule, Times, schedule_of
 from nest.cost.schedules.chains import chain_through
-from nest.cost.space import BatchSplit, families, repeated_kinds
+from nest.cost.space import (
+    BatchSplit,
+    families,
+    repeated_kinds,
+    undivided,
+)
 from nest.ir.job import SPLIT_BACKWARD
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.search.chunk_bounds import MAX_LISTED, moments
@@ -58,7 +64,7 @@ MAX_GROUPS = 4
 def prefix_shapes(model: CostModel) -> StageShapes:
     """Return the stages that runs of layers in topological order make."""
     order = model.problem.graph.topological_order()
-    return StageShapes(model, chain_sets(order))
+    return StageShapes(model, chain_sets(order, undivided(model.problem)))
 
 
 class Shape(NamedTuple):
@@ -110,6 +116,12 @@ class Uniform:
         shapes = self.terms.shapes
         return np.array(shapes.kind_of)[shapes.order]
 
+    @property
+    def ends(self) -> Ints:
+        """How many layers are in front of every place to cut, ascending."""
+        found: Ints = self.terms.shapes.sets.member.sum(axis=1)
+        return found
+
     def blocks(self, virtual: int) -> Ints:
         """Return the numbers of blocks that ``v`` chunks each may have.
 
@@ -118,7 +130,8 @@ class Uniform:
         """
         problem, case, kinds = self.terms.model.problem, self.case, self.kinds
         most = min(
-            case.devices // self.strategy.devices, len(kinds) // virtual
+            case.devices // self.strategy.devices,
+            (len(self.ends) - 1) // virtual,
         )
         terms = self.table([None])
         free = self.terms.most_bytes - 1 - int(terms.working_bytes.min())
@@ -272,7 +285,7 @@ class Chunks:
 
         def sums(values: Ints) -> Ints:
             total: Ints = np.cumsum(values[:, kinds], axis=1)
-            return np.pad(total, ((0, 0), (1, 0)))
+            return np.pad(total, ((0, 0), (1, 0)))[:, uniform.ends]
 
         self.schedule = uniform.schedule(shape.virtual)
         self.block_of = np.array(
@@ -300,7 +313,7 @@ class Chunks:
             [uniform.terms.model.capacity_bytes(block) for block in blocks]
         )
         #: By chunk and cut: nothing between two chunks of a block.
-        nothing = np.zeros(len(kinds) + 1, dtype=np.int64)
+        nothing = np.zeros(len(uniform.ends), dtype=np.int64)
         known: dict[tuple[int, int], Ints] = {}
 
         def receive(chunk: int, sender: int) -> Ints:
@@ -443,7 +456,7 @@ class Chunks:
                     devices=uniform.strategy.devices,
                     strategy=uniform.strategy,
                 )
-                for start, end in pairwise(cuts)
+                for start, end in pairwise(uniform.ends[cuts].tolist())
             ),
             virtual_stages=self.shape.virtual,
             placement=self.schedule.placement,
@@ -569,9 +582,11 @@ class Cutter:
         """Return the plan whose chunks have equal shares of every kind."""
         shapes = self.chunks.uniform.terms.shapes
         layers = shapes.model.problem.graph.layers
-        cuts = equal_shares([layers[i].kind for i in shapes.order], count)
-        if cuts is None:
+        ends = equal_shares([layers[i].kind for i in shapes.order], count)
+        places = self.chunks.uniform.ends
+        if ends is None or not np.isin(ends, places).all():
             return None
+        cuts = np.searchsorted(places, ends).tolist()
         prices = self.chunks.price(np.array([cuts]))
         if (
             prices.excess.any()

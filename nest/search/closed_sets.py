@@ -96,8 +96,20 @@ def enumerate_masks(graph: Graph, limit: int) -> list[int]:
     return found
 
 
-def closed_sets(graph: Graph, limit: int = MAX_CLOSED_SETS) -> ClosedSets:
+def closed_sets(
+    graph: Graph,
+    limit: int = MAX_CLOSED_SETS,
+    together: Sequence[int] = (),
+) -> ClosedSets:
     """Enumerate the closed sets of a graph.
+
+    Parameters
+    ----------
+    graph, limit
+        The graph, and how many sets there may be.
+    together
+        Positions of layers that no two stages may part: sets with some of
+        them but not all are left out, as they end no stage.
 
     Raises
     ------
@@ -113,6 +125,8 @@ def closed_sets(graph: Graph, limit: int = MAX_CLOSED_SETS) -> ClosedSets:
             f"of parallel branches, use another solver, or raise "
             f"dp.max_closed_sets"
         )
+    group = sum(1 << layer for layer in together)
+    masks = [mask for mask in masks if mask & group in (0, group)]
     num_layers = len(graph.layers)
     member = np.array(
         [[mask >> layer & 1 for layer in range(num_layers)] for mask in masks],
@@ -130,14 +144,18 @@ def closed_sets(graph: Graph, limit: int = MAX_CLOSED_SETS) -> ClosedSets:
     return ClosedSets(member, np.concatenate(sources), np.concatenate(targets))
 
 
-def chain_sets(order: Sequence[int]) -> ClosedSets:
-    """Return the closed sets that are prefixes of an order of the layers."""
+def chain_sets(
+    order: Sequence[int], together: Sequence[int] = ()
+) -> ClosedSets:
+    """Return the closed sets that are prefixes of an order of the layers.
+
+    Without those that have some of the layers ``together`` but not all.
+    """
     size = len(order)
     rank = np.empty(size, dtype=np.int64)
     rank[list(order)] = np.arange(size)
-    source, target = np.triu_indices(size + 1, 1)
-    return ClosedSets(
-        np.arange(size + 1)[:, None] > rank[None, :],
-        source.astype(np.int64),
-        target.astype(np.int64),
-    )
+    member = np.arange(size + 1)[:, None] > rank[None, :]
+    group = member[:, list(together)]
+    member = member[group.all(axis=1) | ~group.any(axis=1)]
+    source, target = np.triu_indices(len(member), 1)
+    return ClosedSets(member, source.astype(np.int64), target.astype(np.int64))

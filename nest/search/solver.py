@@ -77,6 +77,7 @@ class DpSolver:
         """
         deadline = Deadline(options.time_limit_s)
         from nest.cost.model import CostModel
+        from nest.cost.space import undivided
         from nest.search.closed_sets import MAX_CLOSED_SETS, closed_sets
         from nest.search.task import SearchTask
         from nest.solvers.warm_start import check_warm_start
@@ -88,7 +89,9 @@ class DpSolver:
         if plan is not None:
             upper = check_warm_start(problem, plan, model)
         sets = closed_sets(
-            problem.graph, MAX_CLOSED_SETS if limit is None else limit
+            problem.graph,
+            MAX_CLOSED_SETS if limit is None else limit,
+            undivided(problem),
         )
         task = SearchTask(model, sets, deadline, report, upper, plan, options)
         if target is None:

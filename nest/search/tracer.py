@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from nest.cost.model import CostModel
+from nest.cost.space import undivided
 from nest.ir.io import plan_to_json
 from nest.ir.problem import Problem
 from nest.search.closed_sets import closed_sets
@@ -54,7 +55,8 @@ def trace(
         If the graph has too many closed sets.
     """
     model = CostModel(problem)
-    return search(model, closed_sets(problem.graph), deadline, say, workers)
+    sets = closed_sets(problem.graph, together=undivided(problem))
+    return search(model, sets, deadline, say, workers)
 
 
 class FrontierTracer:

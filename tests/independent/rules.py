@@ -191,6 +191,12 @@ def _whole_plan(
                 if layer.kind == kind and str(layer.id) in where:
                     shares[where[str(layer.id)]] += 1
             rule(f"even {kind}", len(set(shares)) == 1)
+    together = {
+        where[str(layer.id)]
+        for layer in problem.graph.layers
+        if layer.kind in job.one_stage and str(layer.id) in where
+    }
+    rule("one_stage", len(together) <= 1)
     used = plan.replicas * sum(x.devices for x in plan.stages[:blocks])
     rule(
         "idle_devices", job.idle_devices or used == problem.cluster.num_devices

@@ -104,6 +104,16 @@ def ruled(draw: Draw, **kind: Any) -> Problem:
     return draw_rules(draw, problem)
 
 
+def draw_kinds(draw: Draw, problem: Problem) -> tuple[str, ...]:
+    """Draw some kinds of layers, often none."""
+    kinds = sorted({layer.kind for layer in problem.graph.layers})
+    if draw(st.booleans()):
+        return ()
+    return tuple(
+        draw(st.lists(st.sampled_from(kinds), max_size=3, unique=True))
+    )
+
+
 def draw_rules(draw: Draw, problem: Problem) -> Problem:
     shared = draw(st.lists(st.sampled_from(SHARED), max_size=7, unique=True))
     idle = True
@@ -122,6 +132,7 @@ def draw_rules(draw: Draw, problem: Problem) -> Problem:
         problem.job,
         uniform=tuple(shared),
         even_layers=draw(st.integers(0, 3)) == 0,
+        one_stage=draw_kinds(draw, problem),
         idle_devices=idle,
         zero_with=zero_with,
         sharded_with=tuple(

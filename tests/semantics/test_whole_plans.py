@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from nest.cost.score import score
 from nest.errors import InvalidPlanError, InvalidProblemError
 from nest.ir import LayerCost, Optimizer, Plan, Problem, Stage, Strategy
-from nest.solvers.base import SolveOptions, Status
+from nest.search.tracer import trace
+from nest.solvers.base import Deadline, SolveOptions, Status
 from nest.solvers.registry import get_solver
 from tests.builders import (
     SINGLE,
@@ -23,6 +24,7 @@ from tests.builders import (
     make_plan,
     make_problem,
 )
+from tests.frontiers import enumerated, pairs
 from tests.semantics.proofs import check
 
 
@@ -107,6 +109,71 @@ def test_stages_have_even_shares_of_a_kind():
         global_batch=2,
     )
     check(with_rules(alike(three, "b", "c", "d"), even_layers=True), 150)
+
+
+def test_layers_of_some_kinds_are_in_one_stage():
+    """Three devices, M = 2: layers of 30, 15, 15 and 30 ns.
+
+    Free: three stages, b and c between a and d, or with them: 90 + 30.
+    With a and b together a stage takes 45 ns at least: 90 + 45. With a and
+    c everything but d is in one stage: 90 + 60. All together: 2·90.
+    """
+    problem = chain(
+        {"a": layer(30), "b": layer(15), "c": layer(15), "d": layer(30)},
+        devices=3,
+        global_batch=2,
+    )
+    check(problem, 120)
+    check(with_rules(problem, one_stage=("b", "c")), 120)
+    check(with_rules(problem, one_stage=("b",)), 120)
+    check(with_rules(problem, one_stage=("a", "b")), 135)
+    check(with_rules(problem, one_stage=("a", "c")), 150)
+    check(with_rules(problem, one_stage=("a", "d")), 180)
+    # Layers of one kind are asked for as two kinds are.
+    two = alike(problem, "b", "c")
+    check(with_rules(two, one_stage=("b",)), 120)
+    check(with_rules(two, one_stage=("b",), even_layers=True), 180)
+    # Every layer with a strategy of its own changes nothing.
+    layers = with_rules(problem, one_stage=("a", "c"), granularity="layer")
+    check(layers, 150)
+
+
+def test_frontiers_keep_layers_together():
+    """Three stages hold a layer each; with b and c in one, one holds two."""
+    cost = make_cost(10, 20, weight_bytes=100)
+    problem = chain(
+        dict.fromkeys("abc", cost), devices=3, global_batch=2, hbm=1e9
+    )
+    for rules in ({}, {"one_stage": ("b", "c")}):
+        ruled = with_rules(problem, **rules)
+        points, gaps = trace(ruled, Deadline(None))
+        assert not gaps
+        assert pairs(points) == enumerated(ruled)
+        fewest = 1 + len(rules)
+        assert points[0].memory_bytes == fewest * 800
+    assert len(points[0].plan.stages) == 2
+
+
+def test_chunks_of_interleaved_plans_keep_layers_together():
+    """Two devices, M = 2, v = 2: the four chunks are the four layers.
+
+    With b and c together there are three chunks at most, so no such plan.
+    """
+    costs = {x: layer(30) for x in "abcd"}
+    problem = chain(costs, global_batch=2, virtual_stages=(2,))
+    check(problem, 150)
+    check(with_rules(problem, one_stage=("b", "c")), None)
+    five = chain(
+        {**costs, "e": layer(30)}, global_batch=2, virtual_stages=(2,)
+    )
+    for kinds in (("a", "b"), ("b", "c"), ("d", "e")):
+        ruled = with_rules(five, one_stage=kinds)
+        found = [
+            get_solver(name)().solve(ruled, SolveOptions()).claimed_quanta
+            for name in ("brute", "dp", "cpsat")
+        ]
+        assert found[0] == optimum(ruled)[0]
+        assert len(set(found)) == 1
 
 
 def test_no_device_idles():
@@ -321,6 +388,13 @@ def test_plans_that_break_a_rule_are_refused():
         "many, got 0; change the strategies"
     )
     assert score(even, make_plan(("a b", SINGLE), ("c", SINGLE))).feasible
+    together = with_rules(third, one_stage=("b", "c"))
+    parted = make_plan(("a b", SINGLE), ("c", SINGLE))
+    assert refusal(together, parted) == (
+        "stage 1: expected all 2 layers of kind 'b' or 'c', or none, got 1; "
+        "change the strategies"
+    )
+    assert score(together, make_plan(("a", SINGLE), ("b c", SINGLE))).feasible
 
 
 def test_context_ranks_ask_for_zero_stages():
@@ -406,6 +480,7 @@ def test_interleaved_plans_with_even_chunks_are_proven():
     [
         ("uniform", ("tp",)),
         ("even_layers", True),
+        ("one_stage", ("a",)),
         ("zero_with", {"pp": (0,)}),
         ("sharded_with", ("pp",)),
         ("micro_batch_count", "at-least-stages"),

@@ -165,6 +165,7 @@ def test_rules_about_whole_plans_that_rule_planners_out() -> None:
     )
     for job, text in (
         ({"even_layers": True}, f"$.job.even_layers: {known} True; {rest}"),
+        ({"one_stage": ("a",)}, f"$.job.one_stage: {known} ['a']; {rest}"),
         (
             {"idle_devices": False, "uniform": ("devices",)},
             f"$.job.idle_devices: {known} False; {rest}",

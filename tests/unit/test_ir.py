@@ -116,6 +116,7 @@ def full_problem():
         granularity="layer",
         uniform=("dp", "devices"),
         even_layers=True,
+        one_stage=("a",),
         idle_devices=False,
         zero_with={"pp": (0,)},
         sharded_with=("pp",),
@@ -487,6 +488,15 @@ REFUSED = [
         r"job.sequence_parallel: expected a list such as \[false, true\], as "
         r"kind 'a' has costs with sequence_parallel, got false; correct it, "
         r"or remove those costs",
+    ),
+    (
+        lambda: make_problem({"a": make_cost()}, one_stage=("a", "m")),
+        r"job.one_stage: expected kinds of the graph \(a\), got 'm'; correct "
+        r"or remove it",
+    ),
+    (
+        lambda: Job(global_batch=1, one_stage=("a", "a")),
+        "one_stage: expected distinct values, got 'a' twice; remove one",
     ),
     (
         lambda: LayerKind(
