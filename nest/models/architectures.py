@@ -20,8 +20,9 @@ from nest.models.weights import (
     final_norm_weights,
     head_weights,
     head_width,
-    merge_weights,
+    join_weights,
     mixer_flops,
+    module_weights,
     transform_matrix,
 )
 
@@ -72,6 +73,7 @@ class Architecture(Struct, frozen=True, kw_only=True):
                 embedding_weights(tower)
                 + final_norm_weights(tower)
                 + sum(map(block_weights, _held(tower)))
+                + tower.modules * module_weights(tower.last)
                 for tower in self.towers
             )
             + sum(
@@ -84,7 +86,8 @@ class Architecture(Struct, frozen=True, kw_only=True):
     def active_parameters(self) -> int:
         """Weights that one token visits: all but the other experts."""
         idle = 0
-        for block in blocks(self):
+        modules = [t.last for t in self.towers for _ in range(t.modules)]
+        for block in (*blocks(self), *modules):
             mlp = block.mlp
             if mlp.experts:
                 visited = mlp.experts_per_token
@@ -144,6 +147,10 @@ class Architecture(Struct, frozen=True, kw_only=True):
             forward += tokens * embedding_flops(tower)
             for block in tower.blocks():
                 forward += _block_flops(block, tokens, source)
+            if tower.modules:
+                module = _block_flops(tower.last, tokens, source)
+                module += 2 * tokens * join_weights(tower.hidden)
+                forward += tower.modules * module
         for tower in head_towers(self):
             tokens = 1 if self.head.pooled else lengths[tower.name]
             matrix = self.head.outputs * head_width(self.head, tower.hidden)
@@ -183,7 +190,12 @@ class Architecture(Struct, frozen=True, kw_only=True):
         shapes = list(blocks(self, once=True))
 
         def tensor_reasons(tp: int) -> list[str]:
-            found = (_why_not_tensor(block, tp) for block in shapes)
+            found = [_why_not_tensor(block, tp) for block in shapes]
+            found += [
+                f"a divisor of the {tower.hidden} columns that join tokens"
+                for tower in self.towers
+                if tower.modules and tower.hidden % tp
+            ]
             return [reason for reason in found if reason is not None]
 
         reasons = tensor_reasons(tp)
@@ -270,7 +282,7 @@ def _powers_below(degree: int) -> list[int]:
 
 def _block_flops(block: Block, tokens: int, source: int) -> int:
     """Return the forward FLOPs of a block on one sample."""
-    flops = 2 * tokens * merge_weights(block)
+    flops = 0
     for attention in (block.attention, block.cross_attention):
         if attention is None or not attention.heads:
             continue

@@ -246,10 +246,6 @@ class Block(Struct, frozen=True, kw_only=True):
         Which of the blocks it is that several layers share the weights of,
         from 1 on; ``0`` for a layer of its own. Graphs hold a copy in every
         layer.
-    merge
-        Whether a linear layer in front joins the stream with the embeddings
-        of later tokens, each behind a norm that ``norms`` counts too
-        (multi-token prediction: DeepSeek-AI 2024, arXiv 2412.19437, §2.2).
     vectors
         Further vectors as wide as the residual stream, such as scales of
         the outputs.
@@ -267,7 +263,6 @@ class Block(Struct, frozen=True, kw_only=True):
     layer_norm: bool = False
     norm_vectors: Literal[0, 1, 2] | None = None
     shared: int = 0
-    merge: bool = False
     vectors: int = 0
     dropout: bool = False
 
@@ -336,6 +331,9 @@ class Tower(Struct, frozen=True, kw_only=True):
         Tokens per sample; ``None`` means the job's.
     reads
         Name of the tower that its cross-attention reads, ``None`` without.
+    modules
+        Modules for multi-token prediction behind the blocks, one for every
+        further token, see :class:`Module`.
     follows
         Name of the tower whose output is its input, ``None`` without.
     shares_embedding
@@ -358,6 +356,7 @@ class Tower(Struct, frozen=True, kw_only=True):
     final_norm: bool = True
     sequence_length: int | None = None
     reads: str | None = None
+    modules: int = 0
     follows: str | None = None
     shares_embedding: str | None = None
 
@@ -367,8 +366,13 @@ class Tower(Struct, frozen=True, kw_only=True):
         return self.runs[0].block.hidden
 
     @property
+    def last(self) -> Block:
+        """The last block."""
+        return self.runs[-1].block
+
+    @property
     def layers(self) -> int:
-        """Number of blocks."""
+        """Number of blocks; those of modules do not count."""
         return self.repeat * sum(run.count for run in self.runs)
 
     def blocks(self) -> Iterator[Block]:
@@ -377,6 +381,27 @@ class Tower(Struct, frozen=True, kw_only=True):
             for run in self.runs:
                 for _ in range(run.count):
                     yield run.block
+
+
+class Module(Struct, frozen=True, kw_only=True):
+    """A module for multi-token prediction (DeepSeek-AI 2024, §2.2).
+
+    A linear layer joins the stream with the embeddings of later tokens, each
+    behind a norm; a block like the last one of the tower and a norm in front
+    of the output layer, which it shares with the model, come next
+    (arXiv 2412.19437).
+
+    Attributes
+    ----------
+    block
+        Its block.
+    table
+        Whether it holds a copy of what embeds tokens; modules side by side
+        share one.
+    """
+
+    block: Block
+    table: bool = True
 
 
 class Head(Struct, frozen=True, kw_only=True):
@@ -447,8 +472,14 @@ _UNUSUAL: dict[type[Struct], tuple[str, ...]] = {
         "activation_weights",
         "latent",
     ),
-    Block: ("mixer", "norm_vectors", "shared", "merge", "vectors"),
-    Tower: ("embedding_size", "convolutions", "patch_bias", "follows"),
+    Block: ("mixer", "norm_vectors", "shared", "vectors"),
+    Tower: (
+        "embedding_size",
+        "convolutions",
+        "patch_bias",
+        "follows",
+        "modules",
+    ),
     Head: (
         "predictions",
         "transform_size",

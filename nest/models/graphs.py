@@ -1,7 +1,8 @@
 """From an architecture and a machine to a graph and a problem.
 
 A graph node stands for one embedding, one head, the norm behind an encoder,
-or ``layers_per_node`` consecutive blocks. Towers are chains. An
+one module for multi-token prediction, or ``layers_per_node`` consecutive
+blocks. Towers are chains; modules are between the last block and the head. An
 encoder-decoder is a DAG: the encoder's output feeds every node of the decoder
 with cross-attention. The towers that nothing reads feed the head.
 
@@ -32,7 +33,7 @@ from nest.ir.graph import (
 from nest.ir.job import SPLIT_BACKWARD, Job
 from nest.ir.problem import Problem
 from nest.models.architectures import Architecture, head_towers
-from nest.models.blocks import Block, Head, Tower
+from nest.models.blocks import Block, Head, Module, Tower
 from nest.models.choices import Choices
 from nest.models.operators import (
     BF16,
@@ -43,9 +44,14 @@ from nest.models.operators import (
     embedding_node,
     head_node,
     layer_cost,
+    module_node,
     norm_node,
 )
 from nest.models.weights import final_norm_weights
+
+#: Kinds of modules for multi-token prediction: the first, which holds the
+#: token table for all of them, and the others.
+MTP_KINDS = ("mtp", "mtp-next")
 
 
 def build_problem(
@@ -75,6 +81,8 @@ def build_problem(
     """
     count = choices.layers_per_node
     grain = "layer" if count == 1 else f"{count} layers"
+    # Modules share one token table, so plans must not part them.
+    several = any(tower.modules > 1 for tower in model.towers)
     try:
         return Problem(
             name=name or f"{model.name}-{site.name}x{num_devices}",
@@ -97,6 +105,7 @@ def build_problem(
                 schedule=choices.schedule,
                 overlap=choices.overlap,
                 distributed_optimizer=choices.distributed_optimizer,
+                one_stage=MTP_KINDS if several else (),
                 model_flops_per_sample=float(
                     model.model_flops(choices.sequence_length)
                 ),
@@ -180,9 +189,10 @@ def build_graph(
 
     ``execution`` is by default the usual one in the data type chosen.
 
-    Kinds are named ``embedding``, after the blocks (``decoder``) and
-    ``head``; a node of unequal blocks after all of them (``local+global``).
-    Names begin with that of the tower where the model has several.
+    Kinds are named ``embedding``, after the blocks (``decoder``), as in
+    :data:`MTP_KINDS`, and ``head``; a node of unequal blocks after all of
+    them (``local+global``). Names begin with that of the tower where the
+    model has several.
 
     Raises
     ------
@@ -212,11 +222,11 @@ def build_graph(
 class _Part(NamedTuple):
     """``repeat`` equal parts of a graph node.
 
-    ``shape`` is a tower for its embedding, a block, a head, or ``None`` for
-    the norm behind ``tower``.
+    ``shape`` is a tower for its embedding, a block, a module, a head, or
+    ``None`` for the norm behind ``tower``.
     """
 
-    shape: Tower | Block | Head | None
+    shape: Tower | Block | Module | Head | None
     tower: Tower
     repeat: int = 1
 
@@ -271,12 +281,24 @@ def _nodes(model: Architecture, choices: Choices) -> list[_GraphNode]:
                     tuple(inputs),
                 )
             )
+        # What modules return goes to the head beside the stream.
+        for number in range(tower.modules):
+            module = Module(block=tower.last, table=number == 0)
+            nodes.append(
+                _GraphNode(
+                    f"mtp-{number}",
+                    MTP_KINDS[min(number, 1)],
+                    (_Part(module, tower),),
+                    ((nodes[-1].id, (1 + number) * size_bytes),),
+                )
+            )
         # The head counts the norms of the towers that it reads.
         if tower.final_norm and tower not in readers:
             name = f"{prefix}norm"
             norm = (_Part(None, tower),)
             inputs = [(nodes[-1].id, size_bytes)]
             nodes.append(_GraphNode(name, name, norm, tuple(inputs)))
+        size_bytes *= 1 + tower.modules
         outputs[tower.name] = (nodes[-1].id, size_bytes)
     inputs = []
     for tower in readers:
@@ -347,21 +369,23 @@ def _costs(
 
 
 def count_layer(
-    shape: Tower | Block | Head | None,
+    shape: Tower | Block | Module | Head | None,
     tower: Tower,
     split: Split,
     execution: Execution,
 ) -> Node:
     """Count the operators of a layer of a tower.
 
-    ``shape`` is the tower for its embedding, a block, a head, or ``None`` for
-    the norm behind the tower.
+    ``shape`` is the tower for its embedding, a block, a module, a head, or
+    ``None`` for the norm behind the tower.
     """
     match shape:
         case Tower():
             return embedding_node(shape, split, execution)
         case Block():
             return block_node(shape, split, execution)
+        case Module():
+            return module_node(shape, tower, split, execution)
         case Head():
             return head_node(
                 shape,

@@ -206,13 +206,22 @@ def block_weights(block: Block) -> int:
         weights += attention_weights(block, block.cross_attention)
     if block.mixer is not None:
         weights += mixer_weights(block.mixer)
-    weights += merge_weights(block)
     return weights + mlp_weights(block) + vector_weights(block)
 
 
-def merge_weights(block: Block) -> int:
+def module_weights(block: Block) -> int:
+    """Return the weights of a module for multi-token prediction of its own.
+
+    Its block, a linear layer from ``2h`` to ``h``, and three norms; not the
+    token table and the output layer, which the model has.
+    """
+    weights = block_weights(block) + join_weights(block.hidden)
+    return weights + 3 * norm_weights(block)
+
+
+def join_weights(hidden: int, tp: int = 1) -> int:
     """Return the weights of what joins the stream with embeddings."""
-    return 2 * block.hidden**2 if block.merge else 0
+    return 2 * hidden * (hidden // tp)
 
 
 def vector_weights(block: Block) -> int:
@@ -273,14 +282,11 @@ def head_weights(head: Head, hidden: int, rows: int | None = None) -> int:
     """Return the weights of the head for one tower, without final norm.
 
     With ``rows``, those of a rank that has so many of the output layer and
-    holds them itself where they are tied; where several tokens are predicted
-    it embeds them too, by a copy of the token table if they are not tied.
+    holds them itself where they are tied.
     """
     outputs = head.outputs if rows is None else rows
     width = head_width(head, hidden)
     weights = 0 if head.tied and rows is None else outputs * width
-    if rows is not None and not head.tied and head.predictions > 1:
-        weights += rows * hidden
     weights += outputs * (int(head.bias) + int(head.spare_bias))
     if head.transform:
         weights += transform_matrix(head, hidden)

@@ -896,7 +896,8 @@ def test_modules_for_multi_token_prediction() -> None:
     assert more.parameters - plain.parameters == extra
     assert extra == pytest.approx(11.5e9, rel=0.01)
     tokens = 4096
-    assert more.layers == 62
+    assert (more.layers, more.towers[0].modules) == (61, 1)
+    assert more.head.predictions == 2
     visited = more.active_parameters - plain.active_parameters
     attention = 2 * tokens**2 * 128 * (192 + 128)
     flops = 2 * tokens * (visited - (1536 + 512) - 5 * 7168)

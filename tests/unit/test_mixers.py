@@ -14,6 +14,8 @@ from msgspec.structs import replace
 from nest.errors import InvalidOptionError, InvalidPlanError
 from nest.export.megatron_model import model_flags
 from nest.hardware import machine
+from nest.ir.plan import RECOMPUTE
+from nest.models.architectures import Architecture
 from nest.models.blocks import (
     Attention,
     Block,
@@ -22,14 +24,21 @@ from nest.models.blocks import (
     Linear,
     Mixer,
     Mlp,
+    Module,
     Run,
     Tower,
     unusual,
 )
-from nest.models.choices import choose
-from nest.models.graphs import build_graph
+from nest.models.choices import Request, choose
+from nest.models.graphs import build_graph, build_problem
 from nest.models.hf import from_hf
-from nest.models.operators import Split, block_node, embedding_node, head_node
+from nest.models.operators import (
+    Split,
+    block_node,
+    embedding_node,
+    head_node,
+    module_node,
+)
 from nest.models.weights import (
     attention_weights,
     embedding_weights,
@@ -406,34 +415,157 @@ def test_convolutions_in_front() -> None:
     assert node.kept_bytes["full"] == 2 * 20 * 80
 
 
+TOWER = Tower(runs=(Run(block=BLOCK, count=2),), vocabulary=500, modules=1)
+
+
 def test_a_module_for_multi_token_prediction() -> None:
-    """Two norms and a product of 128 to 64 in front; 3 norms behind."""
-    plain = block_node(BLOCK, Split(tp=2, sequence_length=8))
-    module = replace(BLOCK, merge=True, norms=5)
-    node = block_node(module, Split(tp=2, sequence_length=8))
-    assert node.weights - plain.weights == 2 * 64 * 64 + 3 * 64
-    # Half of the tokens on either rank of sequence parallelism.
-    more = node.flops()[0] - plain.flops()[0]
-    assert more == 2 * 4 * 128 * 64
+    """Embedding, two norms, 128 to 64 on two ranks, a block and a norm.
+
+    Each of two ranks has 3 of the 6 times 128 rows of the token table, and
+    half of the tokens outside of regions.
+    """
+    split = Split(tp=2, sequence_length=8)
+    plain = block_node(BLOCK, split)
+    node = module_node(Module(block=BLOCK), TOWER, split)
+    more = module_node(Module(block=BLOCK, table=False), TOWER, split)
+    assert node.weights - more.weights == 256 * 64
+    assert more.weights - plain.weights == 128 * 32 + 3 * 64
+    # All tokens, half of the columns.
+    assert node.flops()[0] - plain.flops()[0] == 2 * 8 * 128 * 32
     names = [operator.name for operator in node.operators]
-    assert names[:3] == ["stream norm", "next token norm", "merge"]
-    assert names[-1] == "output norm 1"
-    # Inputs of three norms and of the product, which is as wide as two.
-    kept = {k: node.kept_bytes[k] - plain.kept_bytes[k] for k in ("none",)}
-    assert kept == {"none": 2 * 4 * 64 * (2 + 2 + 1)}
+    assert names[:4] == [
+        *("look-up", "next token norm", "stream norm", "join"),
+    ]
+    assert names[-1] == "module norm"
+    # Token ids; inputs of three norms and of the product, twice as wide.
+    kept = {k: node.kept_bytes[k] - plain.kept_bytes[k] for k in RECOMPUTE}
+    whole = 8 * 8 + 2 * 4 * 64 * (2 + 2 + 1)
+    # Recomputed in full: token ids and the inputs of both norms, instead of
+    # the block's own.
+    full = 8 * 8 + 2 * 4 * 64
+    assert kept == {"none": whole, "selective": whole, "full": full}
+    # Bytes of a stream: its table's sum, the input of the product and its
+    # gradient, twice as wide, its output and that one's gradient.
+    size = 2 * 8 * 64
+    calls = {
+        (call.kind, call.phase, call.size_bytes): call.count
+        for call in node.collectives
+    }
+    for call in plain.collectives:
+        calls[call.kind, call.phase, call.size_bytes] -= call.count
+    assert {key: count for key, count in calls.items() if count} == {
+        ("reduce-scatter", "forward", size): 1,
+        ("all-gather", "forward", size): 1,
+        ("all-gather", "forward", 2 * size): 1,
+        ("all-gather", "backward", size): 2,
+        ("reduce-scatter", "backward", 2 * size): 1,
+    }
+
+
+def test_a_module_without_sequence_parallelism() -> None:
+    """The table's sums and the gradient of the product's input, all of it."""
+    split = Split(tp=2, sequence_length=8, sequence_parallel=False)
+    plain = block_node(BLOCK, split)
+    node = module_node(Module(block=BLOCK), TOWER, split)
+    size = 2 * 8 * 64
+    calls = {
+        (call.kind, call.phase, call.size_bytes): call.count
+        for call in node.collectives
+    }
+    for call in plain.collectives:
+        calls[call.kind, call.phase, call.size_bytes] -= call.count
+    assert {key: count for key, count in calls.items() if count} == {
+        ("all-reduce", "forward", size): 1,
+        ("all-gather", "forward", size): 1,
+        ("all-reduce", "backward", 2 * size): 1,
+    }
+    alone = module_node(Module(block=BLOCK), TOWER, Split(sequence_length=8))
+    assert alone.collectives == ()
 
 
 def test_a_head_that_predicts_two_tokens() -> None:
-    """Twice the work; the token table is copied to embed later tokens."""
+    """Twice the work, but for the norm: the module has one of its own."""
     head = Head(outputs=128)
     split = Split(sequence_length=8)
-    once = head_node(head, 64, split)
-    twice = head_node(replace(head, predictions=2), 64, split)
+    once = head_node(head, 64, split, norm_weights=64)
+    twice = head_node(replace(head, predictions=2), 64, split, norm_weights=64)
     assert twice.flops()[0] == 2 * once.flops()[0]
-    assert twice.kept_bytes["none"] == 2 * once.kept_bytes["none"]
-    assert twice.weights - once.weights == 128 * 64
-    tied = replace(head, tied=True, predictions=2)
-    assert head_node(tied, 64, split).weights == once.weights
+    # The norm's input of one stream: 8 tokens, 64 values of 2 bytes.
+    more = twice.kept_bytes["none"] - once.kept_bytes["none"]
+    assert more == once.kept_bytes["none"] - 2 * 8 * 64
+    assert twice.weights == once.weights
+
+
+def test_modules_are_layers_in_front_of_the_head() -> None:
+    """Two of them: the first holds the table; the head reads three streams."""
+    model = from_hf(
+        {
+            "model_type": "deepseek_v3",
+            **SIZES,
+            "num_hidden_layers": 4,
+            "intermediate_size": 96,
+            "moe_intermediate_size": 32,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4,
+            "n_routed_experts": 8,
+            "n_shared_experts": 1,
+            "num_experts_per_tok": 2,
+            "first_k_dense_replace": 1,
+            "q_lora_rank": 16,
+            "kv_lora_rank": 16,
+            "qk_nope_head_dim": 16,
+            "qk_rope_head_dim": 16,
+            "v_head_dim": 16,
+            "num_nextn_predict_layers": 2,
+        },
+        mtp=True,
+    )
+    site = machine("h100")
+    asked = Request(global_batch=8, sequence_length=128, layers_per_node=2)
+    problem = build_problem(model, site, 2, choose(model, site, 2, asked))
+    assert problem.job.one_stage == ("mtp", "mtp-next")
+    graph = problem.graph
+    layers = [(str(x.id), x.kind) for x in graph.layers]
+    assert layers == [
+        ("embedding", "embedding"),
+        ("layers-0-1", "dense+sparse"),
+        ("layers-2-3", "sparse"),
+        ("mtp-0", "mtp"),
+        ("mtp-1", "mtp-next"),
+        ("head", "head"),
+    ]
+    stream = 2 * 128 * 64
+    assert [edge.bytes_per_sample for edge in graph.edges] == [
+        *(stream, stream, stream, 2 * stream, 3 * stream),
+    ]
+    held = {
+        kind.name: next(
+            cost.weight_bytes
+            for cost in kind.costs
+            if (cost.tp, cost.cp, cost.ep, cost.samples) == (1, 1, 1, 1)
+        )
+        for kind in graph.kinds
+    }
+    assert held["mtp"] - held["mtp-next"] == held["embedding"]
+    assert held["embedding"] == 2 * 128 * 64
+    assert held["head"] == 2 * (128 * 64 + 64)
+
+
+def test_modules_are_cut_by_columns() -> None:
+    narrow = replace(BLOCK, hidden=66)
+    tower = replace(TOWER, runs=(Run(block=narrow, count=1),))
+    model = Architecture(
+        name="narrow",
+        towers=(tower,),
+        head=Head(outputs=500, predictions=2),
+        max_sequence=8,
+    )
+    assert model.why_not_split(4, 1, 1, 8, sequence_parallel=False) == (
+        "tp: expected a divisor of the 66 columns that join tokens of narrow, "
+        "got 4; choose 2"
+    )
+    plain = replace(model, towers=(replace(tower, modules=0),))
+    assert plain.why_not_split(4, 1, 1, 8, sequence_parallel=False) is None
 
 
 def test_blocks_of_a_resnet() -> None:

@@ -444,10 +444,7 @@ MODULES = (
 def with_predictions(config: Config, parts: Parts) -> Parts:
     """Return a decoder with its modules for multi-token prediction.
 
-    Each is a block like the last one, behind a linear layer that joins the
-    stream with the embedding of a later token, each normalised, and a norm
-    of its own in front of the output layer, which it shares (DeepSeek-AI
-    2024, arXiv 2412.19437, §2.2).
+    See :class:`~nest.models.blocks.Module`.
 
     Raises
     ------
@@ -463,15 +460,8 @@ def with_predictions(config: Config, parts: Parts) -> Parts:
             "import the model without them",
         )
     (tower,) = parts.towers
-    members = list(tower.blocks())
-    last = members[-1]
-    module = replace(last, name="prediction", merge=True, norms=last.norms + 3)
-    runs = tuple(
-        Run(block=block, count=len(list(same)))
-        for block, same in groupby([*members, *[module] * modules])
-    )
     return parts._replace(
-        towers=(replace(tower, runs=runs, repeat=1),),
+        towers=(replace(tower, modules=modules),),
         head=replace(parts.head, predictions=1 + modules),
     )
 

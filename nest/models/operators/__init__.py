@@ -96,6 +96,7 @@ from nest.models.operators.nodes import (
     block_node,
     embedding_node,
     head_node,
+    module_node,
     norm_node,
 )
 from nest.models.operators.timing import layer_cost, operator_ns
@@ -112,6 +113,7 @@ __all__ = [
     "embedding_node",
     "head_node",
     "layer_cost",
+    "module_node",
     "norm_node",
     "operator_ns",
     "vocabulary_rows",

@@ -63,6 +63,19 @@ def _calls(
     )
 
 
+def gathers(
+    split: Split, values: int, *, forward: int, backward: int
+) -> tuple[CollectiveCall, ...]:
+    """Return so many all-gathers over ``tp`` of a tensor of so many values."""
+    return _calls(
+        split,
+        "tp",
+        BF16 * values,
+        ("all-gather", "forward", forward),
+        ("all-gather", "backward", backward),
+    )
+
+
 def gathered_bytes(split: Split, values: int) -> int:
     """Return the bytes of a tensor that a region gathers and then drops."""
     return BF16 * values if split.outer_tokens < split.tokens else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nest.ir.graph import CollectiveCall
 from nest.ir.plan import RECOMPUTE
-from nest.models.blocks import Block, Head, Tower
+from nest.models.blocks import Block, Head, Module, Tower
 from nest.models.operators.attention import attention
 from nest.models.operators.base import (
     BF16,
@@ -21,7 +21,12 @@ from nest.models.operators.base import (
     norm,
     vocabulary_rows,
 )
-from nest.models.operators.collectives import gathered_bytes, merged, regions
+from nest.models.operators.collectives import (
+    gathered_bytes,
+    gathers,
+    merged,
+    regions,
+)
 from nest.models.operators.mixers import mixer_part
 from nest.models.operators.mlp import dense_mlp, expert_mlp
 from nest.models.weights import (
@@ -29,7 +34,8 @@ from nest.models.weights import (
     final_norm_weights,
     head_weights,
     head_width,
-    merge_weights,
+    join_weights,
+    norm_weights,
     vector_weights,
 )
 
@@ -152,17 +158,6 @@ def block_node(
             )
         )
     more_norms = block.norms - len(parts) if block.norms else 0
-    joined = 0
-    if block.merge:
-        # Two norms and their joint output; no rank shares the product.
-        more_norms -= 2
-        operators = [
-            norm("stream norm", outer, execution),
-            norm("next token norm", outer, execution),
-            matmul("merge", split.outer_tokens, 2 * hidden, hidden),
-            *operators,
-        ]
-        joined = 4 * BF16 * outer
     operators += [
         norm(f"output norm {number + 1}", outer, execution)
         for number in range(more_norms)
@@ -170,7 +165,6 @@ def block_node(
     # Inputs of all norms and the dropout masks stay; outputs of the norms
     # are cheap to compute again. A norm of an output keeps its input only.
     inputs = len(parts) * (BF16 + mask) * outer + more_norms * BF16 * outer
-    inputs += joined
     none = inputs + (len(parts) if block.norms else 0) * BF16 * outer
     selective = inputs
     repeated = [f"norm {number + 1}" for number in range(len(parts))]
@@ -189,9 +183,7 @@ def block_node(
         collectives=merged(
             call for part in parts for call in part.collectives
         ),
-        weights=sum(part.weights for part in parts)
-        + merge_weights(block)
-        + vector_weights(block),
+        weights=sum(part.weights for part in parts) + vector_weights(block),
         expert_weights=sum(part.expert_weights for part in parts),
         kept_bytes={
             "none": none,
@@ -201,6 +193,73 @@ def block_node(
         repeated=tuple(repeated),
         working_bytes=gathered_bytes(split, region)
         + max(part.working_bytes for part in parts),
+    )
+
+
+def module_node(
+    module: Module, tower: Tower, split: Split, execution: Execution = FUSED
+) -> Node:
+    """Count a module for multi-token prediction, as Megatron-Core runs it.
+
+    It embeds the later tokens itself. The product that joins them with the
+    stream is cut over ``tp`` by columns: its input is gathered under sequence
+    parallelism, its output always; backward the gradient of the input is
+    summed, and that of the output gathered under sequence parallelism. Full
+    recomputation keeps both inputs of the product's norms.
+
+    Parameters
+    ----------
+    module, tower
+        The module, and the tower that it is behind.
+    split, execution
+        How it is split and run.
+    """
+    block, hidden = module.block, tower.hidden
+    outer = split.outer_tokens * hidden
+    region = split.tokens * hidden
+    table = embedding_node(tower, split, execution)
+    inner = block_node(block, split, execution)
+    joined = 5 * BF16 * outer
+    if not execution.fused:
+        joined += 3 * LOOSE_NORM_BYTES * outer
+    enters = int(split.sequence_parallel)
+    kept = {
+        choice: inner.kept_bytes[choice] + table.kept_bytes[choice] + joined
+        for choice in RECOMPUTE
+    }
+    kept["full"] = table.kept_bytes["none"] + 2 * BF16 * outer
+    return Node(
+        operators=(
+            *table.operators,
+            norm("next token norm", outer, execution),
+            norm("stream norm", outer, execution),
+            matmul("join", split.tokens, 2 * hidden, hidden // split.tp),
+            *inner.operators,
+            norm("module norm", outer, execution),
+        ),
+        collectives=merged(
+            (
+                *table.collectives,
+                *regions(
+                    split, 2 * region, "forward", enters=enters, leaves=0
+                ),
+                *regions(split, 2 * region, "backward", enters=0, leaves=1),
+                *gathers(split, region, forward=1, backward=enters),
+                *inner.collectives,
+            )
+        ),
+        weights=inner.weights
+        + join_weights(hidden, split.tp)
+        + 3 * norm_weights(block)
+        + (table.weights if module.table else 0),
+        expert_weights=inner.expert_weights,
+        kept_bytes=kept,
+        repeated=inner.repeated,
+        working_bytes=max(
+            inner.working_bytes,
+            table.working_bytes,
+            gathered_bytes(split, 2 * region) + BF16 * region,
+        ),
     )
 
 
@@ -232,6 +291,7 @@ def head_node(
     tp = 1 if head.pooled else split.tp
     tokens = split.samples if head.pooled else split.tokens
     outer = (split.samples if head.pooled else split.outer_tokens) * hidden
+    stream = outer
     tokens, outer = tokens * head.predictions, outer * head.predictions
     rows = head.outputs if head.pooled else vocabulary_rows(head.outputs, tp)
     width = head_width(head, hidden)
@@ -249,8 +309,9 @@ def head_node(
         none += 3 * BF16 * rows_in * width
         selective += 2 * BF16 * rows_in * width
     if norm_weights:
-        operators.append(norm("final norm", outer, execution))
-        none += BF16 * outer
+        # Modules for multi-token prediction have norms of their own.
+        operators.append(norm("final norm", stream, execution))
+        none += BF16 * stream
     none += BF16 * outer
     selective += BF16 * outer
     operators += [
