@@ -29,7 +29,7 @@ from nest.targets import for_target, names
 from tests.independent.generate import draw_spread
 from tests.properties.test_mixed_devices import mixed
 from tests.properties.test_solvers_agree import why_wrong
-from tests.strategies import problems
+from tests.strategies import Draw, problems, with_predictions
 
 #: What is held against ``brute``: solver and, of ``milp``, engine.
 SOLVERS = ("dp", "cpsat", "milp cbc", "milp highs")
@@ -63,6 +63,17 @@ def _for(name: str) -> Kind:
     return _any().map(narrowed)
 
 
+@st.composite
+def _predicting(draw: Draw) -> Problem:
+    """Draw problems of Megatron with modules for multi-token prediction."""
+    problem = with_predictions(draw, draw(_any()))
+    try:
+        return for_target(problem, "megatron")
+    except InvalidOptionError:
+        assume(False)
+        raise
+
+
 KINDS: dict[str, Callable[[], Kind]] = {
     "plain": lambda: problems(preset="standard"),
     "layer": lambda: problems(granularity="layer"),
@@ -76,6 +87,7 @@ KINDS: dict[str, Callable[[], Kind]] = {
         problems(granularity="layer", hosts=True),
         mixed(hosts=True),
     ),
+    "mtp": _predicting,
     "distributed": lambda: problems(overlapping=True).map(_sharded),
     # Times that differ by six orders, with overlap and without.
     "spread": lambda: st.randoms(use_true_random=True).map(

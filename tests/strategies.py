@@ -877,6 +877,32 @@ def _most_needed(problem: Problem) -> int:
     return max(stage.memory_bytes for stage in score(coarse, plan).stages)
 
 
+def with_predictions(draw: Draw, problem: Problem) -> Problem:
+    """Call layers in front of the last one modules for multi-token prediction.
+
+    Two or three of them where there are so many; they cost what other layers
+    do.
+    """
+    graph = problem.graph
+    order = graph.topological_order()
+    count = min(draw(st.integers(2, 3)), len(order) - 1)
+    first, second = (
+        draw(st.sampled_from(graph.kinds)).costs for _ in range(2)
+    )
+    kinds = (
+        *graph.kinds,
+        LayerKind(name="mtp", costs=first),
+        LayerKind(name="mtp-next", costs=second),
+    )
+    layers = list(graph.layers)
+    for number, position in enumerate(order[-1 - count : -1]):
+        kind = "mtp-next" if number else "mtp"
+        layers[position] = replace(layers[position], kind=kind)
+    return replace(
+        problem, graph=replace(graph, kinds=kinds, layers=tuple(layers))
+    )
+
+
 @st.composite
 def problems_with_plans(draw: Draw) -> tuple[Problem, Plan | None]:
     """Draw a problem and one of its plans, which may not fit memory."""

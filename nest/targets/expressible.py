@@ -14,8 +14,10 @@ from nest.targets.memory import GRADIENTS
 from nest.targets.records import (
     Rules,
     Target,
+    kinds_in_one_stage,
     sequence_rule,
     uniform_fields,
+    unknown_layers,
 )
 from nest.targets.records import target as find
 
@@ -93,6 +95,13 @@ def _of_job(rules: Rules, problem: Problem) -> Iterator[Obstacle]:
             job.schedule,
             _listed(rules.schedule.value),
             rules.schedule.source,
+        )
+    for kind, count in unknown_layers(rules, problem).items():
+        yield Obstacle(
+            "graph",
+            str(count),
+            f"no layers of kind {kind!r}",
+            rules.unknown_kinds.source,
         )
     optimizer = job.optimizer
     known = {GRADIENTS[name] for name in rules.gradients.value}
@@ -181,6 +190,7 @@ def _of_stages(
         problem.job,
         uniform=uniform_fields(rules, problem.job),
         even_layers=rules.even_layers.value,
+        one_stage=kinds_in_one_stage(rules, problem),
         idle_devices=rules.idle_devices.value,
         zero_with=rules.zero_with.value,
         sharded_with=rules.sharded_with.value,

@@ -11,7 +11,14 @@ from nest.errors import InvalidOptionError
 from nest.ir.job import Job, Optimizer
 from nest.ir.problem import Problem
 from nest.targets.memory import optimizer_of
-from nest.targets.records import Target, sequence_rule, uniform_fields
+from nest.targets.records import (
+    Rules,
+    Target,
+    kinds_in_one_stage,
+    sequence_rule,
+    uniform_fields,
+    unknown_layers,
+)
 from nest.targets.records import target as find
 
 T = TypeVar("T")
@@ -51,6 +58,13 @@ def for_target(
             optimizer = optimizer_of(target)
     if rules is None:
         return replace(problem, job=replace(job, optimizer=optimizer))
+    for kind, count in unknown_layers(rules, problem).items():
+        raise InvalidOptionError(
+            f"target {target.name}: expected no layers of kind {kind!r}, "
+            f"which {target.title} cannot run ({rules.unknown_kinds.source}), "
+            f"got {count}; import the model without them, or choose another "
+            f"target"
+        )
     schedule = job.schedule
     if schedule not in rules.schedule.value:
         schedule = rules.schedule.value[0]
@@ -98,6 +112,7 @@ def for_target(
         uniform=uniform_fields(rules, job),
         sequence_parallel=split,
         even_layers=rules.even_layers.value,
+        one_stage=_one_stage(target, rules, problem),
         idle_devices=rules.idle_devices.value,
         zero_with=rules.zero_with.value,
         sharded_with=rules.sharded_with.value,
@@ -105,6 +120,20 @@ def for_target(
         **degrees,
     )
     return replace(problem, job=changed)
+
+
+def _one_stage(
+    target: Target, rules: Rules, problem: Problem
+) -> tuple[str, ...]:
+    """Return the kinds that job and target want in one stage, together."""
+    own, theirs = problem.job.one_stage, kinds_in_one_stage(rules, problem)
+    if own and theirs and not {*own} & {*theirs}:
+        raise InvalidOptionError(
+            f"target {target.name}: expected one_stage with the kinds "
+            f"{', '.join(theirs)}, which {target.title} has in one stage, got "
+            f"{', '.join(own)}; remove it"
+        )
+    return tuple(dict.fromkeys((*own, *theirs)))
 
 
 def _both(

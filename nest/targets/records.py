@@ -59,6 +59,10 @@ class Rules(Record, frozen=True, kw_only=True):
         As the fields of :class:`~nest.ir.job.Job`.
     sharded_with, micro_batch_count
         The same.
+    one_stage
+        The same, as far as a graph has these kinds.
+    unknown_kinds
+        Kinds of layers that do not exist there.
     zero, recompute, context_parallel
         Values that exist there; ``None`` for every value.
     schedule
@@ -84,6 +88,8 @@ class Rules(Record, frozen=True, kw_only=True):
 
     uniform: Rule[tuple[Shared, ...]]
     even_layers: Rule[bool]
+    one_stage: Rule[tuple[str, ...]]
+    unknown_kinds: Rule[tuple[str, ...]]
     idle_devices: Rule[bool]
     zero: Rule[tuple[int, ...]]
     zero_with: Rule[dict[Several, tuple[int, ...]]]
@@ -110,6 +116,23 @@ def uniform_fields(rules: Rules, job: Job) -> tuple[Shared, ...]:
         for name in rules.uniform.value
         if name != "sequence_parallel" or job.plans_split_sequences
     )
+
+
+def kinds_in_one_stage(rules: Rules, problem: Problem) -> tuple[str, ...]:
+    """Return which kinds of several layers no two stages may part."""
+    kinds = [layer.kind for layer in problem.graph.layers]
+    found = tuple(name for name in rules.one_stage.value if name in kinds)
+    return found if sum(map(kinds.count, found)) > 1 else ()
+
+
+def unknown_layers(rules: Rules, problem: Problem) -> dict[str, int]:
+    """Return how many layers there are of kinds that do not exist there."""
+    kinds = [layer.kind for layer in problem.graph.layers]
+    return {
+        name: kinds.count(name)
+        for name in rules.unknown_kinds.value
+        if name in kinds
+    }
 
 
 def sequence_rule(rules: Rules, problem: Problem) -> Rule[bool | None]:

@@ -25,7 +25,7 @@ from tests.properties.profiles import examples
 from tests.properties.test_baselines_fair import EXTRA, PLANNERS
 from tests.properties.test_mixed_devices import mixed
 from tests.properties.test_solvers_agree import check, solve
-from tests.strategies import Draw, count_plans, problems
+from tests.strategies import Draw, count_plans, problems, with_predictions
 
 FRAMEWORKS = tuple(name for name in names() if name != "any")
 
@@ -88,6 +88,62 @@ def test_dp_and_cpsat_prove_the_optimum_for_a_target(name, problem):
 def test_milp_proves_the_optimum_for_a_target(name, problem):
     """Equal up to 1e-6."""
     check(("milp",), narrowed(problem, name))
+
+
+@st.composite
+def predicting(draw: Draw) -> Problem:
+    """Draw a problem with modules for multi-token prediction."""
+    return with_predictions(draw, draw(any_problems()))
+
+
+@examples(40, full=1200)
+@given(predicting())
+def test_modules_of_predictions_stay_together_for_megatron(problem):
+    """All exact solvers and the independent list agree on the best plan."""
+    narrow = narrowed(problem, "megatron")
+    check(("dp", "cpsat"), narrow)
+    found = solve("dp", narrow)
+    if found.plan is not None:
+        kinds = {str(x.id): x.kind for x in narrow.graph.layers}
+        homes = [
+            sum(kinds[str(x)].startswith("mtp") for x in stage.layers)
+            for stage in found.plan.stages
+        ]
+        assert sum(count > 0 for count in homes) == 1
+        assert not [
+            obstacle
+            for obstacle in inexpressible("megatron", narrow, found.plan)
+            if obstacle.field != "optimizer.gradient_bytes"
+        ]
+    if count_plans(narrow) <= MOST_PLANS:
+        assert found.claimed_quanta == optimum(narrow)[0]
+
+
+@examples(20, full=600)
+@given(predicting())
+def test_milp_keeps_modules_of_predictions_together(problem):
+    """Equal up to 1e-6."""
+    check(("milp",), narrowed(problem, "megatron"))
+
+
+@examples(10, full=300)
+@given(predicting(), st.sampled_from(FRAMEWORKS))
+def test_frameworks_without_such_modules_say_so(problem, name):
+    if name == "megatron":
+        assert for_target(problem, name).job.one_stage
+        return
+    with pytest.raises(
+        InvalidOptionError,
+        match=rf"^target {name}: expected no layers of kind 'mtp', which ",
+    ):
+        for_target(problem, name)
+
+
+@examples(20, full=600)
+@given(predicting())
+def test_frontiers_keep_modules_of_predictions_together(problem):
+    narrow = narrowed(problem, "megatron")
+    assert searched(narrow) == enumerated(narrow)
 
 
 @st.composite

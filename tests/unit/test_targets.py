@@ -253,6 +253,78 @@ def test_nothing_left_of_a_choice_is_refused():
         for_target(four_layers(virtual_stages=(2,)), "deepspeed")
 
 
+def predicting(count: int = 2, one_stage: tuple[str, ...] = ()) -> Problem:
+    """The same, the last blocks modules for multi-token prediction."""
+    whole = four_layers()
+    graph = whole.graph
+    kinds = {kind.name: kind for kind in graph.kinds}
+    more = tuple(
+        replace(kinds["block"], name=name) for name in ("mtp", "mtp-next")
+    )
+    layers = list(graph.layers)
+    for number in range(count):
+        at = len(layers) - 1 - count + number
+        kind = more[min(number, 1)].name
+        layers[at] = replace(layers[at], kind=kind)
+    return replace(
+        whole,
+        graph=replace(
+            graph, kinds=(*graph.kinds, *more), layers=tuple(layers)
+        ),
+        job=replace(whole.job, one_stage=one_stage),
+    )
+
+
+def test_modules_of_predictions_stay_in_one_stage_for_megatron():
+    two = for_target(predicting(), "megatron").job
+    assert two.one_stage == ("mtp", "mtp-next")
+    # One is in one stage anyway.
+    assert for_target(predicting(1), "megatron").job.one_stage == ()
+    assert for_target(four_layers(), "megatron").job.one_stage == ()
+    assert for_target(predicting(), "any").job.one_stage == ()
+    own = for_target(predicting(one_stage=("mtp", "out")), "megatron").job
+    assert own.one_stage == ("mtp", "out", "mtp-next")
+    with pytest.raises(
+        InvalidOptionError,
+        match=r"^target megatron: expected one_stage with the kinds mtp, "
+        "mtp-next, which Megatron-LM has in one stage, got in; remove it$",
+    ):
+        for_target(predicting(one_stage=("in",)), "megatron")
+
+
+@pytest.mark.parametrize(
+    ("name", "title", "source"),
+    [
+        ("torchtitan", "torchtitan", "read in torchtitan 0.2.2, no such"),
+        ("deepspeed", "DeepSpeed", "read in deepspeed 0.19.8, its training"),
+        ("maxtext", "MaxText", "read in maxtext 0.2.5, mtp_num_layers runs"),
+    ],
+)
+def test_targets_without_modules_of_predictions_say_so(name, title, source):
+    with pytest.raises(
+        InvalidOptionError,
+        match=f"^target {name}: expected no layers of kind 'mtp', which "
+        f"{title} cannot run \\({source}.*\\), got 1; import the model "
+        f"without them, or choose another target$",
+    ):
+        for_target(predicting(), name)
+    plan = make_plan(("in b0 b1 b2 b3 out", SINGLE))
+    found = texts(name, predicting(), plan)
+    for kind in ("mtp", "mtp-next"):
+        assert f"graph: 1 | no layers of kind {kind!r}" in found
+
+
+def test_parted_modules_of_predictions_are_listed():
+    parted = make_plan(("in b0 b1 b2", SINGLE), ("b3 out", SINGLE))
+    assert texts("megatron", predicting(), parted) == [
+        "stage 1: 1 | all 2 layers of kind 'mtp' or 'mtp-next', or none"
+    ]
+    (obstacle,) = inexpressible("megatron", predicting(), parted)
+    assert obstacle.source.startswith("tested, validate_layer_layout")
+    alone = make_plan(("in b0 b1", SINGLE), ("b2 b3", SINGLE), ("out", SINGLE))
+    assert texts("megatron", predicting(), alone) == []
+
+
 # What a plan has that a target cannot say
 
 
