@@ -20,7 +20,7 @@ from nest.models.graphs import build_problem
 LAYERS = 8
 
 
-def small_model(experts: int = 0) -> Architecture:
+def small_model(experts: int = 0, modules: int = 0) -> Architecture:
     mlp = Mlp(hidden=512, gated=True)
     if experts:
         mlp = replace(mlp, experts=experts, experts_per_token=2)
@@ -33,9 +33,13 @@ def small_model(experts: int = 0) -> Architecture:
     return Architecture(
         name="small",
         towers=(
-            Tower(runs=(Run(block=block, count=LAYERS),), vocabulary=1024),
+            Tower(
+                runs=(Run(block=block, count=LAYERS),),
+                vocabulary=1024,
+                modules=modules,
+            ),
         ),
-        head=Head(outputs=1024),
+        head=Head(outputs=1024, predictions=1 + modules),
         max_sequence=1024,
     )
 
@@ -45,12 +49,14 @@ def small_problem(
     experts: int = 0,
     devices: int = 16,
     sequences: tuple[bool, ...] | None = None,
+    modules: int = 0,
 ) -> Problem:
     """Return a problem that allows much, with every extension.
 
-    ``sequences`` is what its plans may choose of sequence parallelism.
+    ``sequences`` is what its plans may choose of sequence parallelism,
+    ``modules`` are those for multi-token prediction.
     """
-    model = small_model(experts)
+    model = small_model(experts, modules)
     site = machine("dgx-h100")
     request = Request(
         global_batch=64,
@@ -75,11 +81,16 @@ def small_plan(
     counts: tuple[int, ...] = (LAYERS,),
     **fields: object,
 ) -> Plan:
-    """Return a plan whose stages have so many blocks, ends around them."""
+    """Return a plan whose stages have so many blocks, ends around them.
+
+    Modules for multi-token prediction are with the head.
+    """
     names = [layer.id for layer in problem.graph.layers]
+    behind = len(names) - LAYERS - 1
     stages, first = [], 0
     for number, count in enumerate(counts):
-        last = first + count + (number == 0) + (number == len(counts) - 1)
+        last = first + count + (number == 0)
+        last += behind * (number == len(counts) - 1)
         stages.append(Stage.of(names[first:last], [strategy] * (last - first)))
         first = last
     return Plan(

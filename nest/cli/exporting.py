@@ -73,6 +73,7 @@ def export_command(
     """
     from nest.cli.inspecting import warn_if_foreign
     from nest.export.export import TRACES, target_of, write_folder
+    from nest.export.layers import placement_of
     from nest.export.settings import Settings
     from nest.ir.io import read_plan
 
@@ -95,9 +96,11 @@ def export_command(
     if to in TRACES:
         files = _traces(problem, plan)
     else:
-        settings = Settings(
-            None if model is None else load_model(model), gpus_per_node, flavor
-        )
+        shape = None
+        if model is not None:
+            modules = placement_of(problem.graph).mtp
+            shape = load_model(model, mtp=modules > 0)
+        settings = Settings(shape, gpus_per_node, flavor)
         files = _launch(problem, plan, to, settings, nearest)
     write_folder(output, files)
     click.echo(files["README"], nl=False)

@@ -69,12 +69,15 @@ def load_problem(text: str) -> Problem:
     )
 
 
-def load_model(text: str) -> Architecture:
-    """Return the architecture of that name, or of a ``config.json``."""
+def load_model(text: str, mtp: bool = False) -> Architecture:
+    """Return the architecture of that name, or of a ``config.json``.
+
+    That of a file with its modules for multi-token prediction, if asked for.
+    """
     if text.endswith(".json") or os.path.isfile(text):
         from nest.models.hf import read_hf
 
-        return read_hf(text)
+        return read_hf(text, mtp=mtp)
     from nest.models.zoo import architecture
 
     return architecture(text)

@@ -112,13 +112,18 @@ class Launch(Struct, frozen=True, kw_only=True, dict=True):
         """Blocks of the model."""
         return sum(chunk.layers for chunk in self.chunks)
 
+    @property
+    def mtp(self) -> int:
+        """Modules for multi-token prediction."""
+        return sum(chunk.mtp for chunk in self.chunks)
+
     @cached_property
     def even_layers(self) -> int | None:
         """Blocks of every chunk if they are alike, ``None`` if not.
 
-        The embedding is on the first and the head on the last of them.
+        The embedding is on the first, modules and head on the last of them.
         """
-        even = even_chunks(self.layers, len(self.chunks))
+        even = even_chunks(self.layers, len(self.chunks), self.mtp)
         return self.chunks[0].layers if self.chunks == even else None
 
     @property
@@ -134,12 +139,18 @@ class Launch(Struct, frozen=True, kw_only=True, dict=True):
         )
 
 
-def even_chunks(layers: int, count: int) -> tuple[Chunk, ...] | None:
-    """Return chunks of equally many blocks, ``None`` if they do not divide."""
+def even_chunks(
+    layers: int, count: int, mtp: int = 0
+) -> tuple[Chunk, ...] | None:
+    """Return chunks of equally many blocks, ``None`` if they do not divide.
+
+    The last one has the modules for multi-token prediction.
+    """
     if layers % count:
         return None
+    each, last = layers // count, count - 1
     return tuple(
-        Chunk(number == 0, layers // count, number == count - 1)
+        Chunk(number == 0, each, number == last, mtp * (number == last))
         for number in range(count)
     )
 

@@ -1,8 +1,9 @@
-"""What the layers of a graph stand for: embedding, blocks, head.
+"""What the layers of a graph stand for: embedding, blocks, modules, head.
 
-Frameworks count the blocks of a decoder and know its embedding and its head.
-Graphs of models name their layers so: ``embedding``, ``layer-3`` or
-``layers-0-3`` for blocks, ``head`` (:mod:`nest.models.graphs`).
+Frameworks count the blocks of a decoder, and its modules for multi-token
+prediction, and know its embedding and its head. Graphs of models name their
+layers so: ``embedding``, ``layer-3`` or ``layers-0-3`` for blocks, ``mtp-0``
+for a module, ``head`` (:mod:`nest.models.graphs`).
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ class Chunk(NamedTuple):
     ----------
     embedding, head
         Whether they are here.
-    layers
-        Number of blocks.
+    layers, mtp
+        Number of blocks, and of modules for multi-token prediction.
     """
 
     embedding: bool
     layers: int
     head: bool
+    mtp: int = 0
 
 
 class Placement(NamedTuple):
@@ -43,6 +45,11 @@ class Placement(NamedTuple):
     def layers(self) -> int:
         """Blocks of the whole graph."""
         return sum(chunk.layers for _, chunk in self.parts)
+
+    @property
+    def mtp(self) -> int:
+        """Modules for multi-token prediction of the whole graph."""
+        return sum(chunk.mtp for _, chunk in self.parts)
 
     def cut(self, chunks: Sequence[Chunk]) -> list[list[LayerId]]:
         """Return the layers of every chunk.
@@ -62,7 +69,7 @@ class Placement(NamedTuple):
                 name, part = left.pop()
                 layers.append(name)
                 held = joined(held, part)
-                if held.layers > chunk.layers or (held.head > chunk.head):
+                if any(a > b for a, b in zip(held, chunk, strict=True)):
                     break
             if held != chunk:
                 raise InvalidPlanError(
@@ -87,6 +94,7 @@ def joined(one: Chunk, other: Chunk) -> Chunk:
         one.embedding or other.embedding,
         one.layers + other.layers,
         one.head or other.head,
+        one.mtp + other.mtp,
     )
 
 
@@ -96,7 +104,8 @@ def placement_of(graph: Graph) -> Placement:
     Raises
     ------
     InvalidProblemError
-        If it is no chain of an embedding, blocks and a head by their names.
+        If it is no chain of an embedding, blocks, modules and a head by their
+        names.
     """
     order = [graph.layers[i] for i in graph.topological_order()]
     edges = {(str(edge.source), str(edge.target)) for edge in graph.edges}
@@ -107,30 +116,41 @@ def placement_of(graph: Graph) -> Placement:
             "chains only"
         )
     parts: list[tuple[LayerId, Chunk]] = []
-    blocks = 0
+    blocks = modules = 0
     for layer in order:
-        chunk = _read(str(layer.id), blocks)
+        chunk = _read(str(layer.id), blocks, modules)
         if chunk is None:
             raise InvalidProblemError(
                 f"graph: expected layers named embedding, layer-{blocks} (or "
-                f"layers-{blocks}-N) and so on, and head, got "
+                f"layers-{blocks}-N) and so on, mtp-{modules} and so on, and "
+                f"head, got "
                 f"{str(layer.id)!r}; name them as the graphs of models do"
             )
         blocks += chunk.layers
+        modules += chunk.mtp
         parts.append((layer.id, chunk))
     first, *between, last = (chunk for _, chunk in parts)
-    if not (first.embedding and last.head and all(x.layers for x in between)):
+    inside = [bool(chunk.mtp) for chunk in between]
+    if not (
+        first.embedding
+        and last.head
+        and all(chunk.layers or chunk.mtp for chunk in between)
+        and inside == sorted(inside)
+    ):
         raise InvalidProblemError(
-            "graph: expected an embedding, blocks and a head, in this order, "
-            "got another order; frameworks run no other"
+            "graph: expected an embedding, blocks, modules for multi-token "
+            "prediction if there are any, and a head, in this order, got "
+            "another order; frameworks run no other"
         )
     return Placement(tuple(parts))
 
 
-def _read(name: str, blocks: int) -> Chunk | None:
-    """Return what a layer stands for that follows so many blocks."""
+def _read(name: str, blocks: int, modules: int) -> Chunk | None:
+    """Return what a layer stands for that follows so many others."""
     if name in ("embedding", "head"):
         return Chunk(name == "embedding", 0, name == "head")
+    if name == f"mtp-{modules}":
+        return Chunk(False, 0, False, 1)
     found = re.fullmatch(r"layers?-(\d+)(?:-(\d+))?", name)
     if found is None or int(found[1]) != blocks:
         return None

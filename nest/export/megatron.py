@@ -99,10 +99,15 @@ def pipelines_inside(launch: Launch) -> bool:
 
 
 def layout_of(chunks: Sequence[Chunk]) -> str:
-    """Return the pipeline layout, such as ``Et*7|t*9|t*9|t*7L``."""
+    """Return the pipeline layout, such as ``Et*7|t*9|t*9|t*7mL``."""
+
+    def times(letter: str, count: int) -> str:
+        return f"{letter}*{count}" if count > 1 else letter * count
+
     return "|".join(
         "E" * chunk.embedding
-        + (f"t*{chunk.layers}" if chunk.layers > 1 else "t" * chunk.layers)
+        + times("t", chunk.layers)
+        + times("m", chunk.mtp)
         + "L" * chunk.head
         for chunk in chunks
     )
@@ -122,12 +127,13 @@ def plan_flags(launch: Launch) -> Flags:
     flag("--context-parallel-size", launch.cp)
     flag("--expert-model-parallel-size", launch.ep, when=launch.ep > 1)
     flag("--expert-tensor-parallel-size", launch.tp, when=launch.ep > 1)
-    uneven = launch.even_layers is None
-    flag(_LAYOUT, layout_of(launch.chunks), when=uneven)
+    # Where modules for multi-token prediction are is always written.
+    laid = launch.even_layers is None or (launch.mtp and stages > 1)
+    flag(_LAYOUT, layout_of(launch.chunks), when=laid)
     flag(
         "--num-virtual-stages-per-pipeline-rank",
         launch.virtual_stages,
-        when=launch.virtual_stages > 1 and not uneven,
+        when=launch.virtual_stages > 1 and not laid,
     )
     flag("--sequence-parallel", when=launch.sequence_parallel)
     flag("--micro-batch-size", launch.samples)
@@ -207,6 +213,11 @@ def _why_not(launch: Launch) -> str | None:
     if "weights" in hidden and "gradients" not in hidden:
         return (
             "overlap: expected weights together with gradients, got it alone"
+        )
+    if "ep" in hidden and launch.mtp > 1:
+        return (
+            f"overlap: expected ep with one module for multi-token prediction "
+            f"at most, got it with {launch.mtp}"
         )
     return None
 
@@ -363,13 +374,7 @@ def read_arguments(ask: Arguments, world: int, name: str) -> Reading:
     """
     _check_known(ask)
     model, length = read_model(ask, name)
-    if ask.integer("--mtp-num-layers", least=0):
-        raise ask.refuse(
-            "--mtp-num-layers",
-            "no layers that predict further tokens",
-            ask.integer("--mtp-num-layers"),
-            "plans know no such layers",
-        )
+    modules = model.towers[0].modules
     tp = ask.count("--tensor-model-parallel-size")
     stages = ask.count("--pipeline-model-parallel-size")
     cp = ask.count("--context-parallel-size")
@@ -392,7 +397,7 @@ def read_arguments(ask: Arguments, world: int, name: str) -> Reading:
             f"{data}",
             batch,
         )
-    chunks, virtual = _chunks(ask, model.layers, stages)
+    chunks, virtual = _chunks(ask, model.layers, modules, stages)
     if virtual > 1 and batch // (samples * data) % stages:
         raise ask.refuse(
             "--global-batch-size",
@@ -422,11 +427,11 @@ def read_arguments(ask: Arguments, world: int, name: str) -> Reading:
         virtual_stages=virtual,
         chunks=chunks,
         zero=zero,
-        recompute=_recompute(ask, model.layers // len(chunks)),
+        recompute=_recompute(ask, model.layers // len(chunks), modules),
         micro_batch=samples * data // instances,
         global_batch=batch,
         sequence_length=length,
-        overlap=_overlap(ask, zero, sequence),
+        overlap=_overlap(ask, zero, sequence, modules),
         sequence_parallel=sequence,
         **_precision(ask),
     )
@@ -551,7 +556,7 @@ def _zero(ask: Arguments, data: int, cp: int, ep: int) -> tuple[int, int]:
     return zero, instances
 
 
-def _recompute(ask: Arguments, layers: int) -> Recompute:
+def _recompute(ask: Arguments, layers: int, predicting: int) -> Recompute:
     """Return the recompute choice of all layers."""
     granularity = ask.text("--recompute-granularity", ("selective", "full"))
     modules = ask.texts("--recompute-modules")
@@ -590,6 +595,13 @@ def _recompute(ask: Arguments, layers: int) -> Recompute:
             count,
             "plans keep the input of every layer",
         )
+    if method == "block" and predicting:
+        raise ask.refuse(
+            "--recompute-method",
+            "uniform with --mtp-num-layers",
+            "block",
+            "Megatron recomputes no module for multi-token prediction then",
+        )
     if method == "block" and (count is None or count != layers):
         raise ask.refuse(
             "--recompute-num-layers",
@@ -600,12 +612,21 @@ def _recompute(ask: Arguments, layers: int) -> Recompute:
     return "full"
 
 
-def _overlap(ask: Arguments, zero: int, sequence: bool) -> tuple[Overlap, ...]:
+def _overlap(
+    ask: Arguments, zero: int, sequence: bool, modules: int
+) -> tuple[Overlap, ...]:
     """Return what runs behind computation."""
     found = {name for name, flag in _OVERLAP.items() if ask.has(flag)}
     if "tp" in found and not sequence:
         raise ask.refuse(
             _OVERLAP["tp"], "--sequence-parallel too", "none", "add it"
+        )
+    if "ep" in found and modules > 1:
+        raise ask.refuse(
+            _OVERLAP["ep"],
+            "--mtp-num-layers of 1 at most",
+            modules,
+            "remove it",
         )
     if "weights" in found and ("gradients" not in found or not zero):
         raise ask.refuse(
@@ -706,7 +727,7 @@ def _check_known(ask: Arguments) -> None:
 
 
 def _chunks(
-    ask: Arguments, layers: int, stages: int
+    ask: Arguments, layers: int, modules: int, stages: int
 ) -> tuple[tuple[Chunk, ...], int]:
     """Return what every chunk holds, and how many are on a stage."""
     layout = ask.text(_LAYOUT)
@@ -725,7 +746,7 @@ def _chunks(
                 f"{ask.place(other)} too",
                 "remove one",
             )
-        return _read_layout(ask, layout, layers, stages)
+        return _read_layout(ask, layout, layers, modules, stages)
     counts = _counts(ask, layers + loss + embedding, stages, first, last)
     if each is not None:
         if virtual is not None:
@@ -758,13 +779,18 @@ def _chunks(
     held = [count // virtual for _ in range(virtual) for count in counts]
     held[0] -= embedding
     held[-1] -= loss
-    return _with_ends(held), virtual
+    return _with_ends(held, modules), virtual
 
 
-def _with_ends(counts: Sequence[int]) -> tuple[Chunk, ...]:
-    """Return chunks of so many blocks, with embedding and head around."""
+def _with_ends(counts: Sequence[int], modules: int) -> tuple[Chunk, ...]:
+    """Return chunks of so many blocks, with embedding and head around.
+
+    Without a layout Megatron puts modules for multi-token prediction in front
+    of the head.
+    """
+    last = len(counts) - 1
     return tuple(
-        Chunk(number == 0, count, number == len(counts) - 1)
+        Chunk(number == 0, count, number == last, modules * (number == last))
         for number, count in enumerate(counts)
     )
 
@@ -802,9 +828,9 @@ def _counts(
 
 
 def _read_layout(
-    ask: Arguments, layout: str, layers: int, stages: int
+    ask: Arguments, layout: str, layers: int, modules: int, stages: int
 ) -> tuple[tuple[Chunk, ...], int]:
-    """Read a pipeline layout, such as ``Et*7|(t*9|)*2t*7,L``."""
+    """Read a pipeline layout, such as ``Et*7|(t*9|)*2t*7,mL``."""
     text = re.sub(r"[,\s]", "", layout)
     group = re.compile(r"\(([^()]*)\)(?:\*(\d{1,4}))?")
     while found := group.search(text):
@@ -812,24 +838,41 @@ def _read_layout(
         text = text[: found.start()] + repeated + text[found.end() :]
     parts = []
     for number, part in enumerate(text.split("|"), 1):
-        if re.fullmatch(r"(?:[EtL](?:\*\d{1,5})?)*", part) is None:
+        if re.fullmatch(r"(?:[EtmL](?:\*\d{1,5})?)*", part) is None:
             raise ask.refuse(
                 _LAYOUT,
-                "stages of E, t, t*N and L between |",
+                "stages of E, t, t*N, m and L between |",
                 f"{part!r} as stage {number}",
             )
         parts.append(
             "".join(
                 letter * int(count or 1)
-                for letter, count in re.findall(r"([EtL])(?:\*(\d+))?", part)
+                for letter, count in re.findall(r"([EtmL])(?:\*(\d+))?", part)
             )
         )
     joined = "".join(parts)
-    if re.fullmatch(r"Et*L", joined) is None:
+    if re.fullmatch(r"E[tm]*L", joined) is None:
         raise ask.refuse(_LAYOUT, "one E first and one L last", f"{layout!r}")
+    if "mt" in joined:
+        raise ask.refuse(_LAYOUT, "every m behind every t", f"{layout!r}")
     if joined.count("t") != layers:
         raise ask.refuse(
             _LAYOUT, f"--num-layers {layers} times t", joined.count("t")
+        )
+    if joined.count("m") != modules:
+        raise ask.refuse(
+            _LAYOUT,
+            f"--mtp-num-layers {modules} times m"
+            if modules
+            else "no m without --mtp-num-layers",
+            joined.count("m"),
+        )
+    homes = [number for number, x in enumerate(parts, 1) if "m" in x]
+    if len(homes) > 1:
+        raise ask.refuse(
+            _LAYOUT,
+            "every m in the same stage",
+            f"them in stages {' and '.join(map(str, homes))}",
         )
     if len(parts) % stages:
         raise ask.refuse(
@@ -844,7 +887,8 @@ def _read_layout(
             f"nothing in stage {parts.index('') + 1}",
         )
     chunks = tuple(
-        Chunk("E" in part, part.count("t"), "L" in part) for part in parts
+        Chunk("E" in part, part.count("t"), "L" in part, part.count("m"))
+        for part in parts
     )
     if stages == 1 and len(parts) > 1:
         raise ask.refuse(

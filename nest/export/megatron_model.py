@@ -76,7 +76,10 @@ def why_not(model: Architecture) -> str | None:
     if len(model.towers) > 1:
         return "towers: expected one, got several"
     tower, head = model.towers[0], model.head
-    part = unusual(tower, head)
+    part = unusual(
+        replace(tower, modules=0),
+        replace(head, predictions=head.predictions - tower.modules),
+    )
     if part is not None:
         return f"{part}: expected a plain transformer"
     blocks = [run.block for run in tower.runs]
@@ -105,6 +108,10 @@ def why_not(model: Architecture) -> str | None:
         (
             "either rotary or learned positions",
             attention.rotary != bool(tower.learned_positions),
+        ),
+        (
+            "rotary positions with modules for multi-token prediction",
+            attention.rotary or not tower.modules,
         ),
         ("gates in all MLPs or in none", len({m.gated for m in mlps}) == 1),
         (
@@ -158,6 +165,7 @@ def model_flags(model: Architecture, sequence_length: int) -> Flags:
     assert mlp is not None
     flags: Flags = [
         ("--num-layers", (tower.layers,)),
+        *[("--mtp-num-layers", (tower.modules,))] * bool(tower.modules),
         ("--hidden-size", (tower.hidden,)),
         ("--ffn-hidden-size", (mlp.hidden,)),
         ("--num-attention-heads", (attention.heads,)),
@@ -245,6 +253,7 @@ def read_model(arguments: Arguments, name: str) -> tuple[Architecture, int]:
     width = ask.integer("--ffn-hidden-size", default=usual)
     assert width is not None
     rotary = _rotary(ask)
+    modules = _modules(ask, rotary)
     tied = not ask.has("--untie-embeddings-and-output-weights")
     vocabulary = ask.needed("--vocab-size")
     dropout = ask.number("--hidden-dropout", 0.1) > 0
@@ -282,9 +291,10 @@ def read_model(arguments: Arguments, name: str) -> tuple[Architecture, int]:
                     runs=runs,
                     vocabulary=vocabulary,
                     learned_positions=0 if rotary else positions,
+                    modules=modules,
                 ),
             ),
-            head=Head(outputs=vocabulary, tied=tied),
+            head=Head(outputs=vocabulary, tied=tied, predictions=1 + modules),
             max_sequence=positions,
         ),
         length,
@@ -297,6 +307,27 @@ def _rotary(ask: Arguments) -> bool:
     old = ask.has("--use-rotary-position-embeddings")
     ask.has("--no-position-embedding")
     return old or kind == "rope"
+
+
+def _modules(ask: Arguments, rotary: bool) -> int:
+    """Return the number of modules for multi-token prediction."""
+    modules = ask.integer("--mtp-num-layers", least=0) or 0
+    ask.number("--mtp-loss-scaling-factor", 0.1)
+    if modules and not rotary:
+        raise ask.refuse(
+            "--position-embedding-type",
+            "rope with --mtp-num-layers",
+            ask.text("--position-embedding-type") or "learned_absolute",
+        )
+    for name, why in (
+        ("--mtp-use-repeated-layer", "plans give every module its weights"),
+        ("--mtp-detach-heads", "plans send gradients on to the model"),
+    ):
+        if ask.has(name) and modules:
+            raise ask.refuse(
+                name, "no such argument with --mtp-num-layers", "it", why
+            )
+    return modules
 
 
 def _read_attention(

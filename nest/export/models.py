@@ -68,6 +68,12 @@ def _why_not(
             f"expected a model of {placement.layers} blocks, as the graph "
             f"has, got {model.name} with {model.layers}"
         )
+    modules = sum(tower.modules for tower in model.towers)
+    if modules != placement.mtp:
+        return (
+            f"expected a model of {placement.mtp} modules for multi-token "
+            f"prediction, as the graph has, got {model.name} with {modules}"
+        )
     flops, length = (
         problem.job.model_flops_per_sample,
         (problem.job.sequence_length),

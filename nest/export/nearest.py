@@ -184,7 +184,7 @@ def _with_each(
 
 def _even_cut(placement: Placement, count: int) -> list[list[LayerId]] | None:
     """Return stages of equally many blocks, ``None`` if there are none."""
-    chunks = even_chunks(placement.layers, count)
+    chunks = even_chunks(placement.layers, count, placement.mtp)
     if chunks is None:
         return None
     try:

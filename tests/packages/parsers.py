@@ -102,6 +102,16 @@ def megatron(folder: Path, world: int) -> argparse.Namespace:
     return args
 
 
+def megatron_layout(text: str, stages: int) -> Any:
+    """Return a pipeline layout as Megatron-Core reads it."""
+    stub_triton()
+    from megatron.core.transformer.pipeline_parallel_layer_layout import (
+        PipelineParallelLayerLayout,
+    )
+
+    return PipelineParallelLayerLayout(text, stages)
+
+
 def torchtitan(folder: Path, world: int) -> object:
     """Read the job file and make its mesh's degrees."""
     stub_triton()

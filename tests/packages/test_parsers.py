@@ -23,7 +23,7 @@ from nest.export.launch import launch_of
 from nest.export.layers import placement_of
 from nest.export.nearest import nearest
 from nest.export.settings import Settings
-from nest.ir import Plan, read_problem
+from nest.ir import Plan, Stage, Strategy, read_problem
 from nest.models import builtin
 from nest.targets import for_target
 from tests.exports import small_model, small_problem, uniform_plans
@@ -78,6 +78,88 @@ def test_exports_are_accepted(target, experts, tmp_path):
         parse(target, tmp_path / str(number), problem, plan, files)
         done += 1
     assert done or (target, experts) == ("deepspeed", 4)
+
+
+def cut(problem, *ends, **fields):
+    """Return a plan whose stages end behind so many layers."""
+    names = [layer.id for layer in problem.graph.layers]
+    strategy = Strategy(dp=2, tp=2)
+    return Plan(
+        replicas=1,
+        micro_batch=8,
+        stages=tuple(
+            Stage.of(names[a:b], [strategy] * (b - a))
+            for a, b in itertools.pairwise((0, *ends, len(names)))
+        ),
+        **fields,
+    )
+
+
+@pytest.mark.parametrize("experts", [0, 4])
+@pytest.mark.parametrize("modules", [1, 2])
+def test_modules_of_predictions_are_accepted(experts, modules, tmp_path):
+    """Megatron-LM finds them where the plan has them, and no copy."""
+    problem = for_target(small_problem(experts, modules=modules), "megatron")
+    settings = Settings(small_model(experts, modules))
+    behind = 9 + modules
+    plans = [
+        cut(problem),
+        cut(problem, 5),
+        cut(problem, behind),
+        cut(problem, 5, 9, behind),
+        cut(problem, 3, 5, 9),
+        cut(problem, 3, 5, 7, virtual_stages=2),
+        cut(problem, 3, 9, behind, virtual_stages=2),
+    ]
+    for number, plan in enumerate(plans):
+        files = export(problem, plan, "megatron", settings)
+        folder = tmp_path / str(number)
+        write_folder(folder, files)
+        launch = launch_of(problem, plan, placement_of(problem.graph))
+        args = parse("megatron", folder, launch)
+        assert args.mtp_num_layers == modules
+        layout = args.pipeline_model_parallel_layout
+        if launch.stages == 1:
+            assert layout is None
+            continue
+        found = parsers.megatron_layout(str(layout), launch.stages)
+        found.validate_layer_layout(8, modules)
+        chunks = [
+            found.layout[rank][chunk]
+            for chunk in range(launch.virtual_stages)
+            for rank in range(launch.stages)
+        ]
+        assert [
+            tuple(
+                [x.name for x in held].count(name)
+                for name in ("embedding", "decoder", "loss", "mtp")
+            )
+            for held in chunks
+        ] == [tuple(map(int, chunk)) for chunk in launch.chunks]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("t*3m*2L'", "t*2mtmL'"),
+        ("t*5|t*3m*2L'", "t*7m|tmL'"),
+        ("m*2L'", "mL'"),
+        ("  --mtp-num-layers 2\n", ""),
+        ("rope", "learned_absolute"),
+    ],
+)
+def test_broken_modules_of_predictions_are_refused_there_too(
+    old, new, tmp_path
+):
+    problem = for_target(small_problem(modules=2), "megatron")
+    plan = cut(problem, 6)
+    files = export(problem, plan, "megatron", Settings(small_model(modules=2)))
+    assert old in files["args.sh"]
+    files["args.sh"] = files["args.sh"].replace(old, new)
+    write_folder(tmp_path / "out", files)
+    launch = launch_of(problem, plan, placement_of(problem.graph))
+    with pytest.raises(AssertionError):
+        parse("megatron", tmp_path / "out", launch)
 
 
 @pytest.mark.parametrize("experts", [0, 4])

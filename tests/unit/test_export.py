@@ -21,7 +21,7 @@ from nest.export.launch import launch_of
 from nest.export.layers import Chunk, placement_of
 from nest.export.nearest import nearest
 from nest.export.settings import Settings
-from nest.ir import Edge, Optimizer, Strategy
+from nest.ir import Edge, Optimizer, Plan, Stage, Strategy
 from nest.models import builtin
 from nest.targets import for_target
 from tests.exports import (
@@ -33,17 +33,17 @@ from tests.exports import (
 )
 
 
-def settings(experts=0):
-    return Settings(model=small_model(experts), flavor="llama3/8B")
+def settings(experts=0, modules=0):
+    return Settings(model=small_model(experts, modules), flavor="llama3/8B")
 
 
-def problem_for(target, experts=0, **job):
-    problem = for_target(small_problem(experts), target)
+def problem_for(target, experts=0, modules=0, **job):
+    problem = for_target(small_problem(experts, modules=modules), target)
     return replace(problem, job=replace(problem.job, **job))
 
 
 #: Plans that broken exports are made of: target, strategy, blocks per chunk,
-#: fields of the plan, experts.
+#: fields of the plan, experts, modules for multi-token prediction.
 BASES = {
     "plain": ("megatron", {"dp": 2, "tp": 2, "zero": 1}, (2, 2, 2, 2), {}, 0),
     "uneven": ("megatron", {"dp": 2, "tp": 2, "zero": 1}, (3, 2, 2, 1), {}, 0),
@@ -70,6 +70,9 @@ BASES = {
         {},
         0,
     ),
+    "modules": (
+        *("megatron", {"dp": 2, "tp": 2, "zero": 1}, (3, 2, 2, 1), {}, 0, 2),
+    ),
     "titan": (
         "torchtitan",
         {"dp": 2, "tp": 2, "zero": 3},
@@ -90,11 +93,11 @@ BASES = {
 
 
 def base(name):
-    target, degrees, counts, fields, experts = BASES[name]
-    problem = problem_for(target, experts)
+    target, degrees, counts, fields, *shape = BASES[name]
+    problem = problem_for(target, *shape)
     plan = small_plan(problem, Strategy(**degrees), counts, **fields)
     score(problem, plan)
-    return problem, plan, target, settings(experts)
+    return problem, plan, target, settings(*shape)
 
 
 @pytest.fixture(scope="module")
@@ -219,12 +222,52 @@ BROKEN = [
     ("uneven", "args.sh", "'Et*3", "'t*3", "layout: expected one E first"),
     ("uneven", "args.sh", "tL'", "Lt'", "layout: expected one E first"),
     ("uneven", "args.sh", "t*2|t*2", "t*2|x*2",
-     "expected stages of E, t, t.N and L between .*, got 'x.2' as stage 3"),
+     "expected stages of E, t, t.N, m and L between .*, got 'x.2' as stage 3"),
     ("uneven", "args.sh", "--swiglu",
      "--swiglu\n  --decoder-first-pipeline-num-layers 2",
      "layout: expected no other argument about layers of stages"),
     ("uneven", "args.sh", "Et*3|t*2|", "Et*2|t*3|",
-     r"export: chunks: expected \[\[true,3,false\]"),
+     r"export: chunks: expected \[\[true,3,false,0\]"),
+    # Megatron: modules for multi-token prediction
+    ("modules", "args.sh", "|tm*2L", "|mtmL",
+     "layout: expected every m behind every t, got 'Et.3|t.2|t.2|mtmL'"),
+    ("modules", "args.sh", "tm*2L", "tmLm",
+     "layout: expected one E first and one L last"),
+    ("modules", "args.sh", "t*2|tm*2L", "t*3m|mL",
+     "layout: expected every m in the same stage, got them in stages 3 and 4"),
+    ("modules", "args.sh", "tm*2L", "tmL",
+     "layout: expected --mtp-num-layers 2 times m, got 1"),
+    ("modules", "args.sh", "tm*2L", "tL",
+     "layout: expected --mtp-num-layers 2 times m, got 0"),
+    ("modules", "args.sh", "  --mtp-num-layers 2\n", "",
+     "layout: expected no m without --mtp-num-layers, got 2"),
+    ("modules", "args.sh", "--mtp-num-layers 2", "--mtp-num-layers 0",
+     "layout: expected no m without --mtp-num-layers, got 2"),
+    ("modules", "args.sh", "--mtp-num-layers 2", "--mtp-num-layers -1",
+     "--mtp-num-layers: expected an integer >= 0, got '-1'"),
+    ("modules", "args.sh", "t*2|tm*2L", "t*3|m*2L",
+     r"export: chunks: expected .*\[false,1,true,2\]\], got "),
+    ("uneven", "args.sh", "--num-layers 8", "--num-layers 8\n  "
+     "--mtp-num-layers 1", "layout: expected --mtp-num-layers 1 times m"),
+    ("plain", "args.sh", "--num-layers 8", "--num-layers 8\n  "
+     "--mtp-num-layers 1", "expected the shape of small, got another one"),
+    ("modules", "args.sh", "rope", "learned_absolute",
+     "--position-embedding-type: expected rope with --mtp-num-layers, got "
+     "learned_absolute"),
+    # * Megatron computes no module again then
+    ("modules", "args.sh", "--swiglu", "--swiglu\n  --recompute-granularity "
+     "full\n  --recompute-method block\n  --recompute-num-layers 2",
+     "--recompute-method: expected uniform with --mtp-num-layers, got block"),
+    ("modules", "args.sh", "--swiglu", "--swiglu\n  --mtp-detach-heads",
+     "--mtp-detach-heads: expected no such argument with --mtp-num-layers, "
+     "got it; plans send gradients on to the model"),
+    ("modules", "args.sh", "--swiglu",
+     "--swiglu\n  --mtp-use-repeated-layer",
+     "--mtp-use-repeated-layer: expected no such argument with --mtp-num"),
+    ("modules", "args.sh", "--swiglu",
+     "--swiglu\n  --overlap-moe-expert-parallel-comm",
+     "--overlap-moe-expert-parallel-comm: expected --mtp-num-layers of 1 at "
+     "most, got 2"),
     # * interleaving with micro-batches that the stages do not divide
     ("chunks", "args.sh", "--global-batch-size 64", "--global-batch-size 72",
      "expected a number of micro-batches that the 4 interleaved pipeline "
@@ -425,6 +468,154 @@ def test_layouts_say_embedding_and_head_alone(exports):
     )
     files = export(problem, plan, "megatron", settings())
     assert "--pipeline-model-parallel-layout 'E|t*3|t*5|L'" in files["args.sh"]
+
+
+@pytest.mark.parametrize(
+    ("modules", "cuts", "layout"),
+    [
+        (1, ([0, 5], [5, 9], [9, 10], [10, 11]), "Et*4|t*4|m|L"),
+        (1, ([0, 3], [3, 5], [5, 7], [7, 11]), "Et*2|t*2|t*2|t*2mL"),
+        (2, ([0, 5], [5, 11], [11, 12]), "Et*4|t*4m*2|L"),
+        (2, ([0, 5], [5, 9], [9, 12]), "Et*4|t*4|m*2L"),
+    ],
+)
+def test_layouts_say_where_modules_of_predictions_are(modules, cuts, layout):
+    problem = problem_for("megatron", modules=modules)
+    names = [layer.id for layer in problem.graph.layers]
+    strategy = Strategy(dp=2, tp=2)
+    plan = Plan(
+        replicas=1,
+        micro_batch=8,
+        stages=tuple(
+            Stage.of(names[first:last], [strategy] * (last - first))
+            for first, last in cuts
+        ),
+    )
+    known = settings(modules=modules)
+    args = export(problem, plan, "megatron", known)["args.sh"]
+    assert f"--pipeline-model-parallel-layout '{layout}'\n" in args
+    assert f"--mtp-num-layers {modules}\n" in args
+
+
+def test_modules_of_predictions_on_one_stage_need_no_layout():
+    problem = problem_for("megatron", modules=1)
+    plan = small_plan(problem, Strategy(dp=4))
+    args = export(problem, plan, "megatron", settings(modules=1))["args.sh"]
+    assert "--mtp-num-layers 1\n" in args
+    assert "layout" not in args
+
+
+def test_parted_modules_of_predictions_are_refused():
+    problem = small_problem(modules=2)
+    names = [layer.id for layer in problem.graph.layers]
+    strategy = Strategy(dp=4)
+    stages = (Stage.of(names[:10], [strategy] * 10),)
+    stages += (Stage.of(names[10:], [strategy] * 2),)
+    plan = Plan(replicas=1, micro_batch=8, stages=stages)
+    with pytest.raises(
+        InvalidPlanError,
+        match="^stage 1: expected all 2 layers of kind 'mtp' or 'mtp-next', "
+        r"or none, got 1 \(tested, validate_layer_layout .*\); choose another "
+        "plan, or --nearest$",
+    ):
+        export(problem, plan, "megatron", settings(modules=2))
+
+
+@pytest.mark.parametrize("target", ["torchtitan", "deepspeed", "maxtext"])
+def test_modules_of_predictions_are_refused_elsewhere(target):
+    problem = small_problem(modules=1)
+    plan = small_plan(problem, Strategy(dp=4))
+    with pytest.raises(
+        InvalidPlanError,
+        match=f"graph: expected no layers of kind 'mtp', got 1 \\(read in "
+        f"{target}",
+    ):
+        export(problem, plan, target, settings(modules=1))
+
+
+def test_several_modules_of_predictions_run_beside_no_exchange_of_experts():
+    for modules in (1, 2):
+        problem = problem_for("megatron", 4, modules, overlap={"ep": 0.5})
+        plan = small_plan(
+            problem, Strategy(dp=4, ep=4), overlap=("ep",), micro_batch=8
+        )
+        known = settings(4, modules)
+        if modules == 1:
+            files = export(problem, plan, "megatron", known)
+            assert "--overlap-moe-expert-parallel-comm\n" in files["args.sh"]
+            continue
+        with pytest.raises(
+            InvalidPlanError,
+            match=r"^overlap: expected ep with one module for multi-token "
+            "prediction at most, got it with 2; choose another plan$",
+        ):
+            export(problem, plan, "megatron", known)
+
+
+def test_models_with_other_modules_of_predictions_are_refused():
+    problem = problem_for("megatron", modules=1)
+    plan = small_plan(problem, Strategy(dp=4))
+    with pytest.raises(
+        InvalidOptionError,
+        match="--model: expected a model of 1 modules for multi-token "
+        "prediction, as the graph has, got small with 0",
+    ):
+        export(problem, plan, "megatron", settings())
+    learned = small_model(modules=1)
+    tower = learned.towers[0]
+    (run,) = tower.runs
+    attention = replace(run.block.attention, rotary=False)
+    block = replace(run.block, attention=attention)
+    tower = replace(
+        tower,
+        runs=(replace(run, block=block),),
+        learned_positions=1024,
+    )
+    with pytest.raises(
+        InvalidPlanError,
+        match="model: expected rotary positions with modules for multi-token "
+        "prediction, got small",
+    ):
+        export(
+            problem,
+            plan,
+            "megatron",
+            Settings(model=replace(learned, towers=(tower,))),
+        )
+
+
+def test_modules_of_predictions_in_front_of_blocks_are_refused():
+    graph = small_problem(modules=1).graph
+    names = ["layer-7", "mtp-0"]
+    ids = dict(zip(names, names[::-1], strict=True))
+
+    def renamed(name):
+        return ids.get(str(name), name)
+
+    swapped = replace(
+        graph,
+        layers=tuple(replace(x, id=renamed(x.id)) for x in graph.layers),
+        edges=tuple(
+            replace(x, source=renamed(x.source), target=renamed(x.target))
+            for x in graph.edges
+        ),
+    )
+    with pytest.raises(
+        InvalidProblemError,
+        match="graph: expected an embedding, blocks, modules for multi-token "
+        "prediction if there are any, and a head, in this order",
+    ):
+        placement_of(swapped)
+
+
+def test_nearest_keeps_modules_of_predictions_with_the_head():
+    problem = small_problem(modules=2)
+    plan = small_plan(problem, Strategy(dp=4), (4, 4))
+    other = small_plan(problem, Strategy(dp=2, tp=2), (4, 4))
+    mixed = replace(plan, stages=(plan.stages[0], other.stages[1]))
+    found = nearest(problem, mixed, "megatron", settings(modules=2))
+    layout = "--pipeline-model-parallel-layout 'Et*4|t*4m*2L'"
+    assert layout in found.files["args.sh"]
 
 
 def test_gradients_of_two_bytes_are_said():

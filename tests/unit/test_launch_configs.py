@@ -386,9 +386,11 @@ def test_batches_that_grow_are_named():
          r"model.fsdp: expected false, got true"),
         ("nemo", "  data:", "  encoder:\n    num_layers: 4\n  data:",
          r"model.encoder.num_layers: expected no such key, got 4"),
-        ("bridge", "mtp_num_layers: null", "mtp_num_layers: 1",
-         r"run.yaml:45: model.mtp_num_layers: expected no layers that predict "
-         r"further tokens, got 1"),
+        ("bridge", "recompute_method: uniform\n  recompute_num_layers: 1\n"
+         "  mtp_num_layers: null", "recompute_method: block\n"
+         "  recompute_num_layers: 4\n  mtp_num_layers: 1",
+         r"run.yaml:43: model.recompute_method: expected uniform with "
+         r"--mtp-num-layers, got block"),
         ("bridge", "  sequence_parallel: true", "  sequence_parallel: 1",
          r"model.sequence_parallel: expected true or false, got 1"),
         ("bridge", "num_layers: 8", "num_layers: [{a: 1}]",
@@ -466,6 +468,9 @@ def test_weights_in_fp32_only_are_counted_so():
          "num_layers: 8\n  num_layers_in_first_pipeline_stage: 3\n",
          "even_layers", None),
         ("bridge", "bf16_mixed", "fp16_mixed", "dtype", "fp16"),
+        ("bridge", "mtp_num_layers: null", "mtp_num_layers: 1", "mtp", 1),
+        ("bridge", "mtp_num_layers: null", "mtp_num_layers: 2\n"
+         "  pipeline_model_parallel_layout: Et*5|t*3m*2L", "mtp", 2),
         ("plain", "--bf16: true", "--bf16: true\n  --fp8-format: hybrid",
          "dtype", "fp8"),
     ],

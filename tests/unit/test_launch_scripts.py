@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 from msgspec.structs import replace
@@ -14,13 +15,13 @@ from nest.export.export import export
 from nest.export.hosts import read_hosts
 from nest.export.importing import Site, build, overlap_of, placed
 from nest.export.launch import launch_of
-from nest.export.layers import placement_of
+from nest.export.layers import Chunk, placement_of
 from nest.export.scripts import read_launch
 from nest.export.settings import Settings
 from nest.export.shell import read_script
 from nest.hardware import machine
 from nest.hardware.calibration import stored_calibration
-from nest.ir import Strategy
+from nest.ir import Plan, Stage, Strategy
 from nest.models.zoo import architecture
 from nest.targets import for_target
 from tests.exports import (
@@ -343,6 +344,70 @@ def blocks(problem, plan):
     verdict = score(problem, plan)
     memory = [block.memory for block in verdict.blocks]
     return verdict.step_quanta, memory
+
+
+def test_modules_of_predictions_are_read():
+    """In front of the head, or where the layout says."""
+    more = SCRIPT.replace("--bf16", "--bf16 --mtp-num-layers 2")
+    reading = launched(more).reading
+    assert reading.launch.chunks == (
+        Chunk(True, 4, False),
+        Chunk(False, 4, True, 2),
+    )
+    (tower,) = reading.model.towers
+    assert (tower.modules, reading.model.head.predictions) == (2, 3)
+    assert reading.model.layers == 8
+    layout = "--pipeline-model-parallel-layout 'Et*8mm|L'"
+    laid = launched(more.replace("--bf16", f"--bf16 {layout}")).reading
+    assert laid.launch.chunks == (
+        Chunk(True, 8, False, 2),
+        Chunk(False, 0, True),
+    )
+    scaled = more.replace("--bf16", "--bf16 --mtp-loss-scaling-factor 0.3")
+    assert launched(scaled).reading == reading
+    assert "mtp" not in " ".join(launched(scaled).notes)
+    none = SCRIPT.replace("--bf16", "--bf16 --mtp-num-layers 0")
+    assert launched(none).reading == launched().reading
+
+
+@pytest.mark.parametrize("modules", [1, 2])
+def test_modules_of_predictions_there_and_back_score_the_same(modules):
+    problem = for_target(small_problem(modules=modules), "megatron")
+    settings = Settings(model=small_model(modules=modules))
+    names = [layer.id for layer in problem.graph.layers]
+    behind = 9 + modules
+    strategy = Strategy(dp=2, tp=2, zero=1)
+    for cuts in (
+        (0, behind + 1),
+        (0, 5, behind + 1),
+        (0, 4, behind, behind + 1),
+        (0, 5, 9, behind, behind + 1),
+        (0, 3, 9, behind + 1),
+    ):
+        plan = Plan(
+            replicas=1,
+            micro_batch=8,
+            stages=tuple(
+                Stage.of(names[a:b], [strategy] * (b - a))
+                for a, b in pairwise(cuts)
+            ),
+        )
+        for chunks in (1, 2):
+            if chunks == 2 and len(plan.stages) != 4:
+                continue
+            plan = replace(plan, virtual_stages=chunks)
+            files = export(problem, plan, "megatron", settings)
+            devices = read_hosts(files)
+            launch, model, inside = read_launch(
+                files["args.sh"], "args.sh", len(devices)
+            ).reading
+            found = build(
+                launch, model, SITE, devices=devices, mesh_inside=inside
+            )
+            assert [stage.layers for stage in found.plan.stages] == [
+                stage.layers for stage in plan.stages
+            ]
+            assert blocks(found.problem, found.plan) == blocks(problem, plan)
 
 
 @pytest.mark.parametrize("experts", [0, 4])
