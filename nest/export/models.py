@@ -71,8 +71,9 @@ def _why_not(
     modules = sum(tower.modules for tower in model.towers)
     if modules != placement.mtp:
         return (
-            f"expected a model of {placement.mtp} modules for multi-token "
-            f"prediction, as the graph has, got {model.name} with {modules}"
+            f"expected a model with as many modules for multi-token "
+            f"prediction as the graph, {placement.mtp}, got {model.name} "
+            f"with {modules}"
         )
     flops, length = (
         problem.job.model_flops_per_sample,

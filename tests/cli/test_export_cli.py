@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from msgspec.structs import replace
@@ -253,6 +254,73 @@ def test_what_is_solved_for_a_target_is_exported(cli, tmp_path, target, notes):
             "--flavor", "llama3/8B") == 0
     )  # fmt: skip
     assert cli.err == notes
+
+
+DEEPSEEK = {
+    "model_type": "deepseek_v3",
+    "vocab_size": 1280,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "moe_intermediate_size": 128,
+    "num_hidden_layers": 5,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "first_k_dense_replace": 1,
+    "q_lora_rank": 64,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 32,
+    "max_position_embeddings": 512,
+    "num_nextn_predict_layers": 2,
+}
+
+
+def test_modules_of_predictions_there_and_back(cli: Cli, tmp_path):
+    """Imported, solved for Megatron on 4 stages, exported, imported again."""
+    names = ("config", "problem", "plan", "back", "back-plan")
+    config, problem, plan, back, back_plan = (
+        str(tmp_path / f"{name}.json") for name in names
+    )
+    (tmp_path / "config.json").write_text(json.dumps(DEEPSEEK))
+    out = tmp_path / "out"
+    where = ("--cluster", "h100x8")
+    assert cli("import", "hf", config, "--mtp", *where, "-o", problem) == 0
+    assert (
+        cli("solve", problem, "--solver", "dp", "--target", "megatron",
+            "--pin", "pp=4", "-o", plan) == 0
+    )  # fmt: skip
+    known = ("--to", "megatron", "--model", config)
+    assert cli("export", problem, plan, *known, "-o", str(out)) == 0
+    args = (out / "args.sh").read_text()
+    assert "  --mtp-num-layers 2\n" in args
+    (layout,) = (
+        line.split()[1].strip("'")
+        for line in args.splitlines()
+        if "pipeline-model-parallel-layout" in line
+    )
+    assert layout.count("|") == 3
+    assert re.search(r"m\*2\|?L$", layout)
+    script = str(out / "args.sh")
+    assert cli("import", "megatron-args", script, *where, "-o", back) == 0
+    found = score(read_problem(back), read_plan(back_plan))
+    solved = read_problem(problem)
+    assert found.step_quanta == score(solved, read_plan(plan)).step_quanta
+    for target in ("torchtitan", "deepspeed", "maxtext"):
+        said = cli.refuses(
+            *("solve", problem, "--solver", "dp", "--target", target)
+        )
+        assert said.startswith(f"target {target}: expected no layers of kind")
+        folder = str(tmp_path / target)
+        for more in ((), ("--nearest",)):
+            arguments = (problem, plan, "--to", target, "--model", config)
+            assert cli("export", *arguments, "-o", folder, *more) == 2
+            line = cli.err.splitlines()[-1]
+            assert "expected no layers of kind 'mtp'" in line
+        assert not (tmp_path / target).exists()
 
 
 @pytest.fixture

@@ -557,8 +557,8 @@ def test_models_with_other_modules_of_predictions_are_refused():
     plan = small_plan(problem, Strategy(dp=4))
     with pytest.raises(
         InvalidOptionError,
-        match="--model: expected a model of 1 modules for multi-token "
-        "prediction, as the graph has, got small with 0",
+        match="--model: expected a model with as many modules for multi-token "
+        "prediction as the graph, 1, got small with 0; name the model of",
     ):
         export(problem, plan, "megatron", settings())
     learned = small_model(modules=1)
