@@ -185,3 +185,30 @@ def test_formulations_enumerate_or_bound(name, few, data):
         if not few:
             patch.setattr("formulations.timed.MAX_PLANS", 1)
         check(name, problem, truth)
+
+
+@st.composite
+def parted_nowhere(draw: Draw, schedule: str):
+    """Draw such problems where some layers are in one chunk."""
+    problem = draw(st.one_of(timed(schedule), alike(schedule)))
+    kinds = sorted({layer.kind for layer in problem.graph.layers})
+    some = st.lists(st.sampled_from(kinds), min_size=1, unique=True)
+    one_stage = tuple(draw(some))
+    return replace(problem, job=replace(problem.job, one_stage=one_stage))
+
+
+@pytest.mark.parametrize("bounds", [False, True])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@given(data=st.data())
+@examples(12, full=1000)
+def test_layers_in_one_chunk_are_kept_there(schedule, bounds, data):
+    """Enumerated, and with bounds alone."""
+    problem = data.draw(parted_nowhere(schedule))
+    truth = truth_of(problem)
+    with pytest.MonkeyPatch.context() as patch:
+        if bounds:
+            patch.setattr(interleaved_exact, "MAX_MAGNITUDE", -math.inf)
+            patch.setattr(interleaved, "FEW", -math.inf)
+        check("dp", problem, truth)
+    if not bounds:
+        check("cpsat", problem, truth)
