@@ -214,11 +214,6 @@ def _why_not(launch: Launch) -> str | None:
         return (
             "overlap: expected weights together with gradients, got it alone"
         )
-    if "ep" in hidden and launch.mtp > 1:
-        return (
-            f"overlap: expected ep with one module for multi-token prediction "
-            f"at most, got it with {launch.mtp}"
-        )
     return None
 
 

@@ -15,6 +15,7 @@ from nest.targets.records import (
     Rules,
     Target,
     kinds_in_one_stage,
+    overlap_rule,
     sequence_rule,
     uniform_fields,
     unknown_layers,
@@ -123,13 +124,11 @@ def _of_plan(rules: Rules, problem: Problem, plan: Plan) -> Iterator[Obstacle]:
             "1",
             rules.interleaving.source,
         )
+    overlap = overlap_rule(rules, problem)
     for name in plan.overlap:
-        if name not in rules.overlap.value:
+        if name not in overlap.value:
             yield Obstacle(
-                "overlap",
-                name,
-                _listed(rules.overlap.value),
-                rules.overlap.source,
+                "overlap", name, _listed(overlap.value), overlap.source
             )
     if plan.distributed_optimizer and not rules.distributed_optimizer.value:
         yield Obstacle(

@@ -15,6 +15,7 @@ from nest.targets.records import (
     Rules,
     Target,
     kinds_in_one_stage,
+    overlap_rule,
     sequence_rule,
     uniform_fields,
     unknown_layers,
@@ -103,7 +104,7 @@ def for_target(
         overlap={
             name: fraction
             for name, fraction in job.overlap.items()
-            if name in rules.overlap.value
+            if name in overlap_rule(rules, problem).value
         },
         distributed_optimizer=(
             job.distributed_optimizer and rules.distributed_optimizer.value

@@ -77,6 +77,9 @@ class Rules(Record, frozen=True, kw_only=True):
         The same where a model has experts.
     overlap, distributed_optimizer
         What exists there of the extensions.
+    overlap_with_one
+        Kinds of which a graph has one layer at most where something
+        overlaps.
     gradients
         Data types that gradients may be kept in; the first is the default.
     master_bytes
@@ -103,6 +106,7 @@ class Rules(Record, frozen=True, kw_only=True):
     sequence_parallel: Rule[bool | None]
     sequence_parallel_with_experts: Rule[bool | None]
     overlap: Rule[tuple[Overlap, ...]]
+    overlap_with_one: Rule[dict[Overlap, tuple[str, ...]]]
     distributed_optimizer: Rule[bool]
     gradients: Rule[tuple[Gradients, ...]]
     master_bytes: Rule[int]
@@ -133,6 +137,20 @@ def unknown_layers(rules: Rules, problem: Problem) -> dict[str, int]:
         for name in rules.unknown_kinds.value
         if name in kinds
     }
+
+
+def overlap_rule(rules: Rules, problem: Problem) -> Rule[tuple[Overlap, ...]]:
+    """Return what may overlap in plans of a problem."""
+    kinds = [layer.kind for layer in problem.graph.layers]
+    barred = [
+        name
+        for name, single in rules.overlap_with_one.value.items()
+        if sum(map(kinds.count, single)) > 1
+    ]
+    if not barred:
+        return rules.overlap
+    left = tuple(name for name in rules.overlap.value if name not in barred)
+    return Rule(value=left, source=rules.overlap_with_one.source)
 
 
 def sequence_rule(rules: Rules, problem: Problem) -> Rule[bool | None]:

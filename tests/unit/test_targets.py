@@ -292,6 +292,21 @@ def test_modules_of_predictions_stay_in_one_stage_for_megatron():
         for_target(predicting(one_stage=("in",)), "megatron")
 
 
+def test_experts_are_not_exchanged_behind_several_modules_of_predictions():
+    overlap = {"ep": 0.5, "gradients": 0.5}
+    for count, left in ((1, overlap), (2, {"gradients": 0.5})):
+        whole = predicting(count)
+        job = replace(whole.job, overlap=overlap)
+        whole = replace(whole, job=job)
+        assert for_target(whole, "megatron").job.overlap == left
+        plan = make_plan(("in b0 b1 b2 b3 out", SINGLE))
+        plan = replace(plan, overlap=("ep",))
+        found = texts("megatron", whole, plan)
+        assert found == [
+            "overlap: ep | tp or weights or gradients",
+        ] * (count > 1)
+
+
 @pytest.mark.parametrize(
     ("name", "title", "source"),
     [
