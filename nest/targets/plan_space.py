@@ -62,9 +62,9 @@ def for_target(
     for kind, count in unknown_layers(rules, problem).items():
         raise InvalidOptionError(
             f"target {target.name}: expected no layers of kind {kind!r}, "
-            f"which {target.title} cannot run ({rules.unknown_kinds.source}), "
-            f"got {count}; import the model without them, or choose another "
-            f"target"
+            f"which plans for {target.title} cannot have "
+            f"({rules.unknown_kinds.source}), got {count}; import the model "
+            f"without them, or choose another target"
         )
     schedule = job.schedule
     if schedule not in rules.schedule.value:

@@ -319,8 +319,8 @@ def test_targets_without_modules_of_predictions_say_so(name, title, source):
     with pytest.raises(
         InvalidOptionError,
         match=f"^target {name}: expected no layers of kind 'mtp', which "
-        f"{title} cannot run \\({source}.*\\), got 1; import the model "
-        f"without them, or choose another target$",
+        f"plans for {title} cannot have \\({source}.*\\), got 1; import the "
+        f"model without them, or choose another target$",
     ):
         for_target(predicting(), name)
     plan = make_plan(("in b0 b1 b2 b3 out", SINGLE))
