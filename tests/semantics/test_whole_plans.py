@@ -25,6 +25,7 @@ from tests.builders import (
     make_problem,
 )
 from tests.frontiers import enumerated, pairs
+from tests.independent.enumerator import optimum
 from tests.semantics.proofs import check
 
 
