@@ -43,17 +43,27 @@ class Calibration(Struct, frozen=True, kw_only=True):
         Of peak FLOP/s where a dimension is no multiple of 16 bytes.
     attention_fraction
         Of peak FLOP/s that a fused attention kernel reaches.
+    attention_half_blocks
+        Blocks of 128 queries of one head, over all heads and samples, with
+        which a fused attention kernel reaches half of that: fewer do not
+        occupy all multiprocessors evenly. 0 for no such loss.
     memory_fraction
         Of HBM bytes/s that operators bound by memory reach.
-    launch_ns
-        Time of the host for one kernel; a pass takes at least the sum.
-    waiting_fraction
-        How little the host runs ahead of the device: 0 hides all launches
-        behind earlier kernels, 1 none.
+    low_precision_fraction
+        What a product reaches of the fp8 peak, over what it reaches of the
+        peak in 16 bits; may exceed 1.
+    cast_bytes
+        Per value of the factors and the result of an fp8 product, what casts
+        to fp8 move in each pass.
+    routing_passes
+        How often dispatch and combination of tokens that are routed to
+        experts move the bytes that are counted for them.
+    expert_kernels
+        Kernels that the product of each further expert of a device counts
+        as where hosts are: below 1 where one call issues all.
     host_ns
-        Time of the host for one kernel, collectives counted too, stated
-        beside the time of a pass as what it takes at least; 0 states none.
-        Apart from ``launch_ns``, which is in the time of a pass.
+        Time of the host for one kernel: no operator takes less, and a pass
+        not less than all it issues, collectives counted too.
     collective_kernels
         Kernels that a call of a collective counts as there.
     provenance
@@ -64,9 +74,12 @@ class Calibration(Struct, frozen=True, kw_only=True):
     matmul_half_size: float
     misaligned_fraction: float
     attention_fraction: float
+    attention_half_blocks: float = 0.0
     memory_fraction: float
-    launch_ns: float
-    waiting_fraction: float = 0.0
+    low_precision_fraction: float = 1.0
+    cast_bytes: float = 3.0
+    routing_passes: float = 1.0
+    expert_kernels: float = 1.0
     host_ns: float = 0.0
     collective_kernels: float = 1.57
     provenance: str = ""

@@ -37,7 +37,6 @@ A100 = machine("dgx-a100").with_calibration(
         misaligned_fraction=0.7,
         attention_fraction=0.5,
         memory_fraction=0.8,
-        launch_ns=0,
     )
 )
 

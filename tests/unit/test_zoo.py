@@ -567,7 +567,9 @@ def test_costs_add_up() -> None:
         )
 
     site = H100.with_calibration(
-        msgspec.structs.replace(H100.calibration, launch_ns=1)
+        msgspec.structs.replace(
+            H100.calibration, host_ns=1, collective_kernels=0
+        )
     )
     parts = [(node(1, call(8, 2)), 4), (node(3, call(8), call(16)), 1)]
     split = Split(tp=2, samples=3, sequence_length=4)
@@ -576,6 +578,8 @@ def test_costs_add_up() -> None:
         samples=3,
         forward_ns=70,
         backward_ns=140,
+        forward_host_ns=70,
+        backward_host_ns=140,
         weight_bytes=700,
         expert_weight_bytes=98,
         working_bytes=150,
@@ -585,6 +589,7 @@ def test_costs_add_up() -> None:
                 recompute="selective",
                 kept_bytes=3500,
                 extra_ns=28,
+                extra_host_ns=28,
                 working_bytes=1500,
             ),
             Activations(recompute="full", kept_bytes=50, working_bytes=2990),
@@ -709,28 +714,26 @@ def test_hosts_are_stated_where_a_calibration_has_them() -> None:
         assert slower.forward_host_ns == 2 * cost.forward_host_ns
         assert slower.backward_host_ns == 2 * cost.backward_host_ns
         assert slower.extra_host_ns == 2 * cost.times.extra_host_ns
-    bare = [
-        msgspec.structs.replace(
-            cost,
-            forward_host_ns=0.0,
-            backward_host_ns=0.0,
-            activations=tuple(
-                msgspec.structs.replace(x, extra_host_ns=0.0)
-                for x in cost.activations
-            ),
-            by_device=tuple(
-                msgspec.structs.replace(
-                    x,
-                    forward_host_ns=0.0,
-                    backward_host_ns=0.0,
-                    extra_host_ns=0.0,
-                )
-                for x in cost.by_device
-            ),
-        )
-        for cost in costs(hosted)
-    ]
-    assert bare == costs(plain)
+    for cost, bare in zip(costs(hosted), costs(plain), strict=True):
+        assert cost.forward_ns >= bare.forward_ns
+        assert cost.backward_ns >= bare.backward_ns
+        assert timeless(cost) == timeless(bare)
+
+
+def timeless(cost: LayerCost) -> LayerCost:
+    """Return a cost without its times."""
+    return msgspec.structs.replace(
+        cost,
+        forward_ns=0.0,
+        backward_ns=0.0,
+        forward_host_ns=0.0,
+        backward_host_ns=0.0,
+        activations=tuple(
+            msgspec.structs.replace(x, extra_ns=0.0, extra_host_ns=0.0)
+            for x in cost.activations
+        ),
+        by_device=(),
+    )
 
 
 def test_only_tokens_that_divide_are_split() -> None:

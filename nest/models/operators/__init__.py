@@ -12,11 +12,12 @@ product ``m × k`` by ``k × n``
 
 (small dimensions leave tensor cores idle; a dimension that is no multiple of
 8 values takes ``e_misaligned`` instead), for a fused attention kernel
-``e_attention``. A pass of a node takes its operators' times, but at least
-what the host needs to launch their kernels, ``kernels · launch_ns``; as the
-host runs ahead of the device only so far, part of the launches adds to the
-times even where these are longer (:func:`_pass_ns`). A calibration with a
-``host_ns`` states beside these times what the host takes to issue a pass,
+``e_attention · x / (x + x_half)`` with ``x`` blocks of 128 queries over all
+heads, for fp8 a fraction of its own and casts besides; routed tokens may move
+more bytes than counted (docs/cost-model.md). No operator takes less than the
+host needs to issue its kernels, ``kernels · host_ns``; a pass takes the sum. A
+calibration with a ``host_ns`` states beside it what the host takes to issue a
+pass,
 
     host_ns · (kernels + collective_kernels · calls of collectives),
 
@@ -45,7 +46,10 @@ Splitting
     Megatron-LM's all-to-all dispatcher tokens are dispatched before they are
     gathered over ``tp``, so with sequence parallelism the gather and scatter
     of an expert MLP move ``2Tkh`` bytes. Shared experts are split over ``tp``
-    like a dense MLP.
+    like a dense MLP. Where ``tp`` does not cut experts, its ranks hold other
+    ones, whole (Liu et al. 2025, arXiv 2504.14960, §3): ``E/(ep·tp)`` experts
+    a rank, no gather or scatter, and of the ``2Ukh`` bytes ``1/ep`` stays with
+    the rank's tensor group, in an all-to-all of its own.
 
 Attention
     Fused (Dao 2023, arXiv 2307.08691): half of the ``4Tsad`` FLOPs under a
@@ -64,7 +68,8 @@ Activations kept per micro-batch
     ``selective``: what takes much memory and few FLOPs is computed again.
     Unfused, the attention core, as in Korthikanti et al. §5: ``34sbh/tp``.
     Fused, that would free next to nothing; there both norms, the core and
-    the activation function are computed again: ``20sbh/tp``.
+    the activation function are computed again: ``20sbh/tp``. Software that
+    lists modules may leave out the core: ``22sbh/tp`` and its row sums.
     ``full``: the input of every layer, ``2Uh``.
     Norms that are not fused keep 6 bytes per value more, a gated activation
     function that is not 2.

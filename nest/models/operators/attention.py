@@ -26,6 +26,10 @@ from nest.models.weights import attention_heads, attention_weights
 #: Backward FLOPs of fused attention per forward FLOP: five products for two.
 ATTENTION_BACKWARD = 2.5
 
+#: Queries of one head that a thread block of a fused kernel takes (Dao 2023,
+#: §3.3).
+QUERY_BLOCK = 128
+
 #: Matrices that one thread block of Megatron-LM's fused softmax takes: a
 #: number of matrices that this does not divide runs unfused.
 SOFTMAX_BATCHES = 4
@@ -100,7 +104,7 @@ def attention(
             )
         )
     if execution.flash_attention:
-        core = _fused_core(shape, share, split)
+        core = _fused_core(shape, share, split, execution)
     else:
         core = _loose_core(shape, share, split, execution, block.dropout)
     inputs = tokens * (share.query + latent) + own_key_tokens * key_value
@@ -179,7 +183,9 @@ def _indexer(shape: Attention, split: Split, hidden: int) -> list[Operator]:
     ]
 
 
-def _fused_core(shape: Attention, share: _Share, split: Split) -> Node:
+def _fused_core(
+    shape: Attention, share: _Share, split: Split, execution: Execution
+) -> Node:
     """Count the core as one kernel, which keeps no matrix of scores."""
     length, tokens = share.length, split.tokens
     key_tokens = split.samples * length
@@ -194,6 +200,8 @@ def _fused_core(shape: Attention, share: _Share, split: Split) -> Node:
     moved = tokens * (share.query + share.output) + key_tokens * (
         share.key + share.value
     )
+    kept = BF16 * tokens * share.output + FP32 * tokens * share.heads
+    again = execution.repeat_attention
     return Node(
         operators=(
             Operator(
@@ -204,13 +212,11 @@ def _fused_core(shape: Attention, share: _Share, split: Split) -> Node:
                 ATTENTION_BACKWARD * flops,
                 BF16 * (2 * moved),
                 backward_kernels=3,
+                blocks=tokens * share.heads / QUERY_BLOCK,
             ),
         ),
-        kept_bytes={
-            "none": BF16 * tokens * share.output + FP32 * tokens * share.heads,
-            "selective": 0,
-        },
-        repeated=("attention core",),
+        kept_bytes={"none": kept, "selective": 0 if again else kept},
+        repeated=("attention core",) if again else (),
     )
 
 
@@ -235,6 +241,7 @@ def _loose_core(
             backward_kernels=2,
             shape=(rows, k, n),
             has_weights=False,
+            groups=1,
         )
 
     operators = [

@@ -84,6 +84,12 @@ class Execution(Struct, frozen=True, kw_only=True):
         of one for every step, as in Megatron-LM up to 2023.
     split_backward
         Whether costs say what gradients of weights take.
+    expert_tp
+        Whether tensor parallelism cuts experts too. Where not, its ranks
+        hold other experts, whole, so that experts are spread over
+        ``ep·tp`` ranks; needs sequence parallelism.
+    repeat_attention
+        Whether ``selective`` computes a fused attention again.
     """
 
     dtype: Dtype = "bf16"
@@ -92,6 +98,8 @@ class Execution(Struct, frozen=True, kw_only=True):
     fused_softmax: bool = True
     fused_loss: bool = True
     split_backward: bool = False
+    expert_tp: bool = True
+    repeat_attention: bool = True
 
 
 #: bf16 with flash attention and fused elementwise operators.
@@ -107,7 +115,8 @@ class Operator(NamedTuple):
         For people, and to say which operators are computed again.
     unit
         Which efficiency applies: ``matmul``, ``attention``, or ``memory``
-        (elementwise, without counted FLOPs).
+        (elementwise, without counted FLOPs), ``routing`` where that moves
+        tokens to experts and back.
     forward_flops, forward_bytes, backward_flops, backward_bytes
         Work and memory traffic of the two passes.
     kernels, backward_kernels
@@ -120,10 +129,15 @@ class Operator(NamedTuple):
     has_weights
         Whether it is a product with weights: then half of its backward pass
         yields their gradients.
+    groups
+        Products that share the rows, of one expert each.
+    blocks
+        Blocks of queries, over all heads and samples, that a fused attention
+        kernel computes apart.
     """
 
     name: str
-    unit: Literal["matmul", "attention", "memory"]
+    unit: Literal["matmul", "attention", "memory", "routing"]
     forward_flops: float
     forward_bytes: float
     backward_flops: float
@@ -133,6 +147,8 @@ class Operator(NamedTuple):
     shape: tuple[int, int, int] = (0, 0, 0)
     low_precision: bool = False
     has_weights: bool = False
+    groups: int = 1
+    blocks: float = 0.0
 
 
 class Node(Struct, frozen=True, kw_only=True):
@@ -205,6 +221,7 @@ def matmul(
             n,
         ),
         has_weights=True,
+        groups=groups,
     )
 
 

@@ -95,14 +95,23 @@ def context_collectives(
     )
 
 
-def expert_exchange(split: Split, values: int) -> tuple[CollectiveCall, ...]:
-    """Return dispatch and combination of routed tokens, both passes."""
-    return _calls(
-        split,
-        "ep",
-        BF16 * values,
+def expert_exchange(
+    split: Split, values: int, expert_tp: bool
+) -> tuple[CollectiveCall, ...]:
+    """Return dispatch and combination of routed tokens, both passes.
+
+    Where the ``ep·tp`` ranks of consecutive tensor parallel groups hold
+    different experts, ``1/ep`` of the values stay within a rank's group: they
+    are exchanged there, the others with the ranks of other groups.
+    """
+    wanted: tuple[tuple[CollectiveKind, Phase, int], ...] = (
         ("all-to-all", "forward", 2),
         ("all-to-all", "backward", 2),
+    )
+    within = 0 if expert_tp else BF16 * values // split.ep
+    return (
+        *(_calls(split, "tp", within, *wanted) if within else ()),
+        *_calls(split, "ep", BF16 * values, *wanted),
     )
 
 

@@ -67,13 +67,16 @@ def expert_mlp(
     Kept are the dispatched tokens, the expert intermediates, the expert
     outputs (for the gradient of the gates) and the fp32 gates.
     """
-    hidden, width = block.hidden, shape.hidden // split.tp
-    visits, experts = shape.experts_per_token, shape.experts // split.ep
+    # Either each expert is cut over tp or the experts are spread over it.
+    cut, spread = (split.tp, 1) if execution.expert_tp else (1, split.tp)
+    hidden, width = block.hidden, shape.hidden // cut
+    visits = shape.experts_per_token
+    experts = shape.experts // (split.ep * spread)
     size = shape.latent or hidden
     matrices = 3 if shape.gated else 2
     inner = matrices - 1
     outer = split.outer_tokens
-    rows = split.tokens * visits
+    rows = split.tokens // spread * visits
     routed = outer * visits * size
     fused = execution.flash_attention
     selective = (
@@ -81,14 +84,13 @@ def expert_mlp(
         + FP32 * outer * shape.experts
     )
     none = selective + BF16 * rows * width
-    region = rows if split.sequence_parallel else split.tokens
     operators = [
         matmul("router", outer, hidden, shape.experts),
-        elementwise("dispatch", routed, 4, 4, kernels=4, least=4),
+        _moved("dispatch", routed, 4, 4, kernels=4),
         linear("mlp up", rows, size, inner * width, experts),
         activation(shape, rows * width, execution),
         linear("mlp down", rows, width, size, experts),
-        elementwise("combine", routed, 4, 6, kernels=2, least=2),
+        _moved("combine", routed, 4, 6, kernels=2),
     ]
     weights = router_weights(hidden, shape)
     if shape.latent:
@@ -115,11 +117,15 @@ def expert_mlp(
         weights += part.weights
         none += part.kept_bytes["none"]
         selective += part.kept_bytes["selective"]
+    if execution.expert_tp:
+        region = (rows if split.sequence_parallel else split.tokens) * size
+    else:
+        region = split.tokens * hidden if shape.shared_hidden else 0
     return Node(
         operators=tuple(operators),
         collectives=(
-            *both_passes(split, region * size),
-            *expert_exchange(split, routed),
+            *(both_passes(split, region) if region else ()),
+            *expert_exchange(split, routed, execution.expert_tp),
         ),
         weights=weights,
         expert_weights=experts * dense_mlp_weights(size, width, shape),
@@ -127,6 +133,15 @@ def expert_mlp(
         repeated=("activation function",) if fused else (),
         working_bytes=working,
     )
+
+
+def _moved(
+    name: str, values: int, forward: int, backward: int, kernels: int
+) -> Operator:
+    """Count kernels that move routed tokens; the bytes are per value."""
+    return elementwise(
+        name, values, forward, backward, kernels=kernels, least=kernels
+    )._replace(unit="routing")
 
 
 def activation(shape: Mlp, values: int, execution: Execution) -> Operator:

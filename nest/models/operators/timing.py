@@ -44,9 +44,16 @@ def operator_ns(
             f"dtype: expected one of {', '.join(sorted(device.peak_flops))}, "
             f"which {device.name} multiplies, got {name!r}; choose another"
         )
-    flops_per_ns = peak * _fraction(operator, calibration) / 1e9
+    fraction = _fraction(operator, calibration)
+    cast_bytes = 0.0
+    if low:
+        fraction *= calibration.low_precision_fraction
+        cast_bytes = calibration.cast_bytes * operator.forward_bytes / BF16
+    flops_per_ns = peak * fraction / 1e9
     bytes_per_ns = device.hbm_bytes_per_s * calibration.memory_fraction / 1e9
-    cast_ns = 3 * operator.forward_bytes / 2 / bytes_per_ns if low else 0
+    cast_ns = cast_bytes / bytes_per_ns
+    if operator.unit == "routing":
+        bytes_per_ns /= calibration.routing_passes
 
     def roofline_ns(flops: float, size_bytes: float) -> float:
         return max(flops / flops_per_ns, size_bytes / bytes_per_ns) + cast_ns
@@ -59,7 +66,11 @@ def operator_ns(
 
 def _fraction(operator: Operator, calibration: Calibration) -> float:
     if operator.unit == "attention":
-        return calibration.attention_fraction
+        half = calibration.attention_half_blocks
+        if not (half and operator.blocks):
+            return calibration.attention_fraction
+        occupied = operator.blocks / (operator.blocks + half)
+        return calibration.attention_fraction * occupied
     fraction = calibration.matmul_fraction
     for size in operator.shape:
         if size:
@@ -67,6 +78,15 @@ def _fraction(operator: Operator, calibration: Calibration) -> float:
     if any(size % ALIGNMENT for size in operator.shape):
         fraction = min(fraction, calibration.misaligned_fraction)
     return fraction
+
+
+def _kernels(operator: Operator, calibration: Calibration) -> float:
+    """Return as how many kernels one that is launched counts.
+
+    1 but for products of experts, which are counted for each of them.
+    """
+    further = operator.groups - 1
+    return (1 + calibration.expert_kernels * further) / operator.groups
 
 
 def layer_cost(
@@ -148,7 +168,7 @@ def _with_hosts(
     each call of a collective. What ``selective`` repeats calls none.
     """
 
-    def host_ns(kernels: int, phase: Phase | None = None) -> float:
+    def host_ns(kernels: float, phase: Phase | None = None) -> float:
         calls = sum(
             call.count for call in cost.collectives if call.phase == phase
         )
@@ -156,13 +176,14 @@ def _with_hosts(
             kernels + calibration.collective_kernels * calls
         )
 
-    kernels = backward_kernels = repeated = 0
+    kernels = backward_kernels = repeated = 0.0
     for node, count in parts:
         for operator in node.operators:
-            kernels += count * operator.kernels
-            backward_kernels += count * operator.backward_kernels
+            each = count * _kernels(operator, calibration)
+            kernels += each * operator.kernels
+            backward_kernels += each * operator.backward_kernels
             if operator.name in node.repeated:
-                repeated += count * operator.kernels
+                repeated += each * operator.kernels
     return msgspec.structs.replace(
         cost,
         forward_host_ns=host_ns(kernels, "forward"),
@@ -184,42 +205,34 @@ def _passes_ns(
     The parts are what ``selective`` repeats, and gradients of weights: half
     of the products with weights, whatever their launches take.
     """
+    calibration = machine.calibration
     forward = []
     backward = []
     repeated = []
     weights = []
     for operator in node.operators:
         times = operator_ns(operator, machine, execution.dtype)
-        forward.append((times[0], operator.kernels))
-        backward.append((times[1], operator.backward_kernels))
+        each = _kernels(operator, calibration)
+        forward.append((times[0], each * operator.kernels))
+        backward.append((times[1], each * operator.backward_kernels))
         if operator.name in node.repeated:
             repeated.append(forward[-1])
         if operator.has_weights:
             weights.append(times[1] / 2)
-    calibration = machine.calibration
     return (
-        _pass_ns(forward, calibration),
-        _pass_ns(backward, calibration),
-        _pass_ns(repeated, calibration),
+        _pass_ns(forward, calibration.host_ns),
+        _pass_ns(backward, calibration.host_ns),
+        _pass_ns(repeated, calibration.host_ns),
         fsum(weights),
     )
 
 
-def _pass_ns(
-    operators: list[tuple[float, int]], calibration: Calibration
-) -> float:
+def _pass_ns(operators: list[tuple[float, float]], host_ns: float) -> float:
     """Return the time of operators, each its ns on the device and kernels.
 
-    A host that runs ahead without limit hides its launches behind what the
-    device still has to do: the larger of both sums. One that never runs
-    ahead waits for each operator: the sum of the larger ones.
+    The device waits for kernels that the host issues more slowly than it
+    runs them.
     """
-    launch_ns = calibration.launch_ns
-    ahead = max(
-        fsum(time_ns for time_ns, _ in operators),
-        launch_ns * sum(kernels for _, kernels in operators),
+    return fsum(
+        max(time_ns, host_ns * kernels) for time_ns, kernels in operators
     )
-    waiting = fsum(
-        max(time_ns, launch_ns * kernels) for time_ns, kernels in operators
-    )
-    return ahead + calibration.waiting_fraction * (waiting - ahead)
