@@ -21,7 +21,7 @@ from nest.cost.terms import LayerPrices, LayerTerms
 from nest.cost.transfers import Tensor, Transfers
 from nest.ir.plan import Strategy
 from nest.ir.problem import Problem
-from nest.topology import Block, network_of
+from nest.topology import Block, Network, network_of
 
 __all__ = ["Block", "CostModel", "LayerTerms", "Tensor"]
 
@@ -33,6 +33,8 @@ class CostModel:
     ----------
     problem
         A validated problem.
+    network
+        The network of its cluster's topology, if the caller has it already.
 
     Attributes
     ----------
@@ -58,10 +60,12 @@ class CostModel:
         than 2**61 quanta.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(
+        self, problem: Problem, network: Network | None = None
+    ) -> None:
         self.problem = problem
         self.rules = get_rules(problem.preset)
-        self.network = network_of(problem.cluster.topology)
+        self.network = network or network_of(problem.cluster.topology)
         self.rules.check(problem)
         check_magnitude(problem, self.network)
         self.quanta = Quanta(problem.quantum_ps)

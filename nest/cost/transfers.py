@@ -63,8 +63,10 @@ class Transfers:
         found = {}
         for producer, consumers in self.tensors:
             if producer in before:
-                beyond = (s for node, s in consumers if node not in before)
-                size_bytes = max(beyond, default=0)
+                size_bytes = 0
+                for node, needed_bytes in consumers:
+                    if needed_bytes > size_bytes and node not in before:
+                        size_bytes = needed_bytes
                 if size_bytes:
                     found[producer] = size_bytes
         return found

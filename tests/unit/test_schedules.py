@@ -1,5 +1,6 @@
 """Schedules: lists of passes, and the times and counts that follow."""
 
+from itertools import product
 from operator import add
 
 import pytest
@@ -477,3 +478,17 @@ def test_schedules_without_paces_say_so():
         r"with this one",
     ):
         paced("zb-v")
+
+
+def test_the_most_that_interleaved_blocks_keep_is_in_the_first_rounds():
+    """As :func:`peak` over the whole list finds it, whatever chunks keep."""
+    for blocks, virtual, groups in product((2, 3, 5), (2, 3, 4), (1, 2, 3, 9)):
+        schedule = schedule_of("1f1b", virtual)
+        sizes = [
+            *([int(i == j) for j in range(virtual)] for i in range(virtual)),
+            [7**j for j in range(virtual)],
+            [7 ** (virtual - j) for j in range(virtual)],
+        ]
+        for kept_bytes, block in product(sizes, range(blocks)):
+            case = (kept_bytes, block, blocks, blocks * groups)
+            assert schedule.kept(*case) == peak(schedule, *case)

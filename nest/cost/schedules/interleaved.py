@@ -7,10 +7,10 @@ of the passes is that of Megatron-LM.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from nest.cost.schedules.base import Pass, alternate
+from nest.cost.schedules.base import InFlight, Pass, alternate
 from nest.cost.schedules.listed import ListedSchedule
 
 
@@ -34,6 +34,23 @@ class Interleaved(ListedSchedule):
             f"micro-batches ({num_micro_batches}) of an interleaved plan, got "
             f"{num_blocks}"
         )
+
+    def kept(
+        self,
+        kept_bytes: Sequence[int],
+        block: int,
+        num_blocks: int,
+        num_micro_batches: int,
+    ) -> InFlight:
+        """Return what the micro-batches in flight keep.
+
+        Behind the warm-up as many passes of every chunk are in flight as
+        ``S v`` forward passes earlier, so the most is kept by the end of the
+        first such round: within ``2(S-1) + (v-1)S + S v < 3 S v`` forward
+        passes, those of ``3 S`` micro-batches.
+        """
+        enough = min(num_micro_batches, 3 * num_blocks)
+        return super().kept(kept_bytes, block, num_blocks, enough)
 
     def passes(
         self, block: int, num_blocks: int, num_micro_batches: int
