@@ -31,7 +31,7 @@ from typing import Any
 from msgspec.structs import replace
 from published_cases import CASES, Published, allowed, build, cut, plan_of
 from result_files import fill, result_path, write_result
-from validation import MEASUREMENTS, table
+from validation import table
 
 from nest.cost.model import CostModel
 from nest.cost.score import Score, score
@@ -46,6 +46,9 @@ from nest.validation.predict import Skip, predict
 from nest.validation.rows import read_rows
 
 ROOT = Path(__file__).resolve().parent.parent
+MEASUREMENTS = (
+    ROOT.parent / "shared" / "data" / "measured" / "measurements.csv"
+)
 #: Seconds for the search with interleaving, at most.
 INTERLEAVED_S = 400
 

@@ -1,10 +1,11 @@
 """Fill in the tables of errors in README.md and docs/validation.md.
 
-Runs ``nest validate`` on the shared measurements, keeps its figures in
-``bench/results/validation.json``, and writes them, beside those of sources
-that were held out (``bench/results/calibration.json``), between the marks.
+Runs ``nest validate`` on the runs that come along, or on FILE, keeps its
+figures in ``bench/results/validation.json``, and writes them, beside those of
+sources that were held out (``bench/results/calibration.json``), between the
+marks.
 
-    python bench/validation.py
+    python bench/validation.py [FILE]
 """
 
 from __future__ import annotations
@@ -18,9 +19,6 @@ from typing import Any
 from result_files import fill, result_path, write_result
 
 ROOT = Path(__file__).resolve().parent.parent
-MEASUREMENTS = (
-    ROOT.parent / "shared" / "data" / "measured" / "measurements.csv"
-)
 TIER_A = "tier A, bf16/fp16"
 LARGE = "tier A, bf16/fp16, source vTrain, >= 64 devices"
 
@@ -50,6 +48,21 @@ def errors(figures: dict[str, Any]) -> list[str]:
     ]
 
 
+def intervals(figures: dict[str, Any]) -> list[str]:
+    """Return a sentence about what another draw of sources would give."""
+    found = figures["interval"]
+
+    def span(name: str) -> str:
+        low, high = found[f"{name}_abs_error"]
+        return f"{percent(low)} to {percent(high)} %"
+
+    return [
+        f"Held out, the median is {span('median')} and the mean "
+        f"{span('mean')}",
+        "with 95 % over draws of sources (bootstrap by source).",
+    ]
+
+
 HEADS = ["rows", "median, %", "mean, %", "bias, %"]
 
 
@@ -65,7 +78,10 @@ def readme(document: dict[str, Any], held_out: dict[str, Any]) -> str:
     lines.append(
         ["… vTrain on 64 GPUs or more", *errors(document["selected"][LARGE])]
     )
-    lines.append(["… every source held out", *errors(held_out["all"])])
+    lines += [
+        [f"every source held out: {name}", *errors(figures)]
+        for name, figures in held_out["classes"].items()
+    ]
     for name in ("nvidia-smi", "torch_allocated_last_rank"):
         lines.append([f"memory, {name}", *errors(memory[name])])
     ranking, fits = chosen["ranking"], document["memory"]["fits"]
@@ -74,38 +90,57 @@ def readme(document: dict[str, Any], held_out: dict[str, Any]) -> str:
         [
             table(["", *HEADS], lines),
             "",
+            *intervals(held_out["classes"]["all"]),
+            "",
             f"Of {ranking['groups']} groups of configurations of one model, "
-            f"cluster and batch, the one predicted",
+            "cluster and batch, the one predicted",
             "to be fastest is within 5 % of the fastest in "
-            f"{percent(ranking['share_best_within_5_percent'])} %; the median "
-            "rank correlation is",
-            f"{ranking['median_spearman']:.2f}. Of {fits['ran']} runs that "
-            f"ran, {percent(fits['share'])} % are predicted to fit; of "
-            f"{oom['rows']} that",
-            f"ran out of memory, {oom['predicted_not_to_fit']} are predicted "
-            "not to.",
+            f"{percent(ranking['share_best_within_5_percent'])} %; taking it "
+            f"costs {percent(ranking['mean_regret'])} % in the",
+            f"mean, {percent(ranking['median_regret'])} % in the median, and "
+            "its own step time is off by "
+            f"{percent(ranking['median_bias_of_predicted_best'], True)} % in "
+            "the median; the median",
+            f"rank correlation is {ranking['median_spearman']:.2f}. Of "
+            f"{fits['ran']} runs that ran, {percent(fits['share'])} % are "
+            "predicted to fit; of",
+            f"{oom['rows']} that ran out of memory, "
+            f"{oom['predicted_not_to_fit']} are predicted not to, "
+            f"{oom['predicted_not_to_fit_with_headroom']} with head-room of "
+            "the model's error.",
         ]
     )
 
 
-def full(document: dict[str, Any], held_out: dict[str, Any]) -> str:
+def full(
+    document: dict[str, Any],
+    fitted: dict[str, Any],
+    held_out: dict[str, Any],
+) -> str:
     """Return the long tables."""
     chosen = document["selected"][TIER_A]
     parts = [
-        f"On {document['rows']} shared rows: {document['used']} used. Tier A "
-        "in bf16 and fp16, by source, and the same rows predicted by a fit to "
-        "all other sources (of tier B only the source that the fit uses too):",
+        f"On {document['rows']} rows: {document['used']} used. Tier A in bf16 "
+        "and fp16, by source:",
         table(
-            ["source", *HEADS, "held out: median, %", "mean, %", "bias, %"],
+            ["source", *HEADS],
             [
-                [
-                    name,
-                    *errors(figures),
-                    *errors(held_out[name])[1:],
-                ]
+                [name, *errors(figures)]
                 for name, figures in chosen["by_source"].items()
-                if name in held_out
             ],
+        ),
+        "All rows with a step time of both files, of tiers A and B, fitted "
+        "and held out: each source predicted by a fit to all others, where "
+        "everything is fitted anew.",
+        *(
+            table(
+                [head, *HEADS, "held out: median, %", "mean, %", "bias, %"],
+                [
+                    [name, *errors(figures), *errors(held_out[kind][name])[1:]]
+                    for name, figures in fitted[kind].items()
+                ],
+            )
+            for kind, head in (("classes", "rows"), ("sources", "source"))
         ),
         "All rows that can be used, by device (tiers B and C have "
         "configurations that are partly assumed; the runs of tier C are "
@@ -136,12 +171,19 @@ def full(document: dict[str, Any], held_out: dict[str, Any]) -> str:
         ),
         "Ranking, tier A in 16 bit:",
         table(
-            ["source", "groups", "within 5 %, %", "ranked", "median Spearman"],
+            [
+                *("source", "groups", "within 5 %, %", "mean regret, %"),
+                *("median", "bias of the predicted best, %", "ranked"),
+                "median Spearman",
+            ],
             [
                 [
                     name,
                     str(figures["groups"]),
                     percent(figures["share_best_within_5_percent"]),
+                    percent(figures["mean_regret"]),
+                    percent(figures["median_regret"]),
+                    percent(figures["median_bias_of_predicted_best"], True),
                     str(figures["spearman_groups"]),
                     ""
                     if figures["median_spearman"] is None
@@ -169,7 +211,7 @@ def main() -> None:
             "-m",
             "nest",
             "validate",
-            MEASUREMENTS,
+            *sys.argv[1:],
             "--json",
             "-",
         ],
@@ -180,9 +222,10 @@ def main() -> None:
     document = json.loads(found.stdout)
     write_result("validation", document)
     calibration = json.loads(result_path("calibration").read_text())
-    held_out = calibration["held_out"]
+    fitted, held_out = calibration["fitted"], calibration["held_out"]
     fill(ROOT / "README.md", "validation", readme(document, held_out))
-    fill(ROOT / "docs" / "validation.md", "results", full(document, held_out))
+    text = full(document, fitted, held_out)
+    fill(ROOT / "docs" / "validation.md", "results", text)
 
 
 if __name__ == "__main__":

@@ -5,31 +5,42 @@ A row says what ran: model shape, mesh, micro-batch, recomputation, software.
 the one plan for it; :func:`predict` scores it with the shared cost model.
 Nothing here is fitted, and no row is treated apart.
 
-What a row leaves open is filled in as the software it names does by default;
-:data:`SOFTWARE` is the table.
+What a row leaves open is filled in as the software it names does by default,
+see :mod:`nest.validation.software`.
 """
 
 from __future__ import annotations
 
 import re
-from itertools import islice
+from collections.abc import Sequence
+from itertools import islice, product
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from nest.cost.score import Score, score
 from nest.errors import NestError, UnknownNameError
-from nest.hardware import machine_for
+from nest.hardware import Machine, device_spec, machine_for
 from nest.hardware.calibration import (
     Calibration,
+    CalibrationFile,
     calibrated_family,
     stored_calibration,
 )
 from nest.hardware.calibration import Software as SoftwareCalibration
+from nest.headroom import MEMORY_ERROR
 from nest.ir.base import Struct
+from nest.ir.cluster import Device
 from nest.ir.graph import Graph
-from nest.ir.job import Job, Optimizer
+from nest.ir.job import (
+    FIXED_CHUNKS,
+    SPLIT_BACKWARD,
+    Job,
+    Optimizer,
+    Schedule,
+)
 from nest.ir.plan import (
+    OVERLAP,
     RECOMPUTE,
     Overlap,
     Plan,
@@ -42,65 +53,64 @@ from nest.models.architectures import Architecture
 from nest.models.blocks import Attention, Block, Head, Mlp, Run, Tower
 from nest.models.choices import Choices, Degrees
 from nest.models.graphs import build_graph
-from nest.models.operators import BF16, DTYPES, Execution
-from nest.stored import read_stored
+from nest.models.operators import BF16, DTYPES, Execution, vocabulary_rows
+from nest.validation.complete import architecture_of
 from nest.validation.rows import Row
+from nest.validation.software import FIRST_FLASH, Software, software_of
 
-
-class Software(Struct, frozen=True, kw_only=True):
-    """What a training framework does where a row does not say it.
-
-    Attributes
-    ----------
-    prefix
-        Beginning of the framework's name in the rows, or of the source's
-        where no framework is named; upper or lower case.
-    flash_attention, fused
-        Whether attention is one fused kernel, and whether norms and other
-        chains of elementwise operators are.
-    attention_share
-        What its attention kernel reaches of the calibrated rate: half for
-        the first FlashAttention (Dao 2023, arXiv 2307.08691, abstract).
-    overlap
-        Communication that it overlaps with computation.
-    gradient_bytes
-        Of the gradient that is kept and communicated, per weight.
-    zero
-        ZeRO stage.
-    sequence_parallel
-        Whether tensor parallelism splits all activations.
-    classic
-        Whether it is Megatron-LM of up to 2023 or built on it: trains GPT
-        models with biases and dropout, and has no fused loss.
-    note
-        Why it is as it is.
-    """
-
-    prefix: str
-    note: str = ""
-    flash_attention: bool = True
-    fused: bool = True
-    attention_share: float = 1.0
-    overlap: tuple[Overlap, ...] = ()
-    gradient_bytes: int = 2
-    zero: int = 0
-    sequence_parallel: bool = False
-    classic: bool = False
-
-
-#: What the first FlashAttention reaches of what the second does.
-FIRST_FLASH = 0.5
-
-#: First match wins.
-SOFTWARE = read_stored("nest.validation", "software", tuple[Software, ...])
-
-#: Patterns of ``recompute`` that mean one of the three choices of a plan.
-RECOMPUTATION: dict[str, Recompute] = {
-    r"none": "none",
-    r"selective": "selective",
-    r"(.*\bremat_policy=)?minimal(_with_context)?\)?": "selective",
-    r"full\b.*": "full",
+#: Patterns of ``recompute`` that mean choices of a plan. Of MaxText's
+#: policies ``qkv_proj_offloaded`` computes all again but queries, keys and
+#: values, which come back from the host, and ``custom`` does not say what.
+RECOMPUTATION: dict[str, tuple[Recompute, ...]] = {
+    r"none": ("none",),
+    r"selective": ("selective",),
+    r"(.*\bremat_policy=)?minimal(_with_context)?\)?": ("selective",),
+    r"full\b.*": ("full",),
+    r".*\bqkv_proj_offloaded\)?": ("full",),
+    r"custom": RECOMPUTE,
 }
+
+#: Patterns of ``recompute`` that mean every so many layers in full, the
+#: least recomputation first. What torchtitan computes again "per op" is
+#: every other matrix product, and all that is cheap: as if every other layer
+#: did it. PyTorch FSDP's wrapper takes every k-th block, where "selective"
+#: does not say which k.
+PERIODS: dict[str, tuple[int, ...]] = {
+    r".*\bevery (other|2nd|second) layer\)?": (2,),
+    r".*\bper-op sac\b.*": (2,),
+}
+FSDP_PERIODS = (8, 4, 3, 2)
+
+#: Names of schedules and those of a job. A schedule that was found by a
+#: search within the memory of 1F1B (ZB-1p) is the nearest to ZB-H1, which
+#: has that memory.
+SCHEDULES: dict[str, Schedule] = {
+    "1f1b": "1f1b",
+    "1f1b-i": "1f1b",
+    "interleaved": "1f1b",
+    "gpipe": "gpipe",
+    "zb-h1": "zb-h1",
+    "zb-1p": "zb-h1",
+    "zb-v": "zb-v",
+    "zbv": "zb-v",
+    "dualpipe-v": "dualpipe-v",
+    "dualpipev": "dualpipe-v",
+}
+
+
+#: Values of ``mem_class`` that have what the allocator caches.
+CACHED_CLASSES = ("torch_reserved", "nvidia-smi")
+
+#: Workspaces for matrix products. cuBLAS in PyTorch has 2 x 4 MiB and 8 x 16
+#: KiB, from Hopper on 8 x 4 MiB (parseChosenWorkspaceSize in
+#: aten/src/ATen/cuda/CublasHandlePool.cpp); Transformer Engine 4 MiB, from
+#: Hopper on 32 (get_cublas_workspace_size_bytes), and four more for grouped
+#: products (get_multi_stream_cublas_workspace in
+#: transformer_engine/pytorch/module/base.py).
+CUBLAS_WORKSPACE_BYTES = 2 * 2**22 + 8 * 2**14
+LARGE_WORKSPACE_BYTES = 2**25
+ENGINE_WORKSPACE_BYTES = 2**22
+GROUPED_STREAMS = 4
 
 
 class PredictOptions(Struct, frozen=True, kw_only=True):
@@ -109,16 +119,20 @@ class PredictOptions(Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     calibration
-        Parameter sets instead of the stored ones, by device family (one with
-        parameters of its own, see
-        :func:`~nest.hardware.calibration.calibrated_family`).
+        Parameter sets instead of the stored ones, by device family, or by
+        the one whose parameters it takes, see
+        :func:`~nest.hardware.calibration.calibrated_family`.
     software
         Parameters that do not depend on the device, instead of the stored
         ones.
+    host_shares
+        Factors on the host's time instead of those of the table, by the name
+        of the entry of :data:`~nest.validation.software.SOFTWARE`.
     """
 
     calibration: dict[str, Calibration] = {}
     software: SoftwareCalibration | None = None
+    host_shares: dict[str, float] = {}
 
 
 #: The stored calibration.
@@ -138,12 +152,16 @@ class Prediction(NamedTuple):
         Whether the plan fits the devices' memory.
     breakdown
         Parts of the memory of that device, in bytes.
+    fits_with_headroom
+        Whether it fits too with head-room of the model's error
+        (:data:`~nest.headroom.MEMORY_ERROR`) left free.
     """
 
     step_time_s: float | None
     memory_bytes: int | None
     fits: bool | None
     breakdown: dict[str, float]
+    fits_with_headroom: bool | None = None
 
 
 class Skip(NamedTuple):
@@ -169,24 +187,49 @@ class Stated(NamedTuple):
 
 
 class ModelledRun(NamedTuple):
-    """A row as a problem with one plan."""
+    """A row as a problem with one plan.
+
+    Attributes
+    ----------
+    problem, plan
+        The problem and its plan.
+    workspace_bytes
+        What libraries of matrix products keep on a device.
+    """
 
     problem: Problem
     plan: Plan
+    workspace_bytes: int = 0
+
+
+class PredictedRun(NamedTuple):
+    """A row as a problem with one plan, scored."""
+
+    run: ModelledRun
+    verdict: Score
+    prediction: Prediction
 
 
 def predict(row: Row, options: PredictOptions = STORED) -> Prediction | Skip:
     """Predict the step time and the memory of a row, or say why not.
 
     A row that does not say what is recomputed takes the least that fits, as
-    whoever tuned the run did.
+    whoever tuned the run did, or else the most there is.
     """
+    found = predicted_run(row, options)
+    return found if isinstance(found, Skip) else found.prediction
+
+
+def predicted_run(
+    row: Row, options: PredictOptions = STORED
+) -> PredictedRun | Skip:
+    """Return what :func:`predict` scores of a row."""
     choices = recomputations(row)
     if not choices:
         return Skip("recomputation that no plan expresses")
-    first: Prediction | None = None
-    for choice in choices:
-        case = build(row, choice, options)
+    found: PredictedRun | None = None
+    for choice, every in product(choices, periods(row)):
+        case = build(row, choice, options, every)
         if isinstance(case, Skip):
             return case
         try:
@@ -194,34 +237,80 @@ def predict(row: Row, options: PredictOptions = STORED) -> Prediction | Skip:
         except NestError as error:
             return Skip(f"no such plan: {str(error).split(':')[0]}")
         prediction = _prediction(row, case, verdict, options)
+        found = PredictedRun(case, verdict, prediction)
         if prediction.fits:
-            return prediction
-        first = first or prediction
-    assert first is not None
-    return first
+            break
+    assert found is not None
+    return found
 
 
-def recomputations(row: Row) -> tuple[Recompute, ...]:
-    """Return what a row may have recomputed: all if it does not say it."""
-    stated = (row.recompute or "").lower()
-    if not stated:
-        return RECOMPUTE
-    if stated.startswith("selective") and (row.framework or "").startswith(
-        "PyTorch FSDP"
-    ):
-        # Some of the layers, in full.
-        return ()
-    return tuple(
-        choice
-        for pattern, choice in RECOMPUTATION.items()
-        if re.fullmatch(pattern, stated)
+def predict_under(row: Row, calibration: CalibrationFile) -> Prediction | Skip:
+    """Predict a row with a user's own calibration.
+
+    It says nothing about devices that it is not of: their rows are skipped.
+    """
+    try:
+        family = device_spec(row.hardware or "").family
+    except UnknownNameError:
+        return Skip("unknown device")
+    own = calibration.of(family)
+    if own is None:
+        return Skip("a device that the calibration is not of")
+    return predict(
+        row,
+        PredictOptions(
+            calibration={family: own}, software=calibration.software
+        ),
     )
 
 
-def software_of(row: Row) -> Software:
-    """Return what is known of the software of a row."""
-    name = (row.framework or row.source or "").lower()
-    return next(s for s in SOFTWARE if name.startswith(s.prefix.lower()))
+def recomputations(row: Row) -> tuple[Recompute, ...]:
+    """Return what a row may have recomputed, the least first.
+
+    What its software does by default if it does not say it.
+    """
+    stated = (row.recompute or "").lower()
+    if not stated:
+        return software_of(row).recompute
+    if periods(row) != (1,):
+        return ("full",)
+    return next(
+        (
+            choices
+            for pattern, choices in RECOMPUTATION.items()
+            if re.fullmatch(pattern, stated)
+        ),
+        (),
+    )
+
+
+def periods(row: Row) -> tuple[int, ...]:
+    """Return of how many layers one may recompute, most first."""
+    stated = (row.recompute or "").lower()
+    if stated == "selective" and (row.framework or "").startswith(
+        "PyTorch FSDP"
+    ):
+        return FSDP_PERIODS
+    return next(
+        (
+            found
+            for text, found in PERIODS.items()
+            if re.fullmatch(text, stated)
+        ),
+        (1,),
+    )
+
+
+def schedule_of(row: Row) -> Schedule | None:
+    """Return the schedule of a row's pipeline, None for an unknown one.
+
+    Stated, or "schedule NAME" in ``overlap``; 1F1B if neither says it.
+    """
+    stated = row.schedule
+    if stated is None:
+        found = re.search(r"\bschedule ([^;,]+)", row.overlap or "")
+        stated = found.group(1) if found else "1f1b"
+    return SCHEDULES.get(stated.strip().lower())
 
 
 def _software(options: PredictOptions) -> SoftwareCalibration:
@@ -233,52 +322,107 @@ def _prediction(
 ) -> Prediction:
     """Return the step time, and the memory in the sense of the row.
 
-    PyTorch's counters know what is allocated; nvidia-smi also shows what the
-    allocator caches and the reserve.
+    PyTorch's counters of what is allocated know the libraries' workspaces
+    too; what is reserved also has what the allocator caches, and nvidia-smi
+    the reserve besides.
     """
     reserve = case.problem.cluster.reserve_bytes()
     blocks = verdict.blocks
-    block = max(blocks, key=lambda block: block.memory_bytes)
+    outputs = _output_bytes(row, case, [block.inflight for block in blocks])
+    needed = [
+        block.memory_bytes + size
+        for block, size in zip(blocks, outputs, strict=True)
+    ]
+    number = needed.index(max(needed))
     if (row.mem_class or "").endswith("last_rank"):
-        block = blocks[-1]
+        number = len(blocks) - 1
+    block = blocks[number]
     parts = {
         "weights": block.weight_bytes,
         "gradients": block.gradient_bytes,
         "optimizer": block.state_bytes,
         "activations": block.kept_bytes + block.working_bytes,
+        "outputs": outputs[number],
         "buffers": block.buffer_bytes,
+        "workspaces": case.workspace_bytes,
     }
-    if row.mem_class == "nvidia-smi":
+    if row.mem_class in CACHED_CLASSES:
         cached = _software(options).cached_fraction * sum(parts.values())
-        parts |= {"cached": round(cached), "reserve": reserve}
+        parts["cached"] = round(cached)
+    if row.mem_class == "nvidia-smi":
+        parts["reserve"] = reserve
+    memory_bytes = case.problem.cluster.device.memory_bytes
+    left_bytes = memory_bytes - max(needed)
     return Prediction(
         step_time_s=float(verdict.step_time_ns) / 1e9,
         memory_bytes=sum(parts.values()),
-        fits=verdict.feasible,
+        fits=verdict.feasible and left_bytes >= 0,
+        fits_with_headroom=verdict.feasible
+        and left_bytes >= MEMORY_ERROR * memory_bytes,
         breakdown={name: float(size) for name, size in parts.items()},
     )
+
+
+def _output_bytes(
+    row: Row, case: ModelledRun, in_flight: Sequence[int]
+) -> list[int]:
+    """Return what each block's passes in flight hold of their outputs.
+
+    Of software that keeps what a stage has sent on until its backward pass.
+    The last stage sends nothing.
+    """
+    if not software_of(row).keeps_outputs:
+        return [0] * len(in_flight)
+    tokens = (row.micro_batch or 1) * (row.seq_len or 1) // (row.cp or 1)
+    if case.problem.job.sequence_parallel:
+        tokens //= row.tp or 1
+    size_bytes = BF16 * tokens * (row.hidden or 1)
+    return [size_bytes * count for count in in_flight[:-1]] + [0]
 
 
 def build(
     row: Row,
     recompute: Recompute,
     options: PredictOptions = STORED,
+    every: int | None = None,
 ) -> ModelledRun | Skip:
-    """Write a row down as a problem and its plan, or say why not."""
-    if "schedule ZB" in (row.overlap or ""):
-        return Skip("zero-bubble schedule")
-    if row.precision_class not in DTYPES:
+    """Write a row down as a problem and its plan, or say why not.
+
+    Parameters
+    ----------
+    row
+        What ran.
+    recompute, every
+        What every so many layers recompute; ``None``: by what the row says,
+        the least.
+    options
+        Calibration.
+    """
+    every = every or periods(row)[0]
+    schedule = schedule_of(row)
+    if schedule is None:
+        return Skip("a schedule that no plan has")
+    if row.precision_class is None:
+        return Skip("precision not stated")
+    dtype = "fp8" if row.precision_class == "fp4" else row.precision_class
+    if dtype not in DTYPES:
         return Skip("precision that operators are not counted in")
-    if re.search(r"\b(LoRA|SFT)\b", f"{row.model} {row.notes}"):
-        return Skip("fine-tuning")
+    if re.search(r"\bLoRA\b", f"{row.model} {row.notes}") and not re.search(
+        r"\bSFT\b", f"{row.model} {task_of(row)}"
+    ):
+        return Skip("fine-tuning of adapters")
     stated = Stated(*(getattr(row, name) for name in Stated._fields))
     if None in stated:
         return Skip(f"not stated: {Stated._fields[stated.index(None)]}")
-    tp, pp, dp = stated.tp, stated.pp, stated.dp
-    cp, ep = row.cp or 1, row.ep or 1
-    virtual = (row.vpp or 1) if pp > 1 else 1
+    software = software_of(row)
+    tp, pp, dp, cp = stated.tp, stated.pp, stated.dp, row.cp or 1
+    virtual = _virtual(row, stated, schedule, software)
     if tp * pp * dp * cp != stated.num_devices:
         return Skip("tp·cp·pp·dp is not the number of devices")
+    sequence_parallel = (
+        software.sequence_parallel if row.sp is None else bool(row.sp)
+    )
+    ep, expert_tp = _expert_ranks(row, stated, software, sequence_parallel)
     if (dp * cp) % ep:
         return Skip("expert parallelism over tensor parallel ranks")
     try:
@@ -289,6 +433,7 @@ def build(
         return Skip("unknown device")
     if row.precision_class not in site.device.peak_flops:
         return Skip(f"the device does not multiply {row.precision_class}")
+    site = _calibrated(row, site, software, options)
     for name, degree, size in (
         ("tp", tp, stated.heads),
         ("tp", tp, row.ffn_hidden or 4 * stated.hidden),
@@ -297,18 +442,6 @@ def build(
     ):
         if size % degree:
             return Skip(f"{name} does not divide what it splits")
-    family = calibrated_family(site.calibration_family)
-    if family in options.calibration:
-        site = site.with_calibration(options.calibration[family])
-    software = software_of(row)
-    share = _attention_share(row, software)
-    calibration = site.calibration
-    site = site.with_calibration(
-        replace(
-            calibration,
-            attention_fraction=share * calibration.attention_fraction,
-        )
-    )
     zero = software.zero if row.zero_stage is None else row.zero_stage
     group = _sharding_group(row, dp)
     replicas, ranks = dp // group, group
@@ -317,14 +450,14 @@ def build(
         return Skip("the micro-batches do not divide the global batch")
 
     execution = Execution(
-        dtype=DTYPES[DTYPES.index(row.precision_class)],
+        dtype=DTYPES[DTYPES.index(dtype)],
         flash_attention=_flash(row, software),
         fused=_fused(row, software),
         fused_softmax="torch" not in (row.attention_impl or "").lower(),
-        fused_loss=not software.classic,
-    )
-    sequence_parallel = (
-        software.sequence_parallel if row.sp is None else bool(row.sp)
+        fused_loss=software.fused_loss,
+        repeat_attention=software.repeat_attention,
+        split_backward=schedule in SPLIT_BACKWARD,
+        expert_tp=expert_tp,
     )
     choices = Choices(
         global_batch=stated.global_batch,
@@ -334,11 +467,12 @@ def build(
         sequence_parallel=sequence_parallel and tp > 1,
         dtype=execution.dtype,
     )
-    model = _model(row, stated, software)
+    model = architecture_of(row) or _model(row, stated, software)
     graph = build_graph(model, site, choices, execution)
-    chunks = _chunks(stated.layers, pp * virtual)
-    if "layer redistribution" in (row.framework or ""):
-        chunks = _balanced_chunks(stated.layers, pp * virtual, graph)
+    if pp == 1 and model.head.tied:
+        rows = vocabulary_rows(model.head.outputs, tp)
+        graph = _with_one_matrix(graph, BF16 * rows * stated.hidden)
+    chunks = _chunks(stated.layers, pp * virtual, software, graph)
     if chunks is None:
         return Skip("more pipeline stages than layers")
 
@@ -347,22 +481,28 @@ def build(
             dp=ranks, tp=tp, cp=cp, ep=ep, zero=zero, recompute=choice
         )
 
+    def chosen(number: int, kind: str) -> Recompute:
+        """Return what a layer recomputes; the embedding is number 0."""
+        if kind in ("embedding", "head") or number % every:
+            return "none"
+        return recompute
+
+    numbered = enumerate(graph.layers)
     stages = []
-    rest = iter(graph.layers)
     for size in chunks:
-        members = list(islice(rest, size))
+        members = list(islice(numbered, size))
         stages.append(
             Stage(
-                layers=tuple(layer.id for layer in members),
+                layers=tuple(layer.id for _, layer in members),
                 devices=ranks * tp * cp,
                 strategies=tuple(
-                    strategy(recompute if layer.kind == "decoder" else "none")
-                    for layer in members
+                    strategy(chosen(number, layer.kind))
+                    for number, layer in members
                 ),
             )
         )
     fractions = _software(options).overlap
-    overlap = {name: fractions[name] for name in software.overlap}
+    overlap = {name: fractions[name] for name in _overlap(row, software)}
     problem = Problem(
         name=row.row_id or "row",
         graph=graph,
@@ -372,7 +512,13 @@ def build(
             micro_batches=choices.micro_batches,
             sequence_length=choices.sequence_length,
             dtype=choices.dtype,
-            optimizer=_optimizer(row, software),
+            optimizer=Optimizer(
+                weight_bytes=BF16,
+                gradient_bytes=software.gradient_bytes,
+                state_bytes=software.state_bytes,
+                buffer_bytes=software.buffer_bytes,
+            ),
+            schedule=schedule,
             zero=(zero,),
             recompute=tuple({recompute: None, "none": None}),
             sequence_parallel=choices.sequence_parallel,
@@ -385,9 +531,184 @@ def build(
         micro_batch=micro_batch,
         stages=tuple(stages),
         virtual_stages=virtual,
+        placement="v" if schedule in FIXED_CHUNKS else "loop",
         overlap=tuple(overlap),
     )
-    return ModelledRun(problem, plan)
+    return ModelledRun(
+        problem, plan, _workspace_bytes(row, site.device, software)
+    )
+
+
+def _with_one_matrix(graph: Graph, matrix_bytes: int) -> Graph:
+    """Leave the matrix that the head shares to the embedding.
+
+    A head has a copy of its own, which it needs on another stage; software
+    makes none where both are on the same.
+    """
+    return replace(
+        graph,
+        kinds=tuple(
+            replace(
+                kind,
+                costs=tuple(
+                    replace(
+                        cost, weight_bytes=cost.weight_bytes - matrix_bytes
+                    )
+                    for cost in kind.costs
+                ),
+            )
+            if kind.name == "head"
+            else kind
+            for kind in graph.kinds
+        ),
+    )
+
+
+def _workspace_bytes(row: Row, device: Device, software: Software) -> int:
+    """Return what libraries of matrix products keep.
+
+    PyTorch gives cuBLAS a workspace per thread, which are two: that of the
+    forward and that of the backward passes. Transformer Engine has one of
+    its own, and as many as its streams for grouped products. They are larger
+    from Hopper on, the first devices that multiply fp8, and where runs are
+    deterministic (``CUBLAS_WORKSPACE_CONFIG=:4096:8``).
+    """
+    if not software.transformer_engine:
+        return 0
+    is_hopper = "fp8" in device.peak_flops
+    deterministic = software.deterministic and not _flash(row, software)
+    cublas = (
+        LARGE_WORKSPACE_BYTES
+        if is_hopper or deterministic
+        else CUBLAS_WORKSPACE_BYTES
+    )
+    engine = LARGE_WORKSPACE_BYTES if is_hopper else ENGINE_WORKSPACE_BYTES
+    grouped = bool(row.experts) and re.search(
+        r"grouped[-_ ]?gemm", f"{row.notes} {row.model}", re.IGNORECASE
+    )
+    return 2 * cublas + engine * (1 + GROUPED_STREAMS * bool(grouped))
+
+
+def task_of(row: Row) -> str:
+    """Return what the notes name as the task, such as ``SFT Performance``."""
+    found = re.search(
+        r"\btask ([^;]+)|\bfine-tuning \(([^)]+)\)", row.notes or ""
+    )
+    return found.group(1) or found.group(2) if found else ""
+
+
+def _virtual(
+    row: Row, stated: Stated, schedule: Schedule, software: Software
+) -> int:
+    """Return the chunks per block: stated, or by schedule and software."""
+    if stated.pp == 1:
+        return 1
+    fixed = FIXED_CHUNKS.get(schedule)
+    if fixed is not None:
+        return fixed
+    if row.vpp is not None or not software.chunk_layers:
+        return row.vpp or 1
+    blocks = stated.pp * software.chunk_layers
+    layers = stated.layers
+    return next(
+        (n // blocks for n in (layers, layers + 2) if n % blocks == 0), 1
+    )
+
+
+def _expert_ranks(
+    row: Row, stated: Stated, software: Software, sequence_parallel: bool
+) -> tuple[int, bool]:
+    """Return the plan's ``ep``, and whether ``tp`` cuts experts.
+
+    Where experts are cut over fewer ranks than ``tp``, expert parallelism
+    spans tensor parallel ranks: a strategy's ``ep`` is what is beside them.
+    Whole experts are spread over ``tp`` too, which needs sequence
+    parallelism. Else every expert is cut over all ``tp`` ranks: a device
+    keeps the same weights and does the same work, but sends tokens to fewer
+    groups and has narrower products. Experts of which there would be copies
+    within ``tp`` are cut all the same.
+    """
+    ep, tp = row.ep or 1, stated.tp
+    if not row.experts or ep == 1:
+        return ep, True
+    cut = row.etp or _stated_etp(row) or software.etp
+    if not cut and (stated.dp * (row.cp or 1)) % ep:
+        # There is no room for it beside all ranks of tp.
+        cut = 1
+    if not cut or cut >= tp:
+        return ep, True
+    spread = cut == 1 and ep % tp == 0 and sequence_parallel
+    return max(1, ep * cut // tp), not spread
+
+
+def _stated_etp(row: Row) -> int | None:
+    """Return what the words of a row say of it."""
+    found = re.search(
+        r"expert[- ]tensor[- ]parallel(?:[- ]size)?\W{1,3}(\d+)|\bETP (\d+)"
+        r"|[_\d]etp(\d+)",
+        f"{row.notes} {row.model}",
+    )
+    return int(next(filter(None, found.groups()))) if found else None
+
+
+def _calibrated(
+    row: Row, site: Machine, software: Software, options: PredictOptions
+) -> Machine:
+    """Return the machine with the rates that a row's run reaches.
+
+    Products in fp4 take the place of those in fp8: they are the same ones.
+    """
+    own = site.calibration_family
+    for family in (own, calibrated_family(own)):
+        if family in options.calibration:
+            site = site.with_calibration(options.calibration[family])
+            break
+    rates = site.calibration
+    rates = replace(
+        rates,
+        attention_fraction=_attention_share(row, software)
+        * rates.attention_fraction,
+        host_ns=rates.host_ns
+        * options.host_shares.get(software.name, software.host_share),
+    )
+    if _cuda_graphs(row, software):
+        rates = replace(rates, host_ns=0.0)
+    if row.precision_class == "fp4":
+        peaks = site.device.peak_flops
+        site = replace(
+            site,
+            device=replace(
+                site.device, peak_flops=peaks | {"fp8": peaks["fp4"]}
+            ),
+        )
+    return site.with_calibration(rates)
+
+
+def _cuda_graphs(row: Row, software: Software) -> bool:
+    """Return whether graphs replay the kernels: stated, or by software."""
+    if row.cuda_graphs is not None:
+        return row.cuda_graphs
+    # Graphs with a scope are of parts of a layer.
+    stated = re.search(
+        r"(?<!scoped_)cuda ?graph", f"{row.notes} {row.model}", re.IGNORECASE
+    )
+    return software.cuda_graphs or stated is not None
+
+
+def _overlap(row: Row, software: Software) -> tuple[Overlap, ...]:
+    """Return what is overlapped: what a row switches off is not."""
+    stated = (row.overlap or "").lower()
+    if stated.startswith("none"):
+        return ()
+    off: set[str] = set()
+    if "gradient and parameter overlap off" in stated:
+        off = {"weights", "gradients"}
+    on = {"ep"} if re.search(r"all-to-all\b.*\boverlap", stated) else set()
+    return tuple(
+        name
+        for name in OVERLAP
+        if name in on or (name in software.overlap and name not in off)
+    )
 
 
 def _sharding_group(row: Row, dp: int) -> int:
@@ -407,22 +728,31 @@ def _sharding_group(row: Row, dp: int) -> int:
     return group if 0 < group < dp and dp % group == 0 else dp
 
 
-def _chunks(layers: int, count: int) -> list[int] | None:
+def _chunks(
+    layers: int, count: int, software: Software, graph: Graph
+) -> list[int] | None:
     """Split embedding, ``layers`` blocks and head into pipeline chunks.
 
-    Blocks are spread evenly; where only embedding and head together with the
-    blocks divide evenly, they count as blocks (as Megatron-LM's options to
-    account for them in the split, and DeepSpeed's ``type:transformer|
-    embedding``, do). What is left over goes to the first chunks.
+    Blocks are spread evenly, or embedding and head count as blocks too; or,
+    unless the software is known to do one, they do where only all of them
+    together divide evenly (as Megatron-LM's options to account for them in
+    the split, and DeepSpeed's ``type:transformer|embedding``, do). What is
+    left over goes to the first chunks.
     """
-    if layers < count:
+    balance = software.balance
+    if balance == "either":
+        even = layers % count == 0
+        balance = "blocks" if even or (layers + 2) % count else "all"
+    counted = layers + 2 if balance == "all" and count > 1 else layers
+    if counted < count:
         return None
-    if layers % count and (layers + 2) % count == 0 and count > 1:
-        return [(layers + 2) // count] * count
-    whole, rest = divmod(layers, count)
+    if balance == "times":
+        return _balanced_chunks(layers, count, graph)
+    whole, rest = divmod(counted, count)
     sizes = [whole + (1 if i < rest else 0) for i in range(count)]
-    sizes[0] += 1
-    sizes[-1] += 1
+    if counted == layers:
+        sizes[0] += 1
+        sizes[-1] += 1
     return sizes
 
 
@@ -453,11 +783,8 @@ def _flash(row: Row, software: Software) -> bool:
     stated = (row.attention_impl or "").lower()
     if re.search("unfused|torch|megatron|softmax", stated):
         return False
-    if "@HEAD" in software.prefix:
-        # Functional tests are deterministic, which fused attention is not,
-        # unless they are about speed or split the sequence.
-        name = row.model or ""
-        return "speed" in name or (row.cp or 1) > 1
+    if software.deterministic:
+        return (row.cp or 1) > 1
     if "flash" in stated:
         return True
     return software.flash_attention
@@ -476,33 +803,6 @@ def _attention_share(row: Row, software: Software) -> float:
 def _fused(row: Row, software: Software) -> bool:
     text = f"{row.attention_impl} {row.notes}"
     return software.fused or "RMS" in text
-
-
-def _optimizer(row: Row, software: Software) -> Optimizer:
-    """Return the bytes per weight of mixed-precision Adam.
-
-    DeepSpeed keeps gradients in 2 bytes and, under ZeRO 1 in fp16, an fp32
-    copy of those of its own shard, next to master copy and moments; its
-    BF16Optimizer accumulates all gradients in fp32 beside them, and the
-    BLOOM runs show two more bytes per weight.
-    Megatron-LM accumulates in fp32 in bf16 training.
-    """
-    deepspeed = "DeepSpeed" in software.prefix
-    half = row.precision_class == "bf16"
-    gradient_bytes, state_bytes = software.gradient_bytes, 12
-    buffer_bytes = 0
-    if deepspeed and half:
-        buffer_bytes = 6
-    elif deepspeed:
-        state_bytes = 16
-    elif software.prefix == "Megatron-LM" and half:
-        gradient_bytes = 4
-    return Optimizer(
-        weight_bytes=BF16,
-        gradient_bytes=gradient_bytes,
-        state_bytes=state_bytes,
-        buffer_bytes=buffer_bytes,
-    )
 
 
 def _model(row: Row, stated: Stated, software: Software) -> Architecture:

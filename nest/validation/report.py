@@ -25,6 +25,7 @@ from nest.validation.predict import Prediction, Skip
 from nest.validation.rows import (
     Reason,
     Row,
+    impossible,
     measured_memory_bytes,
     measured_step_time_s,
     ran_out_of_memory,
@@ -46,6 +47,9 @@ HIGH_SPEARMAN = 0.9
 
 _NOT_STATED = "not stated"
 
+#: Reason of rows that no run can have produced.
+IMPOSSIBLE = "impossible figure"
+
 
 def source_of(row: Row) -> str:
     """Return the name under which the row's source is reported."""
@@ -65,8 +69,9 @@ class Assessment(NamedTuple):
         Step time in seconds.
     measured_bytes, predicted_bytes
         Memory of a device, in the sense of the row's ``mem_class``.
-    fits
-        Whether the plan is predicted to fit the devices.
+    fits, fits_with_headroom
+        Whether the plan is predicted to fit the devices, and with head-room
+        of the model's error left free.
     """
 
     row: Row
@@ -76,6 +81,7 @@ class Assessment(NamedTuple):
     measured_bytes: int | None = None
     predicted_bytes: int | None = None
     fits: bool | None = None
+    fits_with_headroom: bool | None = None
 
     @property
     def time_error(self) -> float | None:
@@ -164,6 +170,8 @@ def assess(
         row, measured_s=measured_s, measured_bytes=measured_bytes
     )
     reason = why_unusable(row)
+    if reason is None and (why := impossible(row)) is not None:
+        reason = Reason(IMPOSSIBLE, why)
     if reason is not None:
         return outcome._replace(reason=reason)
     try:
@@ -200,6 +208,7 @@ def _compare(outcome: Assessment, prediction: Prediction) -> Assessment:
         predicted_s=predicted_s,
         predicted_bytes=prediction.memory_bytes,
         fits=prediction.fits,
+        fits_with_headroom=prediction.fits_with_headroom,
     )
 
 
@@ -280,21 +289,36 @@ class RankingGroup(NamedTuple):
         return spearman(self.predicted_s, self.measured_s)
 
     @property
-    def loss(self) -> float:
+    def chosen_s(self) -> tuple[float, float]:
+        """Predicted and measured step time of the predicted best.
+
+        Of configurations predicted to be equally fast the slowest counts.
+        """
+        best_s = min(self.predicted_s)
+        pairs = zip(self.predicted_s, self.measured_s, strict=True)
+        return best_s, max(
+            measured_s
+            for predicted_s, measured_s in pairs
+            if predicted_s == best_s
+        )
+
+    @property
+    def regret(self) -> float:
         """How much slower the predicted best is than the measured best.
 
-        A fraction of the measured best. Of configurations predicted to be
-        equally fast the slowest counts.
+        A fraction of the measured best.
         """
-        best = min(self.predicted_s)
-        chosen = max(
-            measured
-            for predicted, measured in zip(
-                self.predicted_s, self.measured_s, strict=True
-            )
-            if predicted == best
-        )
-        return chosen / min(self.measured_s) - 1
+        return self.chosen_s[1] / min(self.measured_s) - 1
+
+    @property
+    def best_error(self) -> float:
+        """Relative error of the step time of the predicted best.
+
+        Of many predictions the smallest is likely one that errs downwards:
+        the winner's curse.
+        """
+        predicted_s, measured_s = self.chosen_s
+        return (predicted_s - measured_s) / measured_s
 
 
 def ranking_groups(outcomes: Iterable[Assessment]) -> list[RankingGroup]:
@@ -305,7 +329,7 @@ def ranking_groups(outcomes: Iterable[Assessment]) -> list[RankingGroup]:
     configuration measured more than once counts once, with the mean of both
     times.
     """
-    same, choice = attrgetter(*_SAME), attrgetter(*_CHOICES)
+    same, choice = attrgetter(*SAME_PROBLEM), attrgetter(*_CHOICES)
     found: dict[Any, dict[Any, list[Assessment]]] = {}
     for outcome in outcomes:
         if outcome.time_error is not None:
@@ -319,7 +343,7 @@ def ranking_groups(outcomes: Iterable[Assessment]) -> list[RankingGroup]:
 
 
 #: What the rows of a group have in common, and in what they may differ.
-_SAME = (
+SAME_PROBLEM = (
     "source",
     "framework",
     "precision_class",
@@ -379,7 +403,9 @@ def ranking_figures(groups: Sequence[RankingGroup]) -> dict[str, Any]:
     correlations = [
         group.correlation for group in groups if group.correlation is not None
     ]
-    right = sum(group.loss <= BEST_TOLERANCE for group in groups)
+    regrets = [group.regret for group in groups]
+    best_errors = [group.best_error for group in groups]
+    right = sum(regret <= BEST_TOLERANCE for regret in regrets)
     high = sum(value >= HIGH_SPEARMAN for value in correlations)
     return {
         "groups": len(groups),
@@ -387,8 +413,11 @@ def ranking_figures(groups: Sequence[RankingGroup]) -> dict[str, Any]:
         "median_spearman": _figure(statistics.median, correlations),
         "share_spearman_at_least_0_9": _share(high, len(correlations)),
         "share_best_within_5_percent": _share(right, len(groups)),
-        "median_loss_of_predicted_best": _figure(
-            statistics.median, [group.loss for group in groups]
+        "median_loss_of_predicted_best": _figure(statistics.median, regrets),
+        "mean_regret": _figure(statistics.fmean, regrets),
+        "median_regret": _figure(statistics.median, regrets),
+        "median_bias_of_predicted_best": _figure(
+            statistics.median, best_errors
         ),
     }
 
@@ -400,6 +429,9 @@ def memory_figures(outcomes: Sequence[Assessment]) -> dict[str, Any]:
     oom = [o for o in judged if ran_out_of_memory(o.row)]
     ran = [o for o in judged if not ran_out_of_memory(o.row)]
     fit = sum(bool(o.fits) for o in ran)
+    roomy = sum(bool(o.fits_with_headroom) for o in ran)
+    refused = sum(not o.fits for o in oom)
+    tight = sum(not o.fits_with_headroom for o in oom)
     return {
         **error_figures([error for _, error in errors]),
         "by_mem_class": _by(errors, lambda row: row.mem_class),
@@ -408,10 +440,15 @@ def memory_figures(outcomes: Sequence[Assessment]) -> dict[str, Any]:
             "ran": len(ran),
             "predicted_to_fit": fit,
             "share": _share(fit, len(ran)),
+            "predicted_to_fit_with_headroom": roomy,
+            "share_with_headroom": _share(roomy, len(ran)),
         },
         "oom": {
             "rows": len(oom),
-            "predicted_not_to_fit": sum(not o.fits for o in oom),
+            "predicted_not_to_fit": refused,
+            "share": _share(refused, len(oom)),
+            "predicted_not_to_fit_with_headroom": tight,
+            "share_with_headroom": _share(tight, len(oom)),
         },
     }
 
@@ -500,6 +537,11 @@ def _figures(
         "rows": len(timed),
         "used": total["used"],
         "skipped": dict(skipped.most_common()),
+        "impossible": [
+            f"line {o.row.line}: {o.reason.detail}"
+            for o in timed
+            if o.reason is not None and o.reason.reason == IMPOSSIBLE
+        ],
         **{key: total[key] for key in total if key != "used"},
         **{key: _by(errors, class_of) for key, class_of in BREAKDOWNS.items()},
         "ranking": {
@@ -556,6 +598,7 @@ _DETAILS: dict[str, Callable[[Assessment], Any]] = {
     "memory_error": lambda a: _six(a.memory_error),
     "fits": lambda a: "" if a.fits is None else int(a.fits),
     "reason": lambda a: a.reason.reason if a.reason else "",
+    "assumed": lambda a: "; ".join(a.row.assumed),
     "detail": lambda a: " ".join((a.reason or Reason("")).detail.split()),
 }
 

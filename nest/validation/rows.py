@@ -4,7 +4,8 @@ One row is one published run: what ran (model shape, mesh, batch, software),
 on what, and what was measured. An attribute of :class:`Row` has the name of
 its column; a cell that is empty is None. A cell that cannot be read does not
 stop anything: the row says so in :attr:`Row.unreadable`, and
-:func:`why_unusable` refuses it.
+:func:`why_unusable` refuses it. What other cells imply is filled in by
+:mod:`nest.validation.complete`.
 """
 
 from __future__ import annotations
@@ -12,10 +13,14 @@ from __future__ import annotations
 import csv
 import io
 import math
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple, get_args, get_type_hints
 
-from nest.errors import NestError
+from nest.errors import NestError, UnknownNameError
+from nest.hardware.devices import DeviceSpec, device_spec
 from nest.ir.base import Struct
 from nest.ir.io import read_bytes
 from nest.units import GIB, MAX_TERM
@@ -35,14 +40,25 @@ class Row(Struct, frozen=True, kw_only=True):
     unreadable
         Cells that are not what their column holds, as ``column: expected …,
         got …``.
+    assumed
+        Columns that are empty in the file and were filled in, as ``column:
+        why``.
     status
         ``"ok"`` where the file does not say it.
     kind
         ``"measured"`` where the file does not say it.
     micro_batch
         Samples per model replica and pipeline step.
+    grad_accum
+        Micro-batches of a step.
     dp
         Replicas of the model; ``ep`` is nested in it.
+    etp
+        Ranks that an expert's matrices are cut over.
+    schedule
+        Of the pipeline, such as ``1F1B`` or ``ZB-V``.
+    cuda_graphs
+        Whether the kernels of a step are replayed from CUDA graphs.
     peak_mem_gb
         Peak memory of a device in ``mem_unit``, in the sense of
         ``mem_class``; see :func:`measured_memory_bytes`.
@@ -56,6 +72,7 @@ class Row(Struct, frozen=True, kw_only=True):
 
     line: int = 0
     unreadable: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
 
     row_id: str | None = None
     source: str | None = None
@@ -83,12 +100,14 @@ class Row(Struct, frozen=True, kw_only=True):
     seq_len: int | None = None
     global_batch: int | None = None
     micro_batch: int | None = None
+    grad_accum: int | None = None
     tp: int | None = None
     pp: int | None = None
     vpp: int | None = None
     dp: int | None = None
     cp: int | None = None
     ep: int | None = None
+    etp: int | None = None
     sp: bool | None = None
     zero_stage: int | None = None
     shard_mode: str | None = None
@@ -97,6 +116,8 @@ class Row(Struct, frozen=True, kw_only=True):
     precision: str | None = None
     framework: str | None = None
     overlap: str | None = None
+    schedule: str | None = None
+    cuda_graphs: bool | None = None
 
     iter_time_s: float | None = None
     tokens_per_s_per_gpu: float | None = None
@@ -139,7 +160,36 @@ _BATCH = ("seq_len", "global_batch", "micro_batch")
 _MESH = ("num_devices", "tp", "pp", "dp")
 
 #: Without one of these columns no row can be used.
-REQUIRED_COLUMNS = ("hardware", *_MODEL, *_BATCH, *_MESH)
+REQUIRED_COLUMNS = ("hardware", "seq_len", "global_batch", "tp", "pp")
+
+#: Of each of these one column is needed: the others follow from it.
+ALTERNATIVE_COLUMNS = (
+    ("layers", "model"),
+    ("num_devices", "dp"),
+    ("micro_batch", "grad_accum"),
+    ("precision_class", "precision"),
+    MEASURED_COLUMNS,
+)
+
+#: Columns that published tables have and that no prediction asks for.
+UNUSED_COLUMNS = frozenset(
+    {
+        "licence",
+        "locator",
+        "device_mem_gb",
+        "params_b",
+        "tflops_per_gpu",
+        "tflops_kind",
+        "mfu",
+        "hfu",
+        "mem_kind",
+        "steady_mem_gib",
+        "verified",
+        "measured_fields",
+        "derived_fields",
+        "assumed_fields",
+    }
+)
 
 #: Columns that may hold 0; other counts start at 1.
 _FROM_ZERO = frozenset(
@@ -169,7 +219,7 @@ MEMORY_UNITS_BYTES = {"GiB": GIB, "GB as printed": GIB}
 COLUMNS: dict[str, type] = {
     name: (get_args(hint) or (hint,))[0]
     for name, hint in get_type_hints(Row).items()
-    if name not in ("line", "unreadable")
+    if name not in ("line", "unreadable", "assumed")
 }
 
 
@@ -179,8 +229,8 @@ def read_rows(path: str | Path) -> list[Row]:
     Parameters
     ----------
     path
-        CSV file in UTF-8 with a line of column names; columns that are not
-        attributes of :class:`Row` are ignored.
+        CSV file in UTF-8 with a line of column names: attributes of
+        :class:`Row` and :data:`UNUSED_COLUMNS`.
 
     Returns
     -------
@@ -190,11 +240,21 @@ def read_rows(path: str | Path) -> list[Row]:
     Raises
     ------
     InvalidMeasurementsError
-        If the file cannot be read, is not a CSV file, has no row, or lacks
-        one of the columns that every row needs.
+        If the file cannot be read, is not a CSV file, has no row, lacks a
+        column that every row needs, or has one that is not known.
     """
     data = read_bytes(path, InvalidMeasurementsError, "CSV file")
     return parse_rows(data, str(path))
+
+
+def published_rows() -> list[Row]:
+    """Return the runs that come along, see :func:`read_rows`.
+
+    ``bench/measured_facts.py`` writes them; docs/validation.md says where
+    each comes from.
+    """
+    path = files("nest.validation") / "data" / "measured.csv"
+    return parse_rows(path.read_bytes(), "measured.csv")
 
 
 def parse_rows(data: bytes, where: str = "measurements") -> list[Row]:
@@ -212,6 +272,9 @@ def parse_rows(data: bytes, where: str = "measurements") -> list[Row]:
             f"{where}: expected a CSV file, got binary data (a NUL at offset "
             f"{text.index(chr(0))}); name another file"
         )
+    # What completes rows is written against this module.
+    from nest.validation.complete import complete
+
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     rows = []
     try:
@@ -226,7 +289,7 @@ def parse_rows(data: bytes, where: str = "measurements") -> list[Row]:
         line = reader.line_num + 1
         for cells in reader:
             if cells:
-                rows.append(_row(names, cells, line))
+                rows.append(complete(_row(names, cells, line)))
             line = reader.line_num + 1
     except csv.Error as error:
         raise InvalidMeasurementsError(
@@ -331,19 +394,101 @@ def _contradiction(row: Row) -> Reason | None:
     return None
 
 
+#: What figures may miss what is possible by: sources print three digits of
+#: times, and whole GB, while drivers show 1 % more than programs can take.
+_TIME_ROUNDING = 1.005
+_MEMORY_ROUNDING = 1.02
+
+
+def impossible(row: Row) -> str | None:
+    """Return why no run can have a row's figures, or None.
+
+    A step cannot be faster than the matrix products of the model at the
+    device's peak FLOP/s, nor hold more memory than the device has. What a
+    row does not state is not judged.
+    """
+    spec = _device(row.hardware or "")
+    if spec is None:
+        return None
+    time_s, flops = measured_step_time_s(row), _least_flops(row)
+    peak = spec.peak_flops.get(row.precision_class or "")
+    if time_s is not None and flops is not None and peak and row.num_devices:
+        least_s = flops / (peak * row.num_devices)
+        if time_s * _TIME_ROUNDING < least_s:
+            return (
+                f"step time: expected at least {least_s:.3g} s, that of the "
+                f"model's products at the peak of {row.num_devices} x "
+                f"{spec.name}, got {time_s:.3g} s; correct the row"
+            )
+    memory = measured_memory_bytes(row)
+    if memory is not None and memory > _MEMORY_ROUNDING * spec.memory_bytes:
+        return (
+            f"memory: expected at most {spec.memory_bytes / GIB:.1f} GiB, "
+            f"what a {spec.name} has, got {memory / GIB:.1f} GiB; correct "
+            f"the row or its unit"
+        )
+    return None
+
+
+@cache
+def _device(name: str) -> DeviceSpec | None:
+    try:
+        return device_spec(name)
+    except UnknownNameError:
+        return None
+
+
+def _least_flops(row: Row) -> float | None:
+    """Return the FLOPs that the products of a step take at least.
+
+    Forward and twice as much backward of the matrices that columns state,
+    of experts those that a token visits; without attention itself, whose
+    window may be short. Where only adapters are trained there are no
+    gradients of the weights, which leaves two thirds.
+    """
+    layers, hidden, heads = row.layers, row.hidden, row.heads
+    samples, tokens = row.global_batch, row.seq_len
+    if not (layers and hidden and heads and samples and tokens):
+        return None
+    head = row.head_dim or hidden // heads
+    queries = heads * head
+    keys = (row.kv_heads or heads) * head
+    width, visited = row.ffn_hidden or 0, 1
+    if row.experts:
+        width = row.moe_ffn_hidden or 0
+        visited = (row.topk or 1) + (row.shared_experts or 0)
+    # Latent attention has fewer weights than the columns say: of a model
+    # with experts only these count.
+    attention = 0 if row.experts else 2 * hidden * (queries + keys)
+    matrices = 3 if row.gated_mlp else 2
+    weights = layers * (attention + visited * matrices * hidden * width)
+    weights += hidden * (row.vocab or 0)
+    passes = 2 if "lora" in f"{row.model} {row.notes}".lower() else 3
+    return passes * 2.0 * weights * samples * tokens
+
+
 def _check_header(names: list[str], where: str) -> None:
+    found = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
     missing = [name for name in REQUIRED_COLUMNS if name not in names]
     if missing:
-        found = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
         raise InvalidMeasurementsError(
             f"{where}: expected the columns {', '.join(missing)}, got only "
             f"{found[:200]!r}; add them or name another file"
         )
-    if not any(name in names for name in MEASURED_COLUMNS):
-        raise InvalidMeasurementsError(
-            f"{where}: expected one of the columns "
-            f"{', '.join(MEASURED_COLUMNS)}, got none; add what was measured"
-        )
+    for choices in ALTERNATIVE_COLUMNS:
+        if not any(name in names for name in choices):
+            raise InvalidMeasurementsError(
+                f"{where}: expected one of the columns {', '.join(choices)}, "
+                f"got none; add one"
+            )
+    for name in names:
+        if name not in COLUMNS and name not in UNUSED_COLUMNS:
+            close = get_close_matches(name, COLUMNS, n=1)
+            hint = f"did you mean {close[0]!r}? " if close else ""
+            raise InvalidMeasurementsError(
+                f"{where}: expected the columns of docs/validation.md, got "
+                f"{name[:40]!r}; {hint}rename or remove it"
+            )
     for name in names:
         if name in COLUMNS and names.count(name) > 1:
             raise InvalidMeasurementsError(

@@ -1,0 +1,232 @@
+"""What follows from the stated cells of a row fills its empty ones.
+
+Rules are general: arithmetic (devices are the product of the degrees), what
+a software does (:mod:`nest.validation.software`), and shapes of models that
+are known by name (``data/models.json``, each with its source). Nothing is
+known about single rows. What was filled in is in :attr:`Row.assumed`.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+from msgspec.structs import replace
+
+from nest.ir.base import Struct
+from nest.models.architectures import Architecture, blocks
+from nest.models.hf import from_hf
+from nest.models.zoo import ARCHITECTURES, architecture
+from nest.stored import read_stored
+from nest.validation.rows import Row
+from nest.validation.software import software_of
+
+
+class KnownModel(Struct, frozen=True, kw_only=True):
+    """A model that rows may name without its shape.
+
+    Attributes
+    ----------
+    name
+        Pattern of the whole name, upper or lower case.
+    source
+        Pattern that is found in the row's source; empty for all.
+    reference
+        Where the shape comes from.
+    columns
+        Cells of the row by column.
+    zoo, config
+        Name of an architecture of the zoo, or fields of a configuration of
+        Hugging Face, instead of columns.
+    beyond_columns
+        Whether columns cannot say the shape, so that rows that state it mean
+        this architecture too.
+    """
+
+    name: str
+    reference: str
+    source: str = ""
+    columns: dict[str, int | bool] = {}
+    zoo: str = ""
+    config: dict[str, Any] = {}
+    beyond_columns: bool = False
+
+
+KNOWN_MODELS = read_stored("nest.validation", "models", tuple[KnownModel, ...])
+
+#: Words of ``precision`` and the class of operators that they mean.
+PRECISIONS = {
+    "bf16": r"\b(bf16|bfloat16)\b",
+    "fp16": r"\b(fp16|float16|half)\b",
+    "fp8": r"\b(mx)?(fp8|float8)",
+    "fp4": r"\b(nv|mx)?fp4",
+    "int8": r"\bint8",
+}
+
+
+def complete(row: Row) -> Row:
+    """Return a row with what its stated cells imply."""
+    for rule in (
+        _precision,
+        _model,
+        _devices,
+        _micro_batch,
+    ):
+        found = rule(row)
+        if found:
+            values, why = found
+            row = replace(
+                row,
+                **values,
+                assumed=(*row.assumed, f"{', '.join(values)}: {why}"),
+            )
+    return row
+
+
+Found = tuple[dict[str, Any], str] | None
+
+
+def _precision(row: Row) -> Found:
+    """Take the one class that the words of ``precision`` mean."""
+    if row.precision_class or not row.precision:
+        return None
+    text = row.precision.lower()
+    named = [
+        name for name, words in PRECISIONS.items() if re.search(words, text)
+    ]
+    if len(named) != 1:
+        return None
+    return {"precision_class": named[0]}, f"precision {row.precision}"
+
+
+def _model(row: Row) -> Found:
+    """Take the shape of a model that is known by its name."""
+    known = known_model(row.model, row.source)
+    if known is None:
+        return None
+    values = {
+        name: value
+        for name, value in _columns_of(known).items()
+        if getattr(row, name) is None
+        and (row.layers is None or name == "vocab")
+    }
+    return (values, known.reference) if values else None
+
+
+def known_model(name: str | None, source: str | None) -> KnownModel | None:
+    """Return what is stored about a model of that name."""
+    return _known_model(name or "", source or "")
+
+
+@cache
+def _known_model(name: str, source: str) -> KnownModel | None:
+    for known in KNOWN_MODELS:
+        if re.fullmatch(known.name, name, re.IGNORECASE) and re.search(
+            known.source, source, re.IGNORECASE
+        ):
+            return known
+    letters = _letters(name)
+    for model in ARCHITECTURES:
+        if _letters(model.name) == letters and len(model.towers) == 1:
+            return KnownModel(
+                name=model.name, reference=model.source, zoo=model.name
+            )
+    return None
+
+
+def _letters(name: str) -> str:
+    """Return a name in lower case without what separates its parts."""
+    return re.sub(r"[\W_]", "", name.lower())
+
+
+def architecture_of(row: Row) -> Architecture | None:
+    """Return the architecture that a row's model has by its name.
+
+    None where the row states its shape, unless that is the known one and
+    columns cannot say all of it.
+    """
+    known = known_model(row.model, row.source)
+    if known is None:
+        return None
+    taken = any(
+        "layers" in text.split(":")[0].split(", ") for text in row.assumed
+    )
+    agrees = known.beyond_columns and all(
+        getattr(row, name) == value
+        for name, value in _columns_of(known).items()
+        if name in ("layers", "hidden", "heads", "vocab", "experts")
+    )
+    return _architecture(known) if taken or agrees else None
+
+
+def _architecture(known: KnownModel) -> Architecture | None:
+    if known.zoo:
+        return architecture(known.zoo)
+    return _from_config(known.name) if known.config else None
+
+
+@cache
+def _from_config(name: str) -> Architecture:
+    known = next(model for model in KNOWN_MODELS if model.name == name)
+    return from_hf(known.config, name=name, where=f"models.json: {name}")
+
+
+def _columns_of(known: KnownModel) -> dict[str, int | bool]:
+    """Return the cells that a known model fills."""
+    model = _architecture(known)
+    if model is None:
+        return known.columns
+    shapes = list(blocks(model, once=True))
+    shape = next(one for one in shapes if one.attention.heads)
+    dense: dict[str, int | bool] = {}
+    if len(shapes) == 1 and not shape.mlp.experts:
+        dense = {
+            "ffn_hidden": shape.mlp.hidden,
+            "gated_mlp": shape.mlp.gated,
+        }
+    return {
+        **dense,
+        "layers": model.layers,
+        "hidden": shape.hidden,
+        "heads": shape.attention.heads,
+        "kv_heads": shape.attention.kv_heads,
+        "vocab": model.head.outputs,
+        "experts": max(one.mlp.experts for one in shapes),
+        **known.columns,
+    }
+
+
+def _devices(row: Row) -> Found:
+    """Take ``num_devices`` or ``dp`` from ``tp·pp·cp·dp``."""
+    if row.tp is None or row.pp is None:
+        return None
+    group = row.tp * row.pp * (row.cp or 1)
+    if row.num_devices is None and row.dp is not None:
+        return {"num_devices": group * row.dp}, "tp·pp·cp·dp"
+    if row.dp is not None:
+        return None
+    count, why = row.num_devices, "num_devices / (tp·pp·cp)"
+    if count is None:
+        software = software_of(row)
+        count, why = software.num_devices, f"{software.name}: devices of a job"
+    if not count or count % group:
+        return None
+    values = {"dp": count // group}
+    if row.num_devices is None:
+        values["num_devices"] = count
+    return values, why
+
+
+def _micro_batch(row: Row) -> Found:
+    """Divide the samples of a replica by its micro-batches."""
+    if row.micro_batch is not None or not (row.global_batch and row.dp):
+        return None
+    share, rest = divmod(row.global_batch, row.dp)
+    if rest:
+        return None
+    if row.grad_accum and share % row.grad_accum == 0:
+        return {"micro_batch": share // row.grad_accum}, "grad_accum"
+    if share == 1:
+        return {"micro_batch": 1}, "one sample per replica"
+    return None

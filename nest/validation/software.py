@@ -1,0 +1,217 @@
+"""What training software does where a row does not say it, by release.
+
+The table is ``data/software.json``: one entry per software and release, each
+fact with its source. The first entry that matches a row holds for it.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any, Literal
+
+import msgspec
+
+from nest.ir.base import Count, PositiveReal, Struct
+from nest.ir.plan import RECOMPUTE, Overlap, Recompute
+from nest.stored import read_stored
+from nest.validation.rows import Row
+
+#: How blocks become pipeline chunks: what a split counts as a block beside
+#: the blocks themselves. ``either`` counts embedding and head where only all
+#: of them together divide evenly; ``times`` gives every chunk the same work.
+Balance = Literal["blocks", "all", "either", "times"]
+
+
+class Software(Struct, frozen=True, kw_only=True):
+    """One release of a training framework, or of several.
+
+    Attributes
+    ----------
+    name
+        Of the entry.
+    based_on
+        Name of an entry whose facts hold unless stated here; not what it
+        matches.
+    prefix
+        Beginning of the framework's name in the rows, or of the source's
+        where no framework is named; upper or lower case.
+    framework, source, model
+        Patterns that are found in the columns of these names, upper or lower
+        case; empty ones match all.
+    hardware
+        Pattern that the device's name begins with.
+    precisions
+        Precision classes; empty for all.
+    flash_attention, fused
+        Whether attention is one fused kernel, and whether norms and other
+        chains of elementwise operators are.
+    deterministic
+        Whether runs are deterministic, which fused attention is not, so that
+        it is used only where context parallelism needs it, whatever a row
+        says.
+    attention_share
+        What its attention kernel reaches of the calibrated rate: half for
+        the first FlashAttention (Dao 2023, arXiv 2307.08691, abstract).
+    repeat_attention
+        Whether ``selective`` computes a fused attention again.
+    fused_loss
+        Whether softmax and gradient of the loss are one kernel each.
+    classic
+        Whether GPT models have biases and dropout.
+    overlap
+        Communication that it overlaps with computation.
+    gradient_bytes, state_bytes, buffer_bytes
+        Per weight: the gradient that is kept and communicated, optimiser
+        state with master weights, and buffers that are not sharded.
+    keeps_outputs
+        Whether a pipeline stage keeps what it has sent on until the backward
+        pass.
+    transformer_engine
+        Whether matrix products are those of Transformer Engine and PyTorch,
+        which keep workspaces.
+    zero
+        ZeRO stage.
+    sequence_parallel
+        Whether tensor parallelism splits all activations.
+    etp
+        Ranks that an expert's matrices are cut over; 0: as many as ``tp``.
+    balance
+        How blocks become pipeline chunks; what is left over goes to the
+        first ones.
+    chunk_layers
+        Blocks of a chunk where interleaving is not stated; 0: no
+        interleaving.
+    recompute
+        What may be recomputed where it is not stated: the first with which
+        the plan fits.
+    num_devices
+        Devices of a job where neither they nor ``dp`` are stated; 0: unknown.
+    cuda_graphs
+        Whether the kernels of a step are replayed from CUDA graphs, which
+        takes the host no time.
+    host_share
+        Factor on the host's time per kernel (``host_ns`` of the
+        calibration), set by hand; a fit may replace it.
+    sources
+        Where each of the stated facts comes from, by their names; ``""`` for
+        all that are not named.
+    """
+
+    name: str
+    based_on: str = ""
+    prefix: str = ""
+    framework: str = ""
+    source: str = ""
+    model: str = ""
+    hardware: str = ""
+    precisions: tuple[str, ...] = ()
+    flash_attention: bool = True
+    fused: bool = True
+    deterministic: bool = False
+    attention_share: PositiveReal = 1.0
+    fused_loss: bool = True
+    repeat_attention: bool = True
+    classic: bool = False
+    overlap: tuple[Overlap, ...] = ()
+    gradient_bytes: Count = 2
+    state_bytes: Count = 12
+    buffer_bytes: int = 0
+    keeps_outputs: bool = False
+    transformer_engine: bool = False
+    zero: int = 0
+    sequence_parallel: bool = False
+    etp: int = 0
+    balance: Balance = "either"
+    chunk_layers: int = 0
+    recompute: tuple[Recompute, ...] = RECOMPUTE
+    num_devices: int = 0
+    cuda_graphs: bool = False
+    host_share: PositiveReal = 1.0
+    sources: dict[str, str] = {}
+
+    def matches(self, row: Row) -> bool:
+        """Return whether the entry is about what a row ran with."""
+        name = row.framework or row.source or ""
+        return (
+            name.lower().startswith(self.prefix.lower())
+            and _found(self.framework, row.framework)
+            and _found(self.source, row.source)
+            and _found(self.model, row.model)
+            and (
+                not self.hardware
+                or re.match(self.hardware, row.hardware or "") is not None
+            )
+            and (not self.precisions or row.precision_class in self.precisions)
+        )
+
+
+#: Fields that say what an entry is about; all others are facts.
+MATCHERS = (
+    "name",
+    "based_on",
+    "prefix",
+    "framework",
+    "source",
+    "model",
+    "hardware",
+    "precisions",
+    "sources",
+)
+
+
+def _found(pattern: str, text: str | None) -> bool:
+    """Return whether a pattern is empty or found, in any case."""
+    return not pattern or bool(re.search(pattern, text or "", re.IGNORECASE))
+
+
+def _entries(stated: list[dict[str, Any]]) -> tuple[Software, ...]:
+    """Complete entries with the facts of those they are based on."""
+    by_name = {entry["name"]: entry for entry in stated}
+
+    def facts(entry: dict[str, Any]) -> dict[str, Any]:
+        base = entry.get("based_on")
+        own = {k: v for k, v in entry.items() if k not in MATCHERS}
+        return (facts(by_name[base]) if base else {}) | own
+
+    return tuple(
+        msgspec.convert(facts(entry) | entry, Software) for entry in stated
+    )
+
+
+#: First match wins; the last entry matches all.
+SOFTWARE = _entries(
+    read_stored("nest.validation", "software", list[dict[str, Any]])
+)
+
+#: What the first FlashAttention reaches of what the second does.
+FIRST_FLASH = 0.5
+
+
+def software_of(row: Row) -> Software:
+    """Return what is known of the software of a row."""
+    return _software_of(
+        row.framework,
+        row.source,
+        row.model,
+        row.hardware,
+        row.precision_class,
+    )
+
+
+@cache
+def _software_of(
+    framework: str | None,
+    source: str | None,
+    model: str | None,
+    hardware: str | None,
+    precision: str | None,
+) -> Software:
+    row = Row(
+        framework=framework,
+        source=source,
+        model=model,
+        hardware=hardware,
+        precision_class=precision,
+    )
+    return next(entry for entry in SOFTWARE if entry.matches(row))
