@@ -1,0 +1,7 @@
+"""Fitting the parameters of predictions to measured runs.
+
+Parameters are physical (what a kernel reaches of a peak rate, what the host
+takes per kernel) and few; each has a prior from outside the rows. A fit is
+the most probable value under priors and rows, where every source of rows may
+differ from the common values by an effect of its own.
+"""

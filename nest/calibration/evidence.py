@@ -1,0 +1,126 @@
+"""Rows as evidence: the errors of predictions, and how they move."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nest.calibration.parameters import Parameter, options_of
+from nest.hardware import machine_for
+from nest.hardware.calibration import calibrated_family
+from nest.validation.predict import Prediction, predict
+from nest.validation.rows import Row, measured_step_time_s
+
+Array = NDArray[np.float64]
+
+#: Step of a difference, in the logarithm of a parameter.
+STEP = 0.03
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Rows whose step times are measured and can be predicted.
+
+    Attributes
+    ----------
+    rows
+        ``n`` rows.
+    families
+        Whose parameters their devices take.
+    groups
+        What counts as one source.
+    noise
+        Standard deviation of the logarithm of a row beside its source, in
+        that of a row of tier A.
+    """
+
+    rows: tuple[Row, ...]
+    families: tuple[str, ...]
+    groups: tuple[str, ...]
+    noise: Array
+
+    def errors(
+        self,
+        x: Array,
+        parameters: tuple[Parameter, ...],
+        chosen: Sequence[int] | None = None,
+    ) -> Array:
+        """Return the logarithms of predicted over measured step times.
+
+        Parameters
+        ----------
+        x
+            Logarithms of the parameters.
+        parameters
+            Which these are.
+        chosen
+            Numbers of the rows; all without.
+        """
+        values = np.exp(x)
+        options = options_of(
+            {
+                p.name: float(v)
+                for p, v in zip(parameters, values, strict=True)
+            },
+            parameters,
+        )
+        found = []
+        for i in range(len(self.rows)) if chosen is None else chosen:
+            answer = predict(self.rows[i], options)
+            measured_s = measured_step_time_s(self.rows[i])
+            assert isinstance(answer, Prediction)
+            assert answer.step_time_s
+            assert measured_s
+            found.append(math.log(answer.step_time_s / measured_s))
+        return np.array(found)
+
+    def slopes(
+        self, x: Array, errors: Array, parameters: tuple[Parameter, ...]
+    ) -> Array:
+        """Return how errors move with the logarithms, ``(n, p)``."""
+        found = np.zeros((len(self.rows), len(x)))
+        for k, parameter in enumerate(parameters):
+            chosen = [
+                i
+                for i, family in enumerate(self.families)
+                if parameter.concerns(family)
+            ]
+            if not chosen:
+                continue
+            # A share at its most moves down alone.
+            moved = x.copy()
+            moved[k] -= STEP
+            below = self.errors(moved, parameters, chosen)
+            found[chosen, k] = (errors[chosen] - below) / STEP
+        return found
+
+    def of(self, chosen: Sequence[int]) -> Evidence:
+        """Return some of the rows."""
+        return Evidence(
+            tuple(self.rows[i] for i in chosen),
+            tuple(self.families[i] for i in chosen),
+            tuple(self.groups[i] for i in chosen),
+            self.noise[list(chosen)],
+        )
+
+
+#: How much noisier than rows of tier A those of the others are.
+NOISE = {"A": 1.0, "B": 2.0, "C": 4.0, None: 1.0}
+
+
+def evidence_of(rows: Sequence[Row], groups: Sequence[str]) -> Evidence:
+    """Return rows as evidence, all of which must be usable."""
+    families = [
+        calibrated_family(
+            machine_for(
+                row.hardware or "", row.interconnect, row.devices_per_node
+            ).calibration_family
+        )
+        for row in rows
+    ]
+    noise = np.array([NOISE.get(row.time_tier, 1.0) for row in rows])
+    return Evidence(tuple(rows), tuple(families), tuple(groups), noise)

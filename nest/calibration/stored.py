@@ -1,0 +1,69 @@
+"""The fit that the package brings along, as a prior for further runs."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from nest.calibration.fit import Fit
+from nest.calibration.parameters import PARAMETERS
+from nest.ir.base import Struct
+from nest.stored import read_stored
+
+
+class StoredFit(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    tag_field="schema",
+    tag="nest-fit/1",
+):
+    """A fit in a file.
+
+    Attributes
+    ----------
+    names
+        The ``p`` fitted parameters.
+    logarithms
+        Of their values.
+    covariance
+        Of the logarithms, ``(p, p)``.
+    rows, sources
+        How many step times of how many sources were fitted.
+    """
+
+    names: tuple[str, ...]
+    logarithms: tuple[float, ...]
+    covariance: tuple[tuple[float, ...], ...]
+    rows: int
+    sources: int
+
+
+@cache
+def stored_fit() -> Fit:
+    """Return the fit that comes with the package."""
+    stored = read_stored("nest.calibration", "fit", StoredFit)
+    known = {parameter.name: parameter for parameter in PARAMETERS}
+    return Fit(
+        tuple(known[name] for name in stored.names),
+        np.array(stored.logarithms),
+        np.array(stored.covariance),
+    )
+
+
+def file_of(fit: Fit, rows: int, sources: int) -> StoredFit:
+    """Return a fit as it is stored, to four digits."""
+
+    def four(value: float) -> float:
+        return float(f"{value:.4g}")
+
+    return StoredFit(
+        names=tuple(parameter.name for parameter in fit.parameters),
+        logarithms=tuple(round(float(x), 4) for x in fit.x),
+        covariance=tuple(
+            tuple(four(float(c)) for c in row) for row in fit.covariance
+        ),
+        rows=rows,
+        sources=sources,
+    )
