@@ -15,6 +15,7 @@ from nest.cli.inputs import (
     check_output,
     load_model,
     model_problem,
+    with_calibration,
     write_record,
 )
 from nest.cli.options import JOB, Options, takes
@@ -114,6 +115,11 @@ _LAUNCH: tuple[Decorator, ...] = (
         multiple=True,
     ),
     option(
+        "--calibration FILE",
+        "What kernels reach on the user's own devices, and what of "
+        "communication is hidden there; see 'nest calibrate'.",
+    ),
+    option(
         "--layers-per-node N",
         "Consecutive layers that plans do not cut apart.",
         integer(),
@@ -178,12 +184,14 @@ def _plan_path(output: str, plan: str | None) -> str:
     return str(path.with_name(f"{path.stem}-plan.json"))
 
 
-def _site(cluster: str) -> Site:
+def _site(cluster: str, calibration: str | None) -> Site:
     from nest.export.importing import Site
     from nest.hardware import find_cluster
 
     parts, network = find_cluster(cluster)
-    return Site(parts, network)
+    parts, found = with_calibration(parts, calibration)
+    software = None if found is None else found.software
+    return Site(parts, network, software, calibration)
 
 
 def _text(path: str) -> str:
@@ -244,6 +252,7 @@ def megatron_command(
     cluster: str,
     model: str | None,
     overlap: tuple[str, ...],
+    calibration: str | None,
     layers_per_node: int,
     rank_map: str | None,
     plan: str | None,
@@ -261,7 +270,7 @@ def megatron_command(
     from nest.export.scripts import read_launch
 
     plan = _checked_plan_path(path, output, plan)
-    fractions, site = overlap_of(overlap), _site(cluster)
+    fractions, site = overlap_of(overlap), _site(cluster, calibration)
     devices = _devices(path, rank_map)
     is_yaml = path.endswith((".yaml", ".yml"))
     launched = (read_config if is_yaml else read_launch)(
@@ -293,6 +302,7 @@ def torchtitan_command(
     cluster: str,
     model: str | None,
     overlap: tuple[str, ...],
+    calibration: str | None,
     layers_per_node: int,
     rank_map: str | None,
     plan: str | None,
@@ -304,7 +314,7 @@ def torchtitan_command(
     from nest.export.torchtitan import read_foreign, unread
 
     plan = _checked_plan_path(path, output, plan)
-    fractions, site = overlap_of(overlap), _site(cluster)
+    fractions, site = overlap_of(overlap), _site(cluster, calibration)
     devices = _devices(path, rank_map)
     launch, shape = read_foreign(
         _text(path),
@@ -328,6 +338,7 @@ def deepspeed_command(
     cluster: str,
     model: str | None,
     overlap: tuple[str, ...],
+    calibration: str | None,
     layers_per_node: int,
     rank_map: str | None,
     plan: str | None,
@@ -354,7 +365,7 @@ def deepspeed_command(
             f"{missing}: expected a value, got none, and the configuration "
             f"does not say it; add it"
         )
-    fractions, site = overlap_of(overlap), _site(cluster)
+    fractions, site = overlap_of(overlap), _site(cluster, calibration)
     devices = _devices(path, rank_map)
     world = site.num_devices if devices is None else len(devices)
     notes: tuple[str, ...] = ()

@@ -20,6 +20,8 @@ from nest.errors import (
 )
 
 if TYPE_CHECKING:
+    from nest.hardware.calibration import CalibrationFile
+    from nest.hardware.fabric import Part
     from nest.ir.plan import Plan
     from nest.ir.problem import Problem
     from nest.models.architectures import Architecture
@@ -86,7 +88,7 @@ def load_model(text: str, mtp: bool = False) -> Architecture:
 def model_problem(model: Architecture, job: Mapping[str, Any]) -> Problem:
     """Return the problem of a model with the options of the command line.
 
-    ``job`` holds ``cluster``, ``profile`` and the fields of
+    ``job`` holds ``cluster``, ``calibration``, ``profile`` and the fields of
     :class:`nest.models.choices.Request`. Errors name the option.
     """
     from msgspec.structs import replace
@@ -97,6 +99,7 @@ def model_problem(model: Architecture, job: Mapping[str, Any]) -> Problem:
 
     try:
         parts, cluster = find_cluster(job["cluster"])
+        parts, calibration = with_calibration(parts, job.get("calibration"))
         site, num_devices = parts[0]
         choices = choose(
             model,
@@ -111,6 +114,11 @@ def model_problem(model: Architecture, job: Mapping[str, Any]) -> Problem:
         problem = build_mixed_problem(model, parts, choices)
     else:
         problem = build_problem(model, site, num_devices, choices)
+    if calibration is not None:
+        name = Path(job["calibration"]).name
+        problem = replace(
+            problem, source=f"{problem.source}; calibration: {name}"
+        )
     if cluster is not None:
         problem = replace(problem, cluster=cluster)
     if job.get("topology") is not None:
@@ -136,6 +144,24 @@ def model_problem(model: Architecture, job: Mapping[str, Any]) -> Problem:
         layers_per_node=choices.layers_per_node,
         where=job["profile"],
     )
+
+
+def with_calibration(
+    parts: list[Part], path: str | None
+) -> tuple[list[Part], CalibrationFile | None]:
+    """Return machines under the calibration of a file, and the calibration.
+
+    As they are without a file.
+    """
+    if path is None:
+        return parts, None
+    from nest.hardware.calibration_file import (
+        calibrated_parts,
+        read_calibration,
+    )
+
+    found = read_calibration(path)
+    return calibrated_parts(parts, found, path), found
 
 
 def flag(field: str) -> str:
@@ -203,8 +229,8 @@ def write_json(path: str, document: Any) -> None:
     write_text(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
-def write_record(path: str, record: Problem | Plan) -> None:
-    """Write a problem or a plan to a file or to ``-``."""
+def write_record(path: str, record: Problem | Plan | CalibrationFile) -> None:
+    """Write a problem, a plan or a calibration to a file or to ``-``."""
     from nest.ir.io import encode
 
     write_text(path, encode(record).decode())
@@ -229,6 +255,8 @@ class Restricted:
         The framework, and the memory to leave free; ``None`` for none.
     untargeted
         The problem with the same restrictions, but for any framework.
+    calibration
+        The file of a user's own calibration, ``None`` for the stored one.
     """
 
     problem: Problem
@@ -238,6 +266,7 @@ class Restricted:
     target: Target | None = None
     headroom: str | None = None
     untargeted: Problem | None = None
+    calibration: str | None = None
 
     @classmethod
     def of(
@@ -309,11 +338,15 @@ class Restricted:
                 f"{optimizer.gradient_bytes} bytes of gradient and "
                 f"{optimizer.state_bytes} of state per weight"
             )
+        if self.calibration is not None:
+            found.append(f"times under the calibration {self.calibration}")
         return found
 
     def document(self) -> dict[str, Any]:
         """Return what a JSON document says about them; empty for none."""
         found: dict[str, Any] = {}
+        if self.calibration is not None:
+            found["calibration"] = Path(self.calibration).name
         if self.target is not None:
             found["target"] = self.target.name
         if self.headroom is not None:

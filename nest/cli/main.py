@@ -17,6 +17,7 @@ from typing import NoReturn
 
 import click
 
+from nest.cli.calibrating import calibrate_command
 from nest.cli.exporting import export_command
 from nest.cli.importing import import_group
 from nest.cli.inputs import Group
@@ -88,6 +89,7 @@ for _command in (
     topology_group,
     profile_command,
     validate_command,
+    calibrate_command,
     versions_command,
 ):
     cli.add_command(_command)

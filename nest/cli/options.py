@@ -88,7 +88,7 @@ def _restriction(name: str, effect: str) -> Any:
 
 
 #: What chooses the job and the graph of a model: names are those of
-#: :class:`nest.models.choices.Request`, and ``profile``.
+#: :class:`nest.models.choices.Request`, ``profile`` and ``calibration``.
 _JOB = {
     "global_batch": _shared(
         "--global-batch N",
@@ -180,6 +180,10 @@ _JOB = {
     "profile": _shared(
         "--profile FILE",
         "Measured layers to prefer over analytic costs; see 'nest profile'.",
+    ),
+    "calibration": _shared(
+        "--calibration FILE",
+        "What kernels reach on the user's own devices; see 'nest calibrate'.",
     ),
 }
 
@@ -382,6 +386,12 @@ class Options:
     def check_problem_choice(self) -> None:
         """Refuse all but either PROBLEM or ``--model`` with ``--cluster``."""
         given = self.given_job
+        if self.problem_text is not None and "calibration" in given:
+            raise InvalidOptionError(
+                f"--calibration: expected --model, got {self.problem_text!r}, "
+                f"a problem whose costs are already computed; build it anew "
+                f"with --model, --cluster and --calibration"
+            )
         if self.problem_text is not None and given:
             raise InvalidOptionError(
                 f"{flag(given[0])}: expected either PROBLEM or --model with "
@@ -423,6 +433,7 @@ class Options:
                 **(reads or {}),
                 "--model": model if model and os.path.isfile(model) else None,
                 "--profile": self.job.get("profile"),
+                "--calibration": self.job.get("calibration"),
                 "--warm-start": self.warm_start,
                 **writes,
             }
@@ -446,7 +457,7 @@ class Options:
                 f"--granularity layer: expected stage with --target {name}, "
                 f"which has one strategy for all layers, got layer; remove it"
             )
-        return Restricted.of(
+        found = Restricted.of(
             problem or self.find_problem(),
             self.pin,
             self.forbid,
@@ -455,6 +466,7 @@ class Options:
             self.headroom,
             said=self.model is not None,
         )
+        return replace(found, calibration=self.job.get("calibration"))
 
     def unsaid(self, restricted: Restricted) -> str:
         """Say what the answer for a model rests on and nobody chose.

@@ -15,7 +15,7 @@ from nest.export.launch import (
     rank_map_of,
 )
 from nest.export.layers import placement_of
-from nest.hardware.calibration import stored_calibration
+from nest.hardware.calibration import Software, stored_calibration
 from nest.hardware.machines import Machine
 from nest.ir.cluster import Cluster
 from nest.ir.job import Optimizer
@@ -36,10 +36,16 @@ class Site(NamedTuple):
         Runs of machines, with their devices.
     cluster
         Their cluster, where a file gives it.
+    software
+        What software hides there; as stored without.
+    calibration
+        Name of the calibration that says so, for notes.
     """
 
     parts: Sequence[tuple[Machine, int]]
     cluster: Cluster | None = None
+    software: Software | None = None
+    calibration: str | None = None
 
     @property
     def num_devices(self) -> int:
@@ -77,7 +83,7 @@ def build(
         What is trained, and where.
     overlap
         Which fraction of communication is hidden where it overlaps; by
-        default that of the stored calibration.
+        default that of the site's calibration.
     layers_per_node
         Consecutive blocks that plans do not cut apart.
     devices
@@ -96,13 +102,14 @@ def build(
     overlap = {**(overlap or {})}
     missing = [name for name in launch.overlap if name not in overlap]
     if missing:
-        stored = stored_calibration().software.overlap
-        overlap |= {name: stored[name] for name in missing}
-        fractions = ",".join(f"{name}={stored[name]}" for name in missing)
+        known = (site.software or stored_calibration().software).overlap
+        overlap |= {name: known[name] for name in missing}
+        fractions = ",".join(f"{name}={known[name]}" for name in missing)
+        whose = site.calibration or "the stored calibration"
         notes = (
             f"overlap of {', '.join(missing)}: how much of it hides is not "
-            f"in the file, so it is the stored calibration's, {fractions}; "
-            f"--overlap gives others",
+            f"in the file, so it is {whose}'s, {fractions}; --overlap gives "
+            f"others",
         )
     if devices is None:
         devices = range(launch.world)

@@ -560,7 +560,10 @@ def test_import_piper(cli: Cli, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("solv",), "nest COMMAND: expected one of check, .*mean 'solve'"),
+        (
+            ("solv",),
+            "nest COMMAND: expected one of cal.*, check, .*mean 'solve'",
+        ),
         (
             ("import", "x"),
             "nest import COMMAND: expected one of deepspeed, hf",

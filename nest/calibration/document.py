@@ -1,0 +1,172 @@
+"""What runs said as a JSON document, and the table to write runs into."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from nest.calibration.design import Candidates, Proposal, spread_of
+from nest.calibration.evidence import Array
+from nest.calibration.fit import Fit
+from nest.calibration.runs import Learned
+from nest.validation.report import error_figures
+from nest.validation.rows import COLUMNS, Row, measured_step_time_s
+
+SCHEMA = "nest-own-runs/1"
+
+#: Slope of a step time below which it does not depend on a parameter.
+_NO_SLOPE = 1e-6
+
+#: A run as it is written down: columns and cells of Korthikanti et al. 2023,
+#: arXiv 2205.05198, Table 5, the model of 22 B parameters.
+TEMPLATE = {
+    "hardware": "A100-80GB-SXM",
+    "interconnect": "8x200 Gb/s HDR InfiniBand per node",
+    "devices_per_node": "8",
+    "num_devices": "8",
+    "model": "GPT 22B",
+    "layers": "48",
+    "hidden": "6144",
+    "heads": "64",
+    "kv_heads": "64",
+    "ffn_hidden": "24576",
+    "gated_mlp": "0",
+    "vocab": "51200",
+    "seq_len": "2048",
+    "global_batch": "4",
+    "micro_batch": "4",
+    "tp": "8",
+    "pp": "1",
+    "vpp": "1",
+    "dp": "1",
+    "cp": "1",
+    "ep": "1",
+    "sp": "1",
+    "zero_stage": "0",
+    "recompute": "selective",
+    "precision_class": "fp16",
+    "framework": "Megatron-LM",
+    "iter_time_s": "1.1",
+}
+
+
+def template_csv() -> str:
+    """Return a CSV file with the columns of a run, and one published run."""
+    return _csv([TEMPLATE])
+
+
+def proposals_csv(proposals: list[Proposal]) -> str:
+    """Return the runs to do as a CSV file without their step times."""
+    return _csv([cells_of(proposal.row) for proposal in proposals])
+
+
+def _csv(rows: list[dict[str, str]]) -> str:
+    buffer = io.StringIO()
+    names = [name for name in COLUMNS if any(name in row for row in rows)]
+    names.sort(key="iter_time_s".__eq__)  # what is measured comes last
+    writer = csv.DictWriter(buffer, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return buffer.getvalue()
+
+
+def cells_of(row: Row) -> dict[str, str]:
+    """Return the cells of a run to do, those that are given."""
+    found = {}
+    for name in COLUMNS:
+        value = getattr(row, name)
+        if name not in _NO_CELLS and value is not None:
+            found[name] = (
+                str(int(value)) if isinstance(value, bool) else str(value)
+            )
+    return {**found, "iter_time_s": ""}
+
+
+_NO_CELLS = frozenset(
+    {"iter_time_s", "status", "kind", "time_tier", "mem_tier", "source"}
+)
+
+
+def to_document(
+    learned: Learned, found: Candidates, proposals: list[Proposal]
+) -> dict[str, Any]:
+    """Return what ``nest calibrate --json`` writes; docs/calibration.md.
+
+    Errors and deviations are fractions.
+    """
+    runs, before, after = learned.runs, learned.before, learned.after
+    untold = set(learned.untold)
+    has_slope = np.abs(learned.slopes).max(axis=0) > _NO_SLOPE
+    return {
+        "schema": SCHEMA,
+        "runs": len(runs.rows),
+        "file": Path(runs.where).name,
+        "device": runs.site.device.name,
+        "family": runs.family,
+        "unused": [unused._asdict() for unused in runs.unused],
+        "step_time": {
+            "before": _figures(learned.errors_before),
+            "after": _figures(learned.errors_after),
+            "left_out": _figures(learned.errors_left_out),
+        },
+        "rows": [
+            {
+                "line": row.line,
+                "measured_s": measured_step_time_s(row),
+                "error_before": _relative(learned.errors_before[i]),
+                "error_after": _relative(learned.errors_after[i]),
+                "error_left_out": _relative(learned.errors_left_out[i]),
+            }
+            for i, row in enumerate(runs.rows)
+        ],
+        "parameters": [
+            {
+                "name": parameter.name,
+                "before": _six(before.values[parameter.name]),
+                "deviation_before": _six(before.deviations[k]),
+                "after": _six(after.values[parameter.name]),
+                "deviation_after": _six(after.deviations[k]),
+                "untold": k in untold,
+                "in_runs": bool(has_slope[k]),
+            }
+            for k, parameter in enumerate(after.parameters)
+        ],
+        "proposed": {
+            "candidates": len(found.rows),
+            "deviation_before": _spread(found, before),
+            "deviation_after": _spread(found, after),
+            "runs": [
+                {
+                    "cells": cells_of(proposal.row),
+                    "predicted_step_time_s": proposal.row.iter_time_s,
+                    "deviation": _six(proposal.deviation),
+                }
+                for proposal in proposals
+            ],
+        },
+        "calibration": msgspec.to_builtins(learned.file),
+    }
+
+
+def _spread(found: Candidates, fit: Fit) -> float | None:
+    """Return how uncertain predictions of the candidates are under a fit."""
+    if not found.rows:
+        return None
+    return _six(spread_of(found.slopes, fit.covariance))
+
+
+def _figures(errors: Array) -> dict[str, Any]:
+    return error_figures([float(e) for e in np.exp(errors) - 1])
+
+
+def _relative(error: float) -> float:
+    return _six(float(np.exp(error)) - 1)
+
+
+def _six(value: float) -> float:
+    return float(f"{value:.6g}")

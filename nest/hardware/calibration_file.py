@@ -1,0 +1,139 @@
+"""Calibrations in files: a user's own parameters instead of the stored ones.
+
+``nest calibrate`` writes such a file (:class:`~nest.hardware.calibration.
+CalibrationFile`); it holds for the device families that it names, and for no
+other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from msgspec.structs import asdict
+
+from nest.errors import NestError
+from nest.hardware.calibration import Calibration, CalibrationFile
+from nest.hardware.fabric import Part
+from nest.ir.io import decode, read_bytes
+from nest.ir.plan import OVERLAP
+
+#: Parameters that something is divided by.
+_DIVISORS = (
+    *("matmul_fraction", "misaligned_fraction", "attention_fraction"),
+    *("memory_fraction", "low_precision_fraction", "routing_passes"),
+)
+
+_NUMBER = "a finite number >= 0"
+_POSITIVE = "a finite number > 0"
+_SHARE = "a number from 0 to 1"
+
+
+class InvalidCalibrationError(NestError, ValueError):
+    """A calibration cannot be read, or is not one of the devices."""
+
+
+def read_calibration(path: str | Path) -> CalibrationFile:
+    """Read a calibration.
+
+    Raises
+    ------
+    InvalidCalibrationError
+        If the file is no calibration, or a number in it is out of range.
+    """
+    where = str(path)
+    data = read_bytes(path, InvalidCalibrationError, "calibration")
+    found = decode(
+        data, where, CalibrationFile, "calibration", InvalidCalibrationError
+    )
+    if not found.families:
+        raise InvalidCalibrationError(
+            f"{where}: families: expected a device family, got none; make "
+            f"the file with 'nest calibrate'"
+        )
+    for family, other in found.inherits.items():
+        if other not in found.families:
+            raise InvalidCalibrationError(
+                f"{where}: inherits.{family}: expected one of "
+                f"{', '.join(found.families)}, got {other!r}; correct it"
+            )
+    for name in OVERLAP:
+        if name not in found.software.overlap:
+            raise InvalidCalibrationError(
+                f"{where}: software.overlap: expected {', '.join(OVERLAP)}, "
+                f"got no {name}; add it"
+            )
+    for place, value, expected in _numbers(found):
+        most = 1.0 if expected == _SHARE else math.inf
+        is_fine = 0 <= value <= most and math.isfinite(value)
+        if not is_fine or (expected == _POSITIVE and value == 0):
+            raise InvalidCalibrationError(
+                f"{where}: {place}: expected {expected}, got {value:g}; "
+                f"correct it"
+            )
+    return found
+
+
+def _numbers(found: CalibrationFile) -> Iterator[tuple[str, float, str]]:
+    """Yield numbers with their names and what is expected of them."""
+    for family, calibration in found.families.items():
+        for field, value in asdict(calibration).items():
+            if isinstance(value, int | float):
+                expected = _POSITIVE if field in _DIVISORS else _NUMBER
+                yield f"families.{family}.{field}", value, expected
+    for name, value in found.software.overlap.items():
+        yield f"software.overlap.{name}", value, _SHARE
+    cached = found.software.cached_fraction
+    yield "software.cached_fraction", cached, _NUMBER
+
+
+def calibrated_parts(
+    parts: Sequence[Part], found: CalibrationFile, where: str
+) -> list[Part]:
+    """Return machines with the parameters of a calibration.
+
+    Parameters
+    ----------
+    parts
+        Machines and their devices.
+    found
+        The calibration.
+    where
+        Its file, for messages.
+
+    Raises
+    ------
+    InvalidCalibrationError
+        If it is not one of all these devices.
+    """
+    return [
+        (
+            machine.with_calibration(
+                calibration_for(found, machine.calibration_family, where)
+            ),
+            count,
+        )
+        for machine, count in parts
+    ]
+
+
+def calibration_for(
+    found: CalibrationFile, family: str, where: str
+) -> Calibration:
+    """Return the parameters of a device family.
+
+    Raises
+    ------
+    InvalidCalibrationError
+        If the calibration is not one of these devices.
+    """
+    calibration = found.of(family)
+    if calibration is None:
+        families = ", ".join([*found.families, *found.inherits])
+        raise InvalidCalibrationError(
+            f"{where}: expected a calibration of {family}, got one of "
+            f"{families}; leave --calibration out, or calibrate with runs on "
+            f"{family}"
+        )
+    return calibration
