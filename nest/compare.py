@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
+from nest.intervals import Intervals, equal, intervals_of
 from nest.ir.io import problem_hash
 from nest.ir.problem import Problem
 from nest.solvers.base import SolveOptions, Status
@@ -128,6 +129,63 @@ def _refute(
     )
 
 
+class Beside(NamedTuple):
+    """A result beside the fastest plan.
+
+    Attributes
+    ----------
+    intervals
+        Those of its plan; ``None`` without one, and where none are known.
+    equal
+        Whether its plan and the fastest differ by less than the noise of
+        predictions; ``None`` where nothing is known of it.
+    """
+
+    intervals: Intervals | None
+    equal: bool | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what a document adds to the cell of the result."""
+        return {
+            "intervals": self.intervals and self.intervals.to_json(),
+            "equal_to_best": self.equal,
+        }
+
+
+def beside_best(
+    problem: Problem, results: Iterable[SolveResult]
+) -> list[Beside]:
+    """Return the intervals of plans, and which equal the fastest one."""
+    found = [
+        (result.step_quanta, _intervals(problem, result)) for result in results
+    ]
+    known = [
+        (quanta, intervals)
+        for quanta, intervals in found
+        if quanta is not None and intervals is not None
+    ]
+    if not known:
+        return [Beside(intervals, None) for _, intervals in found]
+    least, best = min(known, key=lambda pair: pair[0])
+    return [
+        Beside(
+            intervals,
+            None
+            if quanta is None or intervals is None
+            else equal(
+                problem, (quanta, least), (intervals.shares, best.shares)
+            ),
+        )
+        for quanta, intervals in found
+    ]
+
+
+def _intervals(problem: Problem, result: SolveResult) -> Intervals | None:
+    if result.plan is None or result.score is None:
+        return None
+    return intervals_of(problem, result.plan, result.score)
+
+
 def to_document(
     problem: Problem,
     cells: Mapping[str, SolveOptions],
@@ -139,6 +197,7 @@ def to_document(
     results if it is written before the end. ``workers`` is ``null`` if they
     have not all the same number.
     """
+    results = list(results)
     first = next(iter(cells.values()))
     workers = {options.num_workers for options in cells.values()}
     return {
@@ -153,5 +212,10 @@ def to_document(
         "seed": first.seed,
         "solvers": list(cells),
         **provenance(),
-        "cells": [result.to_json() for result in results],
+        "cells": [
+            result.to_json() | beside.to_json()
+            for result, beside in zip(
+                results, beside_best(problem, results), strict=True
+            )
+        ],
     }

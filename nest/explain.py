@@ -21,6 +21,7 @@ from nest.cost.model import CostModel
 from nest.cost.rules import get_rules
 from nest.cost.score import Score, score
 from nest.fit import most_memory_bytes, with_memory
+from nest.intervals import Intervals, equal, intervals_of
 from nest.ir.io import plan_to_json, problem_hash
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
@@ -110,6 +111,8 @@ class Explanation:
         What single moves lead to.
     preferred
         The preferred setting, if one was given.
+    intervals
+        Within which its figures are; ``None`` where nothing is known of it.
     """
 
     problem: Problem
@@ -120,6 +123,23 @@ class Explanation:
     optimum: SolveResult | None = None
     relaxed: tuple[Relaxed, ...] = ()
     preferred: Preferred | None = None
+    intervals: Intervals | None = None
+
+    @property
+    def equal_to_best(self) -> bool | None:
+        """Whether it and the best plan differ by less than the noise."""
+        best = self.optimum
+        if self.intervals is None or best is None or best.step_quanta is None:
+            return None
+        assert best.plan is not None
+        assert best.score is not None
+        other = intervals_of(self.problem, best.plan, best.score)
+        assert other is not None
+        return equal(
+            self.problem,
+            (self.score.step_quanta, best.step_quanta),
+            (self.intervals.shares, other.shares),
+        )
 
     @property
     def failed(self) -> bool:
@@ -267,6 +287,7 @@ def explain(
         optimum=optimum,
         relaxed=tuple(relaxed),
         preferred=preferred,
+        intervals=intervals_of(problem, plan, found),
     )
 
 
@@ -307,6 +328,8 @@ def to_document(found: Explanation, solver: str) -> dict[str, Any]:
         "solver": solver,
         "plan": plan_to_json(found.plan),
         "score": found.score.to_json(),
+        "intervals": found.intervals and found.intervals.to_json(),
+        "equal_to_best": found.equal_to_best,
         "terms_ns": all_ns(found.terms.step),
         "blocks": [
             {

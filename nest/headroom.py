@@ -7,12 +7,14 @@ is searched, so every solver keeps it.
 
 from __future__ import annotations
 
+import math
 import re
 from fractions import Fraction
 
 from msgspec.structs import replace
 
 from nest.errors import InvalidOptionError
+from nest.intervals import stored_deviations, why_none
 from nest.ir.cluster import Device
 from nest.ir.problem import Problem
 from nest.units import format_bytes
@@ -23,9 +25,9 @@ UNITS = {
     **{f"{letter}iB": 1024**i for i, letter in enumerate("KMGT", 1)},
 }
 
-#: By how much the predicted memory of published runs is off in the mean, where
-#: the framework counted what it allocated (docs/validation.md).
-MEMORY_ERROR = 0.069
+#: Of what the model predicts one run in four needs so much more: the upper end
+#: of the 50 % interval of memory.
+MEMORY_ERROR = math.expm1(stored_deviations().memory.high_50)
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(%|[A-Za-z]+)")
 
@@ -82,21 +84,20 @@ def with_headroom(
 
 
 def tightness(problem: Problem, left_bytes: int, needed_bytes: int) -> str:
-    """Return a warning if a plan leaves less than memory is mispredicted by.
+    """Return a warning if a plan leaves less than one run in four needs.
 
     Parameters
     ----------
     problem
-        The problem; the error is known of those made from a model, which say
-        how long samples are.
+        The problem; nothing is known of those that are not made from a
+        model.
     left_bytes, needed_bytes
         Memory that is left, and that is needed, on the fullest device.
     """
-    error_bytes = round(MEMORY_ERROR * needed_bytes)
-    known = problem.job.sequence_length is not None
-    if not known or not 0 <= left_bytes < error_bytes:
+    more_bytes = round(MEMORY_ERROR * needed_bytes)
+    if why_none(problem) or not 0 <= left_bytes < more_bytes:
         return ""
     return (
-        f"below the model's error of {100 * MEMORY_ERROR:.1f} % "
-        f"({format_bytes(error_bytes)}); see --headroom"
+        f"one run in four needs {100 * MEMORY_ERROR:.1f} % more "
+        f"({format_bytes(more_bytes)}); see --headroom"
     )

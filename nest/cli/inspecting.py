@@ -40,14 +40,17 @@ def score_command(options: Options, problem_text: str, plan_path: str) -> int:
     from rich.padding import Padding
 
     from nest.cost.score import score
+    from nest.intervals import intervals_of
     from nest.ir.io import read_plan
     from nest.report.table import score_block, show
 
     options.check_files({"PROBLEM": problem_text, "PLAN": plan_path})
     problem, plan = load_problem(problem_text), read_plan(plan_path)
     warn_if_foreign(problem, plan)
-    document = score(problem, plan).to_json()
-    parts = score_block(problem, plan, document)
+    found = score(problem, plan)
+    known = intervals_of(problem, plan, found)
+    document = found.to_json() | {"intervals": known and known.to_json()}
+    parts = score_block(problem, plan, document, known)
     if "blocks" in document:
         parts.append(Padding(_block_table(problem, document), (1, 0, 0, 0)))
     show(options.people, *parts)

@@ -25,6 +25,7 @@ from nest.errors import (
 
 if TYPE_CHECKING:
     from nest.export.settings import Settings
+    from nest.robust import Robust
     from nest.solvers.base import SolveOptions
     from nest.solvers.result import SolveResult
     from nest.targets import TargetLoss
@@ -52,6 +53,11 @@ _LAUNCH = option(
 _LAUNCH_DIR = option(
     "--launch-dir DIR",
     "Also write the files of 'nest export' to a new or empty directory.",
+)
+_ROBUST = option(
+    "--robust",
+    "Show the plan with the best guaranteed step time, which is kept with "
+    "95 %, instead of the fastest one: two searches.",
 )
 _LIMIT = "Wall-clock seconds per solver, everything included."
 
@@ -91,6 +97,7 @@ def compare_command(
 @_LOSS
 @_LAUNCH
 @_LAUNCH_DIR
+@_ROBUST
 @takes("output", *_SHARED, time_limit=_LIMIT)
 def solve_command(
     options: Options,
@@ -98,6 +105,7 @@ def solve_command(
     target_loss: bool,
     launch: bool,
     launch_dir: str | None,
+    robust: bool,
 ) -> int:
     """Run one solver on one problem and show its plan.
 
@@ -108,8 +116,13 @@ def solve_command(
         raise InvalidOptionError(
             "nest solve: expected --solver, got none; see 'nest solve --help'"
         )
+    if robust and target_loss:
+        raise InvalidOptionError(
+            "--robust: expected either it or --target-loss, which compares "
+            "the fastest plans, got both; remove one"
+        )
     launched = Launching(launch_dir) if launch or launch_dir else None
-    run = _run(options, [solver], _show_answer, target_loss, launched)
+    run = _run(options, [solver], _show_answer, target_loss, launched, robust)
     (result,) = run.results
     # Nobody can run a plan that does not fit the memory, or cannot be said.
     unfit = result.over_memory_bytes is not None or run.unsaid is not None
@@ -135,6 +148,7 @@ class _Session:
     loss: TargetLoss | None = None
     files: Mapping[str, str] | None = None
     unsaid: str | None = None
+    robust: Robust | None = None
     results: Sequence[SolveResult] = ()
 
     def document(self) -> dict[str, Any]:
@@ -145,6 +159,8 @@ class _Session:
         document = to_document(restricted.problem, self.cells, self.results)
         if self.loss is not None:
             document["target_loss"] = self.loss.to_json()
+        if self.robust is not None:
+            document["robust"] = self.robust.to_json()
         if self.files is not None:
             document["launch"] = {"files": dict(self.files)}
         return document | restricted.document()
@@ -217,14 +233,18 @@ def _run(
     show: Callable[[_Session], None],
     target_loss: bool,
     launching: Launching | None = None,
+    robust: bool = False,
 ) -> _Session:
     """Run all solvers; finished cells go to the JSON file at once.
 
     What is finished is shown even if the run is interrupted. With
     ``target_loss`` the first solver runs without the target, too; with
-    ``launching`` its plan is written for the target.
+    ``robust`` for guaranteed step times, and its answer is then the plan with
+    the best of them; with ``launching`` its plan is written for the target.
     """
     from nest.compare import compare
+    from nest.intervals import pessimistic, why_none
+    from nest.robust import robust_of
     from nest.solvers.run import run_solver
     from nest.targets import loss_of
 
@@ -234,6 +254,13 @@ def _run(
         raise InvalidOptionError(
             "--target-loss: expected --target too, got none; add a target "
             "with rules, such as --target megatron"
+        )
+
+    why = why_none(restricted.problem) if robust else ""
+    if why:
+        raise InvalidOptionError(
+            f"--robust: expected a problem made from a model, whose errors "
+            f"are known, got {why}; leave --robust out"
         )
 
     def write() -> None:
@@ -265,6 +292,17 @@ def _run(
                 progress.clear()
                 loss = loss_of(session.results, free)
                 session = replace(session, loss=loss)
+                write()
+            if robust:
+                ((name, options),) = cells.items()
+                (fastest,) = session.results
+                worse = pessimistic(restricted.problem)
+                safest = run_solver(worse.problem, name, options, progress)
+                progress.clear()
+                found = robust_of(restricted.problem, worse, fastest, safest)
+                session = replace(
+                    session, robust=found, results=(found.answer,)
+                )
                 write()
             if launching is not None:
                 session = _launched(session)
@@ -328,15 +366,19 @@ def _show_table(session: _Session) -> None:
 def _show_answer(session: _Session) -> None:
     """Print the result of one solver, and write its plan."""
     from nest.report.launch import launch_screen, launch_texts
-    from nest.report.table import show, solve_block
+    from nest.report.robust import robust_rows
+    from nest.report.table import key_lines, show, solve_block
 
     restricted, problem = session.restricted, session.restricted.problem
     unsaid = session.given.unsaid(restricted)
     for result in session.results:
         loss = [] if session.loss is None else [str(session.loss)]
+        safe = robust_rows(problem, session.robust) if session.robust else []
         if session.files is not None:
-            _, framework = restricted.notes
-            rows = [("target", framework), *(("price", x) for x in loss)]
+            _, framework, *costs = restricted.notes
+            rows = [("target", framework), *(("costs", x) for x in costs)]
+            rows += [("price", x) for x in loss]
+            rows += safe
             rows += [("defaults", unsaid)] * bool(unsaid)
             texts = launch_texts(session.files)
             parts = launch_screen(
@@ -345,7 +387,8 @@ def _show_answer(session: _Session) -> None:
         else:
             parts = solve_block(problem, result)
             notes = [*restricted.notes, *loss]
-            parts[1:1] = notes + [f"defaults: {unsaid}"] * bool(unsaid)
+            notes += [f"defaults: {unsaid}"] * bool(unsaid)
+            parts[1:1] = [*notes, *([key_lines(safe)] if safe else [])]
         if session.unsaid is not None:
             parts.append(f"\nno launch: {session.unsaid}")
         show(session.given.people, *parts)

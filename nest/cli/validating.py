@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,16 +16,14 @@ from nest.cli.declare import integer, names, option
 from nest.cli.inputs import people, write_text
 from nest.cli.options import Options, takes
 from nest.cli.progress import StatusLine
-from nest.errors import InvalidOptionError
+from nest.errors import InvalidOptionError, UnknownNameError
 from nest.versions import num_cpus
 
 if TYPE_CHECKING:
+    from nest.hardware.calibration import CalibrationFile
     from nest.validation.predict import Prediction, Skip
     from nest.validation.report import Assessment, Selection
     from nest.validation.rows import Row
-
-#: Where the measurements are if no file is named, from the project's root.
-DEFAULT_FILE = Path("..", "shared", "data", "measured", "measurements.csv")
 
 #: Rows that a process predicts before it reports.
 _CHUNK = 16
@@ -50,6 +49,17 @@ _CHUNK = 16
     None,
     "details_path",
 )
+@option(
+    "--calibration FILE",
+    "Predict with a user's own parameters, and only rows of its devices; "
+    "see 'nest calibrate'.",
+    None,
+    "calibration_path",
+)
+@option(
+    "--intervals",
+    "Also say how many measured step times lie within their intervals.",
+)
 @takes("json_path")
 def validate_command(
     options: Options,
@@ -57,13 +67,15 @@ def validate_command(
     limit: int | None,
     jobs: int,
     details_path: str | None,
+    calibration_path: str | None,
+    intervals: bool,
     **chosen: Any,
 ) -> int:
     """Predict published runs and show how far off the cost model is.
 
-    FILE is a CSV file of measurements, '-' for standard input; its columns
-    are described in docs/validation.md. Rows that cannot be predicted are
-    counted by reason.
+    FILE is a CSV file of measurements, '-' for standard input, by default
+    the published runs that come along; columns and sources are described in
+    docs/validation.md. Rows that cannot be predicted are counted by reason.
     """
     from nest.report.table import show
     from nest.report.validation import validation_block
@@ -73,14 +85,23 @@ def validate_command(
         details_csv,
         validation_document,
     )
-    from nest.validation.rows import parse_rows, read_rows
+    from nest.validation.rows import parse_rows, published_rows, read_rows
 
-    if path is None:
-        path = _default_file()
+    if intervals and calibration_path is not None:
+        raise InvalidOptionError(
+            "--intervals: expected either it or --calibration, whose errors "
+            "for other runs nobody knows, got both; remove one"
+        )
     options.check_files(
-        {"FILE": None if path == "-" else path}, {"--details": details_path}
+        {
+            "FILE": None if path == "-" else path,
+            "--calibration": calibration_path,
+        },
+        {"--details": details_path},
     )
-    if path == "-":
+    if path is None:
+        rows = published_rows()
+    elif path == "-":
         rows = parse_rows(sys.stdin.buffer.read(), "standard input")
     else:
         rows = read_rows(path)
@@ -88,25 +109,22 @@ def validate_command(
         **{name: value for name, value in chosen.items() if value is not None}
     )
     selected = _select(rows, selection)[:limit]
-    outcomes = list(_progress(_predict_all(selected, jobs), len(selected)))
+    calibration = _calibration(calibration_path, selected)
+    assessed = _predict_all(selected, jobs, calibration)
+    outcomes = list(_progress(assessed, len(selected)))
     is_whole = len(selected) == len(rows)
     document = validation_document(
         outcomes, selection, SHOWN if is_whole else ()
     )
+    if intervals:
+        from nest.validation.coverage import coverage_figures
+
+        document["intervals"] = coverage_figures(outcomes)
     show(people(options.json_path, details_path), *validation_block(document))
     options.write_json(document)
     if details_path is not None:
         write_text(details_path, details_csv(outcomes))
     return 0
-
-
-def _default_file() -> str:
-    if not DEFAULT_FILE.is_file():
-        raise InvalidOptionError(
-            f"FILE: expected a CSV file of measurements, got none, and there "
-            f"is no {DEFAULT_FILE}; name a file"
-        )
-    return str(DEFAULT_FILE)
 
 
 def _select(rows: Sequence[Row], selection: Selection) -> list[Row]:
@@ -139,10 +157,35 @@ def load_predictor() -> Callable[[Row], Prediction | Skip]:
     return predict
 
 
-def _predict_all(rows: Sequence[Row], jobs: int) -> Iterator[Assessment]:
+def _calibration(
+    path: str | None, rows: Sequence[Row]
+) -> CalibrationFile | None:
+    """Return the calibration of a file, which must be of some row's device."""
+    if path is None:
+        return None
+    from nest.hardware import device_spec
+    from nest.hardware.calibration_file import (
+        calibration_for,
+        read_calibration,
+    )
+
+    found = read_calibration(path)
+    families = []
+    for name in dict.fromkeys(row.hardware or "" for row in rows):
+        with contextlib.suppress(UnknownNameError):
+            families.append(device_spec(name).family)
+    if families and not any(found.of(family) for family in families):
+        calibration_for(found, families[0], path)  # says what it is of
+    return found
+
+
+def _predict_all(
+    rows: Sequence[Row], jobs: int, calibration: CalibrationFile | None
+) -> Iterator[Assessment]:
     """Predict rows, in their order."""
+    predicted = functools.partial(_assess, calibration=calibration)
     if jobs == 1:
-        yield from map(_assess, rows)
+        yield from map(predicted, rows)
         return
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
@@ -154,7 +197,7 @@ def _predict_all(rows: Sequence[Row], jobs: int) -> Iterator[Assessment]:
         initializer=_start_process,
     )
     try:
-        yield from executor.map(_assess, rows, chunksize=_CHUNK)
+        yield from executor.map(predicted, rows, chunksize=_CHUNK)
     finally:
         executor.shutdown(cancel_futures=True)
 
@@ -164,10 +207,14 @@ def _start_process() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _assess(row: Row) -> Assessment:
+def _assess(row: Row, calibration: CalibrationFile | None) -> Assessment:
     from nest.validation.report import assess
 
-    return assess(row, load_predictor())
+    if calibration is None:
+        return assess(row, load_predictor())
+    from nest.validation.predict import predict_under
+
+    return assess(row, lambda row: predict_under(row, calibration))
 
 
 def _progress(

@@ -208,6 +208,25 @@ class Hierarchy(
             ),
         )
 
+    def scaled(self, factor: float) -> Hierarchy:
+        """Return it with everything taking so many times as long."""
+        return replace(
+            self,
+            levels=tuple(
+                replace(
+                    level,
+                    bandwidth_bytes_per_s=level.bandwidth_bytes_per_s / factor,
+                    peer_bandwidth_bytes_per_s=(
+                        level.peer_bandwidth_bytes_per_s
+                        and level.peer_bandwidth_bytes_per_s / factor
+                    ),
+                    latency_ns=factor * level.latency_ns,
+                    launch_ns=factor * level.launch_ns,
+                )
+                for level in self.levels
+            ),
+        )
+
     def led_by(self, _devices: Sequence[int]) -> Hierarchy:
         """Return it for some of its devices: places are all there is."""
         return self

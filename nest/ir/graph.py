@@ -194,6 +194,9 @@ class LayerCost(Struct, frozen=True, kw_only=True):
         One entry per recompute choice that is available.
     collectives
         Collectives issued per micro-batch.
+    measured
+        Whether somebody measured the times, instead of counting operators.
+        They cost what they cost; intervals of predictions ask for it.
     """
 
     tp: Count = 1
@@ -212,6 +215,7 @@ class LayerCost(Struct, frozen=True, kw_only=True):
     working_bytes: Size = 0
     activations: tuple[Activations, ...]
     collectives: tuple[CollectiveCall, ...] = ()
+    measured: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -309,6 +309,21 @@ class GraphTopology(
             ),
         )
 
+    def scaled(self, factor: float) -> GraphTopology:
+        """Return it with everything taking so many times as long."""
+        return replace(
+            self,
+            launch_ns=factor * self.launch_ns,
+            links=tuple(
+                replace(
+                    link,
+                    bandwidth_bytes_per_s=link.bandwidth_bytes_per_s / factor,
+                    latency_ns=min(factor * link.latency_ns, MAX_LATENCY_NS),
+                )
+                for link in self.links
+            ),
+        )
+
     @property
     def unit_sizes(self) -> tuple[int, ...]:
         """Devices that are closer to each other than to others, ascending.

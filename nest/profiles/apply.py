@@ -248,6 +248,7 @@ def _measured_cost(cost: LayerCost, entry: Entry, count: int) -> LayerCost:
         working_bytes=working_bytes,
         activations=tuple(activations),
         collectives=collectives,
+        measured=True,
     )
 
 

@@ -30,7 +30,7 @@ def explanation_block(
 ) -> list[RenderableType]:
     """Return an explanation, one part after the other."""
     document = found.score.to_json()
-    parts = score_block(found.problem, found.plan, document)
+    parts = score_block(found.problem, found.plan, document, found.intervals)
     parts[1:1] = notes
     for title, body in (
         ("Where the step time goes", _term_lines(found)),
@@ -135,6 +135,8 @@ def _best_text(found: Explanation, optimum: SolveResult) -> str:
         distance = "the plan is better"
     else:
         distance = f"the plan takes {_share(step - best, best)} more"
+        if found.equal_to_best:
+            distance += ", equal within the noise"
     return f"{_quanta(found, best)} ({proof}); {distance}"
 
 

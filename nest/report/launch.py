@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from nest.headroom import tightness
+from nest.intervals import intervals_of
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.report.table import (
@@ -55,6 +56,7 @@ def launch_screen(
     document = score.to_json()
     scale = TimeScale.fitting(score.step_time_ns, problem.time_unit)
     simulated = score.simulated_step_time_ns
+    known = intervals_of(problem, plan, score)
     rows = [
         ("problem", f"{problem.name} (preset {problem.preset})"),
         ("solver", f"{result.solver}, {result.wall_s:.2f} s"),
@@ -62,9 +64,12 @@ def launch_screen(
         (
             "step time",
             scale(score.step_time_ns)
-            + (f", simulated {scale(simulated)}" if simulated else ""),
+            + (f", simulated {scale(simulated)}" if simulated else "")
+            + (f", 90 %: {scale.interval(known.step_90_ns)}" if known else ""),
         ),
     ]
+    if known is not None:
+        rows.append(("rests on", "; ".join(known.rests_on)))
     speed = throughput(problem, document)
     if speed:
         rows.append(("throughput", speed))

@@ -16,12 +16,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from nest.compare import Beside, beside_best
 from nest.headroom import tightness
+from nest.intervals import Interval, Intervals, intervals_of
 from nest.ir.plan import Plan, Stage
 from nest.ir.problem import Problem
 from nest.solvers.base import Limit, SolveOptions, Status
 from nest.solvers.result import Outcome, SolveResult
-from nest.units import format_bytes
+from nest.units import GIB, format_bytes
 
 #: In a pipe a table is as wide as it needs to be, so that a row is a line.
 _PIPE_WIDTH = 100_000
@@ -123,6 +125,13 @@ class TimeScale:
             return ""
         return f"{time_ns / self.unit_ns:.{self.decimals}f} {self.unit}"
 
+    def interval(self, interval: Interval) -> str:
+        """Return an interval with its unit, to three digits."""
+        low, high = (
+            f"{float(f'{end / self.unit_ns:.3g}'):.10g}" for end in interval
+        )
+        return f"{low} – {high} {self.unit}"
+
 
 def compare_table(
     problem: Problem, results: Sequence[SolveResult]
@@ -135,6 +144,10 @@ def compare_table(
     simulated = any(r.simulated_step_time_ns is not None for r in results)
     if simulated:
         headers.append("simulated")
+    beside = beside_best(problem, results)
+    known = any(b.intervals for b in beside)
+    if known:
+        headers.append("90 %")
     headers += ["vs best %", "gap %"]
     own = any(r.own_objective_ns is not None for r in results)
     if own:
@@ -146,13 +159,14 @@ def compare_table(
             Text(status, style=_STYLES.get(status, "bold red")),
             _step_time(result, scale),
             *([scale(result.simulated_step_time_ns)] if simulated else []),
-            _versus(result.step_quanta, best),
+            *([_interval(result, near, scale)] if known else []),
+            _versus(result.step_quanta, best, near.equal),
             percent(result.gap),
             *([scale(result.own_objective_ns)] if own else []),
             f"{result.wall_s:.2f}",
             note(result),
         )
-        for result in results
+        for result, near in zip(results, beside, strict=True)
         for status in (status_text(result),)
     ]
     table = simple_table(headers, rows, right=range(2, len(headers) - 1))
@@ -200,7 +214,8 @@ def solve_block(problem: Problem, result: SolveResult) -> list[RenderableType]:
     parts: list[RenderableType] = []
     if result.score is not None and result.plan is not None:
         document = result.score.to_json()
-        rows += _score_rows(problem, result.plan, document, scale)
+        known = intervals_of(problem, result.plan, result.score)
+        rows += _score_rows(problem, result.plan, document, scale, known)
         parts = [stage_table(problem, result.plan, document)]
     if result.own_objective_ns is not None:
         rows.append(("own objective", scale(result.own_objective_ns)))
@@ -216,15 +231,21 @@ def solve_block(problem: Problem, result: SolveResult) -> list[RenderableType]:
 
 
 def score_block(
-    problem: Problem, plan: Plan, document: dict[str, Any]
+    problem: Problem,
+    plan: Plan,
+    document: dict[str, Any],
+    known: Intervals | None = None,
 ) -> list[RenderableType]:
-    """Return the score of a plan: its step time, violations and stages."""
+    """Return the score of a plan: its step time, violations and stages.
+
+    ``known`` are its intervals.
+    """
     scale = TimeScale.fitting(document["step_time_ns"], problem.time_unit)
     rows = [
         ("problem", f"{problem.name} (preset {problem.preset})"),
         ("feasible", "yes" if document["feasible"] else "no"),
         *(("violation", text) for text in document["violations"]),
-        *_score_rows(problem, plan, document, scale),
+        *_score_rows(problem, plan, document, scale, known),
     ]
     stages = stage_table(problem, plan, document)
     return [key_lines(rows), Padding(stages, (1, 0, 0, 0))]
@@ -351,12 +372,20 @@ def _step_time(result: SolveResult, scale: TimeScale) -> str:
     return scale(result.step_time_ns)
 
 
-def _versus(cost: int | None, best: int | None) -> str:
+def _interval(result: SolveResult, near: Beside, scale: TimeScale) -> str:
+    """Return the interval of a plan that fits."""
+    if near.intervals is None or result.step_quanta is None:
+        return ""
+    return scale.interval(near.intervals.step_90_ns)
+
+
+def _versus(cost: int | None, best: int | None, equal: bool | None) -> str:
     if cost is None or best is None:
         return ""
     if cost == best:
         return "best"
-    return f"+{percent(Fraction(cost - best, best))}" if best else "+inf"
+    more = f"+{percent(Fraction(cost - best, best))}" if best else "+inf"
+    return f"{more} (equal)" if equal else more
 
 
 def _scale(problem: Problem, results: Sequence[SolveResult]) -> TimeScale:
@@ -376,9 +405,15 @@ def _scale(problem: Problem, results: Sequence[SolveResult]) -> TimeScale:
 
 
 def _score_rows(
-    problem: Problem, plan: Plan, document: dict[str, Any], scale: TimeScale
+    problem: Problem,
+    plan: Plan,
+    document: dict[str, Any],
+    scale: TimeScale,
+    known: Intervals | None,
 ) -> list[tuple[str, str]]:
     rows = [("step time", scale(document["step_time_ns"]))]
+    if known is not None:
+        rows += step_rows(known, scale)
     if document["simulated_step_time_ns"] is not None:
         rows.append(("simulated", scale(document["simulated_step_time_ns"])))
     speed = throughput(problem, document)
@@ -405,8 +440,30 @@ def _score_rows(
     )
     blocks = document.get("blocks", document["stages"])
     needed = max(block["memory_bytes"] for block in blocks)
+    if known is not None:
+        rows.append(
+            ("", f"needs {format_bytes(needed)}, {memory_text(known)}")
+        )
     warning = tightness(problem, left, needed)
     return [*rows, ("", warning)] if warning else rows
+
+
+def step_rows(known: Intervals, scale: TimeScale) -> list[tuple[str, str]]:
+    """Return labelled lines: within what the step time is, and why."""
+    return [
+        (
+            "",
+            f"90 %: {scale.interval(known.step_90_ns)}; "
+            f"50 %: {scale.interval(known.step_50_ns)}",
+        ),
+        ("rests on", "; ".join(known.rests_on)),
+    ]
+
+
+def memory_text(known: Intervals) -> str:
+    """Return within what the memory of the fullest device is."""
+    low, high = known.memory_90_bytes
+    return f"90 %: {low / GIB:.1f} – {high / GIB:.1f} GiB"
 
 
 def throughput(problem: Problem, document: dict[str, Any]) -> str:

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import RenderableType
+from rich.text import Text
 
+from nest.headroom import MEMORY_ERROR
 from nest.report.table import simple_table
 
 #: Breakdowns of the error of the step time, and what each is by.
@@ -38,9 +40,13 @@ def validation_block(document: Mapping[str, Any]) -> list[RenderableType]:
         everything = {"all groups": ranking}
         parts += ["", _ranking(everything | ranking["by_source"])]
     parts += ["", *_memory(document["memory"])]
+    if document.get("intervals") is not None:
+        parts += ["", _intervals(document["intervals"])]
     if skipped:
         rows = [(str(count), reason) for reason, count in skipped.items()]
         parts += ["", _numbers(("rows", "skipped because"), rows)]
+    if document["impossible"]:
+        parts += ["", *map(Text, document["impossible"])]
     return parts
 
 
@@ -67,13 +73,19 @@ def _errors(
 def _ranking(groups: Mapping[str, Mapping[str, Any]]) -> RenderableType:
     return _numbers(
         (
-            *("groups", "best within 5 %", "ranked", "median Spearman"),
-            *(">= 0.9", "ranking"),
+            *("groups", "best within 5 %", "mean regret", "median"),
+            *("bias of the best", "ranked", "median Spearman", ">= 0.9"),
+            "ranking",
         ),
         [
             (
                 str(figures["groups"]),
                 _percent(figures["share_best_within_5_percent"], " %"),
+                _percent(figures["mean_regret"], " %"),
+                _percent(figures["median_regret"], " %"),
+                _percent(
+                    figures["median_bias_of_predicted_best"], " %", sign="+"
+                ),
                 str(figures["spearman_groups"]),
                 ""
                 if figures["median_spearman"] is None
@@ -92,14 +104,36 @@ def _memory(figures: Mapping[str, Any]) -> list[RenderableType]:
         classes = {"all classes": figures} | figures["by_mem_class"]
         parts = [_errors("memory", classes), ""]
     fits, oom = figures["fits"], figures["oom"]
-    share = _percent(fits["share"], " %")
     return [
         *parts,
-        f"of {fits['ran']} runs that ran {fits['predicted_to_fit']} are "
-        f"predicted to fit{f' ({share})' if share else ''}; of "
-        f"{oom['rows']} that went out of memory "
-        f"{oom['predicted_not_to_fit']} are predicted not to",
+        f"of {fits['ran']} runs that ran {_fit(fits, 'predicted_to_fit')} are "
+        f"predicted to fit; of {oom['rows']} that went out of memory "
+        f"{_fit(oom, 'predicted_not_to_fit')} are predicted not to",
     ]
+
+
+def _intervals(figures: Mapping[str, Any]) -> str:
+    if not figures["rows"]:
+        return "no step time has an interval"
+    return (
+        f"of {figures['rows']} step times "
+        f"{_percent(figures['within_90'], ' %')} lie within their 90 % "
+        f"intervals and {_percent(figures['within_50'], ' %')} within the 50 "
+        f"% ones; half of the 90 % ones are wider than "
+        f"±{_percent(figures['median_half_width_90'], ' %')}"
+    )
+
+
+def _fit(figures: Mapping[str, Any], key: str) -> str:
+    """Return a count with its share, and both with head-room."""
+    count, roomy = figures[key], figures[f"{key}_with_headroom"]
+    if figures["share"] is None:
+        return str(count)
+    return (
+        f"{count} ({_percent(figures['share'], ' %')}; with "
+        f"{_percent(MEMORY_ERROR, ' %')} head-room {roomy}, "
+        f"{_percent(figures['share_with_headroom'], ' %')})"
+    )
 
 
 def _numbers(

@@ -255,12 +255,17 @@ def test_one_screen_to_launch_from(cli: Cli, config: str, tmp_path: Path):
     lines = cli.out.splitlines()
     assert len(lines) <= 40
     assert max(map(len, lines)) <= 79
-    rows = dict(line.split(maxsplit=1) for line in lines[:7])
+    rows = dict(line.split(maxsplit=1) for line in lines[:8])
     assert rows["problem"] == "tiny-dgx-h100x4 (preset standard)"
     assert (
         rows["proven"] == "optimal: no plan under --target megatron is faster"
     )
-    assert re.fullmatch(r"time +\S+ ms, simulated \S+ ms", rows["step"])
+    assert re.fullmatch(
+        r"time +\S+ ms, simulated \S+ ms, 90 %: \S+ – \S+ ms", rows["step"]
+    )
+    assert rows["rests"].strip() == (
+        "on    H100 fitted; no layer profiled; software not stated"
+    )
     assert re.fullmatch(
         r"\S+ samples/s, \S+ tokens/s, \S+ per device", rows["throughput"]
     )

@@ -15,6 +15,7 @@ import pytest
 from nest.cli import validating
 from nest.cli.main import main
 from nest.cli.progress import StatusLine
+from nest.headroom import MEMORY_ERROR
 from nest.validation.predict import Prediction
 from nest.validation.rows import Row, measured_step_time_s
 from tests.unit.test_validation import CELLS, MESHES, text_of
@@ -44,7 +45,7 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
 def longer_by_a_tenth(row: Row) -> Prediction:
     measured_s = measured_step_time_s(row)
     return Prediction(
-        None if measured_s is None else 1.1 * measured_s, None, True, {}
+        None if measured_s is None else 1.1 * measured_s, None, True, {}, True
     )
 
 
@@ -57,7 +58,7 @@ def _predictor(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """Three meshes of one model, an fp8 run, and one without its dp."""
+    """Three meshes of one model, an fp8 run, and one without its tp."""
     path = tmp_path / "runs.csv"
     path.write_bytes(
         text_of(
@@ -68,27 +69,49 @@ def table(tmp_path: Path) -> Path:
                 "precision_class": "fp8",
                 "time_tier": "B",
             },
-            CELLS | {"dp": "", "hardware": "H100"},
+            CELLS | {"tp": "", "hardware": "H100"},
         )
     )
     return path
 
 
 def test_the_tables(cli, table):
-    """Every error is 10 %; the predicted best of the one group is best."""
+    """Every error is 10 %, that of the predicted best too; it is best."""
     assert cli("validate", table) == 0
     lines = [line.split() for line in cli.out.splitlines()]
     assert cli.out.splitlines()[0] == ("5 rows (all rows): 4 used, 1 skipped")
     for name in ("all rows", "paper", "A100", "A100-80GB-SXM"):
         assert any(line[4:] == name.split() for line in lines)
     assert ["3", "10.0", "10.0", "+10.0", "paper"] in lines
-    assert ["1", "100.0", "%", "0", "all", "groups"] in lines
+    ranking = ["1", "100.0", "%", "0.0", "%", "0.0", "%", "+10.0", "%", "0"]
+    assert [*ranking, "all", "groups"] in lines
     assert ["1", "mesh", "not", "stated"] in lines
     assert (
-        "of 4 runs that ran 4 are predicted to fit (100.0 %); of 0 that went "
-        "out of memory 0 are predicted not to"
-    ) in cli.out
+        f"of 4 runs that ran 4 (100.0 %; with {100 * MEMORY_ERROR:.1f} % "
+        f"head-room 4, 100.0 %) are predicted to fit; of 0 "
+        "that went out of memory 0 are predicted not to"
+    ) in " ".join(cli.out.split())
     assert cli.err == ""
+
+
+def test_impossible_figures_have_a_line_each(cli, tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_bytes(text_of(CELLS, CELLS | {"iter_time_s": "1e-12"}))
+    assert cli("validate", path) == 0
+    assert cli.out.startswith("2 rows (all rows): 1 used, 1 skipped")
+    lines = " ".join(cli.out.split())
+    assert "1 impossible figure line 3: step time: expected at" in lines
+
+
+def test_unknown_columns_are_told_in_one_line(cli, tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_bytes(text_of(CELLS | {"gbs": "8"}))
+    assert cli("validate", path) == 2
+    assert cli.out == ""
+    assert cli.err == (
+        f"nest: error: {path}: expected the columns of docs/validation.md, "
+        f"got 'gbs'; rename or remove it\n"
+    )
 
 
 def test_json_and_details(cli, table, tmp_path):
@@ -145,16 +168,10 @@ def test_measurements_from_standard_input(cli, table, monkeypatch):
     assert json.loads(cli.out)["rows"] == 5
 
 
-def test_the_default_file(cli, table, tmp_path, monkeypatch):
-    monkeypatch.setattr(validating, "DEFAULT_FILE", table)
-    assert cli("validate") == 0
-    assert cli.out.startswith("5 rows")
-    monkeypatch.setattr(validating, "DEFAULT_FILE", tmp_path / "none.csv")
-    assert cli("validate") == 2
-    assert cli.err == (
-        f"nest: error: FILE: expected a CSV file of measurements, got none, "
-        f"and there is no {tmp_path / 'none.csv'}; name a file\n"
-    )
+def test_without_a_file_the_published_runs_are_predicted(cli):
+    assert cli("validate", "--limit", "20") == 0
+    assert cli.out.startswith("20 rows (all rows): ")
+    assert "Megatron-LM SC21 Table 1" in cli.out
 
 
 def test_signs_of_life(cli, table, monkeypatch):
@@ -275,3 +292,35 @@ def test_all_published_rows(cli, shared_data):
     document = json.loads(cli.out)
     assert document["rows"] == 1745
     assert document["used"] + sum(document["skipped"].values()) == 1745
+
+
+def test_intervals_are_counted(cli, table, tmp_path):
+    """Two rows say what ran. Their 2 s are far from what that takes."""
+    path = tmp_path / "out.json"
+    assert cli("validate", table, "--intervals", "--json", path) == 0
+    figures = json.loads(path.read_text())["intervals"]
+    assert figures["rows"] == 2
+    assert (figures["within_50"], figures["within_90"]) == (0, 0)
+    assert figures["median_half_width_90"] > 0
+    assert (
+        "of 2 step times 0.0 % lie within their 90 % intervals and 0.0 % "
+        "within the 50 % ones; half of the 90 % ones are wider than ±"
+    ) in cli.out
+    assert cli("validate", table, "--json", path) == 0
+    assert "intervals" not in json.loads(path.read_text())
+
+
+def test_no_interval_is_said(cli, tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_bytes(text_of(CELLS | {"tp": ""}))
+    assert cli("validate", path, "--intervals") == 0
+    assert "no step time has an interval" in cli.out
+
+
+def test_intervals_are_those_of_the_stored_calibration(cli, table):
+    own = ("--calibration", "ours.json")
+    assert cli("validate", table, "--intervals", *own) == 2
+    assert cli.err == (
+        "nest: error: --intervals: expected either it or --calibration, whose "
+        "errors for other runs nobody knows, got both; remove one\n"
+    )

@@ -64,6 +64,7 @@ def full_problem():
                 weight_bytes=3,
                 expert_weight_bytes=4,
                 working_bytes=5,
+                measured=True,
                 activations=(
                     Activations(kept_bytes=6, static_bytes=13),
                     Activations(

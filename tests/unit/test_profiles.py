@@ -328,6 +328,7 @@ def test_a_measured_layer_replaces_the_analytic_cost():
             ),
             Activations(recompute="full", kept_bytes=20, working_bytes=60),
         ),
+        measured=True,
     )
     for kind in ("embedding", "head"):
         assert costs_of(after, kind) == costs_of(before, kind)

@@ -1,0 +1,170 @@
+"""Intervals and guaranteed step times on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nest.cost.score import score
+from nest.intervals import intervals_of
+from nest.ir import Problem, read_plan, read_problem, write
+from tests.builders import SINGLE, make_cost, make_plan, make_problem
+from tests.cli.conftest import Cli
+from tests.unit.test_intervals import NUMBERS
+
+
+@pytest.fixture(autouse=True)
+def _numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is fitted does not decide here."""
+    monkeypatch.setattr("nest.intervals.stored_deviations", lambda: NUMBERS)
+
+
+def chain(**fields: object) -> Problem:
+    """Two layers of 60 ns, two micro-batches; a cut takes 15 ns each way.
+
+    On one device a step takes 2 · 120 = 240, in two stages 3 · 75 = 225.
+    """
+    cost = make_cost(20, 40, kept_bytes=10)
+    return make_problem(
+        {"a": cost, "b": cost},
+        edges=(("a", "b", 5),),
+        devices=2,
+        memory_bytes=10**6,
+        global_batch=2,
+        replicas=(1,),
+        **fields,
+    )
+
+
+@pytest.fixture
+def problem(tmp_path: Path) -> str:
+    path = str(tmp_path / "problem.json")
+    write(path, chain(sequence_length=1))
+    return path
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> str:
+    path = str(tmp_path / "bare.json")
+    write(path, chain())
+    return path
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> str:
+    path = str(tmp_path / "plan.json")
+    write(path, make_plan(("a", SINGLE), ("b", SINGLE)))
+    return path
+
+
+def known(problem: str, plan: str) -> dict[str, object]:
+    """Return the intervals as documents have them."""
+    both = read_problem(problem), read_plan(plan)
+    found = intervals_of(*both, score(*both))
+    assert found is not None
+    return found.to_json()
+
+
+def test_score_shows_intervals(cli: Cli, problem: str, plan: str) -> None:
+    assert cli("score", problem, plan, "--json", "-") == 0
+    assert json.loads(cli.out)["intervals"] == known(problem, plan)
+    lines = cli.err.splitlines()
+    at = next(i for i, x in enumerate(lines) if x.startswith("step time"))
+    assert lines[at + 1].split()[:2] == ["90", "%:"]
+    assert "; 50 %: " in lines[at + 1]
+    assert " ".join(lines[at + 2].split()) == (
+        "rests on device not known; no layer profiled; software not stated"
+    )
+
+
+def test_of_other_costs_nothing_is_said(
+    cli: Cli, bare: str, plan: str
+) -> None:
+    assert cli("score", bare, plan, "--json", "-") == 0
+    assert json.loads(cli.out)["intervals"] is None
+    assert "rests on" not in cli.err
+    assert "90 %" not in cli.err
+
+
+def test_compare_shows_intervals_and_equals(cli: Cli, problem: str) -> None:
+    """One stage takes 6.67 % more than two: one link of 20 % of the step."""
+    code = cli(
+        *("compare", problem, "--solvers", "dp,mcmc", "--json", "-"),
+    )
+    assert code == 0
+    first, second = json.loads(cli.out)["cells"]
+    assert first["step_time_ns"] == 225
+    assert second["step_time_ns"] == 240
+    assert first["equal_to_best"] is True
+    assert second["equal_to_best"] is True
+    assert second["intervals"]["rests_on"] == first["intervals"]["rests_on"]
+    heads, _, *rows = cli.err.splitlines()
+    assert "90 %" in heads
+    assert "best" in rows[0]
+    assert "+6.67 (equal)" in rows[1]
+
+
+def test_compare_says_nothing_of_other_costs(cli: Cli, bare: str) -> None:
+    assert cli("compare", bare, "--solvers", "dp", "--json", "-") == 0
+    (cell,) = json.loads(cli.out)["cells"]
+    assert (cell["intervals"], cell["equal_to_best"]) == (None, None)
+    assert "90 %" not in cli.err
+
+
+def test_explain_says_what_is_equal(
+    cli: Cli, problem: str, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "one.json")
+    write(path, make_plan(("a b", SINGLE)))
+    assert cli("explain", problem, path, "--json", "-") == 0
+    document = json.loads(cli.out)
+    assert document["intervals"] == known(problem, path)
+    assert document["equal_to_best"] is True
+    assert "the plan takes 6.67 % more, equal within the noise" in cli.err
+
+
+# The best guaranteed step time
+
+
+def test_a_robust_plan(cli: Cli, problem: str, tmp_path: Path) -> None:
+    """The network may take much longer, and devices not so much."""
+    output = str(tmp_path / "robust.json")
+    code = cli(
+        *("solve", problem, "--solver", "dp", "--robust"),
+        *("--json", "-", "-o", output),
+    )
+    assert code == 0
+    document = json.loads(cli.out)
+    robust = document["robust"]
+    assert robust["proven"] is True
+    assert robust["fastest"]["step_time_ns"] == 225
+    assert robust["cost"] == pytest.approx(15 / 225)
+    assert robust["gain"] > 0
+    (cell,) = document["cells"]
+    assert cell["status"] == "feasible"
+    assert (cell["step_time_ns"], cell["lower_bound_ns"]) == (240, 225)
+    assert len(read_plan(output).stages) == 1
+    assert "no plan's is shorter" in cli.err
+    assert "this one costs 6.67 % in the step time and gains" in cli.err
+
+
+def test_nothing_is_guaranteed_of_other_costs(cli: Cli, bare: str) -> None:
+    assert cli.refuses("solve", bare, "--solver", "dp", "--robust") == (
+        "--robust: expected a problem made from a model, whose errors are "
+        "known, got costs of its own; leave --robust out"
+    )
+
+
+def test_robust_and_target_loss_exclude_each_other(
+    cli: Cli, problem: str
+) -> None:
+    text = cli.refuses(
+        *("solve", problem, "--solver", "dp", "--robust", "--target-loss"),
+        *("--target", "megatron"),
+    )
+    assert text == (
+        "--robust: expected either it or --target-loss, which compares the "
+        "fastest plans, got both; remove one"
+    )

@@ -1,0 +1,415 @@
+"""Intervals of predictions, worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from msgspec.structs import replace
+
+from nest.cost.scaled import Factors, scaled
+from nest.cost.score import score
+from nest.hardware import device_specs
+from nest.intervals import (
+    Deviations,
+    Quantiles,
+    Shares,
+    deviation,
+    equal,
+    intervals_of,
+    pessimistic,
+    rests_on,
+    shares_of,
+    spreads_of,
+    stored_deviations,
+    why_none,
+)
+from nest.ir import Activations, DeviceTimes, GraphTopology, Problem
+from nest.ir.cluster import Topology
+from nest.ir.graph_topology import NetworkLink, NetworkNode
+from nest.models import builtin
+from tests.builders import (
+    SINGLE,
+    make_cost,
+    make_levels,
+    make_plan,
+    make_problem,
+)
+
+#: Numbers to reckon with.
+NUMBERS = Deviations(
+    noise=0.03,
+    device=0.08,
+    network=0.4,
+    host=0.2,
+    unseen=0.06,
+    experts=0.24,
+    low_precision=0.7,
+    plan_noise=0.02,
+    apart=1.5,
+    step=Quantiles(low_90=-2.0, low_50=-1.0, high_50=0.5, high_90=3.0),
+    plans=2.0,
+    memory=Quantiles(low_90=-0.2, low_50=-0.1, high_50=0.05, high_90=0.1),
+    families=("H100",),
+)
+
+TWO = make_plan(("a", SINGLE), ("b", SINGLE))
+
+
+def pipeline(**fields: object) -> Problem:
+    """Two stages of 1.1 and 2.2 ms; a cut takes 1.1 ms each way.
+
+    A step of one micro-batch takes 6.6 ms of devices and 2.2 of the network.
+    """
+    cost = make_cost(1.1e6, 2.2e6, **fields)
+    return make_problem(
+        {"a": cost, "b": cost},
+        edges=(("a", "b", 1_099_990),),
+        sequence_length=1,
+    )
+
+
+def named(problem: Problem, *names: str) -> Problem:
+    """Return the problem on devices of the first name."""
+    cluster = problem.cluster
+    return replace(
+        problem,
+        cluster=replace(
+            cluster, device=replace(cluster.device, name=names[0])
+        ),
+    )
+
+
+# Longer times
+
+
+def test_a_pass_waits_for_twice_what_its_host_takes() -> None:
+    """Of 100 ns with 20 of the host 40 wait: 2 · (60 + 3 · 40) = 360.
+
+    Of 200 with 150 all wait; selective recomputation of 10 with 1 waits for
+    2 of them. Gradients of weights stay a quarter of the pass.
+    """
+    cost = make_cost(
+        100,
+        200,
+        weight_backward_ns=50,
+        forward_host_ns=20,
+        backward_host_ns=150,
+        activations=(
+            Activations(
+                recompute="selective",
+                kept_bytes=0,
+                extra_ns=10,
+                extra_host_ns=1,
+            ),
+        ),
+    )
+    other = scaled(
+        make_problem({"a": cost}), Factors(device=2, host=5, waiting=3)
+    )
+    found = other.graph.kinds[0].costs[0]
+    assert found.forward_ns == pytest.approx(360)
+    assert found.backward_ns == pytest.approx(2 * 3 * 200)
+    assert found.weight_backward_ns == pytest.approx(300)
+    assert found.forward_host_ns == 100
+    assert found.backward_host_ns == 750
+    (choice,) = found.activations
+    assert choice.extra_ns == pytest.approx(2 * (8 + 3 * 2))
+    assert choice.extra_host_ns == 5
+
+
+def test_measured_layers_have_a_factor_of_their_own() -> None:
+    cost = make_cost(100, 200, forward_host_ns=20, measured=True)
+    problem = make_problem({"a": cost})
+    other = scaled(problem, Factors(device=2, waiting=3))
+    assert other.graph.kinds[0].costs[0] == cost
+    other = scaled(problem, Factors(measured=2))
+    assert other.graph.kinds[0].costs[0].forward_ns == 200
+
+
+def test_other_types_of_devices_take_longer_too() -> None:
+    times = DeviceTimes(device="slow", forward_ns=30, backward_ns=40)
+    problem = make_problem({"a": make_cost(10, 20, by_device=(times,))})
+    other = scaled(problem, Factors(device=2))
+    (found,) = other.graph.kinds[0].costs[0].by_device
+    assert (found.forward_ns, found.backward_ns) == (60, 80)
+
+
+def test_updates_take_as_much_longer_as_devices() -> None:
+    problem = make_problem({"a": make_cost(1, 1)}, hbm=8.0)
+    other = scaled(problem, Factors(device=2))
+    assert other.cluster.device.hbm_bytes_per_s == 4.0
+
+
+#: Two devices behind a switch, 10 and 20 ns away from it.
+GRAPH = GraphTopology(
+    nodes=(
+        NetworkNode(id="a"),
+        NetworkNode(id="b"),
+        NetworkNode(id="s", kind="switch"),
+    ),
+    links=tuple(
+        NetworkLink(
+            source=name,
+            target="s",
+            bandwidth_bytes_per_s=1e9,
+            latency_ns=latency_ns,
+        )
+        for name, latency_ns in (("a", 10.0), ("b", 20.0))
+    ),
+    launch_ns=5.0,
+)
+
+
+@pytest.mark.parametrize(
+    "topology", [make_levels((2, 10.0, 1e9)), GRAPH], ids=["tree", "graph"]
+)
+def test_all_times_together_make_the_step_as_long(topology: Topology) -> None:
+    """A step is a sum of maxima of times: it takes twice as long."""
+    problem = make_problem(
+        {"a": make_cost(200, 400), "b": make_cost(300, 300)},
+        edges=(("a", "b", 100),),
+        devices=2,
+        topology=topology,
+    )
+    twice = scaled(problem, Factors(2, 2, 2, measured=2))
+    step = score(problem, TWO).step_quanta
+    assert score(twice, TWO).step_quanta == 2 * step
+    # The passes alone take 1200.
+    slow = scaled(problem, Factors(network=2))
+    assert score(slow, TWO).step_quanta == 2 * step - 1200
+
+
+def test_what_plans_hold_stays() -> None:
+    problem = builtin.load("llama2-7b-8")
+    other = scaled(problem, Factors(2, 3, 4, 5, 6))
+    for before, after in zip(
+        problem.graph.kinds, other.graph.kinds, strict=True
+    ):
+        for cost, longer in zip(before.costs, after.costs, strict=True):
+            assert cost.weight_bytes == longer.weight_bytes
+            assert [a.kept_bytes for a in cost.activations] == [
+                a.kept_bytes for a in longer.activations
+            ]
+
+
+# What a step depends on
+
+
+def test_shares_of_a_pipeline() -> None:
+    """Devices that are 1.1 times as fast leave 6 + 2.2 of 8.8 ms."""
+    problem = pipeline()
+    shares = shares_of(problem, TWO, score(problem, TWO))
+    device = math.log(8.8 / 8.2) / math.log(1.1)
+    assert shares.device == pytest.approx(device, rel=1e-5)
+    assert shares.network == pytest.approx(1 - device, rel=1e-5)
+    assert shares.host == 0
+
+
+def test_what_waits_for_hosts_is_counted_as_both() -> None:
+    """Half of either forward pass waits: 1.1 becomes 0.55 + 0.5 ms."""
+    problem = pipeline(forward_host_ns=275_000)
+    shares = shares_of(problem, TWO, score(problem, TWO))
+    host = math.log(8.8 / 8.7) / math.log(1.1)
+    assert shares.host == pytest.approx(host, rel=1e-4)
+    assert shares.device == pytest.approx(
+        math.log(8.8 / 8.2) / math.log(1.1), rel=1e-5
+    )
+
+
+def test_measured_layers_do_not_depend_on_the_device() -> None:
+    """What is left is the network, as large as ever."""
+    problem, other = pipeline(measured=True), pipeline()
+    found = shares_of(problem, TWO, score(problem, TWO))
+    before = shares_of(other, TWO, score(other, TWO))
+    assert found == Shares(device=0, network=before.network, host=0)
+
+
+# How far off
+
+
+def test_deviations_add_up_as_squares() -> None:
+    """0.5 · 0.08, 0.3 · 0.4 and 0.15 · 0.2 beside 0: 0.13 of 4, 12, 3."""
+    spreads = Shares(0.08, 0.4, 0.2)
+    found = deviation(Shares(0.5, 0.3, 0), spreads, 0.03)
+    assert found == pytest.approx(math.sqrt(0.04**2 + 0.12**2 + 0.03**2))
+    assert found == pytest.approx(0.13)
+
+
+@pytest.mark.parametrize(
+    ("device", "fields", "expected"),
+    [
+        ("H100-80GB-SXM", {}, 0.08),
+        # 0.06, 0.08 and 0.1.
+        ("A100-80GB-SXM", {}, 0.1),
+        ("ours", {}, 0.1),
+        ("ours", {"expert_weight_bytes": 1}, math.hypot(0.1, 0.24)),
+    ],
+)
+def test_devices_are_off_by_what_is_known_of_them(
+    device: str, fields: dict[str, int], expected: float
+) -> None:
+    problem = named(pipeline(**fields), device)
+    found = spreads_of(problem, NUMBERS)
+    assert found.device == pytest.approx(expected)
+    assert (found.network, found.host) == (0.4, 0.2)
+
+
+def test_low_precision_is_known_less() -> None:
+    """0.08, 0.7 and 0.705."""
+    problem = named(pipeline(), "H100-80GB-SXM")
+    problem = replace(problem, job=replace(problem.job, dtype="fp8"))
+    found = spreads_of(problem, NUMBERS).device
+    assert found == pytest.approx(math.hypot(0.08, 0.7))
+
+
+def test_intervals_of_a_pipeline() -> None:
+    """All measured: 0.25 of a step with 0.4 beside noise of 0.03."""
+    problem = pipeline(measured=True, kept_bytes=1000)
+    found = score(problem, TWO)
+    known = intervals_of(problem, TWO, found, NUMBERS)
+    assert known is not None
+    s = math.hypot(0.03, 0.4 * known.shares.network)
+    assert known.step_90_ns == pytest.approx(
+        (8.8e6 * math.exp(-2 * s), 8.8e6 * math.exp(3 * s))
+    )
+    assert known.step_50_ns == pytest.approx(
+        (8.8e6 * math.exp(-s), 8.8e6 * math.exp(s / 2))
+    )
+    assert known.memory_90_bytes == pytest.approx(
+        (1000 * math.exp(-0.2), 1000 * math.exp(0.1))
+    )
+    assert known.memory_50_bytes == pytest.approx(
+        (1000 * math.exp(-0.1), 1000 * math.exp(0.05))
+    )
+    document = known.to_json()
+    assert document["step_time_90_ns"] == list(known.step_90_ns)
+    assert set(document) == {
+        *("step_time_50_ns", "step_time_90_ns"),
+        *("memory_50_bytes", "memory_90_bytes", "shares", "rests_on"),
+    }
+
+
+def test_a_step_without_time_has_no_interval() -> None:
+    problem = make_problem({"a": make_cost(0, 0)}, sequence_length=1)
+    plan = make_plan(("a", SINGLE))
+    assert intervals_of(problem, plan, score(problem, plan)) is None
+
+
+def test_nothing_is_known_of_other_costs_and_rules() -> None:
+    problem = pipeline()
+    assert why_none(problem) == ""
+    bare = replace(problem, job=replace(problem.job, sequence_length=None))
+    assert why_none(bare) == "costs of its own"
+    assert intervals_of(bare, TWO, score(bare, TWO)) is None
+    other = replace(problem, preset="piper")
+    assert why_none(other) == "the rules of piper"
+
+
+# Two plans
+
+
+def test_of_two_alike_plans_only_their_noise_counts() -> None:
+    """Twice √2 · 0.02 is 0.05657: e to that 1.0582."""
+    problem, shares = pipeline(), Shares(0.7, 0.3, 0.1)
+    for other, expected in ((1058, True), (1059, False)):
+        both = (1000, other), (shares, shares)
+        assert equal(problem, *both, NUMBERS) is expected
+        assert equal(problem, both[0][::-1], both[1], NUMBERS) is expected
+
+
+def test_what_plans_differ_in_counts() -> None:
+    """1.5 · 0.1 · 0.4 = 0.06 with √2 · 0.02: 0.06633, twice 0.13266.
+
+    1.5 · 0.1 · 0.1 of the devices, which are not known: 0.06801.
+    """
+    problem = pipeline()
+    plans = Shares(0.7, 0.3, 0), Shares(0.8, 0.2, 0)
+    s = math.sqrt(0.06**2 + 0.015**2 + 2 * 0.02**2)
+    assert s == pytest.approx(0.06801, rel=1e-3)
+    most = math.floor(1000 * math.exp(2 * s))
+    assert equal(problem, (1000, most), plans, NUMBERS)
+    assert not equal(problem, (1000, most + 1), plans, NUMBERS)
+
+
+# What it rests on
+
+
+@pytest.mark.parametrize(
+    ("device", "fields", "expected"),
+    [
+        ("H100-80GB-SXM", {}, ("H100 fitted", "no layer profiled")),
+        (
+            "H200-141GB-SXM",
+            {},
+            ("H200 not measured, as H100", "no layer profiled"),
+        ),
+        ("ours", {}, ("ours not known", "no layer profiled")),
+        (
+            "ours",
+            {"measured": True, "expert_weight_bytes": 1},
+            ("ours not known", "2 of 2 layer costs profiled", "experts"),
+        ),
+    ],
+)
+def test_what_a_prediction_rests_on(
+    device: str, fields: dict[str, int], expected: tuple[str, ...]
+) -> None:
+    problem = named(pipeline(**fields), device)
+    assert rests_on(problem, NUMBERS) == (*expected, "software not stated")
+
+
+# Guaranteed figures
+
+
+def test_each_part_takes_its_worst() -> None:
+    """0.95 ** (1/4) is 0.98726, at 2.2340 of a normal distribution.
+
+    A 95 % bound of it is at 1.6449, of the fitted ones at 3: so 4.0745.
+    """
+    worse = pessimistic(named(pipeline(), "H100-80GB-SXM"), NUMBERS)
+    level = 4.07453
+    assert worse.noise == pytest.approx(math.exp(0.03 * level), rel=1e-4)
+    factors = worse.factors._asdict()
+    assert factors.pop("measured") == 1
+    assert factors == pytest.approx(
+        {
+            "device": math.exp(0.08 * level),
+            "network": math.exp(0.4 * level),
+            "host": math.exp(0.2 * level),
+            "waiting": math.exp(0.2 * level),
+        },
+        rel=1e-4,
+    )
+    # 6.6 ms of devices and 2.2 of the network.
+    expected = worse.noise * (
+        6.6e6 * worse.factors.device + 2.2e6 * worse.factors.network
+    )
+    assert worse.guaranteed_ns(TWO) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("plan", ["together", "apart"])
+def test_a_guarantee_is_on_the_safe_side(plan: str) -> None:
+    problem = pipeline(forward_host_ns=275_000, backward_host_ns=100_000)
+    found = TWO if plan == "apart" else make_plan(("a b", SINGLE))
+    known = intervals_of(problem, found, score(problem, found))
+    assert known is not None
+    worse = pessimistic(problem)
+    assert worse.guaranteed_ns(found) > known.step_90_ns.high
+
+
+# What comes with the package
+
+
+def test_stored_numbers_are_of_known_devices() -> None:
+    numbers = stored_deviations()
+    known = {spec.family for spec in device_specs()}
+    assert set(numbers.families) <= known
+    assert numbers.provenance
+
+
+@pytest.mark.parametrize("figure", ["step", "memory"])
+def test_stored_intervals_hold_each_other(figure: str) -> None:
+    found = getattr(stored_deviations(), figure)
+    assert found.low_90 < found.low_50 < found.high_50 < found.high_90
+    assert found.low_90 < 0 < found.high_90
