@@ -116,7 +116,7 @@ def test_modules_of_predictions_are_accepted(experts, modules, tmp_path):
         folder = tmp_path / str(number)
         write_folder(folder, files)
         launch = launch_of(problem, plan, placement_of(problem.graph))
-        args = parse("megatron", folder, launch)
+        args = parsers.megatron(folder, launch.world)
         assert args.mtp_num_layers == modules
         layout = args.pipeline_model_parallel_layout
         if launch.stages == 1:
@@ -159,7 +159,7 @@ def test_broken_modules_of_predictions_are_refused_there_too(
     write_folder(tmp_path / "out", files)
     launch = launch_of(problem, plan, placement_of(problem.graph))
     with pytest.raises(AssertionError):
-        parse("megatron", tmp_path / "out", launch)
+        parsers.megatron(tmp_path / "out", launch.world)
 
 
 @pytest.mark.parametrize("experts", [0, 4])
