@@ -1,23 +1,25 @@
 """A small reader of shell scripts: what a launch line says, never executed.
 
 Scripts are read as text. Assignments, arrays, ``${X:-default}``, arithmetic,
-line continuations, quotes, comments, here-documents and conditions that
-compare what is known are understood. What only running the script could tell
-(``$(…)``, other conditions, loops, the environment) is *unknown*, and an error
-where it is needed: the text names the line and asks for the variable.
+line continuations, quotes, comments, here-documents, functions, and
+conditions that compare what is known are understood. What only running the
+script could tell (``$(…)``, other conditions, loops, the environment) is
+*unknown*, and an error where it is needed: the text names the line and asks
+for the variable.
 """
 
 from __future__ import annotations
 
-import ast
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from itertools import pairwise
 from typing import NamedTuple
 
 from nest.errors import InvalidOptionError
+from nest.export.shell_arithmetic import Arithmetic, written_names
 
 
 class Word(NamedTuple):
@@ -54,7 +56,8 @@ class Script(NamedTuple):
     commands
         All simple commands, in their order; assignments are none.
     variables
-        Values at the end of the script, and where they were set.
+        Values at the end of the script, or of one command alone, and where
+        they were set.
     directives
         ``#SBATCH`` options by name, with their line.
     unset
@@ -62,6 +65,8 @@ class Script(NamedTuple):
     defaults
         Arguments of the script that count with its default: number, line
         and value.
+    used
+        Those of the given variables that the script has a place for.
     """
 
     commands: tuple[Command, ...]
@@ -69,6 +74,7 @@ class Script(NamedTuple):
     directives: Mapping[str, Word]
     unset: frozenset[str]
     defaults: Mapping[str, Word]
+    used: frozenset[str] = frozenset()
 
 
 class _Piece(NamedTuple):
@@ -83,12 +89,13 @@ class _Piece(NamedTuple):
 
 _Raw = list[_Piece]
 
-#: Words that begin or end what a script runs on a condition.
-_OPENING = {"if", "for", "while", "until", "case", "select"}
-_CLOSING = {"fi", "done", "esac"}
-_BRANCHES = {"then", "elif", "else", "do"}
-_PASSING = {*_BRANCHES, "!", "time"}
-_SEPARATORS = (";;", "&&", "||", ";", "|", "&", "\n")
+#: Words that begin what a script runs on a condition, or go on with it.
+_OPENING = {"if", "while", "until", "for", "select", "case", "{", "function"}
+_BRANCHES = {"then", "elif", "else", "do", "!", "time"}
+_EXPORTING = ("export", "declare", "local", "readonly", "typeset")
+_SEPARATORS = (";;&", ";;", ";&", "&&", "||", "|&", ";", "|", "&", "\n")
+#: Functions that call each other deeper than this are left.
+_DEPTH = 20
 #: Stands where a quoted text goes on in the next line, so that the lines of
 #: its words are known; no script has it.
 _JOINT = "\0"
@@ -118,43 +125,6 @@ def read_script(
     return _Reader(text, where, given or {}).read()
 
 
-@dataclass
-class _Condition:
-    """What is known about the condition or loop around what is read.
-
-    Attributes
-    ----------
-    loops
-        Whether it is a loop, which may run any number of times.
-    runs
-        Whether the present branch runs; ``None`` if nobody knows.
-    rest
-        Whether no branch before did.
-    testing, tests
-        Whether its test is being read, and what its commands gave.
-    """
-
-    loops: bool
-    runs: bool | None = None
-    rest: bool | None = True
-    testing: bool = False
-    tests: list[bool | None] = field(default_factory=list)
-
-    def branch(self, word: str) -> None:
-        """Take in ``then``, ``elif``, ``else`` or ``do``."""
-        if word == "elif":
-            self.testing, self.tests = True, []
-        elif word == "else":
-            self.runs = self.rest
-        else:
-            held = self.tests[0] if len(self.tests) == 1 else None
-            self.testing = False
-            if self.loops:
-                held = None
-            self.runs = _both(self.rest, held)
-            self.rest = _both(self.rest, None if held is None else not held)
-
-
 def _both(one: bool | None, other: bool | None) -> bool | None:
     """Return whether both hold; ``None`` if nobody knows."""
     if one is False or other is False:
@@ -162,34 +132,48 @@ def _both(one: bool | None, other: bool | None) -> bool | None:
     return None if one is None or other is None else True
 
 
+def _not(held: bool | None) -> bool | None:
+    """Return the opposite; ``None`` if nobody knows."""
+    return None if held is None else not held
+
+
 def _holds(words: Sequence[str]) -> bool | None:
-    """Return what a test gives, ``None`` for those that are not known."""
+    """Return what ``test`` gives, ``None`` for what is not known."""
     match words:
-        case ["true" | ":"]:
-            return True
-        case ["false"]:
+        case []:
             return False
-        case ["[", *inner, "]"] | ["[[", *inner, "]]"] | ["test", *inner]:
-            pass
-        case _:
-            return None
-    match inner:
+        case [text]:
+            return bool(text)
+        case ["!", one]:
+            return not one
         case ["-z", text]:
             return not text
         case ["-n", text]:
             return bool(text)
-        case [one, "=" | "==", other] if not set("*?[") & set(other):
-            return one == other
-        case [one, "!=", other] if not set("*?[") & set(other):
-            return one != other
-        case [one, name, other] if name in _COMPARED:
-            try:
-                return _COMPARED[name](int(one), int(other))
-            except ValueError:
-                return None
+        case [one, name, other] if name in _EQUAL or name in _COMPARED:
+            return _compared(one, name, other)
+        case ["!", *inner] if len(inner) <= 3:
+            return _not(_holds(inner))
+    for name in ("-o", "-a"):
+        if len(words) > 4 and name in words:
+            at = words.index(name)
+            left, right = _holds(words[:at]), _holds(words[at + 1 :])
+            if name == "-a":
+                return _both(left, right)
+            return _not(_both(_not(left), _not(right)))
     return None
 
 
+def _compared(one: str, name: str, other: str) -> bool | None:
+    """Return what a comparison gives, ``None`` if it is none."""
+    if name in _EQUAL:
+        return (one == other) == _EQUAL[name]
+    if all(re.fullmatch(r"-?[0-9]+", text) for text in (one, other)):
+        return _COMPARED[name](int(one), int(other))
+    return None
+
+
+_EQUAL = {"=": True, "==": True, "!=": False}
 _COMPARED: dict[str, Callable[[int, int], bool]] = {
     "-eq": operator.eq,
     "-ne": operator.ne,
@@ -198,6 +182,13 @@ _COMPARED: dict[str, Callable[[int, int], bool]] = {
     "-gt": operator.gt,
     "-ge": operator.ge,
 }
+
+
+class _Function(NamedTuple):
+    """Where the body of a function begins, and whether it is defined."""
+
+    start: int
+    defined: bool | None
 
 
 class _Reader:
@@ -209,13 +200,36 @@ class _Reader:
         self.given = given
         self.position = 0
         self.line = 1
-        self.conditions: list[_Condition] = []
+        self.tokens: list[_Raw | str] = []
+        self.at = 0
+        #: Whether the branch that is read runs, and whether the script or
+        #: function has not ended before; ``None`` if nobody knows.
+        self.branch: bool | None = True
+        self.goes_on: bool | None = True
+        self.exited = False
         self.variables: dict[str, tuple[Word, ...]] = {}
+        self.alone: dict[str, tuple[Word, ...]] = {}
+        self.functions: dict[str, _Function] = {}
+        #: Of the function that is read: its arguments, and what its local
+        #: variables were before.
+        self.arguments: tuple[Word, ...] | None = None
+        self.hidden: list[dict[str, tuple[Word, ...] | None]] = []
         self.unset: set[str] = set()
         self.defaults: dict[str, Word] = {}
+        self.used: set[str] = set()
         self.commands: list[Command] = []
         self.directives: dict[str, Word] = {}
         self.documents: list[tuple[str, bool, int]] = []
+
+    def share(self, outer: _Reader, line: int) -> None:
+        """Read a text inside another one, which begins in a line."""
+        self.line = line
+        self.variables = outer.variables
+        self.functions = outer.functions
+        self.arguments = outer.arguments
+        self.branch, self.goes_on = outer.branch, outer.goes_on
+        self.unset, self.used = outer.unset, outer.used
+        self.defaults = outer.defaults
 
     def refuse(self, line: int, expected: str, got: str) -> InvalidOptionError:
         return InvalidOptionError(
@@ -226,20 +240,18 @@ class _Reader:
     # Raw words
 
     def read(self) -> Script:
-        words: list[_Raw] = []
-        for token in self._tokens():
-            if isinstance(token, list):
-                words.append(token)
-            else:
-                self._run(words)
-                words = []
-        self._run(words)
+        self.tokens = list(self._tokens())
+        while self.at < len(self.tokens):
+            self._list(set())
+            # What closes nothing, such as a bracket too many.
+            self.at += 1
         return Script(
             tuple(self.commands),
-            self.variables,
+            {**self.alone, **self.variables},
             self.directives,
             frozenset(self.unset),
             self.defaults,
+            frozenset(self.used),
         )
 
     def _peek(self, count: int = 1) -> str:
@@ -252,6 +264,8 @@ class _Reader:
         return taken
 
     def _tokens(self) -> Iterator[_Raw | str]:
+        """Yield words and separators; ``((…))`` as a command ``let``."""
+        begins, compares = True, False
         while self.position < len(self.text):
             here = self._peek()
             if self._peek(2) == "\\\n":
@@ -260,8 +274,27 @@ class _Reader:
                 self._take()
             elif here == "#":
                 self._comment()
+            elif compares and here == "\n":
+                self._take()
+            elif compares and here in "&|()<>":
+                name = self._peek(2)
+                name = name if name in ("&&", "||") else here
+                yield [_Piece(name, self.line, False)]
+                self._take(len(name))
             elif self._peek(2) == "<<" and self._peek(3) != "<<<":
                 self._here_document()
+            elif self._peek(2) in ("<(", ">("):
+                self._take()
+                line, inside = self.line, self._bracketed("(", ")")
+                yield [_Piece("(" + inside, line, False, True)]
+            elif self._peek(2) == "&>" or here in "<>":
+                # A redirection: its target is no word of the command.
+                while self._peek() in tuple("<>&|"):
+                    self._take()
+                while self._peek() in (" ", "\t"):
+                    self._take()
+                if self._peek() not in ("\n", ""):
+                    self._word()
             elif separator := next(
                 (
                     s
@@ -273,31 +306,50 @@ class _Reader:
                 self._take(len(separator))
                 if separator == "\n":
                     self._skip_documents()
+                begins = True
                 yield separator
+            elif self._peek(2) == "((" and (found := self._double_bracket()):
+                yield [_Piece("let", found.line, False)]
+                yield [found]
             elif here in "()":
                 self._take()
+                begins = True
                 yield here
-            elif here in "<>":
-                # A redirection: its target is no word of the command.
-                while self._peek() in tuple("<>&"):
-                    self._take()
-                while self._peek() in (" ", "\t"):
-                    self._take()
-                if self._peek() not in ("\n", ""):
-                    self._word()
             else:
-                yield self._word()
+                word = self._word()
+                if self._peek() in ("<", ">") and _is_number(word):
+                    continue  # Of what is redirected.
+                plain = _plain(word)
+                compares = plain != "]]" and (
+                    compares or (begins and plain == "[[")
+                )
+                begins = begins and plain in _OPENING | _BRANCHES
+                begins = begins or plain in _BRANCHES
+                yield word
+
+    def _double_bracket(self) -> _Piece | None:
+        """Take ``((…))``, or nothing where it is two subshells."""
+        position, line = self.position, self.line
+        inside = self._bracketed("(", ")")
+        if inside.endswith(")"):
+            return _Piece(inside[1:-1], line, True)
+        self.position, self.line = position, line
+        return None
 
     def _comment(self) -> None:
         end = self.text.find("\n", self.position)
         end = len(self.text) if end < 0 else end
         comment, line = self.text[self.position : end], self.line
         self.position = end
-        found = re.match(
-            r"#SBATCH\s+(-{1,2}[A-Za-z-]+)(?:\s*=\s*|\s+)?(\S*)", comment
-        )
-        if found:
-            self.directives[found[1]] = Word(found[2], line)
+        if re.match(r"#SBATCH\s", comment):
+            options = comment.partition(" #")[0].split()[1:]
+            for option, value in pairwise([*options, ""]):
+                found = re.fullmatch(r"(--[A-Za-z-]+|-[A-Za-z])=?(.*)", option)
+                if found:
+                    value = found[2] or ("" if value[:1] == "-" else value)
+                    self.directives[found[1]] = Word(
+                        value.removeprefix("="), line
+                    )
 
     def _here_document(self) -> None:
         self._take(2)
@@ -434,45 +486,408 @@ class _Reader:
 
     # Commands
 
-    def _run(self, words: list[_Raw]) -> None:
-        """Take in the words of one simple command."""
-        while words:
-            plain = _plain(words[0])
-            if plain in _OPENING:
-                self._open(str(plain), words)
-                if plain in ("for", "select", "case"):
-                    return
-            elif plain in _CLOSING:
-                self.conditions[-1:] = []
-            elif plain in _BRANCHES and self.conditions:
-                self.conditions[-1].branch(str(plain))
-            elif plain == "!" and self.conditions:
-                # The opposite of a test is left open.
-                self.conditions[-1].tests.append(None)
-            elif plain not in _PASSING:
+    def _here(self) -> str | None:
+        """Return the token that comes next, a word only if it is plain."""
+        if self.at >= len(self.tokens):
+            return None
+        token = self.tokens[self.at]
+        return token if isinstance(token, str) else _plain(token)
+
+    def _is_separator(self, *among: str) -> bool:
+        """Whether a separator comes next, by default any."""
+        if self.at >= len(self.tokens):
+            return False
+        token = self.tokens[self.at]
+        return isinstance(token, str) and (not among or token in among)
+
+    def _ends(self, closing: set[str]) -> bool:
+        return self.at >= len(self.tokens) or self._here() in closing
+
+    def _words(self) -> list[_Raw]:
+        """Take words up to a separator."""
+        words: list[_Raw] = []
+        while self.at < len(self.tokens):
+            token = self.tokens[self.at]
+            if isinstance(token, str):
                 break
-            words = words[1:]
-        if words and self.conditions and self.conditions[-1].testing:
-            self._test(words)
-            return
-        if self.runs is False:
-            return
-        exported = bool(words) and _plain(words[0]) in (
-            "export",
-            "declare",
-            "local",
-            "readonly",
+            words.append(token)
+            self.at += 1
+        return words
+
+    def _skip_lines(self) -> None:
+        while self._is_separator("\n", ";"):
+            self.at += 1
+
+    @property
+    def runs(self) -> bool | None:
+        """Whether what is read now would run; ``None`` if nobody knows."""
+        return _both(self.branch, self.goes_on)
+
+    @contextmanager
+    def _under(self, held: bool | None) -> Iterator[None]:
+        """Read what runs if something holds."""
+        before = self.branch
+        self.branch = _both(before, held)
+        yield
+        self.branch = before
+
+    def _list(self, closing: set[str]) -> bool | None:
+        """Take in commands up to a word that closes them.
+
+        Like what it calls, returns whether the last one succeeds.
+        """
+        status: bool | None = True
+        while not self._ends(closing):
+            at = self.at
+            if self._is_separator("\n", ";", "&"):
+                self.at += 1
+                continue
+            status = self._and_or()
+            if self.at == at:
+                self.at += 1
+        return status
+
+    def _and_or(self) -> bool | None:
+        state = self._state()
+        status = self._pipeline()
+        while self._is_separator("&&", "||"):
+            both = self._here() == "&&"
+            self.at += 1
+            self._skip_lines()
+            with self._under(status if both else _not(status)):
+                other = self._pipeline()
+            if both:
+                status = _both(status, other)
+            else:
+                status = _not(_both(_not(status), _not(other)))
+        if self._is_separator("&"):
+            self._restore(state)
+        return status
+
+    def _pipeline(self) -> bool | None:
+        opposite = False
+        while self._here() in ("!", "time"):
+            opposite ^= self._here() == "!"
+            self.at += 1
+        state = self._state()
+        status = self._command()
+        if self._is_separator("|", "|&"):
+            # Every command of it has a shell of its own.
+            self._restore(state)
+            while self._is_separator("|", "|&"):
+                self.at += 1
+                self._skip_lines()
+                status = self._command()
+                self._restore(state)
+        return _not(status) if opposite else status
+
+    def _state(self) -> tuple[dict[str, tuple[Word, ...]], bool | None, bool]:
+        """Return what a shell of its own does not change."""
+        return dict(self.variables), self.goes_on, self.exited
+
+    def _restore(
+        self, state: tuple[dict[str, tuple[Word, ...]], bool | None, bool]
+    ) -> None:
+        variables, self.goes_on, self.exited = state
+        self.variables = dict(variables)
+
+    def _command(self) -> bool | None:
+        if self._is_separator():
+            if self._here() != "(":
+                return None
+            state = self._state()
+            self.at += 1
+            status = self._list({")"})
+            self.at += 1
+            self._restore(state)
+            return status
+        match self._here():
+            case "if":
+                return self._if()
+            case "while" | "until" | "for" | "select":
+                return self._loop()
+            case "case":
+                return self._case()
+            case "{":
+                self.at += 1
+                status = self._list({"}"})
+                self.at += 1
+                return status
+            case "function":
+                self.at += 1
+                return self._function()
+        follows = self.tokens[self.at + 1 : self.at + 3]
+        if follows == ["(", ")"] and self._here():
+            return self._function()
+        return self._simple(self._words())
+
+    def _if(self) -> bool | None:
+        self.at += 1
+        rest: bool | None = True
+        while True:
+            with self._under(rest):
+                held = self._list({"then", "fi"})
+                self.at += self._here() == "then"
+                with self._under(held):
+                    self._list({"elif", "else", "fi"})
+            rest = _both(rest, _not(held))
+            found = self._here()
+            self.at += 1
+            if found == "elif":
+                continue
+            if found == "else":
+                with self._under(rest):
+                    self._list({"fi"})
+                self.at += 1
+            return None
+
+    def _loop(self) -> bool | None:
+        """Take in a loop, which may run any number of times."""
+        kind = self._here()
+        self.at += 1
+        with self._under(None):
+            if kind in ("while", "until"):
+                self._list({"do", "done"})
+            elif words := self._words():
+                name, line = _plain(words[0]) or "", words[0][0].line
+                names = [name]
+                if name == "let":
+                    names = [
+                        one
+                        for raw in words[1:]
+                        for one in written_names(self._joined(raw, line).text)
+                    ]
+                for one in names if self.runs is not False else []:
+                    why = f"${one}, which a loop sets"
+                    self.variables[one] = (_nobody_knows(why, line),)
+            self._skip_lines()
+            if self._here() == "do":
+                self.at += 1
+                self._list({"done"})
+        self.at += self._here() == "done"
+        return None
+
+    def _case(self) -> bool | None:
+        self.at += 1
+        words = self._words()
+        rest: bool | None = True
+        # Patterns may follow on the same line.
+        plain = [_plain(raw) for raw in words]
+        if "in" in plain[1:]:
+            at = plain.index("in", 1)
+            self.at -= len(words) - at - 1
+            words = words[:at]
+        value = Word("", 0, "nothing")
+        if self.runs is not False and words:
+            value = self._joined(words[0], 0)
+        while not self._ends({"esac"}):
+            self._skip_lines()
+            if self._ends({"esac"}):
+                break
+            at = self.at
+            self.at += self._is_separator("(")
+            held: bool | None = False
+            while not self._ends(set()):
+                for raw in self._words():
+                    found = None
+                    if self.runs is not False:
+                        found = self._matches(value, raw)
+                    held = _not(_both(_not(held), _not(found)))
+                if not self._is_separator("|"):
+                    break
+                self.at += 1
+            self.at += self._is_separator(")")
+            with self._under(_both(rest, held)):
+                self._list({";;", ";&", ";;&", "esac"})
+            rest = _both(rest, _not(held))
+            if self._is_separator(";&", ";;&"):
+                rest = None
+            self.at += self._is_separator()
+            if self.at == at:
+                self.at += 1
+        self.at += 1
+        return None
+
+    def _matches(self, value: Word, raw: _Raw) -> bool | None:
+        """Return whether a value is like a pattern."""
+        known = self._joined(raw, 0)
+        if value.unknown or known.unknown:
+            return None
+        if all(piece.quoted for piece in raw):
+            return value.text == known.text
+        if any(piece.expands or piece.text in ("(", "\\") for piece in raw):
+            special = set("*?[(\\") & set(known.text)
+            return None if special else value.text == known.text
+        pattern = "".join(
+            re.sub(r"([*?[])", r"[\1]", piece.text)
+            if piece.quoted
+            else piece.text
+            for piece in raw
         )
-        while words and (exported or self._assigns(words[0])):
-            if self._assigns(words[0]):
-                self._assign(words[0])
-            words = words[1:]
+        return fnmatchcase(value.text, pattern)
+
+    def _function(self) -> bool | None:
+        """Take in a definition, whose body is read where it is called."""
+        name = self._here() or ""
+        self.at += 1
+        if self._is_separator("("):
+            self.at += 2
+        self._skip_lines()
+        if self.runs is not False:
+            self.functions[name] = _Function(self.at, self.runs)
+        with self._under(False):
+            self._command()
+        return True
+
+    def _call(self, name: str, arguments: Sequence[Word]) -> bool | None:
+        found = self.functions[name]
+        if len(self.hidden) >= _DEPTH:
+            return None
+        before = self.at, self.arguments, self.goes_on
+        self.at, self.arguments = found.start, tuple(arguments)
+        self.hidden.append({})
+        with self._under(found.defined):
+            status = self._command()
+        self.at, self.arguments, self.goes_on = before
+        for one, value in self.hidden.pop().items():
+            if value is None:
+                self.variables.pop(one, None)
+            else:
+                self.variables[one] = value
+        if self.exited:
+            self.goes_on = False
+        return status
+
+    def _simple(self, words: list[_Raw]) -> bool | None:
+        """Take in a simple command."""
+        if self.runs is False or not words:
+            return None
+        if _plain(words[0]) in _EXPORTING:
+            self._export(words)
+            return True
+        number = 0
+        while number < len(words) and self._assigns(words[number]):
+            number += 1
+        before, words = words[:number], words[number:]
+        if not words:
+            for raw in before:
+                self._assign(raw)
+            # The status is that of the last command that it runs.
+            pieces = [piece for raw in before for piece in raw]
+            ran = any(p.text[:1] == "(" and p.text[1:2] != "(" for p in pieces)
+            return None if ran else True
+        return self._start(words, before)
+
+    def _export(self, words: list[_Raw]) -> None:
+        """Take in ``export``, ``declare``, ``local`` and their like."""
+        texts = [_plain(raw) or "" for raw in words]
+        inside = texts[0] in ("local", "declare", "typeset") and self.hidden
+        for raw in words[1:]:
+            if not self._assigns(raw):
+                name, equals, value = self._joined(raw, 0).text.partition("=")
+                if inside and _NAME.fullmatch(name):
+                    self._hide(name)
+                if equals and _NAME.fullmatch(name):
+                    word = Word(value, raw[0].line)
+                    self._set(name, (word,), raw[0].line)
+                continue
+            found = _ASSIGNMENT.match("".join(piece.text for piece in raw))
+            assert found is not None
+            if inside:
+                self._hide(found[1])
+            self._assign(raw)
+            if any(re.fullmatch(r"-\w*A\w*", text) for text in texts):
+                why = f"${found[1]}, set element by element"
+                line = raw[0].line
+                self._set(found[1], (_nobody_knows(why, line),), line)
+
+    def _hide(self, name: str) -> None:
+        """Keep a variable until the function ends."""
+        self.hidden[-1].setdefault(name, self.variables.get(name))
+
+    def _start(self, words: list[_Raw], before: Sequence[_Raw]) -> bool | None:
+        """Take in a command, with assignments that count for it alone."""
+        plain = _plain(words[0])
+        line = words[0][0].line
+        if plain == "[[":
+            return self._compare(words[1:-1])
+        first = _text_from(words)
+        found = [w for raw in words[:first] for w in self._expand(raw)]
+        saved = dict(self.variables)
+        for raw in before:
+            self._assign(raw)
+        set_alone = dict(self.variables)
+        found += [w for raw in words[first:] for w in self._reread(raw)]
+        status = None
+        if found and found[0].text in self.functions:
+            status = self._call(found[0].text, found[1:])
+            for raw in before:
+                name = "".join(piece.text for piece in raw).partition("=")[0]
+                self.variables.pop(name, None)
+                if name in saved:
+                    self.variables[name] = saved[name]
+            return status
+        if before:
+            self.alone |= set_alone
+            self.variables = saved
+        return self._builtin(plain, found, line)
+
+    def _builtin(
+        self, name: str | None, words: list[Word], line: int
+    ) -> bool | None:
+        """Take in a command whose words are known."""
+        values = words[1:]
+        texts = [_clean(word).text for word in values]
+        certain = not any(word.unknown for word in values)
+        match name:
+            case "true" | ":":
+                return True
+            case "false":
+                return False
+            case "test" | "[":
+                inner = texts[: -1 if name == "[" else None]
+                globs = any(set("*?") & set(text) for text in inner)
+                return _holds(inner) if certain and not globs else None
+            case "let":
+                status: bool | None = None
+                for value in values:
+                    number = self._arithmetic(value.text, line)
+                    status = None if number.unknown else number.text != "0"
+                return status
+            case "unset":
+                for one in texts if "-f" not in texts else []:
+                    if _NAME.fullmatch(one):
+                        self._set(one, (), line)
+                return True
+            case "read" | "mapfile" | "readarray":
+                for one in texts:
+                    if _NAME.fullmatch(one):
+                        why = f"${one}, which {name} sets"
+                        self._set(one, (_nobody_knows(why, line),), line)
+                return None
+            case "exit":
+                if self.runs:
+                    self.goes_on, self.exited = False, True
+                return None
+            case "return":
+                if self.arguments is not None:
+                    self.goes_on = _both(self.goes_on, _not(self.runs))
+                return {"0": True, "1": False}.get("".join(texts))
+            case "shift":
+                count = int(texts[0]) if texts and texts[0].isdecimal() else 1
+                if self.arguments is not None and self.runs:
+                    self.arguments = self.arguments[count:]
+                elif self.arguments is not None:
+                    why = "$1, an argument that may be shifted"
+                    self.arguments = (_nobody_knows(why, line),) * 9
+                return True
+        for word in values if name == "eval" else []:
+            if head := _ASSIGNMENT.match(word.text):
+                why = f"${head[1]}, which eval sets"
+                self._set(head[1], (_nobody_knows(why, line),), line)
         if words:
-            first = _text_from(words)
-            found = [w for raw in words[:first] for w in self._expand(raw)]
-            found += [w for raw in words[first:] for w in self._reread(raw)]
-            if found:
-                self.commands.append(Command(words[0][0].line, tuple(found)))
+            self.commands.append(Command(line, tuple(map(_clean, words))))
+        return True if name in ("echo", "export", "set") else None
 
     def _reread(self, raw: _Raw) -> Iterator[Word]:
         """Yield the words of a text that a shell reads once more."""
@@ -488,36 +903,42 @@ class _Reader:
 
     # Conditions
 
-    def _open(self, kind: str, words: list[_Raw]) -> None:
-        """Take in the beginning of a condition or a loop."""
-        condition = _Condition(loops=kind != "if")
-        self.conditions.append(condition)
-        condition.testing = kind in ("if", "while", "until")
-        if kind == "for" and len(words) > 1:
-            name = _plain(words[1]) or ""
-            line = words[1][0].line
-            self.variables[name] = (
-                _nobody_knows(f"${name}, which a loop sets", line),
-            )
-
-    def _test(self, words: list[_Raw]) -> None:
-        """Take in one command of a condition."""
-        found = [word for raw in words for word in self._expand(raw)]
-        whole = [self._joined(raw, 0) for raw in words]
-        # Where blanks split a text the test is another one.
-        known = [w.text for w in found] == [w.text for w in whole]
-        if not known or any(word.unknown for word in whole):
-            self.conditions[-1].tests.append(None)
-        else:
-            self.conditions[-1].tests.append(_holds([w.text for w in whole]))
-
-    @property
-    def runs(self) -> bool | None:
-        """Whether what is read now would run; ``None`` if nobody knows."""
-        runs: bool | None = True
-        for condition in self.conditions:
-            runs = _both(runs, condition.runs)
-        return runs
+    def _compare(self, words: list[_Raw]) -> bool | None:
+        """Return what ``[[ … ]]`` gives, ``None`` if nobody knows."""
+        for name in ("||", "&&"):
+            depth = 0
+            for number in range(len(words) - 1, -1, -1):
+                plain = _plain(words[number])
+                depth += {")": 1, "(": -1}.get(plain or "", 0)
+                if plain == name and not depth:
+                    one = self._compare(words[:number])
+                    other = self._compare(words[number + 1 :])
+                    if name == "&&":
+                        return _both(one, other)
+                    return _not(_both(_not(one), _not(other)))
+        names = [_plain(raw) for raw in words]
+        match names:
+            case ["!", *_]:
+                return _not(self._compare(words[1:]))
+            case ["(", *_, ")"]:
+                return self._compare(words[1:-1])
+            case [_]:
+                text = self._joined(words[0], 0)
+                return None if text.unknown else bool(text.text)
+            case ["-z" | "-n", _]:
+                text = self._joined(words[1], 0)
+                empty = None if text.unknown else not text.text
+                return empty if names[0] == "-z" else _not(empty)
+            case [_, "=" | "==" | "!=", _]:
+                found = self._matches(self._joined(words[0], 0), words[2])
+                return _not(found) if names[1] == "!=" else found
+            case [_, str() as name, _] if name in _COMPARED:
+                sides = [self._joined(words[at], 0).text for at in (0, 2)]
+                # A leading zero makes numbers octal here.
+                if any(re.match(r"-?0\d", text) for text in sides):
+                    return None
+                return _compared(sides[0], name, sides[1])
+        return None
 
     def _assigns(self, raw: _Raw) -> bool:
         """Whether a word is ``NAME=…``, the name and ``=`` not quoted."""
@@ -535,45 +956,72 @@ class _Reader:
         found = _ASSIGNMENT.fullmatch(head)
         assert found is not None
         name, line = found[1], raw[0].line
-        if name in self.given:
-            value: tuple[Word, ...] = (Word(self.given[name], line),)
-        elif found[2]:
-            why = f"${name}, set element by element"
-            value = (_nobody_knows(why, line),)
+        before = self.variables.get(name, ())
+        if found[2]:
+            value = self._element(name, found[2], self._joined(rest, line))
+            if found[3] or value is None:
+                why = f"${name}, set element by element"
+                value = (_nobody_knows(why, line),)
         elif rest and rest[0].array:
             value = self._array(rest[0])
+            if any(re.match(r"\[[^]]*\]=", word.text) for word in value):
+                why = f"${name}, set element by element"
+                value = (_nobody_knows(why, line),)
+            if found[3]:
+                value = (*before, *value)
         else:
             value = (self._joined(rest, line),)
-        if self.runs is None and name not in self.given:
-            why = f"${name}, which is set on a condition in line {line}"
-            value = (_nobody_knows(why, line),)
-        if found[3] and name not in self.given:
-            before = self.variables.get(name, ())
-            if rest and rest[0].array:
-                value = (*before, *value)
-            else:
+            if found[3]:
                 one = before[0] if before else Word("", line)
-                value = (
-                    Word(
-                        one.text + value[0].text,
-                        one.line,
-                        one.unknown or value[0].unknown,
-                    ),
-                    *before[1:],
-                )
+                text = one.text + value[0].text
+                unknown = one.unknown or value[0].unknown
+                value = (Word(text, one.line, unknown), *before[1:])
+        self._set(name, value, line)
+
+    def _set(self, name: str, value: tuple[Word, ...], line: int) -> None:
+        """Set a variable, or leave it open where nobody knows that it is."""
+        if name in self.given:
+            self.used.add(name)
+            value = (Word(self.given[name], line),)
+        elif self.runs is None:
+            before = self.variables.get(name, ())
+            if [w.text for w in before] == [w.text for w in value] != []:
+                return
+            why = f"${name}, which is set on a condition in line {line}"
+            unknown = _nobody_knows(why, line)
+            if len(value) == len(before) == 1:
+                # What was there stays where it only grows.
+                text = before[0].text
+                text *= value[0].text.startswith(text)
+                value = (unknown._replace(text=text + unknown.text),)
+            else:
+                kept = before if value[: len(before)] == before else ()
+                value = (*kept, unknown)
         self.variables[name] = value
+
+    def _element(
+        self, name: str, index: str, value: Word
+    ) -> tuple[Word, ...] | None:
+        """Return an array with one element set, ``None`` if it is open."""
+        before = list(self.variables.get(name, ()))
+        number = self._arithmetic(index[1:-1], value.line)
+        if number.unknown or any(word.unknown for word in before):
+            return None
+        at = int(number.text)
+        if not 0 <= at <= len(before):
+            return None
+        before[at : at + 1] = [value]
+        return tuple(before)
 
     def _array(self, piece: _Piece) -> tuple[Word, ...]:
         inner = _Reader(piece.text, self.where, self.given)
-        inner.line = piece.line
-        inner.variables = self.variables
-        inner.unset = self.unset
-        inner.defaults = self.defaults
-        found: list[Word] = []
-        for token in inner._tokens():
-            if isinstance(token, list):
-                found += inner._expand(token)
-        return tuple(found)
+        inner.share(self, piece.line)
+        return tuple(
+            word
+            for token in inner._tokens()
+            if isinstance(token, list)
+            for word in inner._expand(token)
+        )
 
     # Expansion
 
@@ -607,7 +1055,12 @@ class _Reader:
                     open_word.line if open_word.text else part.line,
                     open_word.unknown or part.unknown,
                 )
-        return [*words, open_word] if open_word else words
+        words += [open_word] if open_word else []
+        if [word[0::2] for word in words] == [("", "")] and any(
+            piece.expands and _is_several(piece) for piece in raw
+        ):
+            return []  # An array without elements is no word.
+        return words
 
     def _parts(self, raw: _Raw) -> Iterator[Word | None]:
         """Yield the parts of words, ``None`` between two words."""
@@ -616,15 +1069,15 @@ class _Reader:
                 yield Word(piece.text.replace(_JOINT, ""), piece.line)
                 continue
             values = self._value(piece)
-            several = piece.text in "@*" or piece.text[-3:] in ("[@]", "[*]")
+            several = _is_several(piece)
             if piece.quoted and not several:
-                yield _clean(_one(values, piece.line))
+                yield _one(values, piece.line)
                 continue
             for number, value in enumerate(values):
                 if number:
                     yield None
                 if piece.quoted:
-                    yield _clean(value)
+                    yield value
                 else:
                     yield from _split(value)
 
@@ -636,8 +1089,12 @@ class _Reader:
         if inside.startswith("("):
             program = (inside[1:].split() or ["a command"])[0]
             return (_nobody_knows(f"the output of {program}", line),)
+        if counted := re.fullmatch(r"#([A-Za-z_]\w*)(\[[@*]\])?", inside):
+            return (self._length(counted[1], bool(counted[2]), line),)
         found = _NAME.match(inside)
         if found is None:
+            if inside in ("@", "*") and self.arguments is not None:
+                return self.arguments
             if inside in ("@", "*"):
                 why = f"${inside}, the arguments of the script"
                 return (_nobody_knows(why, line),)
@@ -652,7 +1109,7 @@ class _Reader:
             return () if rest else (self._missing(name, line),)
         match = re.match(r"(:?)([-=+?])(.*)", rest, re.DOTALL)
         if match:
-            empty = value is None or (
+            empty = not value or (
                 match[1] and not value[0].text and not value[0].unknown
             )
             if match[2] == "+":
@@ -662,15 +1119,46 @@ class _Reader:
                 return value[:1]
             if match[2] == "?":
                 return (self._missing(name, line),)
-            return (self._text(match[3], line),)
+            word = self._text(match[3], line)
+            if match[2] == "=":
+                self._set(name, (word,), line)
+            return (word,)
+        if index := re.fullmatch(r"\[([^][]+)\]", rest):
+            at = self._arithmetic(index[1], line)
+            known = value is not None and not at.unknown
+            if known and re.fullmatch(r"\d+", at.text):
+                assert value is not None
+                number = int(at.text)
+                whole = value[: number + 1]
+                if not any(word.unknown for word in whole):
+                    return whole[number:] or (Word("", line),)
         return (_nobody_knows(f"${{{inside}}}", line),)
+
+    def _length(self, name: str, several: bool, line: int) -> Word:
+        """Return how many elements a variable has, or how long it is."""
+        value = self._lookup(name, line)
+        if value is None:
+            return self._missing(name, line)
+        why = next((word.unknown for word in value if word.unknown), "")
+        if why:
+            return _nobody_knows(why, line)
+        length = len(value) if several else len(_one(value[:1], line).text)
+        return Word(str(length), line)
 
     def _argument(self, inside: str, line: int) -> tuple[Word, ...]:
         """Return ``$1`` where it is given, or the default in ``${1:-2}``."""
+        if inside == "#" and self.arguments is not None:
+            return (Word(str(len(self.arguments)), line),)
         found = re.fullmatch(r"([1-9]\d*)(?::?[-=](.*))?", inside, re.DOTALL)
         if found is None:
             return ()
+        if self.arguments is not None:
+            number = int(found[1])
+            if number <= len(self.arguments):
+                return self.arguments[number - 1 : number]
+            return (self._text(found[2] or "", line),)
         if found[1] in self.given:
+            self.used.add(found[1])
             return (Word(self.given[found[1]], line),)
         if found[2] is None:
             return ()
@@ -684,16 +1172,14 @@ class _Reader:
 
     def _lookup(self, name: str, line: int) -> tuple[Word, ...] | None:
         if name in self.given:
+            self.used.add(name)
             return (Word(self.given[name], line),)
         return self.variables.get(name)
 
     def _text(self, text: str, line: int) -> Word:
         """Expand text inside ``${NAME:-text}``."""
         inner = _Reader(text, self.where, self.given)
-        inner.line = line
-        inner.variables = self.variables
-        inner.unset = self.unset
-        inner.defaults = self.defaults
+        inner.share(self, line)
         return _one(
             [
                 inner._joined(token, line)
@@ -704,26 +1190,36 @@ class _Reader:
         )
 
     def _arithmetic(self, text: str, line: int) -> Word:
-        unknown = ""
+        """Compute with whole numbers, and set what the text sets."""
+        inner = _Reader(f'{text}"', self.where, self.given)
+        inner.share(self, line)
+        plain = inner._joined(inner._double_quoted(line), line)
+        unknown = plain.unknown
 
-        def number(match: re.Match[str]) -> str:
+        def look_up(name: str) -> int:
             nonlocal unknown
-            value = self._lookup(match[1] or match[2], line)
-            word = (
-                value[0]
-                if value
-                else self._missing(match[1] or match[2], line)
-            )
+            value = self._lookup(name, line)
+            word = self._missing(name, line)
+            if value is not None:
+                word = value[0] if value else Word("0", line)
             unknown = unknown or word.unknown
-            return word.text or "0"
+            if word.unknown or not re.fullmatch(r"-?(0|[1-9]\d*)?", word.text):
+                raise ValueError(text)
+            return int(word.text or "0")
 
-        plain = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?|\$\{?(\w+)\}?", number, text)
-        if unknown:
-            return _nobody_knows(unknown, line)
         try:
-            return Word(str(_calculate(plain)), line)
-        except (ValueError, ZeroDivisionError, SyntaxError):
-            return _nobody_knows(f"$(({text}))", line)
+            if unknown:
+                raise ValueError(text)
+            arithmetic = Arithmetic(plain.text, look_up)
+            number = arithmetic.value()
+        except (ValueError, ZeroDivisionError):
+            for name in written_names(plain.text):
+                why = f"${name}, which is computed in line {line}"
+                self._set(name, (_nobody_knows(unknown or why, line),), line)
+            return _nobody_knows(unknown or f"$(({text}))", line)
+        for name, value in arithmetic.written.items():
+            self._set(name, (Word(str(value), line),), line)
+        return Word(str(number), line)
 
 
 def _plain(raw: _Raw) -> str | None:
@@ -731,6 +1227,15 @@ def _plain(raw: _Raw) -> str | None:
     if any(piece.quoted or piece.expands for piece in raw):
         return None
     return "".join(piece.text for piece in raw)
+
+
+def _is_several(piece: _Piece) -> bool:
+    """Whether an expansion is one word for each of its values."""
+    return piece.text in ("@", "*") or piece.text[-3:] in ("[@]", "[*]")
+
+
+def _is_number(raw: _Raw) -> bool:
+    return (_plain(raw) or "").isdecimal()
 
 
 def _text_from(words: Sequence[_Raw]) -> int:
@@ -775,40 +1280,10 @@ def _split(value: Word) -> Iterator[Word | None]:
         if part.isspace():
             yield None
         elif part.strip(_JOINT):
-            yield _clean(Word(part, line))
+            found = _clean(Word(part, line))
+            yield Word(part, line, found.unknown)
 
 
 def words_in(value: Word) -> list[Word]:
     """Return the words that a variable's value becomes without quotes."""
-    return [word for word in _split(value) if word is not None]
-
-
-_OPERATORS: dict[type, Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.floordiv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-}
-
-
-def _calculate(text: str) -> int:
-    """Compute sums, differences, products, quotients of whole numbers.
-
-    Raises ``ValueError`` for anything else.
-    """
-
-    def value(node: ast.expr) -> int:
-        match node:
-            case ast.Constant(value=int() as number):
-                return number
-            case ast.BinOp(left, op, right) if type(op) in _OPERATORS:
-                return _OPERATORS[type(op)](value(left), value(right))
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return -value(operand)
-        raise ValueError(text)
-
-    if len(text) > 200:
-        raise ValueError(text)
-    return value(ast.parse(text.strip(), mode="eval").body)
+    return [_clean(word) for word in _split(value) if word is not None]
