@@ -82,12 +82,16 @@ class Arguments:
             )
         self.given[name] = Given(values, line)
 
-    def place(self, name: str) -> str:
+    def place(self, name: str, line: int | None = None) -> str:
         """Return where an option is written: ``file:line: --name``."""
         shown = self.names.get(name, name)
-        if name in self.given and self.given[name].line:
-            return f"{self.where}:{self.given[name].line}: {shown}"
-        return f"{self.where}: {shown}"
+        if line is None and name in self.given:
+            line = self.given[name].line
+        return (
+            f"{self.where}:{line}: {shown}"
+            if line
+            else (f"{self.where}: {shown}")
+        )
 
     def refuse(
         self, name: str, expected: str, got: object, remedy: str = ""

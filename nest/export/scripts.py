@@ -8,7 +8,7 @@ default and named as such.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from nest.errors import InvalidPlanError
@@ -86,6 +86,43 @@ _PER_NODE = (
     *("--nproc-per-node", "--nproc_per_node", "--gpus-per-node"),
     *("--num_gpus", "--num-gpus", "--gres", "--ntasks-per-node"),
 )
+
+_Kinds = Mapping[str, str]
+_USUAL: _Kinds = {
+    **dict.fromkeys(_NODES, "nodes"),
+    **dict.fromkeys(_PER_NODE, "each"),
+}
+#: What options say: nodes, devices of each, ranks in all, devices in all.
+_SLURM: _Kinds = {
+    **_USUAL,
+    **dict.fromkeys(("-n", "--ntasks"), "ranks"),
+    **dict.fromkeys(("-G", "--gpus"), "devices"),
+}
+_MPI: _Kinds = {
+    **_USUAL,
+    **dict.fromkeys(("-n", "-np", "--n", "--np"), "ranks"),
+    **dict.fromkeys(("-N", "-npernode", "--npernode", "-ppn"), "each"),
+}
+_STARTERS: Mapping[str, _Kinds] = {
+    **dict.fromkeys(("srun", "salloc"), _SLURM),
+    **dict.fromkeys(("mpirun", "mpiexec", "mpiexec.hydra", "orterun"), _MPI),
+}
+#: Programs that start all ranks of a node themselves.
+_PER_NODE_STARTERS = frozenset(
+    {
+        *("torchrun", "deepspeed", "accelerate"),
+        *("torch.distributed.run", "torch.distributed.launch"),
+    }
+)
+
+
+class _Option(NamedTuple):
+    """An option about numbers of devices: whose it is, and what it says."""
+
+    program: str
+    name: str
+    kind: str
+    value: Word
 
 
 class Count(NamedTuple):
@@ -298,7 +335,7 @@ def world_of(
     ------
     InvalidPlanError
         If it says how many devices a node has, and of the nodes only that
-        there is a number.
+        there is a number, or says two numbers of devices.
     """
     return _counted(script, words, where)[0]
 
@@ -306,43 +343,36 @@ def world_of(
 def _counted(
     script: Script, words: Sequence[Word], where: str
 ) -> tuple[Count | None, tuple[str, ...]]:
-    """Return the devices, and from where else nodes were taken."""
-    found: dict[str, Count] = {}
+    """Return the devices, and from where else nodes were taken.
+
+    Raises
+    ------
+    InvalidPlanError
+        If it says two numbers of devices; the text names both places.
+    """
+    found: dict[str, tuple[str, Count]] = {}
     asked: dict[str, tuple[str, Word]] = {}
-
-    def note(kind: str, name: str, value: Word) -> None:
+    launcher = _launcher(words) or tuple(words)
+    options = [*_launcher_options(launcher), *_directives(script)]
+    for program, name, kind, value in options:
         text = re.sub(r"^(?:gpu:)?(?:[A-Za-z]\w*:)?", "", value.text)
-        if kind not in found and text.isdecimal() and not value.unknown:
-            place = f"{where}:{value.line}: {name} {text}"
-            found[kind] = Count(int(text), place)
-        elif kind not in found:
-            asked.setdefault(kind, (name, value))
-
-    launcher = []
-    for word in words:
-        launcher.append(word)
-        if word.text.endswith(".py"):
-            break
-    pairs = [
-        (word.text.partition("=")[0], _value(word, following))
-        for word, following in zip(
-            launcher, [*launcher[1:], None], strict=True
-        )
-        if word.text.startswith("-")
-    ]
-    directives = list(script.directives.items())
-    for name, value in (*pairs, *directives):
-        if value is None:
+        # One task may start all ranks of a node.
+        if kind in found or (name == "--ntasks-per-node" and text == "1"):
             continue
-        for kind, names in (("nodes", _NODES), ("each", _PER_NODE)):
-            # One task may start all ranks of a node.
-            if name in names and not (
-                name == "--ntasks-per-node" and value.text == "1"
-            ):
-                note(kind, name, value)
-    world = script.variables.get("WORLD_SIZE", ())
-    if "each" in found:
-        notes: tuple[str, ...] = ()
+        if text.isdecimal() and not value.unknown:
+            place = f"{where}:{value.line}: {name} {text}"
+            found[kind] = program, Count(int(text), place)
+        else:
+            asked.setdefault(kind, (name, value))
+    stated = [found["devices"][1]] if "devices" in found else []
+    if "ranks" in found and _are_ranks(launcher, found):
+        stated.append(found["ranks"][1])
+    notes: tuple[str, ...] = ()
+    # The manager spreads a total over as many nodes as it takes.
+    spread = stated and "nodes" not in found
+    if "each" in found and not (
+        spread and found["each"][0] not in _PER_NODE_STARTERS
+    ):
         if "nodes" in asked:
             name, value = asked["nodes"]
             got = value.unknown or repr(value.text)
@@ -355,23 +385,68 @@ def _counted(
                     f"{variable[1] if variable else 'NAME'}=VALUE"
                     + (", NAME being its variable" * (variable is None))
                 )
-            notes = (f"{place}: {got}; counted is {found['nodes'].place}",)
-        nodes = found.get("nodes", Count(1, ""))
-        count = Count(
-            nodes.value * found["each"].value,
-            " and ".join(filter(None, (found["each"].place, nodes.place))),
-        )
-        return count, notes
+            notes = (f"{place}: {got}; counted is {found['nodes'][1].place}",)
+        each = found["each"][1]
+        nodes = found["nodes"][1] if "nodes" in found else Count(1, "")
+        places = " and ".join(filter(None, (each.place, nodes.place)))
+        stated.insert(0, Count(nodes.value * each.value, places))
+    for other in stated[1:]:
+        if other.value != stated[0].value:
+            raise InvalidPlanError(
+                f"{other.place}: expected the {stated[0].value} devices of "
+                f"{stated[0].place}, got {other.value}; correct one of them"
+            )
+    if stated:
+        return stated[0], notes
+    world = script.variables.get("WORLD_SIZE", ())
     if world and world[0].text.isdecimal():
         place = f"{where}:{world[0].line}: WORLD_SIZE"
         return Count(int(world[0].text), place), ()
     return None, ()
 
 
-def _value(word: Word, following: Word | None) -> Word | None:
-    """Return the value of an option: behind ``=``, or the next word."""
-    _, equals, value = word.text.partition("=")
-    return word._replace(text=value) if equals else following
+def _are_ranks(
+    launcher: Sequence[Word], found: Mapping[str, tuple[str, Count]]
+) -> bool:
+    """Whether tasks are ranks, and do not start all those of a node."""
+    before = Word("", 0)
+    for word in launcher:
+        # What is not known may start ranks, unless an option has it.
+        hides = word.unknown and not before.text.startswith("-")
+        if hides or _program(word) in _PER_NODE_STARTERS:
+            return False
+        before = word
+    program, tasks = found["ranks"]
+    nodes = found["nodes"][1].value if "nodes" in found else 1
+    return program != "#SBATCH" or tasks.value != nodes
+
+
+def _program(word: Word) -> str:
+    return word.text.rpartition("/")[2]
+
+
+def _launcher_options(launcher: Sequence[Word]) -> Iterator[_Option]:
+    """Yield what the options of programs say that start others."""
+    program, kinds = "", _USUAL
+    for number, word in enumerate(launcher):
+        following = launcher[number + 1 :][:1]
+        name, equals, text = word.text.partition("=")
+        if not name.startswith("-"):
+            new = _program(word)
+            if new in _STARTERS or new in _PER_NODE_STARTERS:
+                program, kinds = new, _STARTERS.get(new, _USUAL)
+            continue
+        if short := re.fullmatch(r"(-[nNG])(\d+)", name):
+            name, equals, text = short[1], "=", short[2]
+        if name in kinds and (equals or following):
+            value = word._replace(text=text) if equals else following[0]
+            yield _Option(program, name, kinds[name], value)
+
+
+def _directives(script: Script) -> Iterator[_Option]:
+    for name, value in script.directives.items():
+        if name in _SLURM:
+            yield _Option("#SBATCH", name, _SLURM[name], value)
 
 
 def check_devices(
@@ -420,8 +495,7 @@ def check_world(stated: Count | None, ask: Arguments, world: int) -> None:
         product *= degree
     if stated.value % product:
         places = ", ".join(
-            f"{ask.where}:{ask.given[name].values[0].line}: "
-            f"{ask.names.get(name, name)} {degree}"
+            f"{ask.place(name, ask.given[name].values[0].line)} {degree}"
             for name, degree in degrees
             if degree > 1
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import pairwise
 
 import pytest
@@ -371,6 +372,82 @@ def test_broken_scripts_are_refused(old, new, message):
         return
     with pytest.raises(InvalidPlanError, match=message):
         launched(text)
+
+
+ALONE = SCRIPT.replace("#SBATCH --nodes=2\n#SBATCH --gpus-per-node=8\n", "")
+
+
+@pytest.mark.parametrize(
+    ("starter", "directives", "place"),
+    [
+        ("mpirun -np 8", "", "run.sh:14: -np 8"),
+        ("mpirun --np=8", "", "run.sh:14: --np 8"),
+        ("/opt/bin/mpiexec -n 8", "", "run.sh:14: -n 8"),
+        ("mpirun -N 8", "", "run.sh:14: -N 8"),
+        ("srun -n 8", "", "run.sh:14: -n 8"),
+        ("srun -n8", "", "run.sh:14: -n 8"),
+        ("srun --ntasks=8", "", "run.sh:14: --ntasks 8"),
+        ("srun -G 8", "", "run.sh:14: -G 8"),
+        ("srun", "#SBATCH --ntasks=8", "run.sh:2: --ntasks 8"),
+        ("srun", "#SBATCH -n8", "run.sh:2: -n 8"),
+        ("srun", "#SBATCH -J x -n 8 # all", "run.sh:2: -n 8"),
+        ("srun", "#SBATCH --gpus=8", "run.sh:2: --gpus 8"),
+        ("srun", "#SBATCH --gpus=h100:8", "run.sh:2: --gpus 8"),
+        ("srun", "#SBATCH --gpus=8 --ntasks-per-node=4", "run.sh:2: --gpus 8"),
+    ],
+)
+def test_totals_of_launchers_are_read(starter, directives, place):
+    text = ALONE.replace("srun", starter)
+    text = text.replace("\nTP=", f"\n{directives}\nTP=", 1)
+    place = place if directives else place.replace("14", "15")
+    assert launched(text, world=8).reading.launch.dp == 2
+    expected = re.escape(f"{place}: expected the 16 devices of --cluster, got")
+    with pytest.raises(InvalidPlanError, match=expected):
+        launched(text)
+    wide = text.replace("PP=2", "PP=8").replace("layers 8", "layers 16")
+    with pytest.raises(InvalidPlanError, match=r"devices for 16 ranks of a"):
+        launched(wide)
+
+
+@pytest.mark.parametrize(
+    ("starter", "directives", "message"),
+    [
+        ("srun -n 8", "#SBATCH --gpus=16", r"run.sh:15: -n 8: expected the 16 "
+         r"devices of run.sh:2: --gpus 16, got 8; correct one of them"),
+        ("torchrun --nproc_per_node 8", "#SBATCH --gpus=16",
+         r"run.sh:2: --gpus 16: expected the 8 devices of run.sh:15: "
+         r"--nproc_per_node 8, got 16"),
+        ("mpirun -np 8", "#SBATCH --nodes=2 --gpus-per-node=8",
+         r"run.sh:15: -np 8: expected the 16 devices of run.sh:2: "
+         r"--gpus-per-node 8 and run.sh:2: --nodes 2, got 8"),
+    ],
+)  # fmt: skip
+def test_numbers_of_devices_that_differ_are_refused(
+    starter, directives, message
+):
+    text = ALONE.replace("srun", starter)
+    text = text.replace("\nTP=", f"\n{directives}\nTP=", 1)
+    with pytest.raises(InvalidPlanError, match=message):
+        launched(text)
+
+
+@pytest.mark.parametrize(
+    ("starter", "directives"),
+    [
+        ("mpirun -np 2 torchrun --nnodes 2 --nproc-per-node 8", ""),
+        ("srun -n 2 python -m torch.distributed.run --nnodes 2 "
+         "--nproc-per-node 8", ""),
+        ("srun", "#SBATCH --nodes=2 --ntasks=2 --gpus-per-node=8"),
+        ("srun", "#SBATCH --ntasks=16 --ntasks-per-node=8"),
+        ("srun -n 2 $RUN", "#SBATCH --nodes=2 --gpus-per-node=8"),
+        ("srun -n 16", "#SBATCH --ntasks=4"),
+        ("mpirun -np $N", ""),
+    ],
+)  # fmt: skip
+def test_tasks_that_start_nodes_are_no_ranks(starter, directives):
+    text = ALONE.replace("srun", starter)
+    text = text.replace("\nTP=", f"\n{directives}\nTP=", 1)
+    assert launched(text).reading.launch.dp == 4
 
 
 def test_scripts_without_a_launch_are_refused():
