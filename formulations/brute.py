@@ -28,6 +28,7 @@ from nest.cost.space import (
     repeated_kinds,
     runtimes,
     strategies,
+    why_not_overlap,
 )
 from nest.errors import InvalidOptionError, UnsupportedProblemError
 from nest.ir.plan import Placement, Plan, Stage, Strategy
@@ -303,8 +304,13 @@ class PlanSpace:
             if job.zero_with or "zero" in job.uniform:
                 zero = set(job.zero)
             found = [s for s in found if s.zero in zero and s.zero <= 1]
+        found = [
+            strategy
+            for strategy in found
+            if why_not_overlap(self.problem, strategy, runtime.overlap) is None
+        ]
         schedule = schedule_of(job.schedule, virtual)
-        for family in families(self.problem, split, found, virtual):
+        for family in families(self.problem, split, found, runtime):
             choice = Choice(
                 *(split, family.strategies, runtime),
                 placement=schedule.placement,

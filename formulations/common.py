@@ -429,7 +429,7 @@ class Instance:
         found = []
         for split in batch_splits(self.problem):
             usable = self.usable(split.micro_batch)
-            for family in families(self.problem, split, usable):
+            for family in families(self.problem, split, usable, self.runtime):
                 group = family.strategies
                 for num_stages in family.stage_counts:
                     self.deadline.check()

@@ -130,6 +130,7 @@ class CostRules:
                 ("zero_with", {}),
                 ("sharded_with", ()),
                 ("micro_batch_count", "any"),
+                ("overlap_needs", {}),
             ):
                 value = getattr(problem.job, field)
                 if value != default:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from nest.cost.axes import AXES, EXPERT_AXIS, RANK_AXES
 from nest.cost.rules import get_rules
 from nest.cost.schedules import schedule_of
-from nest.ir.job import SHARED
+from nest.ir.job import SHARED, OverlapNeed
 from nest.ir.plan import (
     COST_AXES,
     OVERLAP,
@@ -80,7 +80,11 @@ class Runtime(NamedTuple):
         lowest one allowed stands for both, unless it matters to a rule which
         one it is.
         """
-        found = strategies(problem, micro_batch)
+        found = [
+            strategy
+            for strategy in strategies(problem, micro_batch)
+            if why_not_overlap(problem, strategy, self.overlap) is None
+        ]
         if not self.distributed_optimizer:
             return found
         zero = {min(problem.job.zero)}
@@ -105,6 +109,50 @@ def runtime_of(plan: Plan) -> Runtime:
     )
 
 
+def overlap_needs(
+    problem: Problem, overlap: Collection[Overlap]
+) -> dict[OverlapNeed, Overlap]:
+    """Return what is needed for such overlap, and what needs it."""
+    needs = problem.job.overlap_needs
+    return {
+        need: name
+        for name in OVERLAP
+        if name in overlap
+        for need in needs.get(name, ())
+    }
+
+
+def why_not_overlap(
+    problem: Problem, strategy: Strategy, overlap: Collection[Overlap]
+) -> OverlapNeed | None:
+    """Return what a strategy lacks for such overlap, or ``None``."""
+    needs = overlap_needs(problem, overlap)
+    split = problem.job.splits_sequence(strategy)
+    if "sequence_parallel" in needs and strategy.tp > 1 and not split:
+        return "sequence_parallel"
+    if "no-full-recompute" in needs and strategy.recompute == "full":
+        return "no-full-recompute"
+    return None
+
+
+def always_overlap(problem: Problem) -> frozenset[Overlap]:
+    """Return what overlaps in some best plan whatever else it has.
+
+    What needs something that a plan may lack is no part of it.
+    """
+    job = problem.job
+    lacking = {"interleaving", "gradients"}
+    if "full" in job.recompute:
+        lacking.add("no-full-recompute")
+    if job.sequence_parallel not in (True, (True,)):
+        lacking.add("sequence_parallel")
+    return frozenset(
+        name
+        for name in ALWAYS.intersection(job.overlap)
+        if not lacking.intersection(job.overlap_needs.get(name, ()))
+    )
+
+
 def runtimes(problem: Problem) -> list[Runtime]:
     """Return every runtime that the job allows, the plainest first."""
     job = problem.job
@@ -115,6 +163,8 @@ def runtimes(problem: Problem) -> list[Runtime]:
         for distributed in sorted({False, job.distributed_optimizer})
         for size in range(len(names) + 1)
         for overlap in combinations(names, size)
+        if "gradients" in overlap
+        or "gradients" not in overlap_needs(problem, overlap)
     ]
 
 
@@ -127,14 +177,14 @@ def leading_runtimes(problem: Problem) -> list[Runtime]:
     the gradient sync hides: by no more quanta than the pass got shorter,
     which counts in the step at least once. ``weights`` and ``gradients`` are
     rounded otherwise where they hide nothing, so with and without are both
-    left.
+    left; so are they of what needs something by ``overlap_needs``.
     """
+    always = always_overlap(problem)
     return sorted(
         (
             runtime
             for runtime in runtimes(problem)
-            if runtime.virtual_stages == 1
-            and runtime.overlap >= ALWAYS.intersection(problem.job.overlap)
+            if runtime.virtual_stages == 1 and runtime.overlap >= always
         ),
         key=lambda x: (-len(x.overlap), not x.distributed_optimizer),
     )
@@ -281,8 +331,8 @@ def breaches(
     """Yield what the stages of a plan have that the job's rules forbid.
 
     Those of ``uniform``, ``even_layers``, ``one_stage``, ``idle_devices``,
-    ``zero_with``, ``sharded_with`` and ``micro_batch_count``; one per stage
-    and rule at most.
+    ``zero_with``, ``sharded_with``, ``overlap_needs`` and
+    ``micro_batch_count``; one per stage and rule at most.
     """
     job = problem.job
     first = plan.stages[0].layer_strategies[0]
@@ -319,6 +369,12 @@ def breaches(
                     f"{_SHARDED} with several {_SEVERAL[asks]}",
                 )
                 break
+        for strategy in stage.layer_strategies:
+            lacks = why_not_overlap(problem, strategy, plan.overlap)
+            if lacks is not None:
+                yield _overlap_breach(problem, plan, lacks, f"stage {number}")
+                break
+    yield from _overlaps_alone(problem, plan)
     if job.even_layers:
         yield from _uneven(problem, plan)
     yield from _parted(problem, plan)
@@ -343,6 +399,41 @@ def breaches(
         )
 
 
+def _overlap_breach(
+    problem: Problem, plan: Plan, lacks: OverlapNeed, without: str = ""
+) -> Breach:
+    """Return the breach of a plan that lacks what an overlap needs."""
+    name = overlap_needs(problem, plan.overlap)[lacks]
+    got = {
+        "interleaving": f"{plan.num_blocks} stages of one chunk",
+        "sequence_parallel": f"{without} without",
+        "no-full-recompute": f"{without} with it",
+        "gradients": "it without",
+    }[lacks]
+    return Breach(
+        "overlap_needs", "overlap", got, f"{name} only {_NEEDED[lacks]}"
+    )
+
+
+def _overlaps_alone(problem: Problem, plan: Plan) -> Iterator[Breach]:
+    """Yield what a plan as a whole lacks for its overlap."""
+    needs = overlap_needs(problem, plan.overlap)
+    lacks: dict[OverlapNeed, bool] = {
+        "interleaving": plan.num_blocks > 1 and plan.virtual_stages == 1,
+        "gradients": "gradients" not in plan.overlap,
+    }
+    for need, lacking in lacks.items():
+        if need in needs and lacking:
+            yield _overlap_breach(problem, plan, need)
+
+
+#: What an overlap needs, for messages.
+_NEEDED: dict[OverlapNeed, str] = {
+    "interleaving": "with virtual_stages > 1 if there are several stages",
+    "sequence_parallel": "with sequence parallelism where tp > 1",
+    "no-full-recompute": "without full recomputation",
+    "gradients": "together with gradients",
+}
 #: What there are several of, for messages.
 _SEVERAL = {
     "r": "replicas",
@@ -616,7 +707,7 @@ def families(
     problem: Problem,
     case: BatchSplit,
     found: Sequence[Strategy],
-    virtual_stages: int = 1,
+    runtime: Runtime = PLAIN,
 ) -> list[Family]:
     """Return the families of a case; every plan belongs to one of them.
 
@@ -625,12 +716,17 @@ def families(
     problem, case
         The problem and ``(R, B)``.
     found
-        Strategies for ``B``, see :func:`strategies`.
-    virtual_stages
-        Chunks per block.
+        Strategies for ``B`` that can run so, see
+        :meth:`Runtime.strategies`.
+    runtime
+        How plans run their stages.
     """
     job, shared = problem.job, uniform_fields(problem)
-    counts = stage_counts(problem, case, virtual_stages)
+    counts = stage_counts(problem, case, runtime.virtual_stages)
+    if runtime.virtual_stages == 1 and (
+        "interleaving" in overlap_needs(problem, runtime.overlap)
+    ):
+        counts = [count for count in counts if count == 1]
     zero = job.zero_with.get("r", job.zero) if case.replicas > 1 else job.zero
     groups: dict[object, list[Strategy]] = {}
     for strategy in found:

@@ -196,25 +196,9 @@ def write(
         )
     check_memory(launch, 4 + _MOMENTS[launch.optimizer])
     length = length_of(launch)
-    reason = _why_not(launch)
-    if reason is not None:
-        raise InvalidPlanError(f"{reason}; choose another plan")
     flags = model_flags(model, length) + plan_flags(launch)
     setting = f"export {_CONNECTIONS}=1\n"
     return {FILE: array(heading, flags, setting * _one_connection(launch))}
-
-
-def _why_not(launch: Launch) -> str | None:
-    """Say which parts of a plan cannot go together, or ``None``."""
-    split = launch.tp > 1 and not launch.sequence_parallel
-    hidden = launch.overlap
-    if "tp" in hidden and split:
-        return "overlap: expected tp with sequence parallelism, got it without"
-    if "weights" in hidden and "gradients" not in hidden:
-        return (
-            "overlap: expected weights together with gradients, got it alone"
-        )
-    return None
 
 
 def array(heading: str, flags: Flags, settings: str = "") -> str:
@@ -430,6 +414,7 @@ def read_arguments(ask: Arguments, world: int, name: str) -> Reading:
         sequence_parallel=sequence,
         **_precision(ask),
     )
+    _check_hidden_experts(ask, launch)
     return Reading(as_run(launch), model, inside)
 
 
@@ -631,6 +616,26 @@ def _overlap(
             "add it",
         )
     return tuple(name for name in OVERLAP if name in found)
+
+
+def _check_hidden_experts(ask: Arguments, launch: Launch) -> None:
+    """Refuse what Megatron does not run beside the exchange of experts."""
+    if "ep" not in launch.overlap:
+        return
+    if launch.stages > 1 and launch.virtual_stages == 1:
+        raise ask.refuse(
+            _OVERLAP["ep"],
+            f"virtual stages with {launch.stages} pipeline stages",
+            "none",
+            "add them or remove it",
+        )
+    if launch.recompute == "full":
+        raise ask.refuse(
+            _OVERLAP["ep"],
+            "no full recomputation",
+            f"{ask.place('--recompute-granularity')} full too",
+            "remove one",
+        )
 
 
 def _precision(ask: Arguments) -> dict[str, Any]:

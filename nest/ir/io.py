@@ -22,6 +22,7 @@ from nest.ir.graph import AXES, COLLECTIVES, PHASES
 from nest.ir.graph_topology import NODE_KINDS
 from nest.ir.job import (
     MICRO_BATCH_COUNTS,
+    OVERLAP_NEEDS,
     SCHEDULES,
     SEVERAL,
     SHARDING,
@@ -47,6 +48,8 @@ _NAMES = {
     "uniform": SHARED,
     "zero_with": SEVERAL,
     "sharded_with": SHARDING,
+    "overlap_needs": OVERLAP,
+    "overlap_needs[]": OVERLAP_NEEDS,
     "micro_batch_count": MICRO_BATCH_COUNTS,
     "algorithms": ALGORITHMS,
 }
@@ -234,7 +237,12 @@ def _expected_name(text: str, place: str, record_type: Any) -> str:
     if field == record_type.__struct_config__.tag_field:
         names: tuple[str, ...] = (str(record_type.__struct_config__.tag),)
     else:
-        names = _NAMES.get(f"{around}.{field}", _NAMES.get(field, ()))
+        listed = f"{field}[]" if place.endswith("]") else field
+        names = (
+            _NAMES.get(f"{around}.{field}")
+            or _NAMES.get(listed)
+            or _NAMES.get(field, ())
+        )
     got = text.rpartition(" ")[2]
     if not names:
         return f"expected a known name, got {got}"

@@ -58,6 +58,15 @@ MicroBatchCount = Literal["any", "at-least-stages", "multiple-of-stages"]
 MICRO_BATCH_COUNTS: tuple[MicroBatchCount, ...] = get_args(MicroBatchCount)
 
 
+#: What communication may need to run behind computation: chunks wherever
+#: there are several stages, sequence parallelism wherever there are several
+#: tensor ranks, no full recomputation, or that gradients overlap too.
+OverlapNeed = Literal[
+    "interleaving", "sequence_parallel", "no-full-recompute", "gradients"
+]
+OVERLAP_NEEDS: tuple[OverlapNeed, ...] = get_args(OverlapNeed)
+
+
 def _check_shared(field: str, values: tuple[str, ...]) -> None:
     """Raise ``ValueError`` if a name occurs twice; none is fine."""
     if values:
@@ -164,6 +173,11 @@ class Job(Struct, frozen=True, kw_only=True):
     micro_batch_count
         Whether there must be at least as many micro-batches as stages, or a
         multiple of their number.
+    overlap_needs
+        What a plan needs to overlap a communication: ``v > 1`` if it has
+        several stages (``interleaving``), sequence parallelism of every
+        layer with ``tp > 1`` (``sequence_parallel``), no full recomputation
+        (``no-full-recompute``), or the overlap of ``gradients``.
     model_flops_per_sample
         Forward and backward FLOPs of one sample without recomputation;
         used for MFU only.
@@ -204,6 +218,9 @@ class Job(Struct, frozen=True, kw_only=True):
     ] = {}
     sharded_with: Annotated[tuple[Sharding, ...], _check_shared] = ()
     micro_batch_count: MicroBatchCount = "any"
+    overlap_needs: Annotated[
+        dict[Overlap, tuple[OverlapNeed, ...]], entries(check_distinct)
+    ] = {}
     model_flops_per_sample: Real | None = None
 
     def __post_init__(self) -> None:

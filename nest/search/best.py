@@ -177,7 +177,7 @@ def _bounded_families(
 ) -> Iterator[tuple[Family, int]]:
     """Yield the families of a split with a first bound on their plans."""
     problem = terms.model.problem
-    known = families(problem, split, terms.strategies)
+    known = families(problem, split, terms.strategies, terms.model.runtime)
     if is_single(problem):
         for family, bounds in bound_families(terms, split, known):
             yield family, int(bounds.min())

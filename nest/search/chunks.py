@@ -139,7 +139,8 @@ class Uniform:
         # A device-byte less than nothing is as good as one.
         least = ceil_div(int(need[0, kinds].sum()), max(free, 1))
         sizes = np.arange(max(min(virtual, 2), least), most + 1)
-        own = families(problem, case, [self.strategy], virtual)
+        runtime = self.terms.model.runtime._replace(virtual_stages=virtual)
+        own = families(problem, case, [self.strategy], runtime)
         allowed = [count for family in own for count in family.stage_counts]
         sizes = sizes[np.isin(sizes, allowed)]
         count, schedule = case.num_micro_batches, self.schedule(virtual)

@@ -31,7 +31,13 @@ import numpy as np
 from nest.cost.model import Block
 from nest.cost.schedules import LISTED, schedule_of
 from nest.cost.score import score
-from nest.cost.space import ALWAYS, PLAIN, BatchSplit, Runtime, runtimes
+from nest.cost.space import (
+    PLAIN,
+    BatchSplit,
+    Runtime,
+    always_overlap,
+    runtimes,
+)
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.search.chunk_bounds import Chosen, Relaxation
@@ -263,11 +269,11 @@ def tried_runtimes(problem: Problem) -> list[Runtime]:
     """Return the runtimes of uniform plans, ``v`` apart.
 
     With as much overlap as the job allows, ``weights`` and ``gradients``
-    with and without. What hides behind paired passes may hide there instead.
+    with and without, as is what needs something by ``overlap_needs``. What
+    hides behind paired passes may hide there instead.
     """
-    job = problem.job
-    paired = schedule_of(job.schedule).paired_axes
-    always = ALWAYS.intersection(job.overlap)
+    paired = schedule_of(problem.job.schedule).paired_axes
+    always = always_overlap(problem)
     found = {
         runtime._replace(virtual_stages=PLAIN.virtual_stages): None
         for runtime in runtimes(problem)

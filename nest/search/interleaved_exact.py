@@ -121,7 +121,7 @@ def cases(
                 return
             if not terms.strategies:
                 continue
-            for family in families(problem, split, terms.strategies, virtual):
+            for family in families(problem, split, terms.strategies, runtime):
                 width = min(s.devices for s in family.strategies)
                 blocks = tuple(
                     count

@@ -686,7 +686,12 @@ class StageOptions:
         family: Family | None = None,
     ) -> None:
         if family is None:
-            (family,) = families(terms.model.problem, split, terms.strategies)
+            (family,) = families(
+                terms.model.problem,
+                split,
+                terms.strategies,
+                terms.model.runtime,
+            )
         self.terms, self.split = terms, split
         self.shapes, self.model = terms.shapes, terms.model
         problem = self.model.problem

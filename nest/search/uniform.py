@@ -81,7 +81,7 @@ def cases(model: CostModel, shapes: StageShapes) -> Iterator[Case]:
     """
     for runtime in leading_runtimes(model.problem):
         for split, terms in of_batches(shapes, runtime):
-            found = families(model.problem, split, terms.strategies)
+            found = families(model.problem, split, terms.strategies, runtime)
             for family, bounds in bound_families(terms, split, found):
                 yield Case(terms, split, family, bounds)
 

@@ -181,6 +181,23 @@ def _of_stage(
         )
 
 
+def _hiding(plan: Plan) -> Plan:
+    """Return a plan without overlap of what it has none of.
+
+    No framework is told of that.
+    """
+    used = [s for stage in plan.stages for s in stage.layer_strategies]
+    occurs = {
+        "tp": any(strategy.tp > 1 for strategy in used),
+        "ep": any(strategy.ep > 1 for strategy in used),
+        "weights": any(s.zero > 1 and s.data_ranks > 1 for s in used),
+    }
+    return replace(
+        plan,
+        overlap=tuple(x for x in plan.overlap if occurs.get(x, True)),
+    )
+
+
 def _of_stages(
     rules: Rules, problem: Problem, plan: Plan
 ) -> Iterator[Obstacle]:
@@ -194,10 +211,11 @@ def _of_stages(
         zero_with=rules.zero_with.value,
         sharded_with=rules.sharded_with.value,
         micro_batch_count=rules.micro_batch_count.value,
+        overlap_needs=rules.overlap_needs.value,
     )
     split = make_split(problem, plan.replicas, plan.micro_batch)
     for breach in breaches(
-        replace(problem, job=job), plan, split.num_micro_batches
+        replace(problem, job=job), _hiding(plan), split.num_micro_batches
     ):
         yield Obstacle(
             breach.place,

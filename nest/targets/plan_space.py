@@ -91,6 +91,11 @@ def for_target(
         degrees["tensor_parallel"] = _limited(
             target, job, "tensor_parallel", (1,)
         )
+    overlap = {
+        name: fraction
+        for name, fraction in job.overlap.items()
+        if name in overlap_rule(rules, problem).value
+    }
     changed = replace(
         job,
         optimizer=optimizer,
@@ -101,10 +106,11 @@ def for_target(
             target, "recompute", job.recompute, rules.recompute.value
         ),
         uneven_batches=job.uneven_batches and rules.uneven_batches.value,
-        overlap={
-            name: fraction
-            for name, fraction in job.overlap.items()
-            if name in overlap_rule(rules, problem).value
+        overlap=overlap,
+        overlap_needs={
+            name: needs
+            for name, needs in rules.overlap_needs.value.items()
+            if name in overlap
         },
         distributed_optimizer=(
             job.distributed_optimizer and rules.distributed_optimizer.value

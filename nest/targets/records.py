@@ -12,6 +12,7 @@ from nest.errors import UnknownNameError
 from nest.ir.job import (
     Job,
     MicroBatchCount,
+    OverlapNeed,
     Schedule,
     Several,
     Sharding,
@@ -80,6 +81,8 @@ class Rules(Record, frozen=True, kw_only=True):
     overlap_with_one
         Kinds of which a graph has one layer at most where something
         overlaps.
+    overlap_needs
+        As the field of :class:`~nest.ir.job.Job`.
     gradients
         Data types that gradients may be kept in; the first is the default.
     master_bytes
@@ -107,6 +110,7 @@ class Rules(Record, frozen=True, kw_only=True):
     sequence_parallel_with_experts: Rule[bool | None]
     overlap: Rule[tuple[Overlap, ...]]
     overlap_with_one: Rule[dict[Overlap, tuple[str, ...]]]
+    overlap_needs: Rule[dict[Overlap, tuple[OverlapNeed, ...]]]
     distributed_optimizer: Rule[bool]
     gradients: Rule[tuple[Gradients, ...]]
     master_bytes: Rule[int]

@@ -40,6 +40,7 @@ from nest.ir import (
     Strategy,
 )
 from nest.ir.graph import AXES, COLLECTIVES, Axis, CollectiveKind
+from nest.ir.job import OVERLAP_NEEDS
 from nest.ir.plan import OVERLAP
 from tests.graphs import random_graph
 from tests.independent.enumerator import plans
@@ -296,6 +297,13 @@ def draw_job(random: Random, preset: str) -> Job:
                 name: random.choice(_FRACTIONS)
                 for name in some(random, OVERLAP)
             }
+            # Of a stream of its own, which leaves other draws as they are.
+            own = Random(repr(fields["overlap"]))
+            if chance(own, 2):
+                fields["overlap_needs"] = {
+                    name: some(own, OVERLAP_NEEDS)
+                    for name in fields["overlap"]
+                }
         fields["distributed_optimizer"] = chance(random, 3)
         if fields["schedule"] == "1f1b" and chance(random, 2):
             fields["virtual_stages"] = some(random, (1, 2, 3))

@@ -210,6 +210,22 @@ def _whole_plan(
             count = {"tp": x.tp, "ep": x.ep, "pp": blocks}[name]
             shards = x.zero in (2, 3) and x.dp * x.cp > 1
             rule(f"sharded_with {name}", count == 1 or shards)
+    for name in plan.overlap:
+        for need in job.overlap_needs.get(name, ()):
+            has = {
+                "interleaving": blocks == 1 or plan.virtual_stages > 1,
+                "sequence_parallel": all(
+                    job.sequence_parallel is True
+                    or x.tp == 1
+                    or x.sequence_parallel
+                    for x in everywhere
+                ),
+                "no-full-recompute": all(
+                    x.recompute != "full" for x in everywhere
+                ),
+                "gradients": "gradients" in plan.overlap,
+            }
+            rule(f"overlap_needs {name} {need}", has[need])
     if job.micro_batch_count == "at-least-stages":
         rule("at least stages", batches(problem, plan) >= blocks)
     if job.micro_batch_count == "multiple-of-stages":

@@ -15,7 +15,13 @@ from msgspec.structs import replace
 
 from nest.errors import InvalidOptionError
 from nest.ir import Problem
-from nest.ir.job import MICRO_BATCH_COUNTS, SEVERAL, SHARDING, SHARED
+from nest.ir.job import (
+    MICRO_BATCH_COUNTS,
+    OVERLAP_NEEDS,
+    SEVERAL,
+    SHARDING,
+    SHARED,
+)
 from nest.solvers.base import Status
 from nest.targets import for_target, inexpressible, names
 from tests.frontiers import enumerated, searched
@@ -195,6 +201,15 @@ def draw_rules(draw: Draw, problem: Problem) -> Problem:
             name for name in SHARDING if draw(st.integers(0, 3)) == 0
         ),
         micro_batch_count=draw(st.sampled_from(("any", *MICRO_BATCH_COUNTS))),
+        overlap_needs={
+            name: tuple(needs)
+            for name in problem.job.overlap
+            if (
+                needs := draw(
+                    st.lists(st.sampled_from(OVERLAP_NEEDS), unique=True)
+                )
+            )
+        },
     )
     return replace(problem, job=job)
 
@@ -202,6 +217,12 @@ def draw_rules(draw: Draw, problem: Problem) -> Problem:
 @examples(60, full=3000)
 @given(ruled())
 def test_rules_about_whole_plans_are_kept_exactly(problem):
+    check(("dp", "cpsat"), problem)
+
+
+@examples(60, full=3000)
+@given(ruled(overlapping=True))
+def test_overlap_has_what_it_needs(problem):
     check(("dp", "cpsat"), problem)
 
 

@@ -12,13 +12,24 @@ import pytest
 from msgspec.structs import replace
 
 from nest.cost.score import score
+from nest.cost.space import Runtime, breaches, families, make_split
 from nest.errors import InvalidPlanError, InvalidProblemError
-from nest.ir import LayerCost, Optimizer, Plan, Problem, Stage, Strategy
+from nest.ir import (
+    Activations,
+    LayerCost,
+    Optimizer,
+    Plan,
+    Problem,
+    Stage,
+    Strategy,
+)
+from nest.ir.plan import OVERLAP, RECOMPUTE
 from nest.search.tracer import trace
 from nest.solvers.base import Deadline, SolveOptions, Status
 from nest.solvers.registry import get_solver
 from tests.builders import (
     SINGLE,
+    call,
     make_cost,
     make_levels,
     make_plan,
@@ -337,6 +348,175 @@ def test_stages_ask_for_micro_batches():
     check(with_rules(problem, micro_batch_count="multiple-of-stages"), 270)
 
 
+# What overlap needs
+
+#: Of 10 bytes on two devices: 2 · 10 ns + 10 ns.
+ALL_REDUCE = call("all-reduce", "tp", "forward", 10)
+
+
+@pytest.mark.parametrize(("split", "expected"), [(105, 115), (140, 140)])
+def test_overlap_of_tensor_ranks_needs_split_sequences(split, expected):
+    """100 + 10 with 30 hidden; split 105 or 140, + 10 and 30 hidden.
+
+    Where it must be split: 105 + 10, or whole with nothing hidden, 100 + 30 +
+    10, which is less than 140 + 10.
+    """
+    reduced = {"collectives": (ALL_REDUCE,), "tp": 2}
+    problem = make_problem(
+        {
+            "a": (
+                make_cost(100, 10, **reduced),
+                make_cost(split, 10, sequence_parallel=True, **reduced),
+            )
+        },
+        devices=2,
+        overlap={"tp": 1.0},
+        sequence_parallel=(False, True),
+    )
+    check(problem, 110)
+    need = {"tp": ("sequence_parallel",)}
+    check(with_rules(problem, overlap_needs=need), expected)
+    always = with_rules(problem, sequence_parallel=(True,))
+    check(with_rules(always, overlap_needs=need), split + 10)
+
+
+@pytest.mark.parametrize(
+    ("batch", "free", "expected"), [(4, 150, 200), (6, 200, 280)]
+)
+def test_overlap_of_experts_needs_interleaving(batch, free, expected):
+    """Two layers of 50 + 20 ns, the 20 of which hide; two data ranks each.
+
+    Two stages take (M + 1)·50, one M·100. Where one stage alone may hide:
+    with M = 2 it takes 200, two stages 3·70; with M = 3 these 4·70, it 300.
+    """
+    cost = make_cost(
+        50, 0, ep=2, collectives=(call("all-to-all", "ep", "forward", 20),)
+    )
+    problem = make_problem(
+        {"a": cost, "b": cost},
+        edges=(("a", "b", 0),),
+        global_batch=batch,
+        micro_batches=(2,),
+        replicas=(1,),
+        overlap={"ep": 1.0},
+    )
+    check(problem, free)
+    need = {"ep": ("interleaving",)}
+    for rules in ({}, {"uniform": ("dp", "tp", "cp", "ep")}):
+        check(with_rules(problem, overlap_needs=need, **rules), expected)
+
+
+def test_interleaved_plans_overlap_experts_on_several_stages():
+    problem = chain(
+        dict.fromkeys("abcd", make_cost(1, 1)),
+        overlap={"ep": 0.5},
+        overlap_needs={"ep": ("interleaving",)},
+        virtual_stages=(1, 2),
+    )
+    split = make_split(problem, 1, 1)
+    for virtual, counts in ((1, (1,)), (2, (1, 2))):
+        runtime = Runtime(virtual, frozenset({"ep"}))
+        (family,) = families(problem, split, [SINGLE], runtime)
+        assert family.stage_counts == counts
+
+
+def test_overlap_needs_layers_that_are_not_recomputed():
+    """100 + 10 with 30 hidden; all kept only without ``full``.
+
+    Recomputed 100 more with as much hidden, or 130 + 130 + 10 without.
+    """
+    kept = (
+        Activations(kept_bytes=10),
+        Activations(recompute="full", kept_bytes=0),
+    )
+    cost = make_cost(
+        100, 10, tp=2, collectives=(ALL_REDUCE,), activations=kept
+    )
+    problem = make_problem(
+        {"a": cost},
+        devices=2,
+        overlap={"tp": 1.0},
+        recompute=("none", "full"),
+    )
+    need = {"tp": ("no-full-recompute",)}
+    check(with_rules(problem, overlap_needs=need), 110)
+    device = replace(problem.cluster.device, memory_bytes=9)
+    small = replace(problem, cluster=replace(problem.cluster, device=device))
+    check(small, 210)
+    check(with_rules(small, overlap_needs=need), 270)
+
+
+def test_overlap_of_weights_needs_that_of_gradients():
+    """ZeRO 3 of 8 bytes on two data ranks gathers in 14, and twice 14.
+
+    100 + 7 and 200 + 14 with half of it hidden.
+    """
+    problem = make_problem(
+        {"a": make_cost(100, 200, weight_bytes=8)},
+        devices=2,
+        global_batch=2,
+        micro_batches=(2,),
+        data_parallel=(2,),
+        zero=(3,),
+        overlap={"weights": 0.5},
+    )
+    check(problem, 321)
+    need = {"weights": ("gradients",)}
+    alone = with_rules(problem, overlap_needs=need)
+    check(alone, 342)
+    both = {"weights": 0.5, "gradients": 0.5}
+    check(with_rules(alone, overlap=both), 321)
+
+
+def test_plans_without_what_their_overlap_needs_are_refused():
+    costs = make_cost(1, 1), make_cost(1, 1, tp=2)
+    everything = dict.fromkeys(OVERLAP, 0.5)
+    problem = chain(
+        {"a": costs, "b": costs}, devices=4, global_batch=2, overlap=everything
+    )
+    two = make_plan(("a", SINGLE), ("b", SINGLE))
+    wide = make_plan(("a b", Strategy(tp=2)))
+    again = Strategy(recompute="full")
+    for name, need, plan, message in (
+        (
+            "ep",
+            "interleaving",
+            two,
+            "with virtual_stages > 1 if there are several stages, got 2 "
+            "stages of one chunk",
+        ),
+        (
+            "tp",
+            "sequence_parallel",
+            wide,
+            "with sequence parallelism where tp > 1, got stage 1 without",
+        ),
+        (
+            "ep",
+            "no-full-recompute",
+            make_plan(("a b", again)),
+            "without full recomputation, got stage 1 with it",
+        ),
+        (
+            "weights",
+            "gradients",
+            two,
+            "together with gradients, got it without",
+        ),
+    ):
+        rules = {"overlap_needs": {name: (need,)}, "recompute": RECOMPUTE}
+        assert refusal(
+            with_rules(problem, **rules), replace(plan, overlap=(name,))
+        ) == (
+            f"overlap: expected {name} only {message}; change the strategies"
+        )
+    four = [(name, SINGLE) for name in "abab"]
+    looped = replace(make_plan(*four), virtual_stages=2, overlap=("ep",))
+    rules = {"overlap_needs": {"ep": ("interleaving",)}}
+    chunks = with_rules(problem, virtual_stages=(2,), **rules)
+    assert next(breaches(chunks, looped, 2), None) is None
+
+
 # Plans that break a rule
 
 
@@ -485,6 +665,7 @@ def test_interleaved_plans_with_even_chunks_are_proven():
         ("zero_with", {"pp": (0,)}),
         ("sharded_with", ("pp",)),
         ("micro_batch_count", "at-least-stages"),
+        ("overlap_needs", {"tp": ("gradients",)}),
     ],
 )
 @pytest.mark.parametrize("preset", ["nest-artifact", "piper"])

@@ -63,6 +63,13 @@ BASES = {
     ),
     "wide": ("megatron", {"dp": 8, "zero": 1}, (8,), {"replicas": 2}, 0),
     "experts": ("megatron", {"dp": 4, "tp": 2, "ep": 4}, (4, 4), {}, 4),
+    "expert-chunks": (
+        "megatron",
+        {"dp": 4, "tp": 2, "ep": 4},
+        (2, 2, 2, 2),
+        {"virtual_stages": 2},
+        4,
+    ),
     "fsdp": (
         "megatron",
         {"dp": 4, "tp": 2, "zero": 3, "recompute": "full"},
@@ -268,6 +275,16 @@ BROKEN = [
      "--swiglu\n  --overlap-moe-expert-parallel-comm",
      "--overlap-moe-expert-parallel-comm: expected --mtp-num-layers of 1 at "
      "most, got 2"),
+    # What Megatron does not run beside the exchange of experts
+    ("experts", "args.sh", "--swiglu",
+     "--swiglu\n  --overlap-moe-expert-parallel-comm",
+     "--overlap-moe-expert-parallel-comm: expected virtual stages with 2 "
+     "pipeline stages, got none"),
+    ("expert-chunks", "args.sh", "--swiglu",
+     "--swiglu\n  --overlap-moe-expert-parallel-comm\n  "
+     "--recompute-granularity full\n  --recompute-method uniform",
+     "--overlap-moe-expert-parallel-comm: expected no full recomputation, "
+     r"got args.sh:\d+: --recompute-granularity full too"),
     # * interleaving with micro-batches that the stages do not divide
     ("chunks", "args.sh", "--global-batch-size 64", "--global-batch-size 72",
      "expected a number of micro-batches that the 4 interleaved pipeline "
@@ -552,6 +569,47 @@ def test_several_modules_of_predictions_run_beside_no_exchange_of_experts():
             export(problem, plan, "megatron", known)
 
 
+@pytest.mark.parametrize(
+    ("counts", "recompute", "message"),
+    [
+        (
+            (4, 4),
+            "none",
+            "overlap: expected ep only with virtual_stages > 1 if there are "
+            "several stages, got 2 stages of one chunk",
+        ),
+        (
+            (8,),
+            "full",
+            "overlap: expected ep only without full recomputation, got stage "
+            "1 with it",
+        ),
+        ((2, 2, 2, 2), "none", None),
+    ],
+)
+def test_what_megatron_refuses_beside_the_exchange_of_experts(
+    counts, recompute, message
+):
+    """Stages of one chunk, and full recomputation; two chunks are fine."""
+    job = {"overlap": {"ep": 0.5}, "virtual_stages": (1, 2)}
+    problem = problem_for("megatron", 4, **job)
+    plan = small_plan(
+        problem,
+        Strategy(dp=4, ep=4, recompute=recompute),
+        counts,
+        overlap=("ep",),
+        micro_batch=8,
+        virtual_stages=2 if len(counts) == 4 else 1,
+    )
+    known = settings(4)
+    if message is None:
+        files = export(problem, plan, "megatron", known)
+        assert "--overlap-moe-expert-parallel-comm\n" in files["args.sh"]
+        return
+    with pytest.raises(InvalidPlanError, match=message):
+        export(problem, plan, "megatron", known)
+
+
 def test_models_with_other_modules_of_predictions_are_refused():
     problem = problem_for("megatron", modules=1)
     plan = small_plan(problem, Strategy(dp=4))
@@ -716,12 +774,18 @@ def test_other_optimisers_are_refused(optimizer, message):
 @pytest.mark.parametrize(
     ("degrees", "overlap", "experts", "message"),
     [
-        ({"dp": 2, "tp": 2}, ("tp",), 0, "overlap: expected tp with sequence"),
+        (
+            {"dp": 2, "tp": 2},
+            ("tp",),
+            0,
+            "overlap: expected tp only with sequence",
+        ),
         (
             {"dp": 4, "zero": 3},
             ("weights",),
             0,
-            "overlap: expected weights together with gradients",
+            "overlap: expected weights only together with gradients, got it "
+            r"without \(read in megatron-core 0.19.2",
         ),
         (
             {"dp": 2, "tp": 2},

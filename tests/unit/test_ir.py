@@ -122,6 +122,7 @@ def full_problem():
         zero_with={"pp": (0,)},
         sharded_with=("pp",),
         micro_batch_count="at-least-stages",
+        overlap_needs={"tp": ("interleaving",)},
         model_flops_per_sample=1e9,
     )
     levels = tuple(
@@ -1016,6 +1017,7 @@ def changed_value(path, value):
         "uniform": {"dp": "tp"},
         "sharded_with": {"pp": "tp"},
         "micro_batch_count": {"at-least-stages": "any"},
+        "overlap_needs": {"interleaving": "gradients"},
     }
     if isinstance(value, bool):
         return not value
@@ -1183,6 +1185,16 @@ def test_every_public_field_is_in_the_full_problem():
             ("job", "sharded_with"),
             ["tp", "tp"],
             r"sharded_with: expected distinct values, got 'tp' twice",
+        ),
+        (
+            ("job", "overlap_needs"),
+            {"tp": ["more"]},
+            r"overlap_needs.*: expected 'interleaving' or .*, got 'more'",
+        ),
+        (
+            ("job", "overlap_needs"),
+            {"tp": ["gradients", "gradients"]},
+            r"overlap_needs\.tp: expected distinct values, got 'gradients'",
         ),
         (
             ("job", "micro_batch_count"),
