@@ -377,12 +377,12 @@ def deepspeed_command(
         notes = unread(_text(path), path)
     else:
         from nest.export.arguments import Arguments
-        from nest.export.scripts import check_devices, find_words
+        from nest.export.scripts import check_devices, check_given, find_words
         from nest.export.shell import read_script as read_shell
 
-        script = read_shell(
-            _text(path), path, dict(_pairs(variables, "--set"))
-        )
+        given = dict(_pairs(variables, "--set"))
+        script = read_shell(_text(path), path, given)
+        check_given(given, script.used, path)
         words = find_words(script, path)
         taken = check_devices(script, words, Arguments(words, path), world)
         launch, shape, notes = read_script(

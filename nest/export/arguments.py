@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import NamedTuple
 
 from nest.errors import InvalidPlanError
 from nest.export.shell import Word
+
+#: Options that are read and have underscores.
+_UNDERSCORED = frozenset({"--deepspeed_config"})
 
 
 class Given(NamedTuple):
@@ -47,6 +51,8 @@ class Arguments:
         self.names = names or {}
         self.given: dict[str, Given] = {}
         self.used: set[str] = set()
+        #: How options with underscores are written, and in which line.
+        self.underscored: dict[str, tuple[str, int]] = {}
         #: Words that nobody knows and that may hide options.
         self.unknown: list[Word] = []
         name, line = "", 0
@@ -70,15 +76,21 @@ class Arguments:
                 values = [word._replace(text=value)]
 
     def _add(self, name: str, values: tuple[Word, ...], line: int) -> None:
-        name = name.replace("_", "-")
+        spelt, name = name, name.replace("_", "-")
+        if spelt != name and spelt not in _UNDERSCORED:
+            self.underscored.setdefault(name, (spelt, line))
         before = self.given.get(name)
         texts = [word.text for word in values]
         if before and [word.text for word in before.values] != texts:
+            place = f"{self.where}:{line}: {name}"
+            if not line:
+                place = f"{self.where}: --say {name[2:]}"
             raise InvalidPlanError(
-                f"{self.where}:{line}: {name}: expected it once, got "
+                f"{place}: expected it once, got "
                 f"{' '.join(texts) or 'no value'} here and "
                 f"{' '.join(w.text for w in before.values) or 'no value'} in "
-                f"line {before.line}; remove one"
+                f"{f'line {before.line}' if before.line else '--say'}; "
+                f"remove one"
             )
         self.given[name] = Given(values, line)
 
@@ -102,9 +114,20 @@ class Arguments:
             f"{remedy or 'correct it'}"
         )
 
+    def _use(self, name: str) -> None:
+        """Refuse an option that is read, with underscores for its dashes."""
+        self.used.add(name)
+        if name in self.underscored:
+            spelt, line = self.underscored[name]
+            place = f"{self.where}:{line}" if line else self.where
+            raise InvalidPlanError(
+                f"{place}: {spelt}: expected an argument with dashes, got "
+                f"underscores; did you mean {name!r}?"
+            )
+
     def has(self, name: str) -> bool:
         """Whether an option without a value is given."""
-        self.used.add(name)
+        self._use(name)
         if name not in self.given:
             return False
         values = self.given[name].values
@@ -118,7 +141,7 @@ class Arguments:
 
     def texts(self, name: str) -> tuple[str, ...] | None:
         """Return all values of an option, ``None`` if it is not given."""
-        self.used.add(name)
+        self._use(name)
         if name not in self.given:
             return None
         for word in self.given[name].values:
@@ -127,9 +150,7 @@ class Arguments:
                     name,
                     f"a value that the {self.what} states",
                     word.unknown,
-                    f"say it with --set {_variable(word)}=VALUE"
-                    if word.unknown.startswith("$")
-                    else f"write the value into the {self.what}",
+                    _remedy(word, self.what),
                 )
         return tuple(word.text for word in self.given[name].values)
 
@@ -247,5 +268,9 @@ def passed_over(where: str, names: Iterable[str]) -> tuple[str, ...]:
     return (f"{where}: passed over: {listed}",) if listed else ()
 
 
-def _variable(word: Word) -> str:
-    return word.unknown.removeprefix("$").partition(",")[0]
+def _remedy(word: Word, what: str) -> str:
+    """Say how to give a value that is not known."""
+    variable = re.match(r"\$([A-Za-z_]\w*|[1-9]\d*)(?:,|$)", word.unknown)
+    if variable is not None:
+        return f"say it with --set {variable[1]}=VALUE"
+    return f"write the value into the {what}"

@@ -170,6 +170,7 @@ def present(arguments: Arguments) -> Arguments:
         words += values
     found = Arguments(words, arguments.where)
     found.unknown = arguments.unknown
+    found.underscored = arguments.underscored
     return found
 
 

@@ -27,6 +27,7 @@ from nest.export.scripts import (
     SHAPING,
     Count,
     Launched,
+    check_given,
     check_world,
     notes_of,
     unread_names,
@@ -457,7 +458,12 @@ def read_config(
     InvalidPlanError
         If it is no configuration that is known, something is missing, out of
         range or unknown, or the file contradicts itself or the cluster.
+    InvalidOptionError
+        If it has no place for a given variable.
     """
+    references = re.findall(r"\$\{([^}]*)", text)
+    used = {x for one in references for x in re.split(r"[^\w.]+", one)}
+    check_given(given or {}, used, where)
     age = age_of(Config(text, where))
     known = frozenset(() if age is None else age.keys)
     config = Config(
@@ -476,7 +482,7 @@ def read_config(
         Word(part, 0)
         for name, value in said
         if name not in known and "." not in name
-        for part in (f"--{name.lstrip('-')}", value)
+        for part in (f"--{name.lstrip('-').replace('_', '-')}", value)
         if part
     ]
     names = {option: one.key for option, one in found.items()}

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from nest.errors import InvalidPlanError
+from nest.errors import InvalidOptionError, InvalidPlanError
 from nest.export.arguments import Arguments, passed_over
 from nest.export.megatron import Reading, read_arguments
 from nest.export.megatron_model import model_flags
@@ -78,6 +78,15 @@ SHAPING = (
     "--global-batch-size",
     "--recompute-granularity",
 )
+
+#: Arguments that say the same as one of these.
+_INSTEAD = {
+    "--recompute-granularity": ("--recompute-activations",),
+    "--position-embedding-type": (
+        "--use-rotary-position-embeddings",
+        "--no-position-embedding",
+    ),
+}
 
 #: Options of launchers, and directives, that say how many nodes there are,
 #: and how many devices a node has.
@@ -177,11 +186,12 @@ def read_launch(
         range, or the script contradicts itself or the cluster.
     """
     script = read_script(text, where, given)
+    check_given(given or {}, script.used, where)
     words = find_words(script, where)
     extra = [
         Word(part, 0)
         for name, value in said
-        for part in (f"--{name.lstrip('-')}", value)
+        for part in (f"--{name.lstrip('-').replace('_', '-')}", value)
         if part
     ]
     ask = Arguments((*words, *extra), where)
@@ -204,6 +214,24 @@ def read_launch(
         raise
     notes = (*taken, *notes_of(ask), *unread(ask, words))
     return Launched(reading, notes)
+
+
+def check_given(
+    given: Collection[str], used: Collection[str], where: str
+) -> None:
+    """Refuse variables of ``--set`` that a file has no place for.
+
+    Raises
+    ------
+    InvalidOptionError
+        If there is one.
+    """
+    for name in given:
+        if name not in used:
+            raise InvalidOptionError(
+                f"--set {name}: expected a variable that {where} uses, got "
+                f"none; remove it"
+            )
 
 
 def unread(ask: Arguments, words: Sequence[Word]) -> tuple[str, ...]:
@@ -235,7 +263,9 @@ def unread_names(
     }
     left = ask.unread({*_OTHERS, *_ALIKE, *launcher})
     read = {*launcher, "--rampup-batch-size"}
-    return tuple(ask.names.get(x, x) for x in left if x not in read)
+    spelt = {name: text for name, (text, _) in ask.underscored.items()}
+    names = {**spelt, **ask.names}
+    return tuple(names.get(x, x) for x in left if x not in read)
 
 
 def _launcher(words: Sequence[Word]) -> tuple[Word, ...]:
@@ -319,7 +349,7 @@ def with_model(
         if name not in ask.given and name not in said:
             words += [Word(name, 0), *(Word(str(v), 0) for v in values)]
     found = Arguments(words, ask.where, ask.names, ask.what)
-    found.unknown = ask.unknown
+    found.unknown, found.underscored = ask.unknown, ask.underscored
     return found
 
 
@@ -514,7 +544,11 @@ def notes_of(
     ask: Arguments, title: str = "Megatron-LM", absent: Sequence[str] = ()
 ) -> list[str]:
     """Say what a file leaves open: by default arguments that it has not."""
-    absent = absent or [name for name in SHAPING if name not in ask.given]
+    absent = absent or [
+        name
+        for name in SHAPING
+        if not {name, *_INSTEAD.get(name, ())} & ask.given.keys()
+    ]
     notes = []
     if absent:
         notes.append(

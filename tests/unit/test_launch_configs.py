@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nest.errors import InvalidPlanError
+from nest.errors import InvalidOptionError, InvalidPlanError
 from nest.export.configs import Config
 from nest.export.megatron_configs import read_config
 from nest.export.megatron_model import comparable
@@ -195,9 +195,10 @@ SAID = {"nemo": [("vocab-size", "1024"), ("model.ffn_hidden_size", "512")]}
 
 
 def read(name, text=None, said=None, world=16, **more):
-    more.setdefault("given", GIVEN)
+    text = TEXTS[name] if text is None else text
+    more.setdefault("given", GIVEN if "${SEQ}" in text else {})
     return read_config(
-        TEXTS[name] if text is None else text,
+        text,
         "run.yaml",
         world,
         said=SAID.get(name, []) if said is None else said,
@@ -419,6 +420,14 @@ def test_broken_configurations_are_refused(name, old, new, message):
     assert old in TEXTS[name]
     with pytest.raises(InvalidPlanError, match=message):
         read(name, TEXTS[name].replace(old, new, 1))
+
+
+def test_variables_that_the_file_has_not_are_refused():
+    with pytest.raises(
+        InvalidOptionError,
+        match=r"^--set SEQ: expected a variable that run.yaml uses, got none",
+    ):
+        read("nemo", given=GIVEN)
 
 
 def test_files_without_keys_are_refused():

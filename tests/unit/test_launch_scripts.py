@@ -450,6 +450,86 @@ def test_tasks_that_start_nodes_are_no_ranks(starter, directives):
     assert launched(text).reading.launch.dp == 4
 
 
+@pytest.mark.parametrize(
+    ("value", "remedy"),
+    [
+        ("$V", "say it with --set V=VALUE"),
+        ("$1", "say it with --set 1=VALUE"),
+        ("$#", "write the value into the script"),
+        ("${V%%b}", "write the value into the script"),
+        ("${A[0]}", "write the value into the script"),
+        ("$((2#101))", "write the value into the script"),
+    ],
+)
+def test_remedies_for_what_is_unknown_work(value, remedy):
+    text = SCRIPT.replace("--vocab-size 1024", f"--vocab-size {value}")
+    with pytest.raises(InvalidPlanError, match=f"{re.escape(remedy)}$"):
+        launched(text)
+    given = re.search(r"--set (\w+)=", remedy)
+    if given is not None:
+        found = launched(text, given={given[1]: "1024"}).reading
+    else:
+        found = launched(text.replace(value, "1024")).reading
+    assert found.model.head.outputs == 1024
+
+
+def test_what_is_said_beside_the_script_has_no_line():
+    said = [("tensor-model-parallel-size", "8")]
+    with pytest.raises(
+        InvalidPlanError,
+        match=r"^run.sh: --say tensor-model-parallel-size: expected it once, "
+        r"got 8 here and 2 in line 14; remove one$",
+    ):
+        launched(said=said)
+    with pytest.raises(InvalidPlanError, match=r"got 2 here and 1 in --say; "):
+        launched(said=[("new", "1"), ("new", "2")])
+    text = SCRIPT.replace("--tensor-model-parallel-size $TP", "")
+    with pytest.raises(
+        InvalidPlanError,
+        match=r"ranks of a data rank \(run.sh: --tensor-model-parallel-size 32"
+        r", run.sh:15: --pipeline",
+    ):
+        launched(text, said=[("tensor_model_parallel_size", "32")])
+
+
+def test_arguments_in_place_of_others_are_no_defaults():
+    text = SCRIPT.replace("--bf16", "--bf16 --recompute-activations")
+    done = launched(text)
+    assert done.reading.launch.recompute == "selective"
+    assert "--recompute-granularity" not in " ".join(done.notes)
+    assert "--recompute-granularity" in " ".join(launched().notes)
+
+
+def test_variables_that_the_script_has_not_are_refused():
+    with pytest.raises(
+        InvalidOptionError,
+        match=r"^--set FOO: expected a variable that run.sh uses, got none; "
+        r"remove it$",
+    ):
+        launched(given={"TP": "4", "FOO": "4"})
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [("tensor-model-parallel-size", 14), ("micro-batch-size", 17),
+     ("use-distributed-optimizer", 18)],
+)  # fmt: skip
+def test_underscores_for_dashes_are_refused(name, line):
+    """Megatron's parser knows no such arguments."""
+    spelt = name.replace("-", "_")
+    with pytest.raises(
+        InvalidPlanError,
+        match=f"^run.sh:{line}: --{spelt}: expected an argument with dashes, "
+        f"got underscores; did you mean '--{name}'\\?$",
+    ):
+        launched(SCRIPT.replace(f"--{name}", f"--{spelt}"))
+
+
+def test_arguments_of_others_may_have_underscores():
+    text = SCRIPT.replace("--bf16", "--bf16 --own_size 4")
+    assert "passed over: --own_size, --lr" in launched(text).notes[-1]
+
+
 def test_scripts_without_a_launch_are_refused():
     with pytest.raises(InvalidPlanError, match=r"run.sh: expected a command"):
         launched("echo 4\n")
