@@ -211,6 +211,17 @@ def read(
     return launch, usual_groups(launch, devices)
 
 
+#: Arguments that are read together with a configuration.
+_READ_WITH_CONFIG = frozenset(
+    {
+        *("--bf16", "--checkpoint-activations", "--deepspeed"),
+        *("--deepspeed-activation-checkpointing", "--fp16"),
+        *("--global-batch-size", "--micro-batch-size"),
+        *("--no-pipeline-parallel", "--zero-stage"),
+    }
+)
+
+
 def read_script(
     words: Sequence[Word],
     where: str,
@@ -243,6 +254,8 @@ def read_script(
         )
     config = Config(find(name), name)
     keys = config.check_foreign()
+    # What is read later is no other name written wrongly.
+    ask.used |= _READ_WITH_CONFIG
     try:
         launch, model = read_pair(config, ask, world)
     except InvalidPlanError:
@@ -290,6 +303,14 @@ _REFUSED: dict[tuple[str, str], tuple[tuple[Any, ...], str]] = {
     ("zero_optimization", "zero_hpz_partition_size"): (
         (1, None),
         "plans know no second partition of weights",
+    ),
+    ("zero_optimization", "mics_shard_size"): (
+        (-1, None),
+        "plans shard over all data ranks of a replica",
+    ),
+    ("", "communication_data_type"): (
+        (None,),
+        "plans reduce gradients in the data type that they are kept in",
     ),
 }
 #: Bytes of the moments per weight, by the type of the optimiser.
@@ -554,6 +575,9 @@ def read_pair(
             f"{stages} stages",
             "the opposite",
         )
+    _check_autotp(
+        config, tp, f"in {ask.place('--tensor-model-parallel-size')}"
+    )
     block = model.towers[0].runs[0].block
     for name, count in (
         ("--num-attention-heads", block.attention.heads),
@@ -619,6 +643,16 @@ def read_pair(
     )
 
 
+def _check_autotp(config: Config, tp: int, place: str) -> None:
+    """Refuse another tensor parallel degree than is said elsewhere."""
+    own = config.document.get("tensor_parallel", {})
+    degree = own.get("autotp_size", tp) if isinstance(own, dict) else tp
+    if degree != tp:
+        raise config.refuse(
+            "tensor_parallel", "autotp_size", f"{tp} as {place}", degree
+        )
+
+
 def read_foreign(
     text: str,
     where: str,
@@ -652,12 +686,7 @@ def read_foreign(
             f"{where}: {automatic}: expected a value, got 'auto', which "
             f"another program fills in; write it into the file"
         )
-    own = config.document.get("tensor_parallel", {})
-    degree = own.get("autotp_size", tp) if isinstance(own, dict) else tp
-    if degree != tp:
-        raise config.refuse(
-            "tensor_parallel", "autotp_size", f"{tp} as in --tp", degree
-        )
+    _check_autotp(config, tp, "in --tp")
     if config.document.get("sequence_parallel_size", 1) != 1:
         raise config.refuse(
             "",

@@ -62,7 +62,9 @@ _SPLITS = (
 )
 _INSTANCES = "--num-distributed-optimizer-instances"
 
-#: Arguments that change memory or time in ways that plans do not know.
+_OTHER_MODEL = "it is another model than is read"
+_GROUP = "--microbatch-group-size-per-virtual-pipeline-stage"
+#: Arguments that change model, memory or time in ways that plans do not know.
 _REFUSED = {
     "--optimizer-cpu-offload": "plans know no offloading",
     "--cpu-offloading": "plans know no offloading",
@@ -70,6 +72,14 @@ _REFUSED = {
     "--distribute-saved-activations": (
         "plans keep the inputs of layers whole without sequence parallelism"
     ),
+    "--hybrid-override-pattern": _OTHER_MODEL,
+    "--encoder-num-layers": _OTHER_MODEL,
+    "--retro-add-retriever": _OTHER_MODEL,
+    "--standalone-embedding-stage": "say it with an E alone in a layout",
+    "--pipeline-model-parallel-split-rank": "plans know no encoder there",
+    "--fp8-param-gather": "plans gather weights in two bytes",
+    "--moe-layer-recompute": "plans recompute no part of a layer alone",
+    "--moe-expert-capacity-factor": "plans drop and pad no tokens",
 }
 #: Bytes of an optimiser's moments per weight in fp32: SGD with momentum and
 #: Muon have one; see :data:`nest.targets.memory.OPTIMIZERS`.
@@ -384,6 +394,14 @@ def read_arguments(ask: Arguments, world: int, name: str) -> Reading:
             f"pipeline stages divide",
             f"{batch // (samples * data)} micro-batches",
             "change the batch",
+        )
+    group = ask.integer(_GROUP)
+    if virtual > 1 and group not in (None, stages):
+        raise ask.refuse(
+            _GROUP,
+            f"as many micro-batches as the {stages} pipeline stages",
+            group,
+            "plans interleave no other groups",
         )
     sequence = ask.has("--sequence-parallel") and tp > 1
     _check_split(ask, model, tp, cp, length, sequence)

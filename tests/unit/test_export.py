@@ -289,6 +289,11 @@ BROKEN = [
     ("chunks", "args.sh", "--global-batch-size 64", "--global-batch-size 72",
      "expected a number of micro-batches that the 4 interleaved pipeline "
      "stages divide, got 9 micro-batches"),
+    # * ... or groups of others
+    ("chunks", "args.sh", "--swiglu", "--swiglu\n  "
+     "--microbatch-group-size-per-virtual-pipeline-stage 8",
+     "--microbatch-group-size-per-virtual-pipeline-stage: expected as many "
+     "micro-batches as the 4 pipeline stages, got 8"),
     # * ... or fewer than there are stages
     ("chunks", "args.sh", "--global-batch-size 64", "--global-batch-size 16",
      "interleaved pipeline stages divide, got 2 micro-batches"),

@@ -734,6 +734,37 @@ def test_deepspeed_there_and_back_scores_the_same():
     assert done > 10
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            '"stage": 1',
+            '"stage": 0',
+            r"^args:\d+: --zero-stage: expected 0 as in ds.json, got 1; "
+            r"correct it$",
+        ),
+        (
+            '"zero_optimization"',
+            '"tensor_parallel": {"autotp_size": 2}, "zero_optimization"',
+            r"^ds.json: tensor_parallel.autotp_size: expected 1 as in args:"
+            r"\d+: --tensor-model-parallel-size, got 2; correct it$",
+        ),
+    ],
+)
+def test_script_and_configuration_that_differ_are_refused(old, new, message):
+    """By what differs, not by a name that is read later."""
+    problem = for_target(small_problem(), "deepspeed")
+    plan = small_plan(problem, Strategy(dp=4, zero=1), (4, 4))
+    files = export(problem, plan, "deepspeed", Settings(model=small_model()))
+    script = read_script(files["megatron-args.sh"], "args")
+    assert old in files["ds.json"]
+    changed = {"ds.json": files["ds.json"].replace(old, new, 1)}
+    with pytest.raises(InvalidPlanError, match=message):
+        deepspeed.read_script(
+            script.variables["ARGS"], "args", 8, changed.__getitem__
+        )
+
+
 def test_ranks_on_other_devices_are_no_plan():
     problem = small_problem()
     plan = small_plan(problem, Strategy(dp=4), (4, 4))

@@ -71,6 +71,28 @@ def test_names_that_are_read_later_are_not_taken_for_others():
         launched(SCRIPT.replace("--seq-length 1024", ""))
 
 
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ("--hybrid-override-pattern M-M*", "it is another model than is"),
+        ("--encoder-num-layers 4", "it is another model than is read"),
+        ("--retro-add-retriever", "it is another model than is read"),
+        ("--standalone-embedding-stage", "say it with an E alone"),
+        ("--pipeline-model-parallel-split-rank 1", "plans know no encoder"),
+        ("--fp8-param-gather", "plans gather weights in two bytes"),
+        ("--moe-layer-recompute", "plans recompute no part of a layer"),
+        ("--moe-expert-capacity-factor 1.0", "plans drop and pad no tokens"),
+    ],
+)
+def test_what_changes_model_memory_or_time_is_refused_by_name(more, why):
+    with pytest.raises(
+        InvalidPlanError,
+        match=rf"^run.sh:\d+: {more.split()[0]}: expected no such argument, "
+        rf"got it; {why}",
+    ):
+        launched(with_more(more))
+
+
 def test_options_of_launchers_are_not_listed():
     text = SCRIPT.replace("srun python", "torchrun --master_port 1 --nnodes 2")
     assert "master" not in "".join(launched(text).notes)
@@ -274,6 +296,9 @@ def zero(**more):
          "zero_optimization.offload_param: expected none, as plans know no"),
         (zero(cpu_offload=True), "cpu_offload: expected none"),
         (zero(zero_quantized_weights=True), "plans quantise no messages"),
+        (zero(mics_shard_size=8), "plans shard over all data ranks of a"),
+        ({"communication_data_type": "fp32"},
+         "communication_data_type: expected none, as plans reduce gradients"),
         (zero(zero_hpz_partition_size=8), "no second partition of weights"),
         ({"optimizer": {"type": "OneBitAdam"}},
          "optimizer.type: expected one of adam, .*, got OneBitAdam"),
