@@ -132,15 +132,17 @@ def _launch(
 ) -> Mapping[str, str | bytes]:
     """Return the files of a framework, and print what is otherwise there."""
     from nest.cost.score import score
-    from nest.export.export import as_run_by, export
+    from nest.export.export import as_run_by, check_schedule, export
     from nest.ir.io import encode
 
     score(problem, plan)  # refuses a plan that is none of the problem
+    if not nearest:
+        check_schedule(problem, plan, to)
     there, changes = as_run_by(problem, to)
     for change in changes:
         click.echo(f"nest: note: with {to}, {change}", err=True)
-    _warn_if_infeasible(score(there, plan))
     if not nearest:
+        _warn_if_infeasible(score(there, plan))
         return {**export(problem, plan, to, settings)}
     from nest.export.nearest import nearest as find_nearest
 

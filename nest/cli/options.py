@@ -457,6 +457,14 @@ class Options:
                 f"--granularity layer: expected stage with --target {name}, "
                 f"which has one strategy for all layers, got layer; remove it"
             )
+        asked = self.job.get("schedule")
+        rules = framework.rules
+        if rules is not None and asked not in (None, *rules.schedule.value):
+            raise InvalidOptionError(
+                f"--schedule {asked}: expected one that {framework.title} "
+                f"has, {' or '.join(rules.schedule.value)}, got {asked}; "
+                f"leave it out or choose another target"
+            )
         found = Restricted.of(
             problem or self.find_problem(),
             self.pin,

@@ -26,7 +26,7 @@ from nest.export.launch import (
 from nest.export.layers import placement_of
 from nest.export.models import model_of
 from nest.export.settings import Settings
-from nest.ir.job import Optimizer
+from nest.ir.job import FIXED_CHUNKS, SPLIT_BACKWARD, Optimizer
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.models.architectures import Architecture
@@ -112,6 +112,8 @@ def as_run_by(
         kept = "bf16" if "bf16" in rules.gradients.value else None
         optimizer = optimizer_of(framework, kept)
     virtual = job.virtual_stages if schedule == "1f1b" else (1,)
+    if schedule != job.schedule and job.schedule in FIXED_CHUNKS:
+        virtual = (1,)
     there = replace(
         job, schedule=schedule, optimizer=optimizer, virtual_stages=virtual
     )
@@ -129,6 +131,30 @@ def as_run_by(
         if ours != theirs
     )
     return replace(problem, job=there), changes
+
+
+def check_schedule(problem: Problem, plan: Plan, target: str) -> None:
+    """Refuse a plan of a schedule that no other one stands for.
+
+    Those that split backward passes are a choice, not a default: with 1F1B
+    and GPipe the target's own takes their place.
+
+    Raises
+    ------
+    InvalidPlanError
+        If the target has not the schedule, and the plan needs it.
+    """
+    rules, schedule = find(target).rules, problem.job.schedule
+    assert rules is not None
+    known = rules.schedule.value
+    if schedule not in SPLIT_BACKWARD or schedule in known:
+        return
+    if plan.num_blocks > 1:
+        raise InvalidPlanError(
+            f"schedule: expected {' or '.join(known)}, got {schedule} "
+            f"({rules.schedule.source}); solve with --target {target}, or "
+            f"--nearest"
+        )
 
 
 def export(
@@ -163,11 +189,13 @@ def export(
     """
     settings = settings or Settings()
     module = target_of(target)
+    check_schedule(problem, plan, target)
     problem, _ = as_run_by(problem, target)
     for obstacle in inexpressible(target, problem, plan):
-        raise InvalidPlanError(
-            f"{obstacle}; choose another plan, or --nearest"
-        )
+        # Every plan of the graph has that.
+        instead = "" if obstacle.field == "graph" else ", or --nearest"
+        choose = "target" if obstacle.field == "graph" else "plan"
+        raise InvalidPlanError(f"{obstacle}; choose another {choose}{instead}")
     placement = placement_of(problem.graph)
     launch = launch_of(problem, plan, placement)
     model = model_of(problem, placement, settings.model)

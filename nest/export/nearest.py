@@ -15,6 +15,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from nest.cost.model import CostModel
+from nest.cost.schedules import schedule_of
 from nest.cost.score import score
 from nest.cost.space import batch_splits, strategies
 from nest.cost.verdict import Score
@@ -85,7 +86,12 @@ def nearest(
     """
     before = score(problem, plan)
     own, changes = as_run_by(problem, target)
-    if not inexpressible(target, own, plan):
+    # No framework's chunks turn back but under the schedule of the plan.
+    suits = (
+        plan.placement
+        == schedule_of(own.job.schedule, plan.virtual_stages).placement
+    )
+    if suits and not inexpressible(target, own, plan):
         try:
             files = export(problem, plan, target, settings)
         except InvalidPlanError:
@@ -93,7 +99,7 @@ def nearest(
         else:
             after = score(own, plan)
             return Nearest(own, plan, changes, files, before, after)
-    there = for_target(problem, target, own.job.optimizer)
+    there = for_target(own, target, own.job.optimizer)
     costs = CostModel(there)
     refusal: InvalidPlanError | None = None
     for group in _candidates(there, plan):
@@ -130,6 +136,7 @@ def _candidates(problem: Problem, plan: Plan) -> Iterator[list[Plan]]:
     base = replace(
         plan,
         virtual_stages=virtual,
+        placement="loop",
         overlap=tuple(name for name in plan.overlap if name in job.overlap),
         distributed_optimizer=(
             plan.distributed_optimizer and job.distributed_optimizer

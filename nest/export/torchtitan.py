@@ -152,7 +152,7 @@ def write(
         raise InvalidOptionError(
             f"--flavor: expected torchtitan's name and flavor of "
             f"{model.name}, such as llama3/8B, got {flavor or 'none'}; add "
-            f"the option"
+            f"it to nest export"
         )
     if launch.dtype not in ("bf16", "fp8"):
         raise InvalidPlanError(

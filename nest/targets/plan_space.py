@@ -8,7 +8,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from nest.errors import InvalidOptionError
-from nest.ir.job import Job, Optimizer
+from nest.ir.job import FIXED_CHUNKS, Job, Optimizer
 from nest.ir.problem import Problem
 from nest.targets.memory import optimizer_of
 from nest.targets.records import (
@@ -70,6 +70,8 @@ def for_target(
     if schedule not in rules.schedule.value:
         schedule = rules.schedule.value[0]
     virtual_stages = job.virtual_stages
+    if schedule != job.schedule and job.schedule in FIXED_CHUNKS:
+        virtual_stages = (1,)
     if not rules.interleaving.value or schedule != "1f1b":
         virtual_stages = _both(target, "virtual_stages", virtual_stages, (1,))
     degrees = {

@@ -211,6 +211,19 @@ def test_bad_targets_give_one_line(
         "--granularity layer: expected stage with --target megatron, which "
         "has one strategy for all layers, got layer; remove it"
     )
+    model = ("solve", "--model", "gpt3-6.7b", "--cluster", "h100x8")
+    assert cli.refuses(
+        *model,
+        "--solver",
+        "dp",
+        "--schedule",
+        "zb-v",
+        "--target",
+        "torchtitan",
+    ) == (
+        "--schedule zb-v: expected one that torchtitan has, 1f1b or gpipe, "
+        "got zb-v; leave it out or choose another target"
+    )
     assert cli.refuses(*solve, "--target-loss") == (
         "--target-loss: expected --target too, got none; add a target with "
         "rules, such as --target megatron"
