@@ -7,7 +7,9 @@ when the file is read.
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -108,6 +110,12 @@ KEYS: dict[str, dict[str, Key]] = {
 }
 
 
+#: What FSDP overlaps by itself, which no key says, and how a comment of an
+#: export says what of it the plan was priced with.
+_BY_ITSELF: tuple[Overlap, ...] = ("weights", "gradients")
+_OVERLAP = "FSDP overlaps in the plan: "
+
+
 def mesh_of(launch: Launch) -> Mesh:
     """Return how ranks are numbered, the fastest axis first."""
     return usual_mesh(launch)
@@ -202,7 +210,9 @@ def write(
         values["compile"] = {"enable": True}
     if run.dtype == "fp8":
         values["model"]["converters"] = [_FLOAT8]
-    return {FILE: f"# {heading}\n{_toml(values)}"}
+    hidden = [name for name in run.overlap if name in _BY_ITSELF]
+    overlap = f"# {_OVERLAP}{', '.join(hidden) or 'none'}\n"
+    return {FILE: f"# {heading}\n{overlap}{_toml(values)}"}
 
 
 def _toml(values: Mapping[str, Mapping[str, Any]]) -> str:
@@ -620,13 +630,25 @@ def read_foreign(
     if not aged:
         _default_split(ask, model.layers)
     launch = read_job(ask, world, model.layers).launch
-    # Data parallelism overlaps by itself.
-    own: list[Overlap] = []
-    if launch.zero:
-        own.append("weights")
-    if launch.dp * launch.cp > 1:
-        own.append("gradients")
+    own = _own_overlap(text, where, launch)
     return replace(launch, overlap=(*launch.overlap, *own)), model
+
+
+def _own_overlap(text: str, where: str, launch: Launch) -> tuple[Overlap, ...]:
+    """Return what FSDP overlaps: of an export, what its plan does."""
+    found = re.search(rf"^# {_OVERLAP}(.*)$", text, re.MULTILINE)
+    if found is None:
+        occurs = launch.zero > 0, launch.dp * launch.cp > 1
+        return tuple(itertools.compress(_BY_ITSELF, occurs))
+    names = [] if found[1] == "none" else found[1].split(", ")
+    if not {*names} <= {*_BY_ITSELF}:
+        line = text[: found.start()].count("\n") + 1
+        raise InvalidPlanError(
+            f"{where}:{line}: {_OVERLAP.strip(': ')}: expected none or "
+            f"{', '.join(_BY_ITSELF)}, got {found[1]!r}; correct it, or "
+            f"remove the line"
+        )
+    return tuple(name for name in _BY_ITSELF if name in names)
 
 
 def _modernise(ask: JobFile, said: Sequence[tuple[str, str]]) -> None:

@@ -692,12 +692,16 @@ def test_megatron_there_and_back_scores_the_same(experts, overlap):
 
 
 @pytest.mark.parametrize("experts", [0, 4])
-def test_torchtitan_there_and_back_scores_the_same(experts):
-    """But for what FSDP overlaps by itself, which these plans do not."""
+@pytest.mark.parametrize(
+    "overlap", [(), ("gradients",), ("tp", "weights", "gradients")]
+)
+def test_torchtitan_there_and_back_scores_the_same(experts, overlap):
+    """An export says what of FSDP's own overlap the plan was priced with."""
     problem = for_target(small_problem(experts), "torchtitan")
     settings = Settings(model=small_model(experts), flavor="llama3/8B")
     done = 0
-    for plan in uniform_plans(problem, every=97):
+    for plain in uniform_plans(problem, every=97):
+        plan = replace(plain, overlap=overlap)
         try:
             files = export(problem, plan, "torchtitan", settings)
         except InvalidPlanError:
@@ -709,11 +713,38 @@ def test_torchtitan_there_and_back_scores_the_same(experts):
             len(devices),
             model=settings.model,
         )
-        launch = replace(launch, overlap=())
-        found = build(launch, model, SITE, devices=devices)
+        found = build(
+            launch, model, SITE, problem.job.overlap, devices=devices
+        )
         assert blocks(found.problem, found.plan) == blocks(problem, plan)
         done += 1
     assert done > 10
+
+
+def test_what_fsdp_overlaps_is_read_from_a_known_comment_only():
+    problem = for_target(small_problem(), "torchtitan")
+    settings = Settings(model=small_model(), flavor="llama3/8B")
+    plan = small_plan(problem, Strategy(dp=4, zero=3), (4, 4))
+    text = export(problem, plan, "torchtitan", settings)["job.toml"]
+    comment = "# FSDP overlaps in the plan: none\n"
+    assert comment in text
+    for changed, overlap in (
+        (text, ()),
+        (text.replace("none", "weights", 1), ("weights",)),
+        (text.replace(comment, ""), ("weights", "gradients")),
+    ):
+        launch, _ = torchtitan.read_foreign(
+            changed, "job.toml", 8, model=settings.model
+        )
+        assert launch.overlap == overlap
+    with pytest.raises(
+        InvalidPlanError,
+        match=r"^job.toml:2: FSDP overlaps in the plan: expected none or "
+        r"weights, gradients, got 'all'; correct it, or remove the line$",
+    ):
+        torchtitan.read_foreign(
+            text.replace("none", "all", 1), "job.toml", 8, model=settings.model
+        )
 
 
 def test_deepspeed_there_and_back_scores_the_same():
