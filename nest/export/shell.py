@@ -94,8 +94,8 @@ _OPENING = {"if", "while", "until", "for", "select", "case", "{", "function"}
 _BRANCHES = {"then", "elif", "else", "do", "!", "time"}
 _EXPORTING = ("export", "declare", "local", "readonly", "typeset")
 _SEPARATORS = (";;&", ";;", ";&", "&&", "||", "|&", ";", "|", "&", "\n")
-#: Functions that call each other deeper than this are left.
-_DEPTH = 20
+#: Functions that call each other deeper, or more often, do not end for us.
+_DEPTH, _CALLS = 20, 1000
 #: Stands where a quoted text goes on in the next line, so that the lines of
 #: its words are known; no script has it.
 _JOINT = "\0"
@@ -214,6 +214,9 @@ class _Reader:
         #: variables were before.
         self.arguments: tuple[Word, ...] | None = None
         self.hidden: list[dict[str, tuple[Word, ...] | None]] = []
+        #: Where the bodies begin that are read, and how many were.
+        self.calls: list[int] = []
+        self.count = 0
         self.unset: set[str] = set()
         self.defaults: dict[str, Word] = {}
         self.used: set[str] = set()
@@ -739,16 +742,23 @@ class _Reader:
             self._command()
         return True
 
-    def _call(self, name: str, arguments: Sequence[Word]) -> bool | None:
+    def _call(
+        self, name: str, arguments: Sequence[Word], line: int
+    ) -> bool | None:
         found = self.functions[name]
-        if len(self.hidden) >= _DEPTH:
-            return None
+        if self.runs is None and found.start in self.calls:
+            return None  # What it may set is set on a condition already.
+        self.count += 1
+        if len(self.calls) >= _DEPTH or self.count > _CALLS:
+            raise self.refuse(line, "functions that end", f"{name} again")
         before = self.at, self.arguments, self.goes_on
         self.at, self.arguments = found.start, tuple(arguments)
         self.hidden.append({})
+        self.calls.append(found.start)
         with self._under(found.defined):
             status = self._command()
         self.at, self.arguments, self.goes_on = before
+        self.calls.pop()
         for one, value in self.hidden.pop().items():
             if value is None:
                 self.variables.pop(one, None)
@@ -820,7 +830,7 @@ class _Reader:
         found += [w for raw in words[first:] for w in self._reread(raw)]
         status = None
         if found and found[0].text in self.functions:
-            status = self._call(found[0].text, found[1:])
+            status = self._call(found[0].text, found[1:], line)
             for raw in before:
                 name = "".join(piece.text for piece in raw).partition("=")[0]
                 self.variables.pop(name, None)

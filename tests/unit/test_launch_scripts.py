@@ -216,10 +216,32 @@ def test_what_grows_on_a_condition_keeps_what_was_there():
     "text",
     ["}\nfi\n)\nesac", "if b; then a", "f( {\na", "case x in", "for",
      "[[ a", "a() {", "let", "[", "X=1 ;;", "while :; do a", "select",
-     "function", "!", "&& a", "f() { f; }; f", "a;; b", "$((1+))"],
+     "function", "!", "&& a", "a;; b", "$((1+))"],
 )  # fmt: skip
 def test_broken_scripts_end(text):
     assert read_script(text, "run.sh")
+
+
+@pytest.mark.parametrize(
+    "text", ["f() { f; }\nf", "g() { :; }\n"
+             + "".join(f"f{n}() {{ f{n - 1}; f{n - 1}; }}\n"
+                       for n in range(1, 19)) + "f0() { g; }\nf18"],
+    ids=["itself", "many"],
+)  # fmt: skip
+def test_functions_that_do_not_end_are_refused(text):
+    with pytest.raises(
+        InvalidOptionError, match=r"run.sh:\d+: expected functions that end, "
+    ):
+        read_script(text, "run.sh")
+
+
+def test_functions_may_call_themselves():
+    text = """
+        f() { [ $1 = 0 ] && return; T=$((T*2)); f $(($1-1)); }
+        retry() { cd x || retry; }
+        T=1; retry; f 3; a $T
+    """
+    assert words(text)[-1] == ["a", "8"]
 
 
 def test_nothing_is_run(tmp_path):
