@@ -14,7 +14,7 @@ from nest.cli.inputs import (
     load_model,
     load_problem,
 )
-from nest.errors import InvalidOptionError
+from nest.errors import InvalidOptionError, InvalidPlanError
 
 if TYPE_CHECKING:
     from nest.cost.verdict import Score
@@ -71,7 +71,6 @@ def export_command(
     With --to chakra any plan's step is written as execution traces, which
     must take what 'nest simulate' says.
     """
-    from nest.cli.inspecting import warn_if_foreign
     from nest.export.export import TRACES, target_of, write_folder
     from nest.export.layers import placement_of
     from nest.export.settings import Settings
@@ -92,7 +91,7 @@ def export_command(
     check_distinct_files({"PROBLEM": problem_text, "PLAN": plan_path})
     check_output(output, "-o", folder=True)
     problem, plan = load_problem(problem_text), read_plan(plan_path)
-    warn_if_foreign(problem, plan)
+    _refuse_foreign(problem, plan, to)
     if to in TRACES:
         files = _traces(problem, plan)
     else:
@@ -115,6 +114,32 @@ def _refuse_options(to: str, given: Mapping[str, object]) -> None:
                 f"{name}: expected no such option with --to {to}, which says "
                 f"any plan as it is, got it; leave it out"
             )
+
+
+def _refuse_foreign(problem: Problem, plan: Plan, to: str) -> None:
+    """Refuse a plan that was made for something else.
+
+    Plans of ``nest solve PROBLEM --target`` are of the problem, too.
+    """
+    from nest.export.export import TRACES
+    from nest.ir.io import problem_hash
+    from nest.targets import for_target
+    from nest.targets import names as target_names
+
+    if plan.problem_hash in (None, problem_hash(problem)):
+        return
+    for name in target_names() if to in TRACES else (to,):
+        try:
+            there = for_target(problem, name)
+        except InvalidOptionError:
+            continue
+        if plan.problem_hash == problem_hash(there):
+            return
+    raise InvalidPlanError(
+        f"plan: expected one that was made for problem "
+        f"{problem_hash(problem)[:12]}, got one for {plan.problem_hash[:12]}; "
+        f"pass its problem, or remove problem_hash from the plan"
+    )
 
 
 def _traces(problem: Problem, plan: Plan) -> Mapping[str, str | bytes]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from nest.cost.score import score
 from nest.ir import Plan, Stage, Strategy, read_plan, read_problem, write
+from nest.ir.io import problem_hash
 from nest.models import builtin
+from nest.targets import for_target
 from tests.chakra import replay
 from tests.cli.conftest import Cli
 from tests.unit.test_launch_configs import NEMO
@@ -41,6 +44,30 @@ def plans(tmp_path_factory):
     write(paths["plan"], plan)
     write(paths["mixed"], mixed)
     return {name: str(path) for name, path in paths.items()}
+
+
+def test_plans_of_other_problems_are_refused(
+    cli: Cli, plans: dict[str, str], tmp_path: Path
+) -> None:
+    """Those of the problem under the target are its own."""
+    problem = builtin.load("llama2-7b-16")
+    plan = read_plan(plans["plan"])
+    path, out = tmp_path / "plan.json", tmp_path / "out"
+    arguments = ("export", "llama2-7b-16", str(path))
+    own = problem_hash(problem)
+    write(path, replace(plan, problem_hash="f" * 64))
+    for target in ("megatron", "chakra"):
+        assert cli.refuses(*arguments, "-o", str(out), "--to", target) == (
+            f"plan: expected one that was made for problem {own[:12]}, got "
+            f"one for ffffffffffff; pass its problem, or remove problem_hash "
+            f"from the plan"
+        )
+        assert not out.exists()
+    there = problem_hash(for_target(problem, "megatron"))
+    for number, known in enumerate((own, there)):
+        write(path, replace(plan, problem_hash=known))
+        folder = str(tmp_path / str(number))
+        assert cli(*arguments, "-o", folder, "--to", "megatron") == 0
 
 
 def test_traces_of_any_plan_take_the_simulated_step(cli: Cli, plans, tmp_path):
