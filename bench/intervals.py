@@ -31,13 +31,19 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from calibrate import FILES, ROOT, usable
+from calibrate import (
+    FILES,
+    ROOT,
+    hold_out,
+    stored_start,
+    thinned,
+    usable,
+)
 from result_files import fill, write_result
 
 from nest.calibration.evidence import Array, evidence_of
-from nest.calibration.fit import Linear, fit, prior, solve
+from nest.calibration.fit import fit, prior
 from nest.calibration.parameters import PARAMETERS, options_of
-from nest.calibration.stored import stored_fit
 from nest.hardware import machine_for
 from nest.intervals import Deviations, Quantiles, Shares, shares_of
 from nest.validation.predict import (
@@ -147,22 +153,13 @@ def cases_of(files: Iterable[Path]) -> list[Case]:
     """Predict every source with a fit to all others."""
     rows = usable([row for path in files for row in read_rows(path)])
     evidence = evidence_of(rows, [source_of(row) for row in rows])
-    # What ``bench/calibrate.py --write`` stored is near, if not there.
-    known = stored_fit().values
-    start = np.log([known.get(p.name, p.value) for p in PARAMETERS])
-    found, linear = fit(prior(PARAMETERS), evidence, start)
-    errors = np.empty(len(rows))
-    sources = np.array(evidence.groups)
-    for source in sorted(set(sources)):
-        own = np.flatnonzero(sources == source).tolist()
-        others = np.flatnonzero(sources != source).tolist()
-        left = Linear(linear.x, linear.errors[others], linear.slopes[others])
-        held = solve(prior(PARAMETERS), left, evidence.of(others))
-        errors[own] = evidence.errors(held.x, PARAMETERS, own)
+    shown = thinned(evidence)
+    found, linear = fit(prior(PARAMETERS), shown, stored_start())
+    held = hold_out(linear, shown, evidence)
     options = options_of(found.values)
     return [
         case_of(row, -float(error), options)
-        for row, error in zip(rows, errors, strict=True)
+        for row, error in zip(rows, held.errors, strict=True)
     ]
 
 

@@ -154,7 +154,7 @@ def predicted(
         mine.errors(before.x, before.parameters),
         linear.slopes[np.ix_(chosen, kept)],
     )
-    after = refit(before, start, mine, np.zeros(len(kept)))
+    after = refit(before, start, mine)
     return {
         name: per_cent(evidence.errors(fit.x, before.parameters, rest))
         for name, fit in (("before", before), ("after", after))
