@@ -2,6 +2,6 @@
 
 Parameters are physical (what a kernel reaches of a peak rate, what the host
 takes per kernel) and few; each has a prior from outside the rows. A fit is
-the most probable value under priors and rows, where every source of rows may
-differ from the common values by an effect of its own.
+the most probable value under priors and rows. A user's own runs are fitted
+with that as their prior, wider by how much sources differ.
 """

@@ -34,8 +34,7 @@ class Evidence:
     groups
         What counts as one source.
     noise
-        Standard deviation of the logarithm of a row beside its source, in
-        that of a row of tier A.
+        Scale of the noise of a row's logarithm, in that of a row of tier A.
     """
 
     rows: tuple[Row, ...]
