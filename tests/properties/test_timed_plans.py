@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
 
 import pytest
 from hypothesis import assume, given
@@ -23,6 +26,18 @@ SCHEDULES = ("zb-h1", "zb-v", "dualpipe-v", "1f1b")
 
 #: Problems with more plans are not enumerated.
 MAX_PLANS = "30000"
+
+#: Up to which ``dp`` prices all plans there are: of a part, and of all.
+LIMITS = ((interleaved, "FEW"), (interleaved_exact, "MAX_MAGNITUDE"))
+
+
+@contextmanager
+def limits_never_met(*limits: tuple[ModuleType, str]) -> Iterator[None]:
+    """Have every problem beyond these limits."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in limits:
+            patch.setattr(module, name, -math.inf)
+        yield
 
 
 @st.composite
@@ -150,9 +165,7 @@ def test_bounds_alone_are_true(schedule, data):
     """Nothing is enumerated."""
     problem = data.draw(timed(schedule))
     truth = truth_of(problem)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interleaved_exact, "MAX_MAGNITUDE", -math.inf)
-        patch.setattr(interleaved, "FEW", -math.inf)
+    with limits_never_met(*LIMITS):
         check("dp", problem, truth)
 
 
@@ -164,10 +177,7 @@ def test_places_have_room_for_the_best_plan(schedule, few, data):
     """All cases are bounded; with few plans, the rest is enumerated."""
     problem = data.draw(alike(schedule))
     truth = truth_of(problem)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interleaved, "FEW", -math.inf)
-        if not few:
-            patch.setattr(interleaved_exact, "MAX_MAGNITUDE", -math.inf)
+    with limits_never_met(*LIMITS[: 1 if few else 2]):
         output = check("dp", problem, truth)
     if few:
         assert output.status is truth.status
@@ -205,10 +215,7 @@ def test_layers_in_one_chunk_are_kept_there(schedule, bounds, data):
     """Enumerated, and with bounds alone."""
     problem = data.draw(parted_nowhere(schedule))
     truth = truth_of(problem)
-    with pytest.MonkeyPatch.context() as patch:
-        if bounds:
-            patch.setattr(interleaved_exact, "MAX_MAGNITUDE", -math.inf)
-            patch.setattr(interleaved, "FEW", -math.inf)
+    with limits_never_met(*LIMITS[: 2 if bounds else 0]):
         check("dp", problem, truth)
     if not bounds:
         check("cpsat", problem, truth)
