@@ -17,7 +17,7 @@ Data (see ../shared/data/measured/README.md and ../shared/data/ORIGINS.md):
 vTrain's all-reduce tables (A100, one node of 8), Aceso's primitives (V100,
 one node of 8), the NCCL tables of stas00/ml-engineering (A100, H200 and B200
 nodes; four nodes of B200 with EFA), Galvatron's timings (A100), the
-collectives of the ultrascale playbook (H100 over EFA).
+collectives of the ultrascale playbook (H100; those over EFA as a check).
 """
 
 from __future__ import annotations
@@ -387,19 +387,11 @@ def families(data: Path) -> list[Family]:
             given={"launch_ns": "NVLink 3", "group_loss": 0.0},
         ),
         Family(
-            "AWS EFA v2",
-            50 * GB,
-            playbook(hardware, several=True),
-            "ultrascale playbook, 2 to 64 nodes of 8 H100 (P5), 256 MiB",
-            node="NVLink 4",
-            node_bytes_per_s=450 * GB,
-            given={"launch_ns": "NVLink 4", "group_loss": 0.0},
-        ),
-        Family(
             "AWS EFA v4",
             50 * GB,
             tables(hardware, "B200-180GB", 4),
             "an NCCL test on 4 nodes of 8 B200 (P6) in stas00/ml-engineering",
+            checks=tuple(playbook(hardware, several=True)),
             node="NVLink 5",
             node_bytes_per_s=900 * GB,
             given={"launch_ns": "NVLink 5", "group_loss": 0.0},
@@ -524,6 +516,7 @@ INHERITS = {
     "Slingshot": "InfiniBand",
     "Ethernet 100": "AWS EFA v4",
     "AWS EFA v1": "AWS EFA v4",
+    "AWS EFA v2": "AWS EFA v4",
     "AWS EFA v3": "AWS EFA v4",
     "GCP TCPX": "AWS EFA v4",
     "GCP TCPXO": "AWS EFA v4",
