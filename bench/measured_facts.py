@@ -19,6 +19,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
+from nest.validation.flops import flop_count_of
 from nest.validation.predict import predict
 from nest.validation.rows import COLUMNS, Row, impossible, read_rows
 
@@ -216,6 +217,9 @@ ETP = (
 )
 CUDA_GRAPHS = r"(?<!scoped_)cuda ?graph"
 
+#: What a software reaches, and how it counts: asked for without a time.
+FLOPS = ("tflops_per_gpu", "mfu", "tflops_kind")
+
 #: What groups of configurations have in common.
 GROUP = ("layers", "hidden", "seq_len", "num_devices", "global_batch")
 
@@ -250,12 +254,19 @@ def fact_of(cells: dict[str, str], licence: str) -> dict[str, str]:
     stated = [name for name in figures if fact[name]]
     for name in stated[1:]:
         fact[name] = ""
+    if stated or not counted(fact["tflops_kind"]):
+        fact |= dict.fromkeys(FLOPS, "")
     if fact["status"].lower() == "ok":
         fact["status"] = ""
     for name, needless in NEEDLESS.items():
         if fact[name]:
             fact[needless] = ""
     return fact | {"licence": licence}
+
+
+def counted(kind: str) -> bool:
+    """Return whether it is known how FLOPs of that kind are counted."""
+    return flop_count_of(Row(tflops_kind=kind)) is not None
 
 
 def thinned(rows: list[dict[str, str]]) -> list[dict[str, str]]:

@@ -195,6 +195,14 @@ def full(
                 ]
             ],
         ),
+        "Used for memory only:",
+        table(
+            ["reason", "rows"],
+            [
+                [name, str(n)]
+                for name, n in document["used_for_memory"].items()
+            ],
+        ),
         "Skipped:",
         table(
             ["reason", "rows"],

@@ -24,11 +24,12 @@ _TITLES = {
 
 def validation_block(document: Mapping[str, Any]) -> list[RenderableType]:
     """Return what is printed of a ``nest-validation/1`` document."""
-    skipped = document["skipped"]
+    skipped, sized = document["skipped"], document["used_for_memory"]
+    others = f" ({sum(sized.values())} more for memory)" if sized else ""
     summary = {document["selection"]: document, **document["selected"]}
     parts: list[RenderableType] = [
         f"{document['rows']} rows ({document['selection']}): "
-        f"{document['used']} used, {sum(skipped.values())} skipped",
+        f"{document['used']} used{others}, {sum(skipped.values())} skipped",
         "",
         _errors("step time", summary),
     ]
@@ -42,6 +43,9 @@ def validation_block(document: Mapping[str, Any]) -> list[RenderableType]:
     parts += ["", *_memory(document["memory"])]
     if document.get("intervals") is not None:
         parts += ["", _intervals(document["intervals"])]
+    if sized:
+        rows = [(str(count), reason) for reason, count in sized.items()]
+        parts += ["", _numbers(("rows", "used for memory only"), rows)]
     if skipped:
         rows = [(str(count), reason) for reason, count in skipped.items()]
         parts += ["", _numbers(("rows", "skipped because"), rows)]

@@ -1,9 +1,11 @@
 """What follows from the stated cells of a row fills its empty ones.
 
 Rules are general: arithmetic (devices are the product of the degrees), what
-a software does (:mod:`nest.validation.software`), and shapes of models that
-are known by name (``data/models.json``, each with its source). Nothing is
-known about single rows. What was filled in is in :attr:`Row.assumed`.
+a software does (:mod:`nest.validation.software`) and how it counts FLOPs
+(:mod:`nest.validation.flops`), shapes of models that are known by name and
+batches of published recipes (``data/models.json`` and ``recipes.json``, each
+entry with its source). Nothing is known about single rows. What was filled in
+is in :attr:`Row.assumed`.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from nest.models.architectures import Architecture, blocks
 from nest.models.hf import from_hf
 from nest.models.zoo import ARCHITECTURES, architecture
 from nest.stored import read_stored
+from nest.validation.flops import counted_time
 from nest.validation.rows import Row
 from nest.validation.software import software_of
 
@@ -55,6 +58,51 @@ class KnownModel(Struct, frozen=True, kw_only=True):
 
 KNOWN_MODELS = read_stored("nest.validation", "models", tuple[KnownModel, ...])
 
+
+class Recipe(Struct, frozen=True, kw_only=True):
+    """A published configuration, whose batch runs have that do not state it.
+
+    Attributes
+    ----------
+    name
+        Of the recipe.
+    framework, model, hardware
+        Patterns that are found in the columns of these names, upper or lower
+        case; empty ones match all.
+    stated
+        Cells that a row must have.
+    columns
+        Cells that it fills, all of them empty in the row.
+    reference
+        Where the recipe is.
+    """
+
+    name: str
+    framework: str
+    model: str
+    hardware: str = ""
+    stated: dict[str, int]
+    columns: dict[str, int]
+    reference: str
+
+    def matches(self, row: Row) -> bool:
+        """Return whether a row ran what the recipe configures."""
+        return (
+            all(
+                re.search(pattern, text or "", re.IGNORECASE)
+                for pattern, text in (
+                    (self.framework, row.framework),
+                    (self.model, row.model),
+                    (self.hardware, row.hardware),
+                )
+            )
+            and all(getattr(row, k) == v for k, v in self.stated.items())
+            and all(getattr(row, name) is None for name in self.columns)
+        )
+
+
+RECIPES = read_stored("nest.validation", "recipes", tuple[Recipe, ...])
+
 #: Words of ``precision`` and the class of operators that they mean.
 PRECISIONS = {
     "bf16": r"\b(bf16|bfloat16)\b",
@@ -71,7 +119,9 @@ def complete(row: Row) -> Row:
         _precision,
         _model,
         _devices,
+        _recipe,
         _micro_batch,
+        _step_time,
     ):
         found = rule(row)
         if found:
@@ -218,6 +268,22 @@ def _devices(row: Row) -> Found:
     return values, why
 
 
+def _recipe(row: Row) -> Found:
+    """Take the batch of the published recipe that a row ran.
+
+    It says less than a row that states its batch: its tiers become C.
+    """
+    found = next((recipe for recipe in RECIPES if recipe.matches(row)), None)
+    if found is None:
+        return None
+    tiers = {
+        name: "C"
+        for name in ("time_tier", "mem_tier")
+        if getattr(row, name) is not None
+    }
+    return found.columns | tiers, found.reference
+
+
 def _micro_batch(row: Row) -> Found:
     """Divide the samples of a replica by its micro-batches."""
     if row.micro_batch is not None or not (row.global_batch and row.dp):
@@ -230,3 +296,20 @@ def _micro_batch(row: Row) -> Found:
     if share == 1:
         return {"micro_batch": 1}, "one sample per replica"
     return None
+
+
+def _step_time(row: Row) -> Found:
+    """Take the step time from FLOP/s, if it is known how they are counted.
+
+    A time of this kind is of tier B where the row has no tier. Columns must
+    say the whole shape.
+    """
+    if row.iter_time_s or row.tokens_per_s_per_gpu or row.samples_per_s:
+        return None
+    found = counted_time(row)
+    if found is None or architecture_of(row) is not None:
+        return None
+    values: dict[str, Any] = {"iter_time_s": found.time_s}
+    if row.time_tier is None:
+        values["time_tier"] = "B"
+    return values, f"FLOPs as counted by {found.flop_count.name}"

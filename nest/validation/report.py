@@ -47,6 +47,10 @@ HIGH_SPEARMAN = 0.9
 
 _NOT_STATED = "not stated"
 
+#: Reasons of rows that are compared, but not by their step time: whether
+#: they fit, or how much memory they take.
+MEMORY_ONLY = ("the run went out of memory", "no measured step time")
+
 #: Reason of rows that no run can have produced.
 IMPOSSIBLE = "impossible figure"
 
@@ -196,9 +200,9 @@ def _compare(outcome: Assessment, prediction: Prediction) -> Assessment:
     predicted_s = prediction.step_time_s
     reason = None
     if ran_out_of_memory(outcome.row):
-        reason = Reason("the run went out of memory")
+        reason = Reason(MEMORY_ONLY[0])
     elif outcome.measured_s is None:
-        reason = Reason("no measured step time")
+        reason = Reason(MEMORY_ONLY[1])
     elif predicted_s is None:
         reason = Reason("no predicted step time")
     elif not 0 < predicted_s < math.inf:
@@ -509,9 +513,9 @@ def validation_document(
 ) -> dict[str, Any]:
     """Return the JSON document of a validation; see docs/validation.md.
 
-    ``rows = used + sum(skipped.values())``; every error is a fraction of the
-    measured figure. The figures of the selections that are ``shown`` too are
-    under ``selected``.
+    ``rows = used + sum(used_for_memory.values()) + sum(skipped.values())``;
+    every error is a fraction of the measured figure. The figures of the
+    selections that are ``shown`` too are under ``selected``.
     """
     return {
         "schema": SCHEMA,
@@ -527,7 +531,7 @@ def _figures(
     timed = [o for o in outcomes if selection.takes(o.row, o.row.time_tier)]
     sized = [o for o in outcomes if selection.takes(o.row, o.row.mem_tier)]
     errors = [(o, e) for o in timed if (e := o.time_error) is not None]
-    skipped = Counter(o.reason.reason for o in timed if o.reason is not None)
+    reasons = Counter(o.reason.reason for o in timed if o.reason is not None)
     groups = ranking_groups(timed)
     by_source: dict[str, list[RankingGroup]] = {}
     for group in groups:
@@ -536,7 +540,10 @@ def _figures(
     return {
         "rows": len(timed),
         "used": total["used"],
-        "skipped": dict(skipped.most_common()),
+        "used_for_memory": {
+            name: reasons.pop(name) for name in MEMORY_ONLY if name in reasons
+        },
+        "skipped": dict(reasons.most_common()),
         "impossible": [
             f"line {o.row.line}: {o.reason.detail}"
             for o in timed

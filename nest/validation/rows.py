@@ -62,6 +62,10 @@ class Row(Struct, frozen=True, kw_only=True):
     peak_mem_gb
         Peak memory of a device in ``mem_unit``, in the sense of
         ``mem_class``; see :func:`measured_memory_bytes`.
+    tflops_per_gpu, mfu
+        What a software printed: 10^12 FLOP/s of a device, and the fraction
+        of its peak, as ``tflops_kind`` says that FLOPs are counted; see
+        :mod:`nest.validation.flops`.
 
     Notes
     -----
@@ -122,6 +126,9 @@ class Row(Struct, frozen=True, kw_only=True):
     iter_time_s: float | None = None
     tokens_per_s_per_gpu: float | None = None
     samples_per_s: float | None = None
+    tflops_per_gpu: float | None = None
+    mfu: float | None = None
+    tflops_kind: str | None = None
     peak_mem_gb: float | None = None
     status: str = "ok"
     notes: str | None = None
@@ -152,6 +159,8 @@ MEASURED_COLUMNS = (
     "iter_time_s",
     "tokens_per_s_per_gpu",
     "samples_per_s",
+    "tflops_per_gpu",
+    "mfu",
     "peak_mem_gb",
 )
 
@@ -178,9 +187,6 @@ UNUSED_COLUMNS = frozenset(
         "locator",
         "device_mem_gb",
         "params_b",
-        "tflops_per_gpu",
-        "tflops_kind",
-        "mfu",
         "hfu",
         "mem_kind",
         "steady_mem_gib",

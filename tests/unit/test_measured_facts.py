@@ -128,6 +128,23 @@ def test_what_is_kept_of_a_run():
     }
 
 
+def test_flops_are_kept_where_they_are_the_time():
+    """That is without a time, and if it is known how they are counted."""
+    flops = {
+        "tflops_per_gpu": "400",
+        "tflops_kind": "model (Megatron-LM, causal attention halved)",
+    }
+    timeless = {"iter_time_s": "", "tokens_per_s_per_gpu": ""}
+    for others, kept in (
+        (timeless, True),
+        ({}, False),
+        (timeless | {"tflops_kind": "model (PaLM MFU)"}, False),
+    ):
+        fact = fact_of(CELLS | flops | others, "MIT")
+        assert bool(fact["tflops_per_gpu"]) == kept
+        assert bool(fact["tflops_kind"]) == kept
+
+
 def test_numbers_of_links_are_kept():
     text = 'NVLink (specs.md says "NVLink 4 inter-gpu connects"), 4 NICs'
     fact = fact_of(CELLS | {"interconnect": text}, "MIT")

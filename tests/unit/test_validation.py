@@ -834,6 +834,7 @@ def test_the_document():
     total = {
         "rows": 3,
         "used": 2,
+        "used_for_memory": {},
         "skipped": {"mesh not stated": 1},
         "impossible": [],
         "median_abs_error": 0.2,
@@ -859,6 +860,25 @@ def test_the_document():
     (other,) = document["selected"].keys() - {"tier A, bf16/fp16"}
     assert other == "tier A, bf16/fp16, source vTrain, >= 64 devices"
     assert document["selected"][other]["rows"] == 0
+
+
+def test_runs_without_a_step_time_are_used_for_their_memory():
+    """One went out of memory, one has nothing but its memory."""
+    outcomes = [
+        outcome(1.1),
+        assess(make(status="OOM"), lambda row: time_s(1.0)),
+        assess(
+            make(iter_time_s="", peak_mem_gb="1", mem_unit="GiB"),
+            lambda row: time_s(1.0),
+        ),
+    ]
+    document = validation_document(outcomes)
+    assert (document["rows"], document["used"]) == (3, 1)
+    assert document["used_for_memory"] == {
+        "the run went out of memory": 1,
+        "no measured step time": 1,
+    }
+    assert document["skipped"] == {}
 
 
 def test_a_selection_takes_rows_by_their_time_and_by_their_memory():
@@ -929,9 +949,11 @@ def test_every_published_row_is_used_or_skipped_with_a_reason(shared_data):
 
     document = validation_document([assess(row, predict) for row in rows])
     assert document["rows"] == 1745
-    assert document["used"] + sum(document["skipped"].values()) == 1745
+    sized = document["used_for_memory"]
+    assert sized["the run went out of memory"] == 4
+    counts = (*sized.values(), *document["skipped"].values())
+    assert document["used"] + sum(counts) == 1745
     assert document["used"] > 1400
-    assert document["skipped"]["the run went out of memory"] == 4
     assert document["median_abs_error"] == pytest.approx(0.1)
     for key in BREAKDOWNS:
         total = sum(figures["used"] for figures in document[key].values())

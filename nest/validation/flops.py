@@ -1,0 +1,126 @@
+"""Step times from FLOP/s, as the software that prints them counts FLOPs.
+
+Software divides a count of its own by the time that it measured. Where that
+count is known, the time follows. The table is ``data/flop_counts.json``: each
+count with its source, found by the words of ``tflops_kind``. All are sums over
+the matrix products of decoders: they differ in whether a product with a causal
+mask counts in full or half.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from nest.errors import UnknownNameError
+from nest.hardware.devices import device_spec
+from nest.ir.base import Struct
+from nest.stored import read_stored
+from nest.validation.rows import Row
+
+
+class FlopCount(Struct, frozen=True, kw_only=True):
+    """How a software counts the FLOPs of a step.
+
+    Attributes
+    ----------
+    name
+        Software and releases.
+    words
+        Pattern of the beginning of ``tflops_kind``, upper or lower case.
+    causal
+        Whether only the half of attention's products below the diagonal
+        counts.
+    reference
+        Where the count is from.
+    """
+
+    name: str
+    words: str
+    causal: bool
+    reference: str
+
+
+FLOP_COUNTS = read_stored(
+    "nest.validation", "flop_counts", tuple[FlopCount, ...]
+)
+
+
+class CountedTime(NamedTuple):
+    """A step time in seconds, and the count that it is from."""
+
+    time_s: float
+    flop_count: FlopCount
+
+
+def flop_count_of(row: Row) -> FlopCount | None:
+    """Return the count that the words of a row mean, if it is known."""
+    text = row.tflops_kind or ""
+    return next(
+        (
+            count
+            for count in FLOP_COUNTS
+            if re.match(count.words, text, re.IGNORECASE)
+        ),
+        None,
+    )
+
+
+def counted_time(row: Row) -> CountedTime | None:
+    """Return the step time that a row's FLOP/s or MFU mean.
+
+    ``None`` if it has neither, does not say how FLOPs were counted, or lacks
+    a cell that the count needs. MFU is of the peak that ``tflops_kind``
+    names, as ``peak 989.5`` (10^12 FLOP/s), or else of the device's.
+    """
+    count = flop_count_of(row)
+    flops = None if count is None else counted_flops(row, count.causal)
+    rate = _flops_per_s(row)
+    if count is None or not flops or not rate or not row.num_devices:
+        return None
+    return CountedTime(flops / (rate * row.num_devices), count)
+
+
+def counted_flops(row: Row, causal: bool) -> float | None:
+    """Return the FLOPs of a step that a count in use has.
+
+    For each of ``layers`` and each token, 6 FLOPs per weight of queries,
+    keys, values, output and MLP (of experts those that a token visits), 12 ·
+    ``seq_len`` per channel of queries for the products of attention, half if
+    ``causal``; and 6 per weight of the head (Narayanan et al. 2021, arXiv
+    2104.04473, appendix, without recomputation).
+    """
+    layers, hidden, heads = row.layers, row.hidden, row.heads
+    samples, tokens = row.global_batch, row.seq_len
+    if not (layers and hidden and heads and samples and tokens and row.vocab):
+        return None
+    head = row.head_dim or hidden // heads
+    queries, keys = heads * head, (row.kv_heads or heads) * head
+    width, visited = row.ffn_hidden or 4 * hidden, 1
+    if row.experts:
+        width = row.moe_ffn_hidden or width
+        visited = (row.topk or 1) + (row.shared_experts or 0)
+    matrices = 3 if row.gated_mlp else 2
+    weights = 2 * hidden * (queries + keys) + visited * matrices * (
+        hidden * width
+    )
+    products = 12 * tokens * queries * (0.5 if causal else 1.0)
+    per_token = layers * (6.0 * weights + products) + 6.0 * hidden * row.vocab
+    return per_token * samples * tokens
+
+
+def _flops_per_s(row: Row) -> float | None:
+    """Return what a device reaches, as printed."""
+    if row.tflops_per_gpu:
+        return row.tflops_per_gpu * 1e12
+    if not row.mfu:
+        return None
+    named = re.search(r"\bpeak (\d+(?:\.\d+)?)", row.tflops_kind or "")
+    if named:
+        return row.mfu * float(named.group(1)) * 1e12
+    try:
+        peaks = device_spec(row.hardware or "").peak_flops
+    except UnknownNameError:
+        return None
+    peak = peaks.get(row.precision_class or "")
+    return None if peak is None else row.mfu * peak
