@@ -492,6 +492,7 @@ def main() -> None:
         ),
         plans=four(numbers.plans),
         memory=memory,
+        memory_error=four(float(np.average(np.abs(errors), weights=weights))),
         families=tuple(sorted({case.family for case in cases})),
         provenance=f"bench/intervals.py: errors of {len(cases)} step times "
         f"of {sources} sources, each predicted by a fit to all others, and "

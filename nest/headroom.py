@@ -29,6 +29,10 @@ UNITS = {
 #: of the 50 % interval of memory.
 MEMORY_ERROR = math.expm1(stored_deviations().memory.high_50)
 
+#: Predictions of memory are off by so much in the mean. With this head-room
+#: ``nest validate`` asks whether runs fit.
+MEAN_ERROR = math.expm1(stored_deviations().memory_error)
+
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(%|[A-Za-z]+)")
 
 

@@ -83,6 +83,8 @@ class Deviations(
         The multiple within which nine of ten ratios of two plans lie.
     memory
         Of memory.
+    memory_error
+        By how much memory is off in the mean, in logarithms.
     families
         Families of devices with measured runs.
     provenance
@@ -101,6 +103,7 @@ class Deviations(
     step: Quantiles
     plans: Real
     memory: Quantiles
+    memory_error: Real
     families: tuple[str, ...]
     provenance: str = ""
 

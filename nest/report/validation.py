@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from nest.headroom import MEMORY_ERROR
+from nest.headroom import MEAN_ERROR
 from nest.report.table import simple_table
 
 #: Breakdowns of the error of the step time, and what each is by.
@@ -135,7 +135,7 @@ def _fit(figures: Mapping[str, Any], key: str) -> str:
         return str(count)
     return (
         f"{count} ({_percent(figures['share'], ' %')}; with "
-        f"{_percent(MEMORY_ERROR, ' %')} head-room {roomy}, "
+        f"{_percent(MEAN_ERROR, ' %')} head-room {roomy}, "
         f"{_percent(figures['share_with_headroom'], ' %')})"
     )
 

@@ -28,7 +28,7 @@ from nest.hardware.calibration import (
     stored_calibration,
 )
 from nest.hardware.calibration import Software as SoftwareCalibration
-from nest.headroom import MEMORY_ERROR
+from nest.headroom import MEAN_ERROR
 from nest.ir.base import Struct
 from nest.ir.cluster import Device
 from nest.ir.graph import Graph
@@ -55,7 +55,7 @@ from nest.models.choices import Choices, Degrees
 from nest.models.graphs import build_graph
 from nest.models.operators import BF16, DTYPES, Execution, vocabulary_rows
 from nest.validation.complete import architecture_of
-from nest.validation.rows import Row
+from nest.validation.rows import Row, ran_out_of_memory
 from nest.validation.software import FIRST_FLASH, Software, software_of
 
 #: Patterns of ``recompute`` that mean choices of a plan. Of MaxText's
@@ -154,7 +154,7 @@ class Prediction(NamedTuple):
         Parts of the memory of that device, in bytes.
     fits_with_headroom
         Whether it fits too with head-room of the model's error
-        (:data:`~nest.headroom.MEMORY_ERROR`) left free.
+        (:data:`~nest.headroom.MEAN_ERROR`) left free.
     """
 
     step_time_s: float | None
@@ -214,7 +214,9 @@ def predict(row: Row, options: PredictOptions = STORED) -> Prediction | Skip:
     """Predict the step time and the memory of a row, or say why not.
 
     A row that does not say what is recomputed takes the least that fits, as
-    whoever tuned the run did, or else the most there is.
+    whoever tuned the run did, or else the most there is; a run that went out
+    of memory takes the least there is, as its software does by itself. With
+    head-room it is the least that fits with head-room.
     """
     found = predicted_run(row, options)
     return found if isinstance(found, Skip) else found.prediction
@@ -227,6 +229,8 @@ def predicted_run(
     choices = recomputations(row)
     if not choices:
         return Skip("recomputation that no plan expresses")
+    if ran_out_of_memory(row) and not row.recompute:
+        choices = choices[:1]
     found: PredictedRun | None = None
     for choice, every in product(choices, periods(row)):
         case = build(row, choice, options, every)
@@ -237,9 +241,11 @@ def predicted_run(
         except NestError as error:
             return Skip(f"no such plan: {str(error).split(':')[0]}")
         prediction = _prediction(row, case, verdict, options)
-        found = PredictedRun(case, verdict, prediction)
-        if prediction.fits:
-            break
+        if found is None or not found.prediction.fits:
+            found = PredictedRun(case, verdict, prediction)
+        if prediction.fits_with_headroom:
+            roomy = found.prediction._replace(fits_with_headroom=True)
+            return found._replace(prediction=roomy)
     assert found is not None
     return found
 
@@ -329,9 +335,23 @@ def _prediction(
     reserve = case.problem.cluster.reserve_bytes()
     blocks = verdict.blocks
     outputs = _output_bytes(row, case, [block.inflight for block in blocks])
+    activations = [
+        max(
+            block.kept_bytes + block.working_bytes,
+            block.kept_bytes * (block.inflight - 1) // block.inflight + size,
+        )
+        for block, size in zip(
+            blocks, _copied_bytes(row, case, len(blocks)), strict=True
+        )
+    ]
     needed = [
-        block.memory_bytes + size
-        for block, size in zip(blocks, outputs, strict=True)
+        block.memory_bytes
+        - (block.kept_bytes + block.working_bytes)
+        + activated
+        + size
+        for block, activated, size in zip(
+            blocks, activations, outputs, strict=True
+        )
     ]
     number = needed.index(max(needed))
     if (row.mem_class or "").endswith("last_rank"):
@@ -341,7 +361,7 @@ def _prediction(
         "weights": block.weight_bytes,
         "gradients": block.gradient_bytes,
         "optimizer": block.state_bytes,
-        "activations": block.kept_bytes + block.working_bytes,
+        "activations": activations[number],
         "outputs": outputs[number],
         "buffers": block.buffer_bytes,
         "workspaces": case.workspace_bytes,
@@ -358,7 +378,7 @@ def _prediction(
         memory_bytes=sum(parts.values()),
         fits=verdict.feasible and left_bytes >= 0,
         fits_with_headroom=verdict.feasible
-        and left_bytes >= MEMORY_ERROR * memory_bytes,
+        and left_bytes >= MEAN_ERROR * memory_bytes,
         breakdown={name: float(size) for name, size in parts.items()},
     )
 
@@ -378,6 +398,26 @@ def _output_bytes(
         tokens //= row.tp or 1
     size_bytes = BF16 * tokens * (row.hidden or 1)
     return [size_bytes * count for count in in_flight[:-1]] + [0]
+
+
+def _copied_bytes(row: Row, case: ModelledRun, blocks: int) -> list[int]:
+    """Return what the copy of one weight's gradient takes, of each block.
+
+    Of software that converts gradients one weight after the other when a
+    backward pass is over: its activations are gone, those of the other passes
+    in flight are there. The largest weight is the matrix of the vocabulary on
+    the first and the last block, elsewhere one of the MLP or the attention.
+    """
+    value_bytes = software_of(row).gradient_copy_bytes
+    if not value_bytes:
+        return [0] * blocks
+    tp, hidden = row.tp or 1, row.hidden or 1
+    width = max(row.ffn_hidden or 4 * hidden, 3 * hidden)
+    inner = hidden * -(-width // tp)
+    outer = max(inner, hidden * vocabulary_rows(row.vocab or 1, tp))
+    weights = [inner] * blocks
+    weights[0] = weights[-1] = outer
+    return [value_bytes * count for count in weights]
 
 
 def build(

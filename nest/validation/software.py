@@ -64,6 +64,9 @@ class Software(Struct, frozen=True, kw_only=True):
     gradient_bytes, state_bytes, buffer_bytes
         Per weight: the gradient that is kept and communicated, optimiser
         state with master weights, and buffers that are not sharded.
+    gradient_copy_bytes
+        Per value, of the copy of one weight's gradient at a time that is
+        made when a backward pass is over; 0: none is made.
     keeps_outputs
         Whether a pipeline stage keeps what it has sent on until the backward
         pass.
@@ -117,6 +120,7 @@ class Software(Struct, frozen=True, kw_only=True):
     gradient_bytes: Count = 2
     state_bytes: Count = 12
     buffer_bytes: int = 0
+    gradient_copy_bytes: int = 0
     keeps_outputs: bool = False
     transformer_engine: bool = False
     zero: int = 0

@@ -15,7 +15,7 @@ import pytest
 from nest.cli import validating
 from nest.cli.main import main
 from nest.cli.progress import StatusLine
-from nest.headroom import MEMORY_ERROR
+from nest.headroom import MEAN_ERROR
 from nest.validation.predict import Prediction
 from nest.validation.rows import Row, measured_step_time_s
 from tests.unit.test_validation import CELLS, MESHES, text_of
@@ -87,7 +87,7 @@ def test_the_tables(cli, table):
     assert [*ranking, "all", "groups"] in lines
     assert ["1", "mesh", "not", "stated"] in lines
     assert (
-        f"of 4 runs that ran 4 (100.0 %; with {100 * MEMORY_ERROR:.1f} % "
+        f"of 4 runs that ran 4 (100.0 %; with {100 * MEAN_ERROR:.1f} % "
         f"head-room 4, 100.0 %) are predicted to fit; of 0 "
         "that went out of memory 0 are predicted not to"
     ) in " ".join(cli.out.split())

@@ -35,6 +35,7 @@ def deviations(draw: Draw) -> Deviations:
         step=Quantiles(low_90=-1.6, low_50=-0.7, high_50=0.7, high_90=1.6),
         plans=1.6,
         memory=Quantiles(low_90=-0.1, low_50=0.0, high_50=0.0, high_90=0.1),
+        memory_error=0.05,
         families=(),
     )
 

@@ -50,6 +50,7 @@ NUMBERS = Deviations(
     step=Quantiles(low_90=-2.0, low_50=-1.0, high_50=0.5, high_90=3.0),
     plans=2.0,
     memory=Quantiles(low_90=-0.2, low_50=-0.1, high_50=0.05, high_90=0.1),
+    memory_error=0.05,
     families=("H100",),
 )
 
