@@ -151,7 +151,7 @@ def _collectives(pipeline: Pipeline, chunk: int) -> Iterator[Group]:
 def _messages(pipeline: Pipeline, chunk: int) -> Iterator[Group]:
     """Yield a chunk with the one before it, in every replica."""
     model, (_, strategy) = pipeline.model, pipeline.members[chunk][0]
-    crossing = model.transfers.crossing(pipeline.before(chunk))
+    crossing = pipeline.crossings[chunk]
     size_bytes = sum(crossing.values()) * pipeline.plan.micro_batch
     if not size_bytes:
         return

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -21,12 +21,16 @@ from nest.versions import num_cpus
 
 if TYPE_CHECKING:
     from nest.hardware.calibration import CalibrationFile
+    from nest.validation.coverage import Covered
     from nest.validation.predict import Prediction, Skip
     from nest.validation.report import Assessment, Selection
     from nest.validation.rows import Row
 
 #: Rows that a process predicts before it reports.
 _CHUNK = 16
+
+#: From so many rows on processes are worth their start.
+_MANY = 500
 
 
 @click.command("validate")
@@ -42,7 +46,11 @@ _CHUNK = 16
 @option("--hardware TEXT", "Only devices with TEXT.")
 @option("--min-devices N", "Only rows of N devices or more.", integer())
 @option("--limit N", "Only the first N of these rows.", integer())
-@option("--jobs N", "Processes.", integer(1, num_cpus()), default=1)
+@option(
+    "--jobs N",
+    f"Processes; by default one, for {_MANY} rows or more one per CPU.",
+    integer(1, num_cpus()),
+)
 @option(
     "--details FILE",
     "Also write a CSV line per row; '-' is standard output.",
@@ -65,7 +73,7 @@ def validate_command(
     options: Options,
     path: str | None,
     limit: int | None,
-    jobs: int,
+    jobs: int | None,
     details_path: str | None,
     calibration_path: str | None,
     intervals: bool,
@@ -110,8 +118,12 @@ def validate_command(
     )
     selected = _select(rows, selection)[:limit]
     calibration = _calibration(calibration_path, selected)
-    assessed = _predict_all(selected, jobs, calibration)
-    outcomes = list(_progress(assessed, len(selected)))
+    jobs = jobs or (num_cpus() if len(selected) >= _MANY else 1)
+    assessed = _predict_all(selected, jobs, calibration, intervals)
+    outcomes, within = [], []
+    for outcome, found in _progress(assessed, len(selected)):
+        outcomes.append(outcome)
+        within.append(found)
     is_whole = len(selected) == len(rows)
     document = validation_document(
         outcomes, selection, SHOWN if is_whole else ()
@@ -119,7 +131,7 @@ def validate_command(
     if intervals:
         from nest.validation.coverage import coverage_figures
 
-        document["intervals"] = coverage_figures(outcomes)
+        document["intervals"] = coverage_figures(within)
     show(people(options.json_path, details_path), *validation_block(document))
     options.write_json(document)
     if details_path is not None:
@@ -180,10 +192,15 @@ def _calibration(
 
 
 def _predict_all(
-    rows: Sequence[Row], jobs: int, calibration: CalibrationFile | None
-) -> Iterator[Assessment]:
-    """Predict rows, in their order."""
-    predicted = functools.partial(_assess, calibration=calibration)
+    rows: Sequence[Row],
+    jobs: int,
+    calibration: CalibrationFile | None,
+    intervals: bool,
+) -> Iterator[tuple[Assessment, Covered | None]]:
+    """Predict rows, in their order, and their intervals if wanted."""
+    predicted = functools.partial(
+        _assess, calibration=calibration, intervals=intervals
+    )
     if jobs == 1:
         yield from map(predicted, rows)
         return
@@ -207,19 +224,26 @@ def _start_process() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _assess(row: Row, calibration: CalibrationFile | None) -> Assessment:
+def _assess(
+    row: Row, calibration: CalibrationFile | None, intervals: bool
+) -> tuple[Assessment, Covered | None]:
     from nest.validation.report import assess
 
+    if intervals:
+        from nest.validation.coverage import assess_covered
+
+        return assess_covered(row)
     if calibration is None:
-        return assess(row, load_predictor())
+        return assess(row, load_predictor()), None
     from nest.validation.predict import predict_under
 
-    return assess(row, lambda row: predict_under(row, calibration))
+    return assess(row, lambda row: predict_under(row, calibration)), None
 
 
-def _progress(
-    assessed: Iterator[Assessment], total: int
-) -> Iterator[Assessment]:
+T = TypeVar("T")
+
+
+def _progress(assessed: Iterator[T], total: int) -> Iterator[T]:
     """Pass them on with signs of life on standard error."""
     start_s = time.monotonic()
     with StatusLine() as line:

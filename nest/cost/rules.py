@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -63,11 +63,19 @@ class Pipeline:
         """Return the chunks of a block of devices."""
         return self.plan.chunks_of(block)
 
-    def before(self, chunk: int) -> set[int]:
-        """Return the layers in front of a chunk."""
-        return {
-            layer for members in self.members[:chunk] for layer, _ in members
-        }
+    @cached_property
+    def crossings(self) -> tuple[dict[int, int], ...]:
+        """What crosses the cut in front of every chunk, and behind the last.
+
+        As of :meth:`~nest.cost.transfers.Transfers.crossing`.
+        """
+        crossing = self.model.transfers.crossing
+        before: set[int] = set()
+        found = [crossing(before)]
+        for members in self.members:
+            before.update(layer for layer, _ in members)
+            found.append(crossing(before))
+        return tuple(found)
 
 
 class Loads(NamedTuple):
@@ -366,9 +374,7 @@ def receive(pipeline: Pipeline, chunk: int, sender: int) -> int:
     model, forward = pipeline.model, sender < chunk
     members, others = pipeline.members[chunk], pipeline.members[sender]
     _, strategy = members[0] if forward else members[-1]
-    crossing = model.transfers.crossing(
-        pipeline.before(chunk if forward else sender)
-    )
+    crossing = pipeline.crossings[chunk if forward else sender]
     block, other = pipeline.blocks[chunk], pipeline.blocks[sender]
     if block == other:
         _, beside = others[-1] if forward else others[0]
@@ -390,8 +396,8 @@ def passing(pipeline: Pipeline, chunk: int) -> int:
     model = pipeline.model
     _, strategy = pipeline.members[chunk][0]
     return passing_bytes(
-        model.transfers.crossing(pipeline.before(chunk)),
-        model.transfers.crossing(pipeline.before(chunk + 1)),
+        pipeline.crossings[chunk],
+        pipeline.crossings[chunk + 1],
         pipeline.plan.micro_batch,
         model.shards(strategy),
     )

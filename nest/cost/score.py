@@ -130,18 +130,19 @@ def lay_out(problem: Problem, plan: Plan, model: CostModel) -> Pipeline:
 def _layer_terms(
     model: CostModel, plan: Plan, members: Members, block: Block
 ) -> list[LayerTerms]:
-    """Return the terms of the layers of a chunk."""
+    """Return the terms of the layers of a chunk; equal layers have equal."""
+    where, runtime = model.rules.layer_block(block), runtime_of(plan)
+    known: dict[tuple[str, Strategy], LayerTerms] = {}
     found = []
     for layer, strategy in members:
-        terms = model.layer_terms(
-            layer,
-            strategy,
-            plan.micro_batch,
-            model.rules.layer_block(block),
-            runtime_of(plan),
-        )
-        assert terms is not None
-        found.append(terms)
+        same = (model.layers.kinds[layer], strategy)
+        if same not in known:
+            terms = model.layer_terms(
+                layer, strategy, plan.micro_batch, where, runtime
+            )
+            assert terms is not None
+            known[same] = terms
+        found.append(known[same])
     return found
 
 
@@ -318,8 +319,13 @@ def _check_counts(
 
 
 def _check_costs(plan: Plan, stages: list[Members], model: CostModel) -> None:
+    known: set[tuple[str, Strategy]] = set()
     for number, members in enumerate(stages, 1):
         for position, strategy in members:
+            same = (model.layers.kinds[position], strategy)
+            if same in known:
+                continue
             reason = model.available(position, strategy, plan.micro_batch)
             if reason is not None:
                 raise InvalidPlanError(f"stage {number}: {reason}")
+            known.add(same)

@@ -239,6 +239,11 @@ class LayerPrices:
     problem, rules, network, groups, quanta
         The problem; how it is priced; its network, the groups on it; its
         rounding.
+
+    Attributes
+    ----------
+    kinds
+        Kind of every layer: layers of one kind have equal terms.
     """
 
     def __init__(
@@ -259,7 +264,7 @@ class LayerPrices:
             for kind in graph.kinds
         }
         self._costs = [costs[layer.kind] for layer in graph.layers]
-        self._kinds = [layer.kind for layer in graph.layers]
+        self.kinds = [layer.kind for layer in graph.layers]
         self._terms: dict[object, LayerTerms | None] = {}
         self._available: dict[object, bool] = {}
         self._places: dict[object, object] = {}
@@ -298,7 +303,7 @@ class LayerPrices:
             return reason
         cost = self.cost(layer, strategy, micro_batch)
         name = self.problem.graph.layers[layer].id
-        kind = self._kinds[layer]
+        kind = self.kinds[layer]
         if cost is None:
             degrees = "".join(
                 f"{axis}={str(degree).lower()}, "
@@ -356,7 +361,7 @@ class LayerPrices:
         if block is not None:
             place, replicas = self.place(strategy, block), block.replicas
         key = (
-            self._kinds[layer],
+            self.kinds[layer],
             strategy,
             micro_batch,
             place,
@@ -394,7 +399,7 @@ class LayerPrices:
         self, layer: int, strategy: Strategy, micro_batch: int
     ) -> bool:
         """Whether a layer can run under a strategy."""
-        key = (self._kinds[layer], strategy, micro_batch)
+        key = (self.kinds[layer], strategy, micro_batch)
         if key not in self._available:
             reason = self.why_not(layer, strategy, micro_batch)
             self._available[key] = reason is None
@@ -416,7 +421,7 @@ class LayerPrices:
         runtime: Runtime,
         replicas: int,
     ) -> LayerTerms:
-        where = f"kind {self._kinds[layer]!r}"
+        where = f"kind {self.kinds[layer]!r}"
         groups = self._groups_of(strategy, block)
         passes = self._with_traffic(
             layer, strategy, micro_batch, block, groups, runtime.overlap
@@ -462,7 +467,7 @@ class LayerPrices:
         """Return the passes with recomputation and per micro-batch ZeRO."""
         cost = self.cost(layer, strategy, micro_batch)
         assert cost is not None
-        where = f"kind {self._kinds[layer]!r}"
+        where = f"kind {self.kinds[layer]!r}"
         times = self._times(layer, cost, block)
         forward, backward = self._passes(cost, times, groups, where, overlap)
         recomputed = 0
@@ -522,7 +527,7 @@ class LayerPrices:
         """
         distributed = runtime.distributed_optimizer
         key = (
-            *(self._kinds[layer], strategy, micro_batch),
+            *(self.kinds[layer], strategy, micro_batch),
             *(distributed, replicas),
         )
         if key not in self._known_held:
@@ -557,7 +562,7 @@ class LayerPrices:
         Without a block on the fastest of all: no block has smaller ones.
         """
         types = self._types_of(block)
-        key = (self._kinds[layer], cost.key, types)
+        key = (self.kinds[layer], cost.key, types)
         if key not in self._known_times:
             every = self.problem.cluster.types
             found = [

@@ -419,9 +419,7 @@ def message_bytes(pipeline: Pipeline, chunk: int, sender: int) -> int:
     model, members = pipeline.model, pipeline.members[chunk]
     forward = sender < chunk
     _, strategy = members[0] if forward else members[-1]
-    crossing = model.transfers.crossing(
-        pipeline.before(chunk if forward else sender)
-    )
+    crossing = pipeline.crossings[chunk if forward else sender]
     shards = model.shards(strategy)
     return sum(
         ceil_div(size_bytes * pipeline.plan.micro_batch, shards)

@@ -377,10 +377,13 @@ class Graph(Struct, frozen=True, kw_only=True):
         ValueError
             If the graph has a cycle; the text names its layers.
         """
+        edges = self.index_edges()
+        if all(source < target for source, target, _ in edges):
+            return list(range(len(self.layers)))
         sorter = TopologicalSorter[int]()
         for position in range(len(self.layers)):
             sorter.add(position)
-        for source, target, _ in self.index_edges():
+        for source, target, _ in edges:
             sorter.add(target, source)
         try:
             sorter.prepare()

@@ -7,8 +7,14 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from nest.intervals import Interval, intervals_of
-from nest.validation.predict import Skip, predicted_run
-from nest.validation.report import Assessment
+from nest.validation.predict import (
+    PredictedRun,
+    Prediction,
+    Skip,
+    predicted_run,
+)
+from nest.validation.report import Assessment, assess
+from nest.validation.rows import Row
 
 
 class Covered(NamedTuple):
@@ -27,16 +33,31 @@ class Covered(NamedTuple):
     half_width: float
 
 
-def covered(outcome: Assessment) -> Covered | None:
+def assess_covered(row: Row) -> tuple[Assessment, Covered | None]:
+    """Predict a row, and whether its step time lies within its intervals.
+
+    As of :func:`~nest.validation.report.assess` and :func:`covered`.
+    """
+    runs: list[PredictedRun] = []
+
+    def predict(row: Row) -> Prediction | Skip:
+        found = predicted_run(row)
+        if isinstance(found, Skip):
+            return found
+        runs.append(found)
+        return found.prediction
+
+    outcome = assess(row, predict)
+    return outcome, covered(outcome, runs[0]) if runs else None
+
+
+def covered(outcome: Assessment, found: PredictedRun) -> Covered | None:
     """Return whether a measured step time lies within its intervals.
 
-    ``None`` if it is not compared with a prediction.
+    ``None`` if it is not compared with the prediction that was found.
     """
     measured_s = outcome.measured_s
     if outcome.time_error is None or measured_s is None:
-        return None
-    found = predicted_run(outcome.row)
-    if isinstance(found, Skip):
         return None
     (problem, plan, *_), verdict, _ = found
     known = intervals_of(problem, plan, verdict)
@@ -54,12 +75,13 @@ def covered(outcome: Assessment) -> Covered | None:
     )
 
 
-def coverage_figures(outcomes: Iterable[Assessment]) -> dict[str, Any]:
+def coverage_figures(within: Iterable[Covered | None]) -> dict[str, Any]:
     """Return which part of step times their intervals hold.
 
-    Figures are fractions, ``None`` if there is no row.
+    Of rows that have any. Figures are fractions, ``None`` if there is no
+    such row.
     """
-    found = [c for outcome in outcomes if (c := covered(outcome)) is not None]
+    found = [covered for covered in within if covered is not None]
     if not found:
         return {"rows": 0} | dict.fromkeys(
             ("within_50", "within_90", "median_half_width_90")

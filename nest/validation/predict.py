@@ -516,10 +516,12 @@ def build(
     if chunks is None:
         return Skip("more pipeline stages than layers")
 
-    def strategy(choice: Recompute) -> Strategy:
-        return Strategy(
+    strategies = {
+        choice: Strategy(
             dp=ranks, tp=tp, cp=cp, ep=ep, zero=zero, recompute=choice
         )
+        for choice in ("none", recompute)
+    }
 
     def chosen(number: int, kind: str) -> Recompute:
         """Return what a layer recomputes; the embedding is number 0."""
@@ -536,7 +538,7 @@ def build(
                 layers=tuple(layer.id for _, layer in members),
                 devices=ranks * tp * cp,
                 strategies=tuple(
-                    strategy(chosen(number, layer.kind))
+                    strategies[chosen(number, layer.kind)]
                     for number, layer in members
                 ),
             )

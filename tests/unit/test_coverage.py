@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from nest.intervals import intervals_of
-from nest.validation.coverage import coverage_figures, covered
+from nest.validation.coverage import assess_covered, coverage_figures
 from nest.validation.predict import Skip, predict, predicted_run
 from nest.validation.report import assess
 from nest.validation.rows import Row
@@ -68,8 +68,8 @@ def test_what_cannot_be_predicted_is_not_run() -> None:
 def test_ends_of_intervals_decide(
     end: int, inside: float, within: tuple[bool, bool]
 ) -> None:
-    outcome = assess(measured(inside * ends()[end]), predict)
-    found = covered(outcome)
+    outcome, found = assess_covered(measured(inside * ends()[end]))
+    assert outcome == assess(outcome.row, predict)
     assert found is not None
     assert (found.within_50, found.within_90) == within
     low, _, _, high, step = ends()
@@ -79,12 +79,15 @@ def test_ends_of_intervals_decide(
 def test_figures_of_three_rows() -> None:
     """One within both, one within the wider one, one within neither."""
     low_90, low_50, high_50, high_90, step = ends()
-    outcomes = [
-        assess(measured(time_s), predict)
+    rows = [
+        measured(time_s)
         for time_s in ((low_50 + high_50) / 2, (high_50 + high_90) / 2, 9e9)
     ]
-    outcomes.append(assess(replace(row(), iter_time_s=None), predict))
-    assert coverage_figures(outcomes) == {
+    rows.append(replace(row(), iter_time_s=None))
+    rows.append(replace(row(), recompute="some of it"))
+    found = [assess_covered(row)[1] for row in rows]
+    assert found[3:] == [None, None]
+    assert coverage_figures(found) == {
         "rows": 3,
         "within_50": pytest.approx(1 / 3, abs=1e-6),
         "within_90": pytest.approx(2 / 3, abs=1e-6),

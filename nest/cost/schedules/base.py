@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import islice
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from nest.ir.plan import Placement
@@ -327,8 +328,8 @@ def alternate(
 
     Once no forward pass is left the backward passes follow.
     """
-    for number, run in enumerate(forward):
+    yield from islice(forward, warm_up)
+    for run in forward:
         yield run
-        if number >= warm_up:
-            yield next(backward)
+        yield next(backward)
     yield from backward

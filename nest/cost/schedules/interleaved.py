@@ -61,19 +61,21 @@ class Interleaved(ListedSchedule):
         chunks in order, backward in the opposite order.
         """
         virtual = self.virtual_stages
-        group = num_blocks * virtual
+        turns = range(virtual)
+        groups = [
+            range(first, first + num_blocks)
+            for first in range(0, num_micro_batches, num_blocks)
+        ]
 
-        def chunks(backward: bool) -> Iterator[Pass]:
-            for number in range(num_micro_batches * virtual):
-                chunk = number // num_blocks % virtual
-                if backward:
-                    chunk = virtual - 1 - chunk
-                micro_batch = number // group * num_blocks
-                yield Pass(
-                    chunk * num_blocks + block,
-                    micro_batch + number % num_blocks,
-                    backward,
-                )
+        def passes(backward: bool) -> Iterator[Pass]:
+            order = reversed(turns) if backward else turns
+            chunks = [turn * num_blocks + block for turn in order]
+            return (
+                Pass(chunk, micro_batch, backward)
+                for group in groups
+                for chunk in chunks
+                for micro_batch in group
+            )
 
         warm_up = 2 * (num_blocks - block - 1) + (virtual - 1) * num_blocks
-        return alternate(chunks(False), chunks(True), warm_up)
+        return alternate(passes(False), passes(True), warm_up)
