@@ -335,10 +335,10 @@ def measured_step_time_s(row: Row) -> float | None:
 def measured_memory_bytes(row: Row) -> int | None:
     """Return the measured peak memory in bytes, if there is one.
 
-    A row whose unit is not one of :data:`MEMORY_UNITS_BYTES`, or that holds a
-    value of a formula, has none.
+    In GiB where the unit is not stated. A row whose unit is not one of
+    :data:`MEMORY_UNITS_BYTES`, or that holds a value of a formula, has none.
     """
-    unit = MEMORY_UNITS_BYTES.get(row.mem_unit or "")
+    unit = MEMORY_UNITS_BYTES.get(row.mem_unit or "GiB")
     if row.peak_mem_gb is None or unit is None or row.mem_class == "formula":
         return None
     return round(row.peak_mem_gb * unit)
@@ -368,7 +368,14 @@ def why_unusable(row: Row) -> Reason | None:
         and measured_step_time_s(row) is None
         and measured_memory_bytes(row) is None
     ):
-        return Reason("no measured figure")
+        counted = row.tflops_per_gpu or row.mfu
+        return Reason(
+            "no measured figure",
+            f"tflops_kind {row.tflops_kind or 'not stated'}: not known how "
+            f"FLOPs are counted"
+            if counted
+            else "",
+        )
     for reason, names in (
         ("hardware not stated", ("hardware",)),
         ("model shape not stated", _MODEL),

@@ -313,7 +313,7 @@ def test_the_step_time_is_the_first_figure_there_is():
         ({"peak_mem_gb": "2", "mem_unit": "GiB"}, 2 * GIB),
         ({"peak_mem_gb": "1.5", "mem_unit": "GB as printed"}, 3 * GIB // 2),
         ({"peak_mem_gb": "40", "mem_unit": "percent"}, None),
-        ({"peak_mem_gb": "40", "mem_unit": ""}, None),
+        ({"peak_mem_gb": "40", "mem_unit": ""}, 40 * GIB),
         ({"peak_mem_gb": "", "mem_unit": "GiB"}, None),
         (
             {"peak_mem_gb": "2", "mem_unit": "GiB", "mem_class": "formula"},
@@ -343,6 +343,13 @@ def test_memory_is_in_binary_units(cells, size_bytes):
             ("the run failed or contradicts itself", "inconsistent"),
         ),
         ({"iter_time_s": ""}, ("no measured figure", "")),
+        (
+            {"iter_time_s": "", "mfu": "0.4", "tflops_kind": "of ours"},
+            (
+                "no measured figure",
+                "tflops_kind of ours: not known how FLOPs are counted",
+            ),
+        ),
         ({"hardware": ""}, ("hardware not stated", "hardware")),
         (
             {"vocab": "", "heads": ""},
