@@ -620,6 +620,8 @@ def test_topological_order_keeps_the_file_order_of_ties():
     """c -> a; b free: positions 1 (b) and 2 (c) are ready, b comes first."""
     assert make_graph("abc", ("ca",)).topological_order() == [1, 2, 0]
     assert make_graph("abc", ()).topological_order() == [0, 1, 2]
+    assert make_graph("abc", ("ca", "ab")).topological_order() == [2, 0, 1]
+    assert make_graph("abc", ("ac", "bc")).topological_order() == [0, 1, 2]
 
 
 def test_a_graph_may_be_long():
