@@ -191,7 +191,7 @@ def test_what_is_counted_once():
         for values in stored("link_calibration")["families"].values()
     ]
     assert latencies.count(NVLINK_STEP_NS) == 3
-    assert [field for _, field in of_links()].count("latency_ns") == 5
+    assert [field for _, field in of_links()].count("latency_ns") == 4
     assert ("attention_share", FIRST_FLASH) in of_software()
 
 
