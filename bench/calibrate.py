@@ -281,8 +281,8 @@ def write(found: Fit, evidence: Evidence, cached: float) -> None:
         software=msgspec.structs.replace(
             options.software,
             cached_fraction=cached,
-            provenance="bench/calibrate.py: overlap of weights, gradients "
-            "and tp fitted with the devices, cp set like tp, ep by hand; "
+            provenance="bench/calibrate.py: overlap of weights, gradients, "
+            "tp and ep fitted with the devices, cp set by hand; "
             "cached_fraction the median over the rows that nvidia-smi "
             "measured",
         ),
@@ -317,9 +317,9 @@ def numbers(
 
 
 def stored_start() -> Array:
-    """Return where the search begins: at the stored fit."""
-    stored = stored_fit().values
-    return np.log([stored[parameter.name] for parameter in PARAMETERS])
+    """Return where the search begins: at the stored fit, or at the prior."""
+    known = prior(PARAMETERS).values | stored_fit().values
+    return np.log([known[parameter.name] for parameter in PARAMETERS])
 
 
 def main() -> None:

@@ -29,6 +29,7 @@ def devices_table() -> str:
             f"{spec.reserve_bytes / 1e9:g}",
             f"{spec.hbm_bytes_per_s / 1e9:g}",
             f"{spec.link} {spec.link_bytes_per_s / 1e9:g}",
+            f"{spec.power_w:g}" if spec.power_w else "",
         )
         for spec in device_specs()
     ]
@@ -41,6 +42,7 @@ def devices_table() -> str:
             "reserve, GB",
             "HBM, GB/s",
             "link in a node, GB/s",
+            "power, W",
         ),
         rows,
     )

@@ -49,6 +49,13 @@ class Calibration(Struct, frozen=True, kw_only=True):
         occupy all multiprocessors evenly. 0 for no such loss.
     memory_fraction
         Of HBM bytes/s that operators bound by memory reach.
+    watts_per_tflops
+        Power of the devices that the fractions of FLOP/s hold for, in W per
+        peak TFLOP/s in 16 bits; 0 if it is not known.
+    power_exponent
+        Power of a device's own such figure over that one which these
+        fractions go with: 0 where power does not limit clocks, 1 where
+        clocks are what power allows.
     low_precision_fraction
         What a product reaches of the fp8 peak, over what it reaches of the
         peak in 16 bits; may exceed 1.
@@ -76,6 +83,8 @@ class Calibration(Struct, frozen=True, kw_only=True):
     attention_fraction: float
     attention_half_blocks: float = 0.0
     memory_fraction: float
+    watts_per_tflops: float = 0.0
+    power_exponent: float = 0.0
     low_precision_fraction: float = 1.0
     cast_bytes: float = 3.0
     routing_passes: float = 1.0

@@ -48,6 +48,8 @@ class DeviceSpec(Struct, frozen=True, kw_only=True):
         device in one direction.
     reserve
         Name of an entry of the file's ``reserves``.
+    power_w, power_source
+        Power that the device may take, in W; ``None`` if it is not known.
     """
 
     name: str
@@ -63,6 +65,8 @@ class DeviceSpec(Struct, frozen=True, kw_only=True):
     link_bytes_per_s: PositiveReal
     link_source: str
     reserve: str
+    power_w: PositiveReal | None = None
+    power_source: str = ""
 
     @property
     def reserve_bytes(self) -> int:

@@ -43,6 +43,8 @@ class Machine(Struct, frozen=True, kw_only=True):
         72 devices of an NVLink domain), instead of cutting the last one.
     own_calibration
         Parameters used instead of the family's stored ones.
+    power_w
+        Power that a device may take, in W; ``None`` if it is not known.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Machine(Struct, frozen=True, kw_only=True):
     calibration_family: str
     even: bool = False
     own_calibration: Calibration | None = None
+    power_w: PositiveReal | None = None
 
     @property
     def calibration(self) -> Calibration:
@@ -60,6 +63,17 @@ class Machine(Struct, frozen=True, kw_only=True):
         if self.own_calibration is not None:
             return self.own_calibration
         return calibration_of(self.calibration_family)
+
+    @property
+    def power_share(self) -> float:
+        """What of the calibrated fractions of FLOP/s its power sustains."""
+        calibration, peaks = self.calibration, self.device.peak_flops
+        peak = peaks.get("bf16") or peaks.get("fp16")
+        if not (self.power_w and calibration.watts_per_tflops and peak):
+            return 1.0
+        own = self.power_w / (peak / 1e12)
+        ratio = own / calibration.watts_per_tflops
+        return float(ratio**calibration.power_exponent)
 
     def with_calibration(self, calibration: Calibration) -> Machine:
         """Return this machine with other operator parameters."""
@@ -166,6 +180,7 @@ def build_machine(spec: MachineSpec, device: DeviceSpec) -> Machine:
         ),
         calibration_family=device.family,
         even=spec.even,
+        power_w=device.power_w,
     )
 
 

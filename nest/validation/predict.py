@@ -498,6 +498,8 @@ def build(
         repeat_attention=software.repeat_attention,
         split_backward=schedule in SPLIT_BACKWARD,
         expert_tp=expert_tp,
+        dispatch_node=_dispatch_node(row, site, stated, software),
+        fused_experts=software.fused_experts,
     )
     choices = Choices(
         global_batch=stated.global_batch,
@@ -735,6 +737,21 @@ def _cuda_graphs(row: Row, software: Software) -> bool:
         r"(?<!scoped_)cuda ?graph", f"{row.notes} {row.model}", re.IGNORECASE
     )
     return software.cuda_graphs or stated is not None
+
+
+def _dispatch_node(
+    row: Row, site: Machine, stated: Stated, software: Software
+) -> int:
+    """Return the devices of a node that a token is sent to once.
+
+    0 where it is sent once for each of its experts: stated, or by software.
+    """
+    once = software.dispatch_once
+    if re.search(r"\b(Deep|Hybrid)EP\b", row.notes or ""):
+        once = True
+    elif re.search(r"\bAlltoAll dispatcher\b", row.notes or ""):
+        once = False
+    return site.shape(stated.num_devices)[1] if once else 0
 
 
 def _overlap(row: Row, software: Software) -> tuple[Overlap, ...]:

@@ -90,6 +90,13 @@ class Software(Struct, frozen=True, kw_only=True):
         the plan fits.
     num_devices
         Devices of a job where neither they nor ``dp`` are stated; 0: unknown.
+    dispatch_once
+        Whether tokens are dispatched to experts once for each device of a
+        node, and between nodes once for each node (DeepEP, HybridEP), and
+        not for each of their experts.
+    fused_experts
+        Whether grouped products of experts apply the activation function and
+        cast to fp8 as they write.
     cuda_graphs
         Whether the kernels of a step are replayed from CUDA graphs, which
         takes the host no time.
@@ -130,6 +137,8 @@ class Software(Struct, frozen=True, kw_only=True):
     chunk_layers: int = 0
     recompute: tuple[Recompute, ...] = RECOMPUTE
     num_devices: int = 0
+    dispatch_once: bool = False
+    fused_experts: bool = False
     cuda_graphs: bool = False
     host_share: PositiveReal = 1.0
     sources: dict[str, str] = {}

@@ -149,7 +149,7 @@ def test_a_stored_fit_comes_back() -> None:
     assert again.names == tuple(p.name for p in fit.parameters)
     assert (np.linalg.eigvalsh(fit.covariance) > 0).all()
     stored = stored_calibration()
-    options = options_of(fit.values)
+    options = options_of(fit.values, fit.parameters)
     for name, calibration in options.calibration.items():
         for field in Calibration.__struct_fields__:
             if field != "provenance":

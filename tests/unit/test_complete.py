@@ -242,6 +242,50 @@ def test_the_entry_of_a_row(cells: dict[str, str], name: str) -> None:
     assert software_of(Row(**cells)).name == name  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("release", "model", "hardware", "precision", "facts"),
+    [
+        # Whether kernels are replayed and grouped products fused, whether
+        # the all-to-all overlaps, and whether tokens are dispatched once.
+        ("26.06", "DeepSeekV3", "GB300", "fp8", (True, True, True)),
+        ("26.06", "DeepSeekV3", "GB300", "bf16", (False, False, True)),
+        ("26.06", "DeepSeekV3", "B300", "fp8", (False, False, True)),
+        ("26.06.01", "DeepSeekV3", "B300", "fp8", (True, True, True)),
+        ("26.04.01", "DeepSeekV3", "GB300", "fp8", (False, False, True)),
+        ("26.04", "DeepSeekV3", "B200-180GB", "fp8", (False, False, True)),
+        ("26.04.01", "DeepSeekV3", "B200-180GB", "fp8", (False, True, True)),
+        ("26.06", "Qwen3_30B_a3B", "B300", "fp8", (True, True, True)),
+        ("26.06", "Kimi_K2", "GB300", "fp8", (False, False, True)),
+        ("26.08", "Kimi_K2", "GB300", "fp8", (True, True, True)),
+        ("26.06", "GPT OSS 120B", "GB200", "fp8", (True, True, True)),
+        ("26.04", "Qwen3_235B_a22B", "H100", "fp8", (False, True, False)),
+        ("26.04", "Qwen3_235B_a22B", "B300", "fp8", (False, False, False)),
+        ("26.06", "Llama3_70B", "GB300", "fp8", (False, False, False)),
+    ],
+)
+def test_facts_of_experts_go_by_release(
+    release: str,
+    model: str,
+    hardware: str,
+    precision: str,
+    facts: tuple[bool, bool, bool],
+) -> None:
+    found = software_of(
+        Row(
+            framework=f"Megatron-Bridge/Megatron-Core {release} NeMo",
+            model=model,
+            hardware=hardware,
+            precision_class=precision,
+        )
+    )
+    assert facts == (
+        found.cuda_graphs,
+        "ep" in found.overlap,
+        found.dispatch_once,
+    )
+    assert found.fused_experts == found.cuda_graphs
+
+
 def test_facts_come_from_what_an_entry_is_based_on() -> None:
     facts = {entry.name: entry for entry in SOFTWARE}
     core = facts["Megatron-Core"]

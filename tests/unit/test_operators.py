@@ -622,6 +622,97 @@ def test_hosts_issue_products_of_experts_faster() -> None:
     assert [c.forward_ns for c in costs] == [16e6, 4.75e6]
 
 
+@pytest.mark.parametrize(
+    ("split", "execution", "values"),
+    [
+        # A copy for each expert: 512 tokens, 2 experts, 256 values.
+        (Split(ep=4, sequence_length=512), Execution(), 262_144),
+        # 4 devices with 4 of 16 experts: both of a token's are elsewhere
+        # with 12/16 · 11/15 = 0.55, so it is sent to 4 · 0.45 = 1.8 of them.
+        (
+            Split(ep=4, sequence_length=512),
+            Execution(dispatch_node=8),
+            235_930,
+        ),
+        # 2 nodes with 8 of them: 2 · (1 - 8/16 · 7/15) = 1.533.
+        (
+            Split(ep=4, sequence_length=512),
+            Execution(dispatch_node=2),
+            200_977,
+        ),
+        # The same nodes, of tensor parallel groups: 4 times the devices.
+        (
+            Split(ep=4, tp=4, sequence_length=2048),
+            Execution(dispatch_node=8, expert_tp=False),
+            200_977,
+        ),
+        # A device for each expert: again a copy for each.
+        (
+            Split(ep=16, sequence_length=512),
+            Execution(dispatch_node=16),
+            262_144,
+        ),
+    ],
+)
+def test_tokens_are_sent_once_to_a_device_or_a_node(
+    split: Split, execution: Execution, values: int
+) -> None:
+    calls = {
+        call.size_bytes
+        for call in block_node(MOE, split, execution).collectives
+        if call.axis == "ep"
+    }
+    assert calls == {2 * values}
+
+
+def test_fused_products_of_experts_write_what_is_activated_and_cast() -> None:
+    """No activation function and no casts apart; the rest is as it was."""
+    split = Split(sequence_length=512)
+    plain = operators(block_node(MOE, split, Execution(dtype="fp8")))
+    fused = operators(
+        block_node(MOE, split, Execution(dtype="fp8", fused_experts=True))
+    )
+    assert set(plain) - set(fused) == {"activation function"}
+    site = _with(cast_bytes=1.5)
+    bytes_per_ns = (site.device.hbm_bytes_per_s or 0) * 0.8 / 1e9
+    for name in ("mlp up", "mlp down"):
+        # Bytes are counted in 16 bits, two for each value.
+        cast_ns = 1.5 * plain[name].forward_bytes / 2 / bytes_per_ns
+        for apart, inside in zip(
+            operator_ns(plain[name], site, "fp8"),
+            operator_ns(fused[name], site, "fp8"),
+            strict=True,
+        ):
+            assert apart - inside == pytest.approx(cast_ns)
+    assert operator_ns(fused["qkv"], site, "fp8") == operator_ns(
+        plain["qkv"], site, "fp8"
+    )
+
+
+def test_less_power_sustains_less_of_the_peak() -> None:
+    """500 of 700 W at one peak, with 1/2: 0.845 of the share.
+
+    Nothing where either figure is not known, and nothing of memory.
+    """
+    low = msgspec.structs.replace(at("h100"), power_w=500.0)
+    rates = msgspec.structs.replace(
+        ROUND, watts_per_tflops=700 / 989, power_exponent=0.5
+    )
+    large = product(8192, 8192, 8192)
+    full_ns = operator_ns(large, at("h100"))[0]
+    assert operator_ns(large, low)[0] == full_ns
+    slow = low.with_calibration(rates)
+    assert operator_ns(large, slow)[0] == pytest.approx(
+        full_ns / (5 / 7) ** 0.5
+    )
+    same = at("h100").with_calibration(rates)
+    assert operator_ns(large, same)[0] == pytest.approx(full_ns)
+    unknown = msgspec.structs.replace(low, power_w=None)
+    assert unknown.with_calibration(rates).power_share == 1
+    moved = Operator("moved", "memory", 0, 1e9, 0, 1e9)
+    assert operator_ns(moved, slow) == operator_ns(moved, same)
+
+
 def test_experts_are_cut_over_tensor_ranks_or_spread() -> None:
     """16 experts of 512 over ep 2, tp 4: 8 of 128 columns, or 2 of 512.
 

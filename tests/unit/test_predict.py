@@ -750,6 +750,41 @@ def test_cuda_graphs_take_no_host_time() -> None:
         assert off == nemo
 
 
+def test_tokens_are_dispatched_once_by_words_or_software() -> None:
+    """Within a node of 8, 2 visits of 8 experts, four a device: 1.571 of 2.
+
+    Both are on one of two devices with 2 · 4/8 · 3/7 = 0.429.
+    """
+    run = {
+        "num_devices": 2,
+        "dp": 2,
+        "ep": 2,
+        "experts": 8,
+        "topk": 2,
+        "precision_class": "bf16",
+    }
+
+    def sent(**changes: Any) -> set[int]:
+        found = build(row(**run, **changes), "none")
+        assert isinstance(found, ModelledRun)
+        return {
+            call.size_bytes
+            for kind in found.problem.graph.kinds
+            for call in kind.costs[0].collectives
+            if call.axis == "ep"
+        }
+
+    # 2 samples of 1024 tokens, 1024 values of 2 bytes, for each expert.
+    copies = 2 * 1024 * 1024 * 2 * 2
+    once = 2 * round(copies / 2 * (11 / 14))
+    core, bridge = "Megatron-Core", "Megatron-Bridge 26.04"
+    assert sent(framework=core) == {copies}
+    assert sent(framework=core, notes="etp 1; DeepEP; dropless") == {once}
+    known = {"framework": bridge, "model": "DeepSeekV3"}
+    assert sent(**known) == {once}
+    assert sent(**known, notes="AlltoAll dispatcher") == {copies}
+
+
 def test_the_share_of_the_hosts_time() -> None:
     """Functional tests of Megatron-Core take 2.6 times the host's time.
 

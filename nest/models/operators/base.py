@@ -90,6 +90,13 @@ class Execution(Struct, frozen=True, kw_only=True):
         ``ep·tp`` ranks; needs sequence parallelism.
     repeat_attention
         Whether ``selective`` computes a fused attention again.
+    dispatch_node
+        Devices of a node where tokens are dispatched to experts once for
+        each device of a node, and between nodes once for each node; 0 where
+        they are for each of their experts.
+    fused_experts
+        Whether grouped products of experts apply the activation function
+        and cast to fp8 as they write.
     """
 
     dtype: Dtype = "bf16"
@@ -100,6 +107,8 @@ class Execution(Struct, frozen=True, kw_only=True):
     split_backward: bool = False
     expert_tp: bool = True
     repeat_attention: bool = True
+    dispatch_node: int = 0
+    fused_experts: bool = False
 
 
 #: bf16 with flash attention and fused elementwise operators.
@@ -126,6 +135,8 @@ class Operator(NamedTuple):
         same three dimensions in another order.
     low_precision
         Whether it may run in fp8.
+    casts
+        Whether fp8 needs casts apart from it.
     has_weights
         Whether it is a product with weights: then half of its backward pass
         yields their gradients.
@@ -146,6 +157,7 @@ class Operator(NamedTuple):
     backward_kernels: int = 2
     shape: tuple[int, int, int] = (0, 0, 0)
     low_precision: bool = False
+    casts: bool = True
     has_weights: bool = False
     groups: int = 1
     blocks: float = 0.0

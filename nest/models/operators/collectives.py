@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import prod
 from typing import Literal
 
 import msgspec
 
 from nest.ir.graph import CollectiveCall, CollectiveKind, Phase
-from nest.models.operators.base import BF16, Split
+from nest.models.blocks import Mlp
+from nest.models.operators.base import BF16, Execution, Split
+from nest.units import ceil_div
 
 
 def both_passes(split: Split, values: int) -> tuple[CollectiveCall, ...]:
@@ -113,6 +116,33 @@ def expert_exchange(
         *(_calls(split, "tp", within, *wanted) if within else ()),
         *_calls(split, "ep", BF16 * values, *wanted),
     )
+
+
+def sent_values(
+    split: Split, shape: Mlp, values: int, execution: Execution
+) -> int:
+    """Return of the values of all copies of tokens those that are sent.
+
+    A copy for each expert; or, with ``dispatch_node``, for each of the parts
+    (devices of a node, or nodes) that hold one of them: of ``n`` parts with as
+    many experts, ``k`` different ones of ``E`` are on
+
+        n · (1 - Π_{i<k} (E - E/n - i) / (E - i))
+
+    in the mean.
+    """
+    node, experts = execution.dispatch_node, shape.experts
+    if not node:
+        return values
+    spread = 1 if execution.expert_tp else split.tp
+    devices = split.ep * split.tp
+    parts = split.ep * spread if devices <= node else ceil_div(devices, node)
+    visits = shape.experts_per_token
+    elsewhere = experts - experts / parts
+    missed = prod(
+        max(elsewhere - i, 0.0) / (experts - i) for i in range(visits)
+    )
+    return min(values, round(values * parts * (1 - missed) / visits))
 
 
 def state_exchange(split: Split, values: int) -> tuple[CollectiveCall, ...]:

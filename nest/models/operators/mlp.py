@@ -15,7 +15,11 @@ from nest.models.operators.base import (
     matmul,
     norm,
 )
-from nest.models.operators.collectives import both_passes, expert_exchange
+from nest.models.operators.collectives import (
+    both_passes,
+    expert_exchange,
+    sent_values,
+)
 from nest.models.weights import (
     dense_mlp_weights,
     router_weights,
@@ -84,12 +88,18 @@ def expert_mlp(
         + FP32 * outer * shape.experts
     )
     none = selective + BF16 * rows * width
+    casts = not execution.fused_experts
+    products = (
+        linear("mlp up", rows, size, inner * width, experts),
+        linear("mlp down", rows, width, size, experts),
+    )
+    up, down = (product._replace(casts=casts) for product in products)
     operators = [
         matmul("router", outer, hidden, shape.experts),
         _moved("dispatch", routed, 4, 4, kernels=4),
-        linear("mlp up", rows, size, inner * width, experts),
-        activation(shape, rows * width, execution),
-        linear("mlp down", rows, width, size, experts),
+        up,
+        *([activation(shape, rows * width, execution)] if casts else []),
+        down,
         _moved("combine", routed, 4, 6, kernels=2),
     ]
     weights = router_weights(hidden, shape)
@@ -125,7 +135,11 @@ def expert_mlp(
         operators=tuple(operators),
         collectives=(
             *(both_passes(split, region) if region else ()),
-            *expert_exchange(split, routed, execution.expert_tp),
+            *expert_exchange(
+                split,
+                sent_values(split, shape, routed, execution),
+                execution.expert_tp,
+            ),
         ),
         weights=weights,
         expert_weights=experts * dense_mlp_weights(size, width, shape),

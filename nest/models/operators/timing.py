@@ -44,11 +44,12 @@ def operator_ns(
             f"dtype: expected one of {', '.join(sorted(device.peak_flops))}, "
             f"which {device.name} multiplies, got {name!r}; choose another"
         )
-    fraction = _fraction(operator, calibration)
+    fraction = _fraction(operator, calibration) * machine.power_share
     cast_bytes = 0.0
     if low:
         fraction *= calibration.low_precision_fraction
-        cast_bytes = calibration.cast_bytes * operator.forward_bytes / BF16
+        if operator.casts:
+            cast_bytes = calibration.cast_bytes * operator.forward_bytes / BF16
     flops_per_ns = peak * fraction / 1e9
     bytes_per_ns = device.hbm_bytes_per_s * calibration.memory_fraction / 1e9
     cast_ns = cast_bytes / bytes_per_ns
