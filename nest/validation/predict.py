@@ -499,6 +499,7 @@ def build(
         split_backward=schedule in SPLIT_BACKWARD,
         expert_tp=expert_tp,
         dispatch_node=_dispatch_node(row, site, stated, software),
+        fused_router=software.fused_router,
         fused_experts=software.fused_experts,
     )
     choices = Choices(

@@ -94,6 +94,8 @@ class Software(Struct, frozen=True, kw_only=True):
         Whether tokens are dispatched to experts once for each device of a
         node, and between nodes once for each node (DeepEP, HybridEP), and
         not for each of their experts.
+    fused_router
+        Whether choosing the experts of tokens is one kernel.
     fused_experts
         Whether grouped products of experts apply the activation function and
         cast to fp8 as they write.
@@ -138,6 +140,7 @@ class Software(Struct, frozen=True, kw_only=True):
     recompute: tuple[Recompute, ...] = RECOMPUTE
     num_devices: int = 0
     dispatch_once: bool = False
+    fused_router: bool = True
     fused_experts: bool = False
     cuda_graphs: bool = False
     host_share: PositiveReal = 1.0

@@ -295,3 +295,14 @@ def test_facts_come_from_what_an_entry_is_based_on() -> None:
     assert bridge.cuda_graphs
     assert not core.cuda_graphs
     assert facts["Megatron-Core, functional tests"].host_share == 2.6
+    assert (bridge.fused_router, core.fused_router) == (True, False)
+
+
+def test_virtual_stages_of_coarse_experts() -> None:
+    """One layer a chunk in one paper's models, not in fine-grained ones."""
+    paper = {"framework": "Megatron-Core 2025-04"}
+    chunks = [
+        software_of(Row(model=model, **paper)).chunk_layers
+        for model in ("Mixtral 8x22B", "Mixtral-8x22B-G8T8")
+    ]
+    assert chunks == [1, 0]

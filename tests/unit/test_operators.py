@@ -665,6 +665,18 @@ def test_tokens_are_sent_once_to_a_device_or_a_node(
     assert calls == {2 * values}
 
 
+def test_a_router_that_is_not_fused_launches_more() -> None:
+    """8 kernels and 4 back; each of 512 · 16 scores moves 8 · 4 bytes."""
+    split = Split(sequence_length=512)
+    fused = operators(block_node(MOE, split))
+    loose = operators(block_node(MOE, split, Execution(fused_router=False)))
+    assert set(loose) - set(fused) == {"routing"}
+    found = loose["routing"]
+    assert (found.kernels, found.backward_kernels) == (8, 4)
+    assert found.forward_bytes == found.backward_bytes == 512 * 16 * 8 * 4
+    assert found.forward_flops == found.backward_flops == 0
+
+
 def test_fused_products_of_experts_write_what_is_activated_and_cast() -> None:
     """No activation function and no casts apart; the rest is as it was."""
     split = Split(sequence_length=512)

@@ -94,6 +94,8 @@ class Execution(Struct, frozen=True, kw_only=True):
         Devices of a node where tokens are dispatched to experts once for
         each device of a node, and between nodes once for each node; 0 where
         they are for each of their experts.
+    fused_router
+        Whether choosing the experts of tokens is one kernel.
     fused_experts
         Whether grouped products of experts apply the activation function
         and cast to fp8 as they write.
@@ -108,6 +110,7 @@ class Execution(Struct, frozen=True, kw_only=True):
     expert_tp: bool = True
     repeat_attention: bool = True
     dispatch_node: int = 0
+    fused_router: bool = True
     fused_experts: bool = False
 
 

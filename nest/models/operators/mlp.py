@@ -26,6 +26,14 @@ from nest.models.weights import (
     shared_mlp,
 )
 
+#: Kernels of a router that is not fused, forward and backward, beside its
+#: product. Softmax, top-k, masks, counts and auxiliary loss are about 24
+#: operators of PyTorch forward (megatron/core/transformer/moe/moe_utils.py,
+#: topk_softmax_with_capacity and switch_load_balancing_loss_func), half as
+#: many backward, of which the host issues three in the time of a kernel.
+ROUTER_KERNELS = 8
+ROUTER_BACKWARD_KERNELS = 4
+
 
 def dense_mlp(
     block: Block, shape: Mlp, split: Split, execution: Execution
@@ -103,6 +111,8 @@ def expert_mlp(
         _moved("combine", routed, 4, 6, kernels=2),
     ]
     weights = router_weights(hidden, shape)
+    if not execution.fused_router:
+        operators.insert(1, _routing(outer * shape.experts))
     if shape.latent:
         operators.insert(1, linear("latent down", outer, hidden, size))
         operators.append(linear("latent up", outer, size, hidden))
@@ -147,6 +157,13 @@ def expert_mlp(
         repeated=("activation function",) if fused else (),
         working_bytes=working,
     )
+
+
+def _routing(scores: int) -> Operator:
+    """Count the steps of a router that is not fused, on all its scores."""
+    return elementwise(
+        "routing", scores, 4, 4, kernels=ROUTER_KERNELS
+    )._replace(backward_kernels=ROUTER_BACKWARD_KERNELS)
 
 
 def _moved(
