@@ -47,6 +47,10 @@ class Calibration(Struct, frozen=True, kw_only=True):
         Blocks of 128 queries of one head, over all heads and samples, with
         which a fused attention kernel reaches half of that: fewer do not
         occupy all multiprocessors evenly. 0 for no such loss.
+    exponential_size
+        Values of a head whose products take as long as an exponential, at
+        peak rates, on the devices that ``attention_fraction`` holds for, with
+        heads of 128 values; 0 if it is not known.
     memory_fraction
         Of HBM bytes/s that operators bound by memory reach.
     watts_per_tflops
@@ -82,6 +86,7 @@ class Calibration(Struct, frozen=True, kw_only=True):
     misaligned_fraction: float
     attention_fraction: float
     attention_half_blocks: float = 0.0
+    exponential_size: float = 0.0
     memory_fraction: float
     watts_per_tflops: float = 0.0
     power_exponent: float = 0.0

@@ -50,6 +50,9 @@ class DeviceSpec(Struct, frozen=True, kw_only=True):
         Name of an entry of the file's ``reserves``.
     power_w, power_source
         Power that the device may take, in W; ``None`` if it is not known.
+    exponentials_per_s, exponentials_source
+        Exponentials that its special function units compute in a second;
+        ``None`` if it is not known.
     """
 
     name: str
@@ -67,6 +70,8 @@ class DeviceSpec(Struct, frozen=True, kw_only=True):
     reserve: str
     power_w: PositiveReal | None = None
     power_source: str = ""
+    exponentials_per_s: PositiveReal | None = None
+    exponentials_source: str = ""
 
     @property
     def reserve_bytes(self) -> int:

@@ -45,6 +45,8 @@ class Machine(Struct, frozen=True, kw_only=True):
         Parameters used instead of the family's stored ones.
     power_w
         Power that a device may take, in W; ``None`` if it is not known.
+    exponentials_per_s
+        Exponentials that a device computes; ``None`` if it is not known.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Machine(Struct, frozen=True, kw_only=True):
     even: bool = False
     own_calibration: Calibration | None = None
     power_w: PositiveReal | None = None
+    exponentials_per_s: PositiveReal | None = None
 
     @property
     def calibration(self) -> Calibration:
@@ -65,15 +68,31 @@ class Machine(Struct, frozen=True, kw_only=True):
         return calibration_of(self.calibration_family)
 
     @property
+    def half_precision_flops(self) -> float:
+        """Peak FLOP/s in 16 bits, 0 without."""
+        peaks = self.device.peak_flops
+        return peaks.get("bf16") or peaks.get("fp16") or 0.0
+
+    @property
     def power_share(self) -> float:
         """What of the calibrated fractions of FLOP/s its power sustains."""
-        calibration, peaks = self.calibration, self.device.peak_flops
-        peak = peaks.get("bf16") or peaks.get("fp16")
+        calibration, peak = self.calibration, self.half_precision_flops
         if not (self.power_w and calibration.watts_per_tflops and peak):
             return 1.0
         own = self.power_w / (peak / 1e12)
         ratio = own / calibration.watts_per_tflops
         return float(ratio**calibration.power_exponent)
+
+    @property
+    def exponential_size(self) -> float:
+        """Values of a head whose products take as long as an exponential.
+
+        Both of a score, at peak rates, with 4 FLOPs for each value; 0 if it
+        is not known.
+        """
+        if self.exponentials_per_s is None:
+            return 0.0
+        return self.half_precision_flops / (4 * self.exponentials_per_s)
 
     def with_calibration(self, calibration: Calibration) -> Machine:
         """Return this machine with other operator parameters."""
@@ -181,6 +200,7 @@ def build_machine(spec: MachineSpec, device: DeviceSpec) -> Machine:
         calibration_family=device.family,
         even=spec.even,
         power_w=device.power_w,
+        exponentials_per_s=device.exponentials_per_s,
     )
 
 

@@ -213,6 +213,7 @@ def _fused_core(
                 BF16 * (2 * moved),
                 backward_kernels=3,
                 blocks=tokens * share.heads / QUERY_BLOCK,
+                head_size=(share.query + share.output) / (2 * share.heads),
             ),
         ),
         kept_bytes={"none": kept, "selective": 0 if again else kept},

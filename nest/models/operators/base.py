@@ -148,6 +148,8 @@ class Operator(NamedTuple):
     blocks
         Blocks of queries, over all heads and samples, that a fused attention
         kernel computes apart.
+    head_size
+        Values of a head in such a kernel, the mean of keys and values.
     """
 
     name: str
@@ -164,6 +166,7 @@ class Operator(NamedTuple):
     has_weights: bool = False
     groups: int = 1
     blocks: float = 0.0
+    head_size: float = 0.0
 
 
 class Node(Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from nest.hardware import Machine
 from nest.hardware.calibration import Calibration
 from nest.ir.graph import Activations, LayerCost, Phase
 from nest.ir.plan import RECOMPUTE
+from nest.models.operators.attention import ATTENTION_BACKWARD
 from nest.models.operators.base import (
     ALIGNMENT,
     BF16,
@@ -23,6 +24,9 @@ from nest.models.operators.base import (
     Split,
 )
 from nest.models.operators.collectives import merged
+
+#: Values of a head that the calibrated rate of attention holds for.
+HEAD_SIZE = 128
 
 
 def operator_ns(
@@ -56,13 +60,42 @@ def operator_ns(
     if operator.unit == "routing":
         bytes_per_ns /= calibration.routing_passes
 
-    def roofline_ns(flops: float, size_bytes: float) -> float:
-        return max(flops / flops_per_ns, size_bytes / bytes_per_ns) + cast_ns
+    def roofline_ns(flops: float, size_bytes: float, products: float) -> float:
+        reached = flops_per_ns * _exponential_share(
+            operator, machine, products
+        )
+        return max(flops / reached, size_bytes / bytes_per_ns) + cast_ns
 
     return (
-        roofline_ns(operator.forward_flops, operator.forward_bytes),
-        roofline_ns(operator.backward_flops, operator.backward_bytes),
+        roofline_ns(operator.forward_flops, operator.forward_bytes, 1),
+        roofline_ns(
+            operator.backward_flops,
+            operator.backward_bytes,
+            ATTENTION_BACKWARD,
+        ),
     )
+
+
+def _exponential_share(
+    operator: Operator, machine: Machine, products: float
+) -> float:
+    """Return what exponentials leave of the calibrated rate of attention.
+
+    A kernel that computes one exponential a score beside ``products`` times
+    the products of a forward pass is busy with these for ``d / (d + z /
+    products)`` of its time, with heads of ``d`` values and ``z`` the device's
+    ``exponential_size``. The calibrated rate holds for another device, with
+    heads of :data:`HEAD_SIZE`.
+    """
+    own = machine.exponential_size
+    held = machine.calibration.exponential_size
+    if not (operator.head_size and own and held):
+        return 1.0
+
+    def busy(head_size: float, exponential_size: float) -> float:
+        return head_size / (head_size + exponential_size / products)
+
+    return busy(operator.head_size, own) / busy(HEAD_SIZE, held)
 
 
 def _fraction(operator: Operator, calibration: Calibration) -> float:
