@@ -189,6 +189,9 @@ class Mlp(Struct, frozen=True, kw_only=True):
         Whether its linear layers (not the router) have biases.
     experts, experts_per_token
         Routed experts and how many of them a token visits; ``0`` is dense.
+    groups, token_groups
+        Groups that the routed experts are in, and of how many of them the
+        experts of a token are.
     shared_hidden
         Inner width of the shared experts together, which all tokens visit.
     shared_biases
@@ -211,6 +214,8 @@ class Mlp(Struct, frozen=True, kw_only=True):
     biases: bool = False
     experts: int = 0
     experts_per_token: int = 0
+    groups: int = 1
+    token_groups: int = 1
     shared_hidden: int = 0
     shared_biases: bool = False
     router_bias: bool = False

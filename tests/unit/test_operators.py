@@ -665,6 +665,31 @@ def test_tokens_are_sent_once_to_a_device_or_a_node(
     assert calls == {2 * values}
 
 
+@pytest.mark.parametrize(
+    ("ep", "node", "values"),
+    [
+        # 8 of 16 experts are eligible, of 2 of 4 groups. A node has 2 groups:
+        # of these one is with 4/6, and has an expert with
+        # 1 - 4/8 · 3/7 = 11/14, both are with 1/6: 0.6905 of 2 nodes.
+        (4, 2, 181_004),
+        # A device has half a group, which is one of these with 1/2, and then
+        # an expert with 1 - 6/8 · 5/7 = 13/28: 0.2321 of 8 devices.
+        (8, 8, 243_419),
+    ],
+)
+def test_experts_of_a_token_are_of_some_groups(
+    ep: int, node: int, values: int
+) -> None:
+    limited = msgspec.structs.replace(
+        MOE, mlp=msgspec.structs.replace(MOE.mlp, groups=4, token_groups=2)
+    )
+    split = Split(ep=ep, sequence_length=512)
+    node_of = block_node(limited, split, Execution(dispatch_node=node))
+    assert {
+        call.size_bytes for call in node_of.collectives if call.axis == "ep"
+    } == {2 * values}
+
+
 def test_a_router_that_is_not_fused_launches_more() -> None:
     """8 kernels and 4 back; each of 512 · 16 scores moves 8 · 4 bytes."""
     split = Split(sequence_length=512)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import prod
+from math import comb, fsum, prod
 from typing import Literal
 
 import msgspec
@@ -129,20 +129,35 @@ def sent_values(
 
         n · (1 - Π_{i<k} (E - E/n - i) / (E - i))
 
-    in the mean.
+    in the mean. Where they are of some groups alone, the mean is over how
+    many of these a part has.
     """
-    node, experts = execution.dispatch_node, shape.experts
+    node, visits = execution.dispatch_node, shape.experts_per_token
     if not node:
         return values
     spread = 1 if execution.expert_tp else split.tp
     devices = split.ep * split.tp
     parts = split.ep * spread if devices <= node else ceil_div(devices, node)
-    visits = shape.experts_per_token
-    elsewhere = experts - experts / parts
-    missed = prod(
-        max(elsewhere - i, 0.0) / (experts - i) for i in range(visits)
+    groups, chosen = shape.groups, shape.token_groups
+    own = max(1, groups // parts)
+    slice_size = shape.experts / max(parts, groups)
+    eligible = shape.experts * chosen // groups
+
+    def reached(found: int) -> float:
+        """Return how likely it is that a part with so many groups has one."""
+        elsewhere = eligible - found * slice_size
+        return 1 - prod(
+            max(elsewhere - i, 0.0) / (eligible - i) for i in range(visits)
+        )
+
+    share = fsum(
+        comb(own, found)
+        * comb(groups - own, chosen - found)
+        / comb(groups, chosen)
+        * reached(found)
+        for found in range(min(own, chosen) + 1)
     )
-    return min(values, round(values * parts * (1 - missed) / visits))
+    return min(values, round(values * parts * share / visits))
 
 
 def state_exchange(split: Split, values: int) -> tuple[CollectiveCall, ...]:
