@@ -64,6 +64,7 @@ DEEPSEEK = {
     "model_type": "deepseek_v3",
     "moe_intermediate_size": 2048,
     "moe_layer_freq": 1,
+    "n_group": 8,
     "n_routed_experts": 256,
     "n_shared_experts": 1,
     "num_attention_heads": 128,
@@ -73,6 +74,7 @@ DEEPSEEK = {
     "q_lora_rank": 1536,
     "qk_nope_head_dim": 128,
     "qk_rope_head_dim": 64,
+    "topk_group": 4,
     "v_head_dim": 128,
     "vocab_size": 129280,
 }
@@ -725,6 +727,16 @@ BAD: list[tuple[dict[str, Any], str]] = [
     (
         {**DEEPSEEK, "n_shared_experts": False},
         "n_shared_experts: expected an integer, got false; correct its type",
+    ),
+    (
+        {**DEEPSEEK, "n_group": 7},
+        "n_group: expected a divisor of the 256 experts, got 7; correct one "
+        "of them",
+    ),
+    (
+        {**DEEPSEEK, "topk_group": 9},
+        "topk_group: expected at most the 8 groups, with 8 experts or more, "
+        "got 9; correct one of them",
     ),
     (
         {**DEEPSEEK, "first_k_dense_replace": -1},

@@ -321,6 +321,22 @@ def routed_mlp(config: Config, names: Experts) -> Mlp:
             visits,
             "correct one of them",
         )
+    groups = config.integer("n_group", default=1)
+    if experts % groups:
+        raise config.refuse(
+            "n_group",
+            f"a divisor of the {experts} experts",
+            groups,
+            "correct one of them",
+        )
+    chosen = config.integer("topk_group", default=groups)
+    if chosen > groups or experts // groups * chosen < visits:
+        raise config.refuse(
+            "topk_group",
+            f"at most the {groups} groups, with {visits} experts or more",
+            chosen,
+            "correct one of them",
+        )
     width = config.integer(*names.width)
     shared = 0
     if names.shared or names.shared_width:
@@ -335,6 +351,8 @@ def routed_mlp(config: Config, names: Experts) -> Mlp:
         biases=config.switch(names.biases),
         experts=experts,
         experts_per_token=visits,
+        groups=groups,
+        token_groups=chosen,
         shared_hidden=shared * width if names.shared else shared,
         shared_biases=config.switch(names.shared_biases) and shared > 0,
         router_bias=names.router_bias,
