@@ -16,6 +16,7 @@ from nest.calibration.parameters import EVERY, PARAMETERS, SOFTWARE
 from nest.hardware.calibration import Calibration
 from nest.hardware.calibration import Software as Fractions
 from nest.hardware.links import LinkCalibration
+from nest.models.operators import mlp
 from nest.validation.software import FIRST_FLASH, Software
 
 ROOT = Path(__file__).parents[2]
@@ -29,6 +30,9 @@ NEUTRAL = (0.0, 1.0)
 #: Parameters that are what they are before a fit and after it: a factor of
 #: sources that predictions never have.
 ONLY_PRIORS = {"every.slowdown"}
+
+#: Fields of families that follow from data sheets.
+DATA_SHEETS = {"exponential_size", "watts_per_tflops"}
 
 #: Fields of a link that are fitted or set; the others say how well.
 LINK_FIELDS = ("efficiency", "latency_ns", "launch_ns", "group_loss")
@@ -60,17 +64,20 @@ def fitted() -> set[str]:
 
 
 def set_by_hand() -> set[tuple[str, float]]:
-    """Values of families and of overlap that are not fitted, each once.
+    """Values of families, overlap and routers that are not fitted, each once.
 
     What a family does not state is the default; where a program is compiled
     no host is waited for.
     """
     names = fitted()
     calibration = stored("device_calibration")
-    found = set()
+    found = {
+        ("router forward", mlp.ROUTER_KERNELS),
+        ("router backward", mlp.ROUTER_BACKWARD_KERNELS),
+    }
     for family, values in calibration["families"].items():
         for field in fields(Calibration):
-            if field.type is not float:
+            if field.type is not float or field.name in DATA_SHEETS:
                 continue
             if {f"{family}.{field.name}", f"{EVERY}.{field.name}"} & names:
                 continue
