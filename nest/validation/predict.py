@@ -98,6 +98,9 @@ SCHEDULES: dict[str, Schedule] = {
 }
 
 
+#: ZeRO stage from which a micro-batch's gradients are sharded.
+SHARDED_GRADIENTS = 2
+
 #: Values of ``mem_class`` that have what the allocator caches.
 CACHED_CLASSES = ("torch_reserved", "nvidia-smi")
 
@@ -501,6 +504,9 @@ def build(
         dispatch_node=_dispatch_node(row, site, stated, software),
         fused_router=software.fused_router,
         fused_experts=software.fused_experts,
+        accumulation_bytes=_accumulation_bytes(
+            software, zero, stated.global_batch // (replicas * micro_batch)
+        ),
     )
     choices = Choices(
         global_batch=stated.global_batch,
@@ -607,6 +613,17 @@ def _with_one_matrix(graph: Graph, matrix_bytes: int) -> Graph:
             for kind in graph.kinds
         ),
     )
+
+
+def _accumulation_bytes(software: Software, zero: int, count: int) -> float:
+    """Return what adds up gradients of ``count`` micro-batches, per weight.
+
+    On average over them: the first finds none to be added to. From ZeRO 2
+    on shards are added, which is next to nothing.
+    """
+    if zero >= SHARDED_GRADIENTS:
+        return 0.0
+    return software.accumulation_bytes * (count - 1) / count
 
 
 def _workspace_bytes(row: Row, device: Device, software: Software) -> int:

@@ -67,6 +67,9 @@ class Software(Struct, frozen=True, kw_only=True):
     gradient_copy_bytes
         Per value, of the copy of one weight's gradient at a time that is
         made when a backward pass is over; 0: none is made.
+    accumulation_bytes
+        Memory traffic per weight that adds the gradients of a micro-batch to
+        those of earlier ones; 0 where the product that yields them does.
     keeps_outputs
         Whether a pipeline stage keeps what it has sent on until the backward
         pass.
@@ -130,6 +133,7 @@ class Software(Struct, frozen=True, kw_only=True):
     state_bytes: Count = 12
     buffer_bytes: int = 0
     gradient_copy_bytes: int = 0
+    accumulation_bytes: int = 0
     keeps_outputs: bool = False
     transformer_engine: bool = False
     zero: int = 0

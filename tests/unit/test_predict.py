@@ -813,6 +813,37 @@ def test_the_share_of_the_hosts_time() -> None:
     assert host[1:] == pytest.approx([2.6 * host[0], 3 * host[0]])
 
 
+def test_gradients_of_micro_batches_are_added_up() -> None:
+    """By Megatron-DeepSpeed, of three in four micro-batches, 6 bytes each.
+
+    Its BF16Optimizer moves 10 bytes, and Megatron-LM of 2022 adds them in the
+    products.
+    """
+    rates = replace(stored_calibration().families["A100"], host_ns=0)
+    options = PredictOptions(calibration={"A100": rates})
+
+    def backward_ns(**changes: Any) -> float:
+        found = build(row(**changes), "none", options)
+        assert isinstance(found, ModelledRun)
+        return found.problem.graph.kinds[1].costs[0].backward_ns
+
+    matrices = 12 * 1024**2
+    vectors = (3 + 1 + 4 + 1 + 4) * 1024
+    byte_ns = (matrices + vectors) / (2039 * rates.memory_fraction)
+    products = backward_ns(framework="Megatron-LM")
+    deepspeed = {"framework": "Megatron-DeepSpeed"}
+    for more, size in (
+        ({}, 0.75 * 6),
+        ({"precision_class": "bf16"}, 0.75 * 10),
+        ({"global_batch": 2}, 0),
+        ({"zero_stage": 2}, 0),
+    ):
+        added = backward_ns(**deepspeed, **more) - products
+        assert added == pytest.approx(size * byte_ns)
+    sc21 = "Megatron-LM SC21 Table 1 (Narayanan et al., arXiv 2104.04473)"
+    assert backward_ns(source=sc21) == backward_ns(**deepspeed)
+
+
 def test_fp4_takes_the_place_of_fp8() -> None:
     """At twice the peak; what is not in low precision stays."""
     run = {"hardware": "B200-180GB", "framework": "NeMo", "hidden": 8192}

@@ -99,6 +99,10 @@ class Execution(Struct, frozen=True, kw_only=True):
     fused_experts
         Whether grouped products of experts apply the activation function
         and cast to fp8 as they write.
+    accumulation_bytes
+        Memory traffic per weight that adds a micro-batch's gradients to
+        those of earlier ones, in the backward pass; 0 where the product that
+        yields them adds them too.
     """
 
     dtype: Dtype = "bf16"
@@ -112,6 +116,7 @@ class Execution(Struct, frozen=True, kw_only=True):
     dispatch_node: int = 0
     fused_router: bool = True
     fused_experts: bool = False
+    accumulation_bytes: float = 0.0
 
 
 #: bf16 with flash attention and fused elementwise operators.

@@ -237,7 +237,8 @@ def _passes_ns(
     """Return the time of both passes, and of parts of the backward one.
 
     The parts are what ``selective`` repeats, and gradients of weights: half
-    of the products with weights, whatever their launches take.
+    of the products with weights, whatever their launches take, and what adds
+    them to those of earlier micro-batches.
     """
     calibration = machine.calibration
     forward = []
@@ -253,12 +254,31 @@ def _passes_ns(
             repeated.append(forward[-1])
         if operator.has_weights:
             weights.append(times[1] / 2)
+    if execution.accumulation_bytes:
+        added_ns = _accumulation_ns(node, machine, execution)
+        backward.append((added_ns, 0))
+        weights.append(added_ns)
     return (
         _pass_ns(forward, calibration.host_ns),
         _pass_ns(backward, calibration.host_ns),
         _pass_ns(repeated, calibration.host_ns),
         fsum(weights),
     )
+
+
+def _accumulation_ns(
+    node: Node, machine: Machine, execution: Execution
+) -> float:
+    """Return what adding gradients to those of earlier micro-batches takes.
+
+    It is memory traffic, at the rate that operators bound by memory reach.
+    """
+    weights = node.weights + node.expert_weights
+    added = Operator(
+        *("gradients", "memory", 0, 0, 0),
+        execution.accumulation_bytes * weights,
+    )
+    return operator_ns(added, machine, execution.dtype)[1]
 
 
 def _pass_ns(operators: list[tuple[float, float]], host_ns: float) -> float:
