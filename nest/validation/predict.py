@@ -30,7 +30,7 @@ from nest.hardware.calibration import (
 from nest.hardware.calibration import Software as SoftwareCalibration
 from nest.headroom import MEAN_ERROR
 from nest.ir.base import Struct
-from nest.ir.cluster import Device
+from nest.ir.cluster import Device, Hierarchy
 from nest.ir.graph import Graph
 from nest.ir.job import (
     FIXED_CHUNKS,
@@ -54,6 +54,7 @@ from nest.models.blocks import Attention, Block, Head, Mlp, Run, Tower
 from nest.models.choices import Choices, Degrees
 from nest.models.graphs import build_graph
 from nest.models.operators import BF16, DTYPES, Execution, vocabulary_rows
+from nest.units import ceil_div
 from nest.validation.complete import architecture_of
 from nest.validation.rows import Row, ran_out_of_memory
 from nest.validation.software import FIRST_FLASH, Software, software_of
@@ -377,13 +378,40 @@ def _prediction(
     memory_bytes = case.problem.cluster.device.memory_bytes
     left_bytes = memory_bytes - max(needed)
     return Prediction(
-        step_time_s=float(verdict.step_time_ns) / 1e9,
+        step_time_s=(float(verdict.step_time_ns) + _broadcasts_ns(row, case))
+        / 1e9,
         memory_bytes=sum(parts.values()),
         fits=verdict.feasible and left_bytes >= 0,
         fits_with_headroom=verdict.feasible
         and left_bytes >= MEAN_ERROR * memory_bytes,
         breakdown={name: float(size) for name, size in parts.items()},
     )
+
+
+def _broadcasts_ns(row: Row, case: ModelledRun) -> float:
+    """Return what broadcasts take beside the all-gather of the same bytes.
+
+    Of software whose ZeRO 1 gives ranks whole tensors: each rank that has any
+    broadcasts them in its turn. A broadcast is launched, and goes through all
+    ranks, one step of the network between them each (as NCCL takes it, in
+    ncclTopoTuneModel of src/graph/tuning.cc).
+    """
+    tensors = software_of(row).broadcast_tensors
+    stage = case.plan.stages[0]
+    strategy = stage.layer_strategies[0]
+    ranks = strategy.dp * strategy.cp
+    if not tensors or strategy.zero != 1 or ranks == 1:
+        return 0.0
+    network = case.problem.cluster.topology
+    assert isinstance(network, Hierarchy)
+    level = next(
+        level
+        for level, size in zip(network.levels, network.capacities, strict=True)
+        if size >= stage.devices
+    )
+    blocks = ceil_div(row.layers or 1, row.pp or 1)
+    roots = min(ranks, tensors * blocks)
+    return roots * (level.launch_ns + ranks * level.latency_ns)
 
 
 def _output_bytes(

@@ -82,6 +82,10 @@ class Software(Struct, frozen=True, kw_only=True):
         Whether tensor parallelism splits all activations.
     etp
         Ranks that an expert's matrices are cut over; 0: as many as ``tp``.
+    broadcast_tensors
+        Tensors of a block, where ZeRO 1 gives every rank some of them, whole,
+        and each rank broadcasts its own after the update; 0 where all ranks
+        gather their shards at once.
     balance
         How blocks become pipeline chunks; what is left over goes to the
         first ones.
@@ -139,6 +143,7 @@ class Software(Struct, frozen=True, kw_only=True):
     zero: int = 0
     sequence_parallel: bool = False
     etp: int = 0
+    broadcast_tensors: int = 0
     balance: Balance = "either"
     chunk_layers: int = 0
     recompute: tuple[Recompute, ...] = RECOMPUTE

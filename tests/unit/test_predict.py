@@ -844,6 +844,33 @@ def test_gradients_of_micro_batches_are_added_up() -> None:
     assert backward_ns(source=sc21) == backward_ns(**deepspeed)
 
 
+@pytest.mark.parametrize(
+    ("changes", "extra_us"),
+    [
+        # 16 of 2 · 9 tensors begin at a rank each; 1 · 9 at nine ranks.
+        ({}, 16 * (39.6 + 16 * 8.27)),
+        ({"layers": 1}, 9 * (39.6 + 16 * 8.27)),
+        ({"shard_mode": "within groups of 8"}, 8 * (39.6 + 8 * 1.4)),
+        ({"tp": 8, "dp": 2, "global_batch": 4}, 2 * (39.6 + 2 * 8.27)),
+        ({"zero_stage": 0}, 0),
+        ({"framework": "DeepSpeed"}, 0),
+    ],
+)
+def test_ranks_broadcast_their_tensors_in_turn(
+    changes: dict[str, Any], extra_us: float
+) -> None:
+    """InternEvo under ZeRO 1; 8 devices of a node are 1.4 µs apart."""
+    run = {"framework": "InternEvo", "num_devices": 16, "dp": 16}
+    run |= {"global_batch": 32, "zero_stage": 1, **changes}
+    found = case(**run)
+    step_ns = score(found.problem, found.plan).step_time_ns
+    predicted_s = prediction(**run).step_time_s
+    assert predicted_s is not None
+    assert 1e6 * predicted_s - float(step_ns) / 1e3 == pytest.approx(
+        extra_us, rel=2e-3, abs=1e-3
+    )
+
+
 def test_fp4_takes_the_place_of_fp8() -> None:
     """At twice the peak; what is not in low precision stays."""
     run = {"hardware": "B200-180GB", "framework": "NeMo", "hidden": 8192}
