@@ -819,17 +819,22 @@ def _overlap(row: Row, software: Software) -> tuple[Overlap, ...]:
 def _sharding_group(row: Row, dp: int) -> int:
     """Return over how many of the ``dp`` ranks states are sharded.
 
-    "within groups of 8", "FSDP within node (8)" and "shard=8" say it;
-    otherwise all ranks.
+    "within groups of 8", "FSDP within node (8)", "copies of 8" and "shard=8"
+    say it, and "HSDP", whose groups are nodes (HYBRID_SHARD of PyTorch's
+    FSDP); otherwise all ranks.
     """
     text = row.shard_mode or ""
     found = re.search(
-        r"(?:groups of |within node \(|within slice \(|shard=|FSDP=)(\d+)",
+        r"(?:(?:groups|copies) of |within (?:node|slice) \(|(?:shard|FSDP)=)"
+        r"(\d+)",
         text,
     )
-    if found is None:
+    if found is not None:
+        group = int(found.group(1))
+    elif "HSDP" in text:
+        group = (row.devices_per_node or 0) // ((row.tp or 1) * (row.cp or 1))
+    else:
         return dp
-    group = int(found.group(1))
     return group if 0 < group < dp and dp % group == 0 else dp
 
 

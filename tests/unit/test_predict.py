@@ -193,6 +193,8 @@ def test_interleaved_chunks() -> None:
         ("", 16),
         ("ZeRO-1 within groups of 8", 8),
         ("FSDP within node (8)", 8),
+        ("ZeRO-3 via SageMaker MiCS (4 copies of 4 GPUs)", 4),
+        ("HSDP", 8),
         ("FSDP2 shard=4", 4),
         ("FSDP2 shard=3", 16),
         ("FSDP within slice (16), DP across 2 slice(s)", 16),
