@@ -57,7 +57,12 @@ from nest.models.operators import BF16, DTYPES, Execution, vocabulary_rows
 from nest.units import ceil_div
 from nest.validation.complete import architecture_of
 from nest.validation.rows import Row, ran_out_of_memory
-from nest.validation.software import FIRST_FLASH, Software, software_of
+from nest.validation.software import (
+    FIRST_FLASH,
+    SECOND_FLASH_ON_HOPPER,
+    Software,
+    software_of,
+)
 
 #: Patterns of ``recompute`` that mean choices of a plan. Of MaxText's
 #: policies ``qkv_proj_offloaded`` computes all again but queries, keys and
@@ -98,6 +103,9 @@ SCHEDULES: dict[str, Schedule] = {
     "dualpipev": "dualpipe-v",
 }
 
+
+#: Family whose parameters devices of Hopper take.
+HOPPER = "H100"
 
 #: ZeRO stage from which a micro-batch's gradients are sharded.
 SHARDED_GRADIENTS = 2
@@ -756,7 +764,9 @@ def _calibrated(
     rates = site.calibration
     rates = replace(
         rates,
-        attention_fraction=_attention_share(row, software)
+        attention_fraction=_attention_share(
+            row, software, calibrated_family(own) == HOPPER
+        )
         * rates.attention_fraction,
         host_ns=rates.host_ns
         * options.host_shares.get(software.name, software.host_share),
@@ -900,14 +910,18 @@ def _flash(row: Row, software: Software) -> bool:
     return software.flash_attention
 
 
-def _attention_share(row: Row, software: Software) -> float:
+def _attention_share(row: Row, software: Software, is_hopper: bool) -> float:
     """Return the share of the rate of attention: stated, or by software."""
     version = re.search(
         r"flash[-_ ]?att\w*[-_ ]*v?([123])", (row.attention_impl or "").lower()
     )
-    if version is None:
-        return software.attention_share
-    return FIRST_FLASH if version.group(1) == "1" else 1.0
+    stated = version and version.group(1)
+    if stated == "3" or (stated is None and software.hopper_attention):
+        return 1.0
+    share = {"1": FIRST_FLASH, "2": 1.0, None: software.attention_share}[
+        stated
+    ]
+    return share * SECOND_FLASH_ON_HOPPER if is_hopper else share
 
 
 def _fused(row: Row, software: Software) -> bool:

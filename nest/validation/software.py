@@ -53,6 +53,9 @@ class Software(Struct, frozen=True, kw_only=True):
     attention_share
         What its attention kernel reaches of the calibrated rate: half for
         the first FlashAttention (Dao 2023, arXiv 2307.08691, abstract).
+    hopper_attention
+        Whether on devices of Hopper its attention kernel is one made for
+        them: cuDNN's, or the third FlashAttention.
     repeat_attention
         Whether ``selective`` computes a fused attention again.
     fused_loss
@@ -129,6 +132,7 @@ class Software(Struct, frozen=True, kw_only=True):
     fused: bool = True
     deterministic: bool = False
     attention_share: PositiveReal = 1.0
+    hopper_attention: bool = False
     fused_loss: bool = True
     repeat_attention: bool = True
     classic: bool = False
@@ -211,6 +215,12 @@ SOFTWARE = _entries(
 
 #: What the first FlashAttention reaches of what the second does.
 FIRST_FLASH = 0.5
+
+#: What the second FlashAttention reaches on Hopper of what kernels made for it
+#: do: it takes 11.8879 ms where cuDNN's takes 7.4875, both passes of 8192
+#: causal tokens on an H100 (docs/examples/attention/attention.ipynb of
+#: NVIDIA/TransformerEngine @0f60e599c0, section 1.3).
+SECOND_FLASH_ON_HOPPER = 0.63
 
 
 def software_of(row: Row) -> Software:
