@@ -14,13 +14,16 @@ The standard deviations are the most probable ones if a deviation has a
 t distribution, under a weak prior; a row of a source of ``n`` weighs
 ``n ** -0.2``, so that a large sweep does not drown the others (of 0 to -0.5
 what covers between 85 and 95 % in the least width). Pairs of plans are
-neighbours among the rows of one source, model, cluster and batch.
+neighbours among the rows of one source, model, cluster and batch. The odds
+that the predicted order of a pair is right are ``9 ** (ratio / margin)``, in
+logarithms; the margin has the most probable parts, too.
 """
 
 from __future__ import annotations
 
 import argparse
 import pickle
+import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -45,7 +48,14 @@ from nest.calibration.evidence import Array, evidence_of
 from nest.calibration.fit import fit, prior
 from nest.calibration.parameters import PARAMETERS, options_of
 from nest.hardware import machine_for
-from nest.intervals import Deviations, Quantiles, Shares, shares_of
+from nest.intervals import (
+    Deviations,
+    Measured,
+    Quantiles,
+    Shares,
+    is_seen,
+    shares_of,
+)
 from nest.validation.predict import (
     PredictOptions,
     Skip,
@@ -61,6 +71,7 @@ from nest.validation.report import (
 from nest.validation.rows import (
     Row,
     measured_memory_bytes,
+    measured_step_time_s,
     read_rows,
     why_unusable,
 )
@@ -76,7 +87,8 @@ WEIGHT = -0.2
 #: What is fitted: the most probable value without any row, and the standard
 #: deviation of its logarithm. Those of network and host are what their
 #: parameters (``nest/calibration/data/parameters.json``) are unsure by, and
-#: differ by from source to source.
+#: differ by from source to source. Those of pairs are 1.28 deviations: a
+#: normal error is less with a probability of 90 %.
 PRIORS = {
     "noise": 0.05,
     "device": 0.08,
@@ -85,10 +97,13 @@ PRIORS = {
     "unseen": 0.1,
     "experts": 0.1,
     "low_precision": 0.1,
-    "plan_noise": 0.03,
-    "apart": 1.0,
+    "plan_noise": 0.05,
+    "apart": 1.28,
 }
 PRIOR_SPREAD = 0.5
+
+#: Probability with which the order of two plans is right that are not equal.
+ORDERED = 0.9
 
 #: Memory is compared where the tool counts what the model counts.
 MEMORY = ("torch_allocated", "torch_allocated_last_rank", "nvidia-smi")
@@ -173,9 +188,13 @@ class Table:
         for case in cases:
             sources[case.family].add(case.source)
         device = np.array([case.shares.device for case in cases])
-        # Of every source the device counts as unseen that no other has.
+        # What the other sources know of the device of each.
         flags = [
-            [len(sources[c.family]) == 1, c.experts, c.low_precision]
+            [
+                not is_seen(c.family, len(sources[c.family]) - 1),
+                c.experts,
+                c.low_precision,
+            ]
             for c in cases
         ]
         self.parts = np.column_stack(
@@ -191,6 +210,15 @@ class Table:
         self.weights = np.array([counts[s] ** WEIGHT for s in self.sources])
 
     @cached_property
+    def apart(self) -> tuple[Array, Array]:
+        """Logarithms of the measured and of the predicted ratios of pairs."""
+        steps = [measured_step_time_s(case.row) for case in self.cases]
+        measured = np.log(np.array(steps, float))
+        one, other = np.array(self.pairs).reshape(-1, 2).T
+        between = measured[one] - measured[other]
+        return between, between - (self.errors[one] - self.errors[other])
+
+    @cached_property
     def pairs(self) -> list[tuple[int, int]]:
         """Neighbours among the plans of one problem, in order of the file."""
         members: dict[Any, list[int]] = defaultdict(list)
@@ -201,20 +229,19 @@ class Table:
 
 @dataclass(frozen=True)
 class Numbers:
-    """Standard deviations, and the multiples of them."""
+    """Standard deviations, multiples of them, and margins of pairs."""
 
     names: tuple[str, ...]
     values: Array
     step: Quantiles
-    plans: float
 
     def spread(self, table: Table) -> Array:
         """Return the standard deviations of errors."""
         noise, *parts = self.values[:-2]
         return np.sqrt(noise**2 + table.parts**2 @ np.array(parts) ** 2)
 
-    def pair_spread(self, table: Table) -> Array:
-        """Return those of the ratios of pairs."""
+    def pair_margin(self, table: Table) -> Array:
+        """Return from which ratios on pairs are no longer equal."""
         _, *parts, noise, apart = self.values
         one, other = np.array(table.pairs).reshape(-1, 2).T
         between = apart * (table.parts[one] - table.parts[other])
@@ -228,6 +255,23 @@ def quantiles(values: Array, weights: Array, at: Sequence[float]) -> Array:
     return np.interp(np.array(at) * weights.sum(), below, values[order])
 
 
+def misorder(margins: Array, right: Array, weights: Array) -> float:
+    """Return how little probable the order of pairs is.
+
+    Parameters
+    ----------
+    margins
+        Logarithms of the predicted ratios in multiples of that from which
+        the order is right with :data:`ORDERED`, ``(n,)``.
+    right
+        Whether the order was as predicted, ``(n,)``.
+    weights
+        What each counts, ``(n,)``.
+    """
+    odds = np.log(ORDERED / (1 - ORDERED)) * np.where(right, margins, -margins)
+    return float(weights @ np.logaddexp(0, -odds))
+
+
 def fit_numbers(table: Table, chosen: Array) -> Numbers:
     """Fit standard deviations and their multiples to some rows."""
     begin = np.log(list(PRIORS.values()))
@@ -235,37 +279,34 @@ def fit_numbers(table: Table, chosen: Array) -> Numbers:
     inside = set(np.flatnonzero(chosen).tolist())
     kept = np.array([set(pair) <= inside for pair in table.pairs], bool)
     pairs = np.array(table.pairs).reshape(-1, 2)
-    apart = table.errors[pairs[:, 0]] - table.errors[pairs[:, 1]]
-    pair_weights = table.weights[pairs[:, 0]]
+    measured, predicted = table.apart
+    told = kept & (measured != 0)
+    right = (measured * predicted > 0)[told]
+    pair_weights = table.weights[pairs[:, 0]][told]
 
     def surprise(errors: Array, spread: Array, weights: Array) -> float:
         odd = np.log1p((errors / spread) ** 2 / FREEDOM) * (FREEDOM + 1) / 2
         return float(weights @ (np.log(spread) + odd))
 
     def loss(x: Array) -> float:
-        numbers = Numbers(tuple(PRIORS), np.exp(x), NO_QUANTILES, 0.0)
+        numbers = Numbers(tuple(PRIORS), np.exp(x), NO_QUANTILES)
+        margins = (abs(predicted) / numbers.pair_margin(table))[told]
         return (
             surprise(errors, numbers.spread(table)[chosen], weights)
-            + surprise(
-                apart[kept],
-                numbers.pair_spread(table)[kept],
-                pair_weights[kept],
-            )
+            + misorder(margins, right, pair_weights)
             + float(np.sum((x - begin) ** 2)) / (2 * PRIOR_SPREAD**2)
         )
 
     values = np.exp(least(loss, begin))
-    numbers = Numbers(tuple(PRIORS), values, NO_QUANTILES, 0.0)
+    numbers = Numbers(tuple(PRIORS), values, NO_QUANTILES)
     ratios = errors / numbers.spread(table)[chosen]
     low_90, low_50, high_50, high_90 = quantiles(
         ratios, weights, (0.05, 0.25, 0.75, 0.95)
     )
-    beside = abs(apart[kept] / numbers.pair_spread(table)[kept])
-    plans = quantiles(beside, pair_weights[kept], (0.9,))[0]
     step = Quantiles(
         low_90=low_90, low_50=low_50, high_50=high_50, high_90=high_90
     )
-    return Numbers(tuple(PRIORS), values, step, float(plans))
+    return Numbers(tuple(PRIORS), values, step)
 
 
 NO_QUANTILES = Quantiles(low_90=0.0, low_50=0.0, high_50=0.0, high_90=0.0)
@@ -311,21 +352,50 @@ class Coverage:
         }
 
 
-def hold_out_numbers(table: Table) -> tuple[Coverage, float]:
-    """Count what intervals cover, and ratios, with numbers of all others."""
+@dataclass(frozen=True)
+class Orders:
+    """Which pairs of plans are called equal, and which are ordered right.
+
+    Pairs that take exactly as long have no order, and are left out.
+    """
+
+    equal: Array
+    right: Array
+    sources: Array
+
+    def figures(self, but: str | None = None) -> dict[str, float | int]:
+        """Return the figures of all pairs but those of a source."""
+        kept = np.array(
+            [but is None or not s.startswith(but) for s in self.sources]
+        )
+        apart = kept & ~self.equal
+
+        def share(chosen: Array) -> float:
+            return round(float(self.right[chosen].mean()), 4)
+
+        return {
+            "pairs": int(kept.sum()),
+            "equal": int((kept & self.equal).sum()),
+            "right_of_equal": share(kept & self.equal),
+            "right_of_others": share(apart),
+        }
+
+
+def hold_out_numbers(table: Table) -> tuple[Coverage, Orders]:
+    """Count what intervals cover, and orders, with numbers of all others."""
     count = len(table.errors)
     bounds = np.empty((count, 4))
     pairs = np.array(table.pairs).reshape(-1, 2)
-    apart = table.errors[pairs[:, 0]] - table.errors[pairs[:, 1]]
-    covered = np.zeros(len(pairs), bool)
+    measured, predicted = table.apart
+    same = np.zeros(len(pairs), bool)
     for source in sorted(set(table.sources)):
         own = table.sources == source
         numbers = fit_numbers(table, ~own)
         step = np.array(msgspec.structs.astuple(numbers.step))
         bounds[own] = numbers.spread(table)[own, None] * step
         mine = own[pairs[:, 0]]
-        limit = numbers.plans * numbers.pair_spread(table)
-        covered[mine] = abs(apart[mine]) <= limit[mine]
+        limit = numbers.pair_margin(table)
+        same[mine] = abs(predicted[mine]) <= limit[mine]
     low_90, low_50, high_50, high_90 = bounds.T
     errors = table.errors
     return (
@@ -334,13 +404,17 @@ def hold_out_numbers(table: Table) -> tuple[Coverage, float]:
             (low_90 <= errors) & (errors <= high_90),
             (np.exp(high_90) - np.exp(low_90)) / 2,
         ),
-        float(covered.mean()),
+        Orders(
+            same[measured != 0],
+            (measured * predicted > 0)[measured != 0],
+            table.sources[pairs[:, 0]][measured != 0],
+        ),
     )
 
 
-def memory_errors(files: Iterable[Path]) -> tuple[Array, Array]:
-    """Return logarithms of measured over predicted memory, and weights."""
-    found: list[tuple[str, float]] = []
+def memory_errors(files: Iterable[Path]) -> list[tuple[Row, float]]:
+    """Return logarithms of measured over predicted memory."""
+    found: list[tuple[Row, float]] = []
     for path in files:
         for row in read_rows(path):
             measured = measured_memory_bytes(row)
@@ -355,12 +429,46 @@ def memory_errors(files: Iterable[Path]) -> tuple[Array, Array]:
             if isinstance(answer, Skip) or not answer.memory_bytes:
                 continue
             error = float(np.log(measured / answer.memory_bytes))
-            found.append((source_of(row), error))
-    counts = Counter(source for source, _ in found)
-    return (
-        np.array([error for _, error in found]),
-        np.array([counts[source] ** WEIGHT for source, _ in found]),
-    )
+            found.append((row, error))
+    return found
+
+
+def memory_weights(found: Sequence[tuple[Row, float]]) -> Array:
+    """Return what each error of memory counts."""
+    counts = Counter(source_of(row) for row, _ in found)
+    return np.array([counts[source_of(row)] ** WEIGHT for row, _ in found])
+
+
+#: By what errors of memory are told apart.
+MEMORY_CLASSES: dict[str, Callable[[Row], str]] = {
+    "experts": lambda row: "experts" if row.experts else "dense",
+    "pipeline": lambda row: "stages" if (row.pp or 1) > 1 else "one stage",
+    "recompute": lambda row: f"recompute {row.recompute or 'not stated'}",
+}
+
+
+def memory_tables(
+    found: Sequence[tuple[Row, float]],
+) -> dict[str, dict[str, float | int]]:
+    """Return how far memory is off by class."""
+    errors = np.array([error for _, error in found])
+    names: dict[str, list[int]] = {"all": list(range(len(found)))}
+    for class_of in MEMORY_CLASSES.values():
+        for i, (row, _) in enumerate(found):
+            names.setdefault(class_of(row), []).append(i)
+    tables = {}
+    for name, chosen in names.items():
+        low, middle, high = np.quantile(errors[chosen], (0.05, 0.5, 0.95))
+        counts = Counter(source_of(found[i][0]) for i in chosen)
+        tables[name] = {
+            "rows": len(chosen),
+            "sources": len(counts),
+            "rows_of_largest": max(counts.values()),
+            "low_90": round(float(low), 4),
+            "median": round(float(middle), 4),
+            "high_90": round(float(high), 4),
+        }
+    return tables
 
 
 #: Rows that a class needs to be on the page.
@@ -395,7 +503,47 @@ def percent(value: float) -> str:
     return f"{100 * value:.1f}"
 
 
-def page(figures: dict[str, Any], pairs: int, ratios: float) -> str:
+#: The source of most pairs, which are of small models.
+LARGEST = "vTrain"
+
+
+def pairs_text(orders: Orders) -> list[str]:
+    """Return what is said of pairs of plans."""
+    parts = []
+    for start, but in (("Of", None), (f"without {LARGEST} of", LARGEST)):
+        row = orders.figures(but)
+        parts.append(
+            f"{start} {row['pairs']} pairs of plans {row['equal']} are called "
+            f"equal, and {percent(row['right_of_equal'])} % of these are "
+            f"ordered as predicted, {percent(row['right_of_others'])} % of "
+            f"the others"
+        )
+    return textwrap.wrap("; ".join(parts) + ".", 80)
+
+
+def memory_text(figures: dict[str, dict[str, float | int]]) -> list[str]:
+    """Return the table of errors of memory by class."""
+    lines = [
+        "| memory of | rows | sources | of one source at most "
+        "| 5 % below, % | median, % | 5 % above, % |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for name, row in figures.items():
+        ends = (row[key] for key in ("low_90", "median", "high_90"))
+        cells = (
+            *(name, str(row["rows"]), str(row["sources"])),
+            str(row["rows_of_largest"]),
+            *(f"{100 * np.expm1(end):+.1f}" for end in ends),
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def page(
+    figures: dict[str, Any],
+    orders: Orders,
+    memory: dict[str, dict[str, float | int]],
+) -> str:
     """Return the tables of docs/validation.md."""
     lines = [
         "| rows of | rows | within 50 %, % | within 90 %, % | median ±, % |",
@@ -424,11 +572,24 @@ def page(figures: dict[str, Any], pairs: int, ratios: float) -> str:
             "",
             *lines,
             "",
-            f"Of {pairs} pairs of plans {percent(ratios)} % have a ratio "
-            "that lies within the noise around the",
-            "predicted one.",
+            *pairs_text(orders),
+            "",
+            "Measured over predicted memory by class:",
+            "",
+            *memory_text(memory),
         ]
     )
+
+
+def measured_families(cases: Sequence[Case]) -> dict[str, Measured]:
+    """Return how many runs there are of every family of devices."""
+    return {
+        family: Measured(
+            runs=sum(case.family == family for case in cases),
+            sources=len({c.source for c in cases if c.family == family}),
+        )
+        for family in sorted({case.family for case in cases})
+    }
 
 
 def four(value: float) -> float:
@@ -466,8 +627,10 @@ def main() -> None:
             arguments.keep.write_bytes(pickle.dumps(cases))
     table = Table(cases)
     numbers = fit_numbers(table, np.ones(len(cases), bool))
-    coverage, ratios = hold_out_numbers(table)
-    errors, weights = memory_errors(arguments.files)
+    coverage, orders = hold_out_numbers(table)
+    memories = memory_errors(arguments.files)
+    errors = np.array([error for _, error in memories])
+    weights = memory_weights(memories)
     memory = Quantiles(
         **{
             name: four(float(value))
@@ -490,29 +653,33 @@ def main() -> None:
                 for name, value in msgspec.structs.asdict(numbers.step).items()
             }
         ),
-        plans=four(numbers.plans),
         memory=memory,
         memory_error=four(float(np.average(np.abs(errors), weights=weights))),
-        families=tuple(sorted({case.family for case in cases})),
+        families=measured_families(cases),
         provenance=f"bench/intervals.py: errors of {len(cases)} step times "
         f"of {sources} sources, each predicted by a fit to all others, and "
         f"of {len(errors)} figures of memory",
     )
     figures = tables(table, coverage)
+    classes = memory_tables(memories)
     document = {
         "command": "python bench/intervals.py",
         "deviations": msgspec.to_builtins(stored),
         "held_out": figures,
-        "pairs": {"pairs": len(table.pairs), "within_90": round(ratios, 4)},
+        "pairs": {
+            "all": orders.figures(),
+            f"without_{LARGEST}": orders.figures(LARGEST),
+        },
+        "memory": classes,
     }
     print(msgspec.json.format(msgspec.json.encode(stored), indent=1).decode())
     _print(figures)
-    print(f"ratios of {len(table.pairs)} pairs: {100 * ratios:.1f} % within")
+    print(*pairs_text(orders), *memory_text(classes), sep="\n")
     write_result("intervals", document)
     fill(
         ROOT / "docs" / "validation.md",
         "intervals",
-        page(figures, len(table.pairs), ratios),
+        page(figures, orders, classes),
     )
     if arguments.write:
         text = msgspec.json.format(msgspec.json.encode(stored), indent=1)

@@ -9,7 +9,7 @@ the binding constraint. Neighbours are those of :mod:`nest.neighbours`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from nest.cost.model import CostModel
 from nest.cost.rules import get_rules
 from nest.cost.score import Score, score
 from nest.fit import most_memory_bytes, with_memory
-from nest.intervals import Intervals, equal, intervals_of
+from nest.intervals import Faster, Intervals, equal, intervals_of
 from nest.ir.io import plan_to_json, problem_hash
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
@@ -113,6 +113,9 @@ class Explanation:
         The preferred setting, if one was given.
     intervals
         Within which its figures are; ``None`` where nothing is known of it.
+    equal
+        Of every neighbour, whether its step time and the plan's differ by
+        less than the noise; ``None`` where nothing is known of it.
     """
 
     problem: Problem
@@ -120,6 +123,7 @@ class Explanation:
     score: Score
     terms: Breakdown
     neighbours: tuple[Neighbour, ...]
+    equal: tuple[bool | None, ...]
     optimum: SolveResult | None = None
     relaxed: tuple[Relaxed, ...] = ()
     preferred: Preferred | None = None
@@ -278,17 +282,48 @@ def explain(
         if result.plan is not None and result.score is not None:
             terms = breakdown(problem, result.plan, result.score)
         preferred = Preferred(text, result, terms)
+    known = intervals_of(problem, plan, found)
+    near = tuple(neighbours(problem, plan, model))
     return Explanation(
         problem=problem,
         plan=plan,
         score=found,
         terms=breakdown(problem, plan, found),
-        neighbours=tuple(neighbours(problem, plan, model)),
+        neighbours=near,
         optimum=optimum,
         relaxed=tuple(relaxed),
         preferred=preferred,
-        intervals=intervals_of(problem, plan, found),
+        intervals=known,
+        equal=_equal(problem, found, known, near),
     )
+
+
+def _equal(
+    problem: Problem,
+    found: Score,
+    known: Intervals | None,
+    near: Sequence[Neighbour],
+) -> tuple[bool | None, ...]:
+    """Return which neighbours' step times are those of the plan."""
+    if known is None:
+        return (None,) * len(near)
+    faster = Faster(problem)
+
+    def same(neighbour: Neighbour) -> bool | None:
+        if neighbour.plan is None or neighbour.score is None:
+            return None
+        other = intervals_of(
+            problem, neighbour.plan, neighbour.score, faster=faster
+        )
+        if other is None:
+            return None
+        return equal(
+            problem,
+            (neighbour.score.step_quanta, found.step_quanta),
+            (other.shares, known.shares),
+        )
+
+    return tuple(map(same, near))
 
 
 def _start(problem: Problem, plan: Plan | None, solver: str) -> Plan | None:
@@ -364,13 +399,14 @@ def to_document(found: Explanation, solver: str) -> dict[str, Any]:
                 "step_time_ns": near.score and near.score.step_time_ns,
                 "difference_ns": near.score
                 and ns(near.score.step_quanta - found.score.step_quanta),
+                "equal_to_plan": same,
                 "memory_bytes": near.memory_bytes if near.score else None,
                 "free_bytes": capacity - near.memory_bytes
                 if near.score
                 else None,
                 "plan": plan_to_json(near.plan),
             }
-            for near in found.neighbours
+            for near, same in zip(found.neighbours, found.equal, strict=True)
         ],
         "preferred": None
         if preferred is None

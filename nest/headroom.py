@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from fractions import Fraction
 
 from msgspec.structs import replace
 
 from nest.errors import InvalidOptionError
-from nest.intervals import stored_deviations, why_none
+from nest.intervals import Deviations, stored_deviations, why_none
 from nest.ir.cluster import Device
 from nest.ir.problem import Problem
 from nest.units import format_bytes
@@ -57,7 +58,6 @@ def with_headroom(
         If the text is neither, or a type of devices has no more memory than
         that.
     """
-    cluster = problem.cluster
     found = _SIZE.fullmatch(text.strip())
     if not found or found[2] not in (*UNITS, "%"):
         raise InvalidOptionError(
@@ -78,30 +78,74 @@ def with_headroom(
                 f"({device.name}), got {format_bytes(size_bytes)}; leave less "
                 f"free"
             )
-        return replace(device, memory_bytes=memory - size_bytes)
+        return replace(
+            device,
+            memory_bytes=memory - size_bytes,
+            headroom_bytes=device.headroom_bytes + size_bytes,
+        )
 
-    others = tuple(
-        replace(part, device=smaller(part.device)) for part in cluster.others
+    return _with_devices(problem, smaller)
+
+
+def within_memory(
+    problem: Problem, numbers: Deviations | None = None
+) -> Problem | None:
+    """Return the problem whose plans keep their memory with 95 %.
+
+    The upper end of the 90 % interval of what they need fits every device,
+    head-room included. ``None`` if some device has no room for anything then.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    numbers
+        How far predictions are off; as stored by default.
+    """
+    numbers = numbers or stored_deviations()
+    part = math.exp(-max(0.0, numbers.memory.high_90))
+
+    def size_bytes(device: Device) -> int:
+        whole_bytes = device.memory_bytes + device.headroom_bytes
+        return min(device.memory_bytes, math.floor(whole_bytes * part))
+
+    types = problem.cluster.types
+    if any(size_bytes(device) < device.reserve_bytes for device in types):
+        return None
+    return _with_devices(
+        problem,
+        lambda device: replace(device, memory_bytes=size_bytes(device)),
     )
-    changed = replace(cluster, device=smaller(cluster.device), others=others)
+
+
+def _with_devices(
+    problem: Problem, change: Callable[[Device], Device]
+) -> Problem:
+    cluster = problem.cluster
+    others = tuple(
+        replace(part, device=change(part.device)) for part in cluster.others
+    )
+    changed = replace(cluster, device=change(cluster.device), others=others)
     return replace(problem, cluster=changed)
 
 
 def tightness(problem: Problem, left_bytes: int, needed_bytes: int) -> str:
-    """Return a warning if a plan leaves less than one run in four needs.
+    """Return a warning if a device has less left than one run in four needs.
 
     Parameters
     ----------
     problem
         The problem; nothing is known of those that are not made from a
-        model.
+        model. Its head-room is left, too.
     left_bytes, needed_bytes
         Memory that is left, and that is needed, on the fullest device.
     """
     more_bytes = round(MEMORY_ERROR * needed_bytes)
-    if why_none(problem) or not 0 <= left_bytes < more_bytes:
+    kept_bytes = problem.cluster.headroom_bytes()
+    if why_none(problem) or not 0 <= left_bytes < more_bytes - kept_bytes:
         return ""
+    kept = f", {format_bytes(kept_bytes)} is kept free" if kept_bytes else ""
     return (
         f"one run in four needs {100 * MEMORY_ERROR:.1f} % more "
-        f"({format_bytes(more_bytes)}); see --headroom"
+        f"({format_bytes(more_bytes)}{kept}); see --headroom"
     )

@@ -9,7 +9,9 @@ the times of devices, network and hosts. ``D``, ``N``, ``H`` and the noise are
 fitted to the errors of predictions for sources of measured runs that they
 have not seen (``bench/intervals.py``), and so are the multiples of ``s``
 within which half of them lie, and nine of ten. Two plans of one problem err
-together: of their ratio only what the shares differ by counts.
+together: of their ratio only what the shares differ by counts. Under a
+calibration of a user's own runs the matrix of what these leave unknown takes
+the place of ``D²``, ``N²`` and ``H²``.
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 from nest.cost.model import CostModel
@@ -28,7 +29,7 @@ from nest.hardware.calibration import calibrated_family
 from nest.hardware.devices import known_device
 from nest.ir.base import Real, Struct
 from nest.ir.plan import Plan
-from nest.ir.problem import Problem
+from nest.ir.problem import OwnRuns, Problem, Row
 from nest.stored import read_stored
 
 #: By what times are divided to see what of a step time they are.
@@ -38,9 +39,13 @@ STEP = 1.1
 #: the upper end of a 90 % interval.
 GUARANTEED = 0.95
 
-#: How many independent deviations there are: those of devices, network and
-#: hosts, and the noise.
-_COMPONENTS = 4
+#: Of what is unknown of the logarithms of the times of devices, the network
+#: and hosts.
+Covariance = tuple[Row, Row, Row]
+
+#: Of how many sources runs of a family of devices must be that takes another
+#: one's parameters: with fewer it counts as unseen.
+ENOUGH_SOURCES = 3
 
 
 class Quantiles(Struct, frozen=True, kw_only=True):
@@ -56,12 +61,25 @@ class Quantiles(Struct, frozen=True, kw_only=True):
     high_90: float
 
 
+class Measured(Struct, frozen=True, kw_only=True):
+    """How many runs of a family of devices were measured.
+
+    Attributes
+    ----------
+    runs, sources
+        How many, and how many sources they are of.
+    """
+
+    runs: int
+    sources: int
+
+
 class Deviations(
     Struct,
     frozen=True,
     kw_only=True,
     tag_field="schema",
-    tag="nest-intervals/1",
+    tag="nest-intervals/2",
 ):
     """What intervals are made of: standard deviations of logarithms.
 
@@ -72,15 +90,14 @@ class Deviations(
     device, network, host
         Of the time that devices, the network and hosts take.
     unseen, experts, low_precision
-        Of devices' time, too: of a family without measured runs, in models
-        with experts, and in fp8.
+        Of devices' time, too: of a family that too few runs were measured
+        of, in models with experts, and in fp8.
     plan_noise, apart
-        Of the ratio of two plans of one problem: the noise of each, and by
-        what the differences between their shares count more.
+        Of the ratio from which the predicted order of two plans of one
+        problem is right with 90 %: what each adds by itself, and by what the
+        deviations of the differences between their shares count more.
     step
         Multiples of a step time's standard deviation.
-    plans
-        The multiple within which nine of ten ratios of two plans lie.
     memory
         Of memory.
     memory_error
@@ -101,10 +118,9 @@ class Deviations(
     plan_noise: Real
     apart: Real
     step: Quantiles
-    plans: Real
     memory: Quantiles
     memory_error: Real
-    families: tuple[str, ...]
+    families: dict[str, Measured]
     provenance: str = ""
 
 
@@ -191,6 +207,44 @@ def why_none(problem: Problem) -> str:
     return ""
 
 
+class Faster:
+    """A problem whose devices, hosts, and both are faster.
+
+    Parameters
+    ----------
+    problem
+        The problem.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        network = CostModel(problem).network
+        less = 1 / STEP
+
+        def model(factors: Factors) -> CostModel:
+            return CostModel(scaled(problem, factors), network)
+
+        self.device = model(Factors(device=less))
+        self.host = model(Factors(host=less, waiting=less))
+        self.both = model(Factors(device=less, host=less, measured=less))
+
+    def shares(self, plan: Plan, found: Score) -> Shares:
+        """Return what a plan's step time depends on; see :func:`shares_of`."""
+
+        def share(model: CostModel) -> float:
+            quanta = score(model.problem, plan, model).step_quanta
+            if not quanta:
+                return 1.0
+            part = math.log(found.step_quanta / quanta) / math.log(STEP)
+            return min(1.0, max(0.0, part))
+
+        both = share(self.both)
+        return Shares(
+            device=share(self.device),
+            network=1 - both,
+            host=share(self.host),
+        )
+
+
 def shares_of(problem: Problem, plan: Plan, found: Score) -> Shares:
     """Return what a plan's step time depends on.
 
@@ -205,49 +259,59 @@ def shares_of(problem: Problem, plan: Plan, found: Score) -> Shares:
     found
         The plan's score.
     """
-    network = CostModel(problem).network
-    less = 1 / STEP
+    return Faster(problem).shares(plan, found)
 
-    def share(factors: Factors) -> float:
-        other = scaled(problem, factors)
-        quanta = score(other, plan, CostModel(other, network)).step_quanta
-        if not quanta:
-            return 1.0
-        part = math.log(found.step_quanta / quanta) / math.log(STEP)
-        return min(1.0, max(0.0, part))
 
-    both = share(Factors(device=less, host=less, measured=less))
-    return Shares(
-        device=share(Factors(device=less)),
-        network=1 - both,
-        host=share(Factors(host=less, waiting=less)),
+def covariance_of(problem: Problem, numbers: Deviations) -> Covariance:
+    """Return what is unknown of what a step depends on."""
+    squares = 0.0
+    own = problem.own_runs
+    if has_experts(problem) and not (own and own.experts):
+        squares += numbers.experts**2
+    if problem.job.dtype == "fp8" and not (own and own.low_precision):
+        squares += numbers.low_precision**2
+    if own is not None:
+        one, two, three = own.covariance
+        return (one[0] + squares, one[1], one[2]), two, three
+    squares += numbers.device**2
+    if not all(_is_seen(x.name, numbers) for x in problem.cluster.types):
+        squares += numbers.unseen**2
+    return (
+        (squares, 0.0, 0.0),
+        (0.0, numbers.network**2, 0.0),
+        (0.0, 0.0, numbers.host**2),
     )
 
 
-def spreads_of(problem: Problem, numbers: Deviations) -> Shares:
-    """Return the standard deviations of what a step depends on."""
-    squares = numbers.device**2
-    if not all(_is_seen(x.name, numbers) for x in problem.cluster.types):
-        squares += numbers.unseen**2
-    if _has_experts(problem):
-        squares += numbers.experts**2
-    if problem.job.dtype == "fp8":
-        squares += numbers.low_precision**2
-    return Shares(math.sqrt(squares), numbers.network, numbers.host)
+def noise_of(problem: Problem, numbers: Deviations) -> float:
+    """Return the deviation of a step time that no share explains."""
+    own = problem.own_runs
+    return numbers.noise if own is None else own.noise
 
 
-def deviation(shares: Shares, spreads: Shares, noise: float) -> float:
+def along(covariance: Covariance, shares: Sequence[float]) -> Shares:
+    """Return the product of a covariance with shares."""
+    return Shares(*(_product(row, shares) for row in covariance))
+
+
+def _product(one: Sequence[float], other: Sequence[float]) -> float:
+    return sum(a * b for a, b in zip(one, other, strict=True))
+
+
+def deviation(
+    shares: Sequence[float], covariance: Covariance, noise: float
+) -> float:
     """Return the standard deviation of a step time's logarithm.
 
     Parameters
     ----------
-    shares, spreads
-        What the step depends on, and how far off that is.
+    shares, covariance
+        What the step depends on, and what is unknown of that.
     noise
         Beside that.
     """
-    parts = (a * b for a, b in zip(shares, spreads, strict=True))
-    return math.hypot(noise, *parts)
+    square = _product(along(covariance, shares), shares)
+    return math.sqrt(noise**2 + max(0.0, square))
 
 
 def intervals_of(
@@ -255,6 +319,7 @@ def intervals_of(
     plan: Plan,
     found: Score,
     numbers: Deviations | None = None,
+    faster: Faster | None = None,
 ) -> Intervals | None:
     """Return the intervals of a plan's step time and memory.
 
@@ -266,6 +331,8 @@ def intervals_of(
         The plan's score.
     numbers
         How far predictions are off; as stored by default.
+    faster
+        The problem with faster devices and hosts, if the caller has it.
 
     Returns
     -------
@@ -276,8 +343,9 @@ def intervals_of(
     if why_none(problem) or not found.step_quanta:
         return None
     numbers = numbers or stored_deviations()
-    shares = shares_of(problem, plan, found)
-    s = deviation(shares, spreads_of(problem, numbers), numbers.noise)
+    shares = (faster or Faster(problem)).shares(plan, found)
+    noise = noise_of(problem, numbers)
+    s = deviation(shares, covariance_of(problem, numbers), noise)
     blocks = found.blocks
     memory_bytes = max(block.memory_bytes for block in blocks)
     step_ns = float(found.step_time_ns)
@@ -304,6 +372,9 @@ def equal(
 ) -> bool:
     """Return whether two plans' difference is inside the noise.
 
+    It is where their predicted order is right with less than 90 %. That a
+    plan equals two others does not make those equal.
+
     Parameters
     ----------
     problem
@@ -318,21 +389,44 @@ def equal(
         *(numbers.apart * (a - b) for a, b in zip(*shares, strict=True))
     )
     noise = math.sqrt(2) * numbers.plan_noise
-    s = deviation(between, spreads_of(problem, numbers), noise)
+    margin = deviation(between, covariance_of(problem, numbers), noise)
     first, second = steps
-    return abs(math.log(first / second)) <= numbers.plans * s
+    return abs(math.log(first / second)) <= margin
 
 
 # What predictions rest on
 
 
+def is_seen(family: str, sources: int) -> bool:
+    """Whether enough runs of a family of devices were measured.
+
+    A family with parameters of its own has them from its runs. Of one that
+    takes another's, or shares them, more must be known.
+
+    Parameters
+    ----------
+    family
+        The family.
+    sources
+        Of how many sources there are runs.
+    """
+    own = calibrated_family(family) == family
+    return sources >= (1 if own else ENOUGH_SOURCES)
+
+
 def _is_seen(name: str, numbers: Deviations) -> bool:
-    """Whether there are measured runs of a device's family."""
     spec = known_device(name)
-    return spec is not None and spec.family in numbers.families
+    return spec is not None and is_seen(
+        spec.family, _measured(spec.family, numbers).sources
+    )
 
 
-def _has_experts(problem: Problem) -> bool:
+def _measured(family: str, numbers: Deviations) -> Measured:
+    return numbers.families.get(family, Measured(runs=0, sources=0))
+
+
+def has_experts(problem: Problem) -> bool:
+    """Whether its model has experts."""
     return any(
         cost.expert_weight_bytes
         for kind in problem.graph.kinds
@@ -342,73 +436,46 @@ def _has_experts(problem: Problem) -> bool:
 
 def rests_on(problem: Problem, numbers: Deviations) -> tuple[str, ...]:
     """Return what the prediction of a step time rests on, for people."""
-    found = []
-    for device in problem.cluster.types:
-        spec = known_device(device.name)
-        if spec is None:
-            found.append(f"{device.name} not known")
-        elif spec.family in numbers.families:
-            found.append(f"{spec.family} fitted")
-        else:
-            like = calibrated_family(spec.family)
-            found.append(f"{spec.family} not measured, as {like}")
+    own = problem.own_runs
+    found = [_own_text(own)] if own is not None else []
+    if own is None:
+        found += [
+            _device_text(device.name, numbers)
+            for device in problem.cluster.types
+        ]
     costs = [cost for kind in problem.graph.kinds for cost in kind.costs]
     profiled = sum(cost.measured for cost in costs)
     if profiled:
         found.append(f"{profiled} of {len(costs)} layer costs profiled")
     else:
         found.append("no layer profiled")
-    if _has_experts(problem):
+    if has_experts(problem):
         found.append("experts")
     if problem.job.dtype == "fp8":
         found.append("fp8")
-    return (*found, "software not stated")
+    if own is None:
+        found.append("any software")
+    return tuple(found)
 
 
-# Guaranteed figures
-
-
-@dataclass(frozen=True)
-class Pessimistic:
-    """A problem whose step times are guaranteed figures.
-
-    Attributes
-    ----------
-    problem
-        The problem with longer times.
-    factors
-        By what they are longer.
-    noise
-        By what its step times are still to be multiplied.
-    """
-
-    problem: Problem
-    factors: Factors
-    noise: float
-
-    def guaranteed_ns(self, plan: Plan) -> float:
-        """Return the step time that a plan keeps, in ns."""
-        return self.noise * float(score(self.problem, plan).step_time_ns)
-
-
-def pessimistic(
-    problem: Problem, numbers: Deviations | None = None
-) -> Pessimistic:
-    """Return the problem under which plans have their guaranteed figures.
-
-    Devices, network, hosts and noise err independently. Each takes as long
-    as it does not exceed with a probability of ``0.95 ** (1/4)``: all four
-    together with 0.95, and as a step takes no longer where its parts do not,
-    so does the step, whatever its shares. It is a bound on the safe side of
-    the upper end of the 90 % interval.
-    """
-    numbers = numbers or stored_deviations()
-    spreads = spreads_of(problem, numbers)
-    normal = NormalDist()
-    each = normal.inv_cdf(GUARANTEED ** (1 / _COMPONENTS))
-    level = numbers.step.high_90 * each / normal.inv_cdf(GUARANTEED)
-    device, network, host = (math.exp(level * s) for s in spreads)
-    factors = Factors(device, network, host, waiting=host)
-    return Pessimistic(
-        scaled(problem, factors), factors, math.exp(level * numbers.noise)
+def _own_text(own: OwnRuns) -> str:
+    """Return what is known of a user's own runs."""
+    runs = f"{own.runs} own runs" if own.runs > 1 else "1 own run"
+    return f"{runs} on {own.family}" + (
+        f" with {', '.join(own.software)}" * bool(own.software)
     )
+
+
+def _device_text(name: str, numbers: Deviations) -> str:
+    """Return what is known of a device."""
+    spec = known_device(name)
+    if spec is None:
+        return f"{name} not known"
+    family, like = spec.family, calibrated_family(spec.family)
+    known = _measured(family, numbers)
+    runs = f"{known.runs or 'no'} run{'s' * (known.runs > 1)}"
+    sources = f"{known.sources} source{'s' * (known.sources != 1)}"
+    measured = f"{runs} of {sources}" if known.runs else runs
+    if like == family:
+        return f"{family} ({measured})"
+    return f"{family} with parameters of {like} ({measured} of its own)"

@@ -22,10 +22,12 @@ from nest.calibration.evidence import Array, Evidence, evidence_of
 from nest.calibration.fit import Fit, Linear, fit, solve
 from nest.calibration.parameters import SOFTWARE, options_of
 from nest.calibration.stored import stored_fit
+from nest.calibration.unknown import own_runs_of
 from nest.errors import NestError
 from nest.hardware import Machine, machine_for
 from nest.hardware.calibration import CalibrationFile, calibrated_family
-from nest.validation.predict import Skip, predict
+from nest.ir.problem import OwnRuns
+from nest.validation.predict import Skip, predict, predicted_run
 from nest.validation.rows import (
     Row,
     impossible,
@@ -319,6 +321,20 @@ class Learned:
                 provenance=f"nest calibrate: overlap of "
                 f"{', '.join(fractions)} {source}; the others as stored",
             ),
+            own_runs=self.own_runs,
+        )
+
+    @property
+    def own_runs(self) -> OwnRuns:
+        """What the runs leave unknown."""
+        options = options_of(self.after.values, self.after.parameters)
+        found = [predicted_run(row, options) for row in self.runs.rows]
+        names = {row.framework for row in self.runs.rows}
+        return own_runs_of(
+            self.runs.family,
+            [run for run in found if not isinstance(run, Skip)],
+            self.errors_left_out,
+            tuple(sorted(name for name in names if name)),
         )
 
 

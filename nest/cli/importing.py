@@ -187,11 +187,14 @@ def _plan_path(output: str, plan: str | None) -> str:
 def _site(cluster: str, calibration: str | None) -> Site:
     from nest.export.importing import Site
     from nest.hardware import find_cluster
+    from nest.hardware.calibration_file import own_runs_for
 
     parts, network = find_cluster(cluster)
     parts, found = with_calibration(parts, calibration)
     software = None if found is None else found.software
-    return Site(parts, network, software, calibration)
+    return Site(
+        parts, network, software, calibration, own_runs_for(found, parts)
+    )
 
 
 def _text(path: str) -> str:

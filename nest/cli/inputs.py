@@ -115,9 +115,13 @@ def model_problem(model: Architecture, job: Mapping[str, Any]) -> Problem:
     else:
         problem = build_problem(model, site, num_devices, choices)
     if calibration is not None:
+        from nest.hardware.calibration_file import own_runs_for
+
         name = Path(job["calibration"]).name
         problem = replace(
-            problem, source=f"{problem.source}; calibration: {name}"
+            problem,
+            source=f"{problem.source}; calibration: {name}",
+            own_runs=own_runs_for(calibration, parts),
         )
     if cluster is not None:
         problem = replace(problem, cluster=cluster)

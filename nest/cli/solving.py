@@ -56,8 +56,8 @@ _LAUNCH_DIR = option(
 )
 _ROBUST = option(
     "--robust",
-    "Show the plan with the best guaranteed step time, which is kept with "
-    "95 %, instead of the fastest one: two searches.",
+    "Show the plan with the best guaranteed step time, the upper end of the "
+    "90 % interval, instead of the fastest one: a few searches.",
 )
 _LIMIT = "Wall-clock seconds per solver, everything included."
 
@@ -239,11 +239,12 @@ def _run(
 
     What is finished is shown even if the run is interrupted. With
     ``target_loss`` the first solver runs without the target, too; with
-    ``robust`` for guaranteed step times, and its answer is then the plan with
-    the best of them; with ``launching`` its plan is written for the target.
+    ``robust`` for longer times, and its answer is then the plan with the best
+    guaranteed step time; with ``launching`` its plan is written for the
+    target.
     """
     from nest.compare import compare
-    from nest.intervals import pessimistic, why_none
+    from nest.intervals import why_none
     from nest.robust import robust_of
     from nest.solvers.run import run_solver
     from nest.targets import loss_of
@@ -296,10 +297,13 @@ def _run(
             if robust:
                 ((name, options),) = cells.items()
                 (fastest,) = session.results
-                worse = pessimistic(restricted.problem)
-                safest = run_solver(worse.problem, name, options, progress)
+                cold = replace(options, warm_start=None)
+                found = robust_of(
+                    restricted.problem,
+                    fastest,
+                    lambda other: run_solver(other, name, cold, progress),
+                )
                 progress.clear()
-                found = robust_of(restricted.problem, worse, fastest, safest)
                 session = replace(
                     session, robust=found, results=(found.answer,)
                 )

@@ -20,7 +20,7 @@ from nest.hardware.machines import Machine
 from nest.ir.cluster import Cluster
 from nest.ir.job import Optimizer
 from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap, Plan
-from nest.ir.problem import Problem
+from nest.ir.problem import OwnRuns, Problem
 from nest.models.architectures import Architecture
 from nest.models.choices import Choices, Request, choose, read_overlap
 from nest.models.graphs import build_mixed_problem, build_problem
@@ -40,12 +40,15 @@ class Site(NamedTuple):
         What software hides there; as stored without.
     calibration
         Name of the calibration that says so, for notes.
+    own_runs
+        What the runs behind it leave unknown.
     """
 
     parts: Sequence[tuple[Machine, int]]
     cluster: Cluster | None = None
     software: Software | None = None
     calibration: str | None = None
+    own_runs: OwnRuns | None = None
 
     @property
     def num_devices(self) -> int:
@@ -115,6 +118,7 @@ def build(
         devices = range(launch.world)
     launch = placed(launch, site.num_devices, devices, mesh_inside)
     problem = _problem(launch, model, site, overlap, layers_per_node)
+    problem = replace(problem, own_runs=site.own_runs)
     plan = plan_of(launch, placement_of(problem.graph))
     return Imported(problem, plan, notes)
 

@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 
 from nest.ir.base import Struct
 from nest.ir.plan import Overlap
+from nest.ir.problem import OwnRuns
 from nest.stored import read_stored
 
 T = TypeVar("T")
@@ -127,9 +128,14 @@ class CalibrationFile(
     tag_field="schema",
     tag="nest-calibration/1",
 ):
-    """The stored calibration; ``software`` holds for every device."""
+    """The stored calibration; ``software`` holds for every device.
+
+    ``own_runs`` is what a user's own runs leave unknown, if it is fitted to
+    such.
+    """
 
     software: Software
+    own_runs: OwnRuns | None = None
 
 
 @cache

@@ -18,6 +18,7 @@ from nest.hardware.calibration import Calibration, CalibrationFile
 from nest.hardware.fabric import Part
 from nest.ir.io import decode, read_bytes
 from nest.ir.plan import OVERLAP
+from nest.ir.problem import OwnRuns
 
 #: Parameters that something is divided by.
 _DIVISORS = (
@@ -116,6 +117,24 @@ def calibrated_parts(
         )
         for machine, count in parts
     ]
+
+
+def own_runs_for(
+    found: CalibrationFile | None, parts: Sequence[Part]
+) -> OwnRuns | None:
+    """Return the own runs of a calibration if they ran on such machines.
+
+    Parameters
+    ----------
+    found
+        The calibration, if there is one.
+    parts
+        Machines and their devices.
+    """
+    if found is None or found.own_runs is None:
+        return None
+    families = {machine.calibration_family for machine, _ in parts}
+    return found.own_runs if families == {found.own_runs.family} else None
 
 
 def calibration_for(

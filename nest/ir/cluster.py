@@ -48,6 +48,9 @@ class Device(Struct, frozen=True, kw_only=True):
     price_usd_per_hour
         What a device costs while it is held; ``None`` if unknown. Prices
         frontiers and offers only.
+    headroom_bytes
+        What a device has beyond its capacity and is kept free. No plan
+        counts on it; what is said of memory that may run short does.
     """
 
     name: str = "device"
@@ -56,6 +59,7 @@ class Device(Struct, frozen=True, kw_only=True):
     peak_flops: PositiveReals = {}
     reserve_bytes: Size = 0
     price_usd_per_hour: PositiveReal | None = None
+    headroom_bytes: Size = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -400,6 +404,11 @@ class Cluster(Struct, frozen=True, kw_only=True, dict=True):
         """Return the most that some devices reserve; of all, the least."""
         found = [self.types[i].reserve_bytes for i in self.types_in(ranges)]
         return min(found) if ranges is None else max(found)
+
+    def headroom_bytes(self, ranges: Ranges | None = None) -> int:
+        """Return the least that each of some devices keeps free."""
+        types = self.types_in(ranges)
+        return min(self.types[i].headroom_bytes for i in types)
 
     def hbm_bytes_per_s(self, ranges: Ranges | None = None) -> float | None:
         """Return the memory bandwidth of the slowest of some devices."""

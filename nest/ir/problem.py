@@ -2,10 +2,60 @@
 
 from __future__ import annotations
 
-from nest.ir.base import Count, Struct
+import math
+
+from nest.ir.base import Count, Real, Struct
 from nest.ir.cluster import Cluster
 from nest.ir.graph import Graph
 from nest.ir.job import Job
+
+#: A row of a matrix over the times of devices, of the network and of hosts.
+Row = tuple[float, float, float]
+
+
+class OwnRuns(Struct, frozen=True, kw_only=True):
+    """What a user's own runs leave unknown of the times of a problem.
+
+    For intervals of predictions only: no plan costs more or less by it.
+
+    Attributes
+    ----------
+    runs
+        How many.
+    family
+        The device family that they ran on.
+    software
+        What ran, where the runs say it.
+    covariance
+        Of what is still unknown of the logarithms of the times that devices,
+        the network and hosts take, in this order.
+    noise
+        Standard deviation of the logarithm of a step time beside that.
+    experts, low_precision
+        Whether models with experts, and steps in fp8, are among them.
+    """
+
+    runs: Count
+    family: str
+    software: tuple[str, ...] = ()
+    covariance: tuple[Row, Row, Row]
+    noise: Real
+    experts: bool = False
+    low_precision: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for i, row in enumerate(self.covariance):
+            for j, value in enumerate(row):
+                if not math.isfinite(value) or value != self.covariance[j][i]:
+                    raise ValueError(
+                        f"covariance[{i}][{j}]: expected a finite number, "
+                        f"the same as [{j}][{i}], got {value}"
+                    )
+            if row[i] < 0:
+                raise ValueError(
+                    f"covariance[{i}][{i}]: expected >= 0, got {row[i]}"
+                )
 
 
 class Problem(
@@ -23,6 +73,9 @@ class Problem(
         Size in ps of the integer time unit; 1000 is 1 ns.
     time_unit
         What one second of this problem is called where it came from.
+    own_runs
+        What is known of its times from a user's own runs; ``None`` where
+        they are those of the stored calibration. For intervals only.
     """
 
     name: str = "problem"
@@ -33,6 +86,7 @@ class Problem(
     preset: str = "standard"
     quantum_ps: Count = 1000
     time_unit: str = "s"
+    own_runs: OwnRuns | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

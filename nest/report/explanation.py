@@ -147,11 +147,11 @@ def _neighbour_lines(found: Explanation) -> list[RenderableType]:
     # What fits first, then what does not, what is illegal last.
     order = ("fits", "too large", "illegal")
     rows = []
-    for near in sorted(
-        found.neighbours,
-        key=lambda near: (
-            order.index(near.verdict),
-            near.score.step_quanta if near.score else 0,
+    for near, same in sorted(
+        zip(found.neighbours, found.equal, strict=True),
+        key=lambda pair: (
+            order.index(pair[0].verdict),
+            pair[0].score.step_quanta if pair[0].score else 0,
         ),
     ):
         if near.score is None:
@@ -169,7 +169,8 @@ def _neighbour_lines(found: Explanation) -> list[RenderableType]:
             (
                 near.name,
                 _signed(difference, _quanta(found, abs(difference))),
-                _signed(difference, _share(abs(difference), step)),
+                _signed(difference, _share(abs(difference), step))
+                + (" (equal)" if same and difference else ""),
                 _signed(memory, format_bytes(abs(memory))),
                 note,
             )

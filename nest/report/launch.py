@@ -16,9 +16,11 @@ from nest.report.table import (
     TimeScale,
     count,
     key_lines,
+    memory_text,
     note,
     percent,
     status_text,
+    step_rows,
     throughput,
 )
 from nest.solvers.base import Status
@@ -64,12 +66,11 @@ def launch_screen(
         (
             "step time",
             scale(score.step_time_ns)
-            + (f", simulated {scale(simulated)}" if simulated else "")
-            + (f", 90 %: {scale.interval(known.step_90_ns)}" if known else ""),
+            + (f", simulated {scale(simulated)}" if simulated else ""),
         ),
     ]
     if known is not None:
-        rows.append(("rests on", "; ".join(known.rests_on)))
+        rows += step_rows(known, scale)
     speed = throughput(problem, document)
     if speed:
         rows.append(("throughput", speed))
@@ -85,6 +86,8 @@ def launch_screen(
         ),
     ]
     needed = max(block.memory_bytes for block in score.blocks)
+    if known is not None:
+        rows.append(("", memory_text(known)))
     warning = tightness(problem, score.memory_left_bytes, needed)
     if warning:
         rows.append(("", warning))

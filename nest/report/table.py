@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import IO, Any
 
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -125,18 +125,27 @@ class TimeScale:
             return ""
         return f"{time_ns / self.unit_ns:.{self.decimals}f} {self.unit}"
 
+    def short(self, time_ns: float) -> str:
+        """Return the time with its unit, to four digits."""
+        return f"{_digits(time_ns / self.unit_ns, 4)} {self.unit}"
+
     def interval(self, interval: Interval) -> str:
         """Return an interval with its unit, to three digits."""
-        low, high = (
-            f"{float(f'{end / self.unit_ns:.3g}'):.10g}" for end in interval
-        )
+        low, high = (_digits(end / self.unit_ns, 3) for end in interval)
         return f"{low} – {high} {self.unit}"
+
+
+def _digits(number: float, digits: int) -> str:
+    return f"{float(f'{number:.{digits}g}'):.10g}"
 
 
 def compare_table(
     problem: Problem, results: Sequence[SolveResult]
 ) -> RenderableType:
-    """Return the table of a comparison, one row per solver."""
+    """Return the table of a comparison, one row per solver.
+
+    Where errors are known, a second one has the other intervals.
+    """
     costs = [r.step_quanta for r in results if r.step_quanta is not None]
     best = min(costs, default=None)
     scale = _scale(problem, results)
@@ -171,7 +180,30 @@ def compare_table(
     ]
     table = simple_table(headers, rows, right=range(2, len(headers) - 1))
     table.columns[-1].overflow = "fold"
-    return table
+    if not known:
+        return table
+    return Group(table, "", _interval_table(results, beside, scale))
+
+
+def _interval_table(
+    results: Sequence[SolveResult], beside: Sequence[Beside], scale: TimeScale
+) -> Table:
+    """Return the intervals that the table of a comparison leaves out."""
+    return simple_table(
+        ("solver", "step 50 %", "memory", "90 %", "50 %"),
+        [
+            (
+                result.solver,
+                scale.interval(near.intervals.step_50_ns),
+                format_bytes(max(b.memory_bytes for b in result.score.blocks)),
+                _gib(near.intervals.memory_90_bytes),
+                _gib(near.intervals.memory_50_bytes),
+            )
+            for result, near in zip(results, beside, strict=True)
+            if near.intervals is not None and result.score is not None
+        ],
+        right=range(1, 5),
+    )
 
 
 def compare_footer(
@@ -462,8 +494,17 @@ def step_rows(known: Intervals, scale: TimeScale) -> list[tuple[str, str]]:
 
 def memory_text(known: Intervals) -> str:
     """Return within what the memory of the fullest device is."""
-    low, high = known.memory_90_bytes
-    return f"90 %: {low / GIB:.1f} – {high / GIB:.1f} GiB"
+    return "; ".join(
+        f"{part} %: {_gib(interval)}"
+        for part, interval in (
+            (90, known.memory_90_bytes),
+            (50, known.memory_50_bytes),
+        )
+    )
+
+
+def _gib(interval: Interval) -> str:
+    return f"{interval.low / GIB:.1f} – {interval.high / GIB:.1f} GiB"
 
 
 def throughput(problem: Problem, document: dict[str, Any]) -> str:

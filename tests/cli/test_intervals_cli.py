@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from nest.cost.score import score
 from nest.intervals import intervals_of
@@ -75,7 +76,7 @@ def test_score_shows_intervals(cli: Cli, problem: str, plan: str) -> None:
     assert lines[at + 1].split()[:2] == ["90", "%:"]
     assert "; 50 %: " in lines[at + 1]
     assert " ".join(lines[at + 2].split()) == (
-        "rests on device not known; no layer profiled; software not stated"
+        "rests on device not known; no layer profiled; any software"
     )
 
 
@@ -104,6 +105,11 @@ def test_compare_shows_intervals_and_equals(cli: Cli, problem: str) -> None:
     assert "90 %" in heads
     assert "best" in rows[0]
     assert "+6.67 (equal)" in rows[1]
+    at = next(i for i, row in enumerate(rows) if "step 50 %" in row)
+    heads = " ".join(rows[at].split())
+    assert heads == "solver step 50 % memory 90 % 50 %"
+    assert [row.split()[0] for row in rows[at + 2 : at + 4]] == ["dp", "mcmc"]
+    assert "0.00 GiB" in rows[at + 2]
 
 
 def test_compare_says_nothing_of_other_costs(cli: Cli, bare: str) -> None:
@@ -123,13 +129,22 @@ def test_explain_says_what_is_equal(
     assert document["intervals"] == known(problem, path)
     assert document["equal_to_best"] is True
     assert "the plan takes 6.67 % more, equal within the noise" in cli.err
+    near = {x["name"]: x for x in document["neighbours"]}
+    # Two stages take 6.25 % less.
+    assert near["one stage more"]["equal_to_plan"] is True
+    assert "-6.25 % (equal)" in cli.err
 
 
 # The best guaranteed step time
 
 
-def test_a_robust_plan(cli: Cli, problem: str, tmp_path: Path) -> None:
-    """The network may take much longer, and devices not so much."""
+def test_a_robust_plan(
+    cli: Cli, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The network may take e times as long, and devices not so much."""
+    unsure = replace(NUMBERS, network=1.0)
+    for module in ("intervals", "robust", "headroom"):
+        monkeypatch.setattr(f"nest.{module}.stored_deviations", lambda: unsure)
     output = str(tmp_path / "robust.json")
     code = cli(
         *("solve", problem, "--solver", "dp", "--robust"),
@@ -138,7 +153,8 @@ def test_a_robust_plan(cli: Cli, problem: str, tmp_path: Path) -> None:
     assert code == 0
     document = json.loads(cli.out)
     robust = document["robust"]
-    assert robust["proven"] is True
+    assert 0 < robust["gap"] < 1
+    assert robust["memory_kept"] is True
     assert robust["fastest"]["step_time_ns"] == 225
     assert robust["cost"] == pytest.approx(15 / 225)
     assert robust["gain"] > 0
@@ -146,7 +162,9 @@ def test_a_robust_plan(cli: Cli, problem: str, tmp_path: Path) -> None:
     assert cell["status"] == "feasible"
     assert (cell["step_time_ns"], cell["lower_bound_ns"]) == (240, 225)
     assert len(read_plan(output).stages) == 1
-    assert "no plan's is shorter" in cli.err
+    high_ns = cell["intervals"]["step_time_90_ns"][1]
+    assert robust["guaranteed_step_time_ns"] == high_ns
+    assert "with 95 %; 2 plans of " in cli.err
     assert "this one costs 6.67 % in the step time and gains" in cli.err
 
 

@@ -268,16 +268,17 @@ def test_one_screen_to_launch_from(cli: Cli, config: str, tmp_path: Path):
     lines = cli.out.splitlines()
     assert len(lines) <= 40
     assert max(map(len, lines)) <= 79
-    rows = dict(line.split(maxsplit=1) for line in lines[:8])
+    rows = dict(line.split(maxsplit=1) for line in lines[:9])
     assert rows["problem"] == "tiny-dgx-h100x4 (preset standard)"
     assert (
         rows["proven"] == "optimal: no plan under --target megatron is faster"
     )
+    assert re.fullmatch(r"time +\S+ ms, simulated \S+ ms", rows["step"])
+    assert re.fullmatch(r" +90 %: \S+ – \S+ ms; 50 %: \S+ – \S+ ms", lines[4])
     assert re.fullmatch(
-        r"time +\S+ ms, simulated \S+ ms, 90 %: \S+ – \S+ ms", rows["step"]
-    )
-    assert rows["rests"].strip() == (
-        "on    H100 fitted; no layer profiled; software not stated"
+        r"on +H100 \(\d+ runs of \d+ sources\); no layer profiled; any "
+        r"software",
+        rows["rests"],
     )
     assert re.fullmatch(
         r"\S+ samples/s, \S+ tokens/s, \S+ per device", rows["throughput"]
@@ -287,6 +288,7 @@ def test_one_screen_to_launch_from(cli: Cli, config: str, tmp_path: Path):
     )
     assert "8 samples of 1024 tokens, " in cli.out
     assert "GiB left on the fullest" in cli.out
+    assert re.search(r"\n +90 %: \S+ – \S+ GiB; 50 %: ", cli.out)
     assert "adam with 4 bytes of gradient" in " ".join(cli.out.split())
     assert "than the best plan without the target" in " ".join(cli.out.split())
     # What is shown are the arguments of the files, in their order.

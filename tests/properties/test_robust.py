@@ -1,16 +1,18 @@
-"""The robust plan: no other has a lower guaranteed step time."""
+"""The robust plan: no candidate has a lower guaranteed step time."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from nest.cost.scaled import Factors, scaled
 from nest.cost.score import score
-from nest.intervals import Deviations, Quantiles, pessimistic
+from nest.intervals import Deviations, Quantiles, intervals_of
 from nest.ir import Plan, Problem
 from nest.robust import robust_of
 from nest.solvers.base import Status
+from nest.solvers.result import SolveResult
 from tests.independent import enumerator
 from tests.inside import run_inside
 from tests.properties.profiles import examples
@@ -33,49 +35,55 @@ def deviations(draw: Draw) -> Deviations:
         plan_noise=0.05,
         apart=1.0,
         step=Quantiles(low_90=-1.6, low_50=-0.7, high_50=0.7, high_90=1.6),
-        plans=1.6,
         memory=Quantiles(low_90=-0.1, low_50=0.0, high_50=0.0, high_90=0.1),
         memory_error=0.05,
-        families=(),
+        families={},
     )
 
 
 @given(problems(), deviations())
 @examples(40)
-def test_no_plan_is_guaranteed_to_take_less(
+def test_the_robust_plan_by_every_plans_own_interval(
     problem: Problem, numbers: Deviations
 ) -> None:
-    """Of all plans that fit, priced one by one under longer times."""
-    worse = pessimistic(problem, numbers)
-    found = robust_of(
-        problem,
-        worse,
-        run_inside(problem, "dp"),
-        run_inside(worse.problem, "dp"),
-    )
-    fitting = [
-        plan
-        for plan in enumerator.plans(problem)
-        if score(problem, plan).feasible
-    ]
-    if not fitting:
-        assert found.guaranteed_quanta is None
-        assert found.answer is found.fastest
+    """No candidate is better, nor any plan below the bound."""
+    job = replace(problem.job, sequence_length=1)
+    problem = replace(problem, job=job)
+    found_by: list[SolveResult] = []
+
+    def search(other: Problem) -> SolveResult:
+        found_by.append(run_inside(other, "dp"))
+        return found_by[-1]
+
+    fastest = search(problem)
+    found = robust_of(problem, fastest, search, numbers)
+    if found.best is None or found.first is None:
+        assert found.answer is fastest
         return
-    quanta = [score(worse.problem, plan).step_quanta for plan in fitting]
-    assert found.guaranteed_quanta == min(quanta)
-    assert found.proven
-    nominal = [score(problem, plan).step_quanta for plan in fitting]
-    assert found.fastest.step_quanta == min(nominal)
+    assert found.searches == len(found_by)
     answer = found.answer
     assert answer.plan is not None
     assert answer.score == score(problem, answer.plan)
-    assert answer.lower_bound_quanta == min(nominal)
+    assert answer.score.feasible
+    known = intervals_of(problem, answer.plan, answer.score, numbers)
+    assert known is not None
+    assert known.step_90_ns.high == found.best.guaranteed_ns
+    if found.first.memory_kept or not found.best.memory_kept:
+        assert found.best.guaranteed_ns <= found.first.guaranteed_ns
+    assert not (found.first.memory_kept and not found.best.memory_kept)
+    capacity = problem.cluster.memory_bytes()
+    if found.best.memory_kept:
+        assert known.memory_90_bytes.high <= capacity * (1 + 1e-9)
+    assert found.bound_ns is not None
+    for plan in enumerator.plans(problem):
+        verdict = score(problem, plan)
+        other = intervals_of(problem, plan, verdict, numbers)
+        if verdict.feasible and other is not None:
+            high_ns = other.step_90_ns.high
+            assert high_ns >= found.bound_ns * (1 - 1e-9)
     assert (answer.status is Status.OPTIMAL) == (
-        answer.step_quanta == min(nominal)
+        answer.step_quanta == fastest.step_quanta
     )
-    assert found.cost is None or found.cost >= 0
-    assert found.gain is None or found.gain >= 0
 
 
 @given(

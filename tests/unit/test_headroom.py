@@ -6,7 +6,13 @@ import pytest
 from msgspec.structs import replace
 
 from nest.errors import InvalidOptionError
-from nest.headroom import MEMORY_ERROR, tightness, with_headroom
+from nest.headroom import (
+    MEMORY_ERROR,
+    tightness,
+    with_headroom,
+    within_memory,
+)
+from nest.intervals import stored_deviations
 from nest.ir import Device, DeviceRange
 from tests.builders import make_cost, make_problem
 
@@ -88,6 +94,42 @@ def test_little_memory_is_told(short, length, told):
         f"({more * 1000 / 1024:.2f} GiB); see --headroom"
     )
     assert text == (expected if told else "")
+
+
+def test_what_is_kept_free_is_left():
+    """One run in four needs 41 bytes or so more of 1000."""
+    problem = on(10_000, 5_000)
+    problem = replace(problem, job=replace(problem.job, sequence_length=1))
+    more = round(1000 * MEMORY_ERROR)
+    for percent, told in (("0.1%", True), ("12%", False)):
+        roomy = with_headroom(problem, percent)
+        assert bool(tightness(roomy, 0, 1000)) is told
+    # 5 of the 5000 of the smaller type, 10 of the others.
+    few = with_headroom(problem, "0.1%")
+    assert few.cluster.headroom_bytes() == 5
+    assert [x.headroom_bytes for x in few.cluster.types] == [10, 5]
+    assert tightness(few, more - 6, 1000) == (
+        f"one run in four needs {100 * MEMORY_ERROR:.1f} % more (0.00 GiB, "
+        f"0.00 GiB is kept free); see --headroom"
+    )
+    assert tightness(few, more - 5, 1000) == ""
+
+
+def test_plans_within_the_upper_end_of_their_memory():
+    """e^0.25 is 1.2840: 7788 of 10,000 bytes, 3894 of 5,000."""
+    numbers = stored_deviations()
+    wide = replace(numbers, memory=replace(numbers.memory, high_90=0.25))
+    found = within_memory(on(10_000, 5_000), wide)
+    assert [x.memory_bytes for x in found.cluster.types] == [7788, 3894]
+    # What is kept free is there for it, but no plan may count on it.
+    roomy = within_memory(with_headroom(on(10_000, 5_000), "10%"), wide)
+    assert [x.memory_bytes for x in roomy.cluster.types] == [7788, 3894]
+    roomy = within_memory(with_headroom(on(10_000, 5_000), "50%"), wide)
+    assert [x.memory_bytes for x in roomy.cluster.types] == [5000, 2500]
+    full = on(10_000, 5_000)
+    device = replace(full.cluster.device, reserve_bytes=7789)
+    cluster = replace(full.cluster, device=device)
+    assert within_memory(replace(full, cluster=cluster), wide) is None
 
 
 def test_the_reserve_is_nothing_that_plans_may_use():

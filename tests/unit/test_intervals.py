@@ -11,22 +11,25 @@ from nest.cost.scaled import Factors, scaled
 from nest.cost.score import score
 from nest.hardware import device_specs
 from nest.intervals import (
+    Covariance,
     Deviations,
+    Measured,
     Quantiles,
     Shares,
+    covariance_of,
     deviation,
     equal,
     intervals_of,
-    pessimistic,
+    noise_of,
     rests_on,
     shares_of,
-    spreads_of,
     stored_deviations,
     why_none,
 )
 from nest.ir import Activations, DeviceTimes, GraphTopology, Problem
 from nest.ir.cluster import Topology
 from nest.ir.graph_topology import NetworkLink, NetworkNode
+from nest.ir.problem import OwnRuns
 from nest.models import builtin
 from tests.builders import (
     SINGLE,
@@ -48,10 +51,14 @@ NUMBERS = Deviations(
     plan_noise=0.02,
     apart=1.5,
     step=Quantiles(low_90=-2.0, low_50=-1.0, high_50=0.5, high_90=3.0),
-    plans=2.0,
     memory=Quantiles(low_90=-0.2, low_50=-0.1, high_50=0.05, high_90=0.1),
     memory_error=0.05,
-    families=("H100",),
+    families={
+        "H100": Measured(runs=200, sources=1),
+        "H200": Measured(runs=3, sources=2),
+        "GB200": Measured(runs=9, sources=3),
+        "Gaudi2": Measured(runs=1, sources=1),
+    },
 )
 
 TWO = make_plan(("a", SINGLE), ("b", SINGLE))
@@ -231,18 +238,33 @@ def test_measured_layers_do_not_depend_on_the_device() -> None:
 
 def test_deviations_add_up_as_squares() -> None:
     """0.5 · 0.08, 0.3 · 0.4 and 0.15 · 0.2 beside 0: 0.13 of 4, 12, 3."""
-    spreads = Shares(0.08, 0.4, 0.2)
-    found = deviation(Shares(0.5, 0.3, 0), spreads, 0.03)
+    found = deviation(Shares(0.5, 0.3, 0), diagonal(0.08, 0.4, 0.2), 0.03)
     assert found == pytest.approx(math.sqrt(0.04**2 + 0.12**2 + 0.03**2))
     assert found == pytest.approx(0.13)
+
+
+def test_what_is_unknown_together_counts_twice() -> None:
+    """0.5² · 0.01 + 2 · 0.5 · 0.5 · -0.008 + 0.5² · 0.01 = 0.001."""
+    covariance = ((0.01, -0.008, 0.0), (-0.008, 0.01, 0.0), (0.0, 0.0, 1.0))
+    found = deviation(Shares(0.5, 0.5, 0), covariance, 0.0)
+    assert found == pytest.approx(math.sqrt(0.001))
+
+
+def diagonal(*deviations: float) -> Covariance:
+    """Return what is unknown of times that are off independently."""
+    device, network, host = (x**2 for x in deviations)
+    return (device, 0.0, 0.0), (0.0, network, 0.0), (0.0, 0.0, host)
 
 
 @pytest.mark.parametrize(
     ("device", "fields", "expected"),
     [
         ("H100-80GB-SXM", {}, 0.08),
-        # 0.06, 0.08 and 0.1.
+        # 0.06, 0.08 and 0.1: no run at all.
         ("A100-80GB-SXM", {}, 0.1),
+        # Those that take another family's parameters need three sources.
+        ("H200-141GB-SXM", {}, 0.1),
+        ("GB200", {}, 0.08),
         ("ours", {}, 0.1),
         ("ours", {"expert_weight_bytes": 1}, math.hypot(0.1, 0.24)),
     ],
@@ -251,17 +273,19 @@ def test_devices_are_off_by_what_is_known_of_them(
     device: str, fields: dict[str, int], expected: float
 ) -> None:
     problem = named(pipeline(**fields), device)
-    found = spreads_of(problem, NUMBERS)
-    assert found.device == pytest.approx(expected)
-    assert (found.network, found.host) == (0.4, 0.2)
+    expected_rows = diagonal(expected, 0.4, 0.2)
+    for row, other in zip(
+        covariance_of(problem, NUMBERS), expected_rows, strict=True
+    ):
+        assert row == pytest.approx(other)
 
 
 def test_low_precision_is_known_less() -> None:
     """0.08, 0.7 and 0.705."""
     problem = named(pipeline(), "H100-80GB-SXM")
     problem = replace(problem, job=replace(problem.job, dtype="fp8"))
-    found = spreads_of(problem, NUMBERS).device
-    assert found == pytest.approx(math.hypot(0.08, 0.7))
+    found = covariance_of(problem, NUMBERS)[0][0]
+    assert found == pytest.approx(0.08**2 + 0.7**2)
 
 
 def test_intervals_of_a_pipeline() -> None:
@@ -311,16 +335,16 @@ def test_nothing_is_known_of_other_costs_and_rules() -> None:
 
 
 def test_of_two_alike_plans_only_their_noise_counts() -> None:
-    """Twice √2 · 0.02 is 0.05657: e to that 1.0582."""
+    """√2 · 0.02 is 0.02828: e to that 1.0287."""
     problem, shares = pipeline(), Shares(0.7, 0.3, 0.1)
-    for other, expected in ((1058, True), (1059, False)):
+    for other, expected in ((1028, True), (1029, False)):
         both = (1000, other), (shares, shares)
         assert equal(problem, *both, NUMBERS) is expected
         assert equal(problem, both[0][::-1], both[1], NUMBERS) is expected
 
 
 def test_what_plans_differ_in_counts() -> None:
-    """1.5 · 0.1 · 0.4 = 0.06 with √2 · 0.02: 0.06633, twice 0.13266.
+    """1.5 · 0.1 · 0.4 = 0.06 with √2 · 0.02: 0.06633.
 
     1.5 · 0.1 · 0.1 of the devices, which are not known: 0.06801.
     """
@@ -328,7 +352,7 @@ def test_what_plans_differ_in_counts() -> None:
     plans = Shares(0.7, 0.3, 0), Shares(0.8, 0.2, 0)
     s = math.sqrt(0.06**2 + 0.015**2 + 2 * 0.02**2)
     assert s == pytest.approx(0.06801, rel=1e-3)
-    most = math.floor(1000 * math.exp(2 * s))
+    most = math.floor(1000 * math.exp(s))
     assert equal(problem, (1000, most), plans, NUMBERS)
     assert not equal(problem, (1000, most + 1), plans, NUMBERS)
 
@@ -339,11 +363,36 @@ def test_what_plans_differ_in_counts() -> None:
 @pytest.mark.parametrize(
     ("device", "fields", "expected"),
     [
-        ("H100-80GB-SXM", {}, ("H100 fitted", "no layer profiled")),
+        (
+            "H100-80GB-SXM",
+            {},
+            ("H100 (200 runs of 1 source)", "no layer profiled"),
+        ),
         (
             "H200-141GB-SXM",
             {},
-            ("H200 not measured, as H100", "no layer profiled"),
+            (
+                "H200 with parameters of H100 (3 runs of 2 sources of its "
+                "own)",
+                "no layer profiled",
+            ),
+        ),
+        (
+            "Gaudi2",
+            {},
+            (
+                "Gaudi2 with parameters of A100 (1 run of 1 source of its "
+                "own)",
+                "no layer profiled",
+            ),
+        ),
+        (
+            "L4",
+            {},
+            (
+                "L4 with parameters of A100 (no run of its own)",
+                "no layer profiled",
+            ),
         ),
         ("ours", {}, ("ours not known", "no layer profiled")),
         (
@@ -357,46 +406,87 @@ def test_what_a_prediction_rests_on(
     device: str, fields: dict[str, int], expected: tuple[str, ...]
 ) -> None:
     problem = named(pipeline(**fields), device)
-    assert rests_on(problem, NUMBERS) == (*expected, "software not stated")
-
-
-# Guaranteed figures
-
-
-def test_each_part_takes_its_worst() -> None:
-    """0.95 ** (1/4) is 0.98726, at 2.2340 of a normal distribution.
-
-    A 95 % bound of it is at 1.6449, of the fitted ones at 3: so 4.0745.
-    """
-    worse = pessimistic(named(pipeline(), "H100-80GB-SXM"), NUMBERS)
-    level = 4.07453
-    assert worse.noise == pytest.approx(math.exp(0.03 * level), rel=1e-4)
-    factors = worse.factors._asdict()
-    assert factors.pop("measured") == 1
-    assert factors == pytest.approx(
-        {
-            "device": math.exp(0.08 * level),
-            "network": math.exp(0.4 * level),
-            "host": math.exp(0.2 * level),
-            "waiting": math.exp(0.2 * level),
-        },
-        rel=1e-4,
+    assert rests_on(problem, NUMBERS) == (
+        *expected,
+        "any software",
     )
-    # 6.6 ms of devices and 2.2 of the network.
-    expected = worse.noise * (
-        6.6e6 * worse.factors.device + 2.2e6 * worse.factors.network
+
+
+# A user's own runs
+
+OWN = OwnRuns(
+    runs=20,
+    family="H100",
+    software=("NeMo",),
+    covariance=((0.01, -0.002, 0.0), (-0.002, 0.16, 0.0), (0.0, 0.0, 0.04)),
+    noise=0.02,
+)
+
+
+def test_own_runs_take_the_place_of_what_is_known_of_others() -> None:
+    problem = replace(pipeline(), own_runs=OWN)
+    assert covariance_of(problem, NUMBERS) == OWN.covariance
+    assert noise_of(problem, NUMBERS) == 0.02
+    assert rests_on(problem, NUMBERS) == (
+        "20 own runs on H100 with NeMo",
+        "no layer profiled",
     )
-    assert worse.guaranteed_ns(TWO) == pytest.approx(expected, rel=1e-5)
+    one = replace(problem, own_runs=replace(OWN, runs=1, software=()))
+    assert rests_on(one, NUMBERS)[0] == "1 own run on H100"
 
 
-@pytest.mark.parametrize("plan", ["together", "apart"])
-def test_a_guarantee_is_on_the_safe_side(plan: str) -> None:
-    problem = pipeline(forward_host_ns=275_000, backward_host_ns=100_000)
-    found = TWO if plan == "apart" else make_plan(("a b", SINGLE))
-    known = intervals_of(problem, found, score(problem, found))
+def test_what_own_runs_did_not_do_is_unknown() -> None:
+    """0.24 of experts, 0.7 of fp8."""
+    problem = pipeline(expert_weight_bytes=1)
+    job = replace(problem.job, dtype="fp8")
+    problem = replace(problem, job=job, own_runs=OWN)
+    found = covariance_of(problem, NUMBERS)[0][0]
+    assert found == pytest.approx(0.01 + 0.24**2 + 0.7**2)
+    both = replace(OWN, experts=True, low_precision=True)
+    problem = replace(problem, own_runs=both)
+    assert covariance_of(problem, NUMBERS) == OWN.covariance
+
+
+def test_intervals_are_of_own_runs() -> None:
+    problem = pipeline()
+    own = replace(problem, own_runs=OWN)
+    found = score(problem, TWO)
+    known = intervals_of(own, TWO, found, NUMBERS)
     assert known is not None
-    worse = pessimistic(problem)
-    assert worse.guaranteed_ns(found) > known.step_90_ns.high
+    s = deviation(known.shares, OWN.covariance, 0.02)
+    assert known.step_90_ns.high == pytest.approx(8.8e6 * math.exp(3 * s))
+
+
+@pytest.mark.parametrize(
+    ("covariance", "text"),
+    [
+        (
+            ((0, 1, 0), (0, 0, 0), (0, 0, 0)),
+            r"covariance\[0\]\[1\]: expected a finite number, the same as "
+            r"\[1\]\[0\], got 1",
+        ),
+        (
+            ((math.inf, 0, 0), (0, 0, 0), (0, 0, 0)),
+            r"covariance\[0\]\[0\]: expected a finite number, the same as "
+            r"\[0\]\[0\], got inf",
+        ),
+        (
+            ((0, 0, 0), (0, -1, 0), (0, 0, 0)),
+            r"covariance\[1\]\[1\]: expected >= 0, got -1",
+        ),
+    ],
+)
+def test_other_covariances_are_refused(
+    covariance: Covariance, text: str
+) -> None:
+    with pytest.raises(ValueError, match=text):
+        replace(OWN, covariance=covariance)
+
+
+def test_what_is_said_of_own_runs_changes_no_step() -> None:
+    problem = pipeline()
+    own = replace(problem, own_runs=OWN)
+    assert score(own, TWO) == score(problem, TWO)
 
 
 # What comes with the package

@@ -38,6 +38,7 @@ from nest.ir import (
     read_problem,
     write,
 )
+from nest.ir.problem import OwnRuns
 from tests.builders import (
     PAIRS,
     call,
@@ -139,12 +140,22 @@ def full_problem():
         name="full",
         source="test",
         time_unit="ms",
+        own_runs=OwnRuns(
+            runs=5,
+            family="H100",
+            software=("ours",),
+            covariance=((0.1, 0.2, 0.0), (0.2, 0.5, 0.0), (0.0, 0.0, 0.3)),
+            noise=0.1,
+            experts=True,
+            low_precision=True,
+        ),
         cluster=replace(
             problem.cluster,
             device=replace(
                 problem.cluster.device,
                 reserve_bytes=7,
                 price_usd_per_hour=2.5,
+                headroom_bytes=3,
             ),
             others=(
                 DeviceRange(
@@ -1106,7 +1117,7 @@ def test_every_public_field_is_in_the_full_problem():
     records = (
         Activations, Cluster, CollectiveCall, Device, DeviceRange,
         DeviceTimes, Edge, Graph, GroupFraction, Hierarchy, Job, Layer,
-        LayerCost, LayerKind, Level, Optimizer,
+        LayerCost, LayerKind, Level, Optimizer, OwnRuns,
     )  # fmt: skip
     names = set(
         itertools.chain.from_iterable(

@@ -53,6 +53,7 @@ from nest.hardware.calibration_file import (
     calibration_for,
     read_calibration,
 )
+from nest.intervals import stored_deviations
 from nest.ir.io import encode
 from nest.validation.predict import (
     Prediction,
@@ -128,6 +129,16 @@ def learned() -> Learned:
 
 
 # The update
+
+
+def test_the_calibration_says_what_the_runs_leave_unknown(learned):
+    """Runs that predictions follow exactly: less noise, devices known."""
+    own = learned.file.own_runs
+    assert (own.runs, own.family) == (len(SHAPES), "A100")
+    assert own.software == ("Megatron-Core",)
+    numbers = stored_deviations()
+    assert own.noise < numbers.noise
+    assert own.covariance[0][0] < numbers.device**2
 
 
 def no_rows(count: int) -> Evidence:

@@ -2,33 +2,65 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
+import math
 
 import pytest
 from msgspec.structs import replace
 
-from nest.cost.scaled import Factors, scaled
-from nest.intervals import Pessimistic
+from nest.cost.scaled import Factors
+from nest.headroom import with_headroom, within_memory
+from nest.intervals import Deviations, Quantiles, Shares
 from nest.ir import Problem, problem_hash
 from nest.report.robust import robust_rows
-from nest.robust import Robust, robust_of
+from nest.robust import Robust, factors_of, robust_of
 from nest.solvers.base import Status
+from nest.solvers.result import SolveResult
 from tests.builders import SINGLE, make_cost, make_plan, make_problem
 from tests.inside import run_inside
 
 TOGETHER = make_plan(("a b", SINGLE))
 
+#: The network's share of the fastest plan's 225 ms: all else takes 180.
+SHARE = 1 - math.log(225 / (45 + 180 / 1.1)) / math.log(1.1)
+
+#: What that is known to within, twice a deviation of 1.
+WORST = 225 * math.exp(2 * SHARE)
+
+
+def numbers(**fields: float) -> Deviations:
+    """Only the network is unknown, with a deviation of 1."""
+    return replace(
+        Deviations(
+            noise=0.0,
+            device=0.0,
+            network=1.0,
+            host=0.0,
+            unseen=0.0,
+            experts=0.0,
+            low_precision=0.0,
+            plan_noise=0.05,
+            apart=1.0,
+            step=Quantiles(low_90=-2, low_50=-1, high_50=1, high_90=2),
+            memory=Quantiles(
+                low_90=-0.2, low_50=-0.1, high_50=0.1, high_90=0.2
+            ),
+            memory_error=0.05,
+            families={},
+        ),
+        **fields,
+    )
+
 
 def chain(memory_bytes: int = 100) -> Problem:
-    """Two layers of 60 ns, two micro-batches; a cut takes 15 ns each way.
+    """Two layers of 60 ms, two micro-batches; a cut takes 15 ms each way.
 
-    On one device a step takes 2 · 120 = 240, in two stages 3 · 75 = 225.
-    Where the network takes twice as long: 240, and 3 · 90 = 270.
+    On one device a step takes 2 · 120 = 240 and 20 bytes, in two stages
+    3 · 75 = 225 and 20 in the first.
     """
-    cost = make_cost(20, 40, kept_bytes=10)
+    cost = make_cost(20e6, 40e6, kept_bytes=10)
     return make_problem(
         {"a": cost, "b": cost},
-        edges=(("a", "b", 5),),
+        edges=(("a", "b", 14_999_990),),
         devices=2,
         memory_bytes=memory_bytes,
         global_batch=2,
@@ -37,59 +69,159 @@ def chain(memory_bytes: int = 100) -> Problem:
     )
 
 
-def robust(problem: Problem, **factors: float) -> Robust:
-    found = Factors(**factors)
-    worse = Pessimistic(scaled(problem, found), found, 1.5)
-    return robust_of(
-        problem,
-        worse,
-        run_inside(problem, "dp"),
-        run_inside(worse.problem, "dp"),
-    )
+def robust(problem: Problem, **fields: float) -> Robust:
+    def search(other: Problem) -> SolveResult:
+        return run_inside(other, "dp")
+
+    return robust_of(problem, search(problem), search, numbers(**fields))
 
 
 def test_the_safest_plan_is_not_the_fastest() -> None:
-    """15 of 225 more, 30 of 270 less; half as much again for the noise."""
+    """240 against 225 · e^(2 · 0.208) = 340.9; the bound is 225."""
     problem = chain()
-    found = robust(problem, network=2.0)
-    assert found.fastest.step_quanta == 225
-    assert (found.guaranteed_quanta, found.fastest_quanta) == (240, 270)
-    assert (found.cost, found.gain) == (Fraction(15, 225), Fraction(30, 270))
-    assert found.guaranteed_ns(found.guaranteed_quanta) == 360
-    assert found.proven
+    found = robust(problem)
+    assert found.best is not None
+    assert found.first is not None
+    assert found.first.score.step_quanta == 225_000_000
+    assert found.first.guaranteed_ns == pytest.approx(WORST * 1e6, rel=1e-5)
+    assert found.best.guaranteed_ns == pytest.approx(240e6, rel=1e-6)
+    assert found.cost == pytest.approx(15 / 225)
+    assert found.gain == pytest.approx(1 - 240 / WORST, rel=1e-5)
+    assert found.bound_ns == pytest.approx(225e6)
+    assert found.gap == pytest.approx(15 / 240)
+    # The direction of the fastest plan is that of the network alone.
+    assert (found.candidates, found.searches) == (2, 2)
     answer = found.answer
     assert answer.plan == replace(TOGETHER, problem_hash=problem_hash(problem))
     assert answer.status is Status.FEASIBLE
-    assert (answer.step_quanta, answer.lower_bound_quanta) == (240, 225)
+    assert answer.step_quanta == 240_000_000
+    assert answer.lower_bound_quanta == 225_000_000
     assert answer.detail == "the best guaranteed step time"
 
 
-def test_the_fastest_plan_may_be_the_safest() -> None:
-    found = robust(chain(), device=2.0)
-    assert found.answer is found.fastest
-    assert (found.guaranteed_quanta, found.fastest_quanta) == (405, 405)
-    assert (found.cost, found.gain) == (0, 0)
-    assert found.proven
+def test_where_the_fastest_plan_is_hurt_most_is_searched_first() -> None:
+    """2 · 0.25 · a / s of devices, 2 · n / s of the network."""
+    problem = chain()
+    searched: list[Problem] = []
 
+    def search(other: Problem) -> SolveResult:
+        searched.append(other)
+        return run_inside(other, "dp")
 
-def test_a_worse_plan_of_the_pessimistic_search_is_not_taken() -> None:
-    """A search that was cut short may know less than the first one."""
-    problem, found = chain(), Factors(device=2.0)
-    worse = Pessimistic(scaled(problem, found), found, 1.0)
     fastest = run_inside(problem, "dp")
-    # What it says of the first problem is not the best of the second.
-    other = robust(problem, network=2.0).safest
-    kept = robust_of(problem, worse, fastest, other)
-    assert kept.answer is fastest
-    assert kept.guaranteed_quanta == 405
-    assert not kept.proven
+    found = robust_of(problem, fastest, search, numbers(device=0.5))
+    assert found.first is not None
+    shares = found.first.intervals.shares
+    s = math.hypot(0.5 * shares.device, shares.network)
+    (cost,) = searched[0].graph.kinds[0].costs
+    device = math.exp(2 * 0.25 * shares.device / s)
+    assert cost.forward_ns == pytest.approx(20e6 * device)
+    before, after = (
+        other.cluster.topology.scaled(1) for other in (problem, searched[0])
+    )
+    assert after == before.scaled(math.exp(2 * shares.network / s))
+    # Then of the plan on one device, which is devices alone, then networks.
+    (cost,) = searched[1].graph.kinds[0].costs
+    assert cost.forward_ns == pytest.approx(20e6 * math.e)
+    assert searched[1].cluster.topology == problem.cluster.topology
+    assert found.searches == 4
+
+
+def test_directions_are_factors_of_times() -> None:
+    found = factors_of(Shares(math.log(2), math.log(3), math.log(5)))
+    assert found == pytest.approx(Factors(2, 3, 5, waiting=5))
+
+
+def test_the_noise_is_in_every_figure_and_in_the_bound() -> None:
+    """Twice 0.1: all times e^0.2."""
+    found = robust(chain(), noise=0.1)
+    assert found.best is not None
+    assert found.best.guaranteed_ns == pytest.approx(240e6 * math.exp(0.2))
+    assert found.bound_ns == pytest.approx(225e6 * math.exp(0.2))
+
+
+def test_the_fastest_plan_may_be_the_safest() -> None:
+    """A deviation of 0.1 of the network: e^(0.2 · 0.208) is 1.0425."""
+    found = robust(chain(), network=0.1)
+    assert found.answer is found.fastest
+    assert found.best is found.first
+    assert (found.cost, found.gain) == (0, 0)
+    assert (found.candidates, found.searches) == (1, 2)
+
+
+def test_a_worse_plan_that_a_search_finds_is_not_taken() -> None:
+    """Where everything is unknown alike a plan's own share is what counts."""
+    problem = chain()
+    fastest = run_inside(problem, "dp")
+    other = robust(problem).answer
+    found = robust_of(problem, fastest, lambda _: other, numbers(network=0.1))
+    assert found.candidates == 2
+    assert found.answer is fastest
+
+
+@pytest.mark.parametrize(
+    ("memory_bytes", "kept"), [(25, True), (24, False), (20, False)]
+)
+def test_the_upper_end_of_what_a_plan_needs_fits(
+    memory_bytes: int, kept: bool
+) -> None:
+    """20 · e^0.2 is 24.4."""
+    found = robust(chain(memory_bytes))
+    assert found.best is not None
+    assert found.best.memory_kept is kept
+    roomy = within_memory(chain(memory_bytes), numbers())
+    assert roomy is not None
+    assert (roomy.cluster.memory_bytes() >= 20) is kept
+
+
+def test_a_plan_that_keeps_its_memory_comes_first() -> None:
+    """Of 24 bytes 19.6 are guaranteed: the first stage keeps 20, or 4.
+
+    It then computes its 20 ms again.
+    """
+    cost = make_cost(20e6, 40e6, kept_bytes=10)
+    lean = replace(cost.activations[0], recompute="full", kept_bytes=2)
+    cost = replace(cost, activations=(*cost.activations, lean))
+    problem = make_problem(
+        {"a": cost, "b": cost},
+        edges=(("a", "b", 14_999_990),),
+        devices=2,
+        memory_bytes=24,
+        global_batch=2,
+        replicas=(1,),
+        recompute=("none", "full"),
+        sequence_length=1,
+    )
+    found = robust(problem, network=0.1)
+    assert found.best is not None
+    assert found.first is not None
+    assert (found.first.memory_kept, found.best.memory_kept) == (False, True)
+    assert found.best.guaranteed_ns > found.first.guaranteed_ns
+    rows = robust_rows(problem, found)
+    assert any(
+        text.startswith(
+            "memory of the fastest plan is not guaranteed: one run in twenty "
+            "needs more than 0.0 GiB, and a device has 0.00 GiB"
+        )
+        for _, text in rows
+    )
+    assert any(" and costs " in text for _, text in rows)
+
+
+def test_a_stated_headroom_is_what_is_kept() -> None:
+    problem = with_headroom(chain(24), "2%")
+    found = robust(problem, network=0.1)
+    assert found.best is not None
+    assert found.best.memory_kept is None
+    (*_, (_, text)) = robust_rows(problem, found)
+    assert text.startswith("memory of this one is not guaranteed")
 
 
 def test_without_a_plan_there_is_no_guarantee() -> None:
     problem = chain(memory_bytes=5)
-    found = robust(problem, network=2.0)
+    found = robust(problem)
     assert found.answer.status is Status.INFEASIBLE
-    assert (found.guaranteed_quanta, found.cost, found.gain) == (None,) * 3
+    assert (found.best, found.cost, found.gain, found.gap) == (None,) * 4
     document = found.to_json()
     assert document["guaranteed_step_time_ns"] is None
     assert robust_rows(problem, found) == [
@@ -98,42 +230,49 @@ def test_without_a_plan_there_is_no_guarantee() -> None:
 
 
 @pytest.mark.parametrize(
-    ("factors", "expected"),
+    ("fields", "expected"),
     [
         (
-            {"network": 2.0},
+            {},
             [
                 ("guaranteed",
-                 "360.000 ns with 95 %, no plan's is shorter"),
+                 "240 ms with 95 %; 2 plans of 2 searches compared; no "
+                 "plan's is below 225 ms, 6.2 % less"),
                 ("",
-                 "the fastest plan: 405.000 ns; this one costs 6.67 % in the "
-                 "step time and gains 11.11 % in the guaranteed one"),
+                 "the fastest plan: 340.9 ms; this one costs 6.67 % in the "
+                 "step time and gains 29.60 % in the guaranteed one"),
             ],
         ),
         (
-            {"device": 2.0},
+            {"network": 0.1},
             [
                 ("guaranteed",
-                 "607.500 ns with 95 %, no plan's is shorter"),
+                 "234.5 ms with 95 %; 1 plan of 2 searches compared; no "
+                 "plan's is below 225 ms, 4.1 % less"),
                 ("", "the fastest plan is the safest, too"),
             ],
         ),
     ],
 )  # fmt: skip
 def test_what_people_read(
-    factors: dict[str, float], expected: list[tuple[str, str]]
+    fields: dict[str, float], expected: list[tuple[str, str]]
 ) -> None:
     problem = chain()
-    assert robust_rows(problem, robust(problem, **factors)) == expected
+    assert robust_rows(problem, robust(problem, **fields)) == expected
 
 
 def test_what_a_document_says() -> None:
-    document = robust(chain(), network=2.0).to_json()
+    document = robust(chain()).to_json()
     assert document["probability"] == 0.95
-    assert document["factors"]["network"] == 2
-    assert document["factors"]["noise"] == 1.5
-    assert document["guaranteed_step_time_ns"] == 360
-    assert document["proven"] is True
-    assert document["fastest"]["step_time_ns"] == 225
-    assert document["fastest"]["guaranteed_step_time_ns"] == 405
-    assert (document["cost"], document["gain"]) == (15 / 225, 30 / 270)
+    assert document["guaranteed_step_time_ns"] == pytest.approx(240e6)
+    assert document["memory_kept"] is True
+    assert document["lower_bound_ns"] == pytest.approx(225e6)
+    assert document["gap"] == pytest.approx(15 / 240)
+    assert (document["candidates"], document["searches"]) == (2, 2)
+    fastest = document["fastest"]
+    assert fastest["step_time_ns"] == 225_000_000
+    assert fastest["guaranteed_step_time_ns"] == pytest.approx(
+        WORST * 1e6, rel=1e-5
+    )
+    assert fastest["memory_kept"] is True
+    assert document["cost"] == pytest.approx(15 / 225)

@@ -1,0 +1,147 @@
+"""What a user's own runs leave unknown of the times of their cluster.
+
+Before any run, the logarithms of the times of devices, of the network and of
+hosts are off by independent normal deviations (:mod:`nest.intervals`), and a
+run's logarithm of true over predicted step time is its shares times these,
+beside the noise. A calibration takes from that what devices and hosts may
+explain; networks are not fitted: what is unknown of theirs stays, and is in
+part mistaken for the others'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from nest.calibration.evidence import Array
+from nest.intervals import (
+    Deviations,
+    covariance_of,
+    has_experts,
+    shares_of,
+    stored_deviations,
+)
+from nest.ir.problem import OwnRuns
+from nest.validation.predict import PredictedRun
+
+#: As how many runs the stored noise counts beside the noise of own runs.
+NOISE_RUNS = 5
+
+#: Of devices, the network and hosts: what a calibration fits.
+FITTED = np.array([1.0, 0.0, 1.0])
+
+
+class Left(NamedTuple):
+    """What runs tell, and what they leave.
+
+    Attributes
+    ----------
+    gain
+        How the estimates follow from the errors of ``n`` runs, ``(3, n)``.
+    covariance
+        Of what the estimates are off by, ``(3, 3)``.
+    """
+
+    gain: Array
+    covariance: Array
+
+
+def left_unknown(before: Array, shares: Array, noise: float) -> Left:
+    """Return what runs leave unknown.
+
+    Parameters
+    ----------
+    before
+        Covariance before any run, ``(3, 3)``.
+    shares
+        What the step times of ``n`` runs depend on, ``(n, 3)``.
+    noise
+        Standard deviation of each beside that.
+
+    Returns
+    -------
+    Left
+        The estimate is the most probable one if only what is
+        :data:`FITTED` were unknown; its covariance is for all that is
+        (Joseph's form, which holds for any gain: Bucy and Joseph 1968,
+        *Filtering for Stochastic Processes*).
+    """
+    fitted = before * np.outer(FITTED, FITTED)
+    count = len(shares)
+    spread = shares @ fitted @ shares.T + noise**2 * np.eye(count)
+    gain = np.linalg.solve(spread, shares @ fitted).T
+    kept = np.eye(len(before)) - gain @ shares
+    covariance = kept @ before @ kept.T + noise**2 * gain @ gain.T
+    return Left(
+        np.asarray(gain, np.float64),
+        np.asarray((covariance + covariance.T) / 2, np.float64),
+    )
+
+
+def noise_of_runs(stored: float, errors: Array) -> float:
+    """Return the noise of step times of which some errors are known.
+
+    The mean square, in which the stored noise counts as :data:`NOISE_RUNS`.
+
+    Parameters
+    ----------
+    stored
+        The noise without runs.
+    errors
+        Logarithms of true over predicted step times, each predicted without
+        itself, ``(n,)``.
+    """
+    squares = NOISE_RUNS * stored**2 + float(errors @ errors)
+    return float(np.sqrt(squares / (NOISE_RUNS + len(errors))))
+
+
+def own_runs_of(
+    family: str,
+    runs: Sequence[PredictedRun],
+    errors: Array,
+    software: tuple[str, ...] = (),
+    numbers: Deviations | None = None,
+) -> OwnRuns:
+    """Return what runs leave unknown, for intervals.
+
+    Parameters
+    ----------
+    family
+        The device family that they ran on.
+    runs
+        The ``n`` runs.
+    errors
+        Their errors, each of a fit to the others, ``(n,)``.
+    software
+        What ran.
+    numbers
+        How far predictions are off without; as stored by default.
+    """
+    numbers = numbers or stored_deviations()
+    problems = [found.run.problem for found in runs]
+    covariances = [np.array(covariance_of(p, numbers)) for p in problems]
+    # With experts, or in fp8, there is more to learn.
+    before = np.maximum.reduce(covariances)
+    shares = np.array(
+        [shares_of(x.run.problem, x.run.plan, x.verdict) for x in runs]
+    )
+    noise = noise_of_runs(numbers.noise, errors)
+    left = left_unknown(before, shares, noise).covariance
+    first, second, third = (
+        (_six(row[0]), _six(row[1]), _six(row[2])) for row in left
+    )
+    return OwnRuns(
+        runs=len(runs),
+        family=family,
+        software=software,
+        covariance=(first, second, third),
+        noise=_six(noise),
+        experts=any(map(has_experts, problems)),
+        low_precision=any(p.job.dtype == "fp8" for p in problems),
+    )
+
+
+def _six(value: float) -> float:
+    return float(f"{value:.6g}")

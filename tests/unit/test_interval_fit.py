@@ -1,0 +1,71 @@
+"""How the margin of two plans is fitted: bench/intervals.py."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from bench.result_files import ROOT
+from nest.intervals import stored_deviations
+
+
+@pytest.fixture
+def fit(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    return importlib.import_module("intervals")
+
+
+def test_the_order_at_the_margin_is_right_nine_times_of_ten(
+    fit: ModuleType,
+) -> None:
+    """The logarithm of 10 / 9 if it is, of 10 if it is not."""
+    for right, expected in ((True, 10 / 9), (False, 10)):
+        found = fit.misorder(np.ones(1), np.array([right]), np.ones(1))
+        assert found == pytest.approx(np.log(expected))
+    found = fit.misorder(np.zeros(1), np.array([True]), np.array([3.0]))
+    assert found == pytest.approx(3 * np.log(2))
+
+
+def test_the_margin_that_is_found_is_the_one_that_was_drawn(
+    fit: ModuleType,
+) -> None:
+    """Ratios around 0.1, nine of ten of which there are in order."""
+    random = np.random.default_rng(1)
+    ratios = random.uniform(0, 0.4, 4000)
+    right = random.random(4000) < 1 / (1 + 9 ** -(ratios / 0.1))
+
+    def loss(x: np.ndarray) -> float:
+        return float(fit.misorder(ratios / np.exp(x[0]), right, np.ones(4000)))
+
+    found = float(np.exp(fit.least(loss, np.log([0.3]))[0]))
+    assert found == pytest.approx(0.1, rel=0.06)
+    near = abs(ratios - found) < 0.02
+    assert right[near].mean() == pytest.approx(0.9, abs=0.03)
+
+
+def test_pairs_are_counted_by_what_is_said_of_them(fit: ModuleType) -> None:
+    orders = fit.Orders(
+        equal=np.array([True, True, False, False]),
+        right=np.array([True, False, True, True]),
+        sources=np.array(["vTrain 1", "other", "other", "vTrain 1"]),
+    )
+    assert orders.figures() == {
+        "pairs": 4,
+        "equal": 2,
+        "right_of_equal": 0.5,
+        "right_of_others": 1.0,
+    }
+    assert orders.figures("vTrain") == {
+        "pairs": 2,
+        "equal": 1,
+        "right_of_equal": 0.0,
+        "right_of_others": 1.0,
+    }
+
+
+def test_a_fifth_more_is_not_equal_where_plans_differ_little() -> None:
+    numbers = stored_deviations()
+    assert np.sqrt(2) * numbers.plan_noise < np.log(1.2)
