@@ -47,6 +47,7 @@ from result_files import fill, write_result
 from nest.calibration.evidence import Array, evidence_of
 from nest.calibration.fit import fit, prior
 from nest.calibration.parameters import PARAMETERS, options_of
+from nest.calibration.unknown import left_unknown, noise_of_runs
 from nest.hardware import machine_for
 from nest.intervals import (
     Deviations,
@@ -412,6 +413,92 @@ def hold_out_numbers(table: Table) -> tuple[Coverage, Orders]:
     )
 
 
+#: Own runs, how often they are drawn, and rows that a source needs for that.
+OWN = 20
+DRAWS = 10
+LEAST = 30
+
+
+def own_run_tables(table: Table) -> dict[str, dict[str, float | int]]:
+    """Return what intervals cover that rest on some runs of a source.
+
+    Some rows of a held-out source are drawn, and what they tell of the times
+    of devices and hosts corrects its other rows, as a calibration would.
+    """
+    random = np.random.default_rng(0)
+    tables: dict[str, dict[str, float | int]] = {}
+    for source in sorted(set(table.sources)):
+        own = np.flatnonzero(table.sources == source)
+        if len(own) < LEAST:
+            continue
+        numbers = fit_numbers(table, table.sources != source)
+        draws = [
+            own_runs_draw(table, numbers, own, random.permutation(own)[:OWN])
+            for _ in range(DRAWS)
+        ]
+        tables[str(source)] = {
+            "rows": len(own),
+            **{
+                key: round(float(np.mean([draw[key] for draw in draws])), 4)
+                for key in draws[0]
+            },
+        }
+    return tables
+
+
+def own_runs_draw(
+    table: Table, numbers: Numbers, own: Array, drawn: Array
+) -> dict[str, float]:
+    """Return what intervals of a source cover under some of its rows."""
+    noise, device, network, host, *more = numbers.values[:-2]
+    rest = np.setdiff1d(own, drawn)
+    shares, others = table.parts[drawn, :3], table.parts[rest, :3]
+    errors = table.errors[drawn]
+    flags = (table.parts[drawn, 3:] > 0).any(axis=0)
+    squares = device**2 + float(np.sum((np.array(more) * flags) ** 2))
+    before = np.diag([squares, network**2, host**2])
+    left_out = []
+    for i in range(len(drawn)):
+        kept = np.arange(len(drawn)) != i
+        gain = left_unknown(before, shares[kept], noise).gain
+        left_out.append(errors[i] - shares[i] @ gain @ errors[kept])
+    own_noise = noise_of_runs(noise, np.array(left_out))
+    left = left_unknown(before, shares, own_noise)
+    after = table.errors[rest] - others @ left.gain @ errors
+    squares_left = np.sum(others @ left.covariance * others, axis=1)
+    spread = np.sqrt(own_noise**2 + squares_left)
+    low_90, low_50, high_50, high_90 = (
+        end * spread for end in msgspec.structs.astuple(numbers.step)
+    )
+    old = numbers.spread(table)[rest]
+
+    def width(spread: Array) -> float:
+        ends = np.exp(
+            np.outer(spread, [numbers.step.low_90, numbers.step.high_90])
+        )
+        return float(np.median(ends[:, 1] - ends[:, 0])) / 2
+
+    return {
+        "within_50": float(((low_50 <= after) & (after <= high_50)).mean()),
+        "within_90": float(((low_90 <= after) & (after <= high_90)).mean()),
+        "median_half_width_90": width(spread),
+        "median_half_width_90_without": width(old),
+    }
+
+
+def own_runs_text(figures: dict[str, dict[str, float | int]]) -> list[str]:
+    """Return the table of what intervals cover that rest on own runs."""
+    lines = [
+        f"| with {OWN} runs of | rows | within 50 %, % | within 90 %, % "
+        "| median ±, % | without them ±, % |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for name, row in figures.items():
+        parts = [percent(value) for key, value in row.items() if key != "rows"]
+        lines.append(f"| {' | '.join([name, str(row['rows']), *parts])} |")
+    return lines
+
+
 def memory_errors(files: Iterable[Path]) -> list[tuple[Row, float]]:
     """Return logarithms of measured over predicted memory."""
     found: list[tuple[Row, float]] = []
@@ -543,6 +630,7 @@ def page(
     figures: dict[str, Any],
     orders: Orders,
     memory: dict[str, dict[str, float | int]],
+    own_runs: dict[str, dict[str, float | int]],
 ) -> str:
     """Return the tables of docs/validation.md."""
     lines = [
@@ -573,6 +661,12 @@ def page(
             *lines,
             "",
             *pairs_text(orders),
+            "",
+            f"{OWN} runs of a held-out source, drawn {DRAWS} times, and what "
+            "intervals cover of its",
+            "other rows:",
+            "",
+            *own_runs_text(own_runs),
             "",
             "Measured over predicted memory by class:",
             "",
@@ -662,6 +756,7 @@ def main() -> None:
     )
     figures = tables(table, coverage)
     classes = memory_tables(memories)
+    own_runs = own_run_tables(table)
     document = {
         "command": "python bench/intervals.py",
         "deviations": msgspec.to_builtins(stored),
@@ -671,15 +766,17 @@ def main() -> None:
             f"without_{LARGEST}": orders.figures(LARGEST),
         },
         "memory": classes,
+        "own_runs": own_runs,
     }
     print(msgspec.json.format(msgspec.json.encode(stored), indent=1).decode())
     _print(figures)
     print(*pairs_text(orders), *memory_text(classes), sep="\n")
+    print(*own_runs_text(own_runs), sep="\n")
     write_result("intervals", document)
     fill(
         ROOT / "docs" / "validation.md",
         "intervals",
-        page(figures, orders, classes),
+        page(figures, orders, classes, own_runs),
     )
     if arguments.write:
         text = msgspec.json.format(msgspec.json.encode(stored), indent=1)

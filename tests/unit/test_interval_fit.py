@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 
 from bench.result_files import ROOT
-from nest.intervals import stored_deviations
+from nest.intervals import Quantiles, stored_deviations
 
 
 @pytest.fixture
@@ -69,3 +69,28 @@ def test_pairs_are_counted_by_what_is_said_of_them(fit: ModuleType) -> None:
 def test_a_fifth_more_is_not_equal_where_plans_differ_little() -> None:
     numbers = stored_deviations()
     assert np.sqrt(2) * numbers.plan_noise < np.log(1.2)
+
+
+def test_intervals_of_own_runs_are_of_what_these_tell(
+    fit: ModuleType,
+) -> None:
+    """All rows take e^0.2 of what is predicted, and scatter by 0.01.
+
+    Twenty of them tell it to 0.01 / √20, and the noise is the root of
+    (5 · 0.05² + 20 · 0.01²) / 25 or so: 0.024.
+    """
+    random = np.random.default_rng(1)
+    errors = 0.2 + 0.01 * random.standard_normal(60)
+    parts = np.zeros((60, 6))
+    parts[:, 0] = 1.0
+    table = SimpleNamespace(parts=parts, errors=errors)
+    step = Quantiles(low_90=-2, low_50=-1, high_50=1, high_90=2)
+    values = np.array([0.05, 0.3, 0.3, 0.3, 0.1, 0.1, 0.1, 0.05, 1.0])
+    numbers = fit.Numbers(tuple(fit.PRIORS), values, step)
+    found = fit.own_runs_draw(table, numbers, np.arange(60), np.arange(20))
+    assert found["within_50"] > 0.9
+    assert found["within_90"] == 1
+    assert found["median_half_width_90"] == pytest.approx(2 * 0.0246, rel=0.1)
+    # Without runs 0.05 and 0.3 are 0.304, and e^0.608 - e^-0.608 is 1.29.
+    before = found["median_half_width_90_without"]
+    assert before == pytest.approx(0.646, rel=0.01)
