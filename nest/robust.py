@@ -38,7 +38,7 @@ from nest.intervals import (
     noise_of,
     stored_deviations,
 )
-from nest.ir.io import problem_hash
+from nest.ir.io import plan_to_json, problem_hash
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.solvers.base import Status
@@ -99,6 +99,8 @@ class Robust:
     best, first
         That plan, and the fastest one, with their figures; ``None`` without
         a plan.
+    kept
+        The fastest plan that keeps its memory, if that is another one.
     candidates
         How many different plans were compared.
     searches
@@ -111,24 +113,23 @@ class Robust:
     answer: SolveResult
     best: Candidate | None = None
     first: Candidate | None = None
+    kept: Candidate | None = None
     candidates: int = 0
     searches: int = 1
     bound_ns: float | None = None
 
-    @property
-    def cost(self) -> float | None:
-        """How much longer the answer takes than the fastest plan."""
-        if self.best is None or self.first is None:
+    def cost(self, other: Candidate | None) -> float | None:
+        """Return how much longer the answer takes than another plan."""
+        if self.best is None or other is None:
             return None
-        steps = self.best.score.step_quanta, self.first.score.step_quanta
+        steps = self.best.score.step_quanta, other.score.step_quanta
         return steps[0] / steps[1] - 1
 
-    @property
-    def gain(self) -> float | None:
-        """How much less it is guaranteed to take; negative for more."""
-        if self.best is None or self.first is None:
+    def gain(self, other: Candidate | None) -> float | None:
+        """Return how much less it is guaranteed to take; negative for more."""
+        if self.best is None or other is None:
             return None
-        return 1 - self.best.guaranteed_ns / self.first.guaranteed_ns
+        return 1 - self.best.guaranteed_ns / other.guaranteed_ns
 
     @property
     def gap(self) -> float | None:
@@ -139,7 +140,7 @@ class Robust:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as part of a document."""
-        best, first = self.best, self.first
+        best, first, kept = self.best, self.first, self.kept
         return {
             "probability": GUARANTEED,
             "guaranteed_step_time_ns": best and best.guaranteed_ns,
@@ -153,8 +154,16 @@ class Robust:
                 "guaranteed_step_time_ns": first and first.guaranteed_ns,
                 "memory_kept": first and first.memory_kept,
             },
-            "cost": self.cost,
-            "gain": self.gain,
+            "cost": self.cost(first),
+            "gain": self.gain(first),
+            "fastest_that_keeps_memory": kept
+            and {
+                "plan": plan_to_json(kept.plan),
+                "step_time_ns": kept.score.step_time_ns,
+                "guaranteed_step_time_ns": kept.guaranteed_ns,
+                "cost": self.cost(kept),
+                "gain": self.gain(kept),
+            },
         }
 
 
@@ -196,11 +205,10 @@ def robust_of(
         results.append(search(longer))
         return field.add(results[-1].plan)
 
-    arena = problem
-    if first.memory_kept is False:
-        roomy = within_memory(problem, numbers)
-        if roomy is not None and run(roomy) is not None:
-            arena = roomy
+    arena, kept = problem, None
+    if first.memory_kept is False and field.roomy is not None:
+        kept = run(field.roomy)
+        arena = problem if kept is None else field.roomy
     searched: list[Shares] = []
     while direction := field.next_direction(searched):
         searched.append(direction)
@@ -218,6 +226,7 @@ def robust_of(
         answer,
         best,
         first,
+        kept,
         len(field.candidates),
         len(results),
         bound_ns,

@@ -38,20 +38,27 @@ def robust_rows(problem: Problem, found: Robust) -> list[tuple[str, str]]:
     if best is first:
         rows.append(("", "the fastest plan is the safest, too"))
     else:
-        gain = found.gain or 0.0
-        verb = "gains" if gain >= 0 else "costs"
-        rows.append(
-            (
-                "",
-                f"the fastest plan: {text(first)}; this one costs "
-                f"{_percent(found.cost)} in the step time and {verb} "
-                f"{_percent(abs(gain))} in the guaranteed one",
-            )
+        unfit = (
+            ""
+            if _keeps(problem, first)
+            else ", but " + _memory(problem, first)
         )
-    if best is not first and not _keeps(problem, first):
-        rows.append(("", _memory(problem, first, "of the fastest plan")))
+        rows.append(("", f"the fastest plan: {text(first)}{unfit}"))
+        beside = found.kept or first
+        if beside is found.kept:
+            whose = "the fastest plan that keeps its memory"
+            rows.append(("", f"{whose}: {text(beside)}"))
+        if beside is not best:
+            rows.append(
+                (
+                    "",
+                    f"this one costs {_percent(found.cost(beside))} in the "
+                    f"step time and gains {_percent(found.gain(beside))} in "
+                    f"the guaranteed one",
+                )
+            )
     if not _keeps(problem, best):
-        rows.append(("", _memory(problem, best, "of this one")))
+        rows.append(("", _memory(problem, best)))
     return rows
 
 
@@ -66,11 +73,11 @@ def _whole_bytes(problem: Problem) -> int:
     return cluster.memory_bytes() + cluster.headroom_bytes()
 
 
-def _memory(problem: Problem, candidate: Candidate, whose: str) -> str:
+def _memory(problem: Problem, candidate: Candidate) -> str:
     high = candidate.intervals.memory_90_bytes.high
     return (
-        f"memory {whose} is not guaranteed: one run in twenty needs more "
-        f"than {high / GIB:.1f} GiB, and a device has "
+        f"its memory is not guaranteed: one run in twenty needs more than "
+        f"{high / GIB:.1f} GiB, and a device has "
         f"{format_bytes(_whole_bytes(problem))}"
     )
 

@@ -72,6 +72,8 @@ def test_the_robust_plan_by_every_plans_own_interval(
         assert found.best.guaranteed_ns <= found.first.guaranteed_ns
     assert not (found.first.memory_kept and not found.best.memory_kept)
     capacity = problem.cluster.memory_bytes()
+    if found.kept is not None:
+        assert found.best.guaranteed_ns <= found.kept.guaranteed_ns
     if found.best.memory_kept:
         assert known.memory_90_bytes.high <= capacity * (1 + 1e-9)
     assert found.bound_ns is not None
