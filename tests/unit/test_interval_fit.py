@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import json
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 
-from bench.result_files import ROOT
+from bench.result_files import ROOT, result_path
 from nest.intervals import Quantiles, stored_deviations
 
 
@@ -94,3 +95,12 @@ def test_intervals_of_own_runs_are_of_what_these_tell(
     # Without runs 0.05 and 0.3 are 0.304, and e^0.608 - e^-0.608 is 1.29.
     before = found["median_half_width_90_without"]
     assert before == pytest.approx(0.646, rel=0.01)
+
+
+def test_what_is_called_equal_is_seldom_in_order() -> None:
+    """Of pairs of measured plans, their source held out, with all others."""
+    pairs = json.loads(result_path("intervals").read_text())["pairs"]
+    for figures in pairs.values():
+        assert figures["right_of_equal"] < 0.9
+        assert figures["right_of_equal"] < figures["right_of_others"]
+    assert pairs["all"]["right_of_others"] > 0.9
