@@ -11,6 +11,7 @@ from nest.cost.scaled import Factors
 from nest.headroom import with_headroom, within_memory
 from nest.intervals import Deviations, Quantiles, Shares
 from nest.ir import Problem, problem_hash
+from nest.ir.problem import OwnRuns
 from nest.report.robust import robust_rows
 from nest.robust import Robust, factors_of, robust_of
 from nest.solvers.base import Status
@@ -279,3 +280,25 @@ def test_what_a_document_says() -> None:
     )
     assert fastest["memory_kept"] is True
     assert document["cost"] == pytest.approx(15 / 225)
+
+
+def test_own_runs_say_what_is_unknown() -> None:
+    """Only the sum of devices and the network is known: they differ by 1.
+
+    So two stages are off by their shares' difference, one by all of it.
+    """
+    own = OwnRuns(
+        runs=5,
+        family="H100",
+        covariance=((1.0, -1.0, 0.0), (-1.0, 1.0, 0.0), (0.0, 0.0, 0.0)),
+        noise=0.0,
+    )
+    problem = replace(chain(), own_runs=own)
+    found = robust(problem, noise=1.0)
+    assert found.best is found.first
+    assert found.best is not None
+    off = 2 * (1 - 2 * SHARE)
+    assert found.best.guaranteed_ns == pytest.approx(
+        225e6 * math.exp(off), rel=1e-4
+    )
+    assert found.bound_ns == pytest.approx(225e6)
