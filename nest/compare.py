@@ -106,11 +106,8 @@ def _refute(
     result: SolveResult, best_quanta: int, best_solver: str
 ) -> SolveResult:
     bound = result.lower_bound_quanta
-    if result.status is Status.INFEASIBLE:
-        claim = "claims infeasible"
-    elif bound is not None and bound > best_quanta:
-        claim = f"claims a lower bound of {bound} quanta"
-    else:
+    claim = refuted(result.status, bound, best_quanta)
+    if claim is None:
         return result
     return replace(
         result,
@@ -127,6 +124,17 @@ def _refute(
             },
         },
     )
+
+
+def refuted(
+    status: Status | None, bound_quanta: int | None, best_quanta: int
+) -> str | None:
+    """Return the claim that a plan of so many quanta proves wrong, if any."""
+    if status is Status.INFEASIBLE:
+        return "claims infeasible"
+    if bound_quanta is not None and bound_quanta > best_quanta:
+        return f"claims a lower bound of {bound_quanta} quanta"
+    return None
 
 
 class Beside(NamedTuple):

@@ -17,6 +17,7 @@ from typing import NoReturn
 
 import click
 
+from nest.cli.benching import bench_command, sweep_command
 from nest.cli.calibrating import calibrate_command
 from nest.cli.exporting import export_command
 from nest.cli.importing import import_group
@@ -74,6 +75,8 @@ def cli(context: click.Context, version: bool) -> None:
 
 for _command in (
     compare_command,
+    bench_command,
+    sweep_command,
     solve_command,
     score_command,
     simulate_command,

@@ -222,6 +222,9 @@ _OPTIONS: dict[str, Callable[..., Decorator]] = {
     "problem_text": functools.partial(
         click.argument, "problem_text", metavar="[PROBLEM]", required=False
     ),
+    "problem_texts": functools.partial(
+        click.argument, "problem_texts", metavar="[PROBLEM]…", nargs=-1
+    ),
     **_MODEL,
     "pin": _restriction(
         "pin", "with these settings, such as tp=8,pp=4 or zero=0|1"
@@ -329,8 +332,8 @@ class Options:
     ----------
     command
         Such as ``nest solve``, for messages.
-    problem_text
-        The argument PROBLEM.
+    problem_text, problem_texts
+        The argument PROBLEM, of commands that take one or several.
     job
         ``--model``, ``--cluster`` and the options of the job.
     json_path, output
@@ -343,6 +346,7 @@ class Options:
 
     command: str
     problem_text: str | None = None
+    problem_texts: tuple[str, ...] = ()
     job: Mapping[str, Any] = field(default_factory=dict)
     granularity: str | None = None
     pin: tuple[str, ...] = ()

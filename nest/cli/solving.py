@@ -8,12 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from nest.cli.benching import (
+    ALL,
+    JOBS,
+    SOLVERS,
+    compare_several,
+    split_solvers,
+)
 from nest.cli.declare import option
 from nest.cli.inputs import (
     Restricted,
     check_output,
     load_model,
     parse_extra,
+    write_text,
 )
 from nest.cli.options import MODEL, RESTRICTIONS, Options, takes
 from nest.cli.progress import ProgressLine
@@ -30,13 +38,8 @@ if TYPE_CHECKING:
     from nest.solvers.result import SolveResult
     from nest.targets import TargetLoss
 
-DEFAULT_SOLVERS = "dp,milp,cpsat"
-
-#: Stands for every solver that can run here.
-ALL = "all"
-
 _SHARED = (
-    *("problem_text", *MODEL, *RESTRICTIONS),
+    *(*MODEL, *RESTRICTIONS),
     *("time_limit", "gap", "workers", "seed", "warm_start", "repair"),
     *("extra", "granularity", "json_path"),
 )
@@ -63,33 +66,66 @@ _LIMIT = "Wall-clock seconds per solver, everything included."
 
 
 @click.command("compare")
-@option(
-    "--solvers A,B,…",
-    f"Solvers to compare, or {ALL!r}.",
-    None,
-    "solvers_text",
-    default=DEFAULT_SOLVERS,
-)
+@SOLVERS
 @_LOSS
-@takes(*_SHARED, time_limit=_LIMIT)
+@option(
+    "--csv FILE",
+    "Also write a row per cell; '-' is standard output.",
+    None,
+    "csv_path",
+)
+@JOBS
+@option(
+    "--resume DIR",
+    "Keep finished cells in a directory, with a report, and take from there "
+    "what is finished.",
+    None,
+    "kept",
+)
+@takes("problem_texts", *_SHARED, time_limit=_LIMIT)
 def compare_command(
-    options: Options, solvers_text: str, target_loss: bool
+    options: Options,
+    solvers_text: str,
+    target_loss: bool,
+    csv_path: str | None,
+    jobs: int,
+    kept: str | None,
 ) -> int:
-    """Run solvers on one problem and show them side by side.
+    """Run solvers on problems and show them side by side.
 
     Every plan is checked and scored by the shared cost model. The problem is
     PROBLEM, or --model on --cluster; without both a built-in one is used.
-    With --model or all solvers, every solver gets 60 s unless --time-limit
-    says otherwise.
+    Several are a benchmark, see 'nest bench'. With --model or all solvers,
+    every solver gets 60 s unless --time-limit says otherwise.
     """
-    solvers = _split(solvers_text)
+    solvers = split_solvers(solvers_text)
     options = options.limited(slow=solvers_text == ALL)
-    if options.problem_text is None and not options.given_job:
+    texts = options.problem_texts
+    if not texts and not options.given_job:
         from nest.models import builtin
 
-        options = replace(options, problem_text=builtin.DEFAULT)
-    results = _run(options, solvers, _show_table, target_loss).results
-    return int(any(result.outcome.failed for result in results))
+        texts = (builtin.DEFAULT,)
+    if len(texts) > 1 or (texts and (kept is not None or jobs > 1)):
+        if target_loss:
+            raise InvalidOptionError(
+                "--target-loss: expected one PROBLEM, --jobs 1 and no "
+                "--resume, got more; leave it out"
+            )
+        return compare_several(
+            options, texts, solvers, jobs=jobs, kept=kept, csv_path=csv_path
+        )
+    if kept is not None or jobs > 1:
+        name = "--jobs" if kept is None else "--resume"
+        raise InvalidOptionError(
+            f"{name}: expected PROBLEM, got --model; write the problem with "
+            f"'nest problems --model' and name its file"
+        )
+    options = replace(options, problem_text=texts[0] if texts else None)
+    check_output(csv_path, "--csv")
+    session = _run(options, solvers, _show_table, target_loss)
+    if csv_path is not None:
+        write_text(csv_path, _csv(session))
+    return int(any(result.outcome.failed for result in session.results))
 
 
 @click.command("solve")
@@ -98,7 +134,7 @@ def compare_command(
 @_LAUNCH
 @_LAUNCH_DIR
 @_ROBUST
-@takes("output", *_SHARED, time_limit=_LIMIT)
+@takes("problem_text", "output", *_SHARED, time_limit=_LIMIT)
 def solve_command(
     options: Options,
     solver: str | None,
@@ -400,22 +436,9 @@ def _show_answer(session: _Session) -> None:
         session.given.write_plan(plan and restricted.adopt(plan))
 
 
-def _split(text: str) -> list[str]:
-    """Return the keywords of ``--solvers``."""
-    if text == ALL:
-        from nest.solvers.registry import availability, solver_names
+def _csv(session: _Session) -> str:
+    """Return a row per solver."""
+    from nest.benchmarks.report import result_csv
 
-        return [name for name in solver_names() if not availability(name)]
-    names = [name.strip() for name in text.split(",")]
-    if not all(names):
-        raise InvalidOptionError(
-            f"--solvers: expected keywords separated by commas, got "
-            f"{text!r}; see 'nest solvers'"
-        )
-    for name in names:
-        if names.count(name) > 1:
-            raise InvalidOptionError(
-                f"--solvers: expected every solver once, got {name!r} "
-                f"again; remove one"
-            )
-    return names
+    name = session.restricted.problem.name
+    return result_csv(name, session.results)

@@ -88,8 +88,10 @@ def write(path: str | Path, record: msgspec.Struct) -> None:
     write_atomically(Path(path), encode(record))
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes, durable: bool = False) -> None:
     """Replace a file in one step, so that no reader sees half of it.
+
+    A ``durable`` one is on the disk before it has its name.
 
     Raises
     ------
@@ -110,6 +112,9 @@ def write_atomically(path: Path, data: bytes) -> None:
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
             umask = os.umask(0)
             os.umask(umask)
             os.chmod(temporary, 0o666 & ~umask)

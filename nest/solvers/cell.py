@@ -59,6 +59,9 @@ class Running:
 
 OnProgress = Callable[[Running], None]
 
+#: Called with every report of a solver, and the seconds it came after.
+OnReport = Callable[[float, Progress], None]
+
 
 def about(what: str, on_progress: OnProgress | None) -> OnProgress:
     """Return what hands on signs of life, with what they are about."""
@@ -90,6 +93,8 @@ class Cell:
         What it gets; its time limit is that of the clock.
     on_progress
         Called at every report and every :data:`TICK_S`.
+    on_report
+        Called with every report; not one word of it is checked.
     best, bound, message
         The best report of a plan, the greatest lower bound in quanta, and
         the last words.
@@ -107,6 +112,7 @@ class Cell:
     options: SolveOptions
     clock: Deadline
     on_progress: OnProgress | None = None
+    on_report: OnReport | None = None
     best: Progress = field(default_factory=Progress)
     bound: int | None = None
     message: str = ""
@@ -185,6 +191,8 @@ class Cell:
             self.last = message
             return
         report = message.progress
+        if self.on_report is not None:
+            self.on_report(self.clock.elapsed_s, report)
         if report.plan is not None:
             old, new = self.best.claimed_quanta, report.claimed_quanta
             if old is None or new is None or new <= old:

@@ -55,6 +55,11 @@ def solver_names() -> list[str]:
     return [*_BUILT_IN, *_plugins().targets, *_registered]
 
 
+def is_built_in(name: str) -> bool:
+    """Whether a solver is one of this project's own."""
+    return name in _BUILT_IN
+
+
 def ignored_plugins() -> dict[str, str]:
     """Return the entry points that are not used, and why not."""
     return dict(_plugins().ignored)

@@ -31,7 +31,7 @@ from nest.solvers.base import (
     Status,
     check_limits,
 )
-from nest.solvers.cell import Cell, OnProgress, run_cells
+from nest.solvers.cell import Cell, OnProgress, OnReport, run_cells
 from nest.solvers.judge import judge
 from nest.solvers.messages import Failure, OutputMessage
 from nest.solvers.process import Usage
@@ -95,6 +95,7 @@ def run_solver(
     name: str,
     options: SolveOptions | None = None,
     on_progress: OnProgress | None = None,
+    on_report: OnReport | None = None,
 ) -> SolveResult:
     """Let one solver work on a problem and check what it says.
 
@@ -110,6 +111,8 @@ def run_solver(
         :data:`~nest.solvers.cell.GRACE_S` later.
     on_progress
         Called at every report of the solver, and now and then.
+    on_report
+        Called with every report and its time: the trace of a run.
 
     Returns
     -------
@@ -127,7 +130,7 @@ def run_solver(
     clock = Deadline(options.time_limit_s if options else None)
     target = solver_target(name)
     options = options or SolveOptions(num_workers=default_workers(name))
-    cell = Cell(name, target, problem, options, clock, on_progress)
+    cell = Cell(name, target, problem, options, clock, on_progress, on_report)
     try:
         capabilities = check_request(problem, name, options).capabilities
     except SolverNotInstalledError as error:

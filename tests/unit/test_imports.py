@@ -43,7 +43,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "nest.intervals",
         "nest.robust",
     ),
-    ("nest.prove", "nest.report"),
+    ("nest.prove", "nest.report", "nest.benchmarks"),
     ("nest.cli",),
 )
 

@@ -1,0 +1,182 @@
+"""What a benchmark runs: problems × solvers × seeds, and keys of its cells."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+
+import msgspec
+
+from nest.ir.base import Count, Size, Struct
+from nest.solvers.base import SolveOptions
+
+
+class BenchCell(Struct, frozen=True, kw_only=True):
+    """One cell: a problem, a solver, and all that its answer depends on.
+
+    Attributes
+    ----------
+    problem_hash, solver
+        Who solves what.
+    seed, time_limit_s, gap, num_workers, repair, extra
+        As in :class:`~nest.solvers.base.SolveOptions`.
+    version
+        Of the project.
+    """
+
+    problem_hash: str
+    solver: str
+    seed: Size = 0
+    time_limit_s: float | None = None
+    gap: float = 0.0
+    num_workers: Count = 1
+    repair: bool = False
+    extra: dict[str, str] = {}
+    version: str
+
+    @property
+    def key(self) -> str:
+        """What the cell is called: equal only for equal cells."""
+        canonical = json.dumps(
+            msgspec.to_builtins(self), sort_keys=True, separators=(",", ":")
+        )
+        return hashlib.sha256(canonical.encode()).hexdigest()[:32]
+
+    @property
+    def options(self) -> SolveOptions:
+        """The options of the solver."""
+        return SolveOptions(
+            time_limit_s=self.time_limit_s,
+            gap=self.gap,
+            num_workers=self.num_workers,
+            seed=self.seed,
+            repair=self.repair,
+            extra=self.extra,
+        )
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """A problem of a run.
+
+    Attributes
+    ----------
+    name, hash, source
+        What it is called, which it is, and where it was found.
+    best_quanta
+        The step time of the best plan known before the run.
+    axes
+        Where it stands in the grid of a sweep.
+    """
+
+    name: str
+    hash: str
+    source: str
+    best_quanta: int | None = None
+    axes: dict[str, str | int | float] = {}
+
+
+class Run(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    tag_field="schema",
+    tag="nest-bench-run/1",
+):
+    """All that a run shall do; the manifest of its directory.
+
+    Attributes
+    ----------
+    title
+        What reports are headed with.
+    problems, solvers, seeds
+        There is a cell for each of their combinations.
+    time_limit_s, gap, repair
+        Options that all cells share.
+    workers, extra
+        Workers and own options by solver.
+    versions
+        Of the project and of what answers may depend on.
+    """
+
+    title: str
+    problems: tuple[Entry, ...]
+    solvers: tuple[str, ...]
+    seeds: tuple[int, ...] = (0,)
+    time_limit_s: float | None = None
+    gap: float = 0.0
+    repair: bool = False
+    workers: dict[str, int] = {}
+    extra: dict[str, dict[str, str]] = {}
+    versions: dict[str, str | None] = {}
+
+    def cells(self) -> Iterator[tuple[Entry, BenchCell]]:
+        """Yield all cells in the order of reports."""
+        for entry in self.problems:
+            for solver in self.solvers:
+                for seed in self.seeds:
+                    yield (
+                        entry,
+                        BenchCell(
+                            problem_hash=entry.hash,
+                            solver=solver,
+                            seed=seed,
+                            time_limit_s=self.time_limit_s,
+                            gap=self.gap,
+                            num_workers=self.workers.get(solver, 1),
+                            repair=self.repair,
+                            extra=self.extra.get(solver, {}),
+                            version=self.versions.get("nest") or "unknown",
+                        ),
+                    )
+
+    @property
+    def size(self) -> int:
+        """How many cells it has."""
+        return len(self.problems) * len(self.solvers) * len(self.seeds)
+
+
+class TracePoint(Struct, frozen=True, kw_only=True):
+    """What a solver had after so many seconds.
+
+    Attributes
+    ----------
+    wall_s
+        Seconds since it was called.
+    step_quanta
+        Step time of its best plan so far, by the shared cost model.
+    bound_quanta
+        Its greatest lower bound so far.
+    """
+
+    wall_s: float
+    step_quanta: int | None = None
+    bound_quanta: int | None = None
+
+
+class Finished(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    tag_field="schema",
+    tag="nest-bench-cell/1",
+):
+    """A finished cell: its answer, how it came about, and where.
+
+    Attributes
+    ----------
+    key, cell
+        Which one it is.
+    result
+        The cell of a ``nest-compare/1`` document.
+    trace
+        Plans and bounds over time; the last point is the answer.
+    machine
+        Where it ran.
+    """
+
+    key: str
+    cell: BenchCell
+    result: dict[str, object]
+    trace: tuple[TracePoint, ...] = ()
+    machine: dict[str, str | int] = {}

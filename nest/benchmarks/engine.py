@@ -1,0 +1,286 @@
+"""Run the cells of a run that are missing: here, or on a Dask cluster.
+
+Every cell runs through :func:`nest.benchmarks.execute.run_cell`, and every
+answer is stored by this process alone, as soon as it is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from nest.benchmarks.cells import Finished
+from nest.benchmarks.execute import Work, died, run_cell
+from nest.benchmarks.store import RunFolder
+from nest.errors import InvalidOptionError, NestError
+from nest.solvers.registry import is_built_in, solver_target
+from nest.versions import DISTRIBUTION, num_cpus
+
+#: Called with every cell that is finished.
+OnFinished = Callable[[Finished], None]
+
+#: How long a solver of another package may take to be imported.
+IMPORT_S = 60.0
+
+#: Seconds to wait for a scheduler.
+_CONNECT_S = 10.0
+
+_DIED = "the process that ran it died"
+
+
+def check_parallel(jobs: int, workers: int, dask: str | None) -> None:
+    """Refuse ways to run that make no sense here.
+
+    ``workers`` is the most that a solver of the run has.
+
+    Raises
+    ------
+    InvalidOptionError
+        If more is asked for than there is.
+    NestError
+        If Dask is not installed.
+    """
+    if dask is None:
+        if jobs * workers > num_cpus():
+            raise InvalidOptionError(
+                f"--jobs {jobs}: expected jobs × workers <= {num_cpus()} (the "
+                f"CPUs at hand), got {jobs} × {workers}; cells that share a "
+                f"CPU measure each other"
+            )
+        return
+    if jobs != 1:
+        raise InvalidOptionError(
+            f"--jobs {jobs}: expected it or --dask, got both; remove one"
+        )
+    if dask.isdigit() and not 1 <= int(dask) * workers <= num_cpus():
+        raise InvalidOptionError(
+            f"--dask {dask}: expected the address of a scheduler, or as many "
+            f"worker processes as there are CPUs at hand ({num_cpus()}) for "
+            f"{workers} each, got {dask}; correct the value"
+        )
+    try:
+        import distributed  # noqa: F401
+    except ImportError:
+        raise NestError(
+            f"--dask: expected distributed to be installed, got no such "
+            f"package; install it with: pip install '{DISTRIBUTION}[dask]'"
+        ) from None
+
+
+def run_missing(
+    folder: RunFolder,
+    *,
+    jobs: int = 1,
+    dask: str | None = None,
+    on_finished: OnFinished | None = None,
+) -> None:
+    """Run what is not finished, and store it.
+
+    Parameters
+    ----------
+    folder
+        The run.
+    jobs
+        Cells that run at the same time, each in processes of its own.
+    dask
+        Address of a scheduler, or how many local workers to start.
+    on_finished
+        Called after every cell.
+
+    Raises
+    ------
+    NestError
+        If an answer cannot be stored, or the scheduler cannot be reached.
+    KeyboardInterrupt
+        On Ctrl-C; what was finished is stored.
+    """
+    problems = {
+        key: msgspec.json.encode(problem)
+        for key, problem in folder.problems.items()
+    }
+    works = [
+        Work(cell, problems[cell.problem_hash], solver_target(cell.solver))
+        for cell in folder.missing()
+    ]
+    broken = {
+        name: why
+        for name in dict.fromkeys(work.cell.solver for work in works)
+        if (why := _import_trouble(name))
+    }
+
+    def keep(data: bytes) -> None:
+        finished = folder.keep(data)
+        if on_finished is not None:
+            on_finished(finished)
+
+    for work in works:
+        if work.cell.solver in broken:
+            keep(died(work, broken[work.cell.solver]))
+    sound = [work for work in works if work.cell.solver not in broken]
+    if not sound:
+        return
+    answers = _on_dask(sound, dask) if dask else _here(sound, jobs)
+    with contextlib.closing(answers):
+        for data in answers:
+            keep(data)
+
+
+def _import_trouble(name: str) -> str | None:
+    """Return why importing a solver would end the process that tries.
+
+    A failure that is an exception is left to the runner.
+    """
+    if is_built_in(name):
+        return None
+    target = solver_target(name)
+    code = (
+        "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+        "from nest.solvers.registry import load_target\n"
+        "try: load_target(sys.argv[2])\n"
+        "except Exception: pass\n"
+        "print('imported', flush=True)"
+    )
+    try:
+        done = subprocess.run(
+            [
+                *(sys.executable, "-c", code),
+                *(msgspec.json.encode(sys.path).decode(), target),
+            ],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=IMPORT_S,
+        )
+    except subprocess.TimeoutExpired:
+        return f"importing {target} took more than {IMPORT_S:g} s"
+    if b"imported" in done.stdout.splitlines():
+        return None
+    return f"importing {target} ended the process: exit {done.returncode}"
+
+
+def _here(works: Sequence[Work], jobs: int) -> Generator[bytes]:
+    """Yield answers of cells that run on this machine.
+
+    A process that dies takes the pool along. Those that were in it then run
+    one at a time, and the one that ends its process again is the culprit.
+    """
+    if jobs == 1:
+        yield from map(run_cell, works)
+        return
+    pending = deque(works)
+    while pending:
+        taken: dict[str, Work] = {}
+        try:
+            for data in _pool(_draw(pending, taken), jobs):
+                del taken[_key(data)]
+                yield data
+        except _broken_pool():
+            for work in tuple(taken.values()):
+                yield _alone(work)
+
+
+def _alone(work: Work) -> bytes:
+    try:
+        (data,) = _pool(iter([work]), 2)
+    except _broken_pool():
+        return died(work, _DIED)
+    return data
+
+
+def _draw(pending: deque[Work], taken: dict[str, Work]) -> Iterator[Work]:
+    """Yield what is left, and note what was handed out."""
+    while pending:
+        work = pending.popleft()
+        taken[work.cell.key] = work
+        yield work
+
+
+def _pool(works: Iterator[Work], jobs: int) -> Iterator[bytes]:
+    from joblib import Parallel, delayed
+
+    # No cell waits behind another one's process.
+    pool = Parallel(
+        n_jobs=jobs,
+        backend="loky",
+        batch_size=1,
+        pre_dispatch="n_jobs",
+        return_as="generator_unordered",
+    )
+    parent = os.getpid()
+    answers: Iterator[bytes] = pool(
+        delayed(run_cell)(work, parent) for work in works
+    )
+    yield from answers
+
+
+def _broken_pool() -> type[BaseException]:
+    from joblib.externals.loky import BrokenProcessPool
+
+    found: type[BaseException] = BrokenProcessPool
+    return found
+
+
+def _key(data: bytes) -> str:
+    return msgspec.json.decode(data, type=Finished).key
+
+
+def _on_dask(works: Sequence[Work], where: str) -> Generator[bytes]:
+    """Yield answers of cells that run on a cluster.
+
+    Cells of workers that are lost run again on others; one that loses its
+    worker again and again is an error of its own.
+    """
+    from distributed import Client, KilledWorker, LocalCluster, as_completed
+
+    for name in ("distributed", "tornado", "bokeh"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    with contextlib.ExitStack() as stack:
+        address: Any = where
+        if where.isdigit():
+            address = stack.enter_context(
+                LocalCluster(
+                    n_workers=int(where),
+                    threads_per_worker=1,
+                    processes=True,
+                    memory_limit=0,
+                    dashboard_address=None,
+                    silence_logs=logging.CRITICAL,
+                )
+            )
+        try:
+            client = stack.enter_context(Client(address, timeout=_CONNECT_S))
+        except (OSError, ValueError) as error:
+            raise NestError(
+                f"--dask {where}: expected the address of a Dask scheduler, "
+                f"got no answer ({' '.join(str(error).split())}); start one "
+                f"with 'dask scheduler', or correct the address"
+            ) from None
+        pending = deque(works)
+        running: dict[str, Work] = {}
+        done = as_completed(with_results=False)
+
+        def submit() -> None:
+            slots = sum(client.nthreads().values())
+            while pending and len(running) < max(2, 2 * slots):
+                work = pending.popleft()
+                future = client.submit(run_cell, work, key=work.cell.key)
+                running[future.key] = work
+                done.add(future)
+
+        submit()
+        while running:
+            future = next(done)
+            work = running.pop(future.key)
+            try:
+                yield future.result()
+            except KilledWorker:
+                yield died(work, _DIED)
+            future.release()
+            submit()

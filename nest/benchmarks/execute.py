@@ -1,0 +1,198 @@
+"""Run one cell: the one function behind every way to run many."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass, field
+
+import msgspec
+
+from nest.benchmarks.cells import BenchCell, Finished, TracePoint
+from nest.errors import InvalidPlanError, NestError
+from nest.ir.plan import Plan
+from nest.ir.problem import Problem
+from nest.solvers.base import Progress, Status
+from nest.solvers.registry import register_solver, solver_names
+from nest.solvers.result import Outcome, SolveResult
+from nest.solvers.run import run_solver
+from nest.versions import machine, nest_version
+
+
+@dataclass(frozen=True)
+class Work:
+    """A cell with all that a process elsewhere needs to run it.
+
+    Attributes
+    ----------
+    cell
+        The cell.
+    problem
+        Its problem in JSON.
+    target
+        Its solver as ``"module:Class"``.
+    """
+
+    cell: BenchCell
+    problem: bytes
+    target: str
+
+
+def run_cell(work: Work, parent: int | None = None) -> bytes:
+    """Run a cell and return its :class:`Finished` in JSON.
+
+    Whatever the solver does, there is an answer.
+
+    Parameters
+    ----------
+    work
+        What to run.
+    parent
+        The process to follow into death, where this one is its own.
+
+    Raises
+    ------
+    NestError
+        If another version of the project is installed here.
+    """
+    if parent is not None:
+        _follow(parent)
+    version = nest_version()
+    if version != work.cell.version:
+        raise NestError(
+            f"worker on {os.uname().nodename}: expected nest "
+            f"{work.cell.version}, as where the run began, got {version}; "
+            f"install the same version everywhere"
+        )
+    if work.cell.solver not in solver_names():
+        register_solver(work.cell.solver, work.target)
+    problem = msgspec.json.decode(work.problem, type=Problem)
+    recorder = _Recorder()
+    try:
+        result = run_solver(
+            problem,
+            work.cell.solver,
+            work.cell.options,
+            on_report=recorder.take,
+        )
+    except Exception as error:  # of the solver, or of how it was called
+        text = " ".join(str(error).split()) or type(error).__name__
+        result = failed(work.cell, problem.quantum_ps, text)
+    return msgspec.json.encode(
+        Finished(
+            key=work.cell.key,
+            cell=work.cell,
+            result=result.to_json(),
+            trace=recorder.trace(problem, result),
+            machine={**machine(), "host": os.uname().nodename},
+        )
+    )
+
+
+def died(work: Work, text: str) -> bytes:
+    """Return the answer of a cell whose process is gone."""
+    quantum_ps = msgspec.json.decode(work.problem, type=Problem).quantum_ps
+    result = failed(work.cell, quantum_ps, text)
+    return msgspec.json.encode(
+        Finished(key=work.cell.key, cell=work.cell, result=result.to_json())
+    )
+
+
+def failed(cell: BenchCell, quantum_ps: int, text: str) -> SolveResult:
+    """Return the result of a cell that came to nothing."""
+    return SolveResult(
+        outcome=Outcome.ERROR,
+        status=Status.NO_SOLUTION,
+        detail=text,
+        solver=cell.solver,
+        exact=False,
+        problem_hash=cell.problem_hash,
+        quantum_ps=quantum_ps,
+        options=cell.options,
+    )
+
+
+@dataclass
+class _Recorder:
+    """Gathers what a solver reports; plans are scored when it has ended."""
+
+    reports: list[tuple[float, Progress]] = field(default_factory=list)
+
+    def take(self, wall_s: float, report: Progress) -> None:
+        if report.plan is not None or report.lower_bound_quanta is not None:
+            self.reports.append((wall_s, report))
+
+    def trace(
+        self, problem: Problem, result: SolveResult
+    ) -> tuple[TracePoint, ...]:
+        """Return what it had and when, its answer last.
+
+        A claim counts for nothing: plans that do not fit are left out, the
+        others stand with their shared score.
+        """
+        if not result.outcome.ran:
+            return ()
+        points: list[TracePoint] = []
+        step: int | None = None
+        bound: int | None = None
+        for wall_s, report in self.reports:
+            found = step
+            if report.plan is not None:
+                found = _least(step, _step_quanta(problem, report.plan))
+            proven = bound
+            if result.exact and report.lower_bound_quanta is not None:
+                proven = max(bound or 0, report.lower_bound_quanta)
+            if (found, proven) != (step, bound):
+                step, bound = found, proven
+                points.append(_point(wall_s, step, bound))
+        if result.lower_bound_quanta is not None:
+            bound = max(bound or 0, result.lower_bound_quanta)
+        # A better plan than the one it hands in is of no use to anybody.
+        points.append(_point(result.wall_s, result.step_quanta, bound))
+        return tuple(points)
+
+
+def _point(wall_s: float, step: int | None, bound: int | None) -> TracePoint:
+    return TracePoint(
+        wall_s=round(wall_s, 6), step_quanta=step, bound_quanta=bound
+    )
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    return min((x for x in (one, other) if x is not None), default=None)
+
+
+def _step_quanta(problem: Problem, plan: Plan) -> int | None:
+    """Return the step time of a plan that fits."""
+    from nest.cost.score import score
+
+    try:
+        found = score(problem, plan)
+    except InvalidPlanError:
+        return None
+    return found.step_quanta if found.feasible else None
+
+
+_followed: set[int] = set()
+
+
+def _follow(parent: int) -> None:
+    """End this process when its parent has ended, however it did.
+
+    The processes of its solver then end by themselves. Ctrl-C is left to the
+    parent.
+    """
+    if parent in _followed:
+        return
+    _followed.add(parent)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -1,0 +1,255 @@
+"""Sets of problems: names, files, directories, patterns, and lists of them.
+
+Named sets and problems come through one door, :func:`named`; a library of
+instances plugs in there.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from nest.errors import InvalidOptionError, InvalidProblemError, NestError
+from nest.hardware import find_cluster
+from nest.ir.io import convert, decode, problem_hash, read_bytes, read_problem
+from nest.ir.problem import Problem
+from nest.models import builtin
+from nest.models.choices import Request, choose
+from nest.models.graphs import build_mixed_problem, build_problem
+from nest.models.zoo import architecture
+from nest.stored import read_stored
+
+_PROBLEMS = (".json", ".yaml", ".yml")
+_LISTS = (".txt", ".yaml", ".yml")
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A problem of a benchmark.
+
+    Attributes
+    ----------
+    name
+        What reports call it.
+    problem
+        The problem.
+    source
+        Where it is from, as the set says it.
+    best_quanta
+        The step time of the best plan known before, if any is.
+    axes
+        Where it stands in the grid of a sweep.
+    """
+
+    name: str
+    problem: Problem
+    source: str
+    best_quanta: int | None = None
+    axes: Mapping[str, str | int | float] = field(default_factory=dict)
+
+    @cached_property
+    def hash(self) -> str:
+        """The hash of the problem."""
+        return problem_hash(self.problem)
+
+
+class Recipe(Request, frozen=True, kw_only=True):
+    """A problem in a list: a model on a cluster, and what its job asks for.
+
+    Attributes
+    ----------
+    name
+        Of the problem; by default of model and cluster.
+    model, cluster
+        As ``--model`` and ``--cluster`` say them.
+    """
+
+    name: str | None = None
+    model: str
+    cluster: str
+
+
+def build(recipe: Recipe) -> Problem:
+    """Return the problem of a model on a cluster.
+
+    Raises
+    ------
+    NestError
+        If there is no such model or cluster, or the job does not divide it.
+    """
+    model = architecture(recipe.model)
+    parts, cluster = find_cluster(recipe.cluster)
+    site, _ = parts[0]
+    choices = choose(model, site, sum(count for _, count in parts), recipe)
+    if len(parts) > 1:
+        problem = build_mixed_problem(model, parts, choices)
+    else:
+        problem = build_problem(model, *parts[0], choices)
+    if cluster is not None:
+        problem = msgspec.structs.replace(problem, cluster=cluster)
+    if recipe.name is not None:
+        problem = msgspec.structs.replace(problem, name=recipe.name)
+    return problem
+
+
+def named(text: str) -> list[Instance] | None:
+    """Return the problems of a named set, or the one of a name, if known."""
+    sets = _stored_sets()
+    if text in sets:
+        return list(_listed(sets[text], f"set {text}", Path(), ()))
+    if text in builtin.names():
+        return [Instance(text, builtin.load(text), text)]
+    return None
+
+
+def set_names() -> list[str]:
+    """Return the names of the sets that come along."""
+    return list(_stored_sets())
+
+
+def _stored_sets() -> dict[str, list[Any]]:
+    sets: dict[str, list[Any]] = read_stored(
+        "nest.benchmarks", "sets", dict[str, list[Any]]
+    )
+    return {**sets, "built-in": list(builtin.names())}
+
+
+def find_set(texts: Iterable[str]) -> list[Instance]:
+    """Return the problems that words name, each once, with distinct names.
+
+    Parameters
+    ----------
+    texts
+        Each a named set, a built-in problem, a problem file, a directory, a
+        pattern of files, or a list of these: a text file with one a line, or
+        YAML, where a problem may also be a :class:`Recipe`.
+
+    Raises
+    ------
+    NestError
+        If a word names nothing, or a problem cannot be read; none is left
+        out silently.
+    """
+    found = {
+        instance.hash: instance
+        for text in reversed(list(texts))
+        for instance in reversed(list(_find(text, Path(), ())))
+    }
+    instances = list(reversed(found.values()))
+    if not instances:
+        raise InvalidOptionError(
+            "SET: expected at least one problem, got none; name a problem, a "
+            "file or a set"
+        )
+    names = [instance.name for instance in instances]
+    return [
+        replace(instance, name=f"{instance.name} ({instance.hash[:8]})")
+        if names.count(instance.name) > 1
+        else instance
+        for instance in instances
+    ]
+
+
+def _find(
+    text: str, folder: Path, inside: tuple[str, ...]
+) -> Iterator[Instance]:
+    """Yield the problems of one word; files are sought from a folder."""
+    path = folder / text
+    if path.is_dir():
+        files = sorted(
+            file
+            for file in path.iterdir()
+            if file.suffix in _PROBLEMS and not file.name.startswith(".")
+        )
+        if not files:
+            raise InvalidOptionError(
+                f"{path}: expected a directory with problems "
+                f"({', '.join(_PROBLEMS)}), got none; check the path"
+            )
+        for file in files:
+            yield _read(file)
+    elif path.exists():
+        yield from _read_any(path, inside)
+    elif glob.has_magic(text):
+        matches = sorted(glob.glob(str(path)))
+        if not matches:
+            raise InvalidOptionError(
+                f"{path}: expected a pattern of files, got one that none "
+                f"has; check it"
+            )
+        for match in matches:
+            yield from _read_any(Path(match), inside)
+    else:
+        yield from _named(text, path)
+
+
+def _named(text: str, path: Path) -> list[Instance]:
+    from difflib import get_close_matches
+
+    known = named(text)
+    if known is not None:
+        return known
+    if os.sep in text or text.endswith((*_PROBLEMS, *_LISTS)):
+        return [_read(path)]  # says that there is no such file
+    names = [*set_names(), *builtin.names()]
+    close = get_close_matches(text, names, n=1, cutoff=0.4)
+    hint = f"did you mean {close[0]!r}?" if close else "see 'nest problems'"
+    raise InvalidProblemError(
+        f"{text}: expected a file, a directory, a set or a built-in problem "
+        f"({', '.join(names)}), got none of them; {hint}"
+    )
+
+
+def _read(path: Path) -> Instance:
+    problem = read_problem(path)
+    return Instance(problem.name, problem, str(path))
+
+
+def _read_any(path: Path, inside: tuple[str, ...]) -> Iterator[Instance]:
+    """Yield the problem of a file, or those of a list."""
+    if path.suffix not in _LISTS:
+        yield _read(path)
+        return
+    place = os.path.realpath(path)
+    if place in inside:
+        raise InvalidOptionError(
+            f"{path}: expected a list of problems, got one that lists itself; "
+            f"remove it from there"
+        )
+    data = read_bytes(path, InvalidProblemError, "list of problems")
+    entries: Any
+    if path.suffix == ".txt":
+        lines = data.decode(errors="replace").splitlines()
+        stripped = (line.partition("#")[0].strip() for line in lines)
+        entries = [line for line in stripped if line]
+    else:
+        kind: Any = object
+        entries = decode(data, str(path), kind, "list", InvalidProblemError)
+        if not isinstance(entries, list):
+            yield _read(path)
+            return
+    yield from _listed(entries, str(path), path.parent, (*inside, place))
+
+
+def _listed(
+    entries: list[Any], where: str, folder: Path, inside: tuple[str, ...]
+) -> Iterator[Instance]:
+    for number, entry in enumerate(entries, 1):
+        place = f"{where}: entry {number}"
+        if isinstance(entry, str):
+            yield from _find(entry, folder, inside)
+            continue
+        try:
+            recipe = convert(entry, place, Recipe, InvalidProblemError)
+            problem = build(recipe)
+        except NestError as error:
+            text = str(error).removeprefix(f"{place}: ")
+            raise InvalidProblemError(f"{place}: {text}") from None
+        yield Instance(problem.name, problem, place)

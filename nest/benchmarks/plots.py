@@ -1,0 +1,183 @@
+"""Plots of a report as SVG that fits light and dark pages."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: Stands for the colour of the text around, which SVG knows by name only.
+_TEXT = "#010203"
+
+#: Told apart on white and on black, and by most of those who see few colours
+#: (Okabe and Ito 2008, and three between).
+_COLOURS = (
+    *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"),
+    *("#8c6bb1", "#a6761d", "#7f7f7f"),
+)
+_DASHES = ("-", "--", ":", "-.")
+
+_RC = {
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "text.color": _TEXT,
+    "axes.edgecolor": _TEXT,
+    "axes.labelcolor": _TEXT,
+    "xtick.color": _TEXT,
+    "ytick.color": _TEXT,
+    "grid.color": "#808080",
+    "grid.alpha": 0.3,
+    "legend.frameon": False,
+}
+
+Draw = Callable[["Axes", dict[str, Any]], bool]
+
+
+def draw_all(document: dict[str, Any]) -> dict[str, str] | None:
+    """Return the plots of a report by name; ``None`` without matplotlib.
+
+    The same document gives the same text. A plot of nothing is left out.
+    """
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    except ImportError:
+        return None
+    found = {}
+    for name, draw in _PLOTS.items():
+        with mpl.rc_context({**_RC, "svg.hashsalt": f"nest-{name}"}):
+            figure = Figure(figsize=(8, 4.2), layout="constrained")
+            figure.patch.set_visible(False)
+            axes = figure.add_subplot()
+            axes.patch.set_visible(False)
+            axes.grid()
+            if not draw(axes, document):
+                continue
+            buffer = io.StringIO()
+            figure.savefig(buffer, format="svg", metadata={"Date": None})
+        text = buffer.getvalue()
+        # What comes before is for files, not for pages.
+        text = text[text.index("<svg") :].replace(_TEXT, "currentColor")
+        found[name] = text
+    return found
+
+
+def _styles(solvers: Iterable[str]) -> dict[str, dict[str, Any]]:
+    return {
+        solver: {
+            "color": _COLOURS[i % len(_COLOURS)],
+            "linestyle": _DASHES[i // len(_COLOURS) % len(_DASHES)],
+            "label": solver,
+        }
+        for i, solver in enumerate(solvers)
+    }
+
+
+def _curves(
+    axes: Axes,
+    document: dict[str, Any],
+    curves: Mapping[str, Sequence[Sequence[float]]],
+    last: float | None = None,
+) -> bool:
+    """Draw steps; the last one goes on to the right edge."""
+    if not any(len(curve) > 1 for curve in curves.values()):
+        return False
+    if last is None:
+        last = 1.05 * max(x for curve in curves.values() for x, _ in curve)
+    for solver, style in _styles(document["run"]["solvers"]).items():
+        points = curves.get(solver)
+        if points:
+            xs, ys = zip(*points, strict=True)
+            axes.plot(
+                [*xs, max(last, xs[-1])],
+                [*ys, ys[-1]],
+                drawstyle="steps-post",
+                **style,
+            )
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+    return True
+
+
+def _step_time_profile(axes: Axes, document: dict[str, Any]) -> bool:
+    axes.set_title("Performance profile: step time")
+    axes.set_xlabel("times the best plan's step time")
+    axes.set_ylabel("share of problems and seeds")
+    axes.set_ylim(-0.02, 1.02)
+    curves = document["answers"]["step_time_profile"]
+    return _curves(axes, document, curves)
+
+
+def _proof_time_profile(axes: Axes, document: dict[str, Any]) -> bool:
+    axes.set_title("Performance profile: time to a proof")
+    axes.set_xlabel("times the fastest proof's time")
+    axes.set_ylabel("share of problems and seeds")
+    axes.set_xscale("log")
+    axes.set_ylim(-0.02, 1.02)
+    return _curves(axes, document, document["times"]["proof_time_profile"])
+
+
+def _cactus(which: str, title: str) -> Draw:
+    def draw(axes: Axes, document: dict[str, Any]) -> bool:
+        axes.set_title(title)
+        axes.set_xlabel("seconds")
+        axes.set_ylabel("cells")
+        axes.set_xscale("symlog", linthresh=0.1)
+        axes.set_xlim(left=0)
+        axes.xaxis.set_major_formatter("{x:g}")
+        return _curves(
+            axes,
+            document,
+            document["times"]["cactus"][which],
+            document["run"]["time_limit_s"],
+        )
+
+    return draw
+
+
+def _gap_over_time(axes: Axes, document: dict[str, Any]) -> bool:
+    axes.set_title("Mean primal gap over time")
+    axes.set_xlabel("seconds")
+    axes.set_ylabel("mean primal gap")
+    axes.set_xscale("log")
+    axes.set_ylim(-0.02, 1.02)
+    axes.xaxis.set_major_formatter("{x:g}")
+    curves = document["times"]["gap_over_time"]
+    return _curves(axes, document, curves, document["run"]["time_limit_s"])
+
+
+def _sweep(axes: Axes, document: dict[str, Any]) -> bool:
+    groups = document["answers"].get("sweep", [])
+    axes.set_title("What bandwidth buys")
+    axes.set_xlabel("times the bandwidth")
+    axes.set_ylabel("times as fast")
+    drawn = False
+    styles = _styles(document["run"]["solvers"])
+    for group in groups:
+        points = [
+            (x["factor"], x["speed_up"])
+            for x in group["bandwidths"]
+            if x["speed_up"] is not None
+        ]
+        if len(points) > 1:
+            style = styles[group["solver"]]
+            if style["label"] in axes.get_legend_handles_labels()[1]:
+                style = {**style, "label": None}
+            axes.plot(*zip(*points, strict=True), marker="o", **style)
+            drawn = True
+    if drawn:
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+    return drawn
+
+
+_PLOTS: dict[str, Draw] = {
+    "step_time_profile": _step_time_profile,
+    "sweep": _sweep,
+    "proof_time_profile": _proof_time_profile,
+    "gap_over_time": _gap_over_time,
+    "proven": _cactus("proven", "Proven after"),
+    "close": _cactus("close", "Within 1 % of the best after"),
+}

@@ -1,0 +1,231 @@
+"""Write what came of a run: Markdown, CSV, JSON, and one page of HTML.
+
+Nothing of a report depends on the order in which cells ran, or on when it was
+written. ``answers.csv``, and ``answers`` of ``report.json``, have nothing
+measured in them.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from nest.benchmarks.layout import Grid, Section, headline, sections
+from nest.solvers.result import SolveResult
+
+#: Answers, and then what was measured.
+ANSWER_FIELDS = (
+    *("problem", "solver", "seed", "outcome", "status", "limit"),
+    *("step_time_ns", "step_time_quanta", "over_best", "lower_bound_ns"),
+    *("lower_bound_quanta", "over_memory_bytes", "own_objective_ns"),
+    "detail",
+)
+_MEASURED = ("wall_s", "cpu_s", "peak_rss_bytes", "host")
+TIME_FIELDS = ("problem", "solver", "seed", *_MEASURED, "detail")
+JOINT_FIELDS = (*ANSWER_FIELDS[:-1], *_MEASURED, "detail")
+
+
+def reports(document: dict[str, Any]) -> dict[str, str]:
+    """Return the files of a report by name.
+
+    Parameters
+    ----------
+    document
+        A ``nest-bench/1`` document.
+    """
+    answers, times = document["answers"]["rows"], document["times"]["rows"]
+    return {
+        "report.json": to_json(document),
+        "report.md": to_markdown(document),
+        "report.html": to_html(document),
+        "answers.csv": to_csv(ANSWER_FIELDS, answers),
+        "times.csv": to_csv(TIME_FIELDS, times),
+    }
+
+
+def to_json(document: Mapping[str, Any]) -> str:
+    """Return the document as a file has it."""
+    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+
+
+def to_csv(fields: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return rows under a line of names; nothing stands for unknown."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(fields)
+    for row in rows:
+        writer.writerow(["" if row[x] is None else row[x] for x in fields])
+    return buffer.getvalue()
+
+
+def joint_csv(document: dict[str, Any]) -> str:
+    """Return answers and times of every cell in one row."""
+    rows = [
+        {
+            **time,
+            **answer,
+            "detail": answer["detail"] or time["detail"],
+        }
+        for answer, time in zip(
+            document["answers"]["rows"], document["times"]["rows"], strict=True
+        )
+    ]
+    return to_csv(JOINT_FIELDS, rows)
+
+
+def result_csv(problem: str, results: Iterable[SolveResult]) -> str:
+    """Return the same of one problem, which was compared by itself."""
+    results = list(results)
+    steps = [r.step_quanta for r in results if r.step_quanta is not None]
+    best = min(steps, default=None)
+    rows = [
+        {
+            **result.to_json(),
+            "problem": problem,
+            "seed": result.options.seed,
+            "over_best": result.step_quanta / best
+            if best and result.step_quanta is not None
+            else None,
+            "host": os.uname().nodename,
+            "detail": " ".join(result.detail.split()),
+        }
+        for result in results
+    ]
+    return to_csv(JOINT_FIELDS, rows)
+
+
+# Markdown
+
+
+def to_markdown(document: dict[str, Any]) -> str:
+    """Return a page of Markdown; tables only."""
+    tables = [part for part in sections(document) if part.grid is not None]
+    parts = [f"# {document['run']['title']}", headline(document)]
+    parts += _ordered(
+        tables,
+        lambda title: [f"## {title}"],
+        lambda part: [
+            f"### {part.title}",
+            part.text,
+            *([_markdown_table(part.grid)] if part.grid else []),
+        ],
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown_table(grid: Grid) -> str:
+    marks = [
+        "---" if grid.is_word(column) else "---:"
+        for column in range(len(grid.headers))
+    ]
+
+    def line(texts: Iterable[str]) -> str:
+        cells = (text.replace("|", "\\|") for text in texts)
+        return f"| {' | '.join(cells)} |"
+
+    return "\n".join(
+        [line(grid.headers), f"|{'|'.join(marks)}|", *map(line, grid.rows)]
+    )
+
+
+def _ordered(
+    parts: Sequence[Section],
+    heading: Callable[[str], list[str]],
+    show: Callable[[Section], list[str]],
+) -> list[str]:
+    """Return answers, and then what was measured."""
+    shown = []
+    for title, measured in (("Answers", False), ("Measured", True)):
+        shown += heading(title)
+        for part in parts:
+            if part.measured == measured:
+                shown += show(part)
+    return shown
+
+
+# HTML
+
+_STYLE = """
+:root { color-scheme: light dark; --line: #d0d0d0; --dim: #666666; }
+@media (prefers-color-scheme: dark) {
+  :root { --line: #444444; --dim: #a0a0a0; }
+}
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto;
+  max-width: 72rem; padding: 0 1rem; }
+h1 { font-size: 1.6rem; } h2 { margin-top: 2.5rem; }
+p { max-width: 52rem; color: var(--dim); }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { padding: .2rem .7rem; text-align: right; white-space: nowrap;
+  border-bottom: 1px solid var(--line); }
+th.word, td.word { text-align: left; }
+svg { max-width: 100%; height: auto; }
+summary { cursor: pointer; color: var(--dim); }
+"""
+
+
+def to_html(document: dict[str, Any]) -> str:
+    """Return one page that needs no other file, in light and dark."""
+    from nest.benchmarks.plots import draw_all
+
+    plots = draw_all(document)
+    title = escape(document["run"]["title"])
+    note = (
+        ""
+        if plots is not None
+        else (
+            "<p>Plots need matplotlib: pip install 'nest-planner[plot]'.</p>"
+        )
+    )
+    body = _ordered(
+        sections(document),
+        lambda text: [f"<h2>{escape(text)}</h2>"],
+        lambda part: _html_section(part, plots or {}),
+    )
+    return "\n".join(
+        [
+            "<!DOCTYPE html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width">',
+            f"<title>{title}</title><style>{_STYLE}</style></head><body>",
+            f"<h1>{title}</h1><p>{escape(headline(document))}</p>{note}",
+            *body,
+            "</body></html>",
+            "",
+        ]
+    )
+
+
+def _html_section(part: Section, plots: Mapping[str, str]) -> list[str]:
+    found = [f"<h3>{escape(part.title)}</h3>", f"<p>{escape(part.text)}</p>"]
+    if part.grid is not None:
+        table = _html_table(part.grid)
+        if part.folded:
+            count = len(part.grid.rows)
+            table = (
+                f"<details><summary>{count} rows</summary>{table}</details>"
+            )
+        found.append(table)
+    found += [f"<figure>{plots[x]}</figure>" for x in part.plots if x in plots]
+    return found
+
+
+def _html_table(grid: Grid) -> str:
+    def line(tag: str, texts: Iterable[str]) -> str:
+        cells = (
+            f"<{tag}{' class=word' if grid.is_word(i) else ''}>"
+            f"{escape(text)}</{tag}>"
+            for i, text in enumerate(texts)
+        )
+        return f"<tr>{''.join(cells)}</tr>"
+
+    rows = "\n".join(line("td", row) for row in grid.rows)
+    return (
+        f'<div class="wide"><table>\n<thead>{line("th", grid.headers)}'
+        f"</thead>\n<tbody>{rows}</tbody></table></div>"
+    )

@@ -1,0 +1,151 @@
+"""A run from beginning to end: what is asked for, what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nest.benchmarks.cells import Entry, Run
+from nest.benchmarks.engine import OnFinished, run_missing
+from nest.benchmarks.instances import Instance
+from nest.benchmarks.report import reports
+from nest.benchmarks.rows import Row, read_rows
+from nest.benchmarks.store import RunFolder, open_run
+from nest.benchmarks.summary import to_document
+from nest.errors import NestError
+from nest.solvers.base import SolveOptions
+from nest.solvers.registry import is_built_in
+from nest.solvers.run import check_request
+from nest.versions import versions
+
+
+def plan_run(
+    title: str,
+    instances: Sequence[Instance],
+    solvers: Sequence[str],
+    *,
+    seeds: Sequence[int] = (0,),
+    options: SolveOptions | None = None,
+    workers: Mapping[str, int] | None = None,
+    extra: Mapping[str, Mapping[str, str]] | None = None,
+) -> Run:
+    """Return what a run shall do, once it is known to make sense.
+
+    Parameters
+    ----------
+    title
+        What reports are headed with.
+    instances, solvers, seeds
+        There is a cell for each of their combinations.
+    options
+        Time limit, gap and repair of all cells.
+    workers, extra
+        By solver; 1, and none, where nothing is said.
+
+    Raises
+    ------
+    NestError
+        If a problem cannot be priced, or an option is unknown; the text
+        names the problem.
+    """
+    from nest.cost.model import CostModel
+
+    options = options or SolveOptions()
+    run = Run(
+        title=title,
+        problems=tuple(
+            Entry(
+                name=instance.name,
+                hash=instance.hash,
+                source=instance.source,
+                best_quanta=instance.best_quanta,
+                axes=dict(instance.axes),
+            )
+            for instance in instances
+        ),
+        solvers=tuple(solvers),
+        seeds=tuple(seeds),
+        time_limit_s=options.time_limit_s,
+        gap=options.gap,
+        repair=options.repair,
+        workers={s: (workers or {}).get(s, 1) for s in solvers},
+        extra={s: dict(own) for s, own in (extra or {}).items() if own},
+        versions=versions(),
+    )
+    for instance in instances:
+        try:
+            CostModel(instance.problem)
+        except NestError as error:
+            raise type(error)(f"{instance.source}: {error}") from None
+    # Others are not trusted to be imported here; see the engine.
+    first = {cell.solver: cell for _, cell in reversed([*run.cells()])}
+    for name in filter(is_built_in, solvers):
+        check_request(instances[0].problem, name, first[name].options)
+    return run
+
+
+class Outcome:
+    """What came of a run.
+
+    Attributes
+    ----------
+    folder
+        Where it is.
+    rows, document
+        Its finished cells, and the ``nest-bench/1`` document.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self.rows: list[Row] = read_rows(folder)
+        self.document: dict[str, Any] = to_document(folder.run, self.rows)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a solver broke its promises."""
+        return any(row.outcome.failed for row in self.rows)
+
+    def write(self) -> None:
+        """Write the reports into the directory."""
+        for name, text in reports(self.document).items():
+            self.folder.write(name, text.encode())
+
+
+def execute(
+    path: str | Path,
+    run: Run | None,
+    instances: list[Instance],
+    *,
+    resume: bool = False,
+    jobs: int = 1,
+    dask: str | None = None,
+    on_open: Callable[[RunFolder], None],
+    on_end: Callable[[Outcome], None],
+    on_finished: OnFinished | None = None,
+) -> None:
+    """Run what is missing of a run and report it.
+
+    Parameters
+    ----------
+    path, run, instances, resume
+        See :func:`~nest.benchmarks.store.open_run`.
+    jobs, dask, on_finished
+        See :func:`~nest.benchmarks.engine.run_missing`.
+    on_open
+        Called with the folder before anything runs.
+    on_end
+        Called with the :class:`Outcome`, also of a run that was stopped.
+    """
+    with open_run(path, run, instances, resume) as folder:
+        read_rows(folder)  # what is broken is known, and runs again
+        on_open(folder)
+        try:
+            run_missing(folder, jobs=jobs, dask=dask, on_finished=on_finished)
+        except BaseException:
+            # What stopped the run matters more than what the end runs into.
+            with contextlib.suppress(NestError):
+                on_end(Outcome(folder))
+            raise
+        on_end(Outcome(folder))

@@ -1,0 +1,264 @@
+"""The directory of a run: its manifest, its problems, a file per cell.
+
+Cells are written whole or not at all, under a name that only equal cells
+have. What is finished stays finished, whatever happens to the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from nest.benchmarks.cells import BenchCell, Finished, Run
+from nest.benchmarks.instances import Instance
+from nest.errors import InvalidProblemError, NestError
+from nest.ir.io import (
+    decode,
+    encode,
+    problem_hash,
+    read_bytes,
+    read_problem,
+    write_atomically,
+)
+from nest.ir.problem import Problem
+
+MANIFEST, LOCK = "run.json", "lock"
+
+
+class RunFolder:
+    """A run on the disk.
+
+    Attributes
+    ----------
+    path
+        The directory.
+    run
+        What the run shall do.
+    problems
+        Its problems by hash.
+    finished
+        The answers of finished cells by key.
+    complaints
+        A line for every file that was found broken.
+    """
+
+    def __init__(
+        self, path: Path, run: Run, problems: Mapping[str, Problem]
+    ) -> None:
+        self.path = path
+        self.run = run
+        self.problems = problems
+        self.finished: dict[str, Finished] = {}
+        self.complaints: list[str] = []
+        self._load()
+
+    def missing(self) -> list[BenchCell]:
+        """Return the cells that are not finished, in the order of reports."""
+        return [
+            cell
+            for _, cell in self.run.cells()
+            if cell.key not in self.finished
+        ]
+
+    def keep(self, data: bytes) -> Finished:
+        """Store the answer of a cell.
+
+        Raises
+        ------
+        NestError
+            If it cannot be written; what is finished stays so.
+        """
+        finished = msgspec.json.decode(data, type=Finished)
+        path = self.path / "cells" / f"{finished.key}.json"
+        write_atomically(path, encode(finished), durable=True)
+        self.finished[finished.key] = finished
+        return finished
+
+    def forget(self, key: str, why: str) -> None:
+        """Take a cell for unfinished, whose file says what cannot be."""
+        del self.finished[key]
+        path = self.path / "cells" / f"{key}.json"
+        self.complaints.append(f"{path}: {why}; the cell counts as not run")
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file of the report."""
+        write_atomically(self.path / name, data, durable=True)
+
+    def _load(self) -> None:
+        wanted = {cell.key: cell for _, cell in self.run.cells()}
+        for path in sorted((self.path / "cells").iterdir()):
+            if path.name.startswith("."):  # half written, by a run that died
+                path.unlink(missing_ok=True)
+                continue
+            if path.stem not in wanted:
+                continue
+            try:
+                data = read_bytes(path, NestError, "finished cell")
+                found = decode(
+                    data, str(path), Finished, "finished cell", NestError
+                )
+                if found.key != path.stem or found.cell != wanted[path.stem]:
+                    raise NestError(
+                        f"{path}: expected the cell of its name, got another; "
+                        f"restore or remove the file"
+                    )
+            except NestError as error:
+                self.complaints.append(f"{error}; the cell counts as not run")
+            else:
+                self.finished[path.stem] = found
+
+
+@contextlib.contextmanager
+def open_run(
+    folder: str | Path,
+    run: Run | None,
+    instances: list[Instance],
+    resume: bool,
+) -> Iterator[RunFolder]:
+    """Open the directory of a run, for nobody else at the same time.
+
+    Parameters
+    ----------
+    folder
+        The directory; made if there is none.
+    run, instances
+        What is asked for; ``None`` takes it from the directory.
+    resume
+        Whether a run that began there may go on.
+
+    Raises
+    ------
+    NestError
+        If somebody else works in the directory, it holds another run or
+        other files, or cannot be written.
+    """
+    path = Path(folder)
+    _check_folder(path, run, resume)
+    try:
+        (path / "cells").mkdir(parents=True, exist_ok=True)
+        (path / "problems").mkdir(exist_ok=True)
+        lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise NestError(
+            f"-o {path}: expected a directory that can be written, got "
+            f"{error.strerror or error}; choose another path"
+        ) from None
+    try:
+        _take(lock, path)
+        # Under the lock: until then another run may have written it.
+        run = _agreed(path, run, resume)
+        for instance in instances:
+            file = path / "problems" / f"{instance.hash}.json"
+            write_atomically(file, encode(instance.problem), durable=True)
+        write_atomically(path / MANIFEST, encode(run), durable=True)
+        yield RunFolder(path, run, dict(_problems(path, run)))
+    finally:
+        os.close(lock)
+
+
+def _check_folder(path: Path, run: Run | None, resume: bool) -> None:
+    """Refuse a directory before anything is written into it."""
+    if path.exists() and not path.is_dir():
+        raise NestError(
+            f"-o {path}: expected a directory, got a file; choose another path"
+        )
+    files = [] if not path.exists() else sorted(path.iterdir())
+    names = {file.name for file in files}
+    if resume and run is None and MANIFEST not in names:
+        raise NestError(
+            f"-o {path}: expected the directory of a run to resume, got one "
+            f"without {MANIFEST}; name SET to begin one"
+        )
+    if not resume and MANIFEST in names:
+        raise NestError(
+            f"-o {path}: expected a new or empty directory, got that of a "
+            f"run; add --resume to go on with it, or choose another path"
+        )
+    if MANIFEST not in names and names - {LOCK, "cells", "problems"}:
+        raise NestError(
+            f"-o {path}: expected a new or empty directory, got one with "
+            f"other files in it ({min(names)}); choose another path"
+        )
+
+
+def _take(lock: int, path: Path) -> None:
+    """Take the lock; the system frees it when this process is gone."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = os.pread(lock, 200, 0).decode(errors="replace").strip()
+        raise NestError(
+            f"-o {path}: expected a directory that no run works in, got one "
+            f"taken by {owner or 'a run that just begins'}; wait for its "
+            f"end, or choose another path"
+        ) from None
+    now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+    owner = f"process {os.getpid()} on {os.uname().nodename} since {now}\n"
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, owner.encode(), 0)
+
+
+def _agreed(path: Path, run: Run | None, resume: bool) -> Run:
+    """Return what the directory and the request both say."""
+    manifest = path / MANIFEST
+    if not manifest.exists():
+        assert run is not None
+        return run
+    if not resume:  # began since the directory was looked at
+        _check_folder(path, run, resume)
+    try:
+        data = read_bytes(manifest, NestError, "run")
+        before = decode(data, str(manifest), Run, "run", NestError)
+    except NestError as error:
+        if run is not None:  # finished cells are found by what they are
+            return run
+        raise NestError(
+            f"{error}; name SET and the options of the run again, which "
+            f"keeps its finished cells"
+        ) from None
+    if run is None:
+        return _same_versions(path, before)
+    for name in Run.__struct_fields__:
+        old, new = getattr(before, name), getattr(run, name)
+        if old != new and name != "versions":
+            raise NestError(
+                f"-o {path}: expected the {name.replace('_', ' ')} of the "
+                f"run that began there, got others; leave out SET and "
+                f"options to go on with it, or choose another path"
+            )
+    return _same_versions(path, before)
+
+
+def _same_versions(path: Path, run: Run) -> Run:
+    """Refuse to go on with a run where answers may be others."""
+    from nest.versions import versions
+
+    for name, now in versions().items():
+        before = run.versions.get(name)
+        if before != now:
+            raise NestError(
+                f"-o {path}: expected {name} {before or 'not installed'}, "
+                f"with which the run began, got {now or 'none'}; restore it, "
+                f"or begin a run in another directory"
+            )
+    return run
+
+
+def _problems(path: Path, run: Run) -> Iterator[tuple[str, Problem]]:
+    for entry in run.problems:
+        file = path / "problems" / f"{entry.hash}.json"
+        problem = read_problem(file)
+        found = problem_hash(problem)
+        if found != entry.hash:
+            raise InvalidProblemError(
+                f"{file}: expected the problem with the hash of its name, "
+                f"got {found}; name SET and the options of the run again, "
+                f"which writes it anew"
+            )
+        yield entry.hash, problem

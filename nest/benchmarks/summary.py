@@ -1,0 +1,529 @@
+"""What came of a run: the ``nest-bench/1`` document.
+
+It has two parts. ``answers`` is what solvers found and proved: it is the same
+for every run of the same cells, however they were run, as long as no cell hit
+a limit. ``times`` is what was measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+from statistics import median
+from typing import Any
+
+from nest.benchmarks.cells import Run
+from nest.benchmarks.rows import Known, Row, known
+from nest.benchmarks.statistics import (
+    Steps,
+    bootstrap_mean,
+    cactus,
+    primal_gap,
+    primal_integral,
+    profile,
+    shifted_geometric_mean,
+    sign_test,
+    upper_median,
+    wilson,
+)
+from nest.solvers.base import Status
+from nest.solvers.result import Outcome
+
+SCHEMA = "nest-bench/1"
+
+#: Seconds added to times before their geometric mean is taken.
+SHIFT_S = 1.0
+
+#: What a run without an answer counts as, in time limits.
+PENALTIES = (1, 10)
+
+#: A plan is close to the best if it takes at most so much longer.
+CLOSE = 0.01
+
+#: Points of the mean gap over time.
+_GAP_POINTS = 100
+
+
+def to_document(run: Run, rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the document of a run, finished or not."""
+    facts = known(rows)
+    whole = _whole(run, rows)
+    document: dict[str, Any] = {
+        "schema": SCHEMA,
+        "run": _run(run),
+        "answers": {
+            "cells": run.size,
+            "finished": len(rows),
+            "problems": _problems(run, rows, facts),
+            "solvers": [_answers(run, s, rows, facts) for s in run.solvers],
+            "pairs": _pairs(run, rows),
+            "step_time_profile": _profile(whole, facts),
+            "rows": [_answer(row, facts[row.entry.hash]) for row in rows],
+        },
+        "times": {
+            "shift_s": SHIFT_S,
+            "penalties": list(PENALTIES),
+            "close": CLOSE,
+            "hosts": sorted({row.host for row in rows} - {""}),
+            "solvers": [_times(run, s, rows, facts) for s in run.solvers],
+            "proof_time_profile": _proof_profile(whole),
+            "cactus": _cactus(run, rows, facts),
+            "gap_over_time": _gaps(run, rows, facts),
+            "rows": [_time(row) for row in rows],
+        },
+    }
+    grid = _grid(rows)
+    if grid:
+        document["answers"]["sweep"] = grid
+    return document
+
+
+def _run(run: Run) -> dict[str, Any]:
+    return {
+        "title": run.title,
+        "problems": [
+            {
+                "name": entry.name,
+                "hash": entry.hash,
+                "source": entry.source,
+                "best_quanta_before": entry.best_quanta,
+                "axes": entry.axes,
+            }
+            for entry in run.problems
+        ],
+        "solvers": list(run.solvers),
+        "seeds": list(run.seeds),
+        "time_limit_s": run.time_limit_s,
+        "gap": run.gap,
+        "repair": run.repair,
+        "workers": run.workers,
+        "extra": run.extra,
+        "versions": run.versions,
+    }
+
+
+# Answers
+
+
+def _problems(
+    run: Run, rows: Sequence[Row], facts: Mapping[str, Known]
+) -> list[dict[str, Any]]:
+    some = {row.entry.hash: row for row in rows}
+    found = []
+    for entry in run.problems:
+        fact, row = facts.get(entry.hash), some.get(entry.hash)
+        if fact is None or row is None:
+            continue
+        found.append(
+            {
+                "problem": entry.name,
+                "time_unit": row.time_unit,
+                "best_step_time_ns": _ns(row, fact.best_quanta),
+                "best_by": list(fact.by),
+                "lower_bound_ns": _ns(row, fact.bound_quanta),
+                "infeasible": fact.infeasible,
+                "closed": fact.closed,
+                "proven_by": list(fact.proven_by),
+            }
+        )
+    return found
+
+
+def _answers(
+    run: Run,
+    solver: str,
+    rows: Iterable[Row],
+    facts: Mapping[str, Known],
+) -> dict[str, Any]:
+    own = [row for row in rows if row.solver == solver]
+    ratios = [
+        row.step_quanta / best
+        for row in own
+        if row.step_quanta is not None
+        and (best := facts[row.entry.hash].best_quanta)
+    ]
+    solvable = [row for row in own if not facts[row.entry.hash].infeasible]
+    return {
+        "solver": solver,
+        "exact": any(row.exact for row in own),
+        "cells": len(own),
+        "outcomes": dict(sorted(Counter(row.word for row in own).items())),
+        "failed": sum(row.outcome.failed for row in own),
+        "proven": sum(row.proven for row in own),
+        "best": sum(
+            row.step_quanta is not None
+            and row.step_quanta == facts[row.entry.hash].best_quanta
+            for row in own
+        ),
+        "close": sum(ratio <= 1 + CLOSE for ratio in ratios),
+        "with_plan": len(ratios),
+        "solvable": len(solvable),
+        "over_best": None
+        if not ratios
+        else {
+            "geometric_mean": shifted_geometric_mean(ratios, 0.0),
+            "median": median(ratios),
+            "max": max(ratios),
+        },
+    }
+
+
+def _pairs(run: Run, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return how often a solver beats another, one problem one voice.
+
+    A solver's voice is the median of its seeds; no plan loses to any.
+    """
+    steps: dict[str, dict[str, list[float]]] = {s: {} for s in run.solvers}
+    for row in rows:
+        step = math.inf if row.step_quanta is None else row.step_quanta
+        steps[row.solver].setdefault(row.entry.hash, []).append(step)
+    return [
+        _pair(one, other, steps[one], steps[other], len(run.seeds))
+        for one, other in combinations(run.solvers, 2)
+    ]
+
+
+def _pair(
+    one: str,
+    other: str,
+    mine: Mapping[str, list[float]],
+    theirs: Mapping[str, list[float]],
+    seeds: int,
+) -> dict[str, Any]:
+    wins = ties = losses = neither = 0
+    logs = []
+    for key, own in mine.items():
+        against = theirs.get(key, [])
+        if not len(own) == len(against) == seeds:
+            continue
+        a, b = upper_median(own), upper_median(against)
+        if a == b == math.inf:
+            neither += 1
+        else:
+            wins, ties, losses = (
+                wins + (a < b),
+                ties + (a == b),
+                losses + (a > b),
+            )
+        both = [
+            math.log(x / y)
+            for x, y in zip(own, against, strict=True)
+            if max(x, y) < math.inf and min(x, y) > 0
+        ]
+        if both:
+            logs.append(both)
+    low, high = wilson(wins, wins + losses)
+    ratio = bootstrap_mean(logs) if logs else None
+    return {
+        "solver": one,
+        "against": other,
+        "wins": wins,
+        "ties": ties,
+        "losses": losses,
+        "neither": neither,
+        "win_share": wins / (wins + losses) if wins + losses else None,
+        "win_share_95": [low, high],
+        "sign_test_p": sign_test(wins, losses),
+        "problems_with_both": len(logs),
+        "step_time_ratio": ratio and math.exp(ratio.value),
+        "step_time_ratio_95": ratio
+        and [math.exp(ratio.low), math.exp(ratio.high)],
+    }
+
+
+def _answer(row: Row, fact: Known) -> dict[str, Any]:
+    over = None
+    if row.step_quanta is not None and fact.best_quanta:
+        over = row.step_quanta / fact.best_quanta
+    return {
+        "problem": row.problem,
+        "solver": row.solver,
+        "seed": row.cell.seed,
+        "outcome": str(row.outcome),
+        "status": None if row.status is None else str(row.status),
+        "limit": None if row.limit is None else str(row.limit),
+        "step_time_ns": row.step_time_ns,
+        "step_time_quanta": row.step_quanta,
+        "over_best": over,
+        "lower_bound_ns": row.lower_bound_ns,
+        "lower_bound_quanta": row.bound_quanta,
+        "over_memory_bytes": row.over_memory_bytes,
+        "own_objective_ns": row.own_objective_ns,
+        # What a limit cut short may be told otherwise the next time.
+        "detail": row.detail if row.limit is None else "",
+    }
+
+
+def _grid(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return step times of a sweep by bandwidth, and what it buys."""
+    groups: dict[tuple[Any, ...], dict[float, Row]] = {}
+    for row in rows:
+        axes = dict(row.entry.axes)
+        if "bandwidth" in axes:
+            factor = float(axes.pop("bandwidth"))
+            key = (
+                *axes.items(),
+                ("solver", row.solver),
+                ("seed", row.cell.seed),
+            )
+            groups.setdefault(key, {})[factor] = row
+    found = []
+    for key, by_factor in groups.items():
+        first = by_factor[min(by_factor)].step_quanta
+        found.append(
+            {
+                **dict(key),
+                "bandwidths": [
+                    {
+                        "factor": factor,
+                        "status": row.word,
+                        "step_time_ns": row.step_time_ns,
+                        "speed_up": first / row.step_quanta
+                        if first and row.step_quanta
+                        else None,
+                    }
+                    for factor, row in sorted(by_factor.items())
+                ],
+            }
+        )
+    return found
+
+
+# Times
+
+
+def _times(
+    run: Run,
+    solver: str,
+    rows: Iterable[Row],
+    facts: Mapping[str, Known],
+) -> dict[str, Any]:
+    own = [row for row in rows if row.solver == solver]
+    answered = [row for row in own if _answered(row, facts[row.entry.hash])]
+    integrals = _integrals(run, own, facts)
+    return {
+        "solver": solver,
+        "cells": len(own),
+        "answered": len(answered),
+        "wall_s": {
+            "sum": sum(row.wall_s for row in own),
+            "max": max((row.wall_s for row in own), default=0.0),
+        },
+        "cpu_s": sum(row.cpu_s or 0.0 for row in own),
+        "peak_rss_bytes": max((x.peak_rss_bytes or 0 for x in own), default=0),
+        "shifted_geometric_mean_s": {
+            str(penalty): _mean_s(
+                run,
+                own,
+                len(own) - len(answered),
+                [row.wall_s for row in answered],
+                penalty,
+            )
+            for penalty in PENALTIES
+        },
+        "primal_integral": math.fsum(integrals) / len(integrals)
+        if integrals
+        else None,
+        "primal_integral_cells": len(integrals),
+    }
+
+
+def _answered(row: Row, fact: Known) -> bool:
+    """Whether it ended by itself, with a plan, or rightly with none."""
+    if row.outcome is not Outcome.SOLVED or row.limit is not None:
+        return False
+    if row.status is Status.NO_SOLUTION:
+        return fact.infeasible
+    return row.status is not Status.OVER_MEMORY
+
+
+def _mean_s(
+    run: Run,
+    own: Sequence[Row],
+    unanswered: int,
+    walls: Sequence[float],
+    penalty: int,
+) -> float | None:
+    """Return the mean time; none where a penalty is due without a limit."""
+    if not own or (unanswered and run.time_limit_s is None):
+        return None
+    worst = penalty * (run.time_limit_s or 0.0)
+    return shifted_geometric_mean([*walls, *[worst] * unanswered], SHIFT_S)
+
+
+def _steps_over_time(row: Row) -> list[tuple[float, float | None]]:
+    return [(point.wall_s, point.step_quanta) for point in row.trace]
+
+
+def _measured(
+    run: Run, own: Iterable[Row], facts: Mapping[str, Known]
+) -> list[tuple[Row, int]]:
+    """Return cells for which the gap over time means something."""
+    if run.time_limit_s is None:
+        return []
+    return [
+        (row, best)
+        for row in own
+        if (best := facts[row.entry.hash].best_quanta) is not None
+    ]
+
+
+def _integrals(
+    run: Run, own: Iterable[Row], facts: Mapping[str, Known]
+) -> list[float]:
+    return [
+        primal_integral(_steps_over_time(row), best, run.time_limit_s or 0.0)
+        for row, best in _measured(run, own, facts)
+    ]
+
+
+def _gaps(
+    run: Run, rows: Sequence[Row], facts: Mapping[str, Known]
+) -> dict[str, list[list[float]]]:
+    """Return the mean primal gap over time per solver."""
+    if run.time_limit_s is None:
+        return {}
+    least = 0.01
+    ratio = max(run.time_limit_s / least, 1.0)
+    moments = [
+        least * ratio ** (i / (_GAP_POINTS - 1)) for i in range(_GAP_POINTS)
+    ]
+    found = {}
+    for solver in run.solvers:
+        own = [row for row in rows if row.solver == solver]
+        cells = _measured(run, own, facts)
+        if cells:
+            found[solver] = [
+                [
+                    moment,
+                    math.fsum(
+                        primal_gap(_at(row, moment), best)
+                        for row, best in cells
+                    )
+                    / len(cells),
+                ]
+                for moment in moments
+            ]
+    return found
+
+
+def _at(row: Row, moment: float) -> int | None:
+    found = None
+    for point in row.trace:
+        if point.wall_s > moment:
+            break
+        found = point.step_quanta
+    return found
+
+
+def _cactus(
+    run: Run, rows: Sequence[Row], facts: Mapping[str, Known]
+) -> dict[str, dict[str, Steps]]:
+    """Return how many cells were proven, and close to the best, by when."""
+    proofs, close = {}, {}
+    for solver in run.solvers:
+        own = [row for row in rows if row.solver == solver]
+        if any(row.exact for row in own):
+            proofs[solver] = cactus(
+                row.wall_s if row.proven else math.inf for row in own
+            )
+        close[solver] = cactus(
+            _close_after(row, facts[row.entry.hash].best_quanta) for row in own
+        )
+    return {"proven": proofs, "close": close}
+
+
+def _close_after(row: Row, best: int | None) -> float:
+    step = row.step_quanta
+    if best is None or step is None or step > (1 + CLOSE) * best:
+        return math.inf
+    for point in row.trace:
+        step = point.step_quanta
+        if step is not None and step <= (1 + CLOSE) * best:
+            return point.wall_s
+    return math.inf
+
+
+def _time(row: Row) -> dict[str, Any]:
+    return {
+        "problem": row.problem,
+        "solver": row.solver,
+        "seed": row.cell.seed,
+        "wall_s": row.wall_s,
+        "cpu_s": row.cpu_s,
+        "peak_rss_bytes": row.peak_rss_bytes,
+        "host": row.host,
+        "detail": row.detail if row.limit is not None else "",
+        "trace": [
+            {
+                "wall_s": point.wall_s,
+                "step_time_quanta": point.step_quanta,
+                "lower_bound_quanta": point.bound_quanta,
+            }
+            for point in row.trace
+        ],
+    }
+
+
+# Profiles
+
+
+def _whole(run: Run, rows: Sequence[Row]) -> list[dict[str, Row]]:
+    """Return problem and seed by solver, where every solver has finished."""
+    found: dict[tuple[str, int], dict[str, Row]] = {}
+    for row in rows:
+        key = (row.entry.hash, row.cell.seed)
+        found.setdefault(key, {})[row.solver] = row
+    return [each for each in found.values() if len(each) == len(run.solvers)]
+
+
+def _profile(
+    whole: Sequence[dict[str, Row]], facts: Mapping[str, Known]
+) -> dict[str, Steps]:
+    """Return profiles of step times, without problems that have no plan."""
+    runs = [
+        each
+        for each in whole
+        if not any(facts[row.entry.hash].infeasible for row in each.values())
+    ]
+    if not runs:
+        return {}
+    return profile(
+        {
+            solver: [
+                math.inf
+                if (step := each[solver].step_quanta) is None
+                else step
+                for each in runs
+            ]
+            for solver in runs[0]
+        }
+    )
+
+
+def _proof_profile(whole: Sequence[dict[str, Row]]) -> dict[str, Steps]:
+    """Return profiles of the time to a proof, of exact solvers."""
+    exact = [
+        solver
+        for solver in (whole[0] if whole else ())
+        if any(each[solver].exact for each in whole)
+    ]
+    if not exact:
+        return {}
+    return profile(
+        {
+            solver: [
+                each[solver].wall_s if each[solver].proven else math.inf
+                for each in whole
+            ]
+            for solver in exact
+        }
+    )
+
+
+def _ns(row: Row, quanta: int | None) -> int | float | None:
+    from nest.units import quanta_to_ns
+
+    return None if quanta is None else quanta_to_ns(quanta, row.quantum_ps)
