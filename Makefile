@@ -9,6 +9,7 @@
 #   make test-exports  the tests that need the parsers of frameworks
 #   make test-models  the tests that count the models of transformers
 #   make mutation   break the solvers on purpose; some test must notice
+#   make bench-quick  a small benchmark with its report in build/bench-quick
 #   make coverage   the whole test suite, with what it reaches
 #   make lock       resolve the dependencies anew
 #   make clean      remove what the other targets made
@@ -22,7 +23,7 @@ SEED ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint test-full test-torch test-exports test-models \
-  coverage mutation lock clean
+  coverage mutation bench-quick lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -127,6 +128,13 @@ test-models: .models/.installed-from-lock
 
 mutation: $(STAMP)
 	$(BIN)/python bench/mutation.py
+
+# Goes on where it was stopped; make clean begins anew.
+BENCH_SOLVERS := dp,cpsat,milp,alpa,galvatron,phaze,piper,megatron,mcmc,uniap,random
+bench-quick: $(STAMP)
+	$(BIN)/nest bench quick --solvers $(BENCH_SOLVERS) --time-limit 20 \
+	  --jobs $$($(BIN)/python -c 'from nest.versions import num_cpus; \
+	  print(min(2, num_cpus()))') --resume -o build/bench-quick
 
 # uv is needed for this target only; it is not part of the lock.
 COMPILE := $(BIN)/uv pip compile --universal --upgrade --generate-hashes \

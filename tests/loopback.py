@@ -221,6 +221,7 @@ class Loopback:
             "act": "what to do (default optimal)",
             "pids": "file that takes the ids of all processes",
             "report": "report the good plan and a bound first",
+            "until": "file that ends the act await",
         },
     )
 
@@ -267,6 +268,10 @@ class Loopback:
         if act == "hang":
             while True:
                 time.sleep(60)
+        if act == "await":
+            while not os.path.exists(options.extra["until"]):
+                time.sleep(0.01)
+            return good_output()
         if act == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if act == "abort":

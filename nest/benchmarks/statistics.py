@@ -143,9 +143,10 @@ def wilson(wins: int, count: int, z: float = Z_95) -> tuple[float, float]:
         share * (1 - share) / count + square / (4 * count * count)
     )
     whole = 1 + square / count
+    # At the ends one limit is the end itself, but for rounding.
     return (
-        max(0.0, (middle - half) / whole),
-        min(1.0, (middle + half) / whole),
+        0.0 if wins == 0 else (middle - half) / whole,
+        1.0 if wins == count else (middle + half) / whole,
     )
 
 

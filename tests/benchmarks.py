@@ -1,0 +1,56 @@
+"""Small benchmarks with solvers that do as they are told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from nest.benchmarks.cells import Run
+from nest.benchmarks.instances import Instance
+from nest.benchmarks.session import Outcome, execute, plan_run
+from nest.solvers.base import SolveOptions
+from tests.loopback import tiny_problem
+
+
+def instances(count: int) -> list[Instance]:
+    """Return tiny problems of different names."""
+    problems = [tiny_problem(f"tiny-{number}") for number in range(count)]
+    return [Instance(problem.name, problem, "test") for problem in problems]
+
+
+def make_run(
+    problems: Sequence[Instance],
+    solvers: Sequence[str],
+    extra: Mapping[str, Mapping[str, str]] | None = None,
+    seeds: Sequence[int] = (0,),
+    time_limit_s: float | None = 30.0,
+) -> Run:
+    """Return a run of them."""
+    options = SolveOptions(time_limit_s=time_limit_s)
+    return plan_run(
+        "Test", problems, solvers, seeds=seeds, options=options, extra=extra
+    )
+
+
+def go(
+    path: Path,
+    run: Run | None,
+    problems: Sequence[Instance],
+    **settings: object,
+) -> Outcome:
+    """Run it with its report, and return what came of it."""
+    ends: list[Outcome] = []
+
+    def end(outcome: Outcome) -> None:
+        outcome.write()
+        ends.append(outcome)
+
+    execute(
+        path,
+        run,
+        list(problems),
+        on_open=lambda folder: None,
+        on_end=end,
+        **settings,  # type: ignore[arg-type]
+    )
+    return ends[-1]

@@ -1,0 +1,428 @@
+"""Runs of benchmarks: killed, resumed, in parallel, on a cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nest.benchmarks import engine
+from nest.benchmarks.cells import Finished, Run
+from nest.benchmarks.rows import read_rows
+from nest.benchmarks.store import RunFolder, open_run
+from nest.errors import InvalidProblemError, NestError
+from nest.solvers import registry
+from nest.solvers.result import Outcome as Result
+from tests.benchmarks import go, instances, make_run
+from tests.loopback import GOOD_NS, TARGET
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _solvers() -> Iterator[None]:
+    for name in ("quick", "slow", "bomb"):
+        target = "tests.exits:Solver" if name == "bomb" else TARGET
+        registry.register_solver(name, target)
+    yield
+    for name in ("quick", "slow", "bomb"):
+        registry.unregister_solver(name)
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def waiting(place: Path) -> dict[str, dict[str, str]]:
+    """Return options by which ``slow`` waits for the file ``go``."""
+    own = {"act": "await", "until": str(place / "go")}
+    return {"slow": {**own, "pids": str(place / "pids")}}
+
+
+def slow_run(place: Path) -> Run:
+    return make_run(instances(2), ["quick", "slow"], waiting(place))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return where a run with ``slow`` ended by itself, in ``whole``."""
+    for name in ("quick", "slow"):
+        registry.register_solver(name, TARGET)
+    place = tmp_path_factory.mktemp("shared")
+    (place / "go").touch()
+    go(place / "whole", slow_run(place), instances(2), jobs=2)
+    return place
+
+
+@pytest.fixture
+def place(whole: Path) -> Path:
+    """Return the same place, where ``slow`` waits again."""
+    for name in ("go", "pids"):
+        (whole / name).unlink(missing_ok=True)
+    return whole
+
+
+def check_same(place: Path, name: str) -> None:
+    """Hold a run against the one that ended by itself."""
+    for file in ("answers.csv", "run.json"):
+        one, other = place / name / file, place / "whole" / file
+        assert one.read_bytes() == other.read_bytes()
+    documents = [
+        json.loads((place / run / "report.json").read_text())
+        for run in (name, "whole")
+    ]
+    assert documents[0]["answers"] == documents[1]["answers"]
+    assert documents[0]["answers"]["finished"] == 4
+
+
+_BEGIN = """
+import sys
+from pathlib import Path
+from nest.solvers import registry
+from tests.benchmarks import go, instances
+from tests.unit.test_benchmark_runs import slow_run
+from tests.loopback import TARGET
+if __name__ == "__main__":
+    registry.register_solver("quick", TARGET)
+    registry.register_solver("slow", TARGET)
+    place = Path(sys.argv[1])
+    go(place / "killed", slow_run(place), instances(2), jobs=2)
+"""
+
+
+def test_a_killed_run_goes_on_to_the_same_report(place):
+    """Killed in the middle of cells; what is finished is not run again."""
+    began = subprocess.Popen(
+        [sys.executable, "-c", _BEGIN, str(place)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    cells = place / "killed" / "cells"
+    pids = place / "pids"
+    try:
+        wait_for(lambda: cells.is_dir() and list(cells.glob("[!.]*.json")))
+        wait_for(lambda: pids.exists() and pids.read_text())
+    finally:
+        began.kill()
+        began.wait()
+    pid = int(pids.read_text())
+    wait_for(lambda: not is_alive(pid))
+    before = {path: path.stat().st_mtime_ns for path in cells.glob("*.json")}
+    (place / "go").touch()
+    finished: list[Finished] = []
+    go(place / "killed", None, [], resume=True, on_finished=finished.append)
+    assert len(finished) == 4 - len(before)
+    assert all(path.stat().st_mtime_ns == at for path, at in before.items())
+    check_same(place, "killed")
+
+
+def test_the_same_report_from_a_cluster_that_loses_a_worker(place):
+    """One of three dies in the middle of a cell."""
+    distributed = pytest.importorskip("distributed")
+    pids = place / "pids"
+
+    def kill_one(finished: Finished) -> None:
+        if not (place / "go").exists():
+            wait_for(lambda: pids.exists() and pids.read_text())
+            stat = Path(f"/proc/{pids.read_text()}/stat").read_text()
+            os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)
+            (place / "go").touch()
+
+    with distributed.LocalCluster(
+        n_workers=3,
+        threads_per_worker=1,
+        memory_limit=0,
+        dashboard_address=None,
+        silence_logs=50,
+    ) as cluster:
+        there = go(
+            place / "there",
+            slow_run(place),
+            instances(2),
+            dask=cluster.scheduler_address,
+            on_finished=kill_one,
+        )
+    assert (place / "go").exists()
+    assert len(there.rows) == 4 == len({row.cell.key for row in there.rows})
+    assert all(row.step_quanta == GOOD_NS for row in there.rows)
+    check_same(place, "there")
+
+
+def test_a_solver_that_cannot_be_imported_costs_its_cells(tmp_path):
+    outcome = go(
+        tmp_path / "run",
+        make_run(instances(1), ["bomb", "quick"]),
+        instances(1),
+    )
+    bomb, quick = outcome.rows
+    assert bomb.outcome is Result.ERROR
+    assert bomb.detail == (
+        "importing tests.exits:Solver ended the process: exit 7"
+    )
+    assert quick.proven
+    assert outcome.failed
+
+
+def test_a_solver_that_takes_forever_to_import(tmp_path, monkeypatch):
+    monkeypatch.setattr(engine, "IMPORT_S", 1e-9)
+    run = make_run(instances(1), ["quick"])
+    (row,) = go(tmp_path / "run", run, instances(1)).rows
+    assert row.outcome is Result.ERROR
+    assert "took more than 1e-09 s" in row.detail
+
+
+def test_a_process_that_dies_costs_one_cell(tmp_path, monkeypatch):
+    """It takes the pool along; cells that were in it run again."""
+    monkeypatch.setattr(engine, "_import_trouble", lambda name: None)
+    problems = instances(2)
+    run = make_run(problems, ["bomb", "quick"])
+    rows = go(tmp_path / "run", run, problems, jobs=2).rows
+    assert [(row.solver, row.detail) for row in rows] == [
+        ("bomb", "the process that ran it died"),
+        ("quick", ""),
+    ] * 2
+    assert [row.outcome for row in rows] == [Result.ERROR, Result.SOLVED] * 2
+
+
+def test_an_unknown_option_of_a_solver_costs_its_cells(tmp_path):
+    """Of a solver that is not imported before."""
+    run = make_run(instances(1), ["quick"], {"quick": {"speed": "9"}})
+    (row,) = go(tmp_path / "run", run, instances(1)).rows
+    assert row.outcome is Result.ERROR
+    assert "expected one of the options of solver 'quick'" in row.detail
+
+
+def test_other_versions_elsewhere_are_refused(tmp_path, monkeypatch):
+    run = make_run(instances(1), ["quick"])
+    monkeypatch.setattr("nest.benchmarks.execute.nest_version", lambda: "9.9")
+    with pytest.raises(NestError, match=r"expected nest 0\.\d+.*got 9\.9"):
+        go(tmp_path / "run", run, instances(1))
+
+
+# The directory
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the directory of a finished run."""
+    registry.register_solver("quick", TARGET)
+    place = tmp_path_factory.mktemp("made") / "run"
+    go(place, make_run(instances(2), ["quick"]), instances(2))
+    return place
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    """Return a copy of a finished run."""
+    import shutil
+
+    place = tmp_path / "run"
+    shutil.copytree(made, place)
+    return place
+
+
+def opened(path: Path, resume: bool = True) -> RunFolder:
+    with open_run(path, None, [], resume) as found:
+        return found
+
+
+def test_two_runs_in_one_directory(folder):
+    with (
+        open_run(folder, None, [], True),
+        pytest.raises(
+            NestError,
+            match=rf"no run works in, got one taken by process {os.getpid()} "
+            rf"on \S+ since .* UTC; wait for its end",
+        ),
+    ):
+        opened(folder)
+    assert len(opened(folder).finished) == 2  # free again
+
+
+@pytest.mark.parametrize("size", [0, 1, 300])
+def test_a_cell_file_cut_short_is_told_and_runs_again(folder, size):
+    first, second = sorted((folder / "cells").glob("*.json"))
+    kept = second.read_bytes()
+    first.write_bytes(first.read_bytes()[:size])
+    (folder / "cells" / ".half").write_text("{")
+    found = opened(folder)
+    (text,) = found.complaints
+    assert text.startswith(f"{first}: expected a finished cell in JSON")
+    assert text.endswith("the cell counts as not run")
+    assert "\n" not in text
+    assert list(found.finished) == [second.stem]
+    assert not (folder / "cells" / ".half").exists()
+    outcome = go(folder, None, [], resume=True)
+    assert len(outcome.rows) == 2
+    assert second.read_bytes() == kept
+
+
+def test_a_cell_under_the_name_of_another(folder):
+    first, second = sorted((folder / "cells").glob("*.json"))
+    first.write_bytes(second.read_bytes())
+    (text,) = opened(folder).complaints
+    assert "expected the cell of its name, got another" in text
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "text"),
+    [
+        ("step_time_quanta", 89, "a step of 89 quanta for a plan that takes"),
+        ("plan", None, "a step time without a plan"),
+        ("status", "splendid", "splendid"),
+    ],
+)
+def test_a_cell_that_says_what_cannot_be(folder, field, value, text):
+    """Its plan is scored again, and the cell counts as not run."""
+    path, other = sorted((folder / "cells").glob("*.json"))
+    document = json.loads(path.read_text())
+    document["result"][field] = value
+    path.write_text(json.dumps(document))
+    found = opened(folder)
+    assert [row.cell.key for row in read_rows(found)] == [other.stem]
+    assert [cell.key for cell in found.missing()] == [path.stem]
+    (complaint,) = found.complaints
+    assert complaint.startswith(f"{path}: expected its own plan and score")
+    assert text in complaint
+    assert "\n" not in complaint
+
+
+def test_a_manifest_cut_short(folder):
+    """It is lost, but cells are found by what they are."""
+    path = folder / "run.json"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(
+        NestError,
+        match=r"run\.json: expected a run in JSON, got malformed text .*; "
+        r"name SET and the options of the run again, which keeps",
+    ):
+        opened(folder)
+    run = make_run(instances(2), ["quick"])
+    finished: list[Finished] = []
+    go(folder, run, instances(2), resume=True, on_finished=finished.append)
+    assert finished == []
+
+
+def test_a_problem_that_was_changed(folder):
+    path, other = sorted((folder / "problems").glob("*.json"))
+    path.write_bytes(other.read_bytes())
+    with pytest.raises(
+        InvalidProblemError, match="expected the problem with the hash of"
+    ):
+        opened(folder)
+
+
+@pytest.mark.parametrize(
+    ("solvers", "seeds", "text"),
+    [(["quick", "slow"], [0], "solvers"), (["quick"], [0, 1], "seeds")],
+)
+def test_another_run_in_the_directory(folder, solvers, seeds, text):
+    run = make_run(instances(2), solvers, seeds=seeds)
+    with pytest.raises(
+        NestError, match=f"expected the {text} of the run that began there"
+    ):
+        go(folder, run, instances(2), resume=True)
+
+
+def test_other_versions_than_the_run_began_with(folder, monkeypatch):
+    path = folder / "run.json"
+    text = path.read_text().replace('"ortools": "9', '"ortools": "8')
+    path.write_text(text)
+    with pytest.raises(
+        NestError, match=r"expected ortools 8\S+, with which the run began"
+    ):
+        opened(folder)
+
+
+def test_a_run_is_not_overwritten(folder):
+    run = make_run(instances(2), ["quick"])
+    with pytest.raises(NestError, match="got that of a run; add --resume"):
+        go(folder, run, instances(2))
+
+
+def test_other_files_are_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").touch()
+    run = make_run(instances(1), ["quick"])
+    with pytest.raises(NestError, match=r"other files in it \(thesis.tex\)"):
+        go(tmp_path, run, instances(1))
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_nothing_to_resume(tmp_path):
+    with pytest.raises(NestError, match=r"got one without run\.json"):
+        opened(tmp_path / "none")
+
+
+def test_a_directory_that_is_a_file(tmp_path):
+    (tmp_path / "file").touch()
+    run = make_run(instances(1), ["quick"])
+    with pytest.raises(NestError, match="a directory, got a file"):
+        go(tmp_path / "file", run, instances(1))
+
+
+def test_a_directory_that_cannot_be_made(tmp_path):
+    run = make_run(instances(1), ["quick"])
+    with pytest.raises(NestError, match="expected a directory that can be"):
+        go(Path("/proc/none/run"), run, instances(1))
+
+
+def test_a_full_disk(folder, monkeypatch):
+    """Nothing is half written, and what was finished stays so."""
+    first, second = sorted((folder / "cells").glob("*.json"))
+    first.unlink()
+    keep = RunFolder.keep
+
+    def fill(found: RunFolder, data: bytes) -> Finished:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        previous = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+        try:
+            return keep(found, data)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+            signal.signal(signal.SIGXFSZ, previous)
+
+    monkeypatch.setattr(RunFolder, "keep", fill)
+    with pytest.raises(NestError, match="File too large") as caught:
+        go(folder, None, [], resume=True)
+    assert "\n" not in str(caught.value)
+    assert list((folder / "cells").iterdir()) == [second]
+    assert [cell.key for cell in opened(folder).missing()] == [first.stem]
+
+
+def test_ctrl_c_reports_what_is_finished(tmp_path):
+    def stop(finished: Finished) -> None:
+        raise KeyboardInterrupt
+
+    run = make_run(instances(2), ["quick"])
+    with pytest.raises(KeyboardInterrupt):
+        go(tmp_path / "run", run, instances(2), on_finished=stop)
+    document = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert document["answers"]["finished"] == 1
+    assert document["answers"]["cells"] == 2
+
+
+def test_no_scheduler(tmp_path, monkeypatch):
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(engine, "_CONNECT_S", 0.2)
+    run = make_run(instances(1), ["quick"])
+    with pytest.raises(NestError, match="expected the address of a Dask"):
+        go(tmp_path / "run", run, instances(1), dask="tcp://127.0.0.1:9")
