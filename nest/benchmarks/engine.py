@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import CancelledError
 from typing import Any
 
 import msgspec
@@ -282,5 +283,11 @@ def _on_dask(works: Sequence[Work], where: str) -> Generator[bytes]:
                 yield future.result()
             except KilledWorker:
                 yield died(work, _DIED)
+            except CancelledError:
+                raise NestError(
+                    f"--dask {where}: expected a scheduler that stays, got "
+                    f"none any more; what is finished is kept, go on with "
+                    f"--resume"
+                ) from None
             future.release()
             submit()

@@ -34,6 +34,8 @@ _RC = {
     "legend.frameon": False,
 }
 
+_NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+
 Draw = Callable[["Axes", dict[str, Any]], bool]
 
 
@@ -58,7 +60,7 @@ def draw_all(document: dict[str, Any]) -> dict[str, str] | None:
             if not draw(axes, document):
                 continue
             buffer = io.StringIO()
-            figure.savefig(buffer, format="svg", metadata={"Date": None})
+            figure.savefig(buffer, format="svg", metadata=_NO_METADATA)
         text = buffer.getvalue()
         # What comes before is for files, not for pages.
         text = text[text.index("<svg") :].replace(_TEXT, "currentColor")
@@ -116,6 +118,7 @@ def _proof_time_profile(axes: Axes, document: dict[str, Any]) -> bool:
     axes.set_xlabel("times the fastest proof's time")
     axes.set_ylabel("share of problems and seeds")
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.set_ylim(-0.02, 1.02)
     return _curves(axes, document, document["times"]["proof_time_profile"])
 
@@ -126,14 +129,16 @@ def _cactus(which: str, title: str) -> Draw:
         axes.set_xlabel("seconds")
         axes.set_ylabel("cells")
         axes.set_xscale("symlog", linthresh=0.1)
-        axes.set_xlim(left=0)
         axes.xaxis.set_major_formatter("{x:g}")
-        return _curves(
+        axes.locator_params(axis="y", integer=True)
+        drawn = _curves(
             axes,
             document,
             document["times"]["cactus"][which],
             document["run"]["time_limit_s"],
         )
+        axes.set_xlim(left=0)
+        return drawn
 
     return draw
 
