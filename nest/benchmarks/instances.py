@@ -137,12 +137,11 @@ def find_set(texts: Iterable[str]) -> list[Instance]:
         If a word names nothing, or a problem cannot be read; none is left
         out silently.
     """
-    found = {
-        instance.hash: instance
-        for text in reversed(list(texts))
-        for instance in reversed(list(_find(text, Path(), ())))
-    }
-    instances = list(reversed(found.values()))
+    found: dict[str, Instance] = {}
+    for text in texts:
+        for instance in _find(text, Path(), ()):
+            found.setdefault(instance.hash, instance)
+    instances = list(found.values())
     if not instances:
         raise InvalidOptionError(
             "SET: expected at least one problem, got none; name a problem, a "

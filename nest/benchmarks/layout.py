@@ -269,7 +269,8 @@ def _sweep(answers: dict[str, Any]) -> Section:
     return Section(
         "What bandwidth buys",
         "Step time under so many times the bandwidth of the network, and how "
-        "many times as fast that is as under the least.",
+        "many times as fast that is as under the bandwidth as it is (or the "
+        "least, if that is not there). Latencies stay as they are.",
         Grid(
             (
                 *("model", "cluster", "solver", "status", "batch"),

@@ -86,7 +86,7 @@ def _curves(
     last: float | None = None,
 ) -> bool:
     """Draw steps; the last one goes on to the right edge."""
-    if not any(len(curve) > 1 for curve in curves.values()):
+    if not any(y > 0 for curve in curves.values() for _, y in curve):
         return False
     if last is None:
         last = 1.05 * max(x for curve in curves.values() for x, _ in curve)

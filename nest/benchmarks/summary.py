@@ -271,10 +271,12 @@ def _grid(rows: Sequence[Row]) -> list[dict[str, Any]]:
             groups.setdefault(key, {})[factor] = row
     found = []
     for key, by_factor in groups.items():
-        first = by_factor[min(by_factor)].step_quanta
+        base = 1.0 if 1.0 in by_factor else min(by_factor)
+        first = by_factor[base].step_quanta
         found.append(
             {
                 **dict(key),
+                "base": base,
                 "bandwidths": [
                     {
                         "factor": factor,

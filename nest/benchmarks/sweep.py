@@ -9,7 +9,7 @@ from msgspec.structs import asdict, replace
 
 from nest.benchmarks.instances import Instance, Recipe, build
 from nest.errors import InvalidOptionError, InvalidProblemError, NestError
-from nest.ir.base import Count, PositiveReal, Size, Struct
+from nest.ir.base import PositiveReal, Struct, check_integer, check_real
 from nest.ir.cluster import Cluster, Hierarchy
 from nest.ir.io import decode, read_bytes
 from nest.models.choices import Request
@@ -41,12 +41,12 @@ class Sweep(
 
     models: tuple[str, ...]
     clusters: tuple[str, ...]
-    batches: tuple[Count, ...] | None = None
-    bandwidths: tuple[PositiveReal, ...] = (1.0,)
+    batches: tuple[int, ...] | None = None
+    bandwidths: tuple[float, ...] = (1.0,)
     within_nodes: bool = False
     job: Request = Request()
     solvers: tuple[str, ...] = ("dp",)
-    seeds: tuple[Size, ...] = (0,)
+    seeds: tuple[int, ...] = (0,)
     time_limit_s: PositiveReal | None = 60.0
 
     def __post_init__(self) -> None:
@@ -60,6 +60,12 @@ class Sweep(
                 raise ValueError(f"{name}: expected at least one, got none")
             if values is not None and len(set(values)) < len(values):
                 raise ValueError(f"{name}: expected each once, got some twice")
+        for batch in self.batches or ():
+            check_integer("batches", batch, 1)
+        for factor in self.bandwidths:
+            check_real("bandwidths", factor, positive=True)
+        for seed in self.seeds:
+            check_integer("seeds", seed, 0)
         if self.batches is not None and self.job.global_batch is not None:
             raise ValueError(
                 "job.global_batch: expected it or batches, got both"
