@@ -14,7 +14,7 @@ from nest.benchmarks.report import reports
 from nest.benchmarks.rows import Row, read_rows
 from nest.benchmarks.store import RunFolder, open_run
 from nest.benchmarks.summary import to_document
-from nest.errors import NestError
+from nest.errors import InvalidProblemError, NestError
 from nest.solvers.base import SolveOptions
 from nest.solvers.registry import is_built_in
 from nest.solvers.run import check_request
@@ -46,9 +46,10 @@ def plan_run(
 
     Raises
     ------
+    InvalidProblemError
+        If a problem cannot be priced; the text names it.
     NestError
-        If a problem cannot be priced, or an option is unknown; the text
-        names the problem.
+        If an option of a solver is unknown, or it cannot run here.
     """
     from nest.cost.model import CostModel
 
@@ -78,7 +79,8 @@ def plan_run(
         try:
             CostModel(instance.problem)
         except NestError as error:
-            raise type(error)(f"{instance.source}: {error}") from None
+            text = f"{instance.source}: {error}"
+            raise InvalidProblemError(text) from None
     # Others are not trusted to be imported here; see the engine.
     first = {cell.solver: cell for _, cell in reversed([*run.cells()])}
     for name in filter(is_built_in, solvers):

@@ -245,7 +245,7 @@ def test_cactus(document):
     assert found["close"]["alpa"] == ((0.0, 1.0),)
 
 
-def test_a_refuted_proof_is_a_mismatch(monkeypatch):
+def test_a_refuted_proof_is_a_mismatch():
     """Another solver's plan of 120 quanta beats the bound of 130."""
     check = rows_module._cross_checked
     wrong = row(0, "brute", 130)

@@ -1,0 +1,267 @@
+"""``nest bench``, ``nest sweep``, and ``nest compare`` of several."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nest.ir import write
+from nest.solvers import registry
+from nest.versions import num_cpus
+from tests.cli.conftest import Cli
+from tests.loopback import GOOD_NS, TARGET, tiny_problem
+
+
+@pytest.fixture(autouse=True)
+def _solvers() -> Iterator[None]:
+    registry.register_solver("loopback", TARGET)
+    yield
+    registry.unregister_solver("loopback")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the working directory, with two problems."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("one", "two"):
+        write(f"{name}.json", tiny_problem(name))
+    return tmp_path
+
+
+def test_a_benchmark(cli: Cli, place: Path) -> None:
+    code = cli(
+        *("bench", "one.json", "two.json", "--solvers", "brute"),
+        *("-o", "run", "--json", "report.json"),
+    )
+    assert code == 0
+    assert re.search(r"^brute +2 +2 +2 of 2", cli.out, re.M)
+    assert "2 of 2 cells finished: 2 problems × 1 solvers" in cli.out
+    assert "seeds (0), 60 s each" in cli.out
+    assert cli.out.endswith("report: run/report.html\n")
+    assert {path.name for path in (place / "run").iterdir()} == {
+        *("run.json", "lock", "cells", "problems", "answers.csv", "times.csv"),
+        *("report.json", "report.md", "report.html"),
+    }
+    assert (place / "report.json").read_bytes() == (
+        place / "run" / "report.json"
+    ).read_bytes()
+    assert cli.refuses("bench", "one.json", "-o", "run").startswith(
+        "-o run: expected a new or empty directory, got that of a run; add"
+    )
+    assert cli("bench", "--resume", "-o", "run") == 0
+    assert "nest: 2 of 2 cells are finished" in cli.err
+
+
+def test_a_failed_cell_is_the_exit_code(cli: Cli, place: Path) -> None:
+    option = ("--option", "loopback.act=raise")
+    arguments = ("bench", "one.json", "--solvers", "loopback", "-o", "run")
+    assert cli(*arguments, *option) == 1
+    assert re.search(r"^loopback .* 1$", cli.out, re.M)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("-o", "run"), "nest bench: expected SET, got none"),
+        (("one.json",), "nest bench: expected -o DIR, got none"),
+        (("one.json", "-o", "one.json"), "-o one.json: .*, got a file"),
+        (("one.json", "-o", "."), r"with other files in it \(cut.json\)"),
+        (
+            ("one.json", "-o", "/proc/none/run"),
+            "-o /proc/none/run: expected a",
+        ),
+        (("none", "-o", "run"), "none: expected a file, a directory, a set"),
+        (("one.json", "cut.json", "-o", "run"), "cut.json: .* malformed"),
+        (("wild.json", "-o", "run"), "wild.json: .*preset"),
+        (("one.json", "-o", "run", "--solvers", "x"), "solver: .*got 'x'"),
+        (("one.json", "-o", "run", "--seeds", "0,0"), "--seeds: expected di"),
+        (("one.json", "-o", "run", "--option", "x"), "--option: expected S"),
+        (
+            ("one.json", "-o", "run", "--option", "dp.x=1"),
+            "option dp.x: expected one of the options",
+        ),
+        (
+            ("one.json", "-o", "run", "--jobs", str(num_cpus() + 1)),
+            f"--jobs: expected an integer from 1 to {num_cpus()}",
+        ),
+        (
+            ("one.json", "-o", "run", "--jobs", "2", "--dask", "1"),
+            "--jobs 2: expected it or --dask, got both",
+        ),
+        (
+            ("one.json", "-o", "run", "--dask", str(num_cpus() + 1)),
+            f"--dask {num_cpus() + 1}: expected the address of a scheduler",
+        ),
+        (("--resume", "-o", "run"), "-o run: .* without run.json; name SET"),
+        (("one.json", "-o", "x.json", "--json", "x.json"), "for both"),
+    ],
+)
+def test_what_is_no_benchmark(
+    cli: Cli, place: Path, arguments: tuple[str, ...], text: str
+) -> None:
+    """One line, and no directory is made."""
+    whole = (place / "one.json").read_text()
+    (place / "cut.json").write_text(whole[:100])
+    (place / "wild.json").write_text(
+        whole.replace('"name"', '"preset": "wild", "name"', 1)
+    )
+    assert re.search(text, cli.refuses("bench", *arguments))
+    assert not (place / "run").exists()
+
+
+@pytest.mark.skipif(num_cpus() < 2, reason="needs two CPUs")
+def test_jobs_times_workers(cli: Cli, place: Path) -> None:
+    """All CPUs for every solver leave none for another job."""
+    jobs, workers = "2", str(num_cpus())
+    text = cli.refuses(
+        *("bench", "one.json", "-o", "run", "--jobs", jobs),
+        *("--workers", workers),
+    )
+    assert f"--jobs 2: expected jobs × workers <= {num_cpus()}" in text
+
+
+def test_without_dask(
+    cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    text = cli.refuses("bench", "one.json", "-o", "run", "--dask", "1")
+    assert text == (
+        "--dask: expected distributed to be installed, got no such package; "
+        "install it with: pip install 'nest-planner[dask]'"
+    )
+
+
+def test_a_cut_cell_is_told_in_a_line(cli: Cli, place: Path) -> None:
+    arguments = ("bench", "one.json", "--solvers", "loopback", "-o", "run")
+    assert cli(*arguments) == 0
+    (path,) = (place / "run" / "cells").iterdir()
+    path.write_bytes(path.read_bytes()[:50])
+    assert cli(*arguments, "--resume") == 0
+    assert cli.err.startswith(
+        f"nest: run/cells/{path.name}: expected a finished cell in JSON, got "
+        f"malformed text"
+    )
+    assert cli.err.count("\n") == 1
+    assert "1 of 1 cells finished" in cli.out
+
+
+# Sweeps
+
+
+def test_twice_the_network(cli: Cli, place: Path) -> None:
+    (place / "grid.yaml").write_text(
+        "schema: nest-sweep/1\n"
+        "models: [gpt3-1.3b]\n"
+        "clusters: [dgx-a100x16]\n"
+        "batches: [32]\n"
+        "bandwidths: [1, 2]\n"
+        "job: {layers_per_node: 6, micro_batches: [1]}\n"
+        "solvers: [dp]\n"
+    )
+    assert cli("sweep", "grid.yaml", "-o", "run", "--json", "-") == 0
+    (group,) = json.loads(cli.out)["answers"]["sweep"]
+    assert (group["model"], group["batch"]) == ("gpt3-1.3b", 32)
+    once, twice = group["bandwidths"]
+    assert once["speed_up"] == 1
+    assert twice["step_time_ns"] < once["step_time_ns"]
+    assert twice["speed_up"] == once["step_time_ns"] / twice["step_time_ns"]
+    assert "× 2" in cli.err
+    assert "What bandwidth buys" in (place / "run" / "report.md").read_text()
+
+
+def test_what_is_no_sweep(cli: Cli, place: Path) -> None:
+    (place / "grid.yaml").write_text("models: [gpt3-1.3b]\n")
+    text = cli.refuses("sweep", "grid.yaml", "-o", "run")
+    assert text.startswith("grid.yaml: $: expected key 'clusters', got none")
+    assert cli.refuses("sweep", "none.yaml", "-o", "run").startswith(
+        "none.yaml: expected a readable grid"
+    )
+    assert "expected -o DIR" in cli.refuses("sweep", "grid.yaml")
+    assert not (place / "run").exists()
+
+
+# Several problems of compare
+
+
+def test_several_problems(cli: Cli, place: Path) -> None:
+    code = cli(
+        *("compare", "one.json", "two.json", "--solvers", "brute,loopback"),
+        *("--csv", "-", "--json", "all.json", "--resume", "kept"),
+    )
+    assert code == 0
+    rows = list(csv.DictReader(io.StringIO(cli.out)))
+    assert [(row["problem"], row["solver"]) for row in rows] == [
+        (problem, solver)
+        for problem in ("one", "two")
+        for solver in ("brute", "loopback")
+    ]
+    assert {row["step_time_ns"] for row in rows} == {str(GOOD_NS)}
+    document = json.loads((place / "all.json").read_text())
+    assert document["schema"] == "nest-bench/1"
+    assert document["answers"]["finished"] == 4
+    assert re.search(r"^two +loopback +optimal +0 +90.0000 ns", cli.err, re.M)
+    stamps = {p: p.stat().st_mtime_ns for p in Path("kept/cells").iterdir()}
+    assert len(stamps) == 4
+    again = ("compare", "one.json", "two.json", "--solvers", "brute,loopback")
+    assert cli(*again, "--resume", "kept") == 0
+    assert "nest: 4 of 4 cells are finished" in cli.err
+    assert all(p.stat().st_mtime_ns == at for p, at in stamps.items())
+
+
+def test_several_problems_leave_nothing_behind(
+    cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = place / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    option = ("--option", "loopback.act=raise")
+    arguments = ("compare", "one.json", "two.json", "--solvers", "loopback")
+    assert cli(*arguments, *option) == 1
+    assert re.search(r"^one +loopback +error", cli.out, re.M)
+    assert "report:" not in cli.out
+    assert list(temporary.iterdir()) == []
+
+
+def test_one_problem_as_csv(cli: Cli, place: Path) -> None:
+    """The table and the document are as without."""
+    arguments = ("compare", "one.json", "--solvers", "brute")
+    assert cli(*arguments, "--csv", "all.csv", "--json", "all.json") == 0
+    assert cli.out.startswith("solver   status")
+    text = (place / "all.csv").read_text()
+    (row,) = csv.DictReader(io.StringIO(text))
+    assert (row["problem"], row["solver"]) == ("one", "brute")
+    assert (row["step_time_quanta"], row["over_best"]) == ("90", "1.0")
+    document = json.loads((place / "all.json").read_text())
+    assert document["schema"] == "nest-compare/1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--warm-start", "plan.json"), "--warm-start: expected one PROBLEM"),
+        (("--target-loss",), "--target-loss: expected one PROBLEM"),
+        (("--model", "llama2-7b"), "--model: expected either PROBLEM or"),
+        (("--csv", "no/all.csv"), "--csv no/all.csv: .* no directory no"),
+        (("--csv", "x", "--json", "x"), "--csv: expected another file"),
+    ],
+)
+def test_what_several_cannot_have(
+    cli: Cli, place: Path, arguments: tuple[str, ...], text: str
+) -> None:
+    found = cli.refuses("compare", "one.json", "two.json", *arguments)
+    assert re.search(text, found)
+
+
+def test_jobs_need_a_problem(cli: Cli, place: Path) -> None:
+    text = cli.refuses(
+        *("compare", "--model", "llama2-7b", "--cluster", "h100x8"),
+        *("--resume", "kept"),
+    )
+    assert text.startswith("--resume: expected PROBLEM, got --model; write")
