@@ -11,11 +11,14 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from nest.benchmarks.instances import find_set
+from nest.benchmarks.sweep import expand, read_sweep
 from nest.cli.main import cli
 from nest.cost.score import score
 from nest.hardware import read_cluster
-from nest.ir import read_plan, read_problem
+from nest.ir import read_plan, read_problem, write
 from nest.solvers.registry import solver_names
+from tests.loopback import tiny_problem
 
 ROOT = Path(__file__).parents[2]
 
@@ -118,3 +121,33 @@ def test_the_example_of_targets_runs(capsys):
     mfu, tokens_per_s = map(float, printed.splitlines()[0].split())
     assert 0 < mfu < 1
     assert tokens_per_s > 0
+
+
+def test_the_example_of_sweeps_is_a_grid(tmp_path):
+    """Its table has a row per problem, in their order."""
+    (grid,) = (
+        text
+        for text in blocks("docs/benchmarks.md", "yaml")
+        if text.startswith("schema")
+    )
+    (table,) = blocks("docs/benchmarks.md", "text")
+    path = tmp_path / "grid.yaml"
+    path.write_text(grid)
+    shown = [
+        (words[0], words[1], int(words[4]), float(words[6]))
+        for words in map(str.split, table.splitlines()[2:])
+    ]
+    assert shown == [
+        tuple(instance.axes.values())
+        for instance in expand(read_sweep(path), "grid.yaml")
+    ]
+
+
+def test_the_example_set_names_a_problem_and_a_model(tmp_path):
+    text, *_ = blocks("docs/benchmarks.md", "yaml")
+    (tmp_path / "problems").mkdir()
+    write(tmp_path / "problems" / "mine.json", tiny_problem("mine"))
+    path = tmp_path / "set.yaml"
+    path.write_text(text)
+    found = [instance.name for instance in find_set([str(path)])]
+    assert found == ["mine", "mixtral-16"]

@@ -11,18 +11,23 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from nest.benchmarks import engine
-from nest.benchmarks.cells import Finished, Run
+from nest.benchmarks.cells import BenchCell, Finished, Run
+from nest.benchmarks.execute import Work, run_cell
 from nest.benchmarks.rows import read_rows
 from nest.benchmarks.store import RunFolder, open_run
 from nest.errors import InvalidProblemError, NestError
+from nest.ir.io import encode
 from nest.solvers import registry
+from nest.solvers.base import Status
 from nest.solvers.result import Outcome as Result
 from tests.benchmarks import go, instances, make_run
-from tests.loopback import GOOD_NS, TARGET
+from tests.loopback import BASELINE, GOOD_NS, TARGET
 
 ROOT = Path(__file__).parents[2]
 
@@ -215,6 +220,87 @@ def test_other_versions_elsewhere_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("nest.benchmarks.execute.nest_version", lambda: "9.9")
     with pytest.raises(NestError, match=r"expected nest 0\.\d+.*got 9\.9"):
         go(tmp_path / "run", run, instances(1))
+
+
+# Cells
+
+
+def test_the_key_of_a_cell_is_all_that_its_answer_depends_on():
+    """Every field of it makes another key, and the same fields the same."""
+    (_, cell), *_ = make_run(instances(1), ["quick"]).cells()
+    others = {
+        "problem_hash": "0",
+        "solver": "slow",
+        "seed": 1,
+        "time_limit_s": None,
+        "gap": 0.5,
+        "num_workers": 2,
+        "repair": True,
+        "extra": {"act": "feasible"},
+        "version": "0.0",
+    }
+    assert set(others) == set(type(cell).__struct_fields__)
+    keys = {
+        msgspec.structs.replace(cell, **{name: value}).key
+        for name, value in others.items()
+    }
+    assert len(keys | {cell.key}) == 1 + len(others)
+    assert msgspec.structs.replace(cell).key == cell.key
+
+
+def trace_of(solver: str = "quick", **extra: str) -> list[tuple[Any, ...]]:
+    """Return the trace of a cell, without its times."""
+    run = make_run(instances(1), [solver], {solver: extra})
+    ((_, cell),) = run.cells()
+    problem = msgspec.json.encode(instances(1)[0].problem)
+    data = run_cell(Work(cell, problem, registry.solver_target(solver)))
+    finished = msgspec.json.decode(data, type=Finished)
+    times = [point.wall_s for point in finished.trace]
+    assert times == sorted(times)
+    assert times[-1] == finished.result["wall_s"]
+    return [
+        (point.step_quanta, point.bound_quanta) for point in finished.trace
+    ]
+
+
+def test_the_trace_of_a_cell():
+    """A plan with a bound of 60, then the proof."""
+    assert trace_of(report="good") == [(90, 60), (90, 90)]
+
+
+def test_a_trace_believes_no_claim():
+    """It claims 89 for a plan that takes 90, and stays below its limit."""
+    found = trace_of(report="lie", act="feasible")
+    assert found == [(90, 60), (90, 60)]
+
+
+def test_plans_that_do_not_fit_are_in_no_trace():
+    found = trace_of(report="infeasible", act="no-solution")
+    assert found == [(None, 60)]
+
+
+def test_a_trace_has_no_bounds_of_who_may_not_prove():
+    registry.register_solver("quick", BASELINE)
+    assert trace_of(report="good", act="heuristic") == [(90, None)] * 2
+
+
+def test_a_refuted_proof_of_a_cell_is_a_mismatch(folder):
+    """Its plan went lost, and what is left contradicts the other cell."""
+    path, _ = sorted((folder / "cells").glob("*.json"))
+    document = json.loads(path.read_text())
+    twin = document | {"cell": document["cell"] | {"solver": "slow"}}
+    cell = msgspec.convert(twin["cell"], BenchCell)
+    twin["key"] = cell.key
+    nothing = {"status": "infeasible", "plan": None, "step_time_quanta": None}
+    twin["result"] |= {**nothing, "lower_bound_quanta": None}
+    twin["trace"] = []
+    (folder / "cells" / f"{cell.key}.json").write_text(json.dumps(twin))
+    run = make_run(instances(2), ["quick", "slow"])
+    (folder / "run.json").write_bytes(encode(run))
+    rows = read_rows(opened(folder))
+    (mismatch,) = (row for row in rows if row.solver == "slow")
+    assert mismatch.outcome is Result.MISMATCH
+    assert mismatch.status is Status.NO_SOLUTION
 
 
 # The directory
