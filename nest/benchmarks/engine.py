@@ -11,6 +11,7 @@ import logging
 import os
 import subprocess
 import sys
+import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import CancelledError
@@ -215,10 +216,18 @@ def _pool(works: Iterator[Work], jobs: int) -> Iterator[bytes]:
         return_as="generator_unordered",
     )
     parent = os.getpid()
-    answers: Iterator[bytes] = pool(
+    answers: Generator[bytes] = pool(
         delayed(run_cell)(work, parent) for work in works
     )
-    yield from answers
+    try:
+        # Not "yield from", which would close it before the line below.
+        for data in answers:  # noqa: UP028
+            yield data
+    finally:
+        with warnings.catch_warnings():
+            # Of cells that are cut off: whoever does so says why.
+            warnings.simplefilter("ignore")
+            answers.close()
 
 
 def _broken_pool() -> type[BaseException]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from nest.cli.declare import integer, integers, option
 from nest.cli.inputs import (
@@ -60,6 +61,11 @@ _FOLDER = option(
     "Directory of the run: its cells and its report.  [required]",
     None,
     "folder",
+)
+#: Options that say what a run is.
+_OF_RUNS = (
+    *("solvers_text", "seeds", "time_limit", "gap", "workers", "repair"),
+    "extra",
 )
 _RESUME = option(
     "--resume",
@@ -112,6 +118,8 @@ def bench_command(
             f"{options.command}: expected SET, got none; name problems, "
             f"files or a set such as 'quick', or --resume a run"
         )
+    if not texts:
+        _check_nothing_given()
     run, instances = None, []
     solvers = split_solvers(solvers_text)
     check_distinct_files({"-o": folder, "--json": options.json_path})
@@ -208,6 +216,19 @@ def compare_several(
         if place is None:
             place = stack.enter_context(tempfile.TemporaryDirectory())
         return running.go(place, run, instances, resume=True, jobs=jobs)
+
+
+def _check_nothing_given() -> None:
+    """Refuse options of a run beside ``--resume`` without SET."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        if name in _OF_RUNS and source is not ParameterSource.DEFAULT:
+            raise InvalidOptionError(
+                f"{parameter.opts[-1]}: expected SET too, got none; leave it "
+                f"out to go on with the run as it began"
+            )
 
 
 def split_solvers(text: str) -> list[str]:
