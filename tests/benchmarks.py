@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nest.benchmarks.cells import Run
 from nest.benchmarks.instances import Instance
-from nest.benchmarks.session import Outcome, execute, plan_run
+from nest.benchmarks.session import Ended, execute, plan_run
 from nest.solvers.base import SolveOptions
 from tests.loopback import tiny_problem
 
@@ -37,11 +37,11 @@ def go(
     run: Run | None,
     problems: Sequence[Instance],
     **settings: object,
-) -> Outcome:
+) -> Ended:
     """Run it with its report, and return what came of it."""
-    ends: list[Outcome] = []
+    ends: list[Ended] = []
 
-    def end(outcome: Outcome) -> None:
+    def end(outcome: Ended) -> None:
         outcome.write()
         ends.append(outcome)
 

@@ -95,6 +95,8 @@ class Run(
         Options that all cells share.
     workers, extra
         Workers and own options by solver.
+    notes
+        What else reports must say, such as what restricts plans.
     versions
         Of the project and of what answers may depend on.
     """
@@ -108,6 +110,7 @@ class Run(
     repair: bool = False
     workers: dict[str, int] = {}
     extra: dict[str, dict[str, str]] = {}
+    notes: tuple[str, ...] = ()
     versions: dict[str, str | None] = {}
 
     def cells(self) -> Iterator[tuple[Entry, BenchCell]]:

@@ -78,6 +78,7 @@ def headline(document: dict[str, Any]) -> str:
         parts.append("plans that exceed the memory are repaired")
     workers = sorted(set(run["workers"].values())) or [1]
     parts.append(f"workers per solver: {', '.join(map(str, workers))}")
+    parts += run["notes"]
     parts.append(f"nest {run['versions'].get('nest')}")
     return "; ".join(parts) + "."
 

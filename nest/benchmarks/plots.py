@@ -159,23 +159,24 @@ def _sweep(axes: Axes, document: dict[str, Any]) -> bool:
     axes.set_title("What bandwidth buys")
     axes.set_xlabel("times the bandwidth")
     axes.set_ylabel("times as fast")
-    drawn = False
-    styles = _styles(document["run"]["solvers"])
+    lines: dict[str, list[tuple[float, float]]] = {}
     for group in groups:
+        name = (
+            f"{group['model']} {group['cluster']} b{group['batch']}, "
+            f"{group['solver']}"
+        )
         points = [
             (x["factor"], x["speed_up"])
             for x in group["bandwidths"]
             if x["speed_up"] is not None
         ]
         if len(points) > 1:
-            style = styles[group["solver"]]
-            if style["label"] in axes.get_legend_handles_labels()[1]:
-                style = {**style, "label": None}
-            axes.plot(*zip(*points, strict=True), marker="o", **style)
-            drawn = True
-    if drawn:
+            lines.setdefault(name, points)  # the first seed
+    for name, style in _styles(lines).items():
+        axes.plot(*zip(*lines[name], strict=True), marker="o", **style)
+    if lines:
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
-    return drawn
+    return bool(lines)
 
 
 _PLOTS: dict[str, Draw] = {

@@ -30,6 +30,7 @@ def plan_run(
     options: SolveOptions | None = None,
     workers: Mapping[str, int] | None = None,
     extra: Mapping[str, Mapping[str, str]] | None = None,
+    notes: Sequence[str] = (),
 ) -> Run:
     """Return what a run shall do, once it is known to make sense.
 
@@ -43,6 +44,8 @@ def plan_run(
         Time limit, gap and repair of all cells.
     workers, extra
         By solver; 1, and none, where nothing is said.
+    notes
+        What else reports must say.
 
     Raises
     ------
@@ -73,6 +76,7 @@ def plan_run(
         repair=options.repair,
         workers={s: (workers or {}).get(s, 1) for s in solvers},
         extra={s: dict(own) for s, own in (extra or {}).items() if own},
+        notes=tuple(notes),
         versions=versions(),
     )
     for instance in instances:
@@ -88,7 +92,7 @@ def plan_run(
     return run
 
 
-class Outcome:
+class Ended:
     """What came of a run.
 
     Attributes
@@ -124,7 +128,7 @@ def execute(
     jobs: int = 1,
     dask: str | None = None,
     on_open: Callable[[RunFolder], None],
-    on_end: Callable[[Outcome], None],
+    on_end: Callable[[Ended], None],
     on_finished: OnFinished | None = None,
 ) -> None:
     """Run what is missing of a run and report it.
@@ -138,7 +142,7 @@ def execute(
     on_open
         Called with the folder before anything runs.
     on_end
-        Called with the :class:`Outcome`, also of a run that was stopped.
+        Called with the :class:`Ended`, also of a run that was stopped.
     """
     with open_run(path, run, instances, resume) as folder:
         read_rows(folder)  # what is broken is known, and runs again
@@ -148,6 +152,6 @@ def execute(
         except BaseException:
             # What stopped the run matters more than what the end runs into.
             with contextlib.suppress(NestError):
-                on_end(Outcome(folder))
+                on_end(Ended(folder))
             raise
-        on_end(Outcome(folder))
+        on_end(Ended(folder))

@@ -175,11 +175,6 @@ def _check_folder(path: Path, run: Run | None, resume: bool) -> None:
             f"-o {path}: expected the directory of a run to resume, got one "
             f"without {MANIFEST}; name SET to begin one"
         )
-    if not resume and MANIFEST in names:
-        raise NestError(
-            f"-o {path}: expected a new or empty directory, got that of a "
-            f"run; add --resume to go on with it, or choose another path"
-        )
     if MANIFEST not in names and names - {LOCK, "cells", "problems"}:
         raise NestError(
             f"-o {path}: expected a new or empty directory, got one with "
@@ -210,8 +205,11 @@ def _agreed(path: Path, run: Run | None, resume: bool) -> Run:
     if not manifest.exists():
         assert run is not None
         return run
-    if not resume:  # began since the directory was looked at
-        _check_folder(path, run, resume)
+    if not resume:
+        raise NestError(
+            f"-o {path}: expected a new or empty directory, got that of a "
+            f"run; add --resume to go on with it, or choose another path"
+        )
     try:
         data = read_bytes(manifest, NestError, "run")
         before = decode(data, str(manifest), Run, "run", NestError)

@@ -100,6 +100,7 @@ def _run(run: Run) -> dict[str, Any]:
         "repair": run.repair,
         "workers": run.workers,
         "extra": run.extra,
+        "notes": list(run.notes),
         "versions": run.versions,
     }
 

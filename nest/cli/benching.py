@@ -30,7 +30,7 @@ from nest.versions import num_cpus
 if TYPE_CHECKING:
     from nest.benchmarks.cells import Finished, Run
     from nest.benchmarks.instances import Instance
-    from nest.benchmarks.session import Outcome
+    from nest.benchmarks.session import Ended
     from nest.benchmarks.store import RunFolder
 
 DEFAULT_SOLVERS = "dp,milp,cpsat"
@@ -194,9 +194,11 @@ def compare_several(
         options = replace(options, problem_text=texts[0])
         options.check_problem_choice()  # refuses both
     options.check_files(writes={"--csv": csv_path})
+    found = find_set(texts)
+    narrow = [options.restricted(instance.problem) for instance in found]
     instances = [
-        replace(instance, problem=options.restricted(instance.problem).problem)
-        for instance in find_set(texts)
+        replace(instance, problem=restricted.problem)
+        for instance, restricted in zip(found, narrow, strict=True)
     ]
     workers = {
         name: options.workers or (default_workers(name) if jobs == 1 else 1)
@@ -209,6 +211,7 @@ def compare_several(
         solvers,
         (options.seed,),
         workers,
+        [*dict.fromkeys(note for each in narrow for note in each.notes)],
     )
     running = _Running(options.json_path, csv_path, report=kept is not None)
     with ExitStack() as stack:
@@ -275,6 +278,7 @@ def _run(
     solvers: list[str],
     seeds: Sequence[int],
     workers: Mapping[str, int] | None = None,
+    notes: Sequence[str] = (),
 ) -> Run:
     """Return what shall be run, once the request is known to make sense."""
     from nest.benchmarks.session import plan_run
@@ -295,6 +299,7 @@ def _run(
         ),
         workers=workers or dict.fromkeys(solvers, options.workers or 1),
         extra=parse_extra(options.extra, solvers),
+        notes=notes,
     )
 
 
@@ -333,7 +338,7 @@ class _Running:
                     click.echo(f"nest: {text}", err=True)
                 line.begin(folder)
 
-            def ended(outcome: Outcome) -> None:
+            def ended(outcome: Ended) -> None:
                 line.clear()
                 self._end(outcome)
 
@@ -350,7 +355,7 @@ class _Running:
             )
         return self.code
 
-    def _end(self, outcome: Outcome) -> None:
+    def _end(self, outcome: Ended) -> None:
         from nest.benchmarks.report import joint_csv
         from nest.report.benchmark import benchmark_block
         from nest.report.table import show

@@ -220,6 +220,17 @@ def test_several_problems(cli: Cli, place: Path) -> None:
     assert all(p.stat().st_mtime_ns == at for p, at in stamps.items())
 
 
+def test_restrictions_of_several_are_said(cli: Cli, place: Path) -> None:
+    arguments = ("compare", "one.json", "two.json", "--solvers", "brute")
+    assert cli(*arguments, "--pin", "pp=1", "--json", "-") == 0
+    document = json.loads(cli.out)
+    assert document["run"]["notes"] == ["only plans under --pin pp=1"]
+    assert "; only plans under --pin pp=1; nest" in cli.err
+    assert {row["status"] for row in document["answers"]["rows"]} == {
+        "infeasible"
+    }
+
+
 def test_several_problems_leave_nothing_behind(
     cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -330,7 +330,10 @@ def opened(path: Path, resume: bool = True) -> RunFolder:
         return found
 
 
-def test_two_runs_in_one_directory(folder):
+@pytest.mark.parametrize("resume", [True, False])
+def test_two_runs_in_one_directory(folder, resume):
+    """Whether the second one wants to go on or to begin."""
+    run = make_run(instances(2), ["quick"])
     with (
         open_run(folder, None, [], True),
         pytest.raises(
@@ -338,8 +341,9 @@ def test_two_runs_in_one_directory(folder):
             match=rf"no run works in, got one taken by process {os.getpid()} "
             rf"on \S+ since .* UTC; wait for its end",
         ),
+        open_run(folder, run, instances(2), resume),
     ):
-        opened(folder)
+        pass
     assert len(opened(folder).finished) == 2  # free again
 
 
