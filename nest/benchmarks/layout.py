@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nest.report.table import TimeScale
+from nest.report.table import TimeScale, count
 from nest.units import GIB
 
 
@@ -69,8 +69,9 @@ def headline(document: dict[str, Any]) -> str:
     seeds = ", ".join(map(str, run["seeds"]))
     parts = [
         f"{answers['finished']} of {answers['cells']} cells finished: "
-        f"{len(run['problems'])} problems × {len(run['solvers'])} solvers × "
-        f"{len(run['seeds'])} seeds ({seeds}), {limit}"
+        f"{count(len(run['problems']), 'problem')} × "
+        f"{count(len(run['solvers']), 'solver')} × "
+        f"{count(len(run['seeds']), 'seed')} ({seeds}), {limit}"
     ]
     if run["gap"]:
         parts.append(f"exact solvers may stop at {100 * run['gap']:g} %")
@@ -151,7 +152,8 @@ def _problems(answers: dict[str, Any]) -> Section:
             (
                 each["problem"],
                 _standing(each),
-                ", ".join(each["best_by"]),
+                ", ".join(each["best_by"])
+                or ("" if best is None else "known before"),
                 ", ".join(each["proven_by"]),
                 scale(best),
                 scale(bound),
@@ -424,8 +426,8 @@ def _word(each: dict[str, Any]) -> str:
     return str(each["status"])
 
 
-def _of(count: int, whole: int) -> str:
-    return f"{count} of {whole}"
+def _of(part: int, whole: int) -> str:
+    return f"{part} of {whole}"
 
 
 def _over(ratio: float | None) -> str:

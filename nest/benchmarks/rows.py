@@ -204,19 +204,27 @@ def _row(
 
 
 def _cross_checked(rows: Sequence[Row]) -> list[Row]:
-    """Turn proofs that a plan of the run refutes into mismatches."""
+    """Turn proofs that a plan refutes into mismatches.
+
+    Plans are those of the run, and those known before.
+    """
     best: dict[str, tuple[int, str]] = {}
     for row in rows:
-        if row.step_quanta is not None:
-            mine = (row.step_quanta, row.solver)
-            best[row.entry.hash] = min(best.get(row.entry.hash, mine), mine)
+        for step, whose in (
+            (row.step_quanta, f"the plan of {row.solver}"),
+            (row.entry.best_quanta, "a plan known before"),
+        ):
+            if step is not None:
+                mine = (step, whose)
+                before = best.setdefault(row.entry.hash, mine)
+                best[row.entry.hash] = min(before, mine)
     return [
         _refute(row, *best[row.entry.hash]) if row.entry.hash in best else row
         for row in rows
     ]
 
 
-def _refute(row: Row, best_quanta: int, best_solver: str) -> Row:
+def _refute(row: Row, best_quanta: int, whose: str) -> Row:
     bounds = [row.bound_quanta, *(point.bound_quanta for point in row.trace)]
     bound = max((x for x in bounds if x is not None), default=None)
     claim = refuted(row.status, bound, best_quanta)
@@ -229,7 +237,7 @@ def _refute(row: Row, best_quanta: int, best_solver: str) -> Row:
             Status.NO_SOLUTION if row.step_quanta is None else Status.FEASIBLE
         ),
         bound_quanta=None,
-        detail=f"{claim}, but the plan of {best_solver} takes {best_quanta}",
+        detail=f"{claim}, but {whose} takes {best_quanta}",
         trace=tuple(
             msgspec.structs.replace(point, bound_quanta=None)
             for point in row.trace

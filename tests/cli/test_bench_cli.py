@@ -42,8 +42,8 @@ def test_a_benchmark(cli: Cli, place: Path) -> None:
     )
     assert code == 0
     assert re.search(r"^brute +2 +2 +2 of 2", cli.out, re.M)
-    assert "2 of 2 cells finished: 2 problems × 1 solvers" in cli.out
-    assert "seeds (0), 60 s each" in cli.out
+    assert "2 of 2 cells finished: 2 problems × 1 solver" in cli.out
+    assert "1 seed (0), 60 s each" in cli.out
     assert cli.out.endswith("report: run/report.html\n")
     assert {path.name for path in (place / "run").iterdir()} == {
         *("run.json", "lock", "cells", "problems", "answers.csv", "times.csv"),

@@ -10,6 +10,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from nest.benchmarks import rows as rows_module
@@ -123,8 +124,6 @@ def test_what_is_known_of_problems(document):
 
 def test_a_better_plan_known_before():
     """The best is that of the library, which nobody in the run found."""
-    import msgspec
-
     entry = msgspec.structs.replace(ROWS[1].entry, best_quanta=90)
     fact = known([replace(ROWS[1], entry=entry)])[entry.hash]
     assert (fact.best_quanta, fact.by, fact.closed) == (90, (), False)
@@ -262,6 +261,15 @@ def test_a_refuted_proof_is_a_mismatch():
     fixed, _ = check([nothing, ROWS[1]])
     assert fixed.status is Status.NO_SOLUTION
     assert fixed.detail.startswith("claims infeasible, but the plan of alpa")
+
+
+def test_a_plan_known_before_refutes_a_proof():
+    entry = msgspec.structs.replace(ROWS[0].entry, best_quanta=99)
+    (fixed,) = rows_module._cross_checked([replace(ROWS[0], entry=entry)])
+    assert fixed.outcome is Outcome.MISMATCH
+    assert fixed.detail == (
+        "claims a lower bound of 100 quanta, but a plan known before takes 99"
+    )
 
 
 def test_a_bound_on_the_way_is_a_claim_too():

@@ -491,7 +491,8 @@ def test_bad_input_found_by_the_solver_is_raised() -> None:
         (SolveOptions(seed=-1), "seed: expected 0 to"),
         (
             SolveOptions(extra={"acts": "x"}),
-            r"option loopback\.acts: expected one of .*\(act, pids, report\)",
+            r"option loopback\.acts: expected one of .*"
+            r"\(act, pids, report, until\)",
         ),
     ],
 )
