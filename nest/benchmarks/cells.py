@@ -134,6 +134,11 @@ class Run(
                     )
 
     @property
+    def most_workers(self) -> int:
+        """The most workers that a solver has."""
+        return max(self.workers.values(), default=1)
+
+    @property
     def size(self) -> int:
         """How many cells it has."""
         return len(self.problems) * len(self.solvers) * len(self.seeds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -276,5 +276,5 @@ def _known(rows: Sequence[Row]) -> Known:
     )
 
 
-def _solvers(rows: Any) -> tuple[str, ...]:
+def _solvers(rows: Iterable[Row]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(row.solver for row in rows))

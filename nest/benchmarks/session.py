@@ -142,7 +142,8 @@ def execute(
     on_open
         Called with the folder before anything runs.
     on_end
-        Called with the :class:`Ended`, also of a run that was stopped.
+        Called with what is finished at the end, also of a run that was
+        stopped.
     """
     with open_run(path, run, instances, resume) as folder:
         read_rows(folder)  # what is broken is known, and runs again
@@ -151,7 +152,8 @@ def execute(
             run_missing(folder, jobs=jobs, dask=dask, on_finished=on_finished)
         except BaseException:
             # What stopped the run matters more than what the end runs into.
-            with contextlib.suppress(NestError):
-                on_end(Ended(folder))
+            if folder.finished:
+                with contextlib.suppress(NestError):
+                    on_end(Ended(folder))
             raise
         on_end(Ended(folder))

@@ -329,11 +329,12 @@ class _Running:
         from nest.benchmarks.engine import check_parallel
         from nest.benchmarks.session import execute
 
-        most = max(run.workers.values(), default=1) if run is not None else 1
-        check_parallel(jobs, most, dask)
+        # Before there is a directory, if it is known by then what runs.
+        check_parallel(jobs, 1 if run is None else run.most_workers, dask)
         with _CellLine() as line:
 
             def opened(folder: RunFolder) -> None:
+                check_parallel(jobs, folder.run.most_workers, dask)
                 for text in folder.complaints:
                     click.echo(f"nest: {text}", err=True)
                 line.begin(folder)

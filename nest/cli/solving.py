@@ -121,7 +121,7 @@ def compare_command(
             f"'nest problems --model' and name its file"
         )
     options = replace(options, problem_text=texts[0] if texts else None)
-    check_output(csv_path, "--csv")
+    options.check_files(writes={"--csv": csv_path})
     session = _run(options, solvers, _show_table, target_loss)
     if csv_path is not None:
         write_text(csv_path, _csv(session))

@@ -124,12 +124,15 @@ def test_what_is_no_benchmark(
 @pytest.mark.skipif(num_cpus() < 2, reason="needs two CPUs")
 def test_jobs_times_workers(cli: Cli, place: Path) -> None:
     """All CPUs for every solver leave none for another job."""
-    jobs, workers = "2", str(num_cpus())
+    pair, workers = ("--jobs", "2"), str(num_cpus())
     text = cli.refuses(
-        *("bench", "one.json", "-o", "run", "--jobs", jobs),
-        *("--workers", workers),
+        *("bench", "one.json", "-o", "run", *pair, "--workers", workers)
     )
-    assert f"--jobs 2: expected jobs × workers <= {num_cpus()}" in text
+    expected = f"--jobs 2: expected jobs × workers <= {num_cpus()}"
+    assert expected in text
+    arguments = ("bench", "one.json", "--solvers", "loopback", "-o", "run")
+    assert cli(*arguments, "--workers", workers) == 0
+    assert expected in cli.refuses("bench", "--resume", "-o", "run", *pair)
 
 
 def test_without_dask(
@@ -155,6 +158,17 @@ def test_a_cut_cell_is_told_in_a_line(cli: Cli, place: Path) -> None:
     )
     assert cli.err.count("\n") == 1
     assert "1 of 1 cells finished" in cli.out
+
+
+def test_no_scheduler(
+    cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("distributed")
+    monkeypatch.setattr("nest.benchmarks.engine._CONNECT_S", 0.2)
+    where = "tcp://127.0.0.1:9"
+    arguments = ("bench", "one.json", "--solvers", "loopback", "-o", "run")
+    text = cli.refuses(*arguments, "--dask", where)
+    assert text.startswith(f"--dask {where}: expected the address of a Dask")
 
 
 # Sweeps
@@ -256,6 +270,8 @@ def test_one_problem_as_csv(cli: Cli, place: Path) -> None:
     assert (row["step_time_quanta"], row["over_best"]) == ("90", "1.0")
     document = json.loads((place / "all.json").read_text())
     assert document["schema"] == "nest-compare/1"
+    text = cli.refuses(*arguments, "--csv", "all.csv", "--json", "all.csv")
+    assert text.startswith("--csv: expected another file than for --json")
 
 
 @pytest.mark.parametrize(

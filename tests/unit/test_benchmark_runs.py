@@ -508,11 +508,3 @@ def test_ctrl_c_reports_what_is_finished(tmp_path):
     document = json.loads((tmp_path / "run" / "report.json").read_text())
     assert document["answers"]["finished"] == 1
     assert document["answers"]["cells"] == 2
-
-
-def test_no_scheduler(tmp_path, monkeypatch):
-    pytest.importorskip("distributed")
-    monkeypatch.setattr(engine, "_CONNECT_S", 0.2)
-    run = make_run(instances(1), ["quick"])
-    with pytest.raises(NestError, match="expected the address of a Dask"):
-        go(tmp_path / "run", run, instances(1), dask="tcp://127.0.0.1:9")
