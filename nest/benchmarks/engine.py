@@ -148,7 +148,7 @@ def _import_trouble(name: str) -> str | None:
         "from nest.solvers.registry import load_target\n"
         "try: load_target(sys.argv[2])\n"
         "except Exception: pass\n"
-        "print('imported', flush=True)"
+        "print('\\nimported', flush=True)"
     )
     try:
         done = subprocess.run(

@@ -180,6 +180,7 @@ def compare_several(
     jobs: int,
     kept: str | None,
     csv_path: str | None,
+    html_path: str | None,
 ) -> int:
     """Compare solvers on several problems; ``kept`` is the directory."""
     from nest.benchmarks.instances import find_set
@@ -193,7 +194,7 @@ def compare_several(
     if options.given_job:
         options = replace(options, problem_text=texts[0])
         options.check_problem_choice()  # refuses both
-    options.check_files(writes={"--csv": csv_path})
+    options.check_files(writes={"--csv": csv_path, "--html": html_path})
     found = find_set(texts)
     narrow = [options.restricted(instance.problem) for instance in found]
     instances = [
@@ -213,7 +214,9 @@ def compare_several(
         workers,
         [*dict.fromkeys(note for each in narrow for note in each.notes)],
     )
-    running = _Running(options.json_path, csv_path, report=kept is not None)
+    running = _Running(
+        options.json_path, csv_path, html_path, report=kept is not None
+    )
     with ExitStack() as stack:
         place = kept
         if place is None:
@@ -312,6 +315,7 @@ class _Running:
 
     json_path: str | None
     csv_path: str | None = None
+    html_path: str | None = None
     report: bool = True
     code: int = 0
 
@@ -357,7 +361,7 @@ class _Running:
         return self.code
 
     def _end(self, outcome: Ended) -> None:
-        from nest.benchmarks.report import joint_csv
+        from nest.benchmarks.report import joint_csv, to_html
         from nest.report.benchmark import benchmark_block
         from nest.report.table import show
 
@@ -365,7 +369,7 @@ class _Running:
         self.code = int(outcome.failed)
         if self.report:
             outcome.write()
-        out = people(self.json_path, self.csv_path)
+        out = people(self.json_path, self.csv_path, self.html_path)
         show(
             out,
             *benchmark_block(
@@ -376,6 +380,8 @@ class _Running:
             print(f"report: {outcome.folder.path / 'report.html'}", file=out)
         if self.csv_path is not None:
             write_text(self.csv_path, joint_csv(document))
+        if self.html_path is not None:
+            write_text(self.html_path, to_html(document))
         if self.json_path is not None:
             write_json(self.json_path, document)
 

@@ -74,6 +74,12 @@ _LIMIT = "Wall-clock seconds per solver, everything included."
     None,
     "csv_path",
 )
+@option(
+    "--html FILE",
+    "Also write a page with statistics and plots, as 'nest bench' does.",
+    None,
+    "html_path",
+)
 @JOBS
 @option(
     "--resume DIR",
@@ -88,6 +94,7 @@ def compare_command(
     solvers_text: str,
     target_loss: bool,
     csv_path: str | None,
+    html_path: str | None,
     jobs: int,
     kept: str | None,
 ) -> int:
@@ -105,20 +112,32 @@ def compare_command(
         from nest.models import builtin
 
         texts = (builtin.DEFAULT,)
-    if len(texts) > 1 or (texts and (kept is not None or jobs > 1)):
+    asked = {
+        "--resume": kept is not None,
+        "--jobs": jobs > 1,
+        "--html": html_path is not None,
+    }
+    benchmark = next((name for name, given in asked.items() if given), None)
+    if texts and (len(texts) > 1 or benchmark):
         if target_loss:
             raise InvalidOptionError(
-                "--target-loss: expected one PROBLEM, --jobs 1 and no "
-                "--resume, got more; leave it out"
+                f"--target-loss: expected one PROBLEM without "
+                f"{', '.join(asked)}, got "
+                f"{benchmark or f'{len(texts)} of them'}; leave it out"
             )
         return compare_several(
-            options, texts, solvers, jobs=jobs, kept=kept, csv_path=csv_path
+            options,
+            texts,
+            solvers,
+            jobs=jobs,
+            kept=kept,
+            csv_path=csv_path,
+            html_path=html_path,
         )
-    if kept is not None or jobs > 1:
-        name = "--jobs" if kept is None else "--resume"
+    if benchmark is not None:
         raise InvalidOptionError(
-            f"{name}: expected PROBLEM, got --model; write the problem with "
-            f"'nest problems --model' and name its file"
+            f"{benchmark}: expected PROBLEM, got --model; write the problem "
+            f"with 'nest problems --model' and name its file"
         )
     options = replace(options, problem_text=texts[0] if texts else None)
     options.check_files(writes={"--csv": csv_path})

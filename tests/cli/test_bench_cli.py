@@ -274,11 +274,24 @@ def test_one_problem_as_csv(cli: Cli, place: Path) -> None:
     assert text.startswith("--csv: expected another file than for --json")
 
 
+def test_one_problem_as_a_page(cli: Cli, place: Path) -> None:
+    """It is a benchmark of one problem then."""
+    arguments = ("compare", "one.json", "--solvers", "brute")
+    assert cli(*arguments, "--html", "page.html") == 0
+    assert "1 of 1 cells finished" in cli.out
+    assert (place / "page.html").read_text().startswith("<!DOCTYPE html>")
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
         (("--warm-start", "plan.json"), "--warm-start: expected one PROBLEM"),
-        (("--target-loss",), "--target-loss: expected one PROBLEM"),
+        (
+            ("--target-loss",),
+            "--target-loss: expected one PROBLEM without --resume, --jobs, "
+            "--html, got 2 of them; leave it out",
+        ),
+        (("--target-loss", "--html", "x"), "got --html; leave it out"),
         (("--model", "llama2-7b"), "--model: expected either PROBLEM or"),
         (("--csv", "no/all.csv"), "--csv no/all.csv: .* no directory no"),
         (("--csv", "x", "--json", "x"), "--csv: expected another file"),
