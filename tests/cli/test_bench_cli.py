@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from nest.benchmarks import plots
+from nest.benchmarks.plots import draw_all
 from nest.ir import write
 from nest.solvers import registry
 from nest.versions import num_cpus
@@ -24,6 +26,12 @@ def _solvers() -> Iterator[None]:
     registry.register_solver("loopback", TARGET)
     yield
     registry.unregister_solver("loopback")
+
+
+@pytest.fixture(autouse=True)
+def _no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take most of the time."""
+    monkeypatch.setattr(plots, "draw_all", lambda _: {})
 
 
 @pytest.fixture
@@ -274,12 +282,18 @@ def test_one_problem_as_csv(cli: Cli, place: Path) -> None:
     assert text.startswith("--csv: expected another file than for --json")
 
 
-def test_one_problem_as_a_page(cli: Cli, place: Path) -> None:
+def test_one_problem_as_a_page(
+    cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is a benchmark of one problem then."""
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(plots, "draw_all", draw_all)
     arguments = ("compare", "one.json", "--solvers", "brute")
     assert cli(*arguments, "--html", "page.html") == 0
     assert "1 of 1 cells finished" in cli.out
-    assert (place / "page.html").read_text().startswith("<!DOCTYPE html>")
+    page = (place / "page.html").read_text()
+    assert page.startswith("<!DOCTYPE html>")
+    assert "<svg" in page
 
 
 @pytest.mark.parametrize(

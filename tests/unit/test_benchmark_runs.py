@@ -42,6 +42,12 @@ def _solvers() -> Iterator[None]:
         registry.unregister_solver(name)
 
 
+@pytest.fixture(autouse=True)
+def _no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take most of the time, and are tested elsewhere."""
+    monkeypatch.setattr("nest.benchmarks.plots.draw_all", lambda _: {})
+
+
 def wait_for(condition: Callable[[], object]) -> None:
     end = time.monotonic() + 60
     while not condition():
