@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from nest.benchmarks.cells import Run
 from nest.benchmarks.instances import Instance
@@ -36,21 +37,7 @@ def go(
     path: Path,
     run: Run | None,
     problems: Sequence[Instance],
-    **settings: object,
+    **settings: Any,
 ) -> Ended:
     """Run it with its report, and return what came of it."""
-    ends: list[Ended] = []
-
-    def end(outcome: Ended) -> None:
-        outcome.write()
-        ends.append(outcome)
-
-    execute(
-        path,
-        run,
-        list(problems),
-        on_open=lambda folder: None,
-        on_end=end,
-        **settings,  # type: ignore[arg-type]
-    )
-    return ends[-1]
+    return execute(path, run, problems, **settings)

@@ -94,6 +94,7 @@ def sections(document: dict[str, Any]) -> list[Section]:
         _outcomes(answers),
         *([_sweep(answers)] if "sweep" in answers else []),
         _answer_rows(answers),
+        _settings(document["run"]),
         _times(document["run"], times),
         *([_gaps(times)] if times["gap_over_time"] else []),
         _cactus(times),
@@ -316,6 +317,33 @@ def _answer_rows(answers: dict[str, Any]) -> Section:
             tuple(rows),
             words=3,
             notes=True,
+        ),
+        folded=True,
+    )
+
+
+def _settings(run: dict[str, Any]) -> Section:
+    options = [
+        (f"option {solver}.{key}", value)
+        for solver, own in run["extra"].items()
+        for key, value in own.items()
+    ]
+    workers = [(f"workers of {s}", str(n)) for s, n in run["workers"].items()]
+    problems = [
+        (f"problem {each['name']}", f"{each['source']}, {each['hash']}")
+        for each in run["problems"]
+    ]
+    versions = [
+        (f"version of {name}", version or "not installed")
+        for name, version in run["versions"].items()
+    ]
+    return Section(
+        "Settings",
+        "What it takes to run this again.",
+        Grid(
+            ("what", "value"),
+            (*problems, *workers, *options, *versions),
+            words=2,
         ),
         folded=True,
     )

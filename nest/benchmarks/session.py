@@ -122,16 +122,16 @@ class Ended:
 def execute(
     path: str | Path,
     run: Run | None,
-    instances: list[Instance],
+    instances: Sequence[Instance] = (),
     *,
     resume: bool = False,
     jobs: int = 1,
     dask: str | None = None,
-    on_open: Callable[[RunFolder], None],
-    on_end: Callable[[Ended], None],
+    on_open: Callable[[RunFolder], None] | None = None,
     on_finished: OnFinished | None = None,
-) -> None:
-    """Run what is missing of a run and report it.
+    on_end: Callable[[Ended], None] | None = None,
+) -> Ended:
+    """Run what is missing of a run.
 
     Parameters
     ----------
@@ -143,17 +143,34 @@ def execute(
         Called with the folder before anything runs.
     on_end
         Called with what is finished at the end, also of a run that was
-        stopped.
+        stopped; by default reports are written.
+
+    Returns
+    -------
+    Ended
+        What came of it.
+
+    Raises
+    ------
+    NestError
+        If the directory cannot be used, an answer cannot be stored, or the
+        scheduler cannot be reached.
+    KeyboardInterrupt
+        On Ctrl-C; what was finished is stored.
     """
+    end = on_end or Ended.write
     with open_run(path, run, instances, resume) as folder:
         read_rows(folder)  # what is broken is known, and runs again
-        on_open(folder)
+        if on_open is not None:
+            on_open(folder)
         try:
             run_missing(folder, jobs=jobs, dask=dask, on_finished=on_finished)
         except BaseException:
             # What stopped the run matters more than what the end runs into.
             if folder.finished:
                 with contextlib.suppress(NestError):
-                    on_end(Ended(folder))
+                    end(Ended(folder))
             raise
-        on_end(Ended(folder))
+        ended = Ended(folder)
+        end(ended)
+        return ended

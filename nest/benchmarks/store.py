@@ -10,7 +10,7 @@ import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -118,7 +118,7 @@ class RunFolder:
 def open_run(
     folder: str | Path,
     run: Run | None,
-    instances: list[Instance],
+    instances: Sequence[Instance],
     resume: bool,
 ) -> Iterator[RunFolder]:
     """Open the directory of a run, for nobody else at the same time.

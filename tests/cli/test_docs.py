@@ -151,3 +151,13 @@ def test_the_example_set_names_a_problem_and_a_model(tmp_path):
     path.write_text(text)
     found = [instance.name for instance in find_set([str(path)])]
     assert found == ["mine", "mixtral-16"]
+
+
+def test_the_example_of_benchmarks_runs(tmp_path, monkeypatch, capsys):
+    (example,) = blocks("docs/benchmarks.md", "python")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(example, "docs/benchmarks.md", "exec"), {})
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].startswith("llama2-7b-8 dp optimal ")
+    assert printed[-1] == "1"
+    assert (tmp_path / "small" / "report.md").exists()

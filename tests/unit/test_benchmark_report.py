@@ -21,6 +21,7 @@ from nest.benchmarks.rows import Row, known
 from nest.benchmarks.summary import to_document
 from nest.solvers.base import Limit, Status
 from nest.solvers.result import Outcome
+from nest.versions import package_version
 from tests.benchmarks import instances, make_run
 
 LIMIT_S = 10.0
@@ -359,13 +360,29 @@ def test_markdown(files):
     """Every table has as many cells in every line; bars are escaped."""
     text = files["report.md"]
     tables = re.findall(r"(?:^\|.*\n)+", text, re.M)
-    assert len(tables) == 7
+    assert len(tables) == 8
     for table in tables:
         counts = {
             len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()
         }
         assert len(counts) == 1
     assert "10 \\| clusters" in text
+
+
+def test_settings():
+    """Whoever runs it again finds what was run, and with what."""
+    run = make_run(PROBLEMS, ["milp"], {"milp": {"engine": "highs"}})
+    (part,) = (
+        part
+        for part in sections(to_document(run, []))
+        if part.title == "Settings"
+    )
+    assert part.grid is not None
+    rows = dict(part.grid.rows)
+    assert rows["problem tiny-0"] == f"test, {PROBLEMS[0].hash}"
+    assert rows["workers of milp"] == "1"
+    assert rows["option milp.engine"] == "highs"
+    assert rows["version of ortools"] == package_version("ortools")
 
 
 def test_html_stands_alone(document, files):
@@ -390,7 +407,7 @@ def test_html_of_nothing(document):
     empty = to_document(RUN, [])
     assert "0 of 6 cells finished" in to_html(empty)
     assert [part.title for part in sections(empty)] == [
-        *("Solvers", "Pairs", "Outcomes", "Times", "Cactus"),
+        *("Solvers", "Pairs", "Outcomes", "Settings", "Times", "Cactus"),
     ]
 
 
