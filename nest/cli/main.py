@@ -19,6 +19,7 @@ import click
 
 from nest.cli.benching import bench_command, sweep_command
 from nest.cli.calibrating import calibrate_command
+from nest.cli.certifying import certify_command
 from nest.cli.exporting import export_command
 from nest.cli.importing import import_group
 from nest.cli.inputs import Group
@@ -93,6 +94,7 @@ for _command in (
     profile_command,
     validate_command,
     calibrate_command,
+    certify_command,
     versions_command,
 ):
     cli.add_command(_command)

@@ -42,6 +42,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "nest.calibration",
         "nest.intervals",
         "nest.robust",
+        "nest.certificates",
     ),
     ("nest.prove", "nest.report", "nest.benchmarks"),
     ("nest.cli",),

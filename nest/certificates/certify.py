@@ -1,0 +1,192 @@
+"""Find what a certificate says: a bound, and prices that prove it.
+
+Whoever reads the result trusts nothing of this module: ``check`` proves the
+bound again, from the problem alone. Its terms are used here as well, so that
+what is written is what it will find.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from nest.certificates import check
+from nest.certificates.prices import NEVER, BadInputError
+from nest.certificates.prices import Problem as Prices
+from nest.cost.score import score
+from nest.errors import InvalidPlanError, UnsupportedProblemError
+from nest.ir.io import encode
+from nest.ir.plan import Plan, Stage
+from nest.ir.problem import Problem
+
+#: What of the step time a bound gives up, one after the other, until it is
+#: proven.
+GAPS = (0.0, 1e-6, 1e-5, 1e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0)
+
+#: Passes with a price each for one split, at most.
+MOST_PRICES = 40
+
+#: How often a price is changed.
+ROUNDS = 60
+
+Edges = list[tuple[int, int, int, int, int]]
+
+
+def certify(
+    problem: Problem, plan: Plan, document: bytes | None = None
+) -> dict[str, Any]:
+    """Return the certificate of a plan.
+
+    Parameters
+    ----------
+    problem, plan
+        What is certified.
+    document
+        The JSON file of the problem that the certificate is for; what nest
+        writes by default.
+
+    Raises
+    ------
+    UnsupportedProblemError
+        If the problem has something that no certificate covers.
+    InvalidPlanError
+        If the plan is infeasible, or has a strategy per layer.
+    """
+    plan = msgspec.structs.replace(
+        plan,
+        stages=tuple(
+            Stage.of(stage.layers, stage.layer_strategies)
+            for stage in plan.stages
+        ),
+        problem_hash=None,
+        solver=None,
+    )
+    step_quanta = _step_quanta(problem, plan)
+    try:
+        data, problem_hash = check.parse(
+            document or encode(problem), problem.name
+        )
+        terms = Prices(data)
+    except BadInputError as error:
+        raise UnsupportedProblemError(f"{error}; leave it out") from error
+    written = msgspec.to_builtins(plan)
+    found = check.score(terms, written)
+    if found != step_quanta:
+        raise AssertionError(f"two scores: {step_quanta} and {found} quanta")
+    bound, proof = _prove(terms, step_quanta)
+    certificate = {
+        "schema": "nest-certificate/1",
+        "problem_hash": problem_hash,
+        "plan": written,
+        "step_time_quanta": step_quanta,
+        "lower_bound_quanta": bound,
+        "status": "optimal" if bound == step_quanta else "feasible",
+        "proof": proof,
+    }
+    return certificate | {"seal": check.digest(certificate)}
+
+
+def _step_quanta(problem: Problem, plan: Plan) -> int:
+    """Return the step time of a plan that can have a certificate."""
+    if any(stage.strategy is None for stage in plan.stages):
+        raise InvalidPlanError(
+            "plan.stages: expected one strategy per stage, got one per layer; "
+            "there is no certificate for it"
+        )
+    found = score(problem, plan)
+    if not found.feasible:
+        raise InvalidPlanError(
+            f"plan: expected one that fits, got {found.violations[0]}; there "
+            f"is no certificate for it"
+        )
+    return found.step_quanta
+
+
+def _prove(
+    problem: Prices, step_quanta: int
+) -> tuple[int, list[dict[str, Any]]]:
+    """Return the best bound found, with its proof split by split."""
+    best = step_quanta
+    for gap in GAPS:
+        bound = best - int(best * gap)
+        while True:
+            try:
+                return bound, [
+                    _prove_split(problem, split, bound)
+                    for split in check.splits(problem)
+                ]
+            except check.RejectedError as error:
+                if len(error.args) == 1:
+                    break
+                # A plan that takes less: no larger bound holds.
+                best = bound = min(bound, error.args[1])
+    raise AssertionError("a bound of 0 needs no proof")
+
+
+def _prove_split(
+    problem: Prices, key: tuple[int, int], bound: int
+) -> dict[str, Any]:
+    """Return the proof that no plan of a split is below a bound."""
+    split = check.Split(problem, *key)
+    edges, high = split.bounds(bound), (bound - 1) // split.count
+    prices: list[tuple[int, int | None]] = []
+    while edges and len(prices) < MOST_PRICES:
+        price, cost = _best_price(split, edges, bound, high)
+        lower = split.longest(bound, cost, price, high)
+        if lower == high and prices:
+            break
+        prices.append((price, cost if cost < NEVER else None))
+        edges = [edge for edge in edges if edge[3] <= lower]
+        if lower == high:
+            break
+        high = lower
+    costs, labels = split.prove(bound, [price for price, _ in prices])
+    return {
+        "replicas": key[0],
+        "micro_batch": key[1],
+        "prices": costs,
+        "labels": labels,
+    }
+
+
+def _best_price(
+    split: check.Split, edges: Edges, bound: int, high: int
+) -> tuple[int, int]:
+    """Return a price of a device, and what the cheapest path costs with it.
+
+    The one that bounds the sum of loads best, or well enough: the bound is
+    concave in the price, and its slope is what the path has of devices
+    beyond those that there are.
+    """
+    best = (-1, 0, NEVER)
+    low, price, above = 0, 0, None
+    for _ in range(ROUNDS):
+        cost, devices = _cheapest(split, edges, price)
+        best = max(best, (cost - price * split.pitch, price, cost))
+        if best[0] >= bound or cost >= NEVER:
+            break
+        if devices > split.pitch:
+            low = price
+        else:
+            above = price
+        if above is None:
+            price = max(4 * price, 1 + high // split.pitch)
+        else:
+            price = (low + above) // 2
+            if price == low:
+                break
+    return best[1:]
+
+
+def _cheapest(split: check.Split, edges: Edges, price: int) -> tuple[int, int]:
+    """Return cost and devices of the cheapest path."""
+    count = len(split.problem.sets)
+    costs = [0] + [NEVER] * (count - 1)
+    devices = [0] * count
+    for source, target, size, load, _ in reversed(edges):
+        cost = costs[source] + load + price * size
+        if cost < costs[target]:
+            costs[target] = cost
+            devices[target] = devices[source] + size
+    return costs[-1], devices[-1]

@@ -1,0 +1,58 @@
+"""``nest certify``: proofs that ``nest-check`` can check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from nest.cli.declare import output_option
+from nest.cli.inputs import load_problem, write_text
+from nest.cli.inspecting import warn_if_foreign
+from nest.cli.options import Options, takes
+
+
+@click.command("certify")
+@click.argument("problem_text", metavar="PROBLEM")
+@click.argument("plan_path", metavar="PLAN")
+@output_option("certificate")
+@takes()
+def certify_command(
+    options: Options, problem_text: str, plan_path: str, output: str
+) -> int:
+    """Write a certificate of a plan's step time and of a lower bound.
+
+    nest-check PROBLEM CERTIFICATE checks it, with nothing of nest: PROBLEM is
+    then the same JSON file. The bound is the step time where that can be
+    proven. Exits with 2 if the plan is none or does not fit, or if no
+    certificate covers what the problem has.
+    """
+    import json
+
+    from nest.certificates.certify import certify
+    from nest.ir.io import encode, read_plan
+    from nest.units import quanta_to_ns
+
+    options.check_files(
+        {"PROBLEM": problem_text, "PLAN": plan_path}, {"-o": output}
+    )
+    problem, plan = load_problem(problem_text), read_plan(plan_path)
+    warn_if_foreign(problem, plan)
+    path = Path(problem_text)
+    written = path.suffix == ".json" and path.is_file()
+    document = path.read_bytes() if written else encode(problem)
+    found = certify(problem, plan, document)
+    write_text(output, f"{json.dumps(found, indent=1)}\n")
+    step, bound = (
+        quanta_to_ns(found[name], problem.quantum_ps)
+        for name in ("step_time_quanta", "lower_bound_quanta")
+    )
+    gap = 100 * (1 - bound / step) if step else 0
+    print(
+        f"{found['status']}: step time {step} ns, lower bound {bound} ns, gap "
+        f"{gap:.2g} %; {len(found['proof'])} batch splits, "
+        f"{sum(len(x['prices']) for x in found['proof'])} prices, "
+        f"{sum(x['labels'] for x in found['proof'])} labels",
+        file=options.people,
+    )
+    return 0
