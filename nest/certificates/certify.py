@@ -16,7 +16,7 @@ from nest.certificates.prices import NEVER, BadInputError
 from nest.certificates.prices import Problem as Prices
 from nest.cost.score import score
 from nest.errors import InvalidPlanError, UnsupportedProblemError
-from nest.ir.io import encode
+from nest.ir.io import decode_problem, encode, plan_to_json
 from nest.ir.plan import Plan, Stage
 from nest.ir.problem import Problem
 
@@ -63,14 +63,15 @@ def certify(
         solver=None,
     )
     step_quanta = _step_quanta(problem, plan)
+    if document is None:
+        # Numbers of the type of their field, as in files.
+        document = encode(decode_problem(encode(problem)))
     try:
-        data, problem_hash = check.parse(
-            document or encode(problem), problem.name
-        )
+        data, problem_hash = check.parse(document, problem.name)
         terms = Prices(data)
     except BadInputError as error:
         raise UnsupportedProblemError(f"{error}; leave it out") from error
-    written = msgspec.to_builtins(plan)
+    written = plan_to_json(plan)
     found = check.score(terms, written)
     if found != step_quanta:
         raise AssertionError(f"two scores: {step_quanta} and {found} quanta")

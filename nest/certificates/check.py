@@ -171,7 +171,7 @@ class Split:
         """
         p, most = self.problem, (bound - 1) // self.count
         last, light, self.places = len(p.sets) - 1, {}, {}
-        for n in {x[0] * x[1] * x[2] for x in p.choices(self.batch)}:
+        for n in sorted({x[0] * x[1] * x[2] for x in p.choices(self.batch)}):
             if n <= self.pitch:
                 ks = range(self.pitch - n + 1)
                 self.places[n] = frozenset(map(self.alone, ks))
@@ -224,7 +224,7 @@ class Split:
         edges, high, costs = self.bounds(bound), (bound - 1) // self.count, []
         for price in prices:
             cost = self.cheapest(edges, price)[-1]
-            costs.append([price, cost if cost < NEVER else None])
+            costs.append([price, cost] if cost < NEVER else [0, None])
             high = self.longest(bound, cost, price, high)
             edges = [x for x in edges if x[3] <= high]
         price = prices[-1] if prices else 0

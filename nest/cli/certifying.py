@@ -30,7 +30,7 @@ def certify_command(
     import json
 
     from nest.certificates.certify import certify
-    from nest.ir.io import encode, read_plan
+    from nest.ir.io import read_plan
     from nest.units import quanta_to_ns
 
     options.check_files(
@@ -40,7 +40,7 @@ def certify_command(
     warn_if_foreign(problem, plan)
     path = Path(problem_text)
     written = path.suffix == ".json" and path.is_file()
-    document = path.read_bytes() if written else encode(problem)
+    document = path.read_bytes() if written else None
     found = certify(problem, plan, document)
     write_text(output, f"{json.dumps(found, indent=1)}\n")
     step, bound = (

@@ -1,0 +1,158 @@
+"""Certificates of many problems: how many hold, and what checking them takes.
+
+Every problem is solved by ``dp``, its plan is certified, and ``nest-check``
+examines the certificate in a process of its own. Writes
+``bench/results/certificates.json`` and prints a table: what solving, certifying
+and checking took, start of the process included in the last one. Exits with 1
+if a certificate is rejected.
+
+    python bench/certificates.py [--models NAME ...] [--clusters NAME ...]
+                                 [--time-limit S] [--only TEXT]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from result_files import write_rows
+
+from nest.certificates.certify import certify
+from nest.errors import NestError
+from nest.hardware import parse_cluster
+from nest.ir.io import encode
+from nest.ir.problem import Problem
+from nest.models import builtin
+from nest.models.choices import Request, choose
+from nest.models.graphs import build_problem
+from nest.models.zoo import architecture
+from nest.solvers.base import SolveOptions
+from nest.solvers.run import run_solver
+
+MODELS = (
+    *("bert-large", "vit-huge", "t5-large", "gpt2-xl", "gpt3-1.3b"),
+    *("gpt3-6.7b", "llama2-7b", "llama2-13b", "llama3-8b", "gemma2-27b"),
+    *("mixtral-8x7b", "qwen3-30b-a3b", "llama2-70b", "gpt3-175b"),
+)
+CLUSTERS = (
+    *("dgx-a100x8", "dgx-a100x16", "dgx-h100x16", "dgx-h100x32"),
+    *("dgx-h100x64", "v100x16", "a100-40gbx8"),
+)
+#: Built-in problems of up to 64 devices.
+BUILTIN = (
+    *("llama2-7b-8", "llama2-7b-16", "llama2-70b-64", "gpt3-175b-64"),
+    "mixtral-8x7b-32",
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--models", nargs="*", default=list(MODELS))
+    parser.add_argument("--clusters", nargs="*", default=list(CLUSTERS))
+    parser.add_argument("--time-limit", type=float, default=60)
+    parser.add_argument("--only", default="")
+    options = parser.parse_args()
+    names = list(BUILTIN)
+    names += [f"{m}/{c}" for c in options.clusters for m in options.models]
+    rows: list[dict[str, object]] = []
+    print(
+        f"{'problem':28} {'certificate':11} {'verdict':9} {'gap %':>7} "
+        f"{'splits':>6} {'prices':>6} {'labels':>6} {'solve s':>8} "
+        f"{'certify s':>9} {'check s':>8}"
+    )
+    for name in names:
+        if options.only not in name:
+            continue
+        row = examine(name, options.time_limit)
+        rows.append(row)
+        print(shown(row), flush=True)
+    summary(rows)
+    write_rows("certificates", rows)
+    sys.exit(any(row.get("verdict") == "rejected" for row in rows))
+
+
+def load(name: str) -> Problem:
+    """Return a built-in problem, or that of ``MODEL/CLUSTER``."""
+    if "/" not in name:
+        return builtin.load(name)
+    model_name, cluster = name.split("/")
+    model, (site, devices) = architecture(model_name), parse_cluster(cluster)
+    return build_problem(
+        model, site, devices, choose(model, site, devices, Request())
+    )
+
+
+def examine(name: str, time_limit: float) -> dict[str, object]:
+    row: dict[str, object] = {"problem": name}
+    problem = load(name)
+    result = run_solver(problem, "dp", SolveOptions(time_limit_s=time_limit))
+    row |= {"solved": str(result.status), "solve_s": result.wall_s}
+    if result.plan is None:
+        return row
+    began = time.perf_counter()
+    try:
+        certificate = certify(problem, result.plan)
+    except NestError as error:
+        return row | {"refused": str(error)}
+    row["certify_s"] = time.perf_counter() - began
+    step, bound = (
+        certificate[f"{x}_quanta"] for x in ("step_time", "lower_bound")
+    )
+    proof = certificate["proof"]
+    row |= {
+        "status": certificate["status"],
+        "gap_percent": 100 * (1 - bound / step),
+        "splits": len(proof),
+        "prices": sum(len(x["prices"]) for x in proof),
+        "labels": sum(x["labels"] for x in proof),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder) / x for x in ("problem.json", "cert.json")]
+        paths[0].write_bytes(encode(problem))
+        paths[1].write_text(json.dumps(certificate))
+        began = time.perf_counter()
+        found = subprocess.run(
+            [sys.executable, "-m", "nest.certificates.check", *paths],
+            capture_output=True,
+            check=False,
+        )
+        row["check_s"] = time.perf_counter() - began
+    row["verdict"] = "rejected" if found.returncode else "verified"
+    return row
+
+
+def shown(row: dict[str, object]) -> str:
+    if "status" not in row:
+        return f"{row['problem']:28} {row.get('refused', row['solved'])}"
+    return (
+        f"{row['problem']:28} {row['status']:11} {row['verdict']:9} "
+        f"{row['gap_percent']:7.3g} {row['splits']:6} {row['prices']:6} "
+        f"{row['labels']:6} {row['solve_s']:8.2f} {row['certify_s']:9.2f} "
+        f"{row['check_s']:8.2f}"
+    )
+
+
+def summary(rows: list[dict[str, object]]) -> None:
+    """Print what all of them come to."""
+    held = [row for row in rows if row.get("verdict") == "verified"]
+    optimal = [row for row in held if row["status"] == "optimal"]
+    faster = [row for row in held if row["check_s"] < row["solve_s"]]
+    sums = {
+        name: sum(row[name] for row in held)  # type: ignore[misc]
+        for name in ("solve_s", "certify_s", "check_s")
+    }
+    print(
+        f"{len(rows)} problems, {len(held)} verified, {len(optimal)} optimal; "
+        f"checked faster than solved: {len(faster)}; in all: solve "
+        f"{sums['solve_s']:.1f} s, certify {sums['certify_s']:.1f} s, check "
+        f"{sums['check_s']:.1f} s"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,638 @@
+"""Certificates: what they say, and that ``nest-check`` believes no other."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import itertools
+import json
+import random
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import to_builtins
+from msgspec.structs import replace
+
+from nest.certificates import check, prices
+from nest.certificates.certify import certify
+from nest.cost.score import score
+from nest.errors import (
+    InvalidPlanError,
+    NestError,
+    UnsupportedProblemError,
+)
+from nest.ir import Hierarchy, Level, Plan, Problem, Strategy
+from nest.ir.io import decode_problem, encode, problem_hash
+from nest.models import builtin
+from nest.solvers.base import SolveOptions
+from nest.solvers.run import run_solver
+from tests.agreement import solve
+from tests.builders import (
+    SINGLE,
+    make_cost,
+    make_levels,
+    make_plan,
+    make_problem,
+    two_stages,
+)
+from tests.certified import covered, draw_covered, one_strategy
+from tests.independent.generate import (
+    draw_plan,
+    draw_problem,
+    spoil,
+    with_memory,
+)
+from tests.strategies import count_plans
+
+FOLDER = Path(check.__file__).parent
+NCCL = Hierarchy(
+    levels=(Level(fan_out=4, latency_ns=10.0, bandwidth_bytes_per_s=1e9),),
+    algorithms="nccl",
+)
+
+Certificate = dict[str, Any]
+
+
+def written(problem: Problem) -> bytes:
+    """Return its file: numbers are of the type of their field."""
+    return encode(decode_problem(encode(problem)))
+
+
+def read(problem: Problem) -> prices.Problem:
+    return prices.Problem(check.parse(written(problem), "problem")[0])
+
+
+def verify(problem: Problem, certificate: Certificate) -> None:
+    """Check a certificate as it would be read from a file."""
+    data, own = check.parse(written(problem), "problem")
+    found, seal = check.parse(json.dumps(certificate), "certificate")
+    check.check(prices.Problem(data), own, found, seal)
+
+
+def second(plan: Plan) -> Plan:
+    return replace(plan, problem_hash=None, solver=None)
+
+
+def sealed(certificate: Certificate) -> Certificate:
+    return certificate | {"seal": check.digest(certificate)}
+
+
+# By hand
+
+
+def test_a_certificate_derived_by_hand() -> None:
+    """Two replicas of one stage: 10 + 20 + 30 + 40 ns, and the sync.
+
+    Two ranks that all-reduce X bytes pay 2 (10 + X / 2) ns: 21 for the 1 byte
+    of a, 22 for the 2 of b, 143 in all. One replica has two micro-batches: no
+    load may exceed 142 // 2 = 71 ns for less than 143, and whatever has b
+    takes 70, and 10 + 5 for what it receives, or 30 for a: nothing is left to
+    have a price. Of two replicas the cheapest path is one stage, 100; b alone
+    takes 85, a 45 in front of it, with a sync of 22: 152. So nothing is left
+    to search.
+    """
+    problem = two_stages(topology=NCCL)
+    certificate = certify(problem, make_plan(("a b", SINGLE), replicas=2))
+    assert certificate["problem_hash"] == problem_hash(problem)
+    assert certificate["step_time_quanta"] == 143
+    assert certificate["lower_bound_quanta"] == 143
+    assert certificate["status"] == "optimal"
+    assert certificate["proof"] == [
+        {"replicas": 1, "micro_batch": 1, "prices": [], "labels": 0},
+        {"replicas": 2, "micro_batch": 1, "prices": [[0, 100]], "labels": 0},
+    ]
+    verify(problem, certificate)
+
+
+def test_prices_of_devices_bound_the_sum() -> None:
+    """Layers of 100 ns, 60 on two devices; two devices for both.
+
+    One micro-batch. One stage of two devices takes 120, so a plan below that
+    has no load above 119: a layer is a stage. With two devices for one of
+    them, 238 of 2 · 119 device-ns are gone, and the other takes 100 at least.
+    So each has one device, and the cheapest path takes 200.
+    """
+    costs = {
+        name: (
+            make_cost(50, 50),
+            make_cost(30, 30, tp=2),
+        )
+        for name in "ab"
+    }
+    problem = make_problem(costs, devices=2, topology=NCCL)
+    plan = make_plan(("a b", Strategy(tp=2)))
+    certificate = certify(problem, plan)
+    assert certificate["step_time_quanta"] == 120
+    assert certificate["proof"] == [
+        {"replicas": 1, "micro_batch": 1, "prices": [[0, 200]], "labels": 0}
+    ]
+
+
+def test_the_best_plan_of_a_worse_one_is_the_bound() -> None:
+    """One replica takes 2 · 100 ns; the bound is what two take, see above."""
+    problem = two_stages(topology=NCCL)
+    certificate = certify(problem, make_plan(("a b", SINGLE)))
+    assert certificate["step_time_quanta"] == 200
+    assert certificate["lower_bound_quanta"] == 143
+    assert certificate["status"] == "feasible"
+    verify(problem, certificate)
+
+
+def test_a_search_that_is_too_long_costs_some_of_the_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem, plan = solved("llama2-7b-8")
+    monkeypatch.setattr(check, "MOST_LABELS", 0)
+    certificate = certify(problem, plan)
+    assert certificate["status"] == "feasible"
+    gap = certificate["step_time_quanta"] - certificate["lower_bound_quanta"]
+    assert 0 < gap < certificate["step_time_quanta"] / 50
+    assert not any(split["labels"] for split in certificate["proof"])
+    monkeypatch.undo()
+    verify(problem, certificate)
+
+
+# Random problems
+
+
+def random_pairs(seed: int, count: int) -> Iterator[tuple[Problem, Plan]]:
+    """Yield covered problems with plans that are mostly legal."""
+    source = random.Random(seed)
+    while count:
+        drawn = draw_problem(source, "standard", sequences=count % 3 == 0)
+        problem = covered(drawn)
+        plan = None if problem is None else draw_plan(source, problem)
+        if problem is None or plan is None:
+            continue
+        if source.random() < 0.15:
+            plan = spoil(source, problem, plan)
+        if one_strategy(plan):
+            yield problem, plan
+            count -= 1
+
+
+def test_plans_take_what_they_are_scored_with() -> None:
+    """Whether they fit, too: with all of their memory, and a byte less."""
+    seen = Counter[str]()
+    for problem, plan in random_pairs(1, 170):
+        try:
+            found = score(problem, plan)
+        except NestError:
+            seen["illegal"] += 1
+            with pytest.raises((check.RejectedError, LookupError)):
+                check.score(read(problem), to_builtins(second(plan)))
+            continue
+        need = max(stage.memory_bytes for stage in found.stages)
+        seen["legal"] += 1
+        document = to_builtins(second(plan))
+        for lacking in (0, 1):
+            tight = with_memory(problem, need - lacking)
+            if score(tight, plan).feasible:
+                own = check.score(read(tight), document)
+                assert own == found.step_quanta
+                continue
+            seen["infeasible"] += 1
+            with pytest.raises(check.RejectedError, match="too large"):
+                check.score(read(tight), document)
+    assert seen["legal"] > 100
+    assert seen["infeasible"] > 80
+    assert seen["illegal"] > 10
+
+
+def test_no_bound_is_above_the_best_plan() -> None:
+    """Those of best plans meet them, those of others prove the best one.
+
+    ``brute`` prices every plan.
+    """
+    source = random.Random(5)
+    met = searched = 0
+    for problem in itertools.islice(draw_small(5), 40):
+        plan = solve("brute", problem).plan
+        if plan is None:
+            continue
+        best = score(problem, plan).step_quanta
+        certificate = certify(problem, plan)
+        verify(problem, certificate)
+        assert certificate["step_time_quanta"] == best
+        assert certificate["lower_bound_quanta"] == best
+        met += 1
+        searched += sum(x["labels"] for x in certificate["proof"])
+        worse = draw_plan(source, problem)
+        if worse is None or not one_strategy(worse):
+            continue
+        try:
+            certificate = certify(problem, worse)
+        except NestError:
+            continue
+        assert certificate["lower_bound_quanta"] <= best
+    assert met > 20
+    assert searched
+
+
+def draw_small(seed: int) -> Iterator[Problem]:
+    """Yield problems with few plans, memory for one of them or plenty."""
+    source = random.Random(seed)
+    for problem in draw_covered(seed):
+        if not 2 <= count_plans(problem) <= 300:
+            continue
+        plan = draw_plan(source, problem)
+        if plan is not None and source.random() < 0.6:
+            try:
+                found = score(problem, plan)
+            except NestError:
+                continue
+            need = max(stage.memory_bytes for stage in found.stages)
+            problem = with_memory(problem, need - source.choice((0, 1)))
+        yield problem
+
+
+def solved(name: str) -> tuple[Problem, Plan]:
+    problem = builtin.load(name)
+    plan = run_solver(problem, "dp", SolveOptions()).plan
+    assert plan is not None
+    return problem, plan
+
+
+@pytest.fixture(scope="module")
+def examples() -> list[tuple[Problem, Certificate]]:
+    """Certificates of a model, and of random problems with several stages."""
+    problem, plan = solved("llama2-7b-8")
+    found = [(problem, certify(problem, plan))]
+    for problem, plan in random_pairs(11, 300):
+        if len(plan.stages) > 1 and len(found) < 12:
+            try:
+                certificate = certify(problem, plan)
+            except NestError:
+                continue
+            found.append((problem, certificate))
+    return found
+
+
+# Mutations: each changes a certificate, and says whether it is another claim.
+
+Mutation = Callable[[random.Random, Certificate], None]
+
+
+def numbers(name: str) -> Mutation:
+    def change(source: random.Random, found: Certificate) -> None:
+        found[name] += source.choice((-1000, -1, 1, 2, 10**6))
+
+    return change
+
+
+def raise_bound(source: random.Random, found: Certificate) -> None:
+    found["lower_bound_quanta"] = found["step_time_quanta"] + source.choice(
+        (1, 7, 10**5)
+    )
+
+
+def turn_status(_source: random.Random, found: Certificate) -> None:
+    other = {"optimal": "feasible", "feasible": "optimal"}
+    found["status"] = other[found["status"]]
+
+
+def other_hash(source: random.Random, found: Certificate) -> None:
+    place = source.randrange(64)
+    old = found["problem_hash"]
+    digit = "0" if old[place] != "0" else "1"
+    found["problem_hash"] = old[:place] + digit + old[place + 1 :]
+
+
+def drop_split(source: random.Random, found: Certificate) -> None:
+    found["proof"].pop(source.randrange(len(found["proof"])))
+
+
+def repeat_split(source: random.Random, found: Certificate) -> None:
+    found["proof"].append(source.choice(found["proof"]))
+
+
+def reverse_splits(_source: random.Random, found: Certificate) -> None:
+    found["proof"].reverse()
+    if len(found["proof"]) < 2:
+        found["proof"] = []
+
+
+def change_label(source: random.Random, found: Certificate) -> None:
+    split = source.choice(found["proof"])
+    split["labels"] = abs(split["labels"] + source.choice((-1, 1, 5)))
+    if split["labels"] == 1:
+        split["labels"] = 10**4
+
+
+def change_split(source: random.Random, found: Certificate) -> None:
+    split = source.choice(found["proof"])
+    split[source.choice(("replicas", "micro_batch"))] += 1
+
+
+def with_price(
+    change: Callable[[random.Random, list[Any]], None],
+) -> Mutation:
+    def apply(source: random.Random, found: Certificate) -> None:
+        listed = [x["prices"] for x in found["proof"] if x["prices"]]
+        if listed:
+            change(source, source.choice(listed))
+        else:
+            found["proof"][0]["prices"] = [[1, 1]]
+
+    return apply
+
+
+def change_price(source: random.Random, listed: list[Any]) -> None:
+    source.choice(listed)[0] += source.choice((1, 2, 10**4))
+
+
+def change_path(source: random.Random, listed: list[Any]) -> None:
+    pair = source.choice(listed)
+    pair[1] = 5 if pair[1] is None else pair[1] + source.choice((1, 100))
+
+
+def add_price(source: random.Random, listed: list[Any]) -> None:
+    listed.append([source.randrange(10), source.randrange(10**6)])
+
+
+def change_plan(source: random.Random, found: Certificate) -> None:
+    plan = found["plan"]
+    stage = source.choice(plan["stages"])
+    what = source.choice(
+        ("replicas", "micro_batch", "dp", "tp", "zero", "recompute", "cut")
+    )
+    if what in plan:
+        plan[what] = source.choice((1, 2, 3, 4, 8))
+    elif what in ("dp", "tp"):
+        stage["strategy"][what] *= 2
+        stage["devices"] *= 2
+    elif what == "zero":
+        stage["strategy"]["zero"] = source.randrange(4)
+    elif what == "recompute":
+        stage["strategy"]["recompute"] = source.choice(
+            ("none", "selective", "full")
+        )
+    elif len(plan["stages"]) > 1:
+        number = source.randrange(len(plan["stages"]) - 1)
+        here, after = plan["stages"][number : number + 2]
+        if len(here["layers"]) > 1:
+            after["layers"].insert(0, here["layers"].pop())
+        else:
+            here["layers"] += after["layers"]
+            del plan["stages"][number + 1]
+
+
+#: Whatever they do, what they leave is not what the problem says.
+MUTATIONS: dict[str, Mutation] = {
+    "value": numbers("step_time_quanta"),
+    "bound raised": raise_bound,
+    "bound": numbers("lower_bound_quanta"),
+    "status": turn_status,
+    "hash": other_hash,
+    "split dropped": drop_split,
+    "split twice": repeat_split,
+    "splits reversed": reverse_splits,
+    "labels": change_label,
+    "split": change_split,
+    "price": with_price(change_price),
+    "path": with_price(change_path),
+    "price added": with_price(add_price),
+    "plan": change_plan,
+}
+
+
+def still_true(
+    problem: Problem, old: Certificate, new: Certificate, name: str
+) -> bool:
+    """Whether a changed certificate claims nothing wrong.
+
+    A bound that is lower, of a plan that was not optimal, holds; one that is
+    higher may, too. A plan may change and take as long.
+    """
+    if new == old:
+        return True
+    if name == "bound":
+        return (
+            new["status"] == "feasible"
+            and new["lower_bound_quanta"] < new["step_time_quanta"]
+        )
+    if name != "plan":
+        return False
+    try:
+        found = check.score(read(problem), new["plan"])
+    except (check.RejectedError, LookupError, TypeError):
+        return False
+    return bool(found == old["step_time_quanta"])
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_no_mutation_is_believed(
+    name: str, examples: list[tuple[Problem, Certificate]]
+) -> None:
+    """At least 600 in all, sealed again: none is told by its seal."""
+    source, seen = random.Random(name), 0
+    for _ in range(1000):
+        problem, certificate = source.choice(examples)
+        changed = copy.deepcopy(certificate)
+        MUTATIONS[name](source, changed)
+        if still_true(problem, certificate, changed, name):
+            continue
+        seen += 1
+        with pytest.raises(
+            (check.RejectedError, prices.BadInputError, LookupError)
+        ):
+            verify(problem, sealed(changed))
+        with pytest.raises((check.RejectedError, prices.BadInputError)):
+            verify(problem, changed)  # nor with the seal it had
+        if seen == 45:
+            break
+    assert seen == 45
+
+
+def test_a_certificate_is_for_one_problem(
+    examples: list[tuple[Problem, Certificate]],
+) -> None:
+    for problem, certificate in examples:
+        other = replace(problem, name="another")
+        with pytest.raises(check.RejectedError, match="problem_hash"):
+            verify(other, certificate)
+
+
+# What is covered
+
+
+def layerwise(problem: Problem) -> Problem:
+    return replace(problem, job=replace(problem.job, granularity="layer"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (layerwise, "no certificate for granularity: layer"),
+        (
+            lambda p: replace(p, preset="nest-artifact"),
+            "no certificate for preset: nest-artifact",
+        ),
+        (
+            lambda p: replace(
+                p, job=replace(p.job, overlap={"gradients": 0.5})
+            ),
+            "no certificate for overlap: ",
+        ),
+        (
+            lambda p: replace(p, job=replace(p.job, virtual_stages=(1, 2))),
+            r"no certificate for virtual_stages: \[1, 2\]",
+        ),
+        (
+            lambda p: replace(p, job=replace(p.job, uniform=("tp",))),
+            "no certificate for uniform: ",
+        ),
+        (
+            lambda p: replace(
+                p, cluster=replace(p.cluster, topology=make_levels((4, 1, 1)))
+            ),
+            "no certificate for this network",
+        ),
+    ],
+)
+def test_what_is_not_covered_is_refused_by_name(
+    change: Callable[[Problem], Problem], message: str
+) -> None:
+    problem = change(two_stages(topology=NCCL))
+    plan = make_plan(("a b", SINGLE))
+    with pytest.raises(UnsupportedProblemError, match=message):
+        certify(problem, plan)
+
+
+def test_plans_without_a_certificate_are_refused() -> None:
+    costs = {name: (make_cost(), make_cost(tp=2)) for name in "ab"}
+    problem = make_problem(costs, topology=NCCL, memory_bytes=10)
+    two = (Strategy(tp=2), Strategy(dp=2))
+    plan = make_plan(("a b", two[0]))
+    stage = replace(plan.stages[0], strategy=None, strategies=two)
+    with pytest.raises(InvalidPlanError, match="got one per layer"):
+        certify(problem, replace(plan, stages=(stage,)))
+    costs = {"a": (make_cost(weight_bytes=11),)}
+    problem = make_problem(costs, topology=NCCL, memory_bytes=10)
+    with pytest.raises(InvalidPlanError, match="expected one that fits"):
+        certify(problem, make_plan(("a", SINGLE)))
+
+
+def test_a_graph_with_too_many_cuts_is_refused() -> None:
+    """Eleven layers without edges are 2,048 closed sets."""
+    costs = {name: make_cost() for name in "abcdefghijk"}
+    problem = make_problem(costs, topology=NCCL)
+    plan = make_plan((" ".join(costs), SINGLE))
+    with pytest.raises(UnsupportedProblemError, match="over 1500 cuts"):
+        certify(problem, plan)
+
+
+# The program
+
+
+def run(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    *arguments: Path,
+) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["nest-check", *map(str, arguments)])
+    code = check.main()
+    return code, *capsys.readouterr()
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    problem = two_stages(topology=NCCL)
+    certificate = certify(problem, make_plan(("a b", SINGLE), replicas=2))
+    paths = tmp_path / "problem.json", tmp_path / "certificate.json"
+    paths[0].write_bytes(written(problem))
+    paths[1].write_text(json.dumps(certificate))
+    return paths
+
+
+def test_it_says_what_it_verified(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    files: tuple[Path, Path],
+) -> None:
+    assert run(capsys, monkeypatch, *files) == (
+        0,
+        "verified: optimal, step time 143 quanta, lower bound 143\n",
+        "",
+    )
+
+
+def test_it_says_why_it_rejects(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    files: tuple[Path, Path],
+) -> None:
+    certificate = json.loads(files[1].read_text())
+    certificate["step_time_quanta"] = 144
+    certificate["status"] = "feasible"
+    files[1].write_text(json.dumps(sealed(certificate)))
+    code, out, err = run(capsys, monkeypatch, *files)
+    assert (code, err) == (1, "")
+    assert out == "rejected: step_time_quanta: the plan takes 143\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "expected JSON, got Expecting value"),
+        ("[]", "expected JSON, got 'list' object"),
+        ("[" * 100_000, "expected JSON, got maximum recursion depth"),
+        ('{"seal": 1, "seal": 1}', "an object with a key twice"),
+        ('{"labels": NaN}', r"labels: expected 0 to 1e21, got nan"),
+        ('{"labels": -1}', "labels: expected 0 to 1e21, got -1"),
+        ('{"labels": 1e999}', "labels: expected 0 to 1e21, got inf"),
+        ('{"labels": ' + "9" * 5000 + "}", "expected JSON, got Exceeds"),
+        ('{"labels": ' + "9" * 30 + "}", "labels: expected 0 to 1e21, got 9"),
+        ('{"colour": 1}', "no certificate for colour: 1"),
+        ("{}", "expected a problem and a certificate as nest writes them"),
+        ('{"plan": 5, "proof": 1}', "expected a problem and a certificate"),
+    ],
+)
+def test_malformed_files_are_bad_input(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    files: tuple[Path, Path],
+    text: str,
+    message: str,
+) -> None:
+    """One line each, whichever of the two files it is."""
+    bad = files[0].with_name("bad.json")
+    bad.write_text(text)
+    for arguments in ((files[0], bad), (bad, files[1])):
+        code, out, err = run(capsys, monkeypatch, *arguments)
+        assert (code, out) == (2, "")
+        assert err.startswith("nest-check: ")
+        assert err.count("\n") == 1
+        assert re.search(message, err), err
+
+
+def test_missing_files_are_bad_input(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    files: tuple[Path, Path],
+) -> None:
+    code, _, err = run(capsys, monkeypatch, files[0], Path("none.json"))
+    assert code == 2
+    assert "none.json" in err
+    code, _, err = run(capsys, monkeypatch, files[0])
+    assert code == 2
+    assert "expected PROBLEM CERTIFICATE" in err
+
+
+def test_it_rests_on_little() -> None:
+    """The standard library, and 400 lines for the proof and for the prices."""
+    for path in (FOLDER / "check.py", FOLDER / "prices.py"):
+        text = path.read_text()
+        assert text.count("\n") <= 400
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                names = {alias.name for alias in node.names}
+                assert names <= sys.stdlib_module_names
+            if isinstance(node, ast.ImportFrom):
+                own = (node.module, node.level) == ("prices", 1)
+                assert own or node.module in sys.stdlib_module_names
