@@ -2,9 +2,10 @@
 
 Every problem is solved by ``dp``, its plan is certified, and ``nest-check``
 examines the certificate in a process of its own. Writes
-``bench/results/certificates.json`` and prints a table: what solving, certifying
-and checking took, start of the process included in the last one. Exits with 1
-if a certificate is rejected.
+``bench/results/certificates.json``, fills the table of docs/certificates.md
+and prints a row per problem: what solving, certifying and checking took, the
+start of the process included in the last one. Exits with 1 if a certificate is
+rejected.
 
     python bench/certificates.py [--models NAME ...] [--clusters NAME ...]
                                  [--time-limit S] [--only TEXT]
@@ -20,7 +21,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from result_files import write_rows
+from result_files import ROOT, fill, write_rows
 
 from nest.certificates.certify import certify
 from nest.errors import NestError
@@ -152,6 +153,28 @@ def summary(rows: list[dict[str, object]]) -> None:
         f"{sums['solve_s']:.1f} s, certify {sums['certify_s']:.1f} s, check "
         f"{sums['check_s']:.1f} s"
     )
+    ratios = sorted(row["solve_s"] / row["check_s"] for row in held)  # type: ignore[operator]
+    lines = (
+        ("problems", len(rows)),
+        ("without a plan", sum("status" not in row for row in rows)),
+        ("certificates, all of them verified", len(held)),
+        ("proven optimal", len(optimal)),
+        ("without any search", sum(not row["labels"] for row in held)),
+        ("checked faster than solved", len(faster)),
+        (
+            "solving takes so many times as long, median",
+            ratios[len(held) // 2],
+        ),
+        ("solving all of them, s", sums["solve_s"]),
+        ("certifying all of them, s", sums["certify_s"]),
+        ("checking all of them, s", sums["check_s"]),
+    )
+    table = "\n".join(
+        f"| {name} | {x if isinstance(x, int) else f'{x:.1f}'} |"
+        for name, x in lines
+    )
+    page = ROOT / "docs" / "certificates.md"
+    fill(page, "certificates", f"| | |\n|---|---:|\n{table}")
 
 
 if __name__ == "__main__":

@@ -116,7 +116,8 @@ class Problem:
         self.quantum = data.get("quantum_ps", 1000)
         self.rule = self.job.get("optimizer", {})
         network = cluster["topology"]
-        if (network.get("algorithms"), network["kind"]) != ("nccl", "hierarchy"):
+        kind = network["kind"], network.get("algorithms")
+        if kind != ("hierarchy", "nccl"):
             raise BadInputError("problem: no certificate for this network")
         self.tree = Tree(network["levels"])
         self.devices, device = cluster["num_devices"], cluster["device"]

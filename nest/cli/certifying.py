@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from nest.cli.declare import output_option
-from nest.cli.inputs import load_problem, write_text
+from nest.cli.inputs import load_problem, people, write_text
 from nest.cli.inspecting import warn_if_foreign
 from nest.cli.options import Options, takes
 
@@ -53,6 +53,6 @@ def certify_command(
         f"{gap:.2g} %; {len(found['proof'])} batch splits, "
         f"{sum(len(x['prices']) for x in found['proof'])} prices, "
         f"{sum(x['labels'] for x in found['proof'])} labels",
-        file=options.people,
+        file=people(output),
     )
     return 0

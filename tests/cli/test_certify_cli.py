@@ -1,0 +1,113 @@
+"""``nest certify``: what it writes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from nest.ir import Hierarchy, Level, Problem, write
+from nest.ir.io import problem_hash
+from tests.builders import SINGLE, make_plan, two_stages
+from tests.cli.conftest import Cli
+
+NCCL = Hierarchy(
+    levels=(Level(fan_out=4, latency_ns=10.0, bandwidth_bytes_per_s=1e9),),
+    algorithms="nccl",
+)
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> dict[str, Path]:
+    names = "problem", "plan", "certificate", "other"
+    found = {name: tmp_path / f"{name}.json" for name in names}
+    write(found["problem"], two_stages(topology=NCCL))
+    write(found["plan"], make_plan(("a b", SINGLE), replicas=2))
+    return found
+
+
+def texts(paths: dict[str, Path]) -> list[str]:
+    return [str(paths["problem"]), str(paths["plan"])]
+
+
+def test_a_certificate_is_written_and_holds(
+    cli: Cli, paths: dict[str, Path]
+) -> None:
+    """143 ns: see tests/unit/test_certificates.py."""
+    output = paths["certificate"]
+    assert cli("certify", *texts(paths), "-o", str(output)) == 0
+    assert cli.out == (
+        "optimal: step time 143 ns, lower bound 143 ns, gap 0 %; 2 batch "
+        "splits, 1 prices, 0 labels\n"
+    )
+    command = [sys.executable, "-m", "nest.certificates.check"]
+    arguments = [paths["problem"], output]
+    found = subprocess.run([*command, *arguments], capture_output=True)
+    assert found.returncode == 0
+    assert found.stdout.startswith(b"verified: optimal")
+    assert found.stderr == b""
+
+
+def test_it_may_go_to_standard_output(
+    cli: Cli, paths: dict[str, Path]
+) -> None:
+    assert cli("certify", *texts(paths), "-o", "-") == 0
+    assert json.loads(cli.out)["status"] == "optimal"
+    assert cli.err.startswith("optimal: ")
+
+
+def test_a_file_that_states_more_has_a_hash_of_its_own(
+    cli: Cli, paths: dict[str, Path]
+) -> None:
+    """The certificate is for the file as it is, defaults stated or not."""
+    problem = two_stages(topology=NCCL)
+    document = json.loads(paths["problem"].read_text())
+    document["quantum_ps"] = 1000
+    paths["problem"].write_text(json.dumps(document))
+    output = str(paths["certificate"])
+    assert cli("certify", *texts(paths), "-o", output) == 0
+    certificate = json.loads(paths["certificate"].read_text())
+    assert certificate["problem_hash"] != problem_hash(problem)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"overlap": {"tp": 0.5}},
+            "two.job: no certificate for overlap: {'tp': 0.5}; leave it out",
+        ),
+        (
+            {"granularity": "layer"},
+            "two.job: no certificate for granularity: layer; leave it out",
+        ),
+    ],
+)
+def test_what_is_not_covered_is_refused(
+    cli: Cli, paths: dict[str, Path], change: dict[str, object], message: str
+) -> None:
+    problem: Problem = two_stages(topology=NCCL)
+    job = replace(problem.job, **change)
+    write(paths["problem"], replace(problem, name="two", job=job))
+    output = str(paths["certificate"])
+    said = cli.refuses("certify", *texts(paths), "-o", output)
+    assert said == message
+    assert not paths["certificate"].exists()
+
+
+def test_a_plan_that_does_not_fit_has_none(
+    cli: Cli, paths: dict[str, Path]
+) -> None:
+    write(paths["problem"], two_stages(topology=NCCL, memory_bytes=1))
+    output = str(paths["certificate"])
+    said = cli.refuses("certify", *texts(paths), "-o", output)
+    assert "plan: expected one that fits" in said
+
+
+def test_the_output_is_asked_for(cli: Cli, paths: dict[str, Path]) -> None:
+    said = cli.refuses("certify", *texts(paths))
+    assert "--output" in said
