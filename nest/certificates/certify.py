@@ -114,7 +114,7 @@ def _prove(
         while True:
             try:
                 return bound, [
-                    _prove_split(problem, split, bound)
+                    prove_split(problem, split, bound)
                     for split in check.splits(problem)
                 ]
             except check.RejectedError as error:
@@ -125,10 +125,17 @@ def _prove(
     raise AssertionError("a bound of 0 needs no proof")
 
 
-def _prove_split(
+def prove_split(
     problem: Prices, key: tuple[int, int], bound: int
 ) -> dict[str, Any]:
-    """Return the proof that no plan of a split is below a bound."""
+    """Return the proof that no plan of a split is below a bound.
+
+    Raises
+    ------
+    RejectedError
+        If there is such a plan, with what it takes, or if the search for
+        one is too long.
+    """
     split = check.Split(problem, *key)
     edges, high = split.bounds(bound), (bound - 1) // split.count
     prices: list[tuple[int, int | None]] = []

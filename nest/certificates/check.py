@@ -191,21 +191,26 @@ class Split:
                     and n * most <= slack + sum(map(mul, counts, work))]
                    for number, (counts, *_) in enumerate(p.stages)]
         left, edges = [NEVER] * last + [0], []
+        need = [0] * last + [self.flight(1)]
         for u in range(last - 1, -1, -1):
             for v, number in p.ends[u]:
-                need = self.flight(left[v] + 1)
                 for n, found in options[number] if left[v] < NEVER else ():
-                    load = next((x[0] for x in found if x[1] >= need), NEVER)
-                    if load <= most:
-                        edges.append((u, v, n, load, number))
-                        left[u] = min(left[u], left[v] + 1)
+                    for load, fit, _ in found:
+                        if fit >= need[v]:
+                            if load <= most:
+                                edges.append((u, v, n, load, number))
+                                left[u] = min(left[u], left[v] + 1)
+                            break
+            need[u] = self.flight(left[u] + 1)
         return edges
 
     def cheapest(self, edges, price):
         """Return the least load, devices paid for, of a path to every set."""
         found = [0] + [NEVER] * (len(self.problem.sets) - 1)
         for u, v, n, load, _ in reversed(edges):
-            found[v] = min(found[v], found[u] + load + price * n)
+            cost = found[u] + load + price * n
+            if cost < found[v]:
+                found[v] = cost
         return found
 
     def longest(self, bound, cost, price, high):

@@ -145,7 +145,7 @@ class Problem:
             raise BadInputError(f"problem: a cycle, or over {MOST_SETS} cuts")
         self.sets = sorted(found, key=lambda s: (s.bit_count(), s))
         remember(self, "shapes", "passes", "traffic", "extra", "sizes",
-                 "memory", "receive", "choices", "rows", "options")
+                 "memory", "receive", "nearest", "choices", "rows", "options")
         self.cut()
 
     def cut(self):
@@ -329,17 +329,28 @@ class Problem:
         """Return (least load, most in flight, strategy) of a stage, sorted."""
         counts, enter, leave, passing = self.stages[number]
         own, found = [(i, c) for i, c in enumerate(counts) if c], []
-        levels = [i for i, c in enumerate(self.tree.above) if c > n]
         for x, row in self.rows(batch, n, starts)[lean]:
-            if all(row[i] for i, _ in own):
-                shards = self.shards(x)
-                load, fixed, kept = (
-                    sum(c * row[i][j] for i, c in own) for j in range(3))
-                for sizes in filter(None, (enter, leave)):
-                    load += min((self.receive(sizes, shards, batch, i, n, n)
-                                 for i in levels), default=NEVER)
-                kept += sum(up(size * batch, shards) for size in passing)
-                room = self.room - fixed - max(row[i][3] for i, _ in own)
+            load = fixed = kept = work = 0
+            for i, c in own:
+                if not row[i]:
+                    break
+                one, held, more, busy = row[i]
+                load, fixed = load + c * one, fixed + c * held
+                kept += c * more
+                if busy > work:
+                    work = busy
+            else:
+                shards, room = self.shards(x), self.room - fixed - work
                 if room >= 0:
+                    load += self.nearest(enter, shards, batch, n)
+                    load += self.nearest(leave, shards, batch, n)
+                    for size in passing:
+                        kept += up(size * batch, shards)
                     found.append((load, room // kept if kept else NEVER, x))
         return sorted(found)
+
+    def nearest(self, sizes, shards, batch, n):
+        """Return the least that n devices take to receive from others."""
+        return min((self.receive(sizes, shards, batch, i, n, n) for i, c
+                    in enumerate(self.tree.above) if c > n),
+                   default=NEVER) if sizes else 0

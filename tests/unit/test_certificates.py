@@ -18,6 +18,7 @@ import pytest
 from msgspec import to_builtins
 from msgspec.structs import replace
 
+from nest.certificates import certify as certifying
 from nest.certificates import check, prices
 from nest.certificates.certify import certify
 from nest.cost.score import score
@@ -133,6 +134,31 @@ def test_prices_of_devices_bound_the_sum() -> None:
     ]
 
 
+def test_stages_are_tried_with_what_is_in_flight_at_least() -> None:
+    """Two micro-batches: two of a in flight, 2 · 50 bytes, one of b.
+
+    With 5 bytes received each way the loads are 45 and 85, the step 45 + 2 ·
+    85. They add up to 130, so below 215 the largest is at most 84, and b has
+    none. With three of a in flight, or two of b, nothing would fit.
+    """
+    costs = {
+        "a": make_cost(10, 20, kept_bytes=50),
+        "b": make_cost(30, 40, kept_bytes=100),
+    }
+    problem = make_problem(
+        costs,
+        edges=(("a", "b", 5),),
+        topology=NCCL,
+        devices=2,
+        memory_bytes=100,
+        global_batch=2,
+        replicas=(1,),
+    )
+    certificate = certify(problem, make_plan(("a", SINGLE), ("b", SINGLE)))
+    assert certificate["step_time_quanta"] == 215
+    assert certificate["proof"][0]["prices"] == [[0, 130], [0, None]]
+
+
 def test_the_best_plan_of_a_worse_one_is_the_bound() -> None:
     """One replica takes 2 · 100 ns; the bound is what two take, see above."""
     problem = two_stages(topology=NCCL)
@@ -210,8 +236,8 @@ def test_no_bound_is_above_the_best_plan() -> None:
     ``brute`` prices every plan.
     """
     source = random.Random(5)
-    met = searched = 0
-    for problem in itertools.islice(draw_small(5), 40):
+    met = others = searched = 0
+    for problem in itertools.islice(draw_small(5), 70):
         plan = solve("brute", problem).plan
         if plan is None:
             continue
@@ -220,18 +246,35 @@ def test_no_bound_is_above_the_best_plan() -> None:
         verify(problem, certificate)
         assert certificate["step_time_quanta"] == best
         assert certificate["lower_bound_quanta"] == best
+        assert refuted(problem, best + 1) == best
         met += 1
         searched += sum(x["labels"] for x in certificate["proof"])
-        worse = draw_plan(source, problem)
-        if worse is None or not one_strategy(worse):
-            continue
-        try:
-            certificate = certify(problem, worse)
-        except NestError:
-            continue
-        assert certificate["lower_bound_quanta"] <= best
-    assert met > 20
+        for _ in range(4):
+            worse = draw_plan(source, problem)
+            if worse is None or not one_strategy(worse):
+                continue
+            try:
+                certificate = certify(problem, worse)
+            except NestError:
+                continue
+            assert certificate["lower_bound_quanta"] == best
+            others += certificate["step_time_quanta"] > best
+            break
+    assert met > 40
+    assert others > 20
     assert searched
+
+
+def refuted(problem: Problem, bound: int) -> int | None:
+    """Return what a plan below a bound takes, if the proof finds one."""
+    found = []
+    terms = read(problem)
+    for split in check.splits(terms):
+        try:
+            certifying.prove_split(terms, split, bound)
+        except check.RejectedError as error:
+            found.append(error.args[1])
+    return min(found, default=None)
 
 
 def draw_small(seed: int) -> Iterator[Problem]:
