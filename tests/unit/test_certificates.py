@@ -27,9 +27,20 @@ from nest.errors import (
     NestError,
     UnsupportedProblemError,
 )
-from nest.ir import Hierarchy, Level, Plan, Problem, Strategy
+from nest.hardware import parse_cluster
+from nest.ir import (
+    Hierarchy,
+    Level,
+    Optimizer,
+    Plan,
+    Problem,
+    Strategy,
+)
 from nest.ir.io import decode_problem, encode, problem_hash
 from nest.models import builtin
+from nest.models.choices import Request, choose
+from nest.models.graphs import build_problem
+from nest.models.zoo import architecture
 from nest.solvers.base import SolveOptions
 from nest.solvers.run import run_solver
 from tests.agreement import solve
@@ -132,6 +143,54 @@ def test_prices_of_devices_bound_the_sum() -> None:
     assert certificate["proof"] == [
         {"replicas": 1, "micro_batch": 1, "prices": [[0, 200]], "labels": 0}
     ]
+
+
+def test_devices_have_a_price_where_they_are_short() -> None:
+    """Three layers of 100 ns, 60 on two devices; four devices, two for one.
+
+    No two fit on a stage. At a price of 40 a device a stage costs 140 on one
+    and on two devices, three of them 420: with four devices paid for that is
+    260, what the best plan takes. At no other price are 260 proven.
+    """
+    costs = {
+        name: (
+            make_cost(50, 50, weight_bytes=10),
+            make_cost(30, 30, tp=2, weight_bytes=10),
+        )
+        for name in "abc"
+    }
+    problem = make_problem(
+        costs,
+        topology=NCCL,
+        memory_bytes=100,
+        replicas=(1,),
+        optimizer=Optimizer(gradient_bytes=2, state_bytes=12),
+    )
+    plan = make_plan(("a", SINGLE), ("b", SINGLE), ("c", Strategy(tp=2)))
+    certificate = certify(problem, plan)
+    assert certificate["step_time_quanta"] == 260
+    assert certificate["proof"] == [
+        {"replicas": 1, "micro_batch": 1, "prices": [[40, 420]], "labels": 0}
+    ]
+    assert refuted(problem, 261) == 260
+
+
+def test_a_search_of_many_ends_misses_no_plan() -> None:
+    """Prices do not settle it, and the best plan is found if it is allowed."""
+    model, (site, devices) = (
+        architecture("gemma2-27b"),
+        parse_cluster("dgx-h100x16"),
+    )
+    problem = build_problem(
+        model, site, devices, choose(model, site, devices, Request())
+    )
+    plan = run_solver(problem, "dp", SolveOptions()).plan
+    assert plan is not None
+    certificate = certify(problem, plan)
+    assert certificate["status"] == "optimal"
+    assert sum(x["labels"] for x in certificate["proof"]) > 1000
+    best = certificate["step_time_quanta"]
+    assert refuted(problem, best + 1) == best
 
 
 def test_stages_are_tried_with_what_is_in_flight_at_least() -> None:
@@ -617,6 +676,14 @@ def test_it_says_why_it_rejects(
     code, out, err = run(capsys, monkeypatch, *files)
     assert (code, err) == (1, "")
     assert out == "rejected: step_time_quanta: the plan takes 143\n"
+
+
+def test_a_bound_above_the_value_is_no_bound() -> None:
+    problem = two_stages(topology=NCCL)
+    certificate = certify(problem, make_plan(("a b", SINGLE), replicas=2))
+    wrong = {"lower_bound_quanta": 144, "status": "feasible"}
+    with pytest.raises(check.RejectedError, match="status: not as they must"):
+        verify(problem, sealed(certificate | wrong))
 
 
 @pytest.mark.parametrize(
