@@ -8,6 +8,7 @@ better, give the negative column.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,9 @@ NEIGHBOURS = 3
 
 #: So few rows are compared all with all.
 SQUARE = 160
+
+#: So many sorted rows at a time are held against those before.
+BLOCK = 256
 
 
 def drop_neighbours(
@@ -110,3 +114,70 @@ def non_dominated(
     if not kept:
         return alive
     return np.sort(np.concatenate(kept))
+
+
+def non_dominated_sorted(group: Ints, columns: Sequence[Ints]) -> Ints:
+    """Return the rows of each group that no earlier one beats.
+
+    Rows are ordered by group and then by the columns: then a row is beaten
+    if one of its group before it is no larger in all columns but the first.
+    Of three columns only the lower left border of the last two counts, a
+    staircase, which is found by bisection.
+
+    Parameters
+    ----------
+    group, columns
+        As in :func:`drop_neighbours`.
+
+    Returns
+    -------
+    array
+        Positions of the rows kept, ascending.
+    """
+    table = np.stack(columns[1:])
+    first = np.flatnonzero(np.diff(group, prepend=-1))
+    kept = [np.zeros(0, dtype=np.int64)]
+    for start, stop in pairwise([*first.tolist(), len(group)]):
+        border = table[:, :0]
+        for low in range(start, stop, BLOCK):
+            rows = np.arange(low, min(low + BLOCK, stop))
+            if len(table) == 2:
+                rows = rows[~_under(border, table[:, rows])]
+            else:
+                beats = _no_larger(border, table[:, rows])
+                rows = rows[~beats.any(axis=0)]
+            values = table[:, rows]
+            beats = np.tri(len(rows), k=-1, dtype=np.bool_).T
+            beats &= _no_larger(values, values)
+            fine = ~beats.any(axis=0)
+            kept.append(rows[fine])
+            border = np.concatenate((border, values[:, fine]), axis=1)
+            if len(table) == 2:
+                border = _staircase(border)
+    return np.concatenate(kept)
+
+
+def _no_larger(one: Ints, other: Ints) -> NDArray[np.bool_]:
+    """Return which columns of one table are no larger than of another."""
+    found: NDArray[np.bool_] = one[0][:, None] <= other[0][None, :]
+    for mine, theirs in zip(one[1:], other[1:], strict=True):
+        found &= mine[:, None] <= theirs[None, :]
+    return found
+
+
+def _under(border: Ints, table: Ints) -> NDArray[np.bool_]:
+    """Return which columns a staircase has no larger one for."""
+    place = np.searchsorted(border[0], table[0], "right") - 1
+    reached = np.append(border[1], 0)[place]
+    found: NDArray[np.bool_] = (place >= 0) & (reached <= table[1])
+    return found
+
+
+def _staircase(table: Ints) -> Ints:
+    """Return the columns that none is below in both rows, ascending."""
+    table = table[:, np.lexsort(table[::-1])]
+    least = np.minimum.accumulate(table[1])
+    lower = np.ones(len(least), dtype=np.bool_)
+    lower[1:] = least[1:] < least[:-1]
+    found: Ints = table[:, lower]
+    return found

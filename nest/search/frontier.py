@@ -31,7 +31,7 @@ import numpy as np
 
 from nest.cost.model import CostModel
 from nest.cost.score import score
-from nest.cost.space import leading_runtimes
+from nest.cost.space import is_single, leading_runtimes
 from nest.ir.plan import Plan
 from nest.search import exact
 from nest.search.best import (
@@ -194,7 +194,7 @@ class Staircase:
 
 
 @dataclass(eq=False)
-class _Split:
+class Split:
     """A split; the fullest device of any plan holds ``least_bytes``."""
 
     item: OpenSplit
@@ -216,10 +216,10 @@ class _Split:
 
 
 @dataclass(eq=False)
-class _Part:
+class Part:
     """A part of a split: intervals of memory that are not settled."""
 
-    split: _Split
+    split: Split
     unsettled: list[Gap]
 
 
@@ -266,15 +266,15 @@ class FrontierSearch:
 
     def run(self) -> None:
         """Search until all is proven or the time is up."""
-        splits: list[_Split] = []
-        parts: list[_Part] = []
+        splits: list[Split] = []
+        parts: list[Part] = []
         try:
             items = open_splits(
                 *(self.model, self.sets, self.deadline),
                 runtimes=leading_runtimes(self.model.problem),
             )
             splits = [
-                _Split(item, _least_bytes(item.options))
+                Split(item, _least_bytes(item.options))
                 for item in sorted(items, key=lambda item: item.bound)
             ]
             if not splits or not self._find_least(splits):
@@ -292,16 +292,16 @@ class FrontierSearch:
         self.gaps = merge_gaps(gap for part in parts for gap in part.unsettled)
 
     def _parts(
-        self, splits: Sequence[_Split], levels: Sequence[tuple[int, int]]
-    ) -> list[_Part]:
+        self, splits: Sequence[Split], levels: Sequence[tuple[int, int]]
+    ) -> list[Part]:
         """Return all splits at all levels."""
         return [
-            _Part(split, [Gap(*level, split.item.bound)])
+            Part(split, [Gap(*level, split.item.bound)])
             for split in splits
             for level in levels
         ]
 
-    def _settle(self, parts: Sequence[_Part]) -> None:
+    def _settle(self, parts: Sequence[Part]) -> None:
         """Search all parts; note what is left."""
 
         def run(number: int, link: Link) -> list[Gap]:
@@ -347,7 +347,7 @@ class FrontierSearch:
 
     # Plans to start from
 
-    def _find_least(self, splits: list[_Split]) -> bool:
+    def _find_least(self, splits: list[Split]) -> bool:
         """Find about the least memory with which there is a plan.
 
         Sets :attr:`least_bytes`, which is less than what any plan needs by
@@ -382,7 +382,7 @@ class FrontierSearch:
         self.least_bytes = _near(least)
         return True
 
-    def _first_sweep(self, splits: Sequence[_Split]) -> None:
+    def _first_sweep(self, splits: Sequence[Split]) -> None:
         """Find plans to start from, at some capacities."""
         self.say("looking for plans to start from")
         low, high = self.least_bytes, self.capacity
@@ -415,7 +415,7 @@ class FrontierSearch:
 
     def _bound(
         self,
-        split: _Split,
+        split: Split,
         floor: int,
         cap: int,
         guess: int,
@@ -450,7 +450,11 @@ class FrontierSearch:
         stride = ceil_div(len(steps) + 1, NUM_PARTS)
         return list(pairwise([floor, *steps[stride - 1 :: stride], cap]))
 
-    def _search(self, part: _Part, link: Link) -> None:
+    def _wide(self, number: int, floor: int, cap: int) -> bool:
+        """Whether a level with so many options left is worth a cut."""
+        return number > ENOUGH and cap - floor > max(cap // NEAR, 1)
+
+    def _search(self, part: Part, link: Link) -> None:
         """Find all plans of a part of a split that are on the frontier."""
         split, item = part.split, part.split.item
         todo = [(gap.above_bytes, gap.up_to_bytes) for gap in part.unsettled]
@@ -461,7 +465,7 @@ class FrontierSearch:
             part.unsettled += [Gap(*level, item.bound) for level in todo]
             self._listen(link)
             if batch and (not todo or num_options >= BATCH):
-                self._label(split, batch)
+                todo += self._label(split, batch)
                 batch, num_options = [], 0
                 continue
             floor, cap = todo.pop()
@@ -474,16 +478,31 @@ class FrontierSearch:
             if not survivors:
                 continue
             number = sum(map(len, survivors))
-            if number > ENOUGH and cap - floor > max(cap // NEAR, 1):
+            if self._wide(number, floor, cap):
                 todo += self._cut(floor, cap)[::-1]
             else:
                 batch.append((Gap(floor, cap, bounded.bound), survivors))
                 num_options += number
 
     def _label(
-        self, split: _Split, batch: list[tuple[Gap, list[PairOptions]]]
-    ) -> None:
-        """Search some levels, which are left with few options."""
+        self, split: Split, batch: list[tuple[Gap, list[PairOptions]]]
+    ) -> list[tuple[int, int]]:
+        """Search levels that are left with few options; return what is left.
+
+        Levels to be searched again, in parts.
+        """
+        places = self._placed(split, batch)
+        if (places.bounds() < INFINITE).any():
+            places = tell_apart(places)
+            if (places.bounds() < INFINITE).any():
+                for pipeline in LabelSearch(places).pipelines(None):
+                    self._add(split.item.options, pipeline.stages)
+        return []
+
+    def _placed(
+        self, split: Split, batch: list[tuple[Gap, list[PairOptions]]]
+    ) -> Places:
+        """Return the places of what is left of some levels."""
         options = split.item.options
         floors = np.array([gap.above_bytes for gap, _ in batch])
         uppers = np.array(
@@ -494,7 +513,7 @@ class FrontierSearch:
             for level, (_, parts) in enumerate(batch)
             for part in parts
         ]
-        places = Places(
+        return Places(
             options,
             options.placed(
                 merged(parts), split.item.limit(uppers), self._check_time
@@ -502,12 +521,6 @@ class FrontierSearch:
             Target(floors, *self.staircase.arrays()),
             self.deadline,
         )
-        if (places.bounds() >= INFINITE).all():
-            return
-        places = tell_apart(places)
-        if (places.bounds() < INFINITE).any():
-            for pipeline in LabelSearch(places).pipelines(None):
-                self._add(options, pipeline.stages)
 
 
 def _near(memory_bytes: int) -> int:
@@ -565,17 +578,30 @@ def search(
     gaps: list[Gap] = []
     job = model.problem.job
     if 1 in job.virtual_stages:
-        descends = True
         if model.rules.search is None:
             levels = FrontierSearch(model, sets, deadline, say, workers)
             levels.run()
             staircase, gaps = levels.staircase, levels.gaps
-            descends = job.granularity == "layer"
-        if descends:
+            if job.granularity == "layer" and not is_single(model.problem):
+                gaps = _merge_layers(levels)
+        else:
             gaps = descend(model, sets, deadline, staircase, say)
     if virtual_stages(model.problem):
         gaps += interleaved(model, sets, deadline, staircase, say)
     return staircase.points, merge_gaps(gaps)
+
+
+def _merge_layers(levels: FrontierSearch) -> list[Gap]:
+    """Add plans with a strategy per layer; return what is left."""
+    from nest.search.layer_frontier import LayerFrontierSearch
+
+    search = LayerFrontierSearch(
+        *(levels.model, levels.sets, levels.deadline),
+        *(levels.say, levels.workers),
+    )
+    search.staircase = levels.staircase
+    search.run()
+    return search.gaps
 
 
 def descend(

@@ -80,6 +80,17 @@ class StageLayers(NamedTuple):
         """Layers of every kind."""
         return np.bincount(self.kinds, minlength=len(self.options))
 
+    def fitting(self, inflight: int) -> StageLayers:
+        """Return the stage with the options that fit alone."""
+        return self._replace(
+            options=[o.fitting(inflight, self.capacity) for o in self.options]
+        )
+
+    @property
+    def possible(self) -> bool:
+        """Whether every layer has an option."""
+        return all(len(self.options[kind].strategy) for kind in self.kinds)
+
 
 @dataclass
 class Demand:
@@ -135,6 +146,9 @@ class StageWays:
         Quanta, by the ``sums`` of the schedule, and of ``Y``.
     max_inflight
         The largest in-flight count that fits.
+    fixed_bytes, kept_bytes
+        With ``i`` micro-batches in flight it holds ``fixed_bytes + i
+        kept_bytes``.
     label
         Position among the labels of the last step.
     steps
@@ -144,11 +158,25 @@ class StageWays:
     amounts: Ints
     sync: Ints
     max_inflight: Ints
+    fixed_bytes: Ints
+    kept_bytes: Ints
     label: Ints
     steps: tuple[Step, ...]
 
     def __len__(self) -> int:
         return len(self.label)
+
+    def take(self, chosen: Bools | Ints) -> StageWays:
+        """Return the chosen ways."""
+        return StageWays(
+            self.amounts[:, chosen],
+            self.sync[chosen],
+            self.max_inflight[chosen],
+            self.fixed_bytes[chosen],
+            self.kept_bytes[chosen],
+            self.label[chosen],
+            self.steps,
+        )
 
     def strategies(self, row: int) -> list[int]:
         """Return the strategy of every layer, in topological order."""
@@ -161,10 +189,10 @@ class StageWays:
 
 
 _NONE = np.zeros(0, dtype=np.int64)
-_NOTHING = StageWays(_NONE, _NONE, _NONE, _NONE, ())
+NOTHING = StageWays(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE, ())
 
 
-class _Labels(NamedTuple):
+class Labels(NamedTuple):
     """Labels after some layers; ``amounts`` as of :class:`StageWays`."""
 
     state: Ints
@@ -183,9 +211,9 @@ class _Labels(NamedTuple):
         """Return the bytes so far, the working set apart."""
         return self.static_bytes + inflight * self.kept_bytes
 
-    def take(self, chosen: Bools | Ints) -> _Labels:
+    def take(self, chosen: Bools | Ints) -> Labels:
         """Return the chosen labels."""
-        return _Labels(*(column[..., chosen] for column in self))
+        return Labels(*(column[..., chosen] for column in self))
 
 
 def grow(
@@ -208,15 +236,13 @@ def grow(
     OutOfTimeError
         If the deadline passed.
     """
-    options = [
-        o.fitting(demand.least_inflight, stage.capacity) for o in stage.options
-    ]
-    if any(not len(options[kind].strategy) for kind in set(stage.kinds)):
-        return _NOTHING
-    return _Growth(stage._replace(options=options), demand).run(beam, deadline)
+    stage = stage.fitting(demand.least_inflight)
+    if not stage.possible:
+        return NOTHING
+    return Growth(stage, demand).run(beam, deadline)
 
 
-class _Growth:
+class Growth:
     """The growth of one stage's labels."""
 
     def __init__(self, stage: StageLayers, demand: Demand) -> None:
@@ -247,7 +273,7 @@ class _Growth:
                 else 0
                 for o in stage.options
             ]
-            return _tails(np.array(values, dtype=np.int64)[kinds])
+            return tails(np.array(values, dtype=np.int64)[kinds])
 
         #: Of the amounts that are bounded, and prices of memory with the
         #: least priced amount of the rest.
@@ -256,7 +282,7 @@ class _Growth:
         for row in stage.schedule.bounded:
             costs = [o.amounts[row] for o in stage.options]
             rest = np.array(list(map(least, costs)), dtype=np.int64)
-            self.rest[row] = _tails(rest[kinds])
+            self.rest[row] = tails(rest[kinds])
             self.prices[row] = self._priced(costs)
         self.rest_sync = whole(lambda o: o.sync, False)
         self.rest_memory = whole(lambda o: o.memory(inflight), False)
@@ -274,7 +300,7 @@ class _Growth:
         slopes = best_slopes(costs, memory, stage.counts, self.free)
         rows = priced(costs, memory, slopes)[:, np.array(stage.kinds)]
         return [
-            (float(slope), _tails(row))
+            (float(slope), tails(row))
             for slope, row in zip(slopes, rows, strict=True)
         ]
 
@@ -283,7 +309,7 @@ class _Growth:
         schedule = self.stage.schedule
         zero = np.zeros(1, dtype=np.int64)
         nothing = np.zeros((len(schedule.sums), 1), dtype=np.int64)
-        labels = _Labels(zero, nothing, *[zero] * 9)
+        labels = Labels(zero, nothing, *[zero] * 9)
         steps = []
         for position in range(len(self.stage.kinds)):
             if deadline.passed:
@@ -291,12 +317,12 @@ class _Growth:
             labels, layout = self._extended(labels, position)
             useful = np.flatnonzero(self._useful(labels, position + 1))
             if not len(useful):
-                return _NOTHING
+                return NOTHING
             labels = labels.take(useful)
             labels = labels._replace(
                 state=self._next_states(labels.state, layout[useful], position)
             )
-            kept = unbeaten(labels.state, self._criteria(labels, position + 1))
+            kept = self._kept(labels, position + 1)
             if beam is not None and len(kept) > beam:
                 once = schedule.sums.index(schedule.once)
                 slope, _ = self.prices[once][-1]
@@ -308,9 +334,7 @@ class _Growth:
             steps.append(Step(labels.parent, labels.strategy))
         return self._ways(labels, tuple(steps))
 
-    def _extended(
-        self, labels: _Labels, position: int
-    ) -> tuple[_Labels, Ints]:
+    def _extended(self, labels: Labels, position: int) -> tuple[Labels, Ints]:
         """Add a layer to every label, in every layout."""
         stage = self.stage
         found = stage.options[stage.kinds[position]]
@@ -334,7 +358,7 @@ class _Growth:
             backward = backward + stage.receive_back[layout]
         moved = Times(forward, backward, np.zeros_like(choice))
         amounts = found.amounts[:, choice] + stage.schedule.amounts(moved)
-        new = _Labels(
+        new = Labels(
             state,
             labels.amounts[:, parent] + amounts,
             labels.sync[parent] + found.sync[choice],
@@ -354,7 +378,7 @@ class _Growth:
         )
         return new, layout
 
-    def _useful(self, labels: _Labels, after: int) -> Bools:
+    def _useful(self, labels: Labels, after: int) -> Bools:
         """Which labels may lead to a stage that matters."""
         demand, stage = self.demand, self.stage
         amounts, memory = labels.amounts, labels.memory(demand.least_inflight)
@@ -434,7 +458,11 @@ class _Growth:
         found: Ints = again.reshape(-1)[inverse]
         return found
 
-    def _criteria(self, labels: _Labels, after: int) -> list[Ints]:
+    def _kept(self, labels: Labels, after: int) -> Ints:
+        """Return the labels that no other one of their state beats."""
+        return unbeaten(labels.state, self._criteria(labels, after))
+
+    def _criteria(self, labels: Labels, after: int) -> list[Ints]:
         """Return the columns in which a label must be no worse to beat.
 
         Memory must be no more with either in-flight count, hence with all
@@ -459,9 +487,10 @@ class _Growth:
             columns.append(np.where(always, -1, memory + labels.working_bytes))
         return columns
 
-    def _ways(self, labels: _Labels, steps: tuple[Step, ...]) -> StageWays:
+    def _ways(self, labels: Labels, steps: tuple[Step, ...]) -> StageWays:
         most, kept = self.demand.most_inflight, labels.kept_bytes
-        room = self.stage.capacity - labels.static_bytes - labels.working_bytes
+        fixed = labels.static_bytes + labels.working_bytes
+        room = self.stage.capacity - fixed
         fit = np.where(kept > 0, room // np.maximum(kept, 1), most)
         fit = np.minimum(fit, most)
         sync = labels.sync
@@ -469,24 +498,28 @@ class _Growth:
             most_hidden = self.stage.hidden(labels.hideable)
             sync = sync + labels.hidden
             sync = sync - np.minimum(most_hidden, labels.backward)
-        chosen = unbeaten(
-            np.zeros(len(fit), dtype=np.int64),
-            [
-                *labels.amounts,
-                np.maximum(sync, self.demand.sync_floor),
-                -fit,
-            ],
-        )
-        return StageWays(
-            labels.amounts[:, chosen],
-            sync[chosen],
-            fit[chosen],
-            chosen,
+        found = StageWays(
+            labels.amounts,
+            sync,
+            fit,
+            fixed,
+            kept,
+            np.arange(len(fit)),
             steps,
         )
+        return found.take(
+            unbeaten(
+                np.zeros(len(fit), dtype=np.int64), self._final_criteria(found)
+            )
+        )
+
+    def _final_criteria(self, found: StageWays) -> list[Ints]:
+        """Return the columns in which a way must be no worse to beat."""
+        sync = np.maximum(found.sync, self.demand.sync_floor)
+        return [*found.amounts, sync, -found.max_inflight]
 
 
-def _tails(values: NDArray[T]) -> NDArray[T]:
+def tails(values: NDArray[T]) -> NDArray[T]:
     """Return the sum from every position on, and 0 at the end."""
     total = np.zeros(len(values) + 1, dtype=values.dtype)
     total[:-1] = np.cumsum(values[::-1])[::-1]

@@ -161,6 +161,37 @@ def priced(
     ).T
 
 
+class StageBounds:
+    """The best Lagrangian bound of a cost of stages.
+
+    Parameters
+    ----------
+    costs, memory
+        Of the options of every kind of layer.
+    """
+
+    def __init__(self, costs: Sequence[Ints], memory: Sequence[Ints]) -> None:
+        self._least = np.array([least(cost) for cost in costs])
+        self._slopes = hull_slopes(costs, memory)
+        self._priced = priced(costs, memory, self._slopes)
+
+    def of(self, counts: Ints, free: Ints) -> Ints:
+        """Return the bound of every stage.
+
+        Given its layers of each kind, and the memory it has for them.
+        """
+        best: Ints = counts @ self._least
+        if len(self._slopes) and len(counts):
+            total = counts @ self._priced.T
+            room = free[:, None] * self._slopes
+            bound = total - room - SLACK * (total + np.abs(room))
+            # Memory that is missing, or plenty, may be worth more than 64
+            # bits.
+            most = np.clip(bound.max(axis=1), 0.0, float(INFINITE))
+            best = np.maximum(best, np.ceil(most).astype(np.int64))
+        return best
+
+
 def stage_bounds(
     costs: Sequence[Ints], memory: Sequence[Ints], counts: Ints, free: Ints
 ) -> Ints:
@@ -173,16 +204,7 @@ def stage_bounds(
     counts, free
         Layers of each kind in every stage, and the memory it has for them.
     """
-    best: Ints = counts @ np.array([least(cost) for cost in costs])
-    slopes = hull_slopes(costs, memory)
-    if len(slopes) and len(counts):
-        total = counts @ priced(costs, memory, slopes).T
-        room = free[:, None] * slopes
-        bound = total - room - SLACK * (total + np.abs(room))
-        # Memory that is missing, or plenty, may be worth more than 64 bits.
-        most = np.clip(bound.max(axis=1), 0.0, float(INFINITE))
-        best = np.maximum(best, np.ceil(most).astype(np.int64))
-    return best
+    return StageBounds(costs, memory).of(counts, free)
 
 
 def best_slopes(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from fractions import Fraction
 from itertools import product
 from typing import ClassVar, NamedTuple
@@ -35,14 +35,15 @@ from nest.search.labels import LabelSearch
 from nest.search.layer_growth import Demand, StageLayers, StageWays, grow
 from nest.search.layer_options import (
     LayerOptions,
+    StageBounds,
     least,
-    stage_bounds,
 )
 from nest.search.meetings import sizes_beside, tell_apart
 from nest.search.options import (
     INFINITE,
     BatchTerms,
     Below,
+    Bools,
     Ints,
     LooseOptions,
     PairOptions,
@@ -86,6 +87,26 @@ class Layers(NamedTuple):
     shape: int
 
 
+class Fitting(NamedTuple):
+    """The options of layers that fit alone, and what bounds stages of them.
+
+    Attributes
+    ----------
+    memory, working
+        The least of every kind.
+    missing
+        Kinds that have none.
+    amounts, together
+        Bounds of the amounts, and of what waits for them with ``Y``.
+    """
+
+    memory: Ints
+    working: Ints
+    missing: Bools
+    amounts: list[StageBounds]
+    together: StageBounds
+
+
 class LayerStages(StageOptions):
     """The stage options of one ``(R, B)`` at layer granularity.
 
@@ -126,6 +147,9 @@ class LayerStages(StageOptions):
         }
         self._groups = self._inflight_groups()
         self._known: dict[object, list[LayerOptions]] = {}
+        self._needs: dict[object, tuple[list[LayerOptions], list[Ints]]] = {}
+        self._fits: dict[object, Fitting] = {}
+        self._found_layers: dict[tuple[int, int], Layers] = {}
         self._changes: dict[object, tuple[Ints, Ints]] = {}
         self._ways: list[StageWays] = []
         self._starts: list[int] = []
@@ -299,29 +323,63 @@ class LayerStages(StageOptions):
             and of what waits for them with ``Y``, if asked for. Receives are
             left out.
         """
-        options = [o.fitting(inflight, capacity) for o in options]
+        fitting = self._fitting(options, inflight, capacity)
         counts = self.shapes.counts[shape]
-        memory = [o.memory(inflight) for o in options]
         present = counts > 0
-        missing = np.array([not len(o.strategy) for o in options])
-        working = np.array([least(o.working_bytes) for o in options])
-        free = capacity - np.where(present, working, 0).max(axis=1, initial=0)
+        free = capacity - np.where(present, fitting.working, 0).max(
+            axis=1, initial=0
+        )
         most_shards = max(self._shards[size])
         free -= inflight * self.passing_bytes(most_shards)[shape]
-        needed = counts @ np.array([least(m) for m in memory])
-        possible = ~(present & missing).any(axis=1) & (needed <= free)
+        needed = counts @ fitting.memory
+        possible = ~(present & fitting.missing).any(axis=1) & (needed <= free)
         counts, free = counts[possible], free[possible]
         # No stage that some plan can have has more.
         most = INFINITE // self.split.num_micro_batches
         amounts = [
-            np.minimum(stage_bounds(cost, memory, counts, free), most)
-            for cost in zip(*(o.amounts for o in options), strict=True)
+            np.minimum(cost.of(counts, free), most) for cost in fitting.amounts
         ]
         together = np.zeros(0, dtype=np.int64)
         if joint:
-            costs = [self.costs(o.amounts)[1] + o.sync for o in options]
-            together = stage_bounds(costs, memory, counts, free)
+            together = fitting.together.of(counts, free)
         return shape[possible], np.array(amounts), together
+
+    def _fitting(
+        self, options: list[LayerOptions], inflight: int, capacity: int
+    ) -> Fitting:
+        """Return bounds of layers that fit alone."""
+        key = id(options), inflight
+        if key not in self._needs:
+            # The options are kept, so that no others get their number.
+            self._needs[key] = (
+                options,
+                [
+                    np.sort(o.memory(inflight) + o.working_bytes)
+                    for o in options
+                ],
+            )
+        # As many fit, so the same do.
+        count = [
+            int(np.searchsorted(needs, capacity, "right"))
+            for needs in self._needs[key][1]
+        ]
+        full = (*key, *count)
+        if full not in self._fits:
+            found = [o.fitting(inflight, capacity) for o in options]
+            memory = [o.memory(inflight) for o in found]
+            self._fits[full] = Fitting(
+                np.array([least(m) for m in memory]),
+                np.array([least(o.working_bytes) for o in found]),
+                np.array([not len(o.strategy) for o in found]),
+                [
+                    StageBounds(cost, memory)
+                    for cost in zip(*(o.amounts for o in found), strict=True)
+                ],
+                StageBounds(
+                    [self.costs(o.amounts)[1] + o.sync for o in found], memory
+                ),
+            )
+        return self._fits[full]
 
     def _priced(
         self, found: PairOptions, block: Block, limit: Below
@@ -331,10 +389,16 @@ class LayerStages(StageOptions):
         options = self._options(size, block)
         capacity = self.model.capacity_bytes(block)
         group = (-1 - found.strategy) % len(self._groups)
+        last = np.array([most for _, most in self._groups])
+        # What they were bounded with, of every level its own.
+        room = np.minimum(found.fixed_bytes + last[group], capacity)
         shape = shapes.of_pair[found.pair]
         values = np.full((len(self.schedule.sums) + 1, len(found)), INFINITE)
-        for number in np.unique(group).tolist():
-            rows = np.flatnonzero(group == number)
+        which, of_row = np.unique(
+            np.stack((group, room)), axis=1, return_inverse=True
+        )
+        for row, (number, held) in enumerate(which.T.tolist()):
+            rows = np.flatnonzero(of_row.reshape(-1) == row)
             distinct, inverse = np.unique(shape[rows], return_inverse=True)
             table = np.full((len(values), len(distinct)), INFINITE)
             fits, amounts, together = self._bounds(
@@ -342,7 +406,7 @@ class LayerStages(StageOptions):
                 size,
                 distinct,
                 self._groups[number][0],
-                capacity,
+                held,
                 joint=True,
             )
             table[:, np.searchsorted(distinct, fits)] = [*amounts, together]
@@ -361,7 +425,6 @@ class LayerStages(StageOptions):
         joint = np.minimum(values[-1], INFINITE) + self.costs(received)[1]
         kept = np.flatnonzero(possible & limit.admits(once, wait, found.level))
         base = found.level * sets.count
-        last = np.array([most for _, most in self._groups])
         none = np.zeros(len(found), dtype=np.int64)
         priced = PlacedOptions(
             none,
@@ -400,40 +463,48 @@ class LayerStages(StageOptions):
             When to give up.
         """
         self._ways, self._starts = [], []
-        found = places.found
         parts = []
-        start = 0
-        for demand, stage, rows in self._wanted(places):
+        for demands, stage, rows in self._wanted(places):
+            demand = replace(demands[0])
+            for other in demands[1:]:
+                demand.widen(other)
             ways = grow(stage, demand, beam, deadline)
-            if not len(ways):
-                continue
-            self._ways.append(ways)
-            self._starts.append(start)
-            once, wait = self.costs(ways.amounts)
-            number = np.tile(np.arange(len(ways)), len(rows))
-            row = np.repeat(rows, len(ways))
-            none = np.zeros_like(row)
-            parts.append(
-                PlacedOptions(
-                    found.offset[row],
-                    found.size[row],
-                    found.source[row],
-                    found.target[row],
-                    found.enter[row],
-                    found.leave[row],
-                    start + number,
-                    once[number],
-                    ways.amounts[: len(self.rounds), number],
-                    ways.sync[number],
-                    wait[number] + ways.sync[number],
-                    none,
-                    none,
-                    none,
-                    none,
-                    ways.max_inflight[number],
-                )
-            )
-            start += len(ways)
+            if len(ways):
+                number = np.tile(np.arange(len(ways)), len(rows))
+                row = np.repeat(rows, len(ways))
+                parts.append(self._run(places.found, row, ways, number))
+        return self._joined(parts)
+
+    def _run(
+        self, found: PlacedOptions, row: Ints, ways: StageWays, number: Ints
+    ) -> PlacedOptions:
+        """Return relaxed options, each run in one of the ways; keep these."""
+        start = sum(map(len, self._ways[-1:]), sum(self._starts[-1:]))
+        self._ways.append(ways)
+        self._starts.append(start)
+        once, wait = self.costs(ways.amounts)
+        none = np.zeros_like(row)
+        return PlacedOptions(
+            found.offset[row],
+            found.size[row],
+            found.source[row],
+            found.target[row],
+            found.enter[row],
+            found.leave[row],
+            start + number,
+            once[number],
+            ways.amounts[: len(self.rounds), number],
+            ways.sync[number],
+            wait[number] + ways.sync[number],
+            none,
+            none,
+            ways.fixed_bytes[number],
+            ways.kept_bytes[number],
+            ways.max_inflight[number],
+        )
+
+    def _joined(self, parts: list[PlacedOptions]) -> PlacedOptions:
+        """Return all options, ordered by offset and source."""
         if not parts:
             return nothing(len(self.rounds))
         joined = PlacedOptions.concatenate(parts)
@@ -441,10 +512,11 @@ class LayerStages(StageOptions):
 
     def _wanted(
         self, places: Places
-    ) -> Iterator[tuple[Demand, StageLayers, Ints]]:
+    ) -> Iterator[tuple[list[Demand], StageLayers, Ints]]:
         """Yield stages that cost the same once, with what is asked of them.
 
-        The last are their options, one for each place and pair.
+        The last are their options, one for each place and pair, with a
+        demand each.
         """
         found = places.found
         key = np.stack(
@@ -461,7 +533,7 @@ class LayerStages(StageOptions):
             key, axis=1, return_index=True, return_inverse=True
         )
         demands = self._demands(places, first, inverse.reshape(-1))
-        wanted: dict[object, tuple[Demand, StageLayers, list[int]]] = {}
+        wanted: dict[object, tuple[list[Demand], StageLayers, list[int]]] = {}
         known: dict[object, tuple[object, Routes]] = {}
         beside = np.stack(sizes_beside(self, found))
         for demand, row in zip(demands, first.tolist(), strict=True):
@@ -471,17 +543,18 @@ class LayerStages(StageOptions):
                 routes = self.routes(*place)
                 known[place] = (self._place(offset, size, routes), routes)
             pair = int(found.source[row]), int(found.target[row])
+            pair = pair[0] % places.num_sets, pair[1] % places.num_sets
             alike, routes = known[place]
             layers = self._layers(*pair)
             where = alike, layers
             if where in wanted:
-                wanted[where][0].widen(demand)
+                wanted[where][0].append(demand)
                 wanted[where][2].append(row)
             else:
                 stage = self._stage(layers, self._block(offset, size), routes)
-                wanted[where] = demand, stage, [row]
-        for demand, stage, rows in wanted.values():
-            yield demand, stage, np.array(rows)
+                wanted[where] = [demand], stage, [row]
+        for demands_here, stage, rows in wanted.values():
+            yield demands_here, stage, np.array(rows)
 
     def _demands(
         self, places: Places, first: Ints, inverse: Ints
@@ -494,13 +567,15 @@ class LayerStages(StageOptions):
         back = places.suffix[:, places.end[first]]
         around = np.maximum(front, back)
         wait, (floor, joint) = self.rounds @ around[1:-3], around[-3:-1]
-        budget = places.target.times[0] - front[0] - back[0]
+        target = places.target
+        level = places.level[places.begin[first]]
+        budget = target.upper(target.floors)[level] - front[0] - back[0]
         fewest = back[-1] + 1
         # A layer and the devices of the smallest stage for each behind.
         end = found.offset[first] + found.size[first]
         layers = self.shapes.kind_counts.sum(axis=1)
         behind = np.minimum(
-            layers[-1] - layers[found.target[first]],
+            layers[-1] - layers[found.target[first] % places.num_sets],
             (self.split.devices - end) // self.smallest,
         )
         most = np.minimum(most, self.inflight(behind + 1))
@@ -518,10 +593,15 @@ class LayerStages(StageOptions):
 
     def _layers(self, source: int, target: int) -> Layers:
         """Return what the layers of a stage are."""
+        if (source, target) not in self._found_layers:
+            found = self._find_layers(source, target)
+            self._found_layers[source, target] = found
+        return self._found_layers[source, target]
+
+    def _find_layers(self, source: int, target: int) -> Layers:
         sets, shapes = self.shapes.sets, self.shapes
         inside = sets.member[target] & ~sets.member[source]
-        order = self.model.problem.graph.topological_order()
-        layers = [layer for layer in order if inside[layer]]
+        layers = [layer for layer in shapes.order if inside[layer]]
         position = {layer: i for i, layer in enumerate(layers)}
         first, end = np.searchsorted(sets.pair_source, [source, source + 1])
         pair = first + np.searchsorted(sets.pair_target[first:end], target)

@@ -1,0 +1,436 @@
+"""The exact frontier of step time against memory, a strategy per layer.
+
+Frontiers are merged along the graph, layer by layer into those of stages
+(:mod:`nest.search.stage_frontiers`), and stage by stage into those of
+pipelines (:mod:`nest.search.labels`). Nothing is solved per point.
+
+Plans of one stage come first, those of an ``(R, B)`` and a number of devices
+at all capacities at once. Of pipelines with several stages the bounds of
+:mod:`nest.search.frontier` rule out most, level by level, with the relaxed
+options of :mod:`nest.search.layers`; stages that are left get frontiers of
+their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from nest.cost.space import leading_runtimes
+from nest.search.best import (
+    Bounded,
+    bound_paths,
+    make_plan,
+    open_splits,
+)
+from nest.search.bounds import Places, Target
+from nest.search.frontier import (
+    FrontierSearch,
+    Gap,
+    Part,
+    Point,
+    Split,
+    Staircase,
+    merge_gaps,
+    nothing_below,
+)
+from nest.search.labels import LabelSearch
+from nest.search.layer_growth import Demand, StageWays
+from nest.search.layers import LayerStages
+from nest.search.meetings import tell_apart
+from nest.search.options import (
+    INFINITE,
+    Below,
+    Ints,
+    LooseOptions,
+    PairOptions,
+    PlacedOptions,
+)
+from nest.search.parallel import Link, share
+from nest.search.stage_frontiers import (
+    Allowance,
+    Cost,
+    TooManyWaysError,
+    grow_frontier,
+)
+from nest.solvers.base import Deadline, OutOfTimeError
+
+#: Levels that are left with so few relaxed options get frontiers of stages.
+ENOUGH = 1000
+
+#: Levels are cut down to this fraction of the memory before that, ...
+WIDE = 64
+
+#: ... and to this one where stages have too many labels.
+NEAR = 1024
+
+#: More labels of a stage are too many.
+MOST_LABELS = 1000
+
+#: About so many levels are searched first.
+FIRST_LEVELS = 64
+
+#: Relaxed options are run in so many ways at a time.
+CHUNK = 2_000_000
+
+
+class Pipelines(LayerStages):
+    """The stage options of pipelines with several stages."""
+
+    def loose(self, limit: Below, cap_bytes: int) -> LooseOptions:
+        """Return relaxed options; all layers in one stage are left out."""
+        found = super().loose(limit, cap_bytes)
+        return found.take(found.shape != self.shapes.of_pair[self.whole])
+
+    @property
+    def whole(self) -> int:
+        """The pair of closed sets between which all layers are."""
+        sets = self.shapes.sets
+        last = sets.count - 1
+        whole = (sets.pair_source == 0) & (sets.pair_target == last)
+        return int(np.argmax(whole))
+
+    def frontiers(
+        self,
+        places: Places,
+        caps: Ints,
+        deadline: Deadline,
+        most: int | None = None,
+    ) -> PlacedOptions:
+        """Return all ways to run the stages that may still be of use.
+
+        Parameters
+        ----------
+        places
+            Relaxed options with their bounds.
+        caps
+            The most memory of every level.
+        deadline
+            When to give up.
+        most
+            So many labels of a stage are too many; ``None`` for no limit.
+
+        Raises
+        ------
+        TooManyWaysError
+            If some stage has more.
+        """
+        self._ways, self._starts = [], []
+        parts = []
+        for demands, stage, rows in self._wanted(places):
+            level = places.level[places.begin[rows]]
+            asked = Asked.of(demands, level, places.target, caps)
+            demand = replace(demands[0])
+            for other in demands[1:]:
+                demand.widen(other)
+            ways = grow_frontier(
+                *(stage, demand, asked.floor, asked.costs, deadline),
+                most=most,
+            )
+            if len(ways):
+                row, number, fit = self._of_use(asked, ways)
+                found = self._run(places.found, rows[row], ways, number)
+                parts.append(replace(found, max_inflight=fit))
+        return self._joined(parts)
+
+    def alone(
+        self, size: int, known: Staircase, deadline: Deadline
+    ) -> tuple[Ints, Ints]:
+        """Return what all layers in one stage take and hold.
+
+        Only ways that are faster than what is known with as little memory.
+
+        Parameters
+        ----------
+        size
+            Devices of the stage.
+        known
+            The plans known.
+        deadline
+            When to give up.
+
+        Returns
+        -------
+        tuple
+            Step times in quanta, and bytes.
+        """
+        last = self.shapes.sets.count - 1
+        stage = self._stage(
+            self._layers(0, last),
+            self._block(0, size),
+            self.routes(0, size, 0, 0),
+        )
+        end = stage.capacity + 1
+        memories, times = known.arrays()
+        inside = memories < end
+        allowance = Allowance(
+            np.concatenate(([-1], memories[inside], [end])),
+            np.concatenate((times[:1], times[1:][inside], [0])),
+        )
+        need = self.need(1)
+        ways = grow_frontier(
+            *(stage, Demand(need, need, 0, 0, 0, 0), -1),
+            *([Cost(1, 1, 1, allowance)], deadline),
+            alone=True,
+        )
+        self._ways, self._starts = [ways], [0]
+        if not len(ways):
+            return ways.sync, ways.sync
+        once, wait = self.costs(ways.amounts)
+        memory = ways.fixed_bytes + need * ways.kept_bytes
+        return once + wait + ways.sync, memory
+
+    def _of_use(self, asked: Asked, ways: StageWays) -> tuple[Ints, ...]:
+        """Return which demands are met by which ways, and what fits."""
+        once, wait = self.costs(ways.amounts)
+        width = max(1, CHUNK // len(ways))
+        found = []
+        for start in range(0, len(asked.cap), width):
+            part = asked.rows[:, start : start + width, None]
+            need, around, longest, sync, joint, floor, cap = part
+            memory = ways.fixed_bytes + need * ways.kept_bytes
+            apart = np.maximum(longest, wait) + np.maximum(sync, ways.sync)
+            apart = np.maximum(apart, wait + ways.sync)
+            time = around + once + np.maximum(apart, joint)
+            upper = asked.target.upper(np.maximum(memory, floor))
+            row, number = np.nonzero((time < upper) & (memory <= cap))
+            free = cap[row, 0] - ways.fixed_bytes[number]
+            kept = ways.kept_bytes[number]
+            most = ways.max_inflight[number]
+            fit = np.where(kept > 0, free // np.maximum(kept, 1), most)
+            found.append((start + row, number, np.minimum(fit, most)))
+        row, number, fit = map(np.concatenate, zip(*found, strict=True))
+        return row, number, fit
+
+
+class Asked(NamedTuple):
+    """What some stages, alike but for their places, are asked for.
+
+    Attributes
+    ----------
+    target
+        Which plans matter.
+    rows
+        Of every stage the in-flight count that it must have; what the stages
+        beside it add once, and wait, sync and joint of :class:`Demand`; floor
+        and cap of its level.
+    """
+
+    target: Target
+    rows: Ints
+
+    @staticmethod
+    def of(
+        demands: Sequence[Demand], level: Ints, target: Target, caps: Ints
+    ) -> Asked:
+        """Put the demands of some stages together."""
+        upper = target.upper(target.floors)[level]
+        fields = [
+            (d.least_inflight, d.budget, d.wait, d.sync_floor, d.joint)
+            for d in demands
+        ]
+        rows = np.array(fields, dtype=np.int64).T
+        rows[1] = upper - rows[1]
+        return Asked(
+            target, np.stack((*rows, target.floors[level], caps[level]))
+        )
+
+    @property
+    def cap(self) -> Ints:
+        """The most memory of every stage."""
+        found: Ints = self.rows[-1]
+        return found
+
+    @property
+    def floor(self) -> int:
+        """The least floor of a level."""
+        return int(self.rows[-2].min())
+
+    @property
+    def costs(self) -> list[Cost]:
+        """What a stage may take to be of use somewhere."""
+        _, around, wait, sync, joint, _, _ = self.rows
+        return [
+            Cost(1, 1, 1, self._allowance(around)),
+            Cost(1, 1, 0, self._allowance(around + sync)),
+            Cost(1, 0, 1, self._allowance(around + wait)),
+            Cost(
+                *(1, 0, 0),
+                self._allowance(around + np.maximum(joint, wait + sync)),
+            ),
+        ]
+
+    def _allowance(self, around: Ints) -> Allowance:
+        """Return what is allowed beside others that take so much."""
+        floor, cap = self.rows[-2:]
+        levels, level = np.unique(
+            np.stack((floor, cap)), axis=1, return_inverse=True
+        )
+        least = np.full(levels.shape[1], INFINITE)
+        np.minimum.at(least, level.reshape(-1), around)
+        starts = np.unique(
+            np.concatenate(([-1], self.target.memories, levels[1] + 1))
+        )
+        starts = starts[starts <= levels[1].max() + 1]
+        values = np.full(len(starts), -INFINITE)
+        for (low, high), beside in zip(levels.T, least, strict=True):
+            upper = self.target.upper(np.maximum(starts, low)) - beside
+            upper[starts > high] = -INFINITE
+            np.maximum(values, upper, out=values)
+        return Allowance(starts, values)
+
+
+@dataclass(eq=False)
+class _Whole:
+    """Plans of one stage with so many devices; whether all are searched."""
+
+    part: Part
+    devices: int
+    done: bool = False
+
+
+class LayerFrontierSearch(FrontierSearch):
+    """The frontier of a problem with a strategy per layer.
+
+    Starts from what the staircase has.
+    """
+
+    def _wide(self, number: int, floor: int, cap: int) -> bool:
+        """Whether a level with so many options left is worth a cut."""
+        width = cap - floor
+        return width > max(cap // WIDE, 1) or (
+            number > ENOUGH and width > max(cap // NEAR, 1)
+        )
+
+    def run(self) -> None:
+        """Search until all is proven or the time is up."""
+        splits: list[Split] = []
+        whole: list[_Whole] = []
+        parts: list[Part] = []
+        everything = nothing_below(self.model), self.capacity
+        try:
+            items = open_splits(
+                *(self.model, self.sets, self.deadline, Pipelines),
+                leading_runtimes(self.model.problem),
+            )
+            splits = [
+                Split(item, 0)
+                for item in sorted(items, key=lambda item: item.bound)
+            ]
+            one = [s for s in splits if 1 in s.item.options.stage_counts]
+            several = [
+                s for s in splits if s.item.options.stage_counts[-1] > 1
+            ]
+            whole = [
+                _Whole(part, size)
+                for part in self._parts(one, [everything])
+                for size in reversed(part.split.item.options.sizes)
+            ]
+            parts = self._parts(several, [everything])
+            self._merge(whole)
+            parts = self._parts(several, self._levels())
+            parts.sort(key=self._unlikely)
+            self._settle(parts)
+        except OutOfTimeError:
+            if not splits:
+                return
+        parts += [task.part for task in whole if not task.done]
+        self.gaps = merge_gaps(gap for part in parts for gap in part.unsettled)
+
+    def _levels(self) -> list[tuple[int, int]]:
+        """Return levels between points that are known."""
+        known = [point.memory_bytes for point in self.staircase.points]
+        inner = known[:: max(1, len(known) // FIRST_LEVELS)]
+        ends = {nothing_below(self.model), self.capacity}
+        return list(pairwise(sorted(ends.union(inner))))
+
+    def _unlikely(self, part: Part) -> bool:
+        """Whether no known plan of the part's memory is of its split."""
+        split = part.split.item.options.split
+        (gap,) = part.unsettled
+        return not any(
+            (p.plan.replicas, p.plan.micro_batch) == split[:2]
+            and len(p.plan.stages) > 1
+            and gap.above_bytes <= p.memory_bytes <= gap.up_to_bytes
+            for p in self.staircase.points
+        )
+
+    # One stage
+
+    def _merge(self, whole: Sequence[_Whole]) -> None:
+        """Find the frontiers of plans of one stage."""
+
+        def run(number: int, link: Link) -> None:
+            self._listen(link)
+            self._tell = link.tell
+            self._merge_whole(whole[number])
+
+        def done(number: int, result: object) -> None:
+            whole[number].done = True
+
+        self.say("merging plans of one stage")
+        share(len(whole), self.workers, run, self._take, done)
+
+    def _merge_whole(self, whole: _Whole) -> None:
+        """Find the frontier of one number of devices."""
+        options, size = whole.part.split.item.options, whole.devices
+        assert isinstance(options, Pipelines)
+        step, memory = options.alone(size, self.staircase, self.deadline)
+        last = options.shapes.sets.count - 1
+        for row in np.lexsort((step, memory)).tolist():
+            quanta, held = int(step[row]), int(memory[row])
+            if quanta < self.staircase.least_time(held):
+                plan = make_plan(options, [(0, last, row, size)])
+                point = Point(quanta, held, plan)
+                self.staircase.add(point)
+                self._tell(point)
+
+    # Several stages
+
+    def _bound(
+        self, split: Split, floor: int, cap: int, guess: int
+    ) -> Bounded:
+        def upper() -> int:
+            self._check_time()
+            return min(guess, self.staircase.least_time(floor))
+
+        return bound_paths(split.item, cap, upper, lambda *_: None)
+
+    def _label(
+        self, split: Split, batch: list[tuple[Gap, list[PairOptions]]]
+    ) -> list[tuple[int, int]]:
+        """Search levels that are left with few options; return what is left.
+
+        Where stages have too many labels the levels are cut.
+        """
+        options = split.item.options
+        assert isinstance(options, Pipelines)
+        places = self._placed(split, batch)
+        if (places.bounds() >= INFINITE).all():
+            return []
+        places = tell_apart(places)
+        if (places.bounds() >= INFINITE).all():
+            return []
+        levels = [(gap.above_bytes, gap.up_to_bytes) for gap, _ in batch]
+        wide = [level for level in levels if _is_wide(*level, NEAR)]
+        most = MOST_LABELS if wide else None
+        caps = np.array([cap for _, cap in levels])
+        try:
+            found = options.frontiers(places, caps, self.deadline, most)
+        except TooManyWaysError:
+            narrow = [level for level in levels if level not in wide]
+            return narrow + [x for level in wide for x in self._cut(*level)]
+        grown = Places(options, found, places.target, self.deadline)
+        if len(found) and (grown.bounds() < INFINITE).any():
+            for pipeline in LabelSearch(grown).pipelines(None):
+                self._add(options, pipeline.stages)
+        return []
+
+
+def _is_wide(floor: int, cap: int, part: int) -> bool:
+    """Whether a level is wider than a part of its memory."""
+    return cap - floor > max(cap // part, 1)
