@@ -450,6 +450,11 @@ class FrontierSearch:
         stride = ceil_div(len(steps) + 1, NUM_PARTS)
         return list(pairwise([floor, *steps[stride - 1 :: stride], cap]))
 
+    @property
+    def _most_at_once(self) -> int:
+        """So many options are searched together, of several levels."""
+        return BATCH
+
     def _wide(self, number: int, floor: int, cap: int) -> bool:
         """Whether a level with so many options left is worth a cut."""
         return number > ENOUGH and cap - floor > max(cap // NEAR, 1)
@@ -464,7 +469,7 @@ class FrontierSearch:
             part.unsettled = [gap for gap, _ in batch]
             part.unsettled += [Gap(*level, item.bound) for level in todo]
             self._listen(link)
-            if batch and (not todo or num_options >= BATCH):
+            if batch and (not todo or num_options >= self._most_at_once):
                 todo += self._label(split, batch)
                 batch, num_options = [], 0
                 continue

@@ -62,6 +62,9 @@ from nest.solvers.base import Deadline, OutOfTimeError
 #: Levels that are left with so few relaxed options get frontiers of stages.
 ENOUGH = 1000
 
+#: Levels go to frontiers of stages when so many relaxed options are left.
+BATCH = 20_000
+
 #: Levels are cut down to this fraction of the memory before that, ...
 WIDE = 64
 
@@ -299,6 +302,11 @@ class LayerFrontierSearch(FrontierSearch):
     Starts from what the staircase has.
     """
 
+    @property
+    def _most_at_once(self) -> int:
+        """So many relaxed options are searched together."""
+        return BATCH
+
     def _wide(self, number: int, floor: int, cap: int) -> bool:
         """Whether a level with so many options left is worth a cut."""
         width = cap - floor
@@ -409,6 +417,7 @@ class LayerFrontierSearch(FrontierSearch):
         """
         options = split.item.options
         assert isinstance(options, Pipelines)
+        left: list[tuple[int, int]] = []
         places = self._placed(split, batch)
         if (places.bounds() >= INFINITE).all():
             return []
@@ -416,14 +425,20 @@ class LayerFrontierSearch(FrontierSearch):
         if (places.bounds() >= INFINITE).all():
             return []
         levels = [(gap.above_bytes, gap.up_to_bytes) for gap, _ in batch]
-        wide = [level for level in levels if _is_wide(*level, NEAR)]
-        most = MOST_LABELS if wide else None
+        single = len(levels) == 1
+        can_cut = not single or _is_wide(*levels[0], NEAR)
         caps = np.array([cap for _, cap in levels])
         try:
-            found = options.frontiers(places, caps, self.deadline, most)
+            found = options.frontiers(
+                *(places, caps, self.deadline),
+                MOST_LABELS if can_cut else None,
+            )
         except TooManyWaysError:
-            narrow = [level for level in levels if level not in wide]
-            return narrow + [x for level in wide for x in self._cut(*level)]
+            if single:
+                return self._cut(*levels[0])
+            for one in batch:
+                left += self._label(split, [one])
+            return left
         grown = Places(options, found, places.target, self.deadline)
         if len(found) and (grown.bounds() < INFINITE).any():
             for pipeline in LabelSearch(grown).pipelines(None):

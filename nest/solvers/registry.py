@@ -43,6 +43,7 @@ _BUILT_IN = {
     "megatron": "baselines.megatron:MegatronSolver",
     "mcmc": "baselines.mcmc:McmcSolver",
     "uniap": "baselines.uniap:UniapSolver",
+    "ft": "baselines.ft:FtPlanner",
     "random": "baselines.random_plans:RandomSolver",
 }
 _registered: dict[str, str] = {}
