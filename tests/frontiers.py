@@ -17,10 +17,11 @@ from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.cost.space import undivided
 from nest.ir import Problem
-from nest.search import dominance, frontier, paths
+from nest.search import dominance, frontier, layer_frontier, paths
 from nest.search.best import Bounded, OpenSplit, bound_paths
 from nest.search.closed_sets import closed_sets
 from nest.search.frontier import FrontierSearch, Gap, Point
+from nest.search.layer_frontier import LayerFrontierSearch
 from nest.solvers.base import Deadline
 
 #: (memory in bytes, step time in quanta), by ascending memory.
@@ -41,6 +42,22 @@ SETTINGS: dict[str, dict[str, int]] = {
         "NEAR": 16,
         "SQUARE": 0,
         "FINE": 10**9,
+    },
+}
+
+#: The same of frontiers that are merged along the graph.
+MERGING: dict[str, dict[str, int]] = {
+    "as-it-is": {},
+    # One level, and all of it at once.
+    "one-level": {"WIDE": 1, "ENOUGH": 10**9},
+    # Levels are cut to a byte, ways are run one by one.
+    "cut-again": {
+        "ENOUGH": 0,
+        "WIDE": 8,
+        "NEAR": 10**9,
+        "MOST_LABELS": 1,
+        "BATCH": 1,
+        "CHUNK": 1,
     },
 }
 
@@ -83,6 +100,26 @@ def search(
             deadline or Deadline(None),
             workers=workers,
         )
+
+
+def merged(
+    problem: Problem,
+    setting: str = "as-it-is",
+    deadline: Deadline | None = None,
+    workers: int = 1,
+) -> tuple[list[Point], list[Gap]]:
+    """Return what merging frontiers finds if no plan is known."""
+    with pytest.MonkeyPatch.context() as patch:
+        for constant, value in MERGING[setting].items():
+            patch.setattr(layer_frontier, constant, value)
+        found = LayerFrontierSearch(
+            CostModel(problem),
+            closed_sets(problem.graph, together=undivided(problem)),
+            deadline or Deadline(None),
+            workers=workers,
+        )
+        found.run()
+    return found.staircase.points, found.gaps
 
 
 def pairs(points: Iterable[Point]) -> Pairs:

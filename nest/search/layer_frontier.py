@@ -72,7 +72,7 @@ WIDE = 64
 NEAR = 1024
 
 #: More labels of a stage are too many.
-MOST_LABELS = 1000
+MOST_LABELS = 4000
 
 #: About so many levels are searched first.
 FIRST_LEVELS = 64
@@ -115,7 +115,7 @@ class Pipelines(LayerStages):
         deadline
             When to give up.
         most
-            So many labels of a stage are too many; ``None`` for no limit.
+            More labels of a stage are too many; ``None`` for no limit.
 
         Raises
         ------
@@ -309,9 +309,8 @@ class LayerFrontierSearch(FrontierSearch):
 
     def _wide(self, number: int, floor: int, cap: int) -> bool:
         """Whether a level with so many options left is worth a cut."""
-        width = cap - floor
-        return width > max(cap // WIDE, 1) or (
-            number > ENOUGH and width > max(cap // NEAR, 1)
+        return _is_wide(floor, cap, WIDE) or (
+            number > ENOUGH and _is_wide(floor, cap, NEAR)
         )
 
     def run(self) -> None:
@@ -417,17 +416,16 @@ class LayerFrontierSearch(FrontierSearch):
         """
         options = split.item.options
         assert isinstance(options, Pipelines)
-        left: list[tuple[int, int]] = []
         places = self._placed(split, batch)
         if (places.bounds() >= INFINITE).all():
             return []
         places = tell_apart(places)
-        if (places.bounds() >= INFINITE).all():
-            return []
         levels = [(gap.above_bytes, gap.up_to_bytes) for gap, _ in batch]
         single = len(levels) == 1
         can_cut = not single or _is_wide(*levels[0], NEAR)
         caps = np.array([cap for _, cap in levels])
+        if not len(places.found) or (places.bounds() >= INFINITE).all():
+            return []
         try:
             found = options.frontiers(
                 *(places, caps, self.deadline),
@@ -436,9 +434,9 @@ class LayerFrontierSearch(FrontierSearch):
         except TooManyWaysError:
             if single:
                 return self._cut(*levels[0])
-            for one in batch:
-                left += self._label(split, [one])
-            return left
+            return [
+                level for one in batch for level in self._label(split, [one])
+            ]
         grown = Places(options, found, places.target, self.deadline)
         if len(found) and (grown.bounds() < INFINITE).any():
             for pipeline in LabelSearch(grown).pipelines(None):
@@ -448,4 +446,4 @@ class LayerFrontierSearch(FrontierSearch):
 
 def _is_wide(floor: int, cap: int, part: int) -> bool:
     """Whether a level is wider than a part of its memory."""
-    return cap - floor > max(cap // part, 1)
+    return (cap - floor - 1) * part > cap
