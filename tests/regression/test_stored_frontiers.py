@@ -7,9 +7,11 @@ import pytest
 from nest.ir import problem_hash
 from tests.clock import Ticking
 from tests.frontiers import (
+    MERGING,
     SETTINGS,
     check_limited,
     enumerated,
+    merged,
     pairs,
     search,
     searched,
@@ -18,6 +20,11 @@ from tests.regression.frontiers import load, stored
 
 #: More than the search of any stored problem asks for the time.
 MOST_TICKS = 100_000
+
+#: Stored problems with a strategy per layer.
+LAYERED = [
+    name for name in stored() if load(name).problem.job.granularity == "layer"
+]
 
 
 def test_frontiers_are_there():
@@ -36,6 +43,25 @@ def test_a_stored_problem_is_the_one_that_was_enumerated(name):
 def test_the_known_frontier_is_proven_again(name, setting):
     known = load(name)
     assert searched(known.problem, setting) == known.points
+
+
+@pytest.mark.parametrize("setting", MERGING)
+@pytest.mark.parametrize("name", LAYERED)
+def test_merging_alone_proves_a_frontier_per_layer(name, setting):
+    known = load(name)
+    points, gaps = merged(known.problem, setting)
+    assert gaps == []
+    assert pairs(points) == known.points
+
+
+@pytest.mark.parametrize("name", LAYERED)
+def test_what_a_limit_leaves_of_merging_is_said(name):
+    known = load(name)
+    ticks, gaps = 0, [known]
+    while gaps:
+        points, gaps = merged(known.problem, "as-it-is", Ticking(ticks))
+        check_limited(points, gaps, known.points)
+        ticks += 1 + ticks // 4
 
 
 @pytest.mark.parametrize("name", stored())
