@@ -41,9 +41,7 @@ SKIPS: dict[str, Skips] = {
     "every other layer": lambda count: (
         (i, i + 2) for i in range(1, count - 3)
     ),
-    "first layer to all": lambda count: (
-        (1, i) for i in range(3, count - 1)
-    ),
+    "first layer to all": lambda count: ((1, i) for i in range(3, count - 1)),
     "both": lambda count: (
         *SKIPS["every other layer"](count),
         *((1, i) for i in range(4, count - 1)),
