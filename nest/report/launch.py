@@ -61,8 +61,11 @@ def launch_screen(
     known = intervals_of(problem, plan, score)
     rows = [
         ("problem", f"{problem.name} (preset {problem.preset})"),
-        ("solver", f"{result.solver}, {result.wall_s:.2f} s"),
-        ("proven", _proven(result, under)),
+        (
+            "solver",
+            f"{result.solver}, {result.wall_s:.2f} s; "
+            + _proven(result, under),
+        ),
         (
             "step time",
             scale(score.step_time_ns)
@@ -142,6 +145,7 @@ def _packed(text: str) -> str:
 
 
 def _proven(result: SolveResult, under: str) -> str:
+    """Return what is proven of the plan."""
     among = f" under {under}" if under else ""
     if result.status is Status.OPTIMAL:
         return f"optimal: no plan{among} is faster"
@@ -150,7 +154,7 @@ def _proven(result: SolveResult, under: str) -> str:
         return (
             f"within {percent(result.gap)} % of the best plan{among}{because}"
         )
-    return f"nothing, {status_text(result)}{among}{because}"
+    return f"nothing proven, {status_text(result)}{among}{because}"
 
 
 def _mfu(problem: Problem, mfu: float) -> str:
@@ -168,7 +172,10 @@ def _plan_text(problem: Problem, plan: Plan) -> str:
         for strategy in stage.layer_strategies
     )
     name, *others = strategies
-    used = plan.replicas * plan.devices_used
+    used, given = (
+        plan.replicas * plan.devices_used,
+        problem.cluster.num_devices,
+    )
     chunks = (
         f" in {count(plan.virtual_stages, 'chunk')}"
         if plan.virtual_stages > 1
@@ -178,7 +185,7 @@ def _plan_text(problem: Problem, plan: Plan) -> str:
         f"{count(plan.replicas, 'replica')} × "
         f"{count(plan.num_blocks, 'stage')}{chunks} of {name}"
         + (f" and {count(len(others), 'other')}" if others else "")
-        + f", {used} of {problem.cluster.num_devices} devices"
+        + (f", {used} of {given} devices" if used < given else "")
     )
 
 
