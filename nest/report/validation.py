@@ -49,8 +49,13 @@ def validation_block(document: Mapping[str, Any]) -> list[RenderableType]:
     if skipped:
         rows = [(str(count), reason) for reason, count in skipped.items()]
         parts += ["", _numbers(("rows", "skipped because"), rows)]
-    if document["impossible"]:
-        parts += ["", *map(Text, document["impossible"])]
+    left_out = document["memory"]["left_out"]
+    if left_out:
+        rows = [(str(count), reason) for reason, count in left_out.items()]
+        parts += ["", _numbers(("rows", "memory not compared because"), rows)]
+    told = document["impossible"] + document["unreadable"]
+    if told:
+        parts += ["", *map(Text, told)]
     return parts
 
 

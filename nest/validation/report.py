@@ -29,6 +29,7 @@ from nest.validation.rows import (
     measured_memory_bytes,
     measured_step_time_s,
     ran_out_of_memory,
+    why_no_memory,
     why_unusable,
 )
 
@@ -532,6 +533,7 @@ def _figures(
     sized = [o for o in outcomes if selection.takes(o.row, o.row.mem_tier)]
     errors = [(o, e) for o in timed if (e := o.time_error) is not None]
     reasons = Counter(o.reason.reason for o in timed if o.reason is not None)
+    no_memory = Counter(filter(None, (why_no_memory(o.row) for o in sized)))
     groups = ranking_groups(timed)
     by_source: dict[str, list[RankingGroup]] = {}
     for group in groups:
@@ -549,6 +551,11 @@ def _figures(
             for o in timed
             if o.reason is not None and o.reason.reason == IMPOSSIBLE
         ],
+        "unreadable": [
+            f"line {o.row.line}: {text}"
+            for o in timed
+            for text in o.row.unreadable
+        ],
         **{key: total[key] for key in total if key != "used"},
         **{key: _by(errors, class_of) for key, class_of in BREAKDOWNS.items()},
         "ranking": {
@@ -558,7 +565,10 @@ def _figures(
                 for source in sorted(by_source)
             },
         },
-        "memory": memory_figures(sized),
+        "memory": {
+            **memory_figures(sized),
+            "left_out": dict(no_memory.most_common()),
+        },
     }
 
 

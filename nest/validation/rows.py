@@ -214,10 +214,28 @@ _BOOLEANS = {
     "true": True,
 }
 
-#: Units of ``peak_mem_gb`` in bytes. The tools that print it, nvidia-smi and
-#: PyTorch, count in MiB and GiB, and what is printed as GB is their figure:
-#: see docs/validation.md.
-MEMORY_UNITS_BYTES = {"GiB": GIB, "GB as printed": GIB}
+#: Units of ``peak_mem_gb`` in bytes, in lower case. The tools that print it,
+#: nvidia-smi and PyTorch, count in MiB and GiB, and what is printed as GB is
+#: their figure: see docs/validation.md.
+MEMORY_UNITS_BYTES = {
+    "gib": GIB,
+    "gb": GIB,
+    "gb as printed": GIB,
+    "mib": GIB // 1024,
+    "mb": GIB // 1024,
+}
+
+#: What a figure of memory counts.
+MEMORY_CLASSES = (
+    *("nvidia-smi", "torch_allocated", "torch_allocated_last_rank"),
+    *("torch_reserved", "formula", "unspecified"),
+)
+
+#: Columns whose text is one of a few.
+_CHOICES = {"mem_class": MEMORY_CLASSES}
+
+#: Columns that have a largest value.
+_MOST = {"zero_stage": 3}
 
 
 #: Column to the type of its cells (str, int, float or bool), in the order of
@@ -313,35 +331,59 @@ def parse_rows(data: bytes, where: str = "measurements") -> list[Row]:
 def measured_step_time_s(row: Row) -> float | None:
     """Return the measured step time in seconds, if there is one.
 
-    The first of these that the row has:
+    The first of :func:`stated_step_times_s`.
+    """
+    return next(iter(stated_step_times_s(row).values()), None)
+
+
+def stated_step_times_s(row: Row) -> dict[str, float]:
+    """Return the step time in seconds by each figure that states one.
 
     - ``iter_time_s``
     - ``global_batch · seq_len / (tokens_per_s_per_gpu · num_devices)``
     - ``global_batch / samples_per_s``
     """
+    found = {}
     if row.iter_time_s is not None:
-        return row.iter_time_s
+        found["iter_time_s"] = row.iter_time_s
     batch = row.global_batch
     if batch is None:
-        return None
+        return found
     if row.tokens_per_s_per_gpu and row.seq_len and row.num_devices:
         tokens_per_s = row.tokens_per_s_per_gpu * row.num_devices
-        return batch * row.seq_len / tokens_per_s
+        found["tokens_per_s_per_gpu"] = batch * row.seq_len / tokens_per_s
     if row.samples_per_s:
-        return batch / row.samples_per_s
-    return None
+        found["samples_per_s"] = batch / row.samples_per_s
+    return found
 
 
 def measured_memory_bytes(row: Row) -> int | None:
     """Return the measured peak memory in bytes, if there is one.
 
-    In GiB where the unit is not stated. A row whose unit is not one of
-    :data:`MEMORY_UNITS_BYTES`, or that holds a value of a formula, has none.
+    In GiB where the unit is not stated; see :func:`why_no_memory`.
     """
-    unit = MEMORY_UNITS_BYTES.get(row.mem_unit or "GiB")
-    if row.peak_mem_gb is None or unit is None or row.mem_class == "formula":
+    if row.peak_mem_gb is None or why_no_memory(row) is not None:
         return None
-    return round(row.peak_mem_gb * unit)
+    return round(row.peak_mem_gb * _memory_unit_bytes(row))
+
+
+def why_no_memory(row: Row) -> str | None:
+    """Return why a figure of memory is not compared, or None.
+
+    Its unit is not one of :data:`MEMORY_UNITS_BYTES`, or a formula gave it.
+    """
+    if row.peak_mem_gb is None:
+        return None
+    if not _memory_unit_bytes(row):
+        return f"mem_unit {(row.mem_unit or '')[:40]!r}: expected GiB or MiB"
+    if row.mem_class == "formula":
+        return "mem_class 'formula': not measured"
+    return None
+
+
+def _memory_unit_bytes(row: Row) -> int:
+    """Return the bytes of the row's unit; 0 for an unknown one."""
+    return MEMORY_UNITS_BYTES.get((row.mem_unit or "GiB").lower(), 0)
 
 
 def ran_out_of_memory(row: Row) -> bool:
@@ -404,6 +446,30 @@ def _contradiction(row: Row) -> Reason | None:
             f"micro_batch {micro_batch} · dp {dp}, "
             f"global_batch {row.global_batch}",
         )
+    detail = _odd_shape(row)
+    if detail is not None:
+        return Reason("the model's shape contradicts itself", detail)
+    return None
+
+
+def _odd_shape(row: Row) -> str | None:
+    """Return which counts of a model do not go together."""
+    heads, kv_heads = row.heads or 1, row.kv_heads or 1
+    if heads % kv_heads:
+        return (
+            f"heads {heads}, kv_heads {kv_heads}: a whole number of heads "
+            f"for each"
+        )
+    experts = row.experts or 0
+    if not experts:
+        return None
+    if (row.topk or 0) > experts:
+        return (
+            f"topk {row.topk}, experts {experts}: no more experts than there "
+            f"are"
+        )
+    if experts % (row.ep or 1):
+        return f"experts {experts}, ep {row.ep}: as many experts on every rank"
     return None
 
 
@@ -412,35 +478,103 @@ def _contradiction(row: Row) -> Reason | None:
 _TIME_ROUNDING = 1.005
 _MEMORY_ROUNDING = 1.02
 
+#: What figures of one step may differ by; published ones do by 0.14 %. Of
+#: FLOP/s it is a factor, as columns do not say all shapes that are counted.
+_SAME_STEP = 1.02
+_SAME_FLOPS = 1.5
+
 
 def impossible(row: Row) -> str | None:
     """Return why no run can have a row's figures, or None.
 
     A step cannot be faster than the matrix products of the model at the
-    device's peak FLOP/s, nor hold more memory than the device has. What a
+    device's peak FLOP/s, nor hold more memory than the device has; no device
+    does more FLOP/s than its peak, and all figures are of one step. What a
     row does not state is not judged.
     """
+    times = stated_step_times_s(row)
     spec = _device(row.hardware or "")
-    if spec is None:
-        return None
-    time_s, flops = measured_step_time_s(row), _least_flops(row)
-    peak = spec.peak_flops.get(row.precision_class or "")
-    if time_s is not None and flops is not None and peak and row.num_devices:
-        least_s = flops / (peak * row.num_devices)
-        if time_s * _TIME_ROUNDING < least_s:
-            return (
-                f"step time: expected at least {least_s:.3g} s, that of the "
-                f"model's products at the peak of {row.num_devices} x "
-                f"{spec.name}, got {time_s:.3g} s; correct the row"
-            )
-    memory = measured_memory_bytes(row)
-    if memory is not None and memory > _MEMORY_ROUNDING * spec.memory_bytes:
+    if spec is not None:
+        why = _too_fast(row, spec, times) or _too_large(row, spec)
+        if why is not None:
+            return why
+    if row.mfu is not None and row.mfu > 1:
         return (
-            f"memory: expected at most {spec.memory_bytes / GIB:.1f} GiB, "
-            f"what a {spec.name} has, got {memory / GIB:.1f} GiB; correct "
-            f"the row or its unit"
+            f"mfu: expected a fraction up to 1, got {row.mfu:g}; divide per "
+            f"cent by 100"
+        )
+    return _of_two_steps(times) or _of_other_flops(row, times)
+
+
+def _too_fast(
+    row: Row, spec: DeviceSpec, times: dict[str, float]
+) -> str | None:
+    peak = spec.peak_flops.get(row.precision_class or "")
+    if not peak:
+        return None
+    flops = _least_flops(row)
+    if flops is not None and row.num_devices:
+        least_s = flops / (peak * row.num_devices)
+        for name, time_s in times.items():
+            if time_s * _TIME_ROUNDING < least_s:
+                by = "" if name == "iter_time_s" else f", by {name}"
+                return (
+                    f"step time: expected at least {least_s:.3g} s, that of "
+                    f"the model's products at the peak of {row.num_devices} "
+                    f"x {spec.name}, got {time_s:.3g} s{by}; correct the row"
+                )
+    rate = (row.tflops_per_gpu or 0) * 1e12
+    if rate > _TIME_ROUNDING * peak:
+        return (
+            f"tflops_per_gpu: expected at most {peak / 1e12:g}, the peak of "
+            f"{spec.name} in {row.precision_class}, got "
+            f"{row.tflops_per_gpu:g}; correct the row"
         )
     return None
+
+
+def _too_large(row: Row, spec: DeviceSpec) -> str | None:
+    memory = measured_memory_bytes(row)
+    if memory is None or memory <= _MEMORY_ROUNDING * spec.memory_bytes:
+        return None
+    return (
+        f"memory: expected at most {spec.memory_bytes / GIB:.1f} GiB, what a "
+        f"{spec.name} has, got {memory / GIB:.1f} GiB; correct the row or "
+        f"its unit"
+    )
+
+
+def _of_two_steps(times: dict[str, float]) -> str | None:
+    """Say which figures of a row cannot be those of one step."""
+    (first, first_s), *others = times.items() or [("", 0.0)]
+    for name, time_s in others:
+        if max(first_s, time_s) > _SAME_STEP * min(first_s, time_s):
+            return (
+                f"{name}: expected a figure of the same step as {first}, "
+                f"{first_s:.4g} s, got one of {time_s:.4g} s; correct or "
+                f"remove one"
+            )
+    return None
+
+
+def _of_other_flops(row: Row, times: dict[str, float]) -> str | None:
+    """Say that FLOP/s, counted as stated, are of another step."""
+    # How FLOPs are counted is written against this module.
+    from nest.validation.flops import counted_time
+
+    counted = counted_time(row)
+    if counted is None or not times:
+        return None
+    (first, first_s), *_ = times.items()
+    ratio = counted.time_s / first_s
+    if 1 / _SAME_FLOPS <= ratio <= _SAME_FLOPS:
+        return None
+    name = "tflops_per_gpu" if row.tflops_per_gpu else "mfu"
+    return (
+        f"{name}: expected a figure of the same step as {first}, "
+        f"{first_s:.4g} s, got one of {counted.time_s:.4g} s as "
+        f"{counted.flop_count.name} counts; correct or remove one"
+    )
 
 
 @cache
@@ -534,6 +668,7 @@ def _value(name: str, cell: str) -> str | bool | int | float | None:
     """Return what a cell says; ``ValueError`` says what was expected."""
     kind = COLUMNS[name]
     if kind is str:
+        _check_choice(name, cell)
         return cell or None
     if cell.lower() in _MISSING:
         return None
@@ -549,7 +684,18 @@ def _value(name: str, cell: str) -> str | bool | int | float | None:
         if not 0 < number < math.inf:
             raise ValueError("expected a finite number > 0")
         return number
-    lowest = 0 if name in _FROM_ZERO else 1
-    if not (lowest <= number <= MAX_TERM and number.is_integer()):
-        raise ValueError(f"expected an integer >= {lowest}")
+    lowest, most = 0 if name in _FROM_ZERO else 1, _MOST.get(name, MAX_TERM)
+    if not (lowest <= number <= most and number.is_integer()):
+        up_to = f" and <= {most}" if name in _MOST else ""
+        raise ValueError(f"expected an integer >= {lowest}{up_to}")
     return int(number)
+
+
+def _check_choice(name: str, cell: str) -> None:
+    known = _CHOICES.get(name, ())
+    if not cell or not known or cell in known:
+        return
+    close = get_close_matches(cell.lower(), known, n=1, cutoff=0)
+    raise ValueError(
+        f"expected {', '.join(known)} (the nearest is {close[0]})"
+    )
