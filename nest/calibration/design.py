@@ -11,6 +11,7 @@ candidates most: the V-optimal design of Chaloner and Verdinelli 1995, doi
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,7 +22,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from nest.calibration.evidence import Array, evidence_of
-from nest.calibration.fit import NOISE
 from nest.calibration.parameters import options_of
 from nest.calibration.runs import Learned
 from nest.errors import NestError
@@ -79,8 +79,9 @@ class Proposal(NamedTuple):
     row
         What to run, with the predicted step time.
     deviation
-        Root of the mean uncertainty of all candidates' predictions after
-        this run and those before it, a fraction of step times.
+        How far off step times of all candidates are after this run and
+        those before it: the root of their mean uncertainty and the noise of
+        a run, a fraction of step times.
     """
 
     row: Row
@@ -215,8 +216,12 @@ def propose(
     count
         How many runs.
     """
-    chosen = choose(found.slopes, learned.after.covariance, NOISE, count)
-    return [Proposal(found.rows[n], deviation) for n, deviation in chosen]
+    noise = learned.noise
+    chosen = choose(found.slopes, learned.after.covariance, noise, count)
+    return [
+        Proposal(found.rows[n], math.hypot(deviation, noise))
+        for n, deviation in chosen
+    ]
 
 
 def choose(

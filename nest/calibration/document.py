@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import numpy as np
 
 from nest.calibration.design import Candidates, Proposal, spread_of
 from nest.calibration.evidence import Array
-from nest.calibration.fit import Fit
-from nest.calibration.runs import Learned
+from nest.calibration.fit import NOISE, Fit
+from nest.calibration.runs import FEW, TWO_OF_THREE, Learned
 from nest.validation.report import error_figures
 from nest.validation.rows import COLUMNS, Row, measured_step_time_s
 
@@ -109,6 +110,8 @@ def to_document(
         "device": runs.site.device.name,
         "family": runs.family,
         "unused": [unused._asdict() for unused in runs.unused],
+        "notes": _notes(learned),
+        "noise": _six(learned.noise),
         "step_time": {
             "before": _figures(learned.errors_before),
             "after": _figures(learned.errors_after),
@@ -138,8 +141,8 @@ def to_document(
         ],
         "proposed": {
             "candidates": len(found.rows),
-            "deviation_before": _spread(found, before),
-            "deviation_after": _spread(found, after),
+            "deviation_before": _spread(found, before, TWO_OF_THREE * NOISE),
+            "deviation_after": _spread(found, after, learned.noise),
             "runs": [
                 {
                     "cells": cells_of(proposal.row),
@@ -153,11 +156,45 @@ def to_document(
     }
 
 
-def _spread(found: Candidates, fit: Fit) -> float | None:
-    """Return how uncertain predictions of the candidates are under a fit."""
+def _spread(found: Candidates, fit: Fit, noise: float) -> float | None:
+    """Return how far off step times of the candidates are under a fit."""
     if not found.rows:
         return None
-    return _six(spread_of(found.slopes, fit.covariance))
+    return _six(math.hypot(spread_of(found.slopes, fit.covariance), noise))
+
+
+def _notes(learned: Learned) -> list[str]:
+    """Return what there is to know about the runs: a line each."""
+    runs, found = learned.runs, []
+    count = len(runs.rows)
+    if count < FEW:
+        found.append(
+            f"{count} runs are few: how much runs scatter here is hardly "
+            f"known; add some, 5 to 20 are good"
+        )
+    if learned.scale >= TOLD_SCALE:
+        found.append(
+            f"these runs scatter {learned.scale:.1f} times as much as "
+            f"published ones do: predictions are that much less certain"
+        )
+    for number in learned.odd:
+        error = float(learned.errors_left_out[number])
+        how = "slow" if error < 0 else "fast"
+        found.append(
+            f"line {runs.rows[number].line}: {np.exp(abs(error)):.1f} times "
+            f"as {how} as the others say; it counts little: check or remove it"
+        )
+    sized = [row for row in runs.rows if row.peak_mem_gb is not None]
+    if sized:
+        found.append(
+            f"memory of {len(sized)} runs (peak_mem_gb, line "
+            f"{sized[0].line}): held against the device's, not fitted"
+        )
+    return found
+
+
+#: Scatter, in that of published runs, from which on it is told.
+TOLD_SCALE = 1.2
 
 
 def _figures(errors: Array) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,6 +105,10 @@ class Evidence:
             tuple(self.groups[i] for i in chosen),
             self.noise[list(chosen)],
         )
+
+    def noisier(self, scale: float) -> Evidence:
+        """Return the rows with so many times the noise."""
+        return replace(self, noise=self.noise * scale)
 
 
 #: How much noisier than rows of tier A those of the others are.

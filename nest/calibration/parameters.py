@@ -97,8 +97,9 @@ def options_of(
         else:
             families[parameter.family][parameter.field] = value
     for fields in families.values():
-        for field in ("matmul", "attention", "memory"):
-            fields[f"{field}_fraction"] /= slowdown
+        for name in ("matmul", "attention", "memory"):
+            share = fields[f"{name}_fraction"] / slowdown
+            fields[f"{name}_fraction"] = min(share, 1.0)
         fields["host_ns"] *= slowdown
     return PredictOptions(
         calibration={

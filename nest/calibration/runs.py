@@ -4,11 +4,13 @@ The runs are one more source. Its parameters are the common ones and what
 differs from source to source, so before any run their logarithms are normal
 around the stored fit, with its covariance and the spreads:
 ``N(x, C + diag(spread²))``. The runs update that by
-:func:`nest.calibration.fit.fit`.
+:func:`nest.calibration.fit.fit`. Runs that scatter more than published ones
+do are noisier, and say less: :func:`noise_scale`.
 """
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -19,11 +21,18 @@ import numpy as np
 from msgspec.structs import asdict, replace
 
 from nest.calibration.evidence import Array, Evidence, evidence_of
-from nest.calibration.fit import Fit, Linear, fit, solve
+from nest.calibration.fit import (
+    FREEDOM,
+    NOISE,
+    Fit,
+    Linear,
+    fit,
+    refit,
+    solve,
+)
 from nest.calibration.parameters import SOFTWARE, options_of
 from nest.calibration.stored import stored_fit
-from nest.calibration.unknown import own_runs_of
-from nest.errors import NestError
+from nest.errors import NestError, UnknownNameError
 from nest.hardware import Machine, machine_for
 from nest.hardware.calibration import CalibrationFile, calibrated_family
 from nest.ir.problem import OwnRuns
@@ -45,6 +54,28 @@ UNTOLD = 0.8
 
 #: Deviation, in the logarithm, with which a parameter counts as known.
 KNOWN = 0.02
+
+#: Fewer runs hardly say how much runs scatter.
+FEW = 5
+
+#: How many runs as quiet as published ones their scatter is averaged with.
+QUIET_RUNS = 4
+
+#: Rounds in which the scatter is estimated.
+NOISE_ROUNDS = 8
+
+#: Within so many scales two of three values of the noise lie: 0.683 = t /
+#: (2 + t²)^1/2, the t distribution with two degrees of freedom.
+TWO_OF_THREE = 1.32
+
+#: Step times that are off by more than this factor, on the same side in the
+#: median, are not those of the runs: a slower cluster is not.
+UNLIKE = 10.0
+
+#: A run disagrees with the others where what is left of its error is more
+#: than so many times the scatter, and more than this in the logarithm.
+ODD = 6.0
+ODD_LEAST = 0.25
 
 
 class InvalidRunsError(NestError, ValueError):
@@ -99,7 +130,10 @@ class Runs:
 
 
 def read_runs(
-    path: str | Path, hardware: str = "", interconnect: str = ""
+    path: str | Path,
+    hardware: str = "",
+    interconnect: str = "",
+    devices_per_node: int = 0,
 ) -> Runs:
     """Read the runs of a file; see :func:`runs_of`.
 
@@ -110,7 +144,9 @@ def read_runs(
     InvalidRunsError
         If its runs cannot calibrate predictions.
     """
-    return runs_of(read_rows(path), str(path), hardware, interconnect)
+    return runs_of(
+        read_rows(path), str(path), hardware, interconnect, devices_per_node
+    )
 
 
 def runs_of(
@@ -118,6 +154,7 @@ def runs_of(
     where: str = "runs",
     hardware: str = "",
     interconnect: str = "",
+    devices_per_node: int = 0,
 ) -> Runs:
     """Return the runs among rows, which must be of one cluster.
 
@@ -129,6 +166,8 @@ def runs_of(
         Its name, for messages.
     hardware, interconnect
         Only rows with this text in the column, upper or lower case.
+    devices_per_node
+        Only rows of nodes with so many devices; 0 for all.
 
     Raises
     ------
@@ -139,7 +178,9 @@ def runs_of(
     used: list[Row] = []
     unused: list[Unused] = []
     for row in rows:
-        reason = _left_out(row, hardware, interconnect)
+        reason = _left_out(row, hardware, interconnect) or _of_other_node(
+            row, devices_per_node
+        )
         if reason is None and (why := impossible(row)) is not None:
             raise InvalidRunsError(f"{where}:{row.line}: {why}")
         reason = reason or _why_unused(row)
@@ -165,6 +206,19 @@ def _left_out(row: Row, hardware: str, interconnect: str) -> str | None:
         if text.lower() not in cell.lower():
             return f"left out by --{name} {text}"
     return None
+
+
+def _of_other_node(row: Row, devices_per_node: int) -> str | None:
+    """Return why ``--devices-per-node`` leaves a row out."""
+    if not devices_per_node:
+        return None
+    try:
+        size = _site(row).node.fan_out
+    except UnknownNameError:
+        return None
+    if size == devices_per_node:
+        return None
+    return f"left out by --devices-per-node {devices_per_node}: {size}"
 
 
 def _why_unused(row: Row) -> str | None:
@@ -201,6 +255,9 @@ def _one_site(rows: Sequence[Row], where: str) -> Machine:
         else:
             names = _network(first), _network(other)
             option = "--interconnect TEXT"
+            size = first.node.fan_out
+            if other.node.fan_out != size:
+                option = f"--devices-per-node {size}"
         raise InvalidRunsError(
             f"{where}: expected runs of one cluster, got {names[0]} (line "
             f"{rows[0].line}) and {names[1]} (line {row.line}); choose one "
@@ -260,6 +317,8 @@ class Learned:
         Each of a fit to the other runs, ``(n,)``.
     slopes
         How the logarithms move with those of the parameters, ``(n, p)``.
+    scale
+        How much the runs scatter, in what published ones do.
     """
 
     runs: Runs
@@ -269,6 +328,19 @@ class Learned:
     errors_after: Array
     errors_left_out: Array
     slopes: Array
+    scale: float = 1.0
+
+    @property
+    def noise(self) -> float:
+        """What two of three runs scatter by at most, in the logarithm."""
+        return TWO_OF_THREE * NOISE * self.scale
+
+    @property
+    def odd(self) -> list[int]:
+        """Numbers of the runs that disagree with the others."""
+        least = max(ODD * NOISE * self.scale, ODD_LEAST)
+        found = np.flatnonzero(np.abs(self.errors_after) > least)
+        return [int(number) for number in found]
 
     @property
     def shares_left(self) -> Array:
@@ -353,23 +425,31 @@ def learn(
         What is known without them; :func:`prior_of` their device family.
     tell
         Called now and then with what is being done.
+
+    Raises
+    ------
+    InvalidRunsError
+        If step times are off by a factor that no parameter explains.
     """
     evidence = runs.evidence
     before = before or prior_of(set(evidence.families))
     errors_before = evidence.errors(before.x, before.parameters)
+    _check_unit(runs, errors_before)
     after, linear = fit(before, evidence)
-    errors_after = evidence.errors(after.x, before.parameters)
-    near = Linear(after.x, errors_after, linear.slopes)
+    near = Linear(
+        after.x, evidence.errors(after.x, before.parameters), linear.slopes
+    )
+    scale = noise_scale(before, near, evidence)
+    if scale > 1:  # a few quiet runs are not trusted more than others
+        evidence = evidence.noisier(scale)
+        after = refit(before, near, evidence)
+        errors_after = evidence.errors(after.x, before.parameters)
+        near = Linear(after.x, errors_after, linear.slopes)
     left_out = []
     for number in range(len(runs.rows)):
         if tell is not None:
             tell(f"fit without run {number + 1} of {len(runs.rows)}")
-        rest = [i for i in range(len(runs.rows)) if i != number]
-        others = solve(
-            before,
-            Linear(near.x, near.errors[rest], near.slopes[rest]),
-            evidence.of(rest),
-        )
+        others = _without(number, before, near, evidence)
         left_out.append(
             evidence.errors(others.x, before.parameters, [number])[0]
         )
@@ -378,7 +458,69 @@ def learn(
         before,
         after,
         errors_before,
-        errors_after,
+        near.errors,
         np.array(left_out),
         linear.slopes,
+        scale,
+    )
+
+
+def _without(
+    number: int, before: Fit, linear: Linear, evidence: Evidence
+) -> Fit:
+    """Return the fit to all rows but one, near the fit to all."""
+    rest = [i for i in range(len(linear.errors)) if i != number]
+    return solve(
+        before,
+        Linear(linear.x, linear.errors[rest], linear.slopes[rest]),
+        evidence.of(rest),
+    )
+
+
+def noise_scale(before: Fit, linear: Linear, evidence: Evidence) -> float:
+    """Return how much noisier rows are than those of published runs.
+
+    Each row is predicted by the others. Its error has a t distribution whose
+    scale is that of the noise and of the prediction together; the factor on
+    the noise is the most probable one (Lange et al. 1989, doi
+    10.2307/2290063), where :data:`QUIET_RUNS` rows with the noise of
+    published ones count too.
+    """
+    count, scale = len(linear.errors), 1.0
+    for _ in range(NOISE_ROUNDS):
+        noisier = evidence.noisier(scale)
+        total = 0.0
+        for number in range(count):
+            others = _without(number, before, linear, noisier)
+            slopes = linear.slopes[number]
+            error = linear.at(others.x)[number]
+            spread = float(slopes @ others.covariance @ slopes)
+            noise = float(NOISE * noisier.noise[number])
+            ratio = float(error**2) / (noise**2 + spread)
+            total += ratio * (FREEDOM + 1) / (FREEDOM + ratio)
+        squared = (QUIET_RUNS + scale**2 * total) / (QUIET_RUNS + count)
+        scale = squared**0.5
+    return scale
+
+
+def _check_unit(runs: Runs, errors: Array) -> None:
+    """Refuse step times that are off by a factor that nothing explains."""
+    middle = float(np.median(errors))
+    if abs(middle) < math.log(UNLIKE):
+        return
+    number = int(np.argmin(np.abs(errors - middle)))
+    row = runs.rows[number]
+    measured_s = measured_step_time_s(row)
+    assert measured_s is not None
+    factor = math.exp(abs(middle))
+    remedy = "check what was timed, and the shape and batch of the runs"
+    for unit, seconds in (("milliseconds", 1000), ("minutes", 60)):
+        towards = middle < 0 if unit == "milliseconds" else middle > 0
+        if towards and 1 / 3 < factor / seconds < 3:
+            remedy = f"are these {unit}? iter_time_s is in seconds"
+    raise InvalidRunsError(
+        f"{runs.where}: expected step times near the predicted ones, got "
+        f"{factor:.3g} times as {'long' if middle < 0 else 'short'} in the "
+        f"median (line {row.line}: {measured_s:.4g} s, predicted "
+        f"{measured_s * math.exp(float(errors[number])):.4g} s); {remedy}"
     )

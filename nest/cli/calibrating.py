@@ -7,7 +7,7 @@ import time
 
 import click
 
-from nest.cli.declare import option
+from nest.cli.declare import integer, option
 from nest.cli.inputs import check_output, people, write_record, write_text
 from nest.cli.options import Options, takes
 from nest.cli.progress import StatusLine
@@ -22,6 +22,7 @@ from nest.errors import InvalidOptionError
 )
 @option("--hardware TEXT", "Only runs on devices with TEXT.")
 @option("--interconnect TEXT", "Only runs on networks with TEXT.")
+@option("--devices-per-node N", "Only runs on nodes of N devices.", integer())
 @option(
     "--next FILE",
     "Also write the runs that would tell most as a table to fill in.",
@@ -39,6 +40,7 @@ def calibrate_command(
     template: bool,
     hardware: str | None,
     interconnect: str | None,
+    devices_per_node: int | None,
     next_path: str | None,
 ) -> int:
     """Fit the parameters of predictions to runs on your own cluster.
@@ -72,7 +74,7 @@ def calibrate_command(
         def tell(text: str) -> None:
             line.show(time.monotonic() - start_s, text)
 
-        chosen = (hardware or "", interconnect or "")
+        chosen = (hardware or "", interconnect or "", devices_per_node or 0)
         if path == "-":
             rows = parse_rows(sys.stdin.buffer.read(), "standard input")
             runs = runs_of(rows, "standard input", *chosen)

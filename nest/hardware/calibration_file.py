@@ -14,7 +14,11 @@ from pathlib import Path
 from msgspec.structs import asdict
 
 from nest.errors import NestError
-from nest.hardware.calibration import Calibration, CalibrationFile
+from nest.hardware.calibration import (
+    Calibration,
+    CalibrationFile,
+    calibrated_family,
+)
 from nest.hardware.fabric import Part
 from nest.ir.io import decode, read_bytes
 from nest.ir.plan import OVERLAP
@@ -26,9 +30,27 @@ _DIVISORS = (
     *("memory_fraction", "low_precision_fraction", "routing_passes"),
 )
 
-_NUMBER = "a finite number >= 0"
-_POSITIVE = "a finite number > 0"
-_SHARE = "a number from 0 to 1"
+#: The most that a parameter may be. Shares of a peak are at most all of it;
+#: the others are far beyond what a device or a host was seen to do, so that a
+#: slip of the pen or a wrong unit is noticed.
+_MOST = {
+    **dict.fromkeys(
+        (
+            *("matmul_fraction", "misaligned_fraction", "memory_fraction"),
+            "attention_fraction",
+        ),
+        1.0,
+    ),
+    "low_precision_fraction": 4.0,
+    "matmul_half_size": 1e5,
+    "attention_half_blocks": 1e5,
+    "cast_bytes": 1e3,
+    "routing_passes": 1e3,
+    "expert_kernels": 1e3,
+    "collective_kernels": 1e3,
+    "host_ns": 1e8,
+    "cached_fraction": 10.0,
+}
 
 
 class InvalidCalibrationError(NestError, ValueError):
@@ -65,10 +87,9 @@ def read_calibration(path: str | Path) -> CalibrationFile:
                 f"{where}: software.overlap: expected {', '.join(OVERLAP)}, "
                 f"got no {name}; add it"
             )
-    for place, value, expected in _numbers(found):
-        most = 1.0 if expected == _SHARE else math.inf
-        is_fine = 0 <= value <= most and math.isfinite(value)
-        if not is_fine or (expected == _POSITIVE and value == 0):
+    for place, value in _numbers(found):
+        expected = _wrong(place.rsplit(".", 1)[-1], place, value)
+        if expected:
             raise InvalidCalibrationError(
                 f"{where}: {place}: expected {expected}, got {value:g}; "
                 f"correct it"
@@ -76,17 +97,27 @@ def read_calibration(path: str | Path) -> CalibrationFile:
     return found
 
 
-def _numbers(found: CalibrationFile) -> Iterator[tuple[str, float, str]]:
-    """Yield numbers with their names and what is expected of them."""
+def _numbers(found: CalibrationFile) -> Iterator[tuple[str, float]]:
+    """Yield numbers with their names."""
     for family, calibration in found.families.items():
         for field, value in asdict(calibration).items():
             if isinstance(value, int | float):
-                expected = _POSITIVE if field in _DIVISORS else _NUMBER
-                yield f"families.{family}.{field}", value, expected
+                yield f"families.{family}.{field}", value
     for name, value in found.software.overlap.items():
-        yield f"software.overlap.{name}", value, _SHARE
-    cached = found.software.cached_fraction
-    yield "software.cached_fraction", cached, _NUMBER
+        yield f"software.overlap.{name}", value
+    yield "software.cached_fraction", found.software.cached_fraction
+
+
+def _wrong(field: str, place: str, value: float) -> str:
+    """Return what was expected of a number, empty if it is that."""
+    most = 1.0 if "overlap" in place else _MOST.get(field, math.inf)
+    positive = field in _DIVISORS
+    if math.isfinite(value) and 0 <= value <= most and (value or not positive):
+        return ""
+    if not positive and most == 1:
+        return "a number from 0 to 1"
+    text = f"a finite number {'>' if positive else '>='} 0"
+    return text if most == math.inf else f"{text} and <= {most:g}"
 
 
 def calibrated_parts(
@@ -150,9 +181,20 @@ def calibration_for(
     calibration = found.of(family)
     if calibration is None:
         families = ", ".join([*found.families, *found.inherits])
+        alike = [
+            name
+            for name in found.families
+            if calibrated_family(name) == calibrated_family(family)
+        ]
+        remedy = (
+            f", or, as {family} and {alike[0]} are taken to be alike where "
+            f'nothing is known, add "{family}": "{alike[0]}" to its inherits'
+            if alike
+            else ""
+        )
         raise InvalidCalibrationError(
             f"{where}: expected a calibration of {family}, got one of "
             f"{families}; leave --calibration out, or calibrate with runs on "
-            f"{family}"
+            f"{family}{remedy}"
         )
     return calibration

@@ -22,6 +22,7 @@ def calibration_block(document: Mapping[str, Any]) -> list[RenderableType]:
     parts: list[RenderableType] = [
         f"{document['runs']} runs of {document['file']} on "
         f"{document['device']}",
+        *map(Text, document["notes"]),
         "",
         _errors(document["step_time"]),
         "",
@@ -98,8 +99,8 @@ def _proposed(proposed: Mapping[str, Any]) -> list[RenderableType]:
         return ["no further run of these models fits these devices"]
     return [
         Text(
-            f"step times of {proposed['candidates']} other configurations of "
-            f"these models are predicted to "
+            f"of {proposed['candidates']} other configurations of these "
+            f"models two of three step times are predicted to "
             f"± {_percent(proposed['deviation_after'])} % (before these "
             f"runs ± {_percent(proposed['deviation_before'])} %); these runs "
             f"would tell most, the first first:"

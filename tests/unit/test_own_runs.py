@@ -40,6 +40,7 @@ from nest.calibration.runs import (
     InvalidRunsError,
     Learned,
     learn,
+    noise_scale,
     prior_of,
     read_runs,
     runs_of,
@@ -295,6 +296,19 @@ def test_the_file_is_of_its_device_alone(learned):
         )
 
 
+def test_a_device_that_is_taken_to_be_alike_may_inherit(learned):
+    """A800 takes A100's stored parameters, H100 has its own."""
+    with pytest.raises(
+        InvalidCalibrationError,
+        match=r"of A800, got one of A100; .*, or, as A800 and A100 are taken "
+        r'to be alike where nothing is known, add "A800": "A100" to its '
+        r"inherits$",
+    ):
+        calibration_for(learned.file, "A800", "my.json")
+    with pytest.raises(InvalidCalibrationError, match=r"with runs on H100$"):
+        calibration_for(learned.file, "H100", "my.json")
+
+
 def test_machines_take_it(learned):
     ((site, count),) = calibrated_parts(
         [(machine("a100"), 8)], learned.file, "my.json"
@@ -347,12 +361,25 @@ def with_number(field: str, value: float) -> Any:
         ),
         (
             with_number("matmul_fraction", 0),
-            r"families\.A100\.matmul_fraction: expected a finite number > 0, "
-            r"got 0; correct it",
+            r"families\.A100\.matmul_fraction: expected a finite number > 0 "
+            r"and <= 1, got 0; correct it",
+        ),
+        (
+            with_number("matmul_fraction", 5),
+            r"matmul_fraction: expected a finite number > 0 and <= 1, got 5",
+        ),
+        (
+            with_number("low_precision_fraction", 5),
+            r"low_precision_fraction: expected .* and <= 4, got 5",
+        ),
+        (
+            with_number("routing_passes", 1e6),
+            r"routing_passes: expected .* and <= 1000, got 1e\+06",
         ),
         (
             with_number("host_ns", -1),
-            r"A100\.host_ns: expected a finite number >= 0, got -1",
+            r"A100\.host_ns: expected a finite number >= 0 and <= 1e\+08, "
+            r"got -1",
         ),
         (
             lambda d: d.update(schema="nest-problem/1"),
@@ -380,7 +407,7 @@ def test_files_in_yaml_have_finite_numbers_too(learned, tmp_path):
     path.write_text(yaml.safe_dump(document))
     with pytest.raises(
         InvalidCalibrationError,
-        match=r"A100\.host_ns: expected a finite number >= 0, got inf",
+        match=r"A100\.host_ns: expected a finite number .*, got inf",
     ):
         read_calibration(path)
 
@@ -454,6 +481,127 @@ def test_two_networks_in_one_file():
     ):
         runs_of(rows)
     assert len(runs_of(rows, interconnect="NDR").rows) == 2
+
+
+def test_two_sizes_of_nodes_in_one_file():
+    """The first three of eight devices, one of four."""
+    first, second, third, *_ = rows_under()
+    rows = [first, second, replace(third, devices_per_node=4)]
+    with pytest.raises(
+        InvalidRunsError,
+        match=r"got nodes of 8 on .* \(line 2\) and nodes of 4 on .* "
+        r"\(line 4\); choose one with --devices-per-node 8, or put",
+    ):
+        runs_of(rows)
+    found = runs_of(rows, devices_per_node=8)
+    assert [row.line for row in found.rows] == [2, 3]
+    assert found.unused == ((4, "left out by --devices-per-node 8: 4"),)
+
+
+@pytest.mark.parametrize(
+    ("factor", "message"),
+    [
+        (
+            1000.0,
+            r"runs\.csv: expected step times near the predicted ones, got "
+            r"1e\+03 times as long in the median \(line \d: .* s, predicted "
+            r".* s\); are these milliseconds\? iter_time_s is in seconds$",
+        ),
+        (
+            20.0,
+            r"got 20 times as long .*; check what was timed, and the shape "
+            r"and batch of the runs$",
+        ),
+    ],
+)
+def test_step_times_in_another_unit(factor, message):
+    rows = [
+        replace(row, iter_time_s=factor * (row.iter_time_s or 0))
+        for row in rows_under()
+    ]
+    with pytest.raises(InvalidRunsError, match=message):
+        learn(runs_of(rows, "runs.csv"))
+
+
+def test_runs_that_disagree_with_the_others_are_named():
+    rows = rows_under()
+    rows[2] = replace(rows[2], iter_time_s=8 * (rows[2].iter_time_s or 0))
+    learned = learn(runs_of(rows))
+    assert learned.odd == [2]
+    notes = to_document(
+        learned, Candidates((), np.zeros((0, len(learned.after.x)))), []
+    )["notes"]
+    assert any(
+        re.match(r"line 4: [789]\.\d times as slow as the others say", note)
+        for note in notes
+    )
+
+
+def test_few_runs_and_memory_are_told():
+    rows = [replace(row, peak_mem_gb=40.0) for row in rows_under()[:3]]
+    learned = learn(runs_of(rows))
+    nothing = Candidates((), np.zeros((0, len(learned.after.x))))
+    few, memory = to_document(learned, nothing, [])["notes"]
+    assert few.startswith("3 runs are few: ")
+    assert memory == (
+        "memory of 3 runs (peak_mem_gb, line 2): held against the device's, "
+        "not fitted"
+    )
+
+
+def one_parameter(errors: list[float]) -> tuple[Fit, Linear, Evidence]:
+    """Return rows of one slowdown that is nearly known."""
+    parameter = Parameter(
+        name="every.slowdown", value=1, deviation=0.1, spread=0.06
+    )
+    before = Fit((parameter,), np.zeros(1), np.array([[1e-8]]))
+    count = len(errors)
+    linear = Linear(np.zeros(1), np.array(errors), np.ones((count, 1)))
+    return before, linear, replace_rows(no_rows(count), count)
+
+
+def replace_rows(evidence: Evidence, count: int) -> Evidence:
+    return Evidence(
+        (Row(),) * count, evidence.families, evidence.groups, evidence.noise
+    )
+
+
+def test_the_scatter_of_runs_by_hand():
+    """Errors of z scales, where the parameter cannot move.
+
+    The factor k solves k² (4 + n) = 4 + n k² · 3 z² / (2 k² + z²). With
+    n = 4 and z² = 12 it is 2: 4 · 8 = 4 + 4 · 4 · 36 / 20 would be 32.8, so
+    k² is a little above 4. As many runs without any error halve k² = 4 / 8.
+    """
+    z = 12**0.5 * NOISE
+    scale = noise_scale(*one_parameter([z, -z, z, -z]))
+    squared = scale**2
+    assert 8 * squared == pytest.approx(
+        4 + 4 * squared * 36 / (2 * squared + 12), rel=0.02
+    )
+    assert 4 < squared < 4.4
+    quiet = noise_scale(*one_parameter([0.0] * 4))
+    assert quiet**2 == pytest.approx(0.5)
+
+
+def test_claims_agree_with_what_is_left():
+    """Runs that scatter by 15 % are not predicted to 5 %."""
+    rows = [
+        replace(row, line=line, iter_time_s=(row.iter_time_s or 0) * factor)
+        for line, row in enumerate([*rows_under(), *rows_under()], 2)
+        for factor in (1.15 if line % 2 else 1 / 1.15,)
+    ]
+    learned = learn(runs_of(rows))
+    left = float(np.quantile(np.abs(learned.errors_left_out), 2 / 3))
+    variances = np.einsum(
+        "ij,jk,ik->i",
+        learned.slopes,
+        learned.after.covariance,
+        learned.slopes,
+    )
+    claimed = math.hypot(learned.noise, math.sqrt(variances.mean()))
+    assert 0.6 * left < claimed < 1.6 * left
+    assert learned.scale > 1.2
 
 
 def test_rows_that_are_not_used_say_why():
