@@ -1,24 +1,49 @@
 """Fill in the tables of errors in README.md and docs/validation.md.
 
-Runs ``nest validate`` on the runs that come along, or on FILE, keeps its
+Predicts the runs that come along and those of the shared files, keeps the
 figures in ``bench/results/validation.json``, and writes them, beside those of
 sources that were held out (``bench/results/calibration.json``), between the
-marks.
+marks. Also plans the built-in problems, for what their best plans reach
+beside published runs.
 
-    python bench/validation.py [FILE]
+    python bench/validation.py [FILE …]
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
+import statistics
 import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from result_files import fill, result_path, write_result
+import nest
+from bench.result_files import fill, result_path, write_result
+from nest.hardware import device_spec, machine
+from nest.models.architectures import blocks
+from nest.models.builtin import RECIPES
+from nest.models.zoo import architecture
+from nest.validation.flops import counted_flops
+from nest.validation.predict import predict
+from nest.validation.report import (
+    Assessment,
+    assess,
+    device_family,
+    error_figures,
+    source_of,
+    validation_document,
+)
+from nest.validation.rows import published_rows, read_rows
 
 ROOT = Path(__file__).resolve().parent.parent
+MEASURED = ROOT.parent / "shared" / "data" / "measured"
+FILES = (
+    MEASURED / "measurements.csv",
+    MEASURED / "measurements-2026.csv",
+)
+PACKAGED = "the runs that come along"
 TIER_A = "tier A, bf16/fp16"
 LARGE = "tier A, bf16/fp16, source vTrain, >= 64 devices"
 
@@ -65,70 +90,266 @@ def intervals(figures: dict[str, Any]) -> list[str]:
 
 HEADS = ["rows", "median, %", "mean, %", "bias, %"]
 
+#: Words of the source whose rows ``host_share`` of their software was set to.
+IN_SAMPLE = "CI golden"
 
-def readme(document: dict[str, Any], held_out: dict[str, Any]) -> str:
-    """Return the short table."""
-    chosen = document["selected"][TIER_A]
-    memory = document["memory"]["by_mem_class"]
-    lines = [["step time, tier A in 16 bit", *errors(chosen)]]
+#: Published runs are similar to a plan with so many times the FLOPs per token
+#: at most, more or less.
+SIMILAR = 2.0
+
+_HALF = ("bf16", "fp16")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a published run reached, and what is predicted.
+
+    Attributes
+    ----------
+    source, model
+        Of the run.
+    family, num_devices, has_experts
+        What it ran on, and whether it has experts.
+    flops_per_token
+        Of forward and backward passes, as MFU counts them.
+    mfu, predicted_mfu
+        Fractions of peak FLOP/s.
+    """
+
+    source: str
+    model: str
+    family: str
+    num_devices: int
+    has_experts: bool
+    flops_per_token: float
+    mfu: float
+    predicted_mfu: float
+
+
+def reached(outcomes: Iterable[Assessment]) -> list[Ran]:
+    """Return the runs in 16 bits whose step time is compared.
+
+    Of tiers A and B, whose configuration is known. FLOPs are counted as of
+    plans: attention in full.
+    """
+    found = []
+    for outcome in outcomes:
+        row, predicted_s = outcome.row, outcome.predicted_s
+        flops = counted_flops(row, causal=False)
+        if (
+            outcome.time_error is None
+            or row.time_tier not in ("A", "B")
+            or row.precision_class not in _HALF
+            or not flops
+        ):
+            continue
+        spec = device_spec(row.hardware or "")
+        peak = spec.peak_flops[row.precision_class] * (row.num_devices or 1)
+        assert predicted_s
+        assert outcome.measured_s
+        tokens = (row.global_batch or 1) * (row.seq_len or 1)
+        found.append(
+            Ran(
+                source=source_of(row),
+                model=row.model or "",
+                family=spec.family,
+                num_devices=row.num_devices or 1,
+                has_experts=bool(row.experts),
+                flops_per_token=flops / tokens,
+                mfu=flops / peak / outcome.measured_s,
+                predicted_mfu=flops / peak / predicted_s,
+            )
+        )
+    return found
+
+
+def best_plans() -> list[dict[str, Any]]:
+    """Return what the best plans of the built-in problems reach."""
+    found = []
+    for recipe in RECIPES:
+        problem = nest.load_problem(recipe.name)
+        result = nest.solve(problem, "dp")
+        if result.plan is None:
+            continue
+        job, mfu = problem.job, nest.score(problem, result.plan).mfu
+        shapes = blocks(architecture(recipe.model), once=True)
+        experts = any(block.mlp.experts for block in shapes)
+        if mfu is None or not job.model_flops_per_sample:
+            continue
+        found.append(
+            {
+                "problem": recipe.name,
+                "status": str(result.status),
+                "family": machine(recipe.machine).calibration_family,
+                "has_experts": experts,
+                "flops_per_token": job.model_flops_per_sample
+                / (job.sequence_length or 1),
+                "mfu": round(mfu, 4),
+            }
+        )
+    return found
+
+
+def beside(plan: dict[str, Any], runs: Sequence[Ran]) -> dict[str, Any]:
+    """Return a plan with the similar published run that reached most.
+
+    Similar is a run on devices of the family, in 16 bits, with experts or
+    without as the plan has, and FLOPs per token within :data:`SIMILAR`.
+    """
+    similar = [
+        ran
+        for ran in runs
+        if ran.family == plan["family"]
+        and ran.has_experts == plan["has_experts"]
+        and 1 / SIMILAR
+        <= ran.flops_per_token / plan["flops_per_token"]
+        <= SIMILAR
+    ]
+    if not similar:
+        return plan | {"similar": 0}
+    best = max(similar, key=lambda ran: ran.mfu)
+    return plan | {
+        "similar": len(similar),
+        "best": asdict(best),
+        "bias": round(
+            statistics.median(r.predicted_mfu / r.mfu - 1 for r in similar), 4
+        ),
+    }
+
+
+def golden(outcomes: Sequence[Assessment]) -> dict[str, dict[str, Any]]:
+    """Return the errors of functional tests, by device family."""
+    found: dict[str, list[float]] = {}
+    for outcome in outcomes:
+        error = outcome.time_error
+        if error is not None and IN_SAMPLE in source_of(outcome.row):
+            name = device_family(outcome.row)
+            found.setdefault(name, []).append(error)
+    return {name: error_figures(found[name]) for name in sorted(found)}
+
+
+def rooms(documents: Mapping[str, dict[str, Any]]) -> str:
+    """Return a table of rows used and who is predicted to fit, by file."""
+    lines = []
+    for name, document in documents.items():
+        fits, oom = (document["memory"][key] for key in ("fits", "oom"))
+        lines.append(
+            [
+                name,
+                str(document["rows"]),
+                str(document["used"]),
+                str(sum(document["used_for_memory"].values())),
+                str(sum(document["skipped"].values())),
+                str(fits["ran"]),
+                f"{fits['predicted_to_fit']} ({percent(fits['share'])} %)",
+                f"{fits['predicted_to_fit_with_headroom']} "
+                f"({percent(fits['share_with_headroom'])} %)",
+                str(oom["rows"]),
+                str(oom["predicted_not_to_fit"]),
+                str(oom["predicted_not_to_fit_with_headroom"]),
+            ]
+        )
+    heads = [
+        *("file", "rows", "used", "for memory only", "skipped", "ran"),
+        *("predicted to fit", "with head-room", "out of memory"),
+        *("predicted not to fit", "with head-room"),
+    ]
+    return table(heads, lines)
+
+
+def ranked(name: str, figures: dict[str, Any]) -> list[str]:
+    """Return the cells of a line about ranking."""
+    spearman = figures["median_spearman"]
+    return [
+        name,
+        str(figures["groups"]),
+        percent(figures["share_best_within_5_percent"]),
+        percent(figures["mean_regret"]),
+        percent(figures["median_regret"]),
+        percent(figures["median_bias_of_predicted_best"], True),
+        str(figures["spearman_groups"]),
+        "" if spearman is None else f"{spearman:.3f}",
+    ]
+
+
+RANKED = [
+    *("groups", "within 5 %, %", "mean regret, %", "median"),
+    *("bias of the predicted best, %", "ranked", "median Spearman"),
+]
+
+
+def readme(
+    documents: Mapping[str, dict[str, Any]],
+    fitted: dict[str, Any],
+    held_out: dict[str, Any],
+) -> str:
+    """Return the short tables; what was held out comes first."""
+    together = documents[TOGETHER]
+    chosen = together["selected"][TIER_A]
+    memory = together["memory"]["by_mem_class"]
+    lines = [
+        [f"every source held out: {name}", *errors(figures)]
+        for name, figures in held_out["classes"].items()
+    ]
+    lines += [
+        [f"fitted: {name}", *errors(fitted["classes"][name])]
+        for name in ("all", "tier A, 16 bit")
+    ]
     lines += [
         [f"… on {name}", *errors(figures)]
         for name, figures in chosen["by_family"].items()
     ]
     lines.append(
-        ["… vTrain on 64 GPUs or more", *errors(document["selected"][LARGE])]
+        ["… vTrain on 64 GPUs or more", *errors(together["selected"][LARGE])]
     )
-    lines += [
-        [f"every source held out: {name}", *errors(figures)]
-        for name, figures in held_out["classes"].items()
-    ]
+    tier_c = together["by_tier"].get("C")
+    if tier_c is not None:
+        lines.append(["tier C, in none of these", *errors(tier_c)])
     for name in ("nvidia-smi", "torch_allocated_last_rank"):
         lines.append([f"memory, {name}", *errors(memory[name])])
-    ranking, fits = chosen["ranking"], document["memory"]["fits"]
-    oom = document["memory"]["oom"]
+    rankings = [
+        ranked("tier A in 16 bit", chosen["ranking"]),
+        ranked("all rows", together["ranking"]),
+    ]
+    packaged = documents[PACKAGED]
+    own = packaged["selected"][TIER_A]
     return "\n".join(
         [
-            table(["", *HEADS], lines),
+            table(["step time", *HEADS], lines),
             "",
             *intervals(held_out["classes"]["all"]),
+            "Held-out and fitted figures are of tiers A and B; the runs of "
+            "tier C, most of them",
+            "functional tests, do not say all of their configuration.",
             "",
-            f"Of {ranking['groups']} groups of configurations of one model, "
-            "cluster and batch, the one predicted",
-            "to be fastest is within 5 % of the fastest in "
-            f"{percent(ranking['share_best_within_5_percent'])} %; taking it "
-            f"costs {percent(ranking['mean_regret'])} % in the",
-            f"mean, {percent(ranking['median_regret'])} % in the median, and "
-            "its own step time is off by "
-            f"{percent(ranking['median_bias_of_predicted_best'], True)} % in "
-            "the median; the median",
-            f"rank correlation is {ranking['median_spearman']:.2f}. Of "
-            f"{fits['ran']} runs that ran, {percent(fits['share'])} % are "
-            "predicted to fit; of",
-            f"{oom['rows']} that ran out of memory, "
-            f"{oom['predicted_not_to_fit']} are predicted not to, "
-            f"{oom['predicted_not_to_fit_with_headroom']} with head-room of "
-            "the model's error.",
+            "Of configurations of one model, cluster and batch, the one "
+            "predicted to be fastest",
+            "(*regret* is what taking it costs against the fastest):",
+            "",
+            table(["groups of", *RANKED], rankings),
+            "",
+            "Who is predicted to fit; head-room is that of the model's error:",
+            "",
+            rooms(documents),
+            "",
+            f"`nest validate` alone shows {PACKAGED}: in tier A and 16 bit "
+            f"{own['used']} rows, median",
+            f"{percent(own['median_abs_error'])} %, mean "
+            f"{percent(own['mean_abs_error'])} %; they were fitted.",
         ]
     )
 
 
 def full(
-    document: dict[str, Any],
+    documents: Mapping[str, dict[str, Any]],
+    tests: Mapping[str, dict[str, Any]],
     fitted: dict[str, Any],
     held_out: dict[str, Any],
 ) -> str:
     """Return the long tables."""
-    chosen = document["selected"][TIER_A]
+    together = documents[TOGETHER]
+    chosen = together["selected"][TIER_A]
     parts = [
-        f"On {document['rows']} rows: {document['used']} used. Tier A in bf16 "
-        "and fp16, by source:",
-        table(
-            ["source", *HEADS],
-            [
-                [name, *errors(figures)]
-                for name, figures in chosen["by_source"].items()
-            ],
-        ),
         "All rows with a step time of both files, of tiers A and B, fitted "
         "and held out: each source predicted by a fit to all others, where "
         "everything is fitted anew.",
@@ -142,6 +363,23 @@ def full(
             )
             for kind, head in (("classes", "rows"), ("sources", "source"))
         ),
+        "Rows of each file, and who is predicted to fit:",
+        rooms(documents),
+        "Functional tests of Megatron-Core (tier C, in none of the above), "
+        "by device. `host_share` of that software was set to these rows: "
+        "they are no test of it, and the device tells how unequal they are.",
+        table(
+            ["device", *HEADS],
+            [[name, *errors(figures)] for name, figures in tests.items()],
+        ),
+        "Tier A in bf16 and fp16, by source:",
+        table(
+            ["source", *HEADS],
+            [
+                [name, *errors(figures)]
+                for name, figures in chosen["by_source"].items()
+            ],
+        ),
         "All rows that can be used, by device (tiers B and C have "
         "configurations that are partly assumed; the runs of tier C are "
         "mostly functional tests of tiny models):",
@@ -149,7 +387,7 @@ def full(
             ["device", *HEADS],
             [
                 [name, *errors(figures)]
-                for name, figures in document["by_family"].items()
+                for name, figures in together["by_family"].items()
             ],
         ),
         "By tier, precision and parallelism:",
@@ -158,7 +396,7 @@ def full(
             [
                 [name, *errors(figures)]
                 for key in ("by_tier", "by_precision", "by_parallelism")
-                for name, figures in document[key].items()
+                for name, figures in together[key].items()
             ],
         ),
         "Memory:",
@@ -166,32 +404,18 @@ def full(
             ["counted by", *HEADS],
             [
                 [name, *errors(figures)]
-                for name, figures in document["memory"]["by_mem_class"].items()
+                for name, figures in together["memory"]["by_mem_class"].items()
             ],
         ),
-        "Ranking, tier A in 16 bit:",
+        "Ranking, tier A in 16 bit by source, and all rows:",
         table(
+            ["source", *RANKED],
             [
-                *("source", "groups", "within 5 %, %", "mean regret, %"),
-                *("median", "bias of the predicted best, %", "ranked"),
-                "median Spearman",
-            ],
-            [
-                [
-                    name,
-                    str(figures["groups"]),
-                    percent(figures["share_best_within_5_percent"]),
-                    percent(figures["mean_regret"]),
-                    percent(figures["median_regret"]),
-                    percent(figures["median_bias_of_predicted_best"], True),
-                    str(figures["spearman_groups"]),
-                    ""
-                    if figures["median_spearman"] is None
-                    else f"{figures['median_spearman']:.2f}",
-                ]
+                ranked(name, figures)
                 for name, figures in [
                     *chosen["ranking"]["by_source"].items(),
-                    ("all", chosen["ranking"]),
+                    ("all of tier A in 16 bit", chosen["ranking"]),
+                    ("all rows", together["ranking"]),
                 ]
             ],
         ),
@@ -200,40 +424,72 @@ def full(
             ["reason", "rows"],
             [
                 [name, str(n)]
-                for name, n in document["used_for_memory"].items()
+                for name, n in together["used_for_memory"].items()
             ],
         ),
         "Skipped:",
         table(
             ["reason", "rows"],
-            [[name, str(n)] for name, n in document["skipped"].items()],
+            [[name, str(n)] for name, n in together["skipped"].items()],
         ),
     ]
     return "\n\n".join(parts)
 
 
+def mfu_table(plans: Sequence[dict[str, Any]]) -> str:
+    """Return the table of best plans beside published runs."""
+    heads = [
+        *("problem", "on", "MFU of the best plan, %", "similar runs"),
+        *("best published MFU, %", "predicted for that run, %", "bias, %"),
+        "that run",
+    ]
+    lines = []
+    for plan in plans:
+        cells = [plan["problem"], plan["family"], percent(plan["mfu"])]
+        best = plan.get("best")
+        if best is None:
+            lines.append([*cells, "0", "", "", "", ""])
+            continue
+        lines.append(
+            [
+                *cells,
+                str(plan["similar"]),
+                percent(best["mfu"]),
+                percent(best["predicted_mfu"]),
+                percent(plan["bias"], signed=True),
+                f"{best['model']} on {best['num_devices']}, {best['source']}",
+            ]
+        )
+    return table(heads, lines)
+
+
+TOGETHER = "all shared files"
+
+
 def main() -> None:
-    found = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "nest",
-            "validate",
-            *sys.argv[1:],
-            "--json",
-            "-",
-        ],
-        capture_output=True,
-        check=True,
-        text=True,
+    paths = [Path(name) for name in sys.argv[1:]] or FILES
+    outcomes: dict[str, list[Assessment]] = {TOGETHER: []}
+    for path in paths:
+        found = [assess(row, predict) for row in read_rows(path)]
+        outcomes[path.stem] = found
+        outcomes[TOGETHER] += found
+    outcomes[PACKAGED] = [assess(row, predict) for row in published_rows()]
+    documents = {
+        name: validation_document(found) for name, found in outcomes.items()
+    }
+    tests = golden(outcomes[TOGETHER])
+    runs = reached(outcomes[TOGETHER])
+    plans = [beside(plan, runs) for plan in best_plans()]
+    write_result(
+        "validation",
+        {"files": documents, "functional_tests": tests, "best_plans": plans},
     )
-    document = json.loads(found.stdout)
-    write_result("validation", document)
     calibration = json.loads(result_path("calibration").read_text())
     fitted, held_out = calibration["fitted"], calibration["held_out"]
-    fill(ROOT / "README.md", "validation", readme(document, held_out))
-    text = full(document, fitted, held_out)
-    fill(ROOT / "docs" / "validation.md", "results", text)
+    fill(ROOT / "README.md", "validation", readme(documents, fitted, held_out))
+    page = ROOT / "docs" / "validation.md"
+    fill(page, "results", full(documents, tests, fitted, held_out))
+    fill(page, "best plans", mfu_table(plans))
 
 
 if __name__ == "__main__":
