@@ -18,7 +18,7 @@ from nest.cli.inputs import (
     with_calibration,
     write_record,
 )
-from nest.cli.options import JOB, Options, takes
+from nest.cli.options import JOB, Options, defaults_of, takes
 from nest.errors import InvalidOptionError, InvalidPlanError
 
 if TYPE_CHECKING:
@@ -92,7 +92,11 @@ def hf_command(
     options.check_files({"FILE": path}, {"-o": output})
     job = {**options.job, "cluster": cluster}
     model = read_hf(path, mtp=mtp)
-    write_record(output, model_problem(model, job))
+    problem = model_problem(model, job)
+    write_record(output, problem)
+    unsaid = defaults_of(problem, model, options.given_job)
+    if unsaid:
+        click.echo(f"nest: note: {path}: defaults: {unsaid}", err=True)
     if model.note:
         click.echo(f"nest: note: {path}: {model.note}", err=True)
     return 0

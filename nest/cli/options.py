@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import IO, TYPE_CHECKING, Any
 
@@ -50,6 +50,7 @@ from nest.versions import num_cpus
 if TYPE_CHECKING:
     from nest.ir.plan import Plan
     from nest.ir.problem import Problem
+    from nest.models.architectures import Architecture
     from nest.solvers.base import SolveOptions
 
 #: Seconds per run of a solver for the problem of a model: the slower ones
@@ -324,6 +325,38 @@ def takes(*names: str, **helps: str) -> Decorator:
     return decorate
 
 
+def offered(problem: Problem) -> dict[str, tuple[str, str]]:
+    """Return what bounds every answer: a name and values, by option."""
+    job = problem.job
+    degrees = {x.cp for kind in problem.graph.kinds for x in kind.costs}
+    found: dict[str, tuple[str, Iterable[int | None]]] = {
+        "sequence_length": ("sequence", (job.sequence_length,)),
+        "global_batch": ("batch", (job.global_batch,)),
+        "micro_batches": ("micro-batches", job.micro_batches),
+        "cp": ("cp", sorted(degrees)),
+    }
+    return {
+        name: (label, ",".join(map(str, values)))
+        for name, (label, values) in found.items()
+    }
+
+
+def defaults_of(
+    problem: Problem, model: Architecture, chosen: Collection[str]
+) -> str:
+    """Say what the answer for a model rests on and nobody chose.
+
+    Each with the option that chooses it; empty where all is ``chosen``. A
+    sequence length that the model fixes is none.
+    """
+    is_fixed = all(x.sequence_length is not None for x in model.towers)
+    return ", ".join(
+        f"{label} {values} ({flag(name)})"
+        for name, (label, values) in offered(problem).items()
+        if name not in chosen and not (is_fixed and name == "sequence_length")
+    )
+
+
 @dataclass(frozen=True)
 class Options:
     """What the command line says; defaults where a command does not ask.
@@ -481,30 +514,20 @@ class Options:
         return replace(found, calibration=self.job.get("calibration"))
 
     def unsaid(self, restricted: Restricted) -> str:
-        """Say what the answer for a model rests on and nobody chose.
-
-        Each with the option that chooses it; empty where all is chosen, and
-        for PROBLEM.
-        """
+        """Return :func:`defaults_of` the problem; empty for PROBLEM."""
         if self.model is None:
             return ""
-        problem, towers = restricted.whole, load_model(self.model).towers
-        degrees = {x.cp for kind in problem.graph.kinds for x in kind.costs}
-        offered: dict[str, tuple[str, Iterable[int | None]]] = {
-            "sequence_length": ("sequence", (problem.job.sequence_length,)),
-            "global_batch": ("batch", (problem.job.global_batch,)),
-            "micro_batches": ("micro-batches", problem.job.micro_batches),
-            "cp": ("cp", sorted(degrees)),
-        }
         pins = restricted.pins
-        chosen = {*self.given_job, *pins, *(SETTINGS[x].field for x in pins)}
-        if all(tower.sequence_length is not None for tower in towers):
-            chosen.add("sequence_length")
-        return ", ".join(
-            f"{label} {','.join(map(str, values))} ({flag(name)})"
-            for name, (label, values) in offered.items()
-            if name not in chosen
+        return defaults_of(
+            restricted.whole,
+            load_model(self.model),
+            {*self.given_job, *pins, *(SETTINGS[x].field for x in pins)},
         )
+
+    def notes(self, restricted: Restricted) -> list[str]:
+        """Return what a report says about options: given ones, and not."""
+        unsaid = self.unsaid(restricted)
+        return restricted.notes + [f"defaults: {unsaid}"] * bool(unsaid)
 
     def solve_options(self, solver: str) -> SolveOptions:
         """Return the options of a solver, without its ``--option``."""

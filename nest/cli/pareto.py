@@ -137,7 +137,7 @@ def pareto_command(
         proofs: list[Proof] = []
         if prover is not None:
             proofs = _prove(found, prover, numbers, options, progress)
-    notes = restricted.notes
+    notes = options.notes(restricted)
     parts = frontier_block(found, notes, steps, prover, proofs)
     show(options.people, *parts)
     for line in contradictions(found, prover, proofs):

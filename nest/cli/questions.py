@@ -12,7 +12,7 @@ import click
 from nest.cli.declare import amount, integer, integers, option
 from nest.cli.inputs import flag, load_problem
 from nest.cli.inspecting import warn_if_foreign
-from nest.cli.options import MODEL, RESTRICTIONS, Options, takes
+from nest.cli.options import MODEL, RESTRICTIONS, Options, offered, takes
 from nest.cli.progress import ProgressLine
 from nest.errors import InvalidOptionError
 
@@ -163,7 +163,11 @@ def fit_command(
             fit = fewest_devices(
                 problem, goal, devices_list, solver, limits, progress
             )
-    show(options.people, *fit_block(problem, fit, restricted.text))
+    parts = fit_block(problem, fit, restricted.text)
+    unsaid = options.unsaid(restricted)
+    if unsaid:
+        parts.append(f"defaults: {unsaid}")
+    show(options.people, *parts)
     document = to_document(problem, fit, solver)
     if asked:
         document = offers.to_document(document, fit)
@@ -318,7 +322,9 @@ def explain_command(
             options=options.solve_options(solver),
             on_progress=progress,
         )
-    show(options.people, *explanation_block(found, restricted.notes))
+    has = ", ".join(" ".join(pair) for pair in offered(whole).values())
+    notes = [*restricted.notes, f"the problem has {has}"]
+    show(options.people, *explanation_block(found, notes))
     document = to_document(found, solver)
     options.write_json(document | restricted.document())
     return 0 if found.score.feasible and not found.failed else 1

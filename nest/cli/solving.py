@@ -402,7 +402,8 @@ def _show_table(session: _Session) -> None:
     from nest.report.table import compare_footer, compare_table, show
     from nest.solvers.registry import solver_class
 
-    problem, notes = session.restricted.problem, session.restricted.notes
+    problem = session.restricted.problem
+    notes = session.given.notes(session.restricted)
     results = session.results
     cold = [
         result.solver
@@ -445,8 +446,7 @@ def _show_answer(session: _Session) -> None:
             )
         else:
             parts = solve_block(problem, result)
-            notes = [*restricted.notes, *loss]
-            notes += [f"defaults: {unsaid}"] * bool(unsaid)
+            notes = [*session.given.notes(restricted), *loss]
             parts[1:1] = [*notes, *([key_lines(safe)] if safe else [])]
         if session.unsaid is not None:
             parts.append(f"\nno launch: {session.unsaid}")

@@ -546,7 +546,9 @@ def test_text_models_are_imported_with_a_note(
     output = str(tmp_path / "p.json")
     arguments = ("import", "hf", str(path), "--cluster", "h100x8")
     assert cli(*arguments, "-o", output) == 0
-    assert cli.err == (f"nest: note: {path}: the text model of gemma3 alone\n")
+    defaults, note = cli.err.splitlines()
+    assert defaults.startswith(f"nest: note: {path}: defaults: sequence 8192 ")
+    assert note == f"nest: note: {path}: the text model of gemma3 alone"
 
 
 def test_modules_for_multi_token_prediction_are_asked_for(
@@ -568,3 +570,37 @@ def test_files_of_other_families(cli: Cli, tmp_path: Path) -> None:
     )
     assert said.startswith(f"{path}: model_type: expected one of afmoe, ")
     assert "got 'xlnet'" in said
+
+
+def test_other_answers_say_what_nobody_chose_too(
+    cli: Cli, config: str, tmp_path: Path
+) -> None:
+    """Comparisons, frontiers, sizes and imports; files say what they have."""
+    defaults = (
+        "defaults: sequence 1024 (--sequence-length), batch 4096 "
+        "(--global-batch), micro-batches 1,2,4,8 (--micro-batches), cp 1 "
+        "(--cp)"
+    )
+    model = ("--model", config, "--cluster", "h100x4")
+    model = (*model, "--layers-per-node", "2")
+    for command in (
+        ("compare", *model, "--solvers", "dp"),
+        ("pareto", *model),
+        ("fit", *model, "--within", "1000"),
+    ):
+        assert cli(*command) == 0
+        assert defaults in " ".join(cli.out.split())
+    chosen = ("--micro-batches", "1,2", "--sequence-length", "1024")
+    assert cli(*command, *chosen) == 0
+    assert "\ndefaults: batch 4096 (--global-batch), cp 1 (--cp)\n" in cli.out
+    problem, plan = tmp_path / "problem.json", tmp_path / "plan.json"
+    imported = ("import", "hf", config, "--cluster", "h100x4")
+    assert cli(*imported, "-o", problem) == 0
+    assert f"nest: note: {config}: {defaults}" in cli.err
+    solver = ("--solver", "dp", "--gap", "0.5")
+    assert cli("solve", problem, *solver, "-o", plan) == 0
+    assert cli("explain", problem, plan, "--no-search") == 0
+    assert (
+        "\nthe problem has sequence 1024, batch 4096, micro-batches 1,2,4,8, "
+        "cp 1\n"
+    ) in cli.out
