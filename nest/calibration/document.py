@@ -17,6 +17,7 @@ from nest.calibration.fit import NOISE, Fit
 from nest.calibration.runs import FEW, TWO_OF_THREE, Learned
 from nest.validation.report import error_figures
 from nest.validation.rows import COLUMNS, Row, measured_step_time_s
+from nest.validation.words import words_lines
 
 SCHEMA = "nest-own-runs/1"
 
@@ -190,7 +191,7 @@ def _notes(learned: Learned) -> list[str]:
             f"memory of {len(sized)} runs (peak_mem_gb, line "
             f"{sized[0].line}): held against the device's, not fitted"
         )
-    return found
+    return found + words_lines(runs.rows)
 
 
 #: Scatter, in that of published runs, from which on it is told.

@@ -35,6 +35,11 @@ FAMILIES = (
     (r"\bdcn\b", "TPU DCN"),
 )
 
+#: Words for links inside a node or a rack, which the device has by itself.
+_NODE_WORDS = (
+    r"nvlink|nvswitch|nvl\d|\bici\b|xgmi|infinity fabric|single node|pcie"
+)
+
 #: One link of NVLink 2 and 3 (2 and 3 have 6 and 12 per device), in one
 #: direction.
 NVLINK_BYTES_PER_S = 25e9
@@ -134,6 +139,13 @@ def network_bytes_per_s(text: str, node_size: int) -> float | None:
         rate = link_spec("Omni-Path 100").bytes_per_s
         return int(found.group(1)) * rate / node_size
     return None
+
+
+def reads(text: str) -> bool:
+    """Return whether a text says anything about links."""
+    known = re.search(_NODE_WORDS, text, re.IGNORECASE) is not None
+    named = any(re.search(x, text, re.IGNORECASE) for x, _ in FAMILIES)
+    return known or named or network_bytes_per_s(text, 1) is not None
 
 
 def _rate(number: str, unit: str) -> float:

@@ -53,7 +53,11 @@ def validation_block(document: Mapping[str, Any]) -> list[RenderableType]:
     if left_out:
         rows = [(str(count), reason) for reason, count in left_out.items()]
         parts += ["", _numbers(("rows", "memory not compared because"), rows)]
-    told = document["impossible"] + document["unreadable"]
+    told = [
+        *document["impossible"],
+        *document["unreadable"],
+        *document["not_understood"],
+    ]
     if told:
         parts += ["", *map(Text, told)]
     return parts

@@ -32,6 +32,7 @@ from nest.validation.rows import (
     why_no_memory,
     why_unusable,
 )
+from nest.validation.words import not_understood, words_lines
 
 SCHEMA = "nest-validation/1"
 
@@ -551,6 +552,7 @@ def _figures(
             for o in timed
             if o.reason is not None and o.reason.reason == IMPOSSIBLE
         ],
+        "not_understood": words_lines(o.row for o in timed),
         "unreadable": [
             f"line {o.row.line}: {text}"
             for o in timed
@@ -616,6 +618,9 @@ _DETAILS: dict[str, Callable[[Assessment], Any]] = {
     "fits": lambda a: "" if a.fits is None else int(a.fits),
     "reason": lambda a: a.reason.reason if a.reason else "",
     "assumed": lambda a: "; ".join(a.row.assumed),
+    "not_understood": lambda a: "; ".join(
+        f"{column}: {text}" for column, text in not_understood(a.row).items()
+    ),
     "detail": lambda a: " ".join((a.reason or Reason("")).detail.split()),
 }
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 import pytest
 
 from nest.units import GIB
-from nest.validation.report import assess, validation_document
+from nest.validation.report import (
+    assess,
+    details_csv,
+    validation_document,
+)
 from nest.validation.rows import (
     impossible,
     measured_memory_bytes,
     why_no_memory,
     why_unusable,
 )
+from nest.validation.words import not_understood
 from tests.unit.test_validation import TIMED, make, time_s
 
 # Memory
@@ -158,3 +163,40 @@ def test_no_device_does_more_than_its_peak():
     assert impossible(make(mfu="45")) == (
         "mfu: expected a fraction up to 1, got 45; divide per cent by 100"
     )
+
+
+# Words
+
+
+@pytest.mark.parametrize(
+    ("cells", "found"),
+    [
+        ({}, {}),
+        ({"framework": "Megatron-LM"}, {}),
+        ({"framework": "bananas"}, {"framework": "bananas"}),
+        ({"framework": "not stated"}, {}),
+        ({"interconnect": "8x200 Gb/s per node"}, {}),
+        ({"interconnect": "NDR"}, {}),
+        ({"interconnect": "single node NVLink"}, {}),
+        ({"interconnect": "very fast"}, {"interconnect": "very fast"}),
+        ({"overlap": "none (all off)"}, {}),
+        ({"overlap": "schedule ZB-1p"}, {}),
+        ({"overlap": "schedule of ours"}, {"overlap": "schedule of ours"}),
+        ({"overlap": "lots"}, {"overlap": "lots"}),
+        ({"attention_impl": "flash"}, {}),
+        ({"attention_impl": "ours"}, {"attention_impl": "ours"}),
+    ],
+)
+def test_words_that_no_rule_reads(cells, found):
+    assert not_understood(make(**cells)) == found
+
+
+def test_words_that_no_rule_reads_are_told_once_per_column():
+    rows = [make(overlap="lots"), make(overlap="more"), make()]
+    outcomes = [assess(row, lambda row: time_s(1.0)) for row in rows]
+    assert validation_document(outcomes)["not_understood"] == [
+        "overlap of 2 rows not understood, so as the device and the software "
+        "have it: 'lots' (line 2)"
+    ]
+    details = details_csv(outcomes).splitlines()
+    assert "overlap: lots" in details[1]

@@ -1,0 +1,60 @@
+"""Which words of a row are not understood.
+
+Interconnect, overlap, software and attention are free text: what a row's
+words do not say is taken from its device and its software. Words that no
+rule reads may have been meant to say something, so they are told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from nest.hardware.describe import reads
+from nest.validation.predict import schedule_of
+from nest.validation.rows import Row
+from nest.validation.software import SOFTWARE, software_of
+
+#: Words that the rules for a column read, in any case; a text with none of
+#: them says nothing. An interconnect has rules of its own.
+_READ = {
+    "overlap": r"^none|gradient and parameter overlap off|all-to-all\b.*\b"
+    r"overlap|\bschedule ",
+    "attention_impl": r"unfused|torch|megatron|softmax|flash|rms",
+}
+
+#: Texts that say that nothing is stated.
+_NOTHING = r"\s*(not (stated|known)\b.*|unknown|n/a|-)?\s*"
+
+
+def not_understood(row: Row) -> dict[str, str]:
+    """Return texts of a row that no rule reads, by column."""
+    found = {}
+    if row.framework and software_of(row) is SOFTWARE[-1]:
+        found["framework"] = row.framework
+    for column, words in _READ.items():
+        text = getattr(row, column)
+        if text and not re.search(words, text, re.IGNORECASE):
+            found[column] = text
+    if row.overlap and "overlap" not in found and schedule_of(row) is None:
+        found["overlap"] = row.overlap
+    if row.interconnect and not reads(row.interconnect):
+        found["interconnect"] = row.interconnect
+    return {
+        column: text
+        for column, text in found.items()
+        if not re.fullmatch(_NOTHING, text, re.IGNORECASE)
+    }
+
+
+def words_lines(rows: Iterable[Row]) -> list[str]:
+    """Return what is not understood: a line per column, with an example."""
+    found: dict[str, list[tuple[int, str]]] = {}
+    for row in rows:
+        for column, text in not_understood(row).items():
+            found.setdefault(column, []).append((row.line, text))
+    return [
+        f"{column} of {len(texts)} rows not understood, so as the device and "
+        f"the software have it: {texts[0][1][:60]!r} (line {texts[0][0]})"
+        for column, texts in sorted(found.items())
+    ]
