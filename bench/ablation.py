@@ -1,0 +1,325 @@
+"""Fit the parameters of predictions without one mechanism after the other.
+
+    python bench/ablation.py [FILE …]
+
+Each mechanism is switched off, all other parameters are fitted anew, and each
+source is predicted by such a fit to all others. Slopes are taken once, at the
+stored fit; errors are those of predictions without the mechanism. The tables
+are for docs/validation.md, the figures ``bench/results/ablation.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from bench.calibrate import (
+    CLASSES,
+    FILES,
+    figures,
+    members_of,
+    thinned,
+    usable,
+)
+from bench.result_files import ROOT, fill, write_result
+from nest.calibration.evidence import Array, Evidence, evidence_of
+from nest.calibration.fit import Fit, Linear, prior, solve
+from nest.calibration.parameters import Parameter, options_of
+from nest.calibration.stored import stored_fit
+from nest.hardware.calibration import Software, stored_calibration
+from nest.validation.predict import PredictOptions, Skip, predict
+from nest.validation.report import source_of
+from nest.validation.rows import Row, measured_step_time_s, read_rows
+
+#: Sources with fewer rows have no line of their own.
+LEAST = 20
+
+#: Rows that a process predicts at a time.
+_CHUNK = 32
+
+#: Families that had none of their own once, and what they took.
+NEW_FAMILIES = {"Blackwell": "H100", "MI300": "H100"}
+
+
+class Mechanism(NamedTuple):
+    """What predictions can do without.
+
+    Attributes
+    ----------
+    name
+        Of the mechanism.
+    fields
+        Fields of a calibration, with the values that switch it off.
+    families
+        Families whose parameters are those of another.
+    overlap, facts
+        Whether nothing overlaps, and whether nothing is known of software.
+    """
+
+    name: str
+    fields: dict[str, float] = {}
+    families: dict[str, str] = {}
+    overlap: bool = False
+    facts: bool = False
+
+    def options(self, options: PredictOptions) -> PredictOptions:
+        """Return options that predict without it."""
+        families = {
+            name: replace(calibration, **self.fields)
+            for name, calibration in options.calibration.items()
+        }
+        for name, other in self.families.items():
+            families[name] = families[other]
+        software = options.software or stored_calibration().software
+        if self.overlap:
+            software = without_overlap(software)
+        return replace(options, calibration=families, software=software)
+
+    def row(self, row: Row) -> Row:
+        """Return a row as it is predicted without it."""
+        return replace(row, framework=None, source=None) if self.facts else row
+
+    def leaves(self, parameter: Parameter) -> bool:
+        """Return whether a parameter is still fitted."""
+        return not (
+            parameter.field in self.fields
+            or parameter.family in self.families
+            or (self.overlap and parameter.family == "software")
+        )
+
+
+def without_overlap(software: Software) -> Software:
+    """Return what software hides if it hides nothing."""
+    return replace(software, overlap=dict.fromkeys(software.overlap, 0.0))
+
+
+MECHANISMS = (
+    Mechanism("all mechanisms"),
+    Mechanism("host time", {"host_ns": 0.0}),
+    Mechanism("half sizes", {"matmul_half_size": 0.0}),
+    Mechanism("small attention", {"attention_half_blocks": 0.0}),
+    Mechanism("own families", families=NEW_FAMILIES),
+    Mechanism("fp8", {"low_precision_fraction": 1.0, "cast_bytes": 0.0}),
+    Mechanism("experts", {"routing_passes": 1.0, "expert_kernels": 1.0}),
+    Mechanism("exponentials", {"exponential_size": 0.0}),
+    Mechanism("power", {"watts_per_tflops": 0.0, "power_exponent": 0.0}),
+    Mechanism("overlap", overlap=True),
+    Mechanism("software facts", facts=True),
+)
+
+
+def _predicted(rows: Sequence[Row], options: PredictOptions) -> list[float]:
+    """Return logarithms of predicted over measured times; nan for none."""
+    found = []
+    for row in rows:
+        answer, measured_s = predict(row, options), measured_step_time_s(row)
+        has_time = not isinstance(answer, Skip) and answer.step_time_s
+        assert measured_s
+        found.append(
+            math.log(answer.step_time_s / measured_s) if has_time else math.nan  # type: ignore[union-attr,operator]
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Rows, slopes of their errors at a fit, and what predicts them.
+
+    Attributes
+    ----------
+    evidence
+        ``n`` rows.
+    shown
+        Numbers of those that fits see.
+    at
+        The fit whose slopes were taken.
+    slopes
+        ``(n, p)``.
+    predicted
+        Predicts rows under options.
+    """
+
+    evidence: Evidence
+    shown: list[int]
+    at: Fit
+    slopes: Array
+    predicted: Callable[[Sequence[Row], PredictOptions], Array]
+
+    def errors(
+        self, mechanism: Mechanism, fit: Fit, chosen: Iterable[int]
+    ) -> Array:
+        """Return errors of some rows without a mechanism."""
+        rows = [mechanism.row(self.evidence.rows[i]) for i in chosen]
+        values = self.at.values | fit.values
+        options = options_of(values, self.at.parameters)
+        return self.predicted(rows, mechanism.options(options))
+
+    def slopes_of(self, mechanism: Mechanism, kept: list[int]) -> Array:
+        """Return slopes of the parameters that are left.
+
+        Rows of a family that takes another's depend on the other's.
+        """
+        slopes = self.slopes.copy()
+        names = [parameter.name for parameter in self.at.parameters]
+        for k, parameter in enumerate(self.at.parameters):
+            other = mechanism.families.get(parameter.family)
+            name = f"{other}.{parameter.field}"
+            if other is not None and name in names:
+                slopes[:, names.index(name)] += self.slopes[:, k]
+        return slopes[:, kept]
+
+
+def refitted(
+    bench: Bench, mechanism: Mechanism
+) -> tuple[Array, Array, list[int]]:
+    """Return errors without a mechanism, fitted and held out, and the rows.
+
+    Rows that cannot be expressed without it are left out.
+    """
+    parameters = bench.at.parameters
+    kept = [k for k, p in enumerate(parameters) if mechanism.leaves(p)]
+    left = tuple(parameters[k] for k in kept)
+    begin = prior(left)
+    fit = Fit(left, bench.at.x[kept], bench.at.covariance[np.ix_(kept, kept)])
+    everything = bench.errors(mechanism, fit, range(len(bench.evidence.rows)))
+    rows = [int(i) for i in np.flatnonzero(np.isfinite(everything))]
+    shown = [i for i in bench.shown if np.isfinite(everything[i])]
+    slopes = bench.slopes_of(mechanism, kept)
+    linear = Linear(fit.x, everything[shown], slopes[shown])
+    for _ in range(2):
+        fit = solve(begin, linear, bench.evidence.of(shown))
+        errors = bench.errors(mechanism, fit, shown)
+        linear = Linear(fit.x, errors, slopes[shown])
+    fitted = bench.errors(mechanism, fit, rows)
+    held = np.full(len(everything), np.nan)
+    for group, own in members_of(bench.evidence.of(rows)).items():
+        others = [
+            n for n, i in enumerate(shown) if bench.evidence.groups[i] != group
+        ]
+        near = Linear(linear.x, linear.errors[others], linear.slopes[others])
+        rest = bench.evidence.of([shown[n] for n in others])
+        numbers = [rows[n] for n in own]
+        held[numbers] = bench.errors(
+            mechanism, solve(begin, near, rest), numbers
+        )
+    return fitted, held[rows], rows
+
+
+def summary(
+    bench: Bench, fitted: Array, held: Array, rows: list[int]
+) -> dict[str, Any]:
+    """Return the figures by class and by source with enough rows."""
+    members: dict[str, list[int]] = {
+        name: [n for n, i in enumerate(rows) if takes(bench.evidence.rows[i])]
+        for name, takes in CLASSES.items()
+    }
+    for name, own in members_of(bench.evidence.of(rows)).items():
+        if len(own) >= LEAST:
+            members[name] = own
+    return {
+        name: {
+            "fitted": figures(fitted[own]),
+            "held_out": figures(held[own]),
+        }
+        for name, own in members.items()
+        if own
+    }
+
+
+def tables(document: dict[str, Any]) -> str:
+    """Return the tables of docs/validation.md, by class and by source."""
+    found = document["without"]
+    complete = found["all mechanisms"]
+    heads = ["refitted without", *(name for name in found)]
+    heads[1] = "(nothing)"
+    parts = []
+    for key, title in (
+        ("median_abs_error", "Median"),
+        ("mean_abs_error", "Mean"),
+    ):
+        lines = [
+            f"| {' | '.join(heads)} |",
+            f"| {' | '.join(['---', *['---:'] * len(found)])} |",
+        ]
+        for name in complete:
+            cells = []
+            for figures_of in found.values():
+                both = figures_of.get(name)
+                cells.append(
+                    ""
+                    if both is None
+                    else " / ".join(
+                        f"{100 * both[kind][key]:.1f}"
+                        for kind in ("fitted", "held_out")
+                    )
+                )
+            rows = complete[name]["fitted"]["rows"]
+            lines.append(f"| {name} ({rows}) | {' | '.join(cells)} |")
+        parts += [
+            f"{title} error in per cent, fitted / held out, of classes and "
+            f"of sources with {LEAST} rows or more (rows):",
+            "\n".join(lines),
+        ]
+    left = {
+        name: document["rows"] - figures_of["all"]["fitted"]["rows"]
+        for name, figures_of in found.items()
+    }
+    missing = [f"{name}: {count}" for name, count in left.items() if count]
+    if missing:
+        parts.append(
+            f"Rows that cannot be expressed without it: {', '.join(missing)}."
+        )
+    return "\n\n".join(parts)
+
+
+def main() -> None:
+    """Print a line per mechanism, and write figures and tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("files", nargs="*", type=Path, default=FILES)
+    rows = usable(
+        [r for path in parser.parse_args().files for r in read_rows(path)]
+    )
+    evidence = evidence_of(rows, [source_of(row) for row in rows])
+    chosen = {id(row) for row in thinned(evidence).rows}
+    shown = [i for i, row in enumerate(rows) if id(row) in chosen]
+    began = time.perf_counter()
+    at = stored_fit()
+    errors = evidence.errors(at.x, at.parameters)
+    slopes = evidence.slopes(at.x, errors, at.parameters)
+    print(f"slopes after {time.perf_counter() - began:.0f} s", flush=True)
+    document: dict[str, Any] = {"rows": len(rows), "without": {}}
+    with ProcessPoolExecutor() as pool:
+
+        def predicted(rows: Sequence[Row], options: PredictOptions) -> Array:
+            parts = [rows[i : i + _CHUNK] for i in range(0, len(rows), _CHUNK)]
+            found = pool.map(_predicted, parts, [options] * len(parts))
+            return np.array([x for part in found for x in part])
+
+        bench = Bench(evidence, shown, at, slopes, predicted)
+        for mechanism in MECHANISMS:
+            found = summary(bench, *refitted(bench, mechanism))
+            document["without"][mechanism.name] = found
+            both = found["all"]
+            print(
+                f"{time.perf_counter() - began:6.0f} s  without "
+                f"{mechanism.name:18} median "
+                f"{100 * both['fitted']['median_abs_error']:5.1f} fitted, "
+                f"{100 * both['held_out']['median_abs_error']:5.1f} held out",
+                flush=True,
+            )
+    write_result("ablation", document)
+    page = ROOT / "docs" / "validation.md"
+    fill(page, "ablation", tables(document))
+
+
+if __name__ == "__main__":
+    main()
