@@ -55,6 +55,8 @@ CONSTANTS = {
     "NVLINK_BYTES_PER_S": "a data sheet",
     "WAITING": "of intervals, which move no prediction",
     "_MEMORY_ROUNDING": "of figures that are impossible",
+    "_SAME_FLOPS": "of figures that are impossible",
+    "_SAME_STEP": "of figures that are impossible",
     "_SIZE_BYTES": "a message to compare orders of devices by",
     "_SWITCH_NS": "a data sheet",
     "_TIME_ROUNDING": "of figures that are impossible",
