@@ -23,8 +23,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from result_files import write_result
 
+from bench.result_files import write_result
 from nest.calibration.evidence import Array, Evidence, evidence_of
 from nest.calibration.fit import Fit, Linear, fit, prior, refit
 from nest.calibration.parameters import (

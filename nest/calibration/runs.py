@@ -32,6 +32,7 @@ from nest.calibration.fit import (
 )
 from nest.calibration.parameters import SOFTWARE, options_of
 from nest.calibration.stored import stored_fit
+from nest.calibration.unknown import own_runs_of
 from nest.errors import NestError, UnknownNameError
 from nest.hardware import Machine, machine_for
 from nest.hardware.calibration import CalibrationFile, calibrated_family
