@@ -175,6 +175,43 @@ def test_devices_have_a_price_where_they_are_short() -> None:
     assert refuted(problem, 261) == 260
 
 
+@pytest.mark.parametrize(
+    ("count", "apart_ns", "together_ns", "best"),
+    [(1, (100, 100), (90, 90), 430), (2, (190, 10), (179, 1), 610)],
+)
+def test_what_is_in_front_may_be_run_in_several_ways(
+    count: int,
+    apart_ns: tuple[int, int],
+    together_ns: tuple[int, int],
+    best: int,
+) -> None:
+    """Layers a and b take 180 ns on two devices, c 100, and 150 to update.
+
+    (10 + 2 · 10 + 2 · 60 bytes at 1 ns each.) That is 180 + 100 + 150, with a
+    second micro-batch 180 more. On a device each a and b add up to 200: no
+    better, but not by the 150 of the update.
+    """
+    costs = {
+        name: (make_cost(0, one_ns), make_cost(0, two_ns, tp=2))
+        for name, one_ns, two_ns in zip(
+            "ab", apart_ns, together_ns, strict=True
+        )
+    } | {"c": (make_cost(50, 50, weight_bytes=10),)}
+    problem = make_problem(
+        costs,
+        topology=NCCL,
+        devices=3,
+        hbm=1e9,
+        replicas=(1,),
+        global_batch=count,
+        optimizer=Optimizer(gradient_bytes=2, state_bytes=12),
+    )
+    plan = make_plan(("a b", Strategy(tp=2)), ("c", SINGLE))
+    assert certify(problem, plan)["step_time_quanta"] == best
+    assert certify(problem, plan)["status"] == "optimal"
+    assert refuted(problem, best + 1) == best
+
+
 def test_a_search_of_many_ends_misses_no_plan() -> None:
     """Prices do not settle it, and the best plan is found if it is allowed."""
     model, (site, devices) = (
