@@ -199,6 +199,7 @@ def test_what_is_in_front_may_be_run_in_several_ways(
     } | {"c": (make_cost(50, 50, weight_bytes=10),)}
     problem = make_problem(
         costs,
+        edges=(("a", "b", 0), ("b", "c", 0)),
         topology=NCCL,
         devices=3,
         hbm=1e9,
