@@ -13,9 +13,10 @@ Plans of every runtime share the levels and ``U``: what one runtime is fast
 with rules out what others are slow with. Only runtimes that some plan may need
 are searched, as for the best plan: hiding one more axis takes no memory.
 
-Strategies per layer, and published models with searches of their own, take
-one solve per point; see :func:`descend`. So do interleaved plans, after all
-others; see :func:`interleaved`.
+For a strategy per layer see :mod:`nest.search.layer_frontier`. Published
+models with searches of their own take one solve per point, see
+:func:`descend`; so do interleaved plans, after all others, see
+:func:`interleaved`.
 """
 
 from __future__ import annotations
@@ -560,8 +561,8 @@ def search(
     """Return the frontier of a problem, and what of it is not proven.
 
     Stages with one strategy each are searched level by level. For a strategy
-    per layer, and under presets with programs of their own, see
-    :func:`descend`; for interleaved plans :func:`interleaved`.
+    per layer see :mod:`nest.search.layer_frontier`, for presets with programs
+    of their own :func:`descend`, for interleaved plans :func:`interleaved`.
 
     Parameters
     ----------

@@ -63,7 +63,7 @@ from nest.solvers.base import Deadline, OutOfTimeError
 ENOUGH = 1000
 
 #: Levels go to frontiers of stages when so many relaxed options are left.
-BATCH = 20_000
+BATCH = 100_000
 
 #: Levels are cut down to this fraction of the memory before that, ...
 WIDE = 64

@@ -23,6 +23,7 @@ from nest.search.stage_frontiers import (
     grow_frontier,
 )
 from nest.solvers.base import Deadline
+from tests.properties.profiles import examples
 
 SCHEDULE = SCHEDULES["1f1b"]
 
@@ -178,8 +179,9 @@ def beaten(rows: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
         )
     )
 )
+@examples(60, full=2000)
 def test_sorted_rows_are_compared_all_with_all(block, rows):
-    rows.sort()
+    rows = sorted(rows)
     group, *columns = np.array(rows, dtype=np.int64).T
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dominance, "BLOCK", block)
