@@ -7,7 +7,7 @@ problems and exhausted time limits are results, never exceptions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class NestError(Exception):
@@ -33,6 +33,17 @@ class UnknownNameError(NestError, LookupError):
         hint = f"did you mean {close[0]!r}?" if close else "choose one of them"
         super().__init__(
             f"{what}: expected one of {', '.join(names)}; got {name!r}; {hint}"
+        )
+
+
+class UnknownInstanceError(NestError, LookupError):
+    """No instance of the library has that name."""
+
+    def __init__(self, name: str, close: Sequence[str]) -> None:
+        hint = f"did you mean {close[0]!r}?" if close else "choose another"
+        super().__init__(
+            f"instance: expected a name that 'nest instances' lists, got "
+            f"{name!r}; {hint}"
         )
 
 

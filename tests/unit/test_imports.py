@@ -43,6 +43,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "nest.intervals",
         "nest.robust",
         "nest.certificates",
+        "nest.instances",
     ),
     ("nest.prove", "nest.report", "nest.benchmarks"),
     ("nest.cli",),

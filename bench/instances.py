@@ -1,0 +1,436 @@
+"""The instance library: its problems from recipes, and what dp proves.
+
+``bench/instances/recipes.yaml`` says what each problem is made of. Without
+options this writes every problem and the index to ``nest/instances/data``,
+the same bytes as long as the recipes, the package and its calibration are the
+same. What was known about a problem that changed is dropped.
+
+    python bench/instances.py [--only NAME …] [--check]
+    python bench/instances.py --solve [--solver dp] [--time-limit 60] [--again]
+    python bench/instances.py --tables
+
+``--solve`` lets dp work on what nothing is known about, then asks it whether a
+plan that does not fit is faster, and hands the answers to ``nest instances
+update``'s own code. It can be stopped and started again. Another exact solver
+with ``--solver`` confirms what dp proved. ``--tables`` fills
+docs/instances.md; ``--check`` compares and writes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+from msgspec.structs import replace
+
+from bench.instance_graphs import NETWORKS, graph_of
+from bench.result_files import ROOT, fill
+from nest.cli.inputs import load_model, model_problem
+from nest.cli.networks import find_network, with_network
+from nest.compare import to_document
+from nest.errors import NestError
+from nest.hardware import parse_clusters
+from nest.headroom import with_headroom
+from nest.instances import store
+from nest.instances.classes import CLASSES, classes_of
+from nest.instances.records import Index, Instance, Known
+from nest.instances.update import with_document
+from nest.ir import Hierarchy, Job, Level, Optimizer, Problem, problem_hash
+from nest.ir.io import write_atomically
+from nest.models import builtin
+from nest.models.choices import Request
+from nest.solvers.base import SolveOptions
+from nest.solvers.run import run_solver
+from nest.targets import for_target
+from nest.units import MAX_TERM, quanta_to_ns
+from nest.versions import nest_version, num_cpus
+
+RECIPES = ROOT / "bench" / "instances" / "recipes.yaml"
+DATA = ROOT / "nest" / "instances" / "data"
+SOLVER = "dp"
+
+#: The files with what is fitted to measurements: times rest on them.
+CALIBRATION = (
+    "nest/hardware/data/device_calibration.json",
+    "nest/hardware/data/link_calibration.json",
+)
+
+#: All else that a problem depends on: where it changed, the same recipe makes
+#: another problem, and the stored one stays what it is.
+SOURCES = ("nest/models", "nest/hardware", "nest/targets", "nest/topology")
+SCRIPTS = ("bench/instances.py", "bench/instance_graphs.py")
+
+#: Momentum and an fp32 copy of every weight.
+MOMENTUM = Optimizer(
+    name="sgd", weight_bytes=2, gradient_bytes=2, state_bytes=8
+)
+
+#: What :func:`model_problem` reads of a command line besides a request.
+_COMMAND = ("cluster", "calibration", "topology", "beside", "order", "profile")
+
+
+def recipes() -> list[dict[str, Any]]:
+    """Return all recipes."""
+    found: list[dict[str, Any]] = yaml.safe_load(RECIPES.read_text())
+    return found
+
+
+def name_of(recipe: dict[str, Any]) -> str:
+    """Return the name of an instance: what it is of, on what, which."""
+    tag = recipe.get("tag", recipe.get("target"))
+    what = recipe.get("model", recipe.get("graph"))
+    return "-".join(filter(None, (what, recipe["cluster"], tag)))
+
+
+def build(recipe: dict[str, Any]) -> Problem:
+    """Return the problem of a recipe."""
+    problem = _of_network(recipe) if "graph" in recipe else _of_model(recipe)
+    if "leaf" in recipe:
+        problem = _with_leaves(problem, **recipe["leaf"])
+    if "headroom" in recipe:
+        problem = with_headroom(problem, recipe["headroom"])
+    if "granularity" in recipe:
+        job = replace(problem.job, granularity=recipe["granularity"])
+        problem = replace(problem, job=job)
+    if "target" in recipe:
+        job = problem.job
+        problem = for_target(problem, recipe["target"], job.optimizer)
+    return replace(problem, name=name_of(recipe))
+
+
+def _of_model(recipe: dict[str, Any]) -> Problem:
+    job: dict[str, Any] = dict.fromkeys(_COMMAND)
+    fields = msgspec.convert(
+        {k: v for k, v in recipe.items() if k in Request.__struct_fields__},
+        Request,
+    )
+    job |= {"beside": (), **msgspec.structs.asdict(fields)}
+    job |= {name: recipe.get(name, job[name]) for name in _COMMAND}
+    return model_problem(load_model(recipe["model"]), job)
+
+
+def _of_network(recipe: dict[str, Any]) -> Problem:
+    make, source = NETWORKS[recipe["graph"]]
+    ((site, count),) = parse_clusters(recipe["cluster"])
+    micro_batches = recipe["micro_batches"]
+    samples = [1 << i for i in range(max(micro_batches).bit_length())]
+    graph = graph_of(make(), site, recipe["dtype"], recipe["tp"], samples)
+    problem = Problem(
+        source=f"network: {source}; machine: {site.source}; costs: half of "
+        f"the peak or the memory bandwidth, bench/instance_graphs.py",
+        graph=graph,
+        cluster=site.cluster(count),
+        job=Job(
+            global_batch=recipe["global_batch"],
+            micro_batches=tuple(micro_batches),
+            dtype=recipe["dtype"],
+            optimizer=MOMENTUM,
+            zero=(0, 1),
+            recompute=("none", "full"),
+        ),
+    )
+    if "topology" in recipe:
+        network = find_network(recipe["topology"])
+        problem = with_network(problem, network, recipe["topology"])
+    return problem
+
+
+def _with_leaves(problem: Problem, nodes: int, less: float) -> Problem:
+    """Return a problem with a level of leaves of so many nodes each."""
+    topology = problem.cluster.topology
+    assert isinstance(topology, Hierarchy)
+    *inside, top = topology.levels
+    leaf = replace(top, name="leaf", fan_out=nodes)
+    spine = Level(
+        name="spine",
+        fan_out=-(-top.fan_out // nodes),
+        bandwidth_bytes_per_s=top.bandwidth_bytes_per_s / less,
+        latency_ns=top.latency_ns,
+        launch_ns=top.launch_ns,
+    )
+    changed = replace(topology, levels=(*inside, leaf, spine))
+    cluster = replace(problem.cluster, topology=changed)
+    return replace(problem, cluster=cluster)
+
+
+def title_of(recipe: dict[str, Any], problem: Problem) -> str:
+    """Return a line about an instance."""
+    cluster, job = problem.cluster, problem.job
+    samples = f"{job.global_batch} samples"
+    if job.sequence_length is not None:
+        samples = f"{job.global_batch} × {job.sequence_length} tokens"
+    devices = " + ".join(
+        f"{count} {name}" for name, count in cluster.counts.items()
+    )
+    extra = [
+        recipe.get("topology"),
+        "leaf" in recipe
+        and "leaves of {nodes} nodes, {less}:1".format(**recipe["leaf"]),
+        "target" in recipe and f"plans for {recipe['target']}",
+        "headroom" in recipe and f"{recipe['headroom']} of memory left free",
+        "granularity" in recipe and "a strategy per layer",
+        "overlap" in recipe and "with overlap",
+        "schedule" in recipe and recipe["schedule"],
+        "virtual_stages" in recipe
+        and f"{max(recipe['virtual_stages'])} chunks per block at most",
+    ]
+    what = recipe.get("model", recipe.get("graph"))
+    return ", ".join(
+        [f"{what}, {samples} per step, on {devices}", *filter(None, extra)]
+    )
+
+
+def calibration_sha256() -> str:
+    """Return the hash of what times rest on besides data sheets."""
+    return _sha256(ROOT / path for path in CALIBRATION)
+
+
+def sources_sha256() -> str:
+    """Return the hash of the code and data that make problems."""
+    found = [ROOT / path for path in SCRIPTS]
+    for folder in SOURCES:
+        for suffix in ("*.py", "*.json"):
+            found += (ROOT / folder).rglob(suffix)
+    return _sha256(sorted(found))
+
+
+def _sha256(paths: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def instance_of(recipe: dict[str, Any]) -> tuple[Instance, Problem]:
+    """Return what the index says of a recipe's problem, and the problem."""
+    problem = build(recipe)
+    instance = Instance(
+        name=problem.name,
+        title=title_of(recipe, problem),
+        problem_hash=problem_hash(problem),
+        unlimited_hash=problem_hash(store.unlimited(problem)),
+        classes=classes_of(problem),
+        num_devices=problem.cluster.num_devices,
+        num_layers=len(problem.graph.layers),
+        quantum_ps=problem.quantum_ps,
+        source=problem.source,
+        recipe=recipe,
+    )
+    return instance, problem
+
+
+def made(only: list[str] | None) -> tuple[Index, dict[str, bytes]]:
+    """Return the index and the stored problems, by name."""
+    instances, problems = [], {}
+    taken = {*builtin.names(), *(item.name for item in CLASSES)}
+    for recipe in recipes():
+        name = name_of(recipe)
+        if only and name not in only:
+            continue
+        if name in taken:
+            sys.exit(f"{name}: expected a name of its own; add a tag")
+        taken.add(name)
+        try:
+            instance, problem = instance_of(recipe)
+        except NestError as error:
+            sys.exit(f"{name}: {error}")
+        problems[name] = store.encode_problem(problem)
+        instances.append(instance)
+    instances.sort(key=lambda x: (x.num_devices, x.name))
+    index = Index(
+        generator="bench/instances.py",
+        version=nest_version(),
+        calibration_sha256=calibration_sha256(),
+        sources_sha256=sources_sha256(),
+        instances=tuple(instances),
+    )
+    return index, problems
+
+
+def encode_index(index: Index) -> bytes:
+    """Return the index as JSON, a line per instance."""
+    head = msgspec.json.encode(replace(index, instances=())).decode()
+    lines = [msgspec.json.encode(x).decode() for x in index.instances]
+    body = ",\n ".join(lines)
+    return (
+        head.replace('"instances":[]', f'"instances":[\n {body}\n]').encode()
+        + b"\n"
+    )
+
+
+def generate(only: list[str] | None, check: bool) -> None:
+    """Write index and problems, or say what of them is not as stored."""
+    index, problems = made(only)
+    folder = DATA / "problems"
+    if check or only:
+        stored = store.index()
+        wrong = [
+            instance.name
+            for instance in index.instances
+            if stored.get(instance.name) != instance
+        ]
+        if not only:
+            wrong += sorted(set(stored) - set(problems))
+        for name in wrong:
+            print(f"{name}: not as stored")
+        sys.exit(1 if wrong else 0)
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in folder.glob("*.json.gz"):
+        if path.name.removesuffix(".json.gz") not in problems:
+            path.unlink()
+    for name, data in problems.items():
+        write_atomically(folder / f"{name}.json.gz", data)
+    write_atomically(DATA / "index.json", encode_index(index))
+    hashes = {x.name: x.problem_hash for x in index.instances}
+    path = store.best_known_path()
+    known = store.read_best_known() if path.exists() else {}
+    kept = {
+        name: record
+        for name, record in known.items()
+        if hashes.get(name) == record.problem_hash
+    }
+    write_atomically(path, store.encode_best_known(kept))
+    size = sum(map(len, problems.values()))
+    print(
+        f"{len(problems)} problems, {size / 1e6:.2f} MB; of {len(kept)} "
+        f"something is known"
+    )
+
+
+def solve(
+    solver: str, only: list[str] | None, options: SolveOptions, again: bool
+) -> None:
+    """Let a solver work on what it was not tried on yet."""
+    records = store.read_best_known()
+    begin = time.monotonic()
+    for name in store.index():
+        if only and name not in only:
+            continue
+        if not again and was_tried(solver, records.get(name)):
+            continue
+        start = time.monotonic()
+        problem = store.load(name)
+        records = told(records, solver, problem, options)
+        known = records[name]
+        # Is a plan faster that does not fit? Is there one, if none fits?
+        target = MAX_TERM if known.infeasible else known.value_quanta
+        if (
+            target is not None
+            and known.status == "closed"
+            and (known.unlimited is None or known.memory_class is None)
+        ):
+            extra = {"at_most_quanta": str(target - 1)}
+            asked = dataclasses.replace(options, extra=extra)
+            free = store.unlimited(problem)
+            records = told(records, SOLVER, free, asked)
+        path = store.best_known_path()
+        write_atomically(path, store.encode_best_known(records))
+        known = records[name]
+        print(
+            f"{name:45} {known.status:6} {known.memory_class or '-':10} "
+            f"{known.value_quanta} {time.monotonic() - start:6.1f} s",
+            flush=True,
+        )
+    print(f"{time.monotonic() - begin:.0f} s")
+
+
+def was_tried(solver: str, known: Known | None) -> bool:
+    """Whether a solver has worked on an instance: dp is the first to."""
+    if known is None or solver == SOLVER:
+        return known is not None
+    return any(proof.solver == solver for proof in known.proofs)
+
+
+def told(
+    records: dict[str, Known],
+    solver: str,
+    problem: Problem,
+    options: SolveOptions,
+) -> dict[str, Known]:
+    """Return what is known after a solver worked on a problem."""
+    result = run_solver(problem, solver, options)
+    if result.outcome.failed:
+        sys.exit(f"{problem.name}: {result.outcome}: {result.detail}")
+    document = to_document(problem, {solver: options}, [result])
+    written = json.loads(json.dumps(document))
+    return with_document(records, written, problem.name)[0]
+
+
+# Tables
+
+
+def tables() -> str:
+    """Return the tables of docs/instances.md."""
+    names = list(store.index())
+    states = {name: store.state(name) for name in names}
+    rows = ["| class | about | meaning | instances | closed | open |"]
+    rows.append("|---|---|---|---:|---:|---:|")
+    for item in CLASSES:
+        inside = store.names([item.name])
+        count = Counter(states[name] for name in inside)
+        rows.append(
+            f"| {item.name} | {item.dimension} | {item.meaning} | "
+            f"{len(inside)} | {count['closed']} | {count['open']} |"
+        )
+    count = Counter(states.values())
+    rows.append(
+        f"| all | | | {len(names)} | {count['closed']} | {count['open']} |"
+    )
+    rows += ["", "| instance | classes | best known | bound | status |"]
+    rows.append("|---|---|---:|---:|---|")
+    known = store.known()
+    for name in names:
+        record = known.get(name)
+        quantum_ps = store.find(name).quantum_ps
+        value, bound = (
+            "–"
+            if quanta is None
+            else f"{quanta_to_ns(quanta, quantum_ps) / 1e9:.6g} s"
+            for quanta in (
+                record and record.value_quanta,
+                record and record.bound_quanta,
+            )
+        )
+        if record is not None and record.infeasible:
+            value = "none fits"
+        classes = ", ".join(store.classes(name))
+        rows.append(
+            f"| {name} | {classes} | {value} | {bound} | {states[name]} |"
+        )
+    return "\n".join(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*", metavar="NAME")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--solve", action="store_true")
+    parser.add_argument("--solver", default=SOLVER)
+    parser.add_argument("--time-limit", type=float, default=60)
+    parser.add_argument("--workers", type=int, default=min(2, num_cpus()))
+    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--tables", action="store_true")
+    chosen = parser.parse_args()
+    if chosen.solve:
+        limits = SolveOptions(
+            time_limit_s=chosen.time_limit, num_workers=chosen.workers
+        )
+        solve(chosen.solver, chosen.only, limits, chosen.again)
+    elif chosen.tables:
+        fill(ROOT / "docs" / "instances.md", "instances", tables())
+    else:
+        generate(chosen.only, chosen.check)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,191 @@
+"""What the library keeps of an instance, and what is known about it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from nest.ir.base import Count, Distinct, Size, Struct
+from nest.ir.plan import Plan
+
+#: Whether the optimum (or that no plan fits) is proven.
+State = Literal["closed", "open"]
+
+
+class Instance(Struct, frozen=True, kw_only=True):
+    """One stored problem.
+
+    Attributes
+    ----------
+    name, title
+        Of the problem and its file; what it is, in one line.
+    problem_hash, unlimited_hash
+        The instance is the problem with this hash and no other; the hash of
+        the same without a memory limit, see
+        :func:`nest.instances.store.unlimited`.
+    classes
+        What is true of the problem, see :mod:`nest.instances.classes`.
+    num_devices, num_layers, quantum_ps
+        Of its cluster and its graph; the size of its time unit.
+    source
+        Where its figures come from.
+    recipe
+        What made it.
+    """
+
+    name: str
+    title: str
+    problem_hash: str
+    unlimited_hash: str
+    classes: Distinct[str]
+    num_devices: Count
+    num_layers: Count
+    quantum_ps: Count = 1000
+    source: str
+    recipe: dict[str, Any]
+
+
+class Index(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    tag_field="schema",
+    tag="nest-instances/1",
+):
+    """All instances, and what made them.
+
+    Attributes
+    ----------
+    generator, version
+        The script, and the version of the package that it used.
+    calibration_sha256, sources_sha256
+        Of the fitted parameters that times of operators and links rest on;
+        of the code and the data that make a problem of a recipe.
+    instances
+        By name.
+    """
+
+    generator: str
+    version: str
+    calibration_sha256: str
+    sources_sha256: str
+    instances: tuple[Instance, ...]
+
+
+class Proof(Struct, frozen=True, kw_only=True):
+    """What an exact solver proved.
+
+    Attributes
+    ----------
+    solver, version, method
+        Who, and how.
+    bound_quanta
+        What no plan is faster than; ``None`` if no plan fits at all.
+    """
+
+    solver: str
+    version: str
+    method: str
+    bound_quanta: Size | None = None
+
+
+class Unlimited(Struct, frozen=True, kw_only=True):
+    """What is known if memory is no limit: whether it is what binds.
+
+    Attributes
+    ----------
+    plan, value_quanta
+        A plan that does not fit the memory and is faster than all that do
+        (any plan where none does), and its step time.
+    proof
+        That no plan is faster than the best known, fitting or not.
+    """
+
+    plan: Plan | None = None
+    value_quanta: Size | None = None
+    proof: Proof | None = None
+
+
+class Known(Struct, frozen=True, kw_only=True):
+    """The best known plan of an instance and the best proven bound.
+
+    Attributes
+    ----------
+    problem_hash
+        What it is known about.
+    value_quanta, plan, found_by
+        Step time of the best known plan, the plan itself, and the solver
+        with its version, or whatever the plan says of itself.
+    proofs
+        The best proof of every exact solver that has one.
+    unlimited
+        Whether memory binds, if somebody knows.
+    """
+
+    problem_hash: str
+    value_quanta: Size | None = None
+    plan: Plan | None = None
+    found_by: str | None = None
+    proofs: tuple[Proof, ...] = ()
+    unlimited: Unlimited | None = None
+
+    @property
+    def bound_quanta(self) -> int | None:
+        """What no plan is faster than, as far as it is proven."""
+        return max(
+            (
+                p.bound_quanta
+                for p in self.proofs
+                if p.bound_quanta is not None
+            ),
+            default=None,
+        )
+
+    @property
+    def infeasible(self) -> bool:
+        """Whether it is proven that no plan fits."""
+        return any(proof.bound_quanta is None for proof in self.proofs)
+
+    @property
+    def status(self) -> State:
+        """``closed`` if nothing is left to prove."""
+        if self.infeasible:
+            return "closed"
+        known = self.value_quanta is not None
+        return (
+            "closed"
+            if known and self.bound_quanta == self.value_quanta
+            else "open"
+        )
+
+    @property
+    def memory_class(self) -> str | None:
+        """``loose``, ``tight`` or ``infeasible``; ``None`` if unsettled.
+
+        Tight is where some plan that does not fit is proven to be faster
+        than all that do, loose where none is.
+        """
+        if self.infeasible:
+            return "infeasible"
+        beyond = self.unlimited
+        if beyond is None or self.value_quanta is None:
+            return None
+        if beyond.value_quanta is not None:
+            bound = self.bound_quanta
+            faster = bound is not None and beyond.value_quanta < bound
+            return "tight" if faster else None
+        proof = beyond.proof
+        if proof is None or proof.bound_quanta is None:
+            return None
+        return "loose" if proof.bound_quanta >= self.value_quanta else None
+
+
+class BestKnown(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    tag_field="schema",
+    tag="nest-best-known/1",
+):
+    """What is known of all instances, by name."""
+
+    instances: dict[str, Known]

@@ -1,0 +1,179 @@
+"""Where the library is: its index, its problems, and what is known of them.
+
+A problem is gzip of its canonical JSON; the index has its hash, which every
+reader checks.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from nest.errors import InvalidProblemError, NestError, UnknownInstanceError
+from nest.instances.classes import CLASSES
+from nest.instances.records import BestKnown, Index, Instance, Known
+from nest.ir.io import decode, decode_problem, problem_hash, read_bytes
+from nest.ir.problem import Problem
+from nest.stored import read_stored
+from nest.units import MAX_TERM
+
+PACKAGE = "nest.instances"
+
+#: Order of classes in lists.
+_ORDER = {item.name: number for number, item in enumerate(CLASSES)}
+
+
+@cache
+def library() -> Index:
+    """Return the index, with what made the problems."""
+    return read_stored(PACKAGE, "index", Index)
+
+
+@cache
+def index() -> Mapping[str, Instance]:
+    """Return all instances by name, in the order of the index."""
+    return {instance.name: instance for instance in library().instances}
+
+
+def best_known_path() -> Path:
+    """Return the file of what is known, in the package."""
+    return Path(str(files(PACKAGE) / "data" / "best_known.json"))
+
+
+def read_best_known(path: Path | None = None) -> dict[str, Known]:
+    """Return what is known by name, of the package or of another file.
+
+    Raises
+    ------
+    NestError
+        If the file cannot be read or is none of them.
+    """
+    path = best_known_path() if path is None else path
+    data = read_bytes(path, NestError)
+    return decode(
+        data, str(path), BestKnown, "file of best known plans", NestError
+    ).instances
+
+
+@cache
+def known() -> Mapping[str, Known]:
+    """Return what the package knows, by name."""
+    return read_best_known()
+
+
+def encode_best_known(records: Mapping[str, Known]) -> bytes:
+    """Return the file of what is known: a line per instance, by name."""
+    lines = [
+        f"{json.dumps(name)}: {msgspec.json.encode(records[name]).decode()}"
+        for name in sorted(records)
+    ]
+    body = ",\n ".join(lines)
+    return (
+        f'{{"schema": "nest-best-known/1", "instances": {{\n {body}\n}}}}\n'
+    ).encode()
+
+
+def encode_problem(problem: Problem) -> bytes:
+    """Return a problem as the library stores it; the same bytes each time."""
+    plain = msgspec.json.encode(problem)
+    return gzip.compress(plain, 9, mtime=0)
+
+
+def problem_path(name: str) -> Path:
+    """Return the file of an instance's problem."""
+    return Path(str(files(PACKAGE) / "data" / "problems" / f"{name}.json.gz"))
+
+
+def find(name: str) -> Instance:
+    """Return the instance of that name.
+
+    Raises
+    ------
+    UnknownInstanceError
+        If there is none.
+    """
+    found = index().get(name)
+    if found is None:
+        close = get_close_matches(name, index(), n=1, cutoff=0.4)
+        raise UnknownInstanceError(name, close)
+    return found
+
+
+def load(name: str) -> Problem:
+    """Return the problem of an instance.
+
+    Raises
+    ------
+    UnknownInstanceError
+        If there is none of that name.
+    InvalidProblemError
+        If its file is missing or is not the problem of the index.
+    """
+    instance = find(name)
+    path = problem_path(name)
+    data = read_bytes(path, InvalidProblemError)
+    try:
+        problem = decode_problem(gzip.decompress(data), str(path))
+    except (OSError, EOFError, zlib.error) as error:
+        raise InvalidProblemError(
+            f"{path}: expected a problem in gzip, got a damaged file "
+            f"({error}); install the package anew"
+        ) from error
+    found = problem_hash(problem)
+    if found != instance.problem_hash:
+        raise InvalidProblemError(
+            f"{path}: expected the problem with hash "
+            f"{instance.problem_hash[:12]}, got {found[:12]}; an instance "
+            f"never changes: install the package anew"
+        )
+    return problem
+
+
+def unlimited(problem: Problem) -> Problem:
+    """Return a problem on devices that hold anything, else the same."""
+    cluster = problem.cluster.with_memory(MAX_TERM)
+    return replace(problem, cluster=cluster)
+
+
+def classes(name: str) -> tuple[str, ...]:
+    """Return the classes of an instance, that of its memory included."""
+    found = [*find(name).classes]
+    record = known().get(name)
+    memory = record and record.memory_class
+    if memory:
+        found.append(memory)
+    return tuple(sorted(found, key=_ORDER.__getitem__))
+
+
+def names(
+    wanted: Sequence[str] = (), status: str | None = None
+) -> tuple[str, ...]:
+    """Return the names of the instances that are in all of some classes.
+
+    Parameters
+    ----------
+    wanted
+        Names of classes; none asks for all instances.
+    status
+        ``open`` or ``closed``; ``None`` asks for both.
+    """
+    return tuple(
+        name
+        for name in index()
+        if {*wanted} <= {*classes(name)} and status in (None, state(name))
+    )
+
+
+def state(name: str) -> str:
+    """Return the status of an instance; ``open`` if nothing is known."""
+    record = known().get(name)
+    return "open" if record is None else record.status

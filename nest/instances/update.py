@@ -1,0 +1,332 @@
+"""What is known gets better: plans that are scored again, and proofs.
+
+The one way to change ``best_known.json``. A plan counts for what the shared
+cost model says of it, whoever found it; a bound counts if an exact solver
+proved it, and only if it contradicts no plan. Whatever does not fit together
+is refused, and then nothing changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from nest.cost.score import score
+from nest.errors import InvalidPlanError, NestError, SolverNotInstalledError
+from nest.instances import store
+from nest.instances.records import Known, Proof, Unlimited
+from nest.ir.io import convert
+from nest.ir.plan import Plan
+from nest.ir.problem import Problem
+from nest.solvers.base import Status
+from nest.solvers.registry import solver_class, solver_names
+
+#: Documents that are read: answers of solvers to one problem, and one answer
+#: of many.
+COMPARED, BENCHED = "nest-compare/1", "nest-bench-cell/1"
+
+
+class _Cell(msgspec.Struct, frozen=True):
+    """What is read of an answer."""
+
+    solver: str
+    outcome: str
+    status: str | None = None
+    version: str | None = None
+    step_time_quanta: int | None = None
+    lower_bound_quanta: int | None = None
+    plan: Plan | None = None
+
+
+class _Compared(msgspec.Struct, frozen=True):
+    """What is read of a comparison."""
+
+    problem_hash: str
+    cells: tuple[_Cell, ...]
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    problem_hash: str
+
+
+class _Benched(msgspec.Struct, frozen=True):
+    """What is read of a cell of a benchmark."""
+
+    cell: _Asked
+    result: _Cell
+
+
+class Change(NamedTuple):
+    """What an update did to an instance, in words."""
+
+    name: str
+    text: str
+
+
+def with_document(
+    records: Mapping[str, Known], document: Any, where: str
+) -> tuple[dict[str, Known], list[Change]]:
+    """Return what is known after the answers of a document.
+
+    Parameters
+    ----------
+    records
+        What is known, by name.
+    document
+        A ``nest-compare/1`` or ``nest-bench-cell/1`` document about an
+        instance, or about the same problem without a memory limit.
+    where
+        Its file, for messages.
+
+    Raises
+    ------
+    NestError
+        If the document is about no instance, a plan does not take what it
+        says, or a bound contradicts a plan.
+    """
+    found = _read(document, where)
+    for name, instance in store.index().items():
+        if found.problem_hash == instance.problem_hash:
+            step = _with_answer
+        elif found.problem_hash == instance.unlimited_hash:
+            step = _with_unlimited_answer
+        else:
+            continue
+        problem = store.load(name)
+        old = records.get(name, Known(problem_hash=instance.problem_hash))
+        new = old
+        for cell in found.cells:
+            if cell.outcome == "solved":
+                new = step(new, problem, cell, f"{where}: {cell.solver}")
+        _check(new, f"{where}: {name}")
+        return {**records, name: new}, _changes(name, old, new)
+    raise NestError(
+        f"{where}: problem_hash: expected that of an instance, got "
+        f"{found.problem_hash[:12]}; solve the problem that 'nest instances "
+        f"fetch' writes, without options that change it"
+    )
+
+
+def _read(document: Any, where: str) -> _Compared:
+    """Return the answers of a document."""
+    got = document.get("schema") if isinstance(document, dict) else None
+    if got == COMPARED:
+        return convert(document, where, _Compared, NestError)
+    if got == BENCHED:
+        found = convert(document, where, _Benched, NestError)
+        return _Compared(found.cell.problem_hash, (found.result,))
+    raise NestError(
+        f"{where}: schema: expected {COMPARED} or {BENCHED}, got "
+        f"{'none' if got is None else repr(got)}; pass what 'nest solve "
+        f"--json', 'nest compare --json' or a benchmark wrote"
+    )
+
+
+def with_plan(
+    records: Mapping[str, Known],
+    name: str,
+    plan: Plan,
+    where: str,
+    by: str | None = None,
+) -> tuple[dict[str, Known], list[Change]]:
+    """Return what is known after a plan for an instance.
+
+    Parameters
+    ----------
+    records
+        What is known, by name.
+    name, plan, where
+        The instance, the plan, and its file for messages.
+    by
+        Who found it; ``None`` leaves that to the plan.
+
+    Raises
+    ------
+    NestError
+        If the plan does not belong to the instance, does not fit, or is
+        faster than a proven bound.
+    """
+    problem = store.load(name)
+    instance = store.find(name)
+    old = records.get(name, Known(problem_hash=instance.problem_hash))
+    quanta = _scored(problem, plan, where)
+    new = _with_value(old, plan, quanta, by or plan.solver or "unknown")
+    _check(new, f"{where}: {name}")
+    return {**records, name: new}, _changes(name, old, new)
+
+
+def _scored(problem: Problem, plan: Plan, where: str) -> int:
+    """Return the step time of a plan that fits."""
+    try:
+        found = score(problem, plan)
+    except InvalidPlanError as error:
+        raise NestError(
+            f"{where}: expected a plan for {problem.name}, got one that is "
+            f"none ({error}); pass a plan of this instance"
+        ) from error
+    if found.violations:
+        raise NestError(
+            f"{where}: expected a plan that fits the memory of "
+            f"{problem.name}, got {found.violations[0]}; pass one that fits"
+        )
+    return found.step_quanta
+
+
+def _with_value(known: Known, plan: Plan, quanta: int, by: str) -> Known:
+    """Return what is known after a plan that fits: the better one stays."""
+    if known.value_quanta is not None and known.value_quanta <= quanta:
+        return known
+    plan = replace(plan, problem_hash=known.problem_hash)
+    return replace(known, value_quanta=quanta, plan=plan, found_by=by)
+
+
+def _with_answer(
+    known: Known, problem: Problem, cell: _Cell, where: str
+) -> Known:
+    if cell.plan is not None and cell.status in (
+        Status.OPTIMAL,
+        Status.FEASIBLE,
+    ):
+        quanta = _scored(problem, cell.plan, where)
+        _check_claim(cell, quanta, where)
+        known = _with_value(known, cell.plan, quanta, _name(cell))
+    proof = _proof(cell, where)
+    if proof is None:
+        return known
+    return replace(known, proofs=_better(known.proofs, proof))
+
+
+def _with_unlimited_answer(
+    known: Known, problem: Problem, cell: _Cell, where: str
+) -> Known:
+    """Return what is known after an answer that need not fit the memory."""
+    beyond = known.unlimited or Unlimited()
+    if cell.plan is not None and cell.status in (
+        Status.OPTIMAL,
+        Status.FEASIBLE,
+    ):
+        quanta = _scored(store.unlimited(problem), cell.plan, where)
+        _check_claim(cell, quanta, where)
+        if not score(problem, cell.plan).violations:
+            known = _with_value(known, cell.plan, quanta, _name(cell))
+        elif beyond.value_quanta is None or quanta < beyond.value_quanta:
+            plan = replace(cell.plan, problem_hash=known.problem_hash)
+            beyond = replace(beyond, plan=plan, value_quanta=quanta)
+    proof = _proof(cell, where)
+    if proof is not None:
+        if proof.bound_quanta is None:
+            raise NestError(
+                f"{where}: expected a plan or a bound without a memory "
+                f"limit, got infeasible; no instance is so by its counts"
+            )
+        best = _better(tuple(filter(None, [beyond.proof])), proof)
+        beyond = replace(
+            beyond, proof=max(best, key=lambda p: p.bound_quanta or 0)
+        )
+    return replace(known, unlimited=beyond)
+
+
+def _check_claim(cell: _Cell, quanta: int, where: str) -> None:
+    if cell.step_time_quanta != quanta:
+        raise NestError(
+            f"{where}: step_time_quanta: expected {quanta}, what its plan "
+            f"takes by the shared cost model, got {cell.step_time_quanta}; "
+            f"solve it again with this version"
+        )
+
+
+def _name(cell: _Cell) -> str:
+    return " ".join(filter(None, (cell.solver, cell.version)))
+
+
+def _proof(cell: _Cell, where: str) -> Proof | None:
+    """Return what an answer proves, if anything.
+
+    Raises
+    ------
+    NestError
+        If its solver is none that proves, as far as is known here.
+    """
+    infeasible = cell.status == Status.INFEASIBLE
+    if not infeasible and cell.lower_bound_quanta is None:
+        return None
+    try:
+        known = cell.solver in solver_names()
+        promised = solver_class(cell.solver).capabilities if known else None
+    except SolverNotInstalledError:
+        promised = None
+    if promised is None or not promised.exact:
+        raise NestError(
+            f"{where}: expected bounds from solvers that are exact and "
+            f"installed here, got one from {cell.solver!r}; pass its plans "
+            f"alone, with --plan"
+        )
+    return Proof(
+        solver=cell.solver,
+        version=cell.version or "unknown",
+        method=promised.method,
+        bound_quanta=None if infeasible else cell.lower_bound_quanta,
+    )
+
+
+def _better(proofs: Iterable[Proof], new: Proof) -> tuple[Proof, ...]:
+    """Return proofs with another one in, the best of each solver."""
+    found = {proof.solver: proof for proof in proofs}
+    old = found.get(new.solver)
+    if old is None or (
+        old.bound_quanta is not None
+        and (new.bound_quanta is None or new.bound_quanta > old.bound_quanta)
+    ):
+        found[new.solver] = new
+    return tuple(found[name] for name in sorted(found))
+
+
+def _check(known: Known, where: str) -> None:
+    """Refuse what contradicts itself: somebody must be wrong."""
+    value = known.value_quanta
+    if value is None:
+        return
+    proofs = [*known.proofs]
+    if known.unlimited is not None and known.unlimited.proof is not None:
+        proofs.append(known.unlimited.proof)
+    for proof in proofs:
+        bound = proof.bound_quanta
+        if bound is None:
+            raise NestError(
+                f"{where}: expected no plan, as {proof.solver} "
+                f"{proof.version} proved that none fits, got one that takes "
+                f"{value} quanta; one of both is wrong: please report it"
+            )
+        if bound > value:
+            raise NestError(
+                f"{where}: expected bounds of at most {value} quanta, which "
+                f"the best known plan takes, got {bound} from {proof.solver} "
+                f"{proof.version}; one of both is wrong: please report it"
+            )
+
+
+def _changes(name: str, old: Known, new: Known) -> list[Change]:
+    """Say what is new, in words."""
+
+    def told(what: str, before: object, after: object) -> str | None:
+        if before == after:
+            return None
+        return f"{what} {'none' if before is None else before} -> {after}"
+
+    texts = [
+        told("value", old.value_quanta, new.value_quanta),
+        told("bound", old.bound_quanta, new.bound_quanta),
+        told("status", old.status, new.status),
+        told("memory", old.memory_class, new.memory_class),
+    ]
+    known = {proof.solver for proof in old.proofs}
+    texts += [
+        f"confirmed by {proof.solver} {proof.version}"
+        for proof in new.proofs
+        if proof.solver not in known and old.proofs
+    ]
+    found = [Change(name, text) for text in texts if text is not None]
+    return found or [Change(name, "nothing better")]
