@@ -43,9 +43,9 @@ class Group(click.Group):
 
 
 def load_problem(text: str) -> Problem:
-    """Return the problem in a file, on standard input (``-``), or built in.
+    """Return the problem in a file, on standard input (``-``), or of a name.
 
-    A file wins over a built-in problem of the same name.
+    A file wins over a built-in problem or an instance of the same name.
     """
     from difflib import get_close_matches
 
@@ -56,19 +56,34 @@ def load_problem(text: str) -> Problem:
     if os.path.exists(text):
         return read_problem(text)
 
+    from nest.instances import store
     from nest.models import builtin
 
-    if text in builtin.names():
-        return builtin.load(text)
+    named = named_problem(text)
+    if named is not None:
+        return named
     if os.sep in text or text.endswith((".json", ".yaml", ".yml")):
         return read_problem(text)  # says that there is no such file
-    close = get_close_matches(text, builtin.names(), n=1, cutoff=0.4)
-    hint = f"did you mean {close[0]!r}?" if close else "see 'nest problems'"
+    known = (*builtin.names(), *store.index())
+    close = get_close_matches(text, known, n=1, cutoff=0.4)
+    hint = "see 'nest problems' and 'nest instances'"
+    if close:
+        hint = f"did you mean {close[0]!r}?"
     raise InvalidProblemError(
-        f"{text}: expected a file or a built-in problem "
-        f"({', '.join(builtin.names())}), got no such file and no such "
-        f"name; {hint}"
+        f"{text}: expected a file, a built-in problem "
+        f"({', '.join(builtin.names())}) or an instance, got no such file and "
+        f"no such name; {hint}"
     )
+
+
+def named_problem(name: str) -> Problem | None:
+    """Return the built-in problem or the instance of a name, if any."""
+    from nest.instances import store
+    from nest.models import builtin
+
+    if name in builtin.names():
+        return builtin.load(name)
+    return store.load(name) if name in store.index() else None
 
 
 def load_model(text: str, mtp: bool = False) -> Architecture:

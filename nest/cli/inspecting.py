@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nest.cli.declare import option
-from nest.cli.inputs import load_problem, write_json, write_record
+from nest.cli.inputs import (
+    load_problem,
+    named_problem,
+    write_json,
+    write_record,
+)
 from nest.cli.options import MODEL, Options, takes
 from nest.errors import InvalidOptionError
 from nest.targets import ANY
@@ -181,12 +186,13 @@ def problems_command(
             options = replace(options, problem_text=name)
             options.check_problem_choice()
             problem = options.find_problem()
-        elif name is None or name not in builtin.names():
-            raise UnknownNameError(
-                "built-in problem", name or "", builtin.names()
-            )
         else:
-            problem = builtin.load(name)
+            named = named_problem(name or "")
+            if named is None:
+                raise UnknownNameError(
+                    "built-in problem", name or "", builtin.names()
+                )
+            problem = named
         write_record(output or "-", problem)
         return 0
     if output is not None:

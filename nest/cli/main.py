@@ -30,6 +30,7 @@ from nest.cli.inspecting import (
     solvers_command,
     versions_command,
 )
+from nest.cli.instances import instances_group
 from nest.cli.pareto import pareto_command
 from nest.cli.profiling import profile_command
 from nest.cli.questions import explain_command, fit_command
@@ -63,7 +64,7 @@ def cli(context: click.Context, version: bool) -> None:
 
     A problem is a model graph, a cluster and a job; a plan says how to train.
     Solvers make plans, one shared cost model scores them all. PROBLEM is a
-    file (JSON or YAML) or the name of a built-in problem.
+    file (JSON or YAML) or the name of a built-in problem or of an instance.
     """
     if version:
         from nest.versions import nest_version
@@ -88,6 +89,7 @@ for _command in (
     pareto_command,
     solvers_command,
     problems_command,
+    instances_group,
     import_group,
     export_command,
     topology_group,

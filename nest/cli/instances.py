@@ -1,0 +1,183 @@
+"""``nest instances``: stored problems, and what is known about them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from nest.cli.declare import one_of, option, words
+from nest.cli.inputs import Group, check_output, write_json
+from nest.errors import InvalidOptionError, NestError
+
+#: Statuses that instances have.
+STATUSES = ("open", "closed")
+
+
+def _classes(text: str) -> tuple[str, ...]:
+    from nest.instances import CLASSES
+
+    return words([item.name for item in CLASSES])(text)
+
+
+@click.group("instances", cls=Group, invoke_without_command=True)
+@option(
+    "--class CLASS,…",
+    "Only instances in all of these classes.",
+    _classes,
+    "wanted",
+)
+@option(
+    f"--status {'|'.join(STATUSES)}",
+    "Only instances of that status.",
+    one_of(*STATUSES),
+)
+@option("--classes", "List the classes instead.", None, "list_classes")
+@option("--json", "Print the list as JSON.", None, "as_json")
+@click.pass_context
+def instances_group(
+    context: click.Context,
+    wanted: tuple[str, ...] | None,
+    status: str | None,
+    list_classes: bool,
+    as_json: bool,
+) -> None:
+    """List stored problems with the best known plans and proven bounds.
+
+    Every command that takes PROBLEM takes the name of an instance.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from nest.instances import names
+    from nest.report import instances as report
+    from nest.report.table import show
+
+    if list_classes and (wanted or status):
+        raise InvalidOptionError(
+            "--classes: expected no other option than --json, got more; "
+            "remove one"
+        )
+    found = names(wanted or (), status)
+    if as_json:
+        document = (
+            report.class_document()
+            if list_classes
+            else report.list_document(found)
+        )
+        write_json("-", document)
+    elif list_classes:
+        show(sys.stdout, report.class_table())
+    else:
+        show(sys.stdout, report.instance_table(found))
+        click.echo(f"{len(found)} instance{'s' * (len(found) != 1)}")
+
+
+@instances_group.command("show")
+@click.argument("name", metavar="NAME")
+@option("--json", "Print all of it as JSON, with the plan.", None, "as_json")
+def show_command(name: str, as_json: bool) -> None:
+    """Say what an instance is, and what is known about it."""
+    from nest.report.instances import instance_document, instance_lines
+    from nest.report.table import show
+
+    if as_json:
+        write_json("-", instance_document(name))
+    else:
+        show(sys.stdout, instance_lines(name))
+
+
+@instances_group.command("fetch")
+@click.argument("wanted", metavar="NAME|CLASS,…")
+@option("-o --output DIR", "New or empty folder for the files.", required=True)
+@option("--plans", "Also write the best known plans, as NAME.plan.json.")
+@option(
+    "--unlimited",
+    "Write problems without their memory limit: what decides between tight "
+    "and loose.",
+)
+def fetch_command(
+    wanted: str, output: str, plans: bool, unlimited: bool
+) -> None:
+    """Write problems to files, NAME.json each: one, or those of classes.
+
+    With CLASS,… those that are in all of these classes.
+    """
+    from nest.export.export import write_folder
+    from nest.instances import CLASSES, best_known, names, problem, store
+    from nest.ir.io import encode
+
+    parts = [part.strip() for part in wanted.split(",")]
+    if {*parts} & {item.name for item in CLASSES} or len(parts) > 1:
+        found = names(parts)
+    else:
+        found = (store.find(wanted).name,)
+    if not found:
+        raise InvalidOptionError(
+            f"{wanted}: expected classes that share an instance, got none in "
+            f"all of them; see 'nest instances --classes'"
+        )
+    check_output(output, "-o", folder=True)
+    files: dict[str, bytes] = {}
+    for name in found:
+        record, plan = problem(name), best_known(name).plan
+        if unlimited:
+            record = store.unlimited(record)
+        files[f"{name}.json"] = encode(record)
+        if plans and plan is not None:
+            files[f"{name}.plan.json"] = encode(plan)
+    write_folder(output, files)
+    click.echo(f"{len(files)} file{'s' * (len(files) != 1)} in {output}")
+
+
+@instances_group.command("update")
+@click.argument("files", metavar="RESULTS…|NAME", nargs=-1, required=True)
+@option("--plan FILE", "A plan for the instance NAME, instead of RESULTS.")
+@option("--by TEXT", "Who found that plan.  [default: as the plan says]")
+@option(
+    "-o --output FILE",
+    "Write what is known then to another file than that of the package.",
+)
+def update_command(
+    files: tuple[str, ...],
+    plan: str | None,
+    by: str | None,
+    output: str | None,
+) -> None:
+    """Take plans and bounds into what is known, after scoring them again.
+
+    RESULTS are JSON documents of 'nest solve' or 'nest compare' about
+    instances. The better plan stays, bounds count from exact solvers only,
+    and what contradicts itself is refused: then nothing changes.
+    """
+    from nest.instances import store, update
+    from nest.ir.io import decode, read_bytes, read_plan, write_atomically
+
+    if by is not None and plan is None:
+        raise InvalidOptionError(
+            "--by: expected --plan too, got none; results name their solvers"
+        )
+    if plan is not None and len(files) != 1:
+        raise InvalidOptionError(
+            f"--plan: expected the NAME of one instance, got {len(files)} "
+            f"arguments; pass the plan of one at a time"
+        )
+    check_output(output, "-o")
+    path = store.best_known_path() if output is None else Path(output)
+    records = store.read_best_known()
+    changes: list[update.Change] = []
+    if plan is not None:
+        records, changes = update.with_plan(
+            records, files[0], read_plan(plan), plan, by
+        )
+    else:
+        for text in files:
+            data = read_bytes(text, NestError)
+            document = decode(
+                data, text, dict, "document of results", NestError
+            )
+            records, found = update.with_document(records, document, text)
+            changes += found
+    write_atomically(path, store.encode_best_known(records))
+    for change in changes:
+        click.echo(f"{change.name}: {change.text}")

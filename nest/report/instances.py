@@ -1,0 +1,183 @@
+"""What ``nest instances`` prints: lists of instances, and one of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from rich.console import RenderableType
+
+from nest.instances import CLASSES, best_known, instance, names, store
+from nest.instances.records import Known
+from nest.ir.io import plan_to_json
+from nest.report.table import TimeScale, key_lines, plan_text, simple_table
+from nest.units import quanta_to_ns
+
+
+def instance_table(found: Sequence[str]) -> RenderableType:
+    """Return a row per instance: its best known plan, and its classes."""
+    rows = []
+    for name in found:
+        known = best_known(name)
+        time_ns = _in_ns(name, known.value_quanta)
+        value = TimeScale.fitting(time_ns)(time_ns) or "none"
+        rows.append(
+            (
+                name,
+                "none fits" if known.infeasible else value,
+                _gap(known),
+                known.status,
+                ", ".join(store.classes(name)),
+            )
+        )
+    headers = ("instance", "best known", "gap", "status", "classes")
+    return simple_table(headers, rows)
+
+
+def list_document(found: Sequence[str]) -> dict[str, Any]:
+    """Return the ``nest-instance-list/1`` document of some instances."""
+    return {
+        "schema": "nest-instance-list/1",
+        "instances": [_record(name) for name in found],
+    }
+
+
+def class_table() -> RenderableType:
+    """Return a row per class."""
+    rows = [
+        (
+            item.name,
+            item.dimension,
+            str(len(names([item.name]))),
+            item.meaning,
+        )
+        for item in CLASSES
+    ]
+    headers = ("class", "about", "instances", "meaning")
+    return simple_table(headers, rows)
+
+
+def class_document() -> dict[str, Any]:
+    """Return the ``nest-instance-classes/1`` document."""
+    return {
+        "schema": "nest-instance-classes/1",
+        "classes": [
+            {
+                "name": item.name,
+                "about": item.dimension,
+                "meaning": item.meaning,
+                "instances": len(names([item.name])),
+            }
+            for item in CLASSES
+        ],
+    }
+
+
+def instance_lines(name: str) -> RenderableType:
+    """Return all that is known of an instance, but for its plan in full."""
+    found, known, library = instance(name), best_known(name), store.library()
+    rows = [
+        ("instance", name),
+        ("what", found.title),
+        ("classes", ", ".join(store.classes(name))),
+        (
+            "size",
+            f"{found.num_layers} layers, {found.num_devices} devices",
+        ),
+        ("source", " ".join(found.source.split())),
+        ("recipe", json.dumps(found.recipe)),
+        (
+            "made by",
+            f"{library.generator}, nest {library.version}, calibration "
+            f"{library.calibration_sha256[:12]}",
+        ),
+        ("hash", found.problem_hash),
+        ("status", known.status),
+        ("best known", _figure(name, known.value_quanta, known.infeasible)),
+        ("bound", _figure(name, known.bound_quanta, known.infeasible)),
+    ]
+    if known.found_by is not None:
+        rows.append(("found by", known.found_by))
+    rows += [
+        (
+            "proven by",
+            f"{proof.solver} ({proof.version}), {proof.method}: "
+            + _figure(name, proof.bound_quanta, proof.bound_quanta is None),
+        )
+        for proof in known.proofs
+    ]
+    if known.plan is not None:
+        rows.append(("plan", plan_text(known.plan)))
+    return key_lines(rows)
+
+
+def instance_document(name: str) -> dict[str, Any]:
+    """Return the ``nest-instance/1`` document of an instance."""
+    known, library = best_known(name), store.library()
+    beyond = known.unlimited
+    return {
+        "schema": "nest-instance/1",
+        **_record(name),
+        "made_by": {
+            "generator": library.generator,
+            "version": library.version,
+            "calibration_sha256": library.calibration_sha256,
+            "sources_sha256": library.sources_sha256,
+        },
+        "plan": plan_to_json(known.plan),
+        "unlimited": None
+        if beyond is None
+        else {
+            "value_quanta": beyond.value_quanta,
+            "bound_quanta": beyond.proof and beyond.proof.bound_quanta,
+            "plan": plan_to_json(beyond.plan),
+        },
+    }
+
+
+def _record(name: str) -> dict[str, Any]:
+    found, known = instance(name), best_known(name)
+    return {
+        "name": name,
+        "title": found.title,
+        "problem_hash": found.problem_hash,
+        "classes": list(store.classes(name)),
+        "devices": found.num_devices,
+        "layers": found.num_layers,
+        "status": known.status,
+        "infeasible": known.infeasible,
+        "value_quanta": known.value_quanta,
+        "value_ns": _in_ns(name, known.value_quanta),
+        "bound_quanta": known.bound_quanta,
+        "bound_ns": _in_ns(name, known.bound_quanta),
+        "found_by": known.found_by,
+        "proofs": msgspec.to_builtins(known.proofs),
+        "source": found.source,
+        "recipe": found.recipe,
+    }
+
+
+def _in_ns(name: str, quanta: int | None) -> int | float | None:
+    if quanta is None:
+        return None
+    return quanta_to_ns(quanta, instance(name).quantum_ps)
+
+
+def _gap(known: Known) -> str:
+    value, bound = known.value_quanta, known.bound_quanta
+    if known.status == "closed":
+        return "0"
+    if value is None or bound is None:
+        return "unknown"
+    return f"{100 * (value - bound) / value:.2f} %"
+
+
+def _figure(name: str, quanta: int | None, infeasible: bool) -> str:
+    if infeasible:
+        return "no plan fits"
+    time_ns = _in_ns(name, quanta)
+    if time_ns is None:
+        return "none"
+    return f"{TimeScale.fitting(time_ns)(time_ns)} ({quanta:,} quanta)"
