@@ -22,6 +22,7 @@ import argparse
 import dataclasses
 import hashlib
 import json
+import resource
 import sys
 import time
 from collections import Counter
@@ -341,7 +342,9 @@ def solve(
             f"{known.value_quanta} {time.monotonic() - start:6.1f} s",
             flush=True,
         )
-    print(f"{time.monotonic() - begin:.0f} s")
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = used.ru_utime + used.ru_stime
+    print(f"{time.monotonic() - begin:.0f} s, {cpu_s:.0f} s of CPU time")
 
 
 def was_tried(solver: str, known: Known | None) -> bool:

@@ -10,7 +10,7 @@ import msgspec
 from rich.console import RenderableType
 
 from nest.instances import CLASSES, best_known, instance, names, store
-from nest.instances.records import Known
+from nest.instances.records import Known, Unlimited
 from nest.ir.io import plan_to_json
 from nest.report.table import TimeScale, key_lines, plan_text, simple_table
 from nest.units import quanta_to_ns
@@ -108,9 +108,26 @@ def instance_lines(name: str) -> RenderableType:
         )
         for proof in known.proofs
     ]
+    if known.unlimited is not None:
+        rows.append(("memory", _memory(name, known.unlimited)))
     if known.plan is not None:
         rows.append(("plan", plan_text(known.plan)))
     return key_lines(rows)
+
+
+def _memory(name: str, beyond: Unlimited) -> str:
+    """Say what is known if memory is no limit."""
+    found = []
+    if beyond.value_quanta is not None:
+        time = _figure(name, beyond.value_quanta, False)
+        found.append(f"a plan that does not fit takes {time}")
+    if beyond.proof is not None:
+        time = _figure(name, beyond.proof.bound_quanta, False)
+        found.append(
+            f"fitting or not, none takes less than {time}, by "
+            f"{beyond.proof.solver} ({beyond.proof.version})"
+        )
+    return "; ".join(found) or "not settled"
 
 
 def instance_document(name: str) -> dict[str, Any]:

@@ -626,7 +626,7 @@ def test_import_piper(cli: Cli, tmp_path: Path) -> None:
         ),
         (
             ("check", "no-such"),
-            "no-such: expected a file or a built-in problem .* no such file",
+            "no-such: expected a file, a built-in problem .* no such file",
         ),
         (
             ("check", builtin.DEFAULT[:-1]),

@@ -92,6 +92,7 @@ def test_show(cli: Cli) -> None:
         f"{known.value_quanta:,} quanta",
         "proven by   dp (",
         known.problem_hash,
+        "a plan that does not fit takes ",
         instance(NAME).source.split(";")[0],
         "bench/instances.py, nest ",
     ):
@@ -101,6 +102,12 @@ def test_show(cli: Cli) -> None:
     assert document["plan"] == json.loads(encode(known.plan))
     assert document["recipe"] == instance(NAME).recipe
     assert document["unlimited"]["value_quanta"] < known.value_quanta
+
+
+def test_show_what_memory_does_not_bind(cli: Cli) -> None:
+    name, *_ = names(["tiny", "loose"])
+    assert cli("instances", "show", name) == 0
+    assert "fitting or not, none takes less than " in cli.out
 
 
 def test_show_what_fits_nowhere(cli: Cli) -> None:

@@ -113,7 +113,7 @@ def test_what_is_known_holds(name: str) -> None:
 
 
 def test_recipes_make_these_problems() -> None:
-    """A sample: all of them are what 'bench/instances.py --check' compares.
+    """Every fourth: 'python bench/instances.py --check' compares all.
 
     Another calibration or other code makes other problems of the recipes:
     then the stored ones stay what they are, and this has nothing to compare.
@@ -126,10 +126,8 @@ def test_recipes_make_these_problems() -> None:
     library = store.library()
     if made_of != (library.calibration_sha256, library.sources_sha256):
         pytest.skip("calibration or code of models changed since")
-    for name in names()[::10]:
-        again, whole = script.instance_of(recipes[name])
-        assert again == instance(name)
-        assert whole == problem(name)
+    for name in names()[::4]:
+        assert script.instance_of(recipes[name])[0] == instance(name)
 
 
 # Classes, by hand
