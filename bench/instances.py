@@ -28,35 +28,26 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import yaml
 from msgspec.structs import replace
 
-from bench.instance_graphs import NETWORKS, graph_of
+from bench.instance_recipes import instance_of, name_of, recipes
 from bench.result_files import ROOT, fill
-from nest.cli.inputs import load_model, model_problem
-from nest.cli.networks import find_network, with_network
 from nest.compare import to_document
 from nest.errors import NestError
-from nest.hardware import parse_clusters
-from nest.headroom import with_headroom
 from nest.instances import store
-from nest.instances.classes import CLASSES, classes_of
-from nest.instances.records import Index, Instance, Known
+from nest.instances.classes import CLASSES
+from nest.instances.records import Index, Known
 from nest.instances.update import with_document
-from nest.ir import Hierarchy, Job, Level, Optimizer, Problem, problem_hash
+from nest.ir import Problem
 from nest.ir.io import write_atomically
 from nest.models import builtin
-from nest.models.choices import Request
 from nest.solvers.base import SolveOptions
 from nest.solvers.run import run_solver
-from nest.targets import for_target
 from nest.units import MAX_TERM, quanta_to_ns
 from nest.versions import nest_version, num_cpus
 
-RECIPES = ROOT / "bench" / "instances" / "recipes.yaml"
 DATA = ROOT / "nest" / "instances" / "data"
 SOLVER = "dp"
 
@@ -69,126 +60,7 @@ CALIBRATION = (
 #: All else that a problem depends on: where it changed, the same recipe makes
 #: another problem, and the stored one stays what it is.
 SOURCES = ("nest/models", "nest/hardware", "nest/targets", "nest/topology")
-SCRIPTS = ("bench/instances.py", "bench/instance_graphs.py")
-
-#: Momentum and an fp32 copy of every weight.
-MOMENTUM = Optimizer(
-    name="sgd", weight_bytes=2, gradient_bytes=2, state_bytes=8
-)
-
-#: What :func:`model_problem` reads of a command line besides a request.
-_COMMAND = ("cluster", "calibration", "topology", "beside", "order", "profile")
-
-
-def recipes() -> list[dict[str, Any]]:
-    """Return all recipes."""
-    found: list[dict[str, Any]] = yaml.safe_load(RECIPES.read_text())
-    return found
-
-
-def name_of(recipe: dict[str, Any]) -> str:
-    """Return the name of an instance: what it is of, on what, which."""
-    tag = recipe.get("tag", recipe.get("target"))
-    what = recipe.get("model", recipe.get("graph"))
-    return "-".join(filter(None, (what, recipe["cluster"], tag)))
-
-
-def build(recipe: dict[str, Any]) -> Problem:
-    """Return the problem of a recipe."""
-    problem = _of_network(recipe) if "graph" in recipe else _of_model(recipe)
-    if "leaf" in recipe:
-        problem = _with_leaves(problem, **recipe["leaf"])
-    if "headroom" in recipe:
-        problem = with_headroom(problem, recipe["headroom"])
-    if "granularity" in recipe:
-        job = replace(problem.job, granularity=recipe["granularity"])
-        problem = replace(problem, job=job)
-    if "target" in recipe:
-        job = problem.job
-        problem = for_target(problem, recipe["target"], job.optimizer)
-    return replace(problem, name=name_of(recipe))
-
-
-def _of_model(recipe: dict[str, Any]) -> Problem:
-    job: dict[str, Any] = dict.fromkeys(_COMMAND)
-    fields = msgspec.convert(
-        {k: v for k, v in recipe.items() if k in Request.__struct_fields__},
-        Request,
-    )
-    job |= {"beside": (), **msgspec.structs.asdict(fields)}
-    job |= {name: recipe.get(name, job[name]) for name in _COMMAND}
-    return model_problem(load_model(recipe["model"]), job)
-
-
-def _of_network(recipe: dict[str, Any]) -> Problem:
-    make, source = NETWORKS[recipe["graph"]]
-    ((site, count),) = parse_clusters(recipe["cluster"])
-    micro_batches = recipe["micro_batches"]
-    samples = [1 << i for i in range(max(micro_batches).bit_length())]
-    graph = graph_of(make(), site, recipe["dtype"], recipe["tp"], samples)
-    problem = Problem(
-        source=f"network: {source}; machine: {site.source}; costs: half of "
-        f"the peak or the memory bandwidth, bench/instance_graphs.py",
-        graph=graph,
-        cluster=site.cluster(count),
-        job=Job(
-            global_batch=recipe["global_batch"],
-            micro_batches=tuple(micro_batches),
-            dtype=recipe["dtype"],
-            optimizer=MOMENTUM,
-            zero=(0, 1),
-            recompute=("none", "full"),
-        ),
-    )
-    if "topology" in recipe:
-        network = find_network(recipe["topology"])
-        problem = with_network(problem, network, recipe["topology"])
-    return problem
-
-
-def _with_leaves(problem: Problem, nodes: int, less: float) -> Problem:
-    """Return a problem with a level of leaves of so many nodes each."""
-    topology = problem.cluster.topology
-    assert isinstance(topology, Hierarchy)
-    *inside, top = topology.levels
-    leaf = replace(top, name="leaf", fan_out=nodes)
-    spine = Level(
-        name="spine",
-        fan_out=-(-top.fan_out // nodes),
-        bandwidth_bytes_per_s=top.bandwidth_bytes_per_s / less,
-        latency_ns=top.latency_ns,
-        launch_ns=top.launch_ns,
-    )
-    changed = replace(topology, levels=(*inside, leaf, spine))
-    cluster = replace(problem.cluster, topology=changed)
-    return replace(problem, cluster=cluster)
-
-
-def title_of(recipe: dict[str, Any], problem: Problem) -> str:
-    """Return a line about an instance."""
-    cluster, job = problem.cluster, problem.job
-    samples = f"{job.global_batch} samples"
-    if job.sequence_length is not None:
-        samples = f"{job.global_batch} × {job.sequence_length} tokens"
-    devices = " + ".join(
-        f"{count} {name}" for name, count in cluster.counts.items()
-    )
-    extra = [
-        recipe.get("topology"),
-        "leaf" in recipe
-        and "leaves of {nodes} nodes, {less}:1".format(**recipe["leaf"]),
-        "target" in recipe and f"plans for {recipe['target']}",
-        "headroom" in recipe and f"{recipe['headroom']} of memory left free",
-        "granularity" in recipe and "a strategy per layer",
-        "overlap" in recipe and "with overlap",
-        "schedule" in recipe and recipe["schedule"],
-        "virtual_stages" in recipe
-        and f"{max(recipe['virtual_stages'])} chunks per block at most",
-    ]
-    what = recipe.get("model", recipe.get("graph"))
-    return ", ".join(
-        [f"{what}, {samples} per step, on {devices}", *filter(None, extra)]
-    )
+SCRIPTS = ("bench/instance_recipes.py", "bench/instance_graphs.py")
 
 
 def calibration_sha256() -> str:
@@ -210,24 +82,6 @@ def _sha256(paths: Iterable[Path]) -> str:
     for path in paths:
         digest.update(path.read_bytes())
     return digest.hexdigest()
-
-
-def instance_of(recipe: dict[str, Any]) -> tuple[Instance, Problem]:
-    """Return what the index says of a recipe's problem, and the problem."""
-    problem = build(recipe)
-    instance = Instance(
-        name=problem.name,
-        title=title_of(recipe, problem),
-        problem_hash=problem_hash(problem),
-        unlimited_hash=problem_hash(store.unlimited(problem)),
-        classes=classes_of(problem),
-        num_devices=problem.cluster.num_devices,
-        num_layers=len(problem.graph.layers),
-        quantum_ps=problem.quantum_ps,
-        source=problem.source,
-        recipe=recipe,
-    )
-    return instance, problem
 
 
 def made(only: list[str] | None) -> tuple[Index, dict[str, bytes]]:
@@ -389,8 +243,8 @@ def tables() -> str:
     rows.append(
         f"| all | | | {len(names)} | {count['closed']} | {count['open']} |"
     )
-    rows += ["", "| instance | classes | best known | bound | status |"]
-    rows.append("|---|---|---:|---:|---|")
+    heads = "instance | classes | best known | bound | status | proven by"
+    rows += ["", f"| {heads} |", "|---|---|---:|---:|---|---|"]
     known = store.known()
     for name in names:
         record = known.get(name)
@@ -407,8 +261,16 @@ def tables() -> str:
         if record is not None and record.infeasible:
             value = "none fits"
         classes = ", ".join(store.classes(name))
+        provers = ", ".join(
+            proof.solver
+            for proof in (record.proofs if record is not None else ())
+            if record is not None
+            and record.status == "closed"
+            and proof.bound_quanta in (None, record.value_quanta)
+        )
         rows.append(
-            f"| {name} | {classes} | {value} | {bound} | {states[name]} |"
+            f"| {name} | {classes} | {value} | {bound} | {states[name]} | "
+            f"{provers} |"
         )
     return "\n".join(rows)
 

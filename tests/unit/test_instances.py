@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from bench import instance_recipes
 from bench import instances as script
 from nest.cost.score import score
 from nest.errors import (
@@ -118,7 +119,10 @@ def test_recipes_make_these_problems() -> None:
     Another calibration or other code makes other problems of the recipes:
     then the stored ones stay what they are, and this has nothing to compare.
     """
-    recipes = {script.name_of(recipe): recipe for recipe in script.recipes()}
+    recipes = {
+        instance_recipes.name_of(recipe): recipe
+        for recipe in instance_recipes.recipes()
+    }
     assert {*recipes} == {*names()}
     for name in names():
         assert instance(name).recipe == recipes[name]
@@ -127,7 +131,7 @@ def test_recipes_make_these_problems() -> None:
     if made_of != (library.calibration_sha256, library.sources_sha256):
         pytest.skip("calibration or code of models changed since")
     for name in names()[::4]:
-        assert script.instance_of(recipes[name])[0] == instance(name)
+        assert instance_recipes.instance_of(recipes[name])[0] == instance(name)
 
 
 # Classes, by hand
