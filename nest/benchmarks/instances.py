@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from nest import instances as library
 from nest.errors import InvalidOptionError, InvalidProblemError, NestError
 from nest.hardware import find_cluster
 from nest.ir.io import convert, decode, problem_hash, read_bytes, read_problem
@@ -28,6 +29,9 @@ from nest.stored import read_stored
 
 _PROBLEMS = (".json", ".yaml", ".yml")
 _LISTS = (".txt", ".yaml", ".yml")
+
+#: What the library calls instances by what is known of them.
+_STATES = ("open", "closed")
 
 
 @dataclass(frozen=True)
@@ -106,12 +110,28 @@ def named(text: str) -> list[Instance] | None:
         return list(_listed(sets[text], f"set {text}", Path(), ()))
     if text in builtin.names():
         return [Instance(text, builtin.load(text), text)]
-    return None
+    if text in library.names():
+        return [_stored(text)]
+    classes = text.split("+")
+    states = [name for name in classes if name in _STATES]
+    rest = [name for name in classes if name not in _STATES]
+    if len(states) > 1 or not set(rest) <= {x.name for x in library.CLASSES}:
+        return None
+    return [_stored(name) for name in library.names(rest, *states)]
+
+
+def _stored(name: str) -> Instance:
+    """Return an instance of the library."""
+    known = library.best_known(name)
+    return Instance(
+        name, library.problem(name), name, best_quanta=known.value_quanta
+    )
 
 
 def set_names() -> list[str]:
     """Return the names of the sets that come along."""
-    return list(_stored_sets())
+    classes = [each.name for each in library.CLASSES]
+    return [*_stored_sets(), *classes, *_STATES]
 
 
 def _stored_sets() -> dict[str, list[Any]]:

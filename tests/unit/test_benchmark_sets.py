@@ -82,7 +82,22 @@ def test_the_door_for_named_sets():
     assert quick is not None
     assert len(quick) == 9
     assert named("no-such-set") is None
-    assert set_names() == ["quick", "built-in"]
+    assert set_names()[:2] == ["quick", "built-in"]
+    assert {"tiny", "moe", "open", "closed"} < {*set_names()}
+
+
+def test_classes_of_the_library_are_sets():
+    """With several joined, the instances of all of them."""
+    tiny, closed = named("tiny"), named("tiny+closed")
+    assert tiny is not None
+    assert closed is not None
+    assert {x.name for x in closed} < {x.name for x in tiny}
+    unsolvable = {x.name for x in named("infeasible") or ()}
+    assert {x.name for x in closed if x.best_quanta is None} <= unsolvable
+    (one,) = named(tiny[0].name) or ()
+    assert one == tiny[0]
+    assert named("tiny+open+closed") is None
+    assert named("tiny+unknown") is None
 
 
 @pytest.mark.parametrize(
