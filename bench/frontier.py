@@ -18,6 +18,9 @@ from pathlib import Path
 from result_files import ROOT, fill, result_path, write_rows
 from speed import COMMAND, measure
 
+#: A strategy per layer, all layers in one stage.
+LAYERS = ["--granularity", "layer", "--pin", "pp=1"]
+
 #: One cluster each; several clusters; a strategy per layer, with a limit.
 RUNS = [
     *(
@@ -33,6 +36,13 @@ RUNS = [
         for devices in (64, 128, 256, 512)
     ),
     ["llama2-70b-64", "--objectives", "time,memory,devices"],
+    *(
+        ["--model", model, "--cluster", cluster, *LAYERS]
+        for model, cluster in (
+            ("bert-large", "v100x16"),
+            ("llama2-7b", "h100x8"),
+        )
+    ),
     ["llama2-7b-8", "--granularity", "layer", "--time-limit", "60"],
 ]
 

@@ -1,7 +1,7 @@
 """Frontiers of stages, worked out by hand, and the dominance they need.
 
-A layer is options of (load, static, kept, working bytes); one micro-batch,
-so the step takes what the stage does.
+A layer is options of (load, static, kept, working bytes), perhaps with sync;
+one micro-batch, so the step takes what the stage does.
 """
 
 from __future__ import annotations
@@ -34,19 +34,20 @@ ANYTHING = ((-1, 10**6), (10**6, 0))
 EITHER = ((10, 30, 0, 0), (30, 10, 0, 0))
 
 
-def options(rows: tuple[tuple[int, int, int, int], ...]) -> LayerOptions:
-    load, static, kept, working = np.array(rows, dtype=np.int64).T
+def options(rows: tuple[tuple[int, ...], ...]) -> LayerOptions:
+    load, static, kept, working, *more = np.array(rows, dtype=np.int64).T
     nothing = np.zeros_like(load)
+    sync = more[0] if more else nothing
     amounts = np.array(SCHEDULE.amounts(Times(load, nothing, nothing)))
     return LayerOptions(
-        *(np.arange(len(rows)), nothing, amounts, nothing),
+        *(np.arange(len(rows)), nothing, amounts, sync),
         *(nothing, nothing, nothing),
         *(static, kept, working),
     )
 
 
 def grow(
-    *layers: tuple[tuple[int, int, int, int], ...],
+    *layers: tuple[tuple[int, ...], ...],
     allowed: tuple[tuple[int, ...], tuple[int, ...]] = ANYTHING,
     inflight: tuple[int, int] = (1, 1),
     floor: int = -1,
@@ -105,6 +106,24 @@ def test_only_what_is_allowed_for_its_memory_is_left(alone):
     allowed = (-1, 21, 41, 61), (59, 41, 21, 0)
     found = grow(EITHER, EITHER, allowed=allowed, alone=alone)
     assert points(found) == [(20, 60), (40, 40)]
+
+
+def test_what_is_allowed_with_more_memory_is_looked_for():
+    """The slow layer leads to 60 quanta, too slow, or to 40 that are not.
+
+    Both hold a byte less for a quantum more: 80 of both, and up to 20 bytes
+    not more than 58 + 20 are allowed.
+    """
+    allowed = (-1, 21, 41), (59, 41, 0)
+    slow = ((30, 10, 0, 0),)
+    assert points(grow(slow, EITHER, allowed=allowed)) == [(40, 40)]
+
+
+def test_sync_counts_beside_the_load():
+    """10 quanta, or 5 and 9 of sync: the step takes 10 or 14."""
+    layer = (10, 0, 0, 0, 0), (5, 0, 0, 0, 9)
+    assert points(grow(layer, alone=True)) == [(10, 0)]
+    assert points(grow(layer)) == [(5, 0), (10, 0)]
 
 
 def test_nothing_is_allowed_beyond_the_last_start():
