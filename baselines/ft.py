@@ -37,7 +37,11 @@ Objective
 
 Memory
     The sum of what the layers hold: weights, gradients, optimiser state and
-    activations. No working sets, no reserve.
+    activations.
+
+Ignored
+    Working sets and the reserve of devices, pipelines, ZeRO, recomputation,
+    overlap, and that collectives share links.
 
 Deviations
     TensorOpt has no micro-batches: here every ``B`` has a frontier, with the

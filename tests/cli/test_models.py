@@ -593,7 +593,7 @@ def test_other_answers_say_what_nobody_chose_too(
     chosen = ("--micro-batches", "1,2", "--sequence-length", "1024")
     assert cli(*command, *chosen) == 0
     assert "\ndefaults: batch 4096 (--global-batch), cp 1 (--cp)\n" in cli.out
-    problem, plan = tmp_path / "problem.json", tmp_path / "plan.json"
+    problem, plan = str(tmp_path / "problem.json"), str(tmp_path / "plan.json")
     imported = ("import", "hf", config, "--cluster", "h100x4")
     assert cli(*imported, "-o", problem) == 0
     assert f"nest: note: {config}: {defaults}" in cli.err

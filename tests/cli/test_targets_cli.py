@@ -268,13 +268,14 @@ def test_one_screen_to_launch_from(cli: Cli, config: str, tmp_path: Path):
     lines = cli.out.splitlines()
     assert len(lines) <= 40
     assert max(map(len, lines)) <= 79
-    rows = dict(line.split(maxsplit=1) for line in lines[:9])
+    rows = dict(line.split(maxsplit=1) for line in lines[:8])
     assert rows["problem"] == "tiny-dgx-h100x4 (preset standard)"
-    assert (
-        rows["proven"] == "optimal: no plan under --target megatron is faster"
+    assert re.fullmatch(
+        r"dp, \S+ s; optimal: no plan under --target megatron is faster",
+        rows["solver"],
     )
     assert re.fullmatch(r"time +\S+ ms, simulated \S+ ms", rows["step"])
-    assert re.fullmatch(r" +90 %: \S+ – \S+ ms; 50 %: \S+ – \S+ ms", lines[4])
+    assert re.fullmatch(r" +90 %: \S+ – \S+ ms; 50 %: \S+ – \S+ ms", lines[3])
     assert re.fullmatch(
         r"on +H100 \(\d+ runs of \d+ sources\); no layer profiled; any "
         r"software",
@@ -407,7 +408,7 @@ def test_the_screen_of_an_unproven_plan(cli: Cli, config: str) -> None:
         )
         == 0
     )
-    assert "proven      nothing, feasible under --target megatron" in cli.out
+    assert "s; nothing proven, feasible under --target megatron" in cli.out
 
 
 def test_a_problem_of_a_target(cli: Cli, config: str, tmp_path: Path) -> None:

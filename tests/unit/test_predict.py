@@ -397,7 +397,10 @@ def test_the_version_of_the_attention_kernel(text: str, share: float) -> None:
     size = 312 / 4 / 2.44
     held = rates.exponential_size
     busy = (64 / (64 + size)) / (128 / (128 + held)) if held else 1.0
-    fastest_ns = flops / (312e3 * rates.attention_fraction * occupied * busy)
+    # Power of 400 W for 312 TFLOP/s, which the stored figure rounds.
+    clock = (400 / 312 / rates.watts_per_tflops) ** rates.power_exponent
+    share_of_peak = rates.attention_fraction * occupied * busy * clock
+    fastest_ns = flops / (312e3 * share_of_peak)
     slower = forward_ns(text) - forward_ns("flash_attn2")
     assert slower == pytest.approx(
         fastest_ns / share - fastest_ns, rel=1e-6, abs=1
@@ -424,7 +427,9 @@ def test_kernels_of_attention_made_for_hopper() -> None:
     own = 989 / 4 / 3.9
     busy = (64 / (64 + own)) / (128 / (128 + rates.exponential_size))
     core_ns = 2 * 32768**2 * 1024 / (989e3 * rates.attention_fraction)
-    core_ns /= occupied * busy
+    # Power of 700 W for 989 TFLOP/s, which the stored figure rounds.
+    clock = (700 / 989 / rates.watts_per_tflops) ** rates.power_exponent
+    core_ns /= occupied * busy * clock
     for framework, kernel in (
         ("NeMo", "flash"),
         ("NeMo", "flash_attn3"),
