@@ -173,6 +173,15 @@ def _notes(learned: Learned) -> list[str]:
             f"{count} runs are few: how much runs scatter here is hardly "
             f"known; add some, 5 to 20 are good"
         )
+    if learned.factor != 1:
+        long = learned.factor > 1
+        times = learned.factor if long else 1 / learned.factor
+        found.append(
+            f"all runs alike are {times:.2g} times as "
+            f"{'slow' if long else 'fast'} as predicted, more than published "
+            f"sources differ: taken as the cluster's own; check its clocks, "
+            f"what was timed, and what the runs do not state"
+        )
     if learned.scale >= TOLD_SCALE:
         found.append(
             f"these runs scatter {learned.scale:.1f} times as much as "

@@ -10,6 +10,7 @@ do are noisier, and say less: :func:`noise_scale`.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import shlex
 from collections.abc import Callable, Collection, Sequence
@@ -72,6 +73,13 @@ TWO_OF_THREE = 1.32
 #: Step times that are off by more than this factor, on the same side in the
 #: median, are not those of the runs: a slower cluster is not.
 UNLIKE = 10.0
+
+#: So many runs or more that are off by more than this factor, and among
+#: themselves by no more than a third of it (in logarithms), are off by one
+#: factor: the cluster's own.
+ALIKE = 1.25
+ALIKE_SHARE = 1 / 3
+FEWEST_ALIKE = 3
 
 #: A run disagrees with the others where what is left of its error is more
 #: than so many times the scatter, and more than this in the logarithm.
@@ -320,6 +328,10 @@ class Learned:
         How the logarithms move with those of the parameters, ``(n, p)``.
     scale
         How much the runs scatter, in what published ones do.
+    factor
+        By how much all runs alike are slower than predicted, where the model
+        has no reason for so much; 1 elsewhere. The prior of the factor on all
+        times of devices and hosts lies there.
     """
 
     runs: Runs
@@ -330,6 +342,7 @@ class Learned:
     errors_left_out: Array
     slopes: Array
     scale: float = 1.0
+    factor: float = 1.0
 
     @property
     def noise(self) -> float:
@@ -436,21 +449,23 @@ def learn(
     before = before or prior_of(set(evidence.families))
     errors_before = evidence.errors(before.x, before.parameters)
     _check_unit(runs, errors_before)
-    after, linear = fit(before, evidence)
+    factor = common_factor(errors_before)
+    centre = _slower(before, factor)
+    after, linear = fit(centre, evidence)
     near = Linear(
         after.x, evidence.errors(after.x, before.parameters), linear.slopes
     )
-    scale = noise_scale(before, near, evidence)
+    scale = noise_scale(centre, near, evidence)
     if scale > 1:  # a few quiet runs are not trusted more than others
         evidence = evidence.noisier(scale)
-        after = refit(before, near, evidence)
+        after = refit(centre, near, evidence)
         errors_after = evidence.errors(after.x, before.parameters)
         near = Linear(after.x, errors_after, linear.slopes)
     left_out = []
     for number in range(len(runs.rows)):
         if tell is not None:
             tell(f"fit without run {number + 1} of {len(runs.rows)}")
-        others = _without(number, before, near, evidence)
+        others = _without(number, centre, near, evidence)
         left_out.append(
             evidence.errors(others.x, before.parameters, [number])[0]
         )
@@ -463,7 +478,32 @@ def learn(
         np.array(left_out),
         linear.slopes,
         scale,
+        factor,
     )
+
+
+def common_factor(errors: Array) -> float:
+    """Return by how much all runs alike are slower than predicted, or 1.
+
+    A common factor of this size is far out in the prior, which sources that
+    were published make: one that all runs agree on is the cluster's. Without
+    it the fit would take most runs for odd ones.
+    """
+    if len(errors) < FEWEST_ALIKE:
+        return 1.0
+    middle = float(np.median(errors))
+    apart = float(np.median(np.abs(errors - middle)))
+    if abs(middle) < math.log(ALIKE) or apart > ALIKE_SHARE * abs(middle):
+        return 1.0
+    return math.exp(-middle)
+
+
+def _slower(before: Fit, factor: float) -> Fit:
+    """Return a prior whose factor on all times is another."""
+    moved = [
+        math.log(factor) * (p.field == "slowdown") for p in before.parameters
+    ]
+    return dataclasses.replace(before, x=before.x + np.array(moved))
 
 
 def _without(

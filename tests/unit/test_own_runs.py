@@ -39,6 +39,7 @@ from nest.calibration.parameters import PARAMETERS, Parameter, options_of
 from nest.calibration.runs import (
     InvalidRunsError,
     Learned,
+    common_factor,
     learn,
     noise_scale,
     prior_of,
@@ -521,6 +522,38 @@ def test_step_times_in_another_unit(factor, message):
     ]
     with pytest.raises(InvalidRunsError, match=message):
         learn(runs_of(rows, "runs.csv"))
+
+
+@pytest.mark.parametrize(
+    ("factor", "count", "said"),
+    [
+        (3.0, 6, "all runs alike are 3 times as slow as predicted"),
+        (2.0, 5, "all runs alike are 2 times as slow as predicted"),
+        (0.7, 6, "all runs alike are 1.4 times as fast as predicted"),
+    ],
+)
+def test_a_cluster_that_is_slower_as_a_whole_is_learned(factor, count, said):
+    """The prior of one factor lies where all runs are."""
+    rows = [
+        replace(row, iter_time_s=factor * (row.iter_time_s or 0))
+        for row in rows_under()[:count]
+    ]
+    learned = learn(runs_of(rows))
+    assert learned.factor == pytest.approx(factor, rel=0.1)
+    assert np.abs(learned.errors_after).max() < 0.06
+    assert learned.odd == []
+    nothing = Candidates((), np.zeros((0, len(learned.after.x))))
+    notes = to_document(learned, nothing, [])["notes"]
+    assert any(note.startswith(said) for note in notes)
+
+
+def test_when_runs_are_off_alike():
+    """By more than 1.25, and apart by a third of that at most."""
+    assert common_factor(np.array([-1.0, -1.1, -0.9])) == pytest.approx(math.e)
+    assert common_factor(np.array([-1.0, -1.1])) == 1
+    assert common_factor(np.array([-0.2, -0.2, -0.2])) == 1
+    assert common_factor(np.array([-1.0, -0.5, -1.5])) == 1
+    assert common_factor(np.array([-1.0, -0.7, -1.3])) == pytest.approx(math.e)
 
 
 def test_runs_that_disagree_with_the_others_are_named():
