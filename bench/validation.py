@@ -85,6 +85,8 @@ def intervals(figures: dict[str, Any]) -> list[str]:
         f"Held out, the median is {span('median')} and the mean "
         f"{span('mean')}",
         "with 95 % over draws of sources (bootstrap by source).",
+        "Bias is the median where rows are held out or fitted as a whole, "
+        "else the mean.",
     ]
 
 
@@ -355,7 +357,10 @@ def full(
         "everything is fitted anew.",
         *(
             table(
-                [head, *HEADS, "held out: median, %", "mean, %", "bias, %"],
+                [
+                    *(head, *HEADS[:-1], "median bias, %"),
+                    *("held out: median, %", "mean, %", "median bias, %"),
+                ],
                 [
                     [name, *errors(figures), *errors(held_out[kind][name])[1:]]
                     for name, figures in fitted[kind].items()
