@@ -194,6 +194,17 @@ def _notes(learned: Learned) -> list[str]:
             f"line {runs.rows[number].line}: {np.exp(abs(error)):.1f} times "
             f"as {how} as the others say; it counts little: check or remove it"
         )
+    missing = {
+        name: sum(getattr(row, name) is None for row in runs.rows)
+        for name in SETTINGS
+    }
+    if any(missing.values()):
+        found.append(
+            "not stated: "
+            + ", ".join(f"{k} in {n} runs" for k, n in missing.items() if n)
+            + "; taken is what software and machine have by default "
+            "(docs/validation.md): state what you know"
+        )
     sized = [row for row in runs.rows if row.peak_mem_gb is not None]
     if sized:
         found.append(
@@ -202,6 +213,9 @@ def _notes(learned: Learned) -> list[str]:
         )
     return found + words_lines(runs.rows)
 
+
+#: What runs may leave open, and predictions then take from their software.
+SETTINGS = ("framework", "zero_stage", "recompute", "interconnect")
 
 #: Scatter, in that of published runs, from which on it is told.
 TOLD_SCALE = 1.2

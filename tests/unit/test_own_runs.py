@@ -574,8 +574,13 @@ def test_few_runs_and_memory_are_told():
     rows = [replace(row, peak_mem_gb=40.0) for row in rows_under()[:3]]
     learned = learn(runs_of(rows))
     nothing = Candidates((), np.zeros((0, len(learned.after.x))))
-    few, memory = to_document(learned, nothing, [])["notes"]
+    few, open_settings, memory = to_document(learned, nothing, [])["notes"]
     assert few.startswith("3 runs are few: ")
+    # The runs above state all but their network.
+    assert open_settings == (
+        "not stated: interconnect in 3 runs; taken is what software and "
+        "machine have by default (docs/validation.md): state what you know"
+    )
     assert memory == (
         "memory of 3 runs (peak_mem_gb, line 2): held against the device's, "
         "not fitted"
