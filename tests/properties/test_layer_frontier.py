@@ -43,7 +43,7 @@ def layered(draw: Draw) -> Problem:
 
 @pytest.mark.parametrize("setting", MERGING)
 @given(problem=layered())
-@examples(20, full=600)
+@examples(1, full=600)
 def test_merged_frontier_is_that_of_all_plans(
     setting: str, problem: Problem
 ) -> None:
@@ -54,7 +54,7 @@ def test_merged_frontier_is_that_of_all_plans(
 
 @pytest.mark.parametrize("workers", [1, 2])
 @given(problem=layered(), ticks=st.integers(0, 300))
-@examples(10, full=400)
+@examples(1, full=400)
 def test_what_a_limit_leaves_open_is_said(
     workers: int, problem: Problem, ticks: int
 ) -> None:
@@ -63,7 +63,7 @@ def test_what_a_limit_leaves_open_is_said(
 
 
 @given(problem=layered())
-@examples(15, full=300)
+@examples(1, full=300)
 def test_dp_proves_every_point(problem: Problem) -> None:
     """Nothing is faster in its memory, and nothing as fast in a byte less."""
     solver = get_solver("dp")()

@@ -42,7 +42,7 @@ def deviations(draw: Draw) -> Deviations:
 
 
 @given(problems(), deviations())
-@examples(40)
+@examples(2, full=100)
 def test_the_robust_plan_by_every_plans_own_interval(
     problem: Problem, numbers: Deviations
 ) -> None:
