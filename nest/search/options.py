@@ -388,7 +388,8 @@ class BatchTerms:
         """Return the blocks of one type, or all, that may differ, by size."""
         cluster, network = self.model.problem.cluster, self.model.network
         unit = math.gcd(*self.devices.tolist())
-        period: float = network.period
+        # Offsets are multiples of the unit, which need not divide the period.
+        period: float = math.lcm(network.period, unit)
         if len(cluster.types) > 1:
             # Replicas begin anywhere, and any of them may have the type.
             period = math.inf
