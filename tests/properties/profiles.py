@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 
 from hypothesis import HealthCheck, Phase, settings
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 
 #: ``dev``, ``ci`` or ``full``; ``break`` is ``ci`` for broken code, where any
 #: counterexample will do.
@@ -30,6 +32,11 @@ PROFILES = {
     )
     for name in ("dev", "ci", "full", "break")
 }
+
+if PROFILES[PROFILE].derandomize:
+    # Constants of whatever modules happen to be imported would be drawn too:
+    # other examples in other processes, and alone others than among all.
+    providers._get_local_constants = Constants
 
 
 def examples(ci: int, full: int | None = None) -> settings:
