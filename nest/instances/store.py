@@ -18,7 +18,12 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from nest.errors import InvalidProblemError, NestError, UnknownInstanceError
+from nest.errors import (
+    InvalidProblemError,
+    NestError,
+    UnknownInstanceError,
+    UnknownNameError,
+)
 from nest.instances.classes import CLASSES
 from nest.instances.records import BestKnown, Index, Instance, Known
 from nest.ir.io import decode, decode_problem, problem_hash, read_bytes
@@ -165,7 +170,17 @@ def names(
         Names of classes; none asks for all instances.
     status
         ``open`` or ``closed``; ``None`` asks for both.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such class or status.
     """
+    for name in wanted:
+        if name not in _ORDER:
+            raise UnknownNameError("class", name, list(_ORDER))
+    if status not in (None, "open", "closed"):
+        raise UnknownNameError("status", str(status), ("open", "closed"))
     return tuple(
         name
         for name in index()
