@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from nest.cli.declare import output_option
-from nest.cli.inputs import load_problem, people, write_text
-from nest.cli.inspecting import warn_if_foreign
+from nest.cli.inputs import load_problem_and_plan, people, write_text
 from nest.cli.options import Options, takes
 
 
@@ -30,14 +29,12 @@ def certify_command(
     import json
 
     from nest.certificates.certify import certify
-    from nest.ir.io import read_plan
     from nest.units import quanta_to_ns
 
     options.check_files(
         {"PROBLEM": problem_text, "PLAN": plan_path}, {"-o": output}
     )
-    problem, plan = load_problem(problem_text), read_plan(plan_path)
-    warn_if_foreign(problem, plan)
+    problem, plan = load_problem_and_plan(problem_text, plan_path)
     path = Path(problem_text)
     written = path.suffix == ".json" and path.is_file()
     document = path.read_bytes() if written else None

@@ -76,6 +76,32 @@ def load_problem(text: str) -> Problem:
     )
 
 
+def load_problem_and_plan(
+    problem_text: str, plan_path: str
+) -> tuple[Problem, Plan]:
+    """Return both, and warn if the plan was made for something else."""
+    from nest.ir.io import read_plan
+
+    problem, plan = load_problem(problem_text), read_plan(plan_path)
+    warn_if_foreign(problem, plan)
+    return problem, plan
+
+
+def warn_if_foreign(problem: Problem, plan: Plan) -> None:
+    """Say on standard error that a plan was made for something else."""
+    from nest.ir.io import problem_hash
+
+    if plan.problem_hash is None:
+        return
+    own = problem_hash(problem)
+    if plan.problem_hash != own:
+        click.echo(
+            f"nest: warning: the plan was made for problem "
+            f"{plan.problem_hash[:12]}, this is {own[:12]}",
+            err=True,
+        )
+
+
 def named_problem(name: str) -> Problem | None:
     """Return the built-in problem or the instance of a name, if any."""
     from nest.instances import store

@@ -13,7 +13,9 @@ import click
 from nest.cli.declare import option
 from nest.cli.inputs import (
     load_problem,
+    load_problem_and_plan,
     named_problem,
+    warn_if_foreign,
     write_json,
     write_record,
 )
@@ -25,7 +27,6 @@ from nest.targets import target as find_target
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from nest.ir.plan import Plan
     from nest.ir.problem import Problem
 
 
@@ -46,12 +47,10 @@ def score_command(options: Options, problem_text: str, plan_path: str) -> int:
 
     from nest.cost.score import score
     from nest.intervals import intervals_of
-    from nest.ir.io import read_plan
     from nest.report.table import score_block, show
 
     options.check_files({"PROBLEM": problem_text, "PLAN": plan_path})
-    problem, plan = load_problem(problem_text), read_plan(plan_path)
-    warn_if_foreign(problem, plan)
+    problem, plan = load_problem_and_plan(problem_text, plan_path)
     found = score(problem, plan)
     known = intervals_of(problem, plan, found)
     document = found.to_json() | {"intervals": known and known.to_json()}
@@ -307,21 +306,6 @@ def _block_table(problem: Problem, document: dict[str, Any]) -> RenderableType:
             for number, block in enumerate(blocks, 1)
         ],
     )
-
-
-def warn_if_foreign(problem: Problem, plan: Plan) -> None:
-    """Say on standard error that a plan was made for something else."""
-    from nest.ir.io import problem_hash
-
-    if plan.problem_hash is None:
-        return
-    own = problem_hash(problem)
-    if plan.problem_hash != own:
-        click.echo(
-            f"nest: warning: the plan was made for problem "
-            f"{plan.problem_hash[:12]}, this is {own[:12]}",
-            err=True,
-        )
 
 
 def _describe(problem: Problem) -> list[tuple[str, str]]:

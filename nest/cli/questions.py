@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from nest.cli.declare import amount, integer, integers, option
-from nest.cli.inputs import flag, load_problem
-from nest.cli.inspecting import warn_if_foreign
+from nest.cli.inputs import flag, load_problem_and_plan
 from nest.cli.options import MODEL, RESTRICTIONS, Options, offered, takes
 from nest.cli.progress import ProgressLine
 from nest.errors import InvalidOptionError
@@ -297,7 +296,6 @@ def explain_command(
     Exits with 1 if the plan does not fit memory, or a solver failed.
     """
     from nest.explain import explain, to_document
-    from nest.ir.io import read_plan
     from nest.report.explanation import explanation_block
     from nest.report.table import show
     from nest.restrictions import parse
@@ -308,8 +306,7 @@ def explain_command(
         raise InvalidOptionError(
             "--prefer: expected either it or --no-search, got both; remove one"
         )
-    whole, plan = load_problem(problem_text), read_plan(plan_path)
-    warn_if_foreign(whole, plan)
+    whole, plan = load_problem_and_plan(problem_text, plan_path)
     restricted = options.restricted(whole)
     problem, solver = restricted.problem, options.solver
     with ProgressLine(problem.time_unit) as progress:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from nest.cli.declare import output_option
-from nest.cli.inputs import load_problem, write_text
-from nest.cli.inspecting import warn_if_foreign
+from nest.cli.inputs import load_problem_and_plan, write_text
 from nest.cli.options import Options, takes
 
 if TYPE_CHECKING:
@@ -70,9 +69,7 @@ def trace_command(
 
 
 def _simulation(problem_text: str, plan_path: str) -> Simulation:
-    from nest.ir.io import read_plan
     from nest.simulate.events import Simulation
 
-    problem, plan = load_problem(problem_text), read_plan(plan_path)
-    warn_if_foreign(problem, plan)
+    problem, plan = load_problem_and_plan(problem_text, plan_path)
     return Simulation(problem, plan)
