@@ -15,7 +15,7 @@ import json
 import tempfile
 from pathlib import Path
 
-from result_files import ROOT, fill, result_path, write_rows
+from result_files import ROOT, fill, read_rows, write_rows
 from speed import COMMAND, measure
 
 #: A strategy per layer, all layers in one stage.
@@ -86,11 +86,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", metavar="TEXT")
     options = parser.parse_args()
-    path = result_path("frontier")
-    known = {}
-    if path.exists():
-        rows = json.loads(path.read_text())["rows"]
-        known = {row["command"]: row for row in rows}
+    known = {row["command"]: row for row in read_rows("frontier")}
     for arguments in RUNS:
         if options.only not in " ".join(arguments):
             continue

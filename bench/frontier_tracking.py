@@ -15,12 +15,11 @@ docs/frontier.md.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
-from result_files import ROOT, fill, result_path, write_rows
+from result_files import ROOT, fill, read_rows, write_rows
 
 from baselines.ft import HEURISTICS, frontier, offers
 from nest.cost.model import CostModel
@@ -162,8 +161,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", metavar="TEXT")
     options = parser.parse_args()
-    path = result_path("frontier_tracking")
-    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    rows = read_rows("frontier_tracking")
     for what in RUNS:
         if options.only not in " ".join(what):
             continue

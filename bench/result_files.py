@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 from nest.versions import machine, versions
 
@@ -14,6 +15,15 @@ ROOT = Path(__file__).resolve().parent.parent
 def result_path(name: str) -> Path:
     """Return where the results of a name are."""
     return ROOT / "bench" / "results" / f"{name}.json"
+
+
+def read_rows(name: str) -> list[dict[str, Any]]:
+    """Return the rows measured before, none if there are no results."""
+    path = result_path(name)
+    if not path.exists():
+        return []
+    rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"]
+    return rows
 
 
 def write_result(name: str, document: object) -> None:
