@@ -50,6 +50,7 @@ def to_document(run: Run, rows: Sequence[Row]) -> dict[str, Any]:
     """Return the document of a run, finished or not."""
     facts = known(rows)
     whole = _whole(run, rows)
+    own = {s: [row for row in rows if row.solver == s] for s in run.solvers}
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "run": _run(run),
@@ -57,7 +58,7 @@ def to_document(run: Run, rows: Sequence[Row]) -> dict[str, Any]:
             "cells": run.size,
             "finished": len(rows),
             "problems": _problems(run, rows, facts),
-            "solvers": [_answers(run, s, rows, facts) for s in run.solvers],
+            "solvers": [_answers(s, own[s], facts) for s in run.solvers],
             "pairs": _pairs(run, rows),
             "step_time_profile": _profile(whole, facts),
             "rows": [_answer(row, facts[row.entry.hash]) for row in rows],
@@ -67,7 +68,7 @@ def to_document(run: Run, rows: Sequence[Row]) -> dict[str, Any]:
             "penalties": list(PENALTIES),
             "close": CLOSE,
             "hosts": sorted({row.host for row in rows} - {""}),
-            "solvers": [_times(run, s, rows, facts) for s in run.solvers],
+            "solvers": [_times(run, s, own[s], facts) for s in run.solvers],
             "proof_time_profile": _proof_profile(whole),
             "cactus": _cactus(run, rows, facts),
             "gap_over_time": _gaps(run, rows, facts),
@@ -133,12 +134,10 @@ def _problems(
 
 
 def _answers(
-    run: Run,
     solver: str,
-    rows: Iterable[Row],
+    own: Sequence[Row],
     facts: Mapping[str, Known],
 ) -> dict[str, Any]:
-    own = [row for row in rows if row.solver == solver]
     ratios = [
         row.step_quanta / best
         for row in own
@@ -300,10 +299,9 @@ def _grid(rows: Sequence[Row]) -> list[dict[str, Any]]:
 def _times(
     run: Run,
     solver: str,
-    rows: Iterable[Row],
+    own: Sequence[Row],
     facts: Mapping[str, Known],
 ) -> dict[str, Any]:
-    own = [row for row in rows if row.solver == solver]
     answered = [row for row in own if _answered(row, facts[row.entry.hash])]
     integrals = _integrals(run, own, facts)
     return {
