@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.cost.space import batch_splits, runtimes, strategies
+from nest.fit import with_memory
 from nest.ir import (
     Activations,
     Cluster,
@@ -901,6 +902,15 @@ def with_predictions(draw: Draw, problem: Problem) -> Problem:
     return replace(
         problem, graph=replace(graph, kinds=kinds, layers=tuple(layers))
     )
+
+
+def with_long_frontier(draw: Draw, problem: Problem) -> Problem:
+    """Mostly give a problem plenty of memory, and longer pipelines."""
+    if draw(st.integers(0, 3)):
+        problem = with_memory(problem, 2**40)
+    times = draw(st.sampled_from((1, 1, 2, 5)))
+    job = replace(problem.job, global_batch=times * problem.job.global_batch)
+    return replace(problem, job=job)
 
 
 @st.composite

@@ -9,7 +9,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from nest.fit import with_memory
 from nest.ir import Problem
@@ -25,7 +24,7 @@ from tests.frontiers import (
     searched,
 )
 from tests.properties.profiles import examples
-from tests.strategies import Draw, problems
+from tests.strategies import Draw, problems, with_long_frontier
 
 
 @st.composite
@@ -34,11 +33,7 @@ def layered(draw: Draw) -> Problem:
     problem = draw(
         problems(granularity="layer", overlapping=draw(st.booleans()))
     )
-    if draw(st.booleans()):
-        problem = with_memory(problem, 2**40)
-    times = draw(st.sampled_from((1, 1, 2, 5)))
-    job = replace(problem.job, global_batch=times * problem.job.global_batch)
-    return replace(problem, job=job)
+    return with_long_frontier(draw, problem)
 
 
 @pytest.mark.parametrize("setting", MERGING)

@@ -7,7 +7,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from nest.fit import with_memory
 from nest.ir import Problem
 from nest.pareto import frontier as pareto_frontier
 from nest.pareto import with_devices
@@ -22,7 +21,12 @@ from tests.frontiers import (
 )
 from tests.properties.profiles import examples
 from tests.properties.test_piper import problems as turns_problems
-from tests.strategies import Draw, count_plans, problems
+from tests.strategies import (
+    Draw,
+    count_plans,
+    problems,
+    with_long_frontier,
+)
 
 #: Of what is enumerated in chunks too, which makes many more.
 MOST_PLANS = 150
@@ -36,11 +40,7 @@ def long_frontiers(draw: Draw) -> Problem:
     the jobs restrict the number of stages and the degrees.
     """
     problem = draw(problems(preset="standard", restricted=draw(st.booleans())))
-    if draw(st.integers(0, 3)):
-        problem = with_memory(problem, 2**40)
-    times = draw(st.sampled_from((1, 1, 2, 5)))
-    job = replace(problem.job, global_batch=times * problem.job.global_batch)
-    return replace(problem, job=job)
+    return with_long_frontier(draw, problem)
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
