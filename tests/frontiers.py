@@ -50,9 +50,9 @@ MERGING: dict[str, dict[str, int]] = {
     "as-it-is": {},
     # One level, and all of it at once.
     "one-level": {"WIDE": 1, "ENOUGH": 10**9},
-    # Levels are cut to a byte, ways are run one by one.
+    # Levels are cut small, ways are run one by one.
     "cut-again": {
-        "ENOUGH": 0,
+        "ENOUGH": 100,
         "WIDE": 8,
         "NEAR": 10**9,
         "MOST_LABELS": 1,

@@ -907,7 +907,7 @@ def with_predictions(draw: Draw, problem: Problem) -> Problem:
 def with_long_frontier(draw: Draw, problem: Problem) -> Problem:
     """Mostly give a problem plenty of memory, and longer pipelines."""
     if draw(st.integers(0, 3)):
-        problem = with_memory(problem, 2**40)
+        problem = with_memory(problem, 2**16)
     times = draw(st.sampled_from((1, 1, 2, 5)))
     job = replace(problem.job, global_batch=times * problem.job.global_batch)
     return replace(problem, job=job)

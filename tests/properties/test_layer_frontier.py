@@ -38,7 +38,7 @@ def layered(draw: Draw) -> Problem:
 
 @pytest.mark.parametrize("setting", MERGING)
 @given(problem=layered())
-@examples(1, full=600)
+@examples(8, full=600)
 def test_merged_frontier_is_that_of_all_plans(
     setting: str, problem: Problem
 ) -> None:
@@ -49,7 +49,7 @@ def test_merged_frontier_is_that_of_all_plans(
 
 @pytest.mark.parametrize("workers", [1, 2])
 @given(problem=layered(), ticks=st.integers(0, 300))
-@examples(1, full=400)
+@examples(15, full=400)
 def test_what_a_limit_leaves_open_is_said(
     workers: int, problem: Problem, ticks: int
 ) -> None:
