@@ -1,9 +1,7 @@
-"""What runs said as a JSON document, and the table to write runs into."""
+"""What runs said as a JSON document."""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from pathlib import Path
 from typing import Any
@@ -15,83 +13,15 @@ from nest.calibration.design import Candidates, Proposal, spread_of
 from nest.calibration.evidence import Array
 from nest.calibration.fit import NOISE, Fit
 from nest.calibration.runs import FEW, TWO_OF_THREE, Learned
+from nest.calibration.template import cells_of
 from nest.validation.report import error_figures
-from nest.validation.rows import COLUMNS, Row, measured_step_time_s
+from nest.validation.rows import measured_step_time_s
 from nest.validation.words import words_lines
 
 SCHEMA = "nest-own-runs/1"
 
 #: Slope of a step time below which it does not depend on a parameter.
 _NO_SLOPE = 1e-6
-
-#: A run as it is written down: columns and cells of Korthikanti et al. 2023,
-#: arXiv 2205.05198, Table 5, the model of 22 B parameters.
-TEMPLATE = {
-    "hardware": "A100-80GB-SXM",
-    "interconnect": "8x200 Gb/s HDR InfiniBand per node",
-    "devices_per_node": "8",
-    "num_devices": "8",
-    "model": "GPT 22B",
-    "layers": "48",
-    "hidden": "6144",
-    "heads": "64",
-    "kv_heads": "64",
-    "ffn_hidden": "24576",
-    "gated_mlp": "0",
-    "vocab": "51200",
-    "seq_len": "2048",
-    "global_batch": "4",
-    "micro_batch": "4",
-    "tp": "8",
-    "pp": "1",
-    "vpp": "1",
-    "dp": "1",
-    "cp": "1",
-    "ep": "1",
-    "sp": "1",
-    "zero_stage": "0",
-    "recompute": "selective",
-    "precision_class": "fp16",
-    "framework": "Megatron-LM",
-    "iter_time_s": "1.1",
-}
-
-
-def template_csv() -> str:
-    """Return a CSV file with the columns of a run, and one published run."""
-    return _csv([TEMPLATE])
-
-
-def proposals_csv(proposals: list[Proposal]) -> str:
-    """Return the runs to do as a CSV file without their step times."""
-    return _csv([cells_of(proposal.row) for proposal in proposals])
-
-
-def _csv(rows: list[dict[str, str]]) -> str:
-    buffer = io.StringIO()
-    names = [name for name in COLUMNS if any(name in row for row in rows)]
-    names.sort(key="iter_time_s".__eq__)  # what is measured comes last
-    writer = csv.DictWriter(buffer, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return buffer.getvalue()
-
-
-def cells_of(row: Row) -> dict[str, str]:
-    """Return the cells of a run to do, those that are given."""
-    found = {}
-    for name in COLUMNS:
-        value = getattr(row, name)
-        if name not in _NO_CELLS and value is not None:
-            found[name] = (
-                str(int(value)) if isinstance(value, bool) else str(value)
-            )
-    return {**found, "iter_time_s": ""}
-
-
-_NO_CELLS = frozenset(
-    {"iter_time_s", "status", "kind", "time_tier", "mem_tier", "source"}
-)
 
 
 def to_document(

@@ -33,6 +33,7 @@ from nest.calibration.fit import (
 )
 from nest.calibration.parameters import SOFTWARE, options_of
 from nest.calibration.stored import stored_fit
+from nest.calibration.template import is_example
 from nest.calibration.unknown import own_runs_of
 from nest.errors import NestError, UnknownNameError
 from nest.hardware import Machine, machine_for
@@ -231,6 +232,8 @@ def _of_other_node(row: Row, devices_per_node: int) -> str | None:
 
 
 def _why_unused(row: Row) -> str | None:
+    if is_example(row):
+        return "the example of the template, not a run of yours"
     reason = why_unusable(row)
     if reason is not None:
         return ": ".join(filter(None, reason))

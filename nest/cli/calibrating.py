@@ -62,8 +62,9 @@ def calibrate_command(
         {"RUNS": None if path == "-" else path}, {"--next": next_path}
     )
     from nest.calibration.design import candidates, propose
-    from nest.calibration.document import proposals_csv, to_document
+    from nest.calibration.document import to_document
     from nest.calibration.runs import learn, read_runs, runs_of
+    from nest.calibration.template import planned_csv
     from nest.report.calibration import calibration_block
     from nest.report.table import show
     from nest.validation.rows import parse_rows
@@ -85,7 +86,7 @@ def calibrate_command(
         found = candidates(learned, tell=tell)
         proposals = propose(learned, found)
     document = to_document(learned, found, proposals)
-    to_do = proposals_csv(proposals)
+    to_do = planned_csv([proposal.row for proposal in proposals])
     write_record(options.output, learned.file)
     if next_path is not None:
         write_text(next_path, to_do)
@@ -100,7 +101,7 @@ def calibrate_command(
 def _print_template(
     options: Options, path: str | None, next_path: str | None
 ) -> None:
-    from nest.calibration.document import template_csv
+    from nest.calibration.template import template_csv
 
     given = {
         "RUNS": path,

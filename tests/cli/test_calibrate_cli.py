@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nest.calibration.document import TEMPLATE
+from nest.calibration.template import TEMPLATE
 from nest.hardware.calibration_file import read_calibration
 from tests.cli.conftest import Cli
 

@@ -27,12 +27,7 @@ from nest.calibration.design import (
     propose,
     spread_of,
 )
-from nest.calibration.document import (
-    TEMPLATE,
-    proposals_csv,
-    template_csv,
-    to_document,
-)
+from nest.calibration.document import to_document
 from nest.calibration.evidence import Evidence
 from nest.calibration.fit import NOISE, Fit, Linear, solve
 from nest.calibration.parameters import PARAMETERS, Parameter, options_of
@@ -47,6 +42,7 @@ from nest.calibration.runs import (
     runs_of,
 )
 from nest.calibration.stored import stored_fit
+from nest.calibration.template import TEMPLATE, planned_csv, template_csv
 from nest.hardware import machine, parse_clusters
 from nest.hardware.calibration import CalibrationFile
 from nest.hardware.calibration_file import (
@@ -729,7 +725,7 @@ def test_proposals_are_a_table_to_fill_in(learned, offered):
     assert len(proposals) == PROPOSED
     spreads = [proposal.deviation for proposal in proposals]
     assert spreads == sorted(spreads, reverse=True)
-    text = proposals_csv(proposals)
+    text = planned_csv([proposal.row for proposal in proposals])
     lines = text.splitlines()
     place = lines[0].split(",").index("iter_time_s")
     for number in range(1, len(lines)):
@@ -744,12 +740,18 @@ def test_proposals_are_a_table_to_fill_in(learned, offered):
         assert predicted_s(row) == pytest.approx(predicted_s(proposal.row))
 
 
-def test_the_template_is_a_run(tmp_path):
+def test_the_template_is_a_run_that_does_not_count(tmp_path):
     path = tmp_path / "runs.csv"
     header, cells = template_csv().splitlines()
-    path.write_text("\n".join((header, cells, cells)))
     assert set(header.split(",")) == set(TEMPLATE)
-    assert len(read_runs(path).rows) == 2
+    assert cells.endswith(",1.1")
+    own = cells.removesuffix("1.1")
+    path.write_text("\n".join((header, cells, f"{own}1.2", f"{own}1.3")))
+    found = read_runs(path)
+    assert [row.line for row in found.rows] == [3, 4]
+    assert found.unused == (
+        (2, "the example of the template, not a run of yours"),
+    )
 
 
 def test_the_page_shows_what_the_bench_found():
@@ -759,11 +761,12 @@ def test_the_page_shows_what_the_bench_found():
 
 
 def test_the_example_of_the_page_runs(tmp_path, monkeypatch):
-    """With two runs of the template."""
+    """With two runs of the template, a little slower."""
     page = (ROOT / "docs" / "calibration.md").read_text()
     (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     header, cells = template_csv().splitlines()
-    (tmp_path / "runs.csv").write_text("\n".join((header, cells, cells)))
+    own = cells.removesuffix("1.1") + "1.2"
+    (tmp_path / "runs.csv").write_text("\n".join((header, own, own)))
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     exec(example, names)
