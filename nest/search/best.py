@@ -153,7 +153,7 @@ def open_splits(
 
     Each under every runtime.
     """
-    shapes = StageShapes(model, sets)
+    shapes = StageShapes(model, sets, deadline)
     found: list[OpenSplit] = []
     for rank, runtime in enumerate(runtimes):
         for split, of_batch in of_batches(shapes, runtime):

@@ -39,6 +39,7 @@ from nest.ir.plan import Strategy
 from nest.search.closed_sets import ClosedSets
 from nest.search.dominance import drop_neighbours
 from nest.search.zones import Site, Zones
+from nest.solvers.base import Deadline
 from nest.topology import Route
 
 Ints = NDArray[np.int64]
@@ -63,6 +64,9 @@ class StageShapes:
     ----------
     model, sets
         Cost terms, and the closed sets of the graph.
+    deadline
+        When whoever asks for terms wants to have an answer; ``None`` is
+        never.
 
     Attributes
     ----------
@@ -85,8 +89,13 @@ class StageShapes:
         Closed sets of one pair of every shape.
     """
 
-    def __init__(self, model: CostModel, sets: ClosedSets) -> None:
-        self.model, self.sets = model, sets
+    def __init__(
+        self,
+        model: CostModel,
+        sets: ClosedSets,
+        deadline: Deadline | None = None,
+    ) -> None:
+        self.model, self.sets, self.deadline = model, sets, deadline
         #: Least amounts of strategies, as :class:`BatchTerms` knows them.
         self.least: dict[object, dict[Strategy, Any]] = {}
         layers = model.problem.graph.layers
@@ -402,6 +411,8 @@ class BatchTerms:
             end = min(cluster.num_devices - size + 1, period)
             found: dict[object, Block] = {}
             for offset in range(0, max(1, end), unit):
+                if not offset % (256 * unit):
+                    self._check_time()
                 block = Block(1, 0, offset, size)
                 types = cluster.types_in(block.ranges())
                 if number is None or types == (number,):
@@ -422,6 +433,11 @@ class BatchTerms:
 
         Passes do not depend on what happens once per step: runtimes share
         what was found.
+
+        Raises
+        ------
+        OutOfTimeError
+            If the deadline passed. What was found is kept.
         """
         overlap = model.runtime.overlap - {"gradients"}
         sizes = tuple(np.unique(self.devices).tolist())
@@ -438,6 +454,7 @@ class BatchTerms:
         for strategy in self.strategies:
             if strategy in known:
                 continue
+            self._check_time()
             spread = strategy.spread
             if spread not in fastest:
                 fastest[spread] = self._fastest(
@@ -459,6 +476,10 @@ class BatchTerms:
             known[strategy] = np.min(rows or [nowhere], axis=0)
         table = np.array([known[x] for x in self.strategies], dtype=np.int64)
         return np.ascontiguousarray(np.moveaxis(table, -1, 0))
+
+    def _check_time(self) -> None:
+        if self.shapes.deadline is not None:
+            self.shapes.deadline.check()
 
     def _fastest(
         self,

@@ -93,7 +93,7 @@ class UniformSearch(BestSearch):
         """Search every case whose bound is below the best plan."""
         self._heap: list[tuple[int, int, Case]] = []
         try:
-            shapes = StageShapes(self.model, self.sets)
+            shapes = StageShapes(self.model, self.sets, self.deadline)
             for number, case in enumerate(cases(self.model, shapes)):
                 self._check_time()
                 heapq.heappush(self._heap, (case.bound, number, case))

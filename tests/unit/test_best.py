@@ -5,14 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from nest.cost.model import CostModel
 from nest.search import best
 from nest.search.best import merged
-from nest.search.options import PairOptions
+from nest.search.closed_sets import closed_sets
+from nest.search.options import PairOptions, StageShapes, of_batches
 from nest.search.parallel import share
-from nest.solvers.base import SolveOptions, Status
+from nest.solvers.base import OutOfTimeError, SolveOptions, Status
 from nest.solvers.registry import get_solver
 from tests import optima
 from tests.builders import make_cost, make_problem
+from tests.clock import Ticking
+from tests.planners import chain_of
 
 
 def pair_options(*rows: tuple[int, ...]) -> PairOptions:
@@ -168,3 +172,16 @@ def test_families_of_a_split_have_bounds_of_their_own():
     output = optima.search(problem)
     assert output.claimed_quanta == 40
     assert output.lower_bound_quanta == 40
+
+
+def test_terms_over_all_places_stop_at_the_deadline():
+    """On large tori they take longer than any limit; what is known is kept."""
+    problem = chain_of(2)
+    model, sets = CostModel(problem), closed_sets(problem.graph)
+    shapes = StageShapes(model, sets, Ticking(2))
+    (_, terms), *_ = of_batches(shapes, model.runtime)
+    with pytest.raises(OutOfTimeError):
+        _ = terms.least_load
+    shapes.deadline = None
+    (_, calm), *_ = of_batches(StageShapes(model, sets), model.runtime)
+    assert np.array_equal(terms.least_load, calm.least_load)
