@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from nest.errors import SolverNotInstalledError
 from nest.intervals import Intervals, equal, intervals_of
 from nest.ir.io import problem_hash
 from nest.ir.problem import Problem
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.cell import OnProgress
-from nest.solvers.registry import default_workers
+from nest.solvers.registry import default_workers, is_plugin
 from nest.solvers.result import Outcome, SolveResult
 from nest.solvers.run import CellInterrupted, check_request, run_solver
 from nest.versions import provenance
@@ -67,7 +68,12 @@ def compare(
             for name in solvers
         }
     for name, cell_options in cells.items():
-        check_request(problem, name, cell_options)
+        try:
+            check_request(problem, name, cell_options)
+        except SolverNotInstalledError:
+            # A broken entry point costs its cell alone, which says why.
+            if not is_plugin(name):
+                raise
 
     results: list[SolveResult] = []
 

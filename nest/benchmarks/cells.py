@@ -21,6 +21,8 @@ class BenchCell(Struct, frozen=True, kw_only=True):
         Who solves what.
     seed, time_limit_s, gap, num_workers, repair, extra
         As in :class:`~nest.solvers.base.SolveOptions`.
+    planner
+        Of a planner that is a command, what the registry has of it.
     version
         Of the project.
     """
@@ -33,6 +35,7 @@ class BenchCell(Struct, frozen=True, kw_only=True):
     num_workers: Count = 1
     repair: bool = False
     extra: dict[str, str] = {}
+    planner: str = ""
     version: str
 
     @property
@@ -95,6 +98,8 @@ class Run(
         Options that all cells share.
     workers, extra
         Workers and own options by solver.
+    planners
+        What the registry has of solvers that are commands, by name.
     notes
         What else reports must say, such as what restricts plans.
     versions
@@ -110,6 +115,7 @@ class Run(
     repair: bool = False
     workers: dict[str, int] = {}
     extra: dict[str, dict[str, str]] = {}
+    planners: dict[str, str] = {}
     notes: tuple[str, ...] = ()
     versions: dict[str, str | None] = {}
 
@@ -129,6 +135,7 @@ class Run(
                             num_workers=self.workers.get(solver, 1),
                             repair=self.repair,
                             extra=self.extra.get(solver, {}),
+                            planner=self.planners.get(solver, ""),
                             version=self.versions.get("nest") or "unknown",
                         ),
                     )

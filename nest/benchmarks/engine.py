@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import subprocess
-import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -23,14 +21,16 @@ from nest.benchmarks.cells import Finished
 from nest.benchmarks.execute import Work, died, run_cell
 from nest.benchmarks.store import RunFolder
 from nest.errors import InvalidOptionError, NestError
-from nest.solvers.registry import is_built_in, solver_target
+from nest.solvers.registry import (
+    import_trouble,
+    is_built_in,
+    is_command,
+    solver_target,
+)
 from nest.versions import DISTRIBUTION, num_cpus
 
 #: Called with every cell that is finished.
 OnFinished = Callable[[Finished], None]
-
-#: How long a solver of another package may take to be imported.
-IMPORT_S = 60.0
 
 #: Seconds to wait for a scheduler.
 _CONNECT_S = 10.0
@@ -136,35 +136,10 @@ def run_missing(
 
 
 def _import_trouble(name: str) -> str | None:
-    """Return why importing a solver would end the process that tries.
-
-    A failure that is an exception is left to the runner.
-    """
-    if is_built_in(name):
+    """Return why importing a solver would end the process that tries."""
+    if is_built_in(name) or is_command(name):
         return None
-    target = solver_target(name)
-    code = (
-        "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-        "from nest.solvers.registry import load_target\n"
-        "try: load_target(sys.argv[2])\n"
-        "except Exception: pass\n"
-        "print('\\nimported', flush=True)"
-    )
-    try:
-        done = subprocess.run(
-            [
-                *(sys.executable, "-c", code),
-                *(msgspec.json.encode(sys.path).decode(), target),
-            ],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=IMPORT_S,
-        )
-    except subprocess.TimeoutExpired:
-        return f"importing {target} took more than {IMPORT_S:g} s"
-    if b"imported" in done.stdout.splitlines():
-        return None
-    return f"importing {target} ended the process: exit {done.returncode}"
+    return import_trouble(solver_target(name))
 
 
 def _here(works: Sequence[Work], jobs: int) -> Generator[bytes]:

@@ -66,7 +66,7 @@ def run_cell(work: Work, parent: int | None = None) -> bytes:
             f"{work.cell.version}, as where the run began, got {version}; "
             f"install the same version everywhere"
         )
-    if work.cell.solver not in solver_names():
+    if work.cell.planner or work.cell.solver not in solver_names():
         register_solver(work.cell.solver, work.target)
     problem = msgspec.json.decode(work.problem, type=Problem)
     recorder = _Recorder()

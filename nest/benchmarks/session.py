@@ -16,7 +16,12 @@ from nest.benchmarks.store import RunFolder, open_run
 from nest.benchmarks.summary import to_document
 from nest.errors import InvalidProblemError, NestError
 from nest.solvers.base import SolveOptions
-from nest.solvers.registry import is_built_in
+from nest.solvers.registry import (
+    is_built_in,
+    is_command,
+    register_solver,
+    solver_target,
+)
 from nest.solvers.run import check_request
 from nest.versions import versions
 
@@ -76,6 +81,7 @@ def plan_run(
         repair=options.repair,
         workers={s: (workers or {}).get(s, 1) for s in solvers},
         extra={s: dict(own) for s, own in (extra or {}).items() if own},
+        planners={s: solver_target(s) for s in filter(is_command, solvers)},
         notes=tuple(notes),
         versions=versions(),
     )
@@ -160,6 +166,8 @@ def execute(
     """
     end = on_end or Ended.write
     with open_run(path, run, instances, resume) as folder:
+        for name, target in folder.run.planners.items():
+            register_solver(name, target)
         read_rows(folder)  # what is broken is known, and runs again
         if on_open is not None:
             on_open(folder)

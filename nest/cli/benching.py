@@ -19,6 +19,7 @@ from nest.cli.inputs import (
     check_output,
     parse_extra,
     people,
+    solver_keyword,
     write_json,
     write_text,
 )
@@ -40,7 +41,8 @@ ALL = "all"
 
 SOLVERS = option(
     "--solvers A,B,…",
-    f"Solvers to compare, or {ALL!r}.",
+    f"Solvers to compare, or {ALL!r}: names, or files that describe commands "
+    f"(docs/your-planner.md).",
     None,
     "solvers_text",
     default=DEFAULT_SOLVERS,
@@ -254,6 +256,7 @@ def split_solvers(text: str) -> list[str]:
             f"--solvers: expected keywords separated by commas, got "
             f"{text!r}; see 'nest solvers'"
         )
+    names = [solver_keyword(name) for name in names]
     for name in names:
         if names.count(name) > 1:
             raise InvalidOptionError(

@@ -112,6 +112,28 @@ def named_problem(name: str) -> Problem | None:
     return store.load(name) if name in store.index() else None
 
 
+def solver_keyword(text: str) -> str:
+    """Return the keyword of a solver that a keyword or a file names.
+
+    The planner of a description file is known from then on.
+    """
+    from nest.solvers.command import is_description
+
+    if not is_description(text):
+        return text
+    from nest.solvers.registry import register_planner
+
+    return register_planner(text)
+
+
+def read_solver(text: str) -> str:
+    """Read what ``--solver`` says, see :func:`solver_keyword`."""
+    try:
+        return solver_keyword(text)
+    except NestError as error:
+        raise click.BadParameter(str(error)) from None
+
+
 def load_model(text: str, mtp: bool = False) -> Architecture:
     """Return the architecture of that name, or of a ``config.json``.
 

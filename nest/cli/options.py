@@ -36,6 +36,7 @@ from nest.cli.inputs import (
     load_problem,
     model_problem,
     people,
+    read_solver,
     write_json,
     write_record,
 )
@@ -240,7 +241,9 @@ _OPTIONS: dict[str, Callable[..., Decorator]] = {
         "--headroom SIZE",
         "Memory of every device that plans leave free, such as 8GB or 10%.",
     ),
-    "solver": _shared("--solver NAME", "See 'nest solvers'.", default="dp"),
+    "solver": _shared(
+        "--solver NAME", "See 'nest solvers'.", read_solver, default="dp"
+    ),
     "time_limit": _shared(
         "--time-limit S",
         "Wall-clock seconds per run of the solver.  [default: none, 60 with "

@@ -21,6 +21,7 @@ from nest.cli.inputs import (
     check_output,
     load_model,
     parse_extra,
+    read_solver,
     write_text,
 )
 from nest.cli.options import MODEL, RESTRICTIONS, Options, takes
@@ -148,7 +149,12 @@ def compare_command(
 
 
 @click.command("solve")
-@option("--solver NAME", "See 'nest solvers'.  [required]")
+@option(
+    "--solver NAME|FILE",
+    "See 'nest solvers'; or a file that describes a command "
+    "(docs/your-planner.md).  [required]",
+    read_solver,
+)
 @_LOSS
 @_LAUNCH
 @_LAUNCH_DIR
@@ -225,14 +231,16 @@ def _checked(
     given: Options, solvers: list[str], launching: Launching | None
 ) -> _Session:
     """Check everything that can be checked before a solver runs."""
-    from nest.solvers.registry import get_solver, solver_names
+    from nest.solvers.registry import get_solver, is_plugin, solver_names
 
     given.check_problem_choice()
     for name in solvers:
         if name not in solver_names():
             raise UnknownSolverError(name, solver_names())
     for name in solvers:
-        get_solver(name)
+        # A broken entry point costs its cell, if there are others.
+        if not is_plugin(name) or len(solvers) == 1:
+            get_solver(name)
     extra = parse_extra(given.extra, solvers)
     given.check_files()
     if launching is not None:
@@ -409,6 +417,7 @@ def _show_table(session: _Session) -> None:
         result.solver
         for result in results
         if session.given.warm_start is not None
+        and result.outcome.ran
         and not solver_class(result.solver).capabilities.warm_start
     ]
     if cold:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from types import NoneType
 from typing import Any, ClassVar, Protocol
 
 from nest.cost.schedules import LISTED, SCHEDULES
@@ -46,6 +47,10 @@ class Limit(enum.StrEnum):
     SIZE = "size"
     INTERRUPT = "interrupt"
 
+
+#: What a target of the registry begins with that is a description, see
+#: :mod:`nest.solvers.command`, and not ``"module:Class"``.
+COMMAND = "command:"
 
 #: Fields of a job that widen the plan space; none is allowed by default.
 EXTENSIONS = (
@@ -95,6 +100,14 @@ class Capabilities:
         of its users; of ``recompute``, ``zero``, ``micro_batch``.
     options
         Names and meanings of the keys of :attr:`SolveOptions.extra`.
+    deterministic
+        Unless a limit stops it, its answer depends on the problem, the seed
+        and the number of workers alone.
+
+    Raises
+    ------
+    TypeError
+        If a field is not of its type, or a name not a known one.
     """
 
     exact: bool
@@ -111,6 +124,37 @@ class Capabilities:
     overruns: bool = False
     remedies: tuple[str, ...] = ("recompute", "zero", "micro_batch")
     options: Mapping[str, str] = field(default_factory=dict)
+    deterministic: bool = True
+
+    def __post_init__(self) -> None:
+        # Written by others too: what is wrong here must cost one solver.
+        hints: dict[str, type | tuple[type, ...]] = {
+            "requires": tuple,
+            "options": Mapping,
+            "remedies": tuple,
+            "searches": frozenset,
+            "precision": (int, float),
+            "extra": (str, NoneType),
+        }
+        for name, value in vars(self).items():
+            words = (str,) if name in ("method", "objective") else (bool,)
+            if not isinstance(value, hints.get(name, words)):
+                raise TypeError(
+                    f"capabilities: {name}: expected a value of its type, "
+                    f"got {value!r}; see nest.solvers.base.Capabilities"
+                )
+        for name in ("requires", "remedies", "searches", "options"):
+            for word in getattr(self, name):
+                if not isinstance(word, str):
+                    raise TypeError(
+                        f"capabilities: {name}: expected words, got {word!r}"
+                    )
+        unknown = sorted(self.searches - {*EXTENSIONS})
+        if unknown:
+            raise TypeError(
+                f"capabilities: searches: expected some of "
+                f"{', '.join(EXTENSIONS)}, got {unknown[0]!r}"
+            )
 
     def unsearched(self, problem: Problem) -> tuple[str, ...]:
         """Return what the job allows and this solver does not search."""

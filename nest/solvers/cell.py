@@ -95,6 +95,8 @@ class Cell:
         Called at every report and every :data:`TICK_S`.
     on_report
         Called with every report; not one word of it is checked.
+    folder
+        Where the process starts; ``None`` is where this one is.
     best, bound, message
         The best report of a plan, the greatest lower bound in quanta, and
         the last words.
@@ -113,6 +115,7 @@ class Cell:
     clock: Deadline
     on_progress: OnProgress | None = None
     on_report: OnReport | None = None
+    folder: str | None = None
     best: Progress = field(default_factory=Progress)
     bound: int | None = None
     message: str = ""
@@ -134,7 +137,9 @@ class Cell:
             deadline=deadline,
         )
         self._worker = Worker(
-            msgspec.json.encode(request), self.options.num_workers
+            msgspec.json.encode(request),
+            self.options.num_workers,
+            self.folder,
         )
 
     def listen(self, timeout_s: float) -> bool:

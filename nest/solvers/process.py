@@ -58,10 +58,12 @@ class Worker:
 
     Everything it leaves behind, processes and temporary files, is gone after
     :meth:`stop`. If this process dies first, the worker notices and kills
-    its group.
+    its group. It starts in ``folder``, by default that of this process.
     """
 
-    def __init__(self, request: bytes, num_threads: int) -> None:
+    def __init__(
+        self, request: bytes, num_threads: int, folder: str | None = None
+    ) -> None:
         self._directory = tempfile.mkdtemp(prefix="nest-")
         self._usage: Usage | None = None
         self._unread = bytearray()
@@ -74,8 +76,9 @@ class Worker:
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, "-c", _BOOTSTRAP),
-                    *(self._directory, json.dumps(sys.path)),
+                    *(self._directory, json.dumps(_search_path())),
                 ],
+                cwd=folder,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._log,
@@ -152,6 +155,11 @@ class Worker:
             log=log,
         )
         return self._usage
+
+
+def _search_path() -> list[str]:
+    """Return where modules are, for a process that starts elsewhere."""
+    return [path or os.getcwd() for path in sys.path]
 
 
 def _environment(directory: str, num_threads: int) -> dict[str, str]:

@@ -6,27 +6,38 @@ group ``nest.solvers``::
 
     [project.entry-points."nest.solvers"]
     mine = "my_package.planner:MySolver"
+
+A planner that is a command has a description in place of a class, see
+:mod:`nest.solvers.command`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import json
 import re
+import subprocess
+import sys
 from importlib import import_module, util
-from typing import NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from nest.errors import (
     InvalidOptionError,
     SolverNotInstalledError,
     UnknownSolverError,
 )
-from nest.solvers.base import Capabilities, Solver
+from nest.solvers.base import COMMAND, Capabilities, Solver
 from nest.versions import (
     DISTRIBUTION,
     nest_version,
     num_cpus,
     package_version,
 )
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+    from pathlib import Path
 
 #: Entry-point group for solvers of other packages.
 GROUP = "nest.solvers"
@@ -47,6 +58,10 @@ _BUILT_IN = {
     "random": "baselines.random_plans:RandomSolver",
 }
 _registered: dict[str, str] = {}
+_tried: dict[str, str | None] = {}
+
+#: How long a solver of another package may take to be imported.
+IMPORT_S = 60.0
 
 _KEYWORD = re.compile(r"[a-z][a-z0-9_-]*")
 
@@ -59,6 +74,11 @@ def solver_names() -> list[str]:
 def is_built_in(name: str) -> bool:
     """Whether a solver is one of this project's own."""
     return name in _BUILT_IN
+
+
+def is_plugin(name: str) -> bool:
+    """Whether a solver comes by an entry point of another package."""
+    return name not in _BUILT_IN and name in _plugins().targets
 
 
 def ignored_plugins() -> dict[str, str]:
@@ -75,7 +95,8 @@ def register_solver(name: str, target: str) -> None:
         One lower-case token.
     target
         ``"module:Class"``, importable by a new Python process that has the
-        ``sys.path`` of this one.
+        ``sys.path`` of this one; or the target of a description, see
+        :func:`nest.solvers.command.target_of`.
 
     Raises
     ------
@@ -92,6 +113,32 @@ def register_solver(name: str, target: str) -> None:
     if reason is not None:
         raise InvalidOptionError(f"solver {name!r}: {reason}")
     _registered[name] = target
+
+
+def register_planner(path: str | Path) -> str:
+    """Add the planner of a description file and return its keyword.
+
+    A second call with the same name replaces it.
+
+    Raises
+    ------
+    InvalidOptionError
+        If the file is no description, or its name is taken by a built-in
+        solver or an entry point.
+    """
+    from nest.solvers.command import read_planner, target_of
+
+    planner = read_planner(path)
+    try:
+        register_solver(planner.name, target_of(planner))
+    except InvalidOptionError as error:
+        raise InvalidOptionError(f"{path}: name: {error}") from None
+    return planner.name
+
+
+def is_command(name: str) -> bool:
+    """Whether a solver is a command with a description."""
+    return solver_target(name).startswith(COMMAND)
 
 
 def unregister_solver(name: str) -> None:
@@ -123,6 +170,13 @@ def load_target(target: str) -> type[Solver]:
     TypeError
         If what it names is not a solver class.
     """
+    if target.startswith(COMMAND):
+        from nest.solvers.command import solver_of
+
+        return solver_of(target)
+    reason = _malformed_target(target)
+    if reason is not None:
+        raise TypeError(reason)
     module_name, _, class_name = target.partition(":")
     found = getattr(import_module(module_name), class_name)
     capabilities = getattr(found, "capabilities", None)
@@ -147,14 +201,55 @@ def solver_class(name: str) -> type[Solver]:
         If its module cannot be imported.
     """
     target = solver_target(name)
+    if is_plugin(name):
+        reason = import_trouble(target)
+        if reason is not None:
+            raise SolverNotInstalledError(
+                f"solver {name!r}: {reason}; reinstall the package that "
+                f"provides it"
+            )
     try:
-        return load_target(target)
+        # Standard output belongs to the command.
+        with contextlib.redirect_stdout(sys.stderr):
+            return load_target(target)
     except Exception as error:  # a broken plug-in may raise anything
+        text = " ".join(str(error).split())
         raise SolverNotInstalledError(
             f"solver {name!r}: expected a solver class at {target!r}, got "
-            f"{type(error).__name__}: {error}; reinstall the package that "
+            f"{type(error).__name__}: {text}; reinstall the package that "
             f"provides it"
         ) from error
+
+
+def import_trouble(target: str) -> str | None:
+    """Return why importing a solver would end the process that tries.
+
+    Another process tries it. A failure that is an exception is none: it
+    harms nobody. None is tried twice, unless it took too long.
+    """
+    if target in _tried:
+        return _tried[target]
+    code = (
+        "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+        "from nest.solvers.registry import load_target\n"
+        "try: load_target(sys.argv[2])\n"
+        "except Exception: pass\n"
+        "print('\\nimported', flush=True)"
+    )
+    try:
+        done = subprocess.run(
+            [*(sys.executable, "-c", code), *(json.dumps(sys.path), target)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=IMPORT_S,
+        )
+    except subprocess.TimeoutExpired:
+        return f"importing {target} took more than {IMPORT_S:g} s"
+    why = f"importing {target} ended the process: exit {done.returncode}"
+    _tried[target] = why
+    if b"imported" in done.stdout.splitlines():
+        _tried[target] = None
+    return _tried[target]
 
 
 def get_solver(name: str) -> type[Solver]:
@@ -204,7 +299,10 @@ def solver_version(name: str) -> str | None:
         parts.append(f"nest {nest_version()}")
     elif name not in _registered:
         parts.append(_plugins().versions[name])
-    for package in solver_class(name).capabilities.requires:
+    solver = solver_class(name)
+    if name in _registered and hasattr(solver, "version"):
+        parts.append(f"{name} {solver.version}")
+    for package in solver.capabilities.requires:
         version = package_version(package)
         if version is not None:
             parts.append(f"{package} {version}")
@@ -237,16 +335,17 @@ def _plugins() -> _Plugins:
     from importlib import metadata
 
     found = _Plugins({}, {}, {})
-    points = sorted(
-        metadata.entry_points(group=GROUP),
-        key=lambda point: (point.name, point.value),
-    )
-    for point in points:
+    try:
+        points = [*metadata.entry_points(group=GROUP)]
+    except Exception:  # one package's file is broken: take all others
+        points = _readable(found.ignored)
+    for point in sorted(points, key=lambda point: (point.name, point.value)):
         name, target = point.name, point.value
         origin, version = "unknown package", ""
         if point.dist is not None:
             origin, version = point.dist.name, point.dist.version
-        reason = _malformed(name, target)
+        # A malformed target is a solver that cannot be imported.
+        reason = _malformed_name(name)
         if name in _BUILT_IN:
             reason = "a built-in solver has this name"
         elif found.targets.get(name, target) != target:
@@ -259,19 +358,45 @@ def _plugins() -> _Plugins:
     return found
 
 
+def _readable(ignored: dict[str, str]) -> list[EntryPoint]:
+    """Return the entry points of packages whose files can be read."""
+    from importlib import metadata
+
+    points: list[EntryPoint] = []
+    for package in metadata.distributions():
+        try:
+            points += package.entry_points.select(group=GROUP)
+        except Exception as error:
+            text = " ".join(str(error).split())
+            ignored[f"entry points of {package.name}"] = (
+                f"expected lines 'name = module:Class', got a file that "
+                f"cannot be read ({text}); reinstall it"
+            )
+    return points
+
+
 def _malformed(name: str, target: str) -> str | None:
-    if not _KEYWORD.fullmatch(name):
-        return (
-            "expected a name of lower-case letters, digits, '-' and '_'; "
-            "rename it"
-        )
+    return _malformed_name(name) or _malformed_target(target)
+
+
+def _malformed_name(name: str) -> str | None:
+    if _KEYWORD.fullmatch(name):
+        return None
+    return (
+        "expected a name of lower-case letters, digits, '-' and '_'; rename it"
+    )
+
+
+def _malformed_target(target: str) -> str | None:
+    if target.startswith(COMMAND):
+        return None
     module_name, _, class_name = target.partition(":")
-    if not (
+    if (
         all(part.isidentifier() for part in module_name.split("."))
         and class_name.isidentifier()
     ):
-        return f"expected a target 'module:Class', got {target!r}; correct it"
-    return None
+        return None
+    return f"expected a target 'module:Class', got {target!r}; correct it"
 
 
 def _is_there(package: str) -> bool:

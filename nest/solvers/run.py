@@ -7,6 +7,7 @@ consistent result in bounded time and leaves no process behind.
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -96,6 +97,9 @@ def run_solver(
     options: SolveOptions | None = None,
     on_progress: OnProgress | None = None,
     on_report: OnReport | None = None,
+    *,
+    folder: str | None = None,
+    on_end: Callable[[Cell], None] | None = None,
 ) -> SolveResult:
     """Let one solver work on a problem and check what it says.
 
@@ -113,6 +117,10 @@ def run_solver(
         Called at every report of the solver, and now and then.
     on_report
         Called with every report and its time: the trace of a run.
+    folder
+        Where its process starts; by default where this one is.
+    on_end
+        Called once the process has ended, with all it said and used.
 
     Returns
     -------
@@ -130,7 +138,10 @@ def run_solver(
     clock = Deadline(options.time_limit_s if options else None)
     target = solver_target(name)
     options = options or SolveOptions(num_workers=default_workers(name))
-    cell = Cell(name, target, problem, options, clock, on_progress, on_report)
+    cell = Cell(
+        *(name, target, problem, options, clock, on_progress, on_report),
+        folder=folder,
+    )
     try:
         capabilities = check_request(problem, name, options).capabilities
     except SolverNotInstalledError as error:
@@ -142,7 +153,7 @@ def run_solver(
     if reason is not None:
         return run.result(Verdict(Outcome.SKIPPED, None, detail=reason))
     try:
-        run_cells(iter([cell]), 1, lambda ended: None)
+        run_cells(iter([cell]), 1, on_end or (lambda ended: None))
         return run.result(run.conclude())
     except OSError as error:
         text = f"cannot start a process: {error}"

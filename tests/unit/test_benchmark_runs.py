@@ -193,7 +193,8 @@ def test_a_solver_that_cannot_be_imported_costs_its_cells(tmp_path):
 
 
 def test_a_solver_that_takes_forever_to_import(tmp_path, monkeypatch):
-    monkeypatch.setattr(engine, "IMPORT_S", 1e-9)
+    monkeypatch.setattr(registry, "IMPORT_S", 1e-9)
+    monkeypatch.setattr(registry, "_tried", {})
     run = make_run(instances(1), ["quick"])
     (row,) = go(tmp_path / "run", run, instances(1)).rows
     assert row.outcome is Result.ERROR
@@ -243,6 +244,7 @@ def test_the_key_of_a_cell_is_all_that_its_answer_depends_on():
         "num_workers": 2,
         "repair": True,
         "extra": {"act": "feasible"},
+        "planner": "command:{}",
         "version": "0.0",
     }
     assert set(others) == set(type(cell).__struct_fields__)
