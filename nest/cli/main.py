@@ -20,6 +20,7 @@ import click
 from nest.cli.benching import bench_command, sweep_command
 from nest.cli.calibrating import calibrate_command
 from nest.cli.certifying import certify_command
+from nest.cli.conforming import conform_command
 from nest.cli.exporting import export_command
 from nest.cli.importing import import_group
 from nest.cli.inputs import Group
@@ -88,6 +89,7 @@ for _command in (
     explain_command,
     pareto_command,
     solvers_command,
+    conform_command,
     problems_command,
     instances_group,
     import_group,

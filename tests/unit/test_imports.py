@@ -45,7 +45,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "nest.certificates",
         "nest.instances",
     ),
-    ("nest.prove", "nest.report", "nest.benchmarks"),
+    ("nest.prove", "nest.conform", "nest.report", "nest.benchmarks"),
     ("nest.cli",),
 )
 

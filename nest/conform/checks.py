@@ -1,0 +1,481 @@
+"""The promises of a solver, and how each is checked.
+
+A check says whether a promise was kept and why, in one line. That an answer
+agrees with the shared cost model is the word of the runner's judge; what
+only a known optimum can refute is said here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import NamedTuple
+
+from nest.compare import refuted
+from nest.conform.records import State
+from nest.conform.trials import Candidate, Trial
+from nest.cost.score import score
+from nest.errors import InvalidOptionError, InvalidPlanError
+from nest.solvers.base import Progress, Status
+from nest.solvers.cell import GRACE_S
+from nest.solvers.registry import is_command, solver_class
+from nest.solvers.result import Outcome, SolveResult
+from nest.solvers.run import check_request
+from nest.versions import num_cpus
+
+Finding = tuple[State, str]
+
+#: The most runs that are repeated to see whether they say the same.
+_REPEATED = 2
+
+#: How long a reason of a solver may be, in characters.
+_REASON_SIZE = 500
+
+
+class Promise(NamedTuple):
+    """A promise: its name, what it means, and how it is checked."""
+
+    name: str
+    meaning: str
+    ask: Callable[[Candidate], Finding]
+
+
+def _passed(reason: str) -> Finding:
+    return State.PASSED, reason
+
+
+def _failed(reason: str) -> Finding:
+    return State.FAILED, " ".join(reason.split())
+
+
+def _nothing(reason: str) -> Finding:
+    return State.NOT_APPLICABLE, reason
+
+
+def _first(wrong: Iterable[str], fine: str) -> Finding:
+    """Return the first thing that is wrong, and how many there are."""
+    found = list(wrong)
+    if not found:
+        return _passed(fine)
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    return _failed(f"{found[0]}{more}")
+
+
+def _count(trials: Iterable[object], noun: str) -> str:
+    number = len(list(trials))
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _check_loads(candidate: Candidate) -> Finding:
+    name = candidate.name
+    solver = solver_class(name)
+    own = getattr(solver, "name", None)
+    if own != name:
+        return _failed(
+            f"expected the class to have the name {name!r}, got {own!r}"
+        )
+    for method in ("unsupported", "solve"):
+        if not callable(getattr(solver, method, None)):
+            return _failed(f"expected a method {method!r}, got none")
+    kind = "a command" if is_command(name) else "a class"
+    return _passed(f"{kind}; {candidate.capabilities.method}")
+
+
+def _check_runs(candidate: Candidate) -> Finding:
+    trials = (*candidate.trials, candidate.large)
+    bad = (Outcome.ERROR, Outcome.NOT_INSTALLED)
+    return _first(
+        (f"{t.name}: {t.detail}" for t in trials if t.outcome in bad),
+        f"{_count(trials, 'run')}, each with an answer",
+    )
+
+
+def _check_answers(candidate: Candidate) -> Finding:
+    trials = [t for t in candidate.trials if t.reference.plan is not None]
+    found = [t for t in trials if t.result and t.result.plan is not None]
+    text = f"a plan for {len(found)} of {len(trials)} problems that have one"
+    return _passed(text) if found else _failed(text)
+
+
+def _check_skips(candidate: Candidate) -> Finding:
+    trials = [t for t in candidate.every if t.outcome is Outcome.SKIPPED]
+    if not trials:
+        return _nothing("it skips no problem")
+    return _first(
+        (
+            f"{t.name}: expected a reason of 1 to {_REASON_SIZE} characters, "
+            f"got {t.detail[:40]!r}"
+            for t in trials
+            if not 0 < len(t.detail) <= _REASON_SIZE
+            or t.detail == "it gives no reason"
+        ),
+        f"{trials[0].name}: {trials[0].detail}",
+    )
+
+
+def _check_plans(candidate: Candidate) -> Finding:
+    bad = [t for t in candidate.every if t.outcome is Outcome.INVALID_PLAN]
+    good = [t for t in candidate.every if t.result and t.result.plan]
+    if not bad and not good:
+        return _nothing("it hands in no plan")
+    over = [t for t in good if t.status is Status.OVER_MEMORY]
+    text = _count(good, "legal plan")
+    if over:
+        text += f", {len(over)} of them over memory, which it may be"
+    return _first((f"{t.name}: {t.detail}" for t in bad), text)
+
+
+def _check_claims(candidate: Candidate) -> Finding:
+    bad = [t for t in candidate.every if t.outcome is Outcome.MISMATCH]
+    solved = [t for t in candidate.every if t.outcome is Outcome.SOLVED]
+    if not bad and not solved:
+        return _nothing("it says nothing of any problem")
+    claimed = [t for t in solved if t.result and t.result.claimed_quanta]
+    text = f"{_count(claimed, 'claim')} equal to the quantum"
+    if not claimed:
+        text = "it claims no step time"
+    return _first((f"{t.name}: {t.detail}" for t in bad), text)
+
+
+def _check_proofs(candidate: Candidate) -> Finding:
+    wrong, proven = [], 0
+    for trial in candidate.every:
+        result, best = trial.result, trial.reference.optimum_quanta
+        if result is None or result.outcome is not Outcome.SOLVED:
+            continue
+        bound = result.lower_bound_quanta
+        proven += bound is not None or result.status is Status.INFEASIBLE
+        if best is None:
+            if result.step_quanta is not None:
+                wrong.append(
+                    f"{trial.name}: has a plan, but none fits: report it"
+                )
+            continue
+        claim = refuted(result.status, bound, best)
+        if claim is not None:
+            wrong.append(f"{trial.name}: {claim}, but a plan takes {best}")
+        elif result.step_quanta is not None and result.step_quanta < best:
+            wrong.append(
+                f"{trial.name}: {result.step_quanta} quanta are below the "
+                f"proven optimum of {best}: report it"
+            )
+    if not wrong and not proven:
+        return _nothing("it proves nothing")
+    return _first(wrong, f"{proven} bounds and proofs, all true")
+
+
+def _check_decides(candidate: Candidate) -> Finding:
+    able = candidate.capabilities
+    if not able.exact:
+        return _nothing("it is not exact")
+    trials = [
+        t
+        for t in candidate.trials
+        if t.ended is not None and not able.unsearched(t.reference.problem)
+    ]
+    if not trials:
+        return _nothing("limits stopped it everywhere")
+    return _first(
+        (
+            f"{t.name}: expected optimal or infeasible from an exact solver "
+            f"that no limit stopped, got {t.status}"
+            for t in trials
+            if t.status not in (Status.OPTIMAL, Status.INFEASIBLE)
+        ),
+        f"{len(trials)} of {len(candidate.trials)} problems proven",
+    )
+
+
+def _check_limits(candidate: Candidate) -> Finding:
+    late = [t for t in candidate.every if t.killed]
+    if late and not _is_told_limits(candidate):
+        return _nothing(
+            f"{late[0].name}: its command does not take {{time_limit_s}}, so "
+            f"it was stopped"
+        )
+    large = candidate.large
+    took_s = 0.0 if large.result is None else large.result.wall_s
+    return _first(
+        (
+            f"{t.name}: expected it to stop within {t.options.time_limit_s:g} "
+            f"s and {GRACE_S:g} s of grace, got none: it was killed"
+            for t in late
+        ),
+        f"{large.name}: {took_s:.1f} s of {large.options.time_limit_s:g} s "
+        f"({GRACE_S:g} s of grace)",
+    )
+
+
+def _is_told_limits(candidate: Candidate) -> bool:
+    from nest.solvers.command import planner_of
+    from nest.solvers.registry import solver_target
+
+    if not is_command(candidate.name):
+        return True
+    return planner_of(solver_target(candidate.name)).takes("time_limit_s")
+
+
+def _check_repeats(candidate: Candidate) -> Finding:
+    if not candidate.capabilities.deterministic:
+        return _nothing("it does not promise to")
+    trials = [t for t in candidate.trials if t.ended and t.ended.plan]
+    trials = trials[:_REPEATED]
+    if not trials:
+        return _nothing("limits stopped it everywhere, or it had no plan")
+    wrong = []
+    for trial in trials:
+        again = candidate.run(trial.reference)
+        if again.ended is not None and _gist(again) != _gist(trial):
+            wrong.append(
+                f"{trial.name}: {_text(trial.result)}, then "
+                f"{_text(again.result)}, another plan or value"
+            )
+    return _first(wrong, f"the same answer twice on {len(trials)} problems")
+
+
+def _gist(trial: Trial) -> object:
+    found = trial.result
+    assert found is not None
+    return (
+        found.status,
+        found.step_quanta,
+        found.lower_bound_quanta,
+        found.plan,
+    )
+
+
+def _text(result: SolveResult | None) -> str:
+    assert result is not None
+    return f"{result.status} with {result.step_quanta} quanta"
+
+
+def _check_workers(candidate: Candidate) -> Finding:
+    if not candidate.capabilities.parallel:
+        return _nothing("it uses one worker")
+    if num_cpus() < 2:
+        return _nothing("there is one CPU here")
+    trials = [t for t in candidate.trials if t.ended and t.ended.plan]
+    for trial in trials[:1]:
+        options = replace(candidate.options, num_workers=2)
+        both = candidate.run(trial.reference, options)
+        if both.ended is None:
+            return _nothing(f"{trial.name}: {both.detail}")
+        one, two = trial.result, both.result
+        if _value(one) != _value(two):
+            return _failed(
+                f"{trial.name}: {_text(one)} with 1 worker, {_text(two)} "
+                f"with 2"
+            )
+        return _passed(f"{trial.name}: the same with 1 and 2 workers")
+    return _nothing("limits stopped it everywhere, or it had no plan")
+
+
+def _value(result: SolveResult | None) -> object:
+    assert result is not None
+    return result.status, result.step_quanta
+
+
+def _check_options(candidate: Candidate) -> Finding:
+    known = candidate.capabilities.options
+    reference = candidate.trials[0].reference
+    unknown = "no-such-option"
+    while unknown in known:
+        unknown += "-"
+    try:
+        check_request(
+            reference.problem,
+            candidate.name,
+            replace(candidate.options, extra={unknown: "1"}),
+        )
+    except InvalidOptionError:
+        pass
+    else:
+        return _failed(f"expected option {unknown!r} to be refused")
+    wrong, refused = [], 0
+    for key in known:
+        extra = {**candidate.options.extra, key: "no such value"}
+        trial = candidate.run(
+            reference, replace(candidate.options, extra=extra)
+        )
+        refused += trial.result is None
+        if trial.outcome is Outcome.ERROR and trial.result is not None:
+            wrong.append(
+                f"{key}='no such value': expected it to be refused in one "
+                f"line or to do no harm, got {trial.detail}"
+            )
+    text = "an unknown one is refused"
+    if known:
+        text += f", {refused} of {len(known)} refuse a bad value"
+    return _first(wrong, text)
+
+
+def _check_warm_start(candidate: Candidate) -> Finding:
+    able = candidate.capabilities
+    if not able.warm_start:
+        return _nothing("it does not make use of one")
+    for trial in candidate.trials:
+        reference = trial.reference
+        plan = reference.plan
+        if plan is None or able.beyond(plan) or not trial.outcome.ran:
+            continue
+        again = candidate.run(
+            reference, replace(candidate.options, warm_start=plan)
+        )
+        found = None if again.result is None else again.result.step_quanta
+        if found is None or found > (reference.optimum_quanta or 0):
+            got = f"{found} quanta" if found else f"no plan ({again.detail})"
+            return _failed(
+                f"{again.name}: expected the {reference.optimum_quanta} "
+                f"quanta of the plan to start from, got {got}"
+            )
+        return _passed(f"{again.name}: as good as the plan to start from")
+    return _nothing("no problem has a plan that it searches")
+
+
+def _check_reports(candidate: Candidate) -> Finding:
+    wrong, count = [], 0
+    for trial in candidate.every:
+        count += len(trial.reports)
+        for report in trial.reports:
+            why = _untrue(candidate, trial, report)
+            if why is not None:
+                wrong.append(f"{trial.name}: {why}")
+    if not count:
+        return _nothing("it reports nothing on the way")
+    return _first(wrong, f"{count} reports, all true")
+
+
+def _untrue(
+    candidate: Candidate, trial: Trial, report: Progress
+) -> str | None:
+    """Return what is wrong with a report, or ``None``."""
+    able, best = candidate.capabilities, trial.reference.optimum_quanta
+    bound = report.lower_bound_quanta
+    if bound is not None and best is not None and bound > best:
+        return f"reports a bound of {bound} quanta, but a plan takes {best}"
+    if bound is not None and not able.exact:
+        return f"reports a bound of {bound} quanta and is not exact"
+    if report.plan is None:
+        return None
+    try:
+        found = score(trial.reference.problem, report.plan)
+    except InvalidPlanError as error:
+        return f"reports a plan that is none: {error}"
+    if not found.feasible and not able.overruns:
+        return f"reports a plan that does not fit: {found.violations[0]}"
+    if report.claimed_quanta not in (None, found.step_quanta):
+        return (
+            f"reports {report.claimed_quanta} quanta for a plan that takes "
+            f"{found.step_quanta}"
+        )
+    return None
+
+
+def _check_quiet(candidate: Candidate) -> Finding:
+    if is_command(candidate.name):
+        return _nothing("what a command prints is its log")
+    said = [t for t in candidate.every if t.log and t.outcome.ran]
+    said = [t for t in said if not t.outcome.failed]
+    return _first(
+        (
+            f"{t.name}: expected no output, got {t.log.splitlines()[0]!r}"
+            for t in said
+        ),
+        f"nothing in {_count(candidate.every, 'run')}",
+    )
+
+
+def _check_tidy(candidate: Candidate) -> Finding:
+    names, pids = candidate.left_behind()
+    wrong = [f"expected no file where it runs, got {name!r}" for name in names]
+    wrong += [
+        f"expected no process after its end, got {pid}" for pid in pids or ()
+    ]
+    text = "no file where it runs"
+    text += ", no process" if pids is not None else " (processes: unknown)"
+    return _first(wrong, text)
+
+
+#: In the order of reports. The last ones look at all runs before them.
+CHECKS = (
+    Promise(
+        "loads",
+        "It can be imported and has what the protocol asks for.",
+        _check_loads,
+    ),
+    Promise(
+        "runs",
+        "No run ends in an exception, a crash or without an answer.",
+        _check_runs,
+    ),
+    Promise(
+        "answers",
+        "It has a plan for at least one problem, so the rest means something.",
+        _check_answers,
+    ),
+    Promise(
+        "options",
+        "Unknown options are refused, and bad values cost one line.",
+        _check_options,
+    ),
+    Promise(
+        "repeatable",
+        "Seed and workers alone decide what it answers.",
+        _check_repeats,
+    ),
+    Promise(
+        "workers",
+        "With more workers it finds the same, where it makes use of them.",
+        _check_workers,
+    ),
+    Promise(
+        "warm start",
+        "From a plan to start from, it ends with one as good or better.",
+        _check_warm_start,
+    ),
+    Promise(
+        "unsupported",
+        "A problem that it cannot search is skipped with a reason.",
+        _check_skips,
+    ),
+    Promise(
+        "plans",
+        "Every plan is legal and fits, unless it says that plans may not.",
+        _check_plans,
+    ),
+    Promise(
+        "claims",
+        "What it says of its plans is what the shared cost model says.",
+        _check_claims,
+    ),
+    Promise(
+        "proofs",
+        "No proof contradicts a known optimum, and no plan is faster.",
+        _check_proofs,
+    ),
+    Promise(
+        "decides",
+        "An exact solver that no limit stopped has a proof.",
+        _check_decides,
+    ),
+    Promise(
+        "reports",
+        "What it reports on the way is true too.",
+        _check_reports,
+    ),
+    Promise(
+        "time limit",
+        "It stops at its time limit by itself, at most ``GRACE_S`` later.",
+        _check_limits,
+    ),
+    Promise(
+        "quiet",
+        "It prints nothing.",
+        _check_quiet,
+    ),
+    Promise(
+        "tidy",
+        "It leaves no file where it was started, and no process.",
+        _check_tidy,
+    ),
+)

@@ -1,0 +1,85 @@
+"""What a check of a solver's contract found."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from nest.solvers.cell import GRACE_S
+from nest.versions import provenance
+
+
+class State(enum.StrEnum):
+    """Whether a promise was kept; a promise not made is none of both."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    NOT_APPLICABLE = "not applicable"
+
+
+class Check(NamedTuple):
+    """One promise, whether it was kept, and why that is said, in one line."""
+
+    name: str
+    state: State
+    reason: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What checking a solver's contract found.
+
+    Attributes
+    ----------
+    solver, version
+        The keyword, and the version of its package and engines.
+    time_limit_s
+        Of every run but those that ask for less.
+    checks
+        In the order of :data:`nest.conform.CHECKS`.
+    cells
+        What every run came to, as in a ``nest-compare/1`` document but
+        without plans.
+    """
+
+    solver: str
+    version: str | None
+    time_limit_s: float
+    checks: tuple[Check, ...]
+    cells: tuple[Mapping[str, Any], ...] = ()
+
+    def count(self, state: State) -> int:
+        """Return how many checks ended so."""
+        return sum(check.state is state for check in self.checks)
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """The promises that were broken, a line each."""
+        return tuple(
+            f"{check.name}: {check.reason}"
+            for check in self.checks
+            if check.state is State.FAILED
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the ``nest-conform/1`` document."""
+        return {
+            "schema": "nest-conform/1",
+            "solver": self.solver,
+            "version": self.version,
+            "time_limit_s": self.time_limit_s,
+            "grace_s": GRACE_S,
+            "conforms": not self.failed,
+            **provenance(),
+            "checks": [
+                {
+                    "check": check.name,
+                    "state": str(check.state),
+                    "reason": check.reason,
+                }
+                for check in self.checks
+            ],
+            "cells": [dict(cell) for cell in self.cells],
+        }

@@ -1,0 +1,41 @@
+"""What checking a solver's contract found, for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from nest.conform.records import State
+from nest.report.table import simple_table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from nest.conform.records import Report
+
+_STYLES = {
+    State.PASSED: "green",
+    State.FAILED: "bold red",
+    State.NOT_APPLICABLE: "dim",
+}
+
+
+def conform_block(report: Report) -> list[RenderableType]:
+    """Return a row per check, and what it comes to."""
+    table = simple_table(
+        ("check", "result", "reason"),
+        [
+            (check.name, Text(str(check.state), _STYLES[check.state]), reason)
+            for check in report.checks
+            for reason in (check.reason,)
+        ],
+    )
+    counts = ", ".join(f"{report.count(state)} {state}" for state in State)
+    verdict = "does not conform" if report.failed else "conforms"
+    who = (
+        f"{report.solver} ({report.version})"
+        if report.version
+        else (report.solver)
+    )
+    return [table, Text(f"\n{who} {verdict}: {counts}")]

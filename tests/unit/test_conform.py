@@ -1,0 +1,212 @@
+"""The contract: who keeps it conforms, and every way to break it is seen."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from msgspec.structs import replace
+
+from nest.compare import compare
+from nest.conform import CHECKS, State, conform, references
+from nest.conform import run as conform_run
+from nest.conform.problems import OWN, Reference, large
+from nest.conform.trials import Candidate
+from nest.cost.score import score
+from nest.errors import InvalidOptionError, UnknownSolverError
+from nest.solvers import cell, registry
+from nest.solvers.base import SolveOptions, Status
+from nest.solvers.result import Outcome
+from nest.versions import num_cpus
+from tests.inside import run_inside
+from tests.wrong import TARGET
+
+NAMES = ("wrong", "moody", "misnamed", "no-plans")
+
+
+@pytest.fixture(autouse=True)
+def _solvers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in NAMES:
+        words = name.title().replace("-", "")
+        registry.register_solver(name, f"tests.wrong:{words}")
+    # A small one, for which nobody waits.
+    small = reference("conform-mixed")
+    problem = replace(small.problem, name="large")
+    big = small._replace(name="large", problem=problem)
+    monkeypatch.setattr(conform_run, "large", lambda: big)
+    monkeypatch.setattr(conform_run, "LARGE_LIMIT_S", 1.0)
+    yield
+    for name in NAMES:
+        registry.unregister_solver(name)
+
+
+def reference(name: str) -> Reference:
+    (found,) = (x for x in references() if x.name == name)
+    return found
+
+
+@pytest.mark.parametrize("solver", ["brute", "dp"])
+def test_the_stored_optima_are_optima(solver: str) -> None:
+    for known in references()[: len(OWN)]:
+        found = run_inside(known.problem, solver)
+        assert found.status is Status.OPTIMAL
+        assert found.step_quanta == known.optimum_quanta
+
+
+def test_the_references_are_proven_and_of_all_kinds() -> None:
+    known = [*references(), large()]
+    for _, problem, optimum_quanta, plan in known:
+        if plan is None:
+            assert optimum_quanta is None
+        else:
+            assert score(problem, plan).step_quanta == optimum_quanta
+    assert sum(x.plan is None for x in known) == 1
+    problems = [x.problem for x in known]
+    assert any(len(x.cluster.types) > 1 for x in problems)
+    assert any(x.job.granularity == "layer" for x in problems)
+    assert any(x.preset == "nest-artifact" for x in problems)
+    assert any(len(x.graph.edges) >= len(x.graph.layers) for x in problems)
+
+
+def test_an_own_solver_conforms() -> None:
+    """One of them here; docs/your-planner.md has a command for all."""
+    report = conform("dp", problems=[reference("conform-dag")])
+    assert report.failed == ()
+    assert [x.name for x in report.checks] == [x.name for x in CHECKS]
+    assert report.count(State.NOT_APPLICABLE) == 1 + (num_cpus() == 1)
+    assert report.version is not None
+    first, *_ = report.cells
+    assert first["step_time_quanta"] == first["optimum_quanta"]
+
+
+def test_every_wrong_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One planner, another wrong on every problem."""
+    monkeypatch.setattr(cell, "GRACE_S", 0.2)
+    report = conform("wrong")
+    reasons = {x.name: x.reason for x in report.checks}
+    assert {x.name for x in report.checks if x.state is State.FAILED} == {
+        *("runs", "options", "plans", "claims", "proofs", "warm start"),
+        *("decides", "reports", "time limit", "quiet", "tidy"),
+    }
+    assert len(report.failed) == 11
+    assert all("\n" not in text for text in report.failed)
+    for name, text in {
+        "loads": "a class; wrong in every way",
+        "runs": "conform-artifact: ZeroDivisionError: division by zero",
+        "options": "size='no such value': expected it to be refused in one "
+        "line or to do no harm, got ValueError: invalid literal",
+        "plans": "conform-per-layer: stage 2: ",
+        "claims": "conform-dag: claims ",
+        "proofs": "conform-mixed: claims infeasible, but a plan takes ",
+        "decides": "gpt2-large-a10gx2: expected optimal or infeasible from",
+        "warm start": "conform-dag: expected the ",
+        "reports": "gpt2-large-a10gx2: reports a bound of ",
+        "time limit": "large: expected it to stop within 1 s "
+        "and 1 s of grace, got none: it was killed",
+        "quiet": "llama2-7b-a100-40gbx2: expected no output, got "
+        "'searching …'",
+        "tidy": "expected no file where it runs, got 'left.txt' (and 1 more)",
+    }.items():
+        assert reasons[name].startswith(text), name
+    end = time.monotonic() + 5
+    while sleeping() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not sleeping()
+    document = report.to_json()
+    assert document["conforms"] is False
+    assert [x["check"] for x in document["checks"]] == [x.name for x in CHECKS]
+
+
+def sleeping() -> list[Path]:
+    """Return the processes that the planner left."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if path.read_bytes() == b"sleep\x0061.5\x00":
+                found.append(path)
+    return found
+
+
+def test_another_answer_every_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MOODY", str(tmp_path / "runs"))
+    report = conform("moody", problems=[reference("conform-dag")])
+    reasons = {x.name: x.reason for x in report.checks}
+    assert {x.name for x in report.checks if x.state is State.FAILED} == {
+        "repeatable",
+        "warm start",
+    }
+    assert "another plan or value" in reasons["repeatable"]
+    assert reasons["proofs"] == "it proves nothing"
+
+
+def test_a_class_of_another_name() -> None:
+    named = SimpleNamespace(name="misnamed")
+    assert CHECKS[0].ask(cast("Candidate", named)) == (
+        State.FAILED,
+        "expected the class to have the name 'misnamed', got 'moody'",
+    )
+
+
+def test_who_skips_everything_does_not_conform() -> None:
+    report = conform("no-plans", problems=[reference("conform-dag")])
+    answers, unsupported = report.failed
+    assert answers == "answers: a plan for 0 of 1 problems that have one"
+    assert unsupported.startswith(
+        "unsupported: conform-dag: expected a reason of 1 to 500 characters, "
+        "got 'it gives no reason'"
+    )
+
+
+def test_a_solver_that_cannot_be_loaded() -> None:
+    registry.register_solver("missing", "tests.no_such_module:Solver")
+    try:
+        report = conform("missing")
+    finally:
+        registry.unregister_solver("missing")
+    (reason,) = report.failed
+    assert reason.startswith("loads: expected a solver class at 'tests.no_")
+    assert report.count(State.NOT_APPLICABLE) == len(CHECKS) - 1
+
+
+def test_bad_requests() -> None:
+    with pytest.raises(UnknownSolverError, match="got 'wrogn'; did you mean"):
+        conform("wrogn")
+
+
+def test_the_runner_catches_it_too() -> None:
+    """Each costs its own cell, and the others stand."""
+    expected = {
+        "claim": (Outcome.MISMATCH, "claims "),
+        "plan": (Outcome.INVALID_PLAN, "stage 2: "),
+        "infeasible": (Outcome.MISMATCH, "claims infeasible, but the plan of"),
+        "bound": (Outcome.MISMATCH, "claims a lower bound of "),
+        "crash": (Outcome.ERROR, "ZeroDivisionError: division by zero"),
+        "honest": (Outcome.SOLVED, ""),
+    }
+    cells = {"random": SolveOptions()}
+    for act in expected:
+        registry.register_solver(f"wrong-{act}", TARGET)
+        cells[f"wrong-{act}"] = SolveOptions(extra={"act": act})
+    try:
+        first, *others = compare(reference("conform-dag").problem, cells)
+    finally:
+        for act in expected:
+            registry.unregister_solver(f"wrong-{act}")
+    assert first.status is Status.FEASIBLE
+    for wrong, (outcome, detail) in zip(
+        others, expected.values(), strict=True
+    ):
+        assert wrong.outcome is outcome
+        assert wrong.detail.startswith(detail)
+
+
+def test_options_must_be_known() -> None:
+    with pytest.raises(InvalidOptionError, match="expected one of the opt"):
+        conform("wrong", extra={"speed": "1"})
