@@ -22,7 +22,11 @@ if TYPE_CHECKING:
     from nest.ir.problem import Problem
     from nest.models.builtin import load as load_problem
     from nest.solvers.base import SolveOptions
-    from nest.solvers.registry import register_solver, solver_names
+    from nest.solvers.registry import (
+        register_planner,
+        register_solver,
+        solver_names,
+    )
     from nest.solvers.result import SolveResult
     from nest.solvers.run import run_solver as solve
 
@@ -39,6 +43,7 @@ __all__ = [
     "load_problem",
     "read_plan",
     "read_problem",
+    "register_planner",
     "register_solver",
     "score",
     "solve",
@@ -58,6 +63,7 @@ _PLACES = {
     "load_problem": "nest.models.builtin:load",
     "read_plan": "nest.ir.io:read_plan",
     "read_problem": "nest.ir.io:read_problem",
+    "register_planner": "nest.solvers.registry:register_planner",
     "register_solver": "nest.solvers.registry:register_solver",
     "score": "nest.cost.score:score",
     "solve": "nest.solvers.run:run_solver",

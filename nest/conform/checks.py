@@ -465,7 +465,7 @@ CHECKS = (
     ),
     Promise(
         "time limit",
-        "It stops at its time limit by itself, at most ``GRACE_S`` later.",
+        "It stops at its time limit by itself, at most a second later.",
         _check_limits,
     ),
     Promise(

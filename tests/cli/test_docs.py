@@ -14,9 +14,13 @@ from click.testing import CliRunner
 from nest.benchmarks.instances import find_set
 from nest.benchmarks.sweep import expand, read_sweep
 from nest.cli.main import cli
+from nest.conform import CHECKS
 from nest.cost.score import score
+from nest.errors import NestError
 from nest.hardware import read_cluster
 from nest.ir import read_plan, read_problem, write
+from nest.ir.io import decode
+from nest.solvers.command import Answer, read_planner
 from nest.solvers.registry import solver_names
 from tests.loopback import tiny_problem
 
@@ -161,3 +165,23 @@ def test_the_example_of_benchmarks_runs(tmp_path, monkeypatch, capsys):
     assert printed[0].startswith("llama2-7b-8 dp optimal ")
     assert printed[-1] == "1"
     assert (tmp_path / "small" / "report.md").exists()
+
+
+def test_the_examples_of_planners_are_read(tmp_path):
+    (description,) = blocks("docs/your-planner.md", "yaml")
+    plan, answer = blocks("docs/your-planner.md", "json")
+    path = tmp_path / "mine.yaml"
+    path.write_text(description)
+    assert read_planner(path).takes("time_limit_s")
+    (tmp_path / "plan.json").write_text(plan)
+    assert read_plan(tmp_path / "plan.json").devices_used == 4
+    found = decode(answer.encode(), "answer", Answer, "answer", NestError)
+    assert (found.status, found.claimed_quanta) == ("feasible", 4182400)
+
+
+def test_the_table_of_promises_is_the_list_of_checks():
+    page = (ROOT / "docs/your-planner.md").read_text()
+    table = page.partition("promises: begin")[2].partition("<!--")[0]
+    assert re.findall(r"^\| ([a-z ]+) \| (.+) \|$", table, re.M)[1:] == [
+        (check.name, check.meaning) for check in CHECKS
+    ]

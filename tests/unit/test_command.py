@@ -280,8 +280,8 @@ def test_a_description_is_all_that_is_needed_elsewhere() -> None:
             "name: solver 'dp': expected a new name, got that of an existing",
         ),
         (
-            "{name: mine, command: '{problem} {plan}', exat: true}",
-            "expected a known key, got 'exat'; remove or correct it",
+            "{name: mine, command: '{problem} {plan}', exactly: true}",
+            "expected a known key, got 'exactly'; remove or correct it",
         ),
         (
             "{schema: nest-plan/1, name: mine, command: '{problem} {plan}'}",
