@@ -155,6 +155,9 @@ class NoPlans(Wrong):
     """Says of every problem that it cannot search it, and not why."""
 
     name: ClassVar[str] = "no-plans"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        exact=False, method="none"
+    )
 
     def unsupported(self, problem: Problem) -> str | None:
         return ""

@@ -22,7 +22,6 @@ from nest.errors import InvalidOptionError, UnknownSolverError
 from nest.solvers import cell, registry
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.result import Outcome
-from nest.versions import num_cpus
 from tests.inside import run_inside
 from tests.wrong import TARGET
 
@@ -39,7 +38,6 @@ def _solvers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     problem = replace(small.problem, name="large")
     big = small._replace(name="large", problem=problem)
     monkeypatch.setattr(conform_run, "large", lambda: big)
-    monkeypatch.setattr(conform_run, "LARGE_LIMIT_S", 1.0)
     yield
     for name in NAMES:
         registry.unregister_solver(name)
@@ -75,10 +73,11 @@ def test_the_references_are_proven_and_of_all_kinds() -> None:
 
 def test_an_own_solver_conforms() -> None:
     """One of them here; docs/your-planner.md has a command for all."""
-    report = conform("dp", problems=[reference("conform-dag")])
+    report = conform("brute", problems=[reference("conform-dag")])
     assert report.failed == ()
     assert [x.name for x in report.checks] == [x.name for x in CHECKS]
-    assert report.count(State.NOT_APPLICABLE) == 1 + (num_cpus() == 1)
+    missing = [x for x in report.checks if x.state is State.NOT_APPLICABLE]
+    assert [x.name for x in missing] == ["workers", "unsupported"]
     assert report.version is not None
     first, *_ = report.cells
     assert first["step_time_quanta"] == first["optimum_quanta"]
@@ -106,7 +105,7 @@ def test_every_wrong_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         "decides": "gpt2-large-a10gx2: expected optimal or infeasible from",
         "warm start": "conform-dag: expected the ",
         "reports": "gpt2-large-a10gx2: reports a bound of ",
-        "time limit": "large: expected it to stop within 1 s "
+        "time limit": "large: expected it to stop within 3 s "
         "and 1 s of grace, got none: it was killed",
         "quiet": "llama2-7b-a100-40gbx2: expected no output, got "
         "'searching …'",
@@ -186,9 +185,7 @@ def test_the_runner_catches_it_too() -> None:
         "claim": (Outcome.MISMATCH, "claims "),
         "plan": (Outcome.INVALID_PLAN, "stage 2: "),
         "infeasible": (Outcome.MISMATCH, "claims infeasible, but the plan of"),
-        "bound": (Outcome.MISMATCH, "claims a lower bound of "),
         "crash": (Outcome.ERROR, "ZeroDivisionError: division by zero"),
-        "honest": (Outcome.SOLVED, ""),
     }
     cells = {"random": SolveOptions()}
     for act in expected:
