@@ -589,7 +589,9 @@ class DeadWorker:
 
     ended = True
 
-    def __init__(self, request: bytes, num_threads: int) -> None:
+    def __init__(
+        self, request: bytes, num_threads: int, folder: str | None = None
+    ) -> None:
         self.exit_code = 3
 
     def poll(self, timeout_s: float) -> list[bytes]:
