@@ -8,6 +8,7 @@
 #   make test-torch the tests that need PyTorch, with its CPU build
 #   make test-exports  the tests that need the parsers of frameworks
 #   make test-models  the tests that count the models of transformers
+#   make test-scip  the tests that need SCIP, another engine of milp
 #   make mutation   break the solvers on purpose; some test must notice
 #   make bench-quick  a small benchmark with its report in build/bench-quick
 #   make coverage   the whole test suite, with what it reaches
@@ -23,7 +24,7 @@ SEED ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint test-full test-torch test-exports test-models \
-  coverage mutation bench-quick lock clean
+  test-scip coverage mutation bench-quick lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -126,6 +127,20 @@ test-models: .models/.installed-from-lock
 	PYTHONPATH=.models:.torch $(BIN)/python -c 'import transformers'
 	PYTHONPATH=.models:.torch $(BIN)/python -m pytest -m models tests/models
 
+# SCIP through its Python interface; its hash is not checked, as every platform
+# has its own build.
+SCIP := pyscipopt==6.3.0
+.scip/.installed: $(STAMP)
+	rm -rf .scip
+	$(BIN)/python -m pip install -qq --disable-pip-version-check \
+	  --no-compile --target .scip --no-deps --only-binary :all: $(SCIP)
+	@touch $@
+
+# Without the package these tests would be skipped: the import fails instead.
+test-scip: .scip/.installed
+	PYTHONPATH=.scip $(BIN)/python -c 'import pyscipopt'
+	PYTHONPATH=.scip $(BIN)/python -m pytest -m scip tests/unit
+
 mutation: $(STAMP)
 	$(BIN)/python bench/mutation.py
 
@@ -148,7 +163,7 @@ lock: $(STAMP)
 	$(COMPILE) --group models --output-file requirements-models.lock
 
 clean:
-	rm -rf $(VENV) .torch .exports .models .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	rm -rf $(VENV) .torch .exports .models .scip .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 	  .coverage .coverage.* build dist
 	find nest formulations baselines tests bench -name __pycache__ \
 	  -type d -prune -exec rm -rf {} +

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
+
+from formulations.parameters import PREFIX, check_name, refuse_value
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpSolver
@@ -30,3 +34,38 @@ def new_solver(
     if limit_s is not None:
         parameters.max_time_in_seconds = limit_s
     return solver
+
+
+#: Parameters on which proofs rest, or that leave the search unfinished.
+_RESERVED = re.compile(
+    r"presolve|workers|seed|gap_limit|^max_|^log_|^mip_|^debug_|proof|"
+    r"^stop_|^enumerate_|^fill_|^fix_|_only$|only_solve_ip|tolerance|"
+    r"subsolver|fp_rounding|exact|^name$|auto_detect|optional_variables"
+)
+
+
+def check_parameters(solver: str, parameters: Mapping[str, str]) -> None:
+    """Refuse parameters that CP-SAT does not have or take, and its own.
+
+    Raises
+    ------
+    InvalidOptionError
+        If one is refused.
+    """
+    if not parameters:
+        return
+    from ortools.sat.python import cp_model
+
+    engine = cp_model.CpSolver().parameters
+    known = [
+        name
+        for name in dir(engine)
+        if name.islower()
+        and not name.startswith(("_", "clear_"))
+        and not callable(getattr(engine, name))
+    ]
+    for name, value in parameters.items():
+        where = f"option {solver}.{PREFIX}{name}"
+        check_name(where, "CP-SAT", name, known, _RESERVED)
+        if not engine.merge_text_format(f"{name}: {value}"):
+            refuse_value(where, "CP-SAT", name, value)

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import chain
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 from formulations.common import Instance, Start, SubProblem, Task
 from formulations.nest_artifact import ArtifactInstance
 from formulations.timed import TimedSearch, Work, has_others, timed_only
 from nest.cost.model import CostModel
 from nest.cost.score import score
-from nest.cost.space import leading_runtimes, runtime_of
+from nest.cost.space import Runtime, leading_runtimes, runtime_of
 from nest.errors import InvalidPlanError, SolverError
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.ir.problem import Problem
@@ -77,6 +78,18 @@ Engine = Callable[[Task], Answer]
 INSTANCES = {"standard": Instance, "nest-artifact": ArtifactInstance}
 
 
+def instances_of(
+    problem: Problem, model: CostModel, deadline: Deadline
+) -> dict[Runtime, Instance]:
+    """Return a problem taken apart, for every way to run the stages."""
+    return {
+        runtime: INSTANCES[model.rules.name](
+            problem, model.under(runtime), deadline
+        )
+        for runtime in leading_runtimes(problem)
+    }
+
+
 class Formulation(ABC):
     """A solver that asks an engine about one sub-problem after the other.
 
@@ -95,6 +108,36 @@ class Formulation(ABC):
         InvalidOptionError
             If an option is out of range.
         """
+
+    def parts(self, task: Task) -> Iterator[Task]:
+        """Yield tasks that have the plans of a task, the fastest first.
+
+        Each has all plans up to its cutoff that those before it do not have.
+        """
+        yield task
+
+    def write(
+        self, task: Task, path: Path, comments: list[str]
+    ) -> dict[str, Any]:
+        """Write the model of a task to a file, and return its figures.
+
+        The end of the name is one of
+        :attr:`~nest.solvers.base.Capabilities.model_files`.
+        """
+        raise NotImplementedError
+
+    def write_models(
+        self,
+        problem: Problem,
+        plan: Plan | None,
+        folder: Path,
+        suffix: str,
+        every: bool,
+    ) -> list[dict[str, Any]]:
+        """Write models of a problem, see :mod:`formulations.written`."""
+        from formulations.written import write_models
+
+        return write_models(self, problem, plan, folder, suffix, every)
 
     def least_work(
         self, work: Work, deadline: Deadline, options: SolveOptions
@@ -192,12 +235,7 @@ class Formulation(ABC):
         deadline = Deadline(options.time_limit_s)
         engine = self.engine(options)
         model = CostModel(problem)
-        instances = {
-            runtime: INSTANCES[model.rules.name](
-                problem, model.under(runtime), deadline
-            )
-            for runtime in leading_runtimes(problem)
-        }
+        instances = instances_of(problem, model, deadline)
         best: Plan | None = None
         best_quanta: int | None = None
         if options.warm_start is not None:

@@ -2,9 +2,9 @@
 
 ``python -m tests.agreement KIND [COUNT] [SEED]`` draws problems of a kind
 until so many different ones are compared, and prints the counts. ``brute`` is
-the truth; ``milp`` runs with both engines. A problem on which a solver is
-wrong is written to ``.hypothesis/disagreements``. The same seed draws the same
-problems.
+the truth; ``milp`` runs with every engine at hand. A problem on which a
+solver is wrong is written to ``.hypothesis/disagreements``. The same seed
+draws the same problems.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 
@@ -32,7 +33,10 @@ from tests.properties.test_solvers_agree import why_wrong
 from tests.strategies import Draw, problems, with_predictions
 
 #: What is held against ``brute``: solver and, of ``milp``, engine.
-SOLVERS = ("dp", "cpsat", "milp cbc", "milp highs")
+SOLVERS = (
+    *("dp", "cpsat", "milp cbc", "milp highs"),
+    *(["milp scip"] if find_spec("pyscipopt") else []),
+)
 
 #: Draws per problem that is asked for: some are of another kind, or repeat.
 DRAWS = 20

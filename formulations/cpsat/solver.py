@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from formulations import engine_log, parameters
 from formulations.common import Task
-from formulations.cp_sat import new_solver
+from formulations.cp_sat import check_parameters, new_solver
 from formulations.cpsat.constraints import add_constraints, hide_less
 from formulations.cpsat.decode import add_hints, decode
 from formulations.cpsat.objective import set_objective
 from formulations.cpsat.variables import Model, create
+from formulations.engine_log import check_log, printing_to, write_title
 from formulations.search import Answer, Engine, Formulation
 from formulations.timed import Work
 from nest.cost.rules import hidden_sync
@@ -43,11 +46,40 @@ class CpSatSolver(Formulation):
         requires=("ortools",),
         any_schedule=True,
         searches=frozenset(EXTENSIONS),
+        model_files=(".pbtxt",),
+        options={
+            parameters.OPTION: parameters.MEANING,
+            engine_log.OPTION: engine_log.MEANING,
+        },
     )
 
     def engine(self, options: SolveOptions) -> Engine:
-        """Return what solves sub-problems."""
+        """Return what solves sub-problems.
+
+        Raises
+        ------
+        InvalidOptionError
+            If CP-SAT does not take a parameter.
+        """
+        check_parameters(self.name, parameters.parameters_of(options.extra))
+        check_log(self.name, options.extra)
         return partial(_solve, options)
+
+    def write(
+        self, task: Task, path: Path, comments: list[str]
+    ) -> dict[str, Any]:
+        """Write the model as text of CP-SAT's own format."""
+        model = _model(task)
+        proto = model.engine.proto
+        text = "".join(f"# {line}\n" for line in comments) + str(proto)
+        path.write_text(text, encoding="utf-8")
+        return {
+            "objective_quanta": 1,
+            "size_bytes": 1,
+            "num_rows": len(proto.constraints),
+            "num_columns": len(proto.variables),
+            "num_integers": len(proto.variables),
+        }
 
     def least_work(
         self, work: Work, deadline: Deadline, options: SolveOptions
@@ -101,9 +133,7 @@ def _solve(options: SolveOptions, task: Task) -> Answer:
     What hides of gradient sync is rounded by a line. Where its plan shows
     that a double rounds otherwise, the model learns it and is solved again.
     """
-    model = create(task)
-    add_constraints(model)
-    set_objective(model)
+    model = _model(task)
     if task.start is not None:
         add_hints(model, task.start)
     number = 0
@@ -115,6 +145,13 @@ def _solve(options: SolveOptions, task: Task) -> Answer:
         for s, hideable in rounded.items():
             hide_less(model, number, s, hideable)
             number += 1
+
+
+def _model(task: Task) -> Model:
+    model = create(task)
+    add_constraints(model)
+    set_objective(model)
+    return model
 
 
 def _rounded(model: Model, answer: Answer, solver: CpSolver) -> dict[int, int]:
@@ -147,7 +184,14 @@ def _run(options: SolveOptions, model: Model) -> tuple[Answer, CpSolver]:
     remaining_s = task.instance.deadline.remaining_s
     solver = new_solver(remaining_s, options.num_workers, options.seed)
     solver.parameters.linearization_level = 2
-    status = solver.solve(model.engine)
+    given = parameters.parameters_of(options.extra)
+    for name, value in given.items():
+        solver.parameters.merge_text_format(f"{name}: {value}")
+    log = options.extra.get(engine_log.OPTION)
+    write_title(log, f"cpsat {task.sub_problem}")
+    solver.parameters.log_search_progress = log is not None
+    with printing_to(log):
+        status = solver.solve(model.engine)
 
     finished = {
         cp_model.OPTIMAL: True,

@@ -1,9 +1,9 @@
 """Run an engine through PuLP and find out what it really proved.
 
 PuLP calls a time-out optimal, so its status is never used. CBC is judged by
-the result line of its log, HiGHS by its own model status. Of any other engine
-only an optimum or infeasibility well before the limit is believed, and no
-bound.
+the result line of its log, HiGHS and SCIP by their own status. Of any other
+engine only an optimum or infeasibility well before the limit is believed, and
+no bound.
 """
 
 from __future__ import annotations
@@ -13,18 +13,24 @@ import math
 import re
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from formulations.engine_log import printing_to
 from nest.errors import InvalidOptionError, SolverError
 from nest.solvers.base import Deadline, OutOfTimeError
+from nest.versions import DISTRIBUTION
 
 #: The engine that comes with PuLP.
 DEFAULT = "PULP_CBC_CMD"
 
 #: Short names.
-ALIASES = {"cbc": DEFAULT, "highs": "HiGHS"}
+ALIASES = {"cbc": DEFAULT, "highs": "HiGHS", "scip": "SCIP_PY"}
+
+#: What installs an engine that does not come with PuLP.
+EXTRAS = {"HiGHS": "highs", "SCIP_PY": "scip"}
 
 #: Absolute; the step time is about 2**10 in the engine's units.
 TOLERANCE = 1e-9
@@ -73,9 +79,12 @@ def engine_name(text: str) -> str:
     available = pulp.listSolvers(onlyAvailable=True)
     name = ALIASES.get(text.lower(), text)
     if name not in available:
+        install = "install it"
+        if name in EXTRAS:
+            install = f"pip install '{DISTRIBUTION}[{EXTRAS[name]}]'"
         raise InvalidOptionError(
             f"milp: expected option engine to be one of "
-            f"{', '.join(available)}, got {text!r}; choose one or install it"
+            f"{', '.join(available)}, got {text!r}; choose one or {install}"
         )
     return name
 
@@ -95,7 +104,11 @@ class Run:
         How long it took to build the problem: to hand it over takes no
         longer, nor to read a solution as it took to hand over the problem.
     num_workers, seed
-        Of the engine.
+        Of the engine; SCIP has one thread.
+    parameters
+        Of the engine, by its own names: :mod:`formulations.milp.parameters`.
+    log
+        File to whose end its log is written; ``None`` for none.
     """
 
     name: str
@@ -103,6 +116,8 @@ class Run:
     building_s: float
     num_workers: int
     seed: int
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    log: str | None = None
 
     def left_s(self, kept_s: float) -> float | None:
         """Return what is left beyond a time to keep; ``None`` for no limit.
@@ -131,9 +146,14 @@ def run(problem: Any, how: Run) -> Outcome:
         If the engine fails, or says something that is not known here.
     """
     how.left_s(how.building_s)
-    runners = {DEFAULT: _run_cbc, "HiGHS": _run_highs}
+    runners = {
+        DEFAULT: _run_cbc,
+        "HiGHS": _run_highs,
+        "SCIP_PY": _run_scip,
+    }
     try:
-        return runners.get(how.name, _run_other)(problem, how)
+        with printing_to(how.log):
+            return runners.get(how.name, _run_other)(problem, how)
     except (SolverError, OutOfTimeError):
         raise
     except Exception as error:  # an engine may raise anything
@@ -147,7 +167,7 @@ _CBC_RESULTS = (
     (r"Result - Linear relaxation infeasible", Verdict.INFEASIBLE),
     (r"^Problem is infeasible( - |!)", Verdict.INFEASIBLE),
     (r"Pre-processing says infeasible", Verdict.INFEASIBLE),
-    (r"Result - Stopped on time limit", Verdict.STOPPED),
+    (r"Result - Stopped on \w+ limit", Verdict.STOPPED),
 )
 
 
@@ -167,6 +187,7 @@ def _run_cbc(problem: Any, how: Run) -> Outcome:
         options.append(f"threads {how.num_workers}")
     if how.seed:
         options.append(f"randomCbcSeed {how.seed % 2**31}")
+    options += [f"{name} {value}" for name, value in how.parameters.items()]
     solver = pulp.PULP_CBC_CMD()
     with tempfile.TemporaryDirectory(prefix="nest-milp-") as folder:
         model, solution, log = (
@@ -188,6 +209,9 @@ def _run_cbc(problem: Any, how: Run) -> Outcome:
             ]
         )
         words = command.split()
+        if how.log is not None:
+            log = Path(how.log)
+        begin = log.stat().st_size if log.exists() else 0
         try:
             try:
                 _run_program(words, log, left_s)
@@ -197,7 +221,7 @@ def _run_cbc(problem: Any, how: Run) -> Outcome:
                 if error.returncode >= 0:
                     raise
                 _run_program(words[:-2], log, left_s)
-                text = log.read_text(encoding="utf-8", errors="replace")
+                text = _text_from(log, begin)
                 if read_cbc_log(text).verdict is not Verdict.INFEASIBLE:
                     raise
                 solution.unlink(missing_ok=True)
@@ -208,13 +232,18 @@ def _run_cbc(problem: Any, how: Run) -> Outcome:
                 str(solution), problem, variables, *names
             )
             problem.assignVarsVals(values)
-        text = log.read_text(encoding="utf-8", errors="replace")
+        text = _text_from(log, begin)
     return read_cbc_log(text)
+
+
+def _text_from(log: Path, begin: int) -> str:
+    """Return what a log says from some byte on."""
+    return log.read_bytes()[begin:].decode(encoding="utf-8", errors="replace")
 
 
 def _run_program(words: list[str], log: Path, left_s: float | None) -> None:
     """Run a program; kill it and raise ``TimeoutExpired`` if it overstays."""
-    with log.open("wb") as file:
+    with log.open("ab") as file:
         subprocess.run(
             words,
             stdin=subprocess.DEVNULL,
@@ -277,7 +306,7 @@ def _run_highs(problem: Any, how: Run) -> Outcome:
     import pulp
 
     solver = pulp.HiGHS(
-        msg=False,
+        msg=how.log is not None,
         gapRel=0,
         gapAbs=0,
         threads=how.num_workers,
@@ -291,6 +320,8 @@ def _run_highs(problem: Any, how: Run) -> Outcome:
     solver.createAndConfigureSolver(problem)
     solver.buildSolverModel(problem)
     engine = problem.solverModel
+    for name, value in how.parameters.items():
+        engine.setOptionValue(name, value)
     left_s = how.left_s(how.deadline.elapsed_s - started_s)
     if left_s is not None:
         engine.setOptionValue("time_limit", left_s)
@@ -303,6 +334,8 @@ def _run_highs(problem: Any, how: Run) -> Outcome:
         highspy.HighsModelStatus.kUnboundedOrInfeasible: Verdict.INFEASIBLE,
         highspy.HighsModelStatus.kTimeLimit: Verdict.STOPPED,
         highspy.HighsModelStatus.kInterrupt: Verdict.STOPPED,
+        highspy.HighsModelStatus.kIterationLimit: Verdict.STOPPED,
+        highspy.HighsModelStatus.kSolutionLimit: Verdict.STOPPED,
     }.get(status)
     if verdict is None:
         raise SolverError(
@@ -320,10 +353,55 @@ def _run_highs(problem: Any, how: Run) -> Outcome:
     return Outcome(verdict, objective, bound)
 
 
+#: What SCIP calls a proof; whatever ends in "limit" is none.
+_SCIP_RESULTS = {
+    "optimal": Verdict.OPTIMAL,
+    "infeasible": Verdict.INFEASIBLE,
+    "inforunbd": Verdict.INFEASIBLE,  # no step time is below zero
+    "userinterrupt": Verdict.STOPPED,
+}
+
+
+def _run_scip(problem: Any, how: Run) -> Outcome:
+    import pulp
+
+    solver = pulp.SCIP_PY(msg=how.log is not None, gapRel=0, gapAbs=0)
+    started_s = how.deadline.elapsed_s
+    solver.buildSolverModel(problem)
+    engine = problem.solverModel
+    engine.setParam("numerics/feastol", TOLERANCE)
+    engine.setParam("randomization/randomseedshift", how.seed % 2**31)
+    for name, value in how.parameters.items():
+        engine.setParam(name, value)
+    left_s = how.left_s(how.deadline.elapsed_s - started_s)
+    if left_s is not None:
+        engine.setParam("limits/time", left_s)
+    solver.callSolver(problem)
+    status = engine.getStatus()
+    verdict = _SCIP_RESULTS.get(status)
+    if verdict is None and status.endswith("limit"):
+        verdict = Verdict.STOPPED
+    if verdict is None:
+        raise SolverError(
+            f"milp: engine SCIP: expected a known status, got {status!r}"
+        )
+    if verdict is Verdict.INFEASIBLE:
+        return Outcome(verdict)
+    objective = bound = None
+    if engine.getNSols():
+        best = engine.getBestSol()
+        for variable in problem.variables():
+            variable.varValue = best[variable.solverVar]
+        objective = float(engine.getSolObjVal(best))
+    if abs(engine.getDualbound()) < engine.infinity():
+        bound = float(engine.getDualbound())
+    return Outcome(verdict, objective, bound)
+
+
 def _run_other(problem: Any, how: Run) -> Outcome:
     import pulp
 
-    settings: dict[str, Any] = {"msg": False, "gapRel": 0}
+    settings: dict[str, Any] = {"msg": how.log is not None, "gapRel": 0}
     left_s = how.left_s(2 * how.building_s)
     if left_s is not None:
         settings["timeLimit"] = left_s

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from functools import partial
+from pathlib import Path
+from typing import Any
 
+from formulations import engine_log, parameters
 from formulations.common import Task
+from formulations.engine_log import check_log, write_title
 from formulations.milp.constraints import add_constraints, forbid, hide_less
 from formulations.milp.decode import decode
 from formulations.milp.engines import DEFAULT, Run, Verdict, engine_name, run
 from formulations.milp.objective import set_objective
+from formulations.milp.parameters import check_parameters
 from formulations.milp.variables import Content, Model, create
 from formulations.milp.windows import TOLERANCE, windows
+from formulations.milp.written import write_model
 from formulations.search import Answer, Engine, Formulation
 from formulations.timed import Work
 from nest.cost.rules import hidden_sync
@@ -40,11 +46,14 @@ class MilpSolver(Formulation):
         requires=("pulp",),
         any_schedule=True,
         searches=frozenset(EXTENSIONS),
+        model_files=(".mps", ".lp"),
         options={
             "engine": (
-                "an engine that PuLP finds here, such as cbc (default) or "
-                "highs"
+                "an engine that PuLP finds here, such as cbc (default), "
+                "highs or scip"
             ),
+            parameters.OPTION: parameters.MEANING,
+            engine_log.OPTION: engine_log.MEANING,
         },
     )
 
@@ -54,10 +63,26 @@ class MilpSolver(Formulation):
         Raises
         ------
         InvalidOptionError
-            If the engine is not available.
+            If the engine is not available, or does not take a parameter.
         """
         name = engine_name(options.extra.get("engine", DEFAULT))
-        return partial(_solve, name, options)
+        given = parameters.parameters_of(options.extra)
+        run = Run(
+            *(name, Deadline(None), 0.0, options.num_workers, options.seed),
+            parameters=check_parameters(name, given),
+            log=check_log(self.name, options.extra),
+        )
+        return partial(_solve, run)
+
+    def parts(self, task: Task) -> Iterator[Task]:
+        """Yield the task for one window after the other."""
+        return windows(task)
+
+    def write(
+        self, task: Task, path: Path, comments: list[str]
+    ) -> dict[str, Any]:
+        """Write the model of a window."""
+        return write_model(_model(task), path, comments)
 
     def least_work(
         self, work: Work, deadline: Deadline, options: SolveOptions
@@ -113,10 +138,10 @@ def _least_work(work: Work, deadline: Deadline) -> int | None:
     return max(known, work.priced(found.numerator, found.denominator))
 
 
-def _solve(engine: str, options: SolveOptions, task: Task) -> Answer:
+def _solve(engine: Run, task: Task) -> Answer:
     """Find the best plan of a task, in one window after the other."""
     for window in windows(task):
-        answer = _search(engine, options, window)
+        answer = _search(engine, window)
         if not answer.finished:
             least, most = window.sub_problem.bound, window.cutoff
             assert most is not None
@@ -127,7 +152,7 @@ def _solve(engine: str, options: SolveOptions, task: Task) -> Answer:
     return Answer(finished=True)
 
 
-def _search(engine: str, options: SolveOptions, task: Task) -> Answer:
+def _search(engine: Run, task: Task) -> Answer:
     """Find the best plan of one window.
 
     Its start is of no use: it never beats the cutoff, and engines drop what
@@ -138,13 +163,12 @@ def _search(engine: str, options: SolveOptions, task: Task) -> Answer:
     instance, sub_problem, slots, *_ = task
     deadline = instance.deadline
     started_s = deadline.elapsed_s
-    model = create(task)
-    add_constraints(model)
-    set_objective(model)
+    model = _model(task)
     building_s = deadline.elapsed_s - started_s
-    how = Run(engine, deadline, building_s, options.num_workers, options.seed)
+    how = dataclasses.replace(engine, deadline=deadline, building_s=building_s)
     num_cuts = 0
     while True:
+        write_title(how.log, f"milp {sub_problem}: {how.name}")
         outcome = run(model.engine, how)
         finished = outcome.verdict is not Verdict.STOPPED
         bound = None
@@ -179,6 +203,13 @@ def _search(engine: str, options: SolveOptions, task: Task) -> Answer:
             if stage.memory_bytes > profile.capacity_bytes:
                 forbid(model, num_cuts, s, content)
                 num_cuts += 1
+
+
+def _model(task: Task) -> Model:
+    model = create(task)
+    add_constraints(model)
+    set_objective(model)
+    return model
 
 
 def _rounded(model: Model, contents: Mapping[int, Content]) -> dict[int, int]:

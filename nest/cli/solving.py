@@ -16,6 +16,7 @@ from nest.cli.benching import (
     split_solvers,
 )
 from nest.cli.declare import option
+from nest.cli.engines import EngineOptions, model_lines
 from nest.cli.inputs import (
     Restricted,
     check_output,
@@ -62,6 +63,26 @@ _ROBUST = option(
     "--robust",
     "Show the plan with the best guaranteed step time, the upper end of the "
     "90 % interval, instead of the fastest one: a few searches.",
+)
+_MODEL_FILE = option(
+    "--write-model FILE",
+    "Also write the integer model that has the plan: .lp or .mps of solver "
+    "milp, .pbtxt of cpsat.",
+    None,
+    "model_path",
+)
+_MODELS = option(
+    "--write-models DIR",
+    "Also write all models that a proof of the plan needs, with index.json, "
+    "to a new or empty directory.",
+    None,
+    "models_folder",
+)
+_LOG = option(
+    "--engine-log FILE",
+    "Add what the solver's engine prints to a file; '-' is standard error.",
+    None,
+    "log_path",
 )
 _LIMIT = "Wall-clock seconds per solver, everything included."
 
@@ -159,6 +180,9 @@ def compare_command(
 @_LAUNCH
 @_LAUNCH_DIR
 @_ROBUST
+@_MODEL_FILE
+@_MODELS
+@_LOG
 @takes("problem_text", "output", *_SHARED, time_limit=_LIMIT)
 def solve_command(
     options: Options,
@@ -167,6 +191,9 @@ def solve_command(
     launch: bool,
     launch_dir: str | None,
     robust: bool,
+    model_path: str | None,
+    models_folder: str | None,
+    log_path: str | None,
 ) -> int:
     """Run one solver on one problem and show its plan.
 
@@ -183,7 +210,9 @@ def solve_command(
             "the fastest plans, got both; remove one"
         )
     launched = Launching(launch_dir) if launch or launch_dir else None
-    run = _run(options, [solver], _show_answer, target_loss, launched, robust)
+    engine = EngineOptions(model_path, models_folder, log_path)
+    show = _show_answer
+    run = _run(options, [solver], show, target_loss, launched, robust, engine)
     (result,) = run.results
     # Nobody can run a plan that does not fit the memory, or cannot be said.
     unfit = result.over_memory_bytes is not None or run.unsaid is not None
@@ -210,6 +239,7 @@ class _Session:
     files: Mapping[str, str] | None = None
     unsaid: str | None = None
     robust: Robust | None = None
+    models: Sequence[dict[str, Any]] | None = None
     results: Sequence[SolveResult] = ()
 
     def document(self) -> dict[str, Any]:
@@ -224,11 +254,16 @@ class _Session:
             document["robust"] = self.robust.to_json()
         if self.files is not None:
             document["launch"] = {"files": dict(self.files)}
+        if self.models is not None:
+            document["models"] = [*self.models]
         return document | restricted.document()
 
 
 def _checked(
-    given: Options, solvers: list[str], launching: Launching | None
+    given: Options,
+    solvers: list[str],
+    launching: Launching | None,
+    engine: EngineOptions,
 ) -> _Session:
     """Check everything that can be checked before a solver runs."""
     from nest.solvers.registry import get_solver, is_plugin, solver_names
@@ -242,7 +277,9 @@ def _checked(
         if not is_plugin(name) or len(solvers) == 1:
             get_solver(name)
     extra = parse_extra(given.extra, solvers)
-    given.check_files()
+    given.check_files(writes=engine.writes_to)
+    if engine != EngineOptions():
+        engine.check(solvers[0], extra.get(solvers[0], {}))
     if launching is not None:
         check_output(launching.folder, "--launch-dir", folder=True)
     restricted = given.restricted()
@@ -297,6 +334,7 @@ def _run(
     target_loss: bool,
     launching: Launching | None = None,
     robust: bool = False,
+    engine: EngineOptions | None = None,
 ) -> _Session:
     """Run all solvers; finished cells go to the JSON file at once.
 
@@ -304,7 +342,7 @@ def _run(
     ``target_loss`` the first solver runs without the target, too; with
     ``robust`` for longer times, and its answer is then the plan with the best
     guaranteed step time; with ``launching`` its plan is written for the
-    target.
+    target; with ``engine`` models and logs are written, too.
     """
     from nest.compare import compare
     from nest.intervals import why_none
@@ -312,8 +350,9 @@ def _run(
     from nest.solvers.run import run_solver
     from nest.targets import loss_of
 
-    session = _checked(given, solvers, launching)
-    restricted, cells = session.restricted, session.cells
+    engine = engine or EngineOptions()
+    session = _checked(given, solvers, launching, engine)
+    restricted = session.restricted
     if target_loss and restricted.untargeted is None:
         raise InvalidOptionError(
             "--target-loss: expected --target too, got none; add a target "
@@ -338,12 +377,15 @@ def _run(
         write()
 
     try:
-        with ProgressLine(restricted.problem.time_unit) as progress:
+        with (
+            ProgressLine(restricted.problem.time_unit) as progress,
+            engine.logging(session.cells) as cells,
+        ):
             compare(
                 restricted.problem,
                 cells,
                 on_cell=on_cell,
-                on_progress=progress,
+                on_progress=None if engine.log_path == "-" else progress,
             )
             if target_loss and restricted.untargeted is not None:
                 (name, options), *_ = cells.items()
@@ -373,6 +415,13 @@ def _run(
                 write()
             if launching is not None:
                 session = _launched(session)
+                write()
+            if engine.writes:
+                (result,) = session.results
+                models = engine.write(
+                    restricted.problem, result.solver, result.plan
+                )
+                session = replace(session, models=models)
                 write()
     finally:
         if session.results:
@@ -456,6 +505,8 @@ def _show_answer(session: _Session) -> None:
         else:
             parts = solve_block(problem, result)
             notes = [*session.given.notes(restricted), *loss]
+            if session.models is not None:
+                notes += model_lines(session.models)
             parts[1:1] = [*notes, *([key_lines(safe)] if safe else [])]
         if session.unsaid is not None:
             parts.append(f"\nno launch: {session.unsaid}")

@@ -1,8 +1,9 @@
 """The protocol a solver fulfils, its options and what it hands back.
 
-A solver is pure: it prints nothing, writes no files, leaves the problem as
-it is, and is deterministic for a given seed and worker count. What it claims
-is re-checked and re-scored by :mod:`nest.solvers.run`.
+A solver is pure: it prints nothing, writes no files but those that an option
+names, leaves the problem as it is, and is deterministic for a given seed and
+worker count. What it claims is re-checked and re-scored by
+:mod:`nest.solvers.run`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from pathlib import Path
 from types import NoneType
 from typing import Any, ClassVar, Protocol
 
@@ -98,8 +100,12 @@ class Capabilities:
     remedies
         What :attr:`SolveOptions.repair` tries on such a plan, in the order
         of its users; of ``recompute``, ``zero``, ``micro_batch``.
+    model_files
+        Ends of the names of files to which it writes its models, such as
+        ``.lp``; then it is a :class:`ModelWriter`.
     options
-        Names and meanings of the keys of :attr:`SolveOptions.extra`.
+        Names and meanings of the keys of :attr:`SolveOptions.extra`; a name
+        that ends in ``.PARAM`` stands for all that begin so.
     deterministic
         Unless a limit stops it, its answer depends on the problem, the seed
         and the number of workers alone.
@@ -123,6 +129,7 @@ class Capabilities:
     objective: str = ""
     overruns: bool = False
     remedies: tuple[str, ...] = ("recompute", "zero", "micro_batch")
+    model_files: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     deterministic: bool = True
 
@@ -132,6 +139,7 @@ class Capabilities:
             "requires": tuple,
             "options": Mapping,
             "remedies": tuple,
+            "model_files": tuple,
             "searches": frozenset,
             "precision": (int, float),
             "extra": (str, NoneType),
@@ -143,7 +151,10 @@ class Capabilities:
                     f"capabilities: {name}: expected a value of its type, "
                     f"got {value!r}; see nest.solvers.base.Capabilities"
                 )
-        for name in ("requires", "remedies", "searches", "options"):
+        for name in (
+            *("requires", "remedies", "searches"),
+            *("model_files", "options"),
+        ):
             for word in getattr(self, name):
                 if not isinstance(word, str):
                     raise TypeError(
@@ -155,6 +166,12 @@ class Capabilities:
                 f"capabilities: searches: expected some of "
                 f"{', '.join(EXTENSIONS)}, got {unknown[0]!r}"
             )
+
+    def takes(self, key: str) -> bool:
+        """Whether an option is one of :attr:`options`."""
+        prefix, dot, rest = key.partition(".")
+        several = dot and rest and f"{prefix}.PARAM" in self.options
+        return bool(several) or key in self.options
 
     def unsearched(self, problem: Problem) -> tuple[str, ...]:
         """Return what the job allows and this solver does not search."""
@@ -338,6 +355,33 @@ class Solver(Protocol):
         report: Report = ignore_progress,
     ) -> SolverOutput:
         """Search for the best plan."""
+
+
+class ModelWriter(Solver, Protocol):
+    """A solver whose models other programs can read."""
+
+    def write_models(
+        self,
+        problem: Problem,
+        plan: Plan | None,
+        folder: Path,
+        suffix: str,
+        every: bool,
+    ) -> list[dict[str, Any]]:
+        """Write models to an empty folder, and say what each is.
+
+        Parameters
+        ----------
+        problem
+            The problem.
+        plan
+            The best plan at hand, if there is one.
+        folder, suffix
+            Where, and how names end.
+        every
+            All models that a proof of the best plan needs; else one that has
+            the plan, or the most promising one.
+        """
 
 
 class OutOfTimeError(Exception):

@@ -331,7 +331,7 @@ def _check_options(
         )
     known = solver.capabilities.options
     for key in options.extra:
-        if key not in known:
+        if not solver.capabilities.takes(key):
             names = ", ".join(sorted(known)) or "none"
             raise InvalidOptionError(
                 f"option {name}.{key}: expected one of the options of solver "

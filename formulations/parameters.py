@@ -1,0 +1,77 @@
+"""Parameters of engines by their own names: which are passed on, which not.
+
+A proof rests on tolerances, gaps, limits of time and on presolve being off;
+these the solvers set themselves, and nobody else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+
+from nest.errors import InvalidOptionError
+
+#: Begins the option of a solver that is a parameter of its engine.
+PREFIX = "engine."
+
+#: How the options of a solver list them, and what that means.
+OPTION = f"{PREFIX}PARAM"
+MEANING = "parameter of the engine, by its own name"
+
+
+def parameters_of(extra: Mapping[str, str]) -> dict[str, str]:
+    """Return the parameters among the options of a solver."""
+    return {
+        key.removeprefix(PREFIX): value
+        for key, value in extra.items()
+        if key.startswith(PREFIX)
+    }
+
+
+def check_name(
+    where: str,
+    engine: str,
+    name: str,
+    known: Collection[str],
+    reserved: re.Pattern[str],
+) -> None:
+    """Refuse a parameter that the engine does not have, or that is ours.
+
+    Parameters
+    ----------
+    where
+        The option, for messages.
+    engine
+        Name of the engine.
+    name
+        Of the parameter.
+    known
+        All that the engine has.
+    reserved
+        Found in the names of those on which proofs rest.
+
+    Raises
+    ------
+    InvalidOptionError
+        If it is refused.
+    """
+    if name not in known:
+        close = get_close_matches(name, known, n=1, cutoff=0.5)
+        hint = f"did you mean {close[0]!r}?" if close else "correct the name"
+        raise InvalidOptionError(
+            f"{where}: expected a parameter of {engine}, got {name!r}; {hint}"
+        )
+    if reserved.search(name):
+        raise InvalidOptionError(
+            f"{where}: expected a parameter on which no proof rests, got "
+            f"{name!r}; leave it out"
+        )
+
+
+def refuse_value(where: str, engine: str, name: str, value: str) -> None:
+    """Raise ``InvalidOptionError`` for a value that an engine refuses."""
+    raise InvalidOptionError(
+        f"{where}: expected a value that {engine} takes for {name}, got "
+        f"{value!r}; correct it"
+    )
