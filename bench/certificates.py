@@ -1,8 +1,8 @@
 """Certificates of many problems: how many hold, and what checking them takes.
 
-Every problem is solved by ``dp``, its plan is certified, and ``nest-check``
-examines the certificate in a process of its own. Writes
-``bench/results/certificates.json``, fills the table of docs/certificates.md
+Every problem is solved by ``dp``, its plan is certified, or that there is
+none, and ``nest-check`` examines the certificate in a process of its own.
+Writes ``bench/results/certificates.json``, fills the table of docs/certificates.md
 and prints a row per problem: the CPU time that solving, certifying and
 checking took, the start of the process included in the last one. Exits with 1
 if a certificate is rejected.
@@ -24,7 +24,7 @@ from pathlib import Path
 
 from result_files import ROOT, fill, write_rows
 
-from nest.certificates.certify import certify
+from nest.certificates.certify import certify, certify_infeasible
 from nest.errors import NestError
 from nest.hardware import parse_cluster
 from nest.ir.io import encode
@@ -33,7 +33,7 @@ from nest.models import builtin
 from nest.models.choices import Request, choose
 from nest.models.graphs import build_problem
 from nest.models.zoo import architecture
-from nest.solvers.base import SolveOptions
+from nest.solvers.base import SolveOptions, Status
 from nest.solvers.run import run_solver
 
 MODELS = (
@@ -94,11 +94,14 @@ def examine(name: str, time_limit: float) -> dict[str, object]:
     problem = load(name)
     result = run_solver(problem, "dp", SolveOptions(time_limit_s=time_limit))
     row |= {"solved": str(result.status), "solve_s": result.cpu_s}
-    if result.plan is None:
+    if result.plan is None and result.status is not Status.INFEASIBLE:
         return row
     began = time.process_time()
     try:
-        certificate = certify(problem, result.plan)
+        if result.plan is None:
+            certificate = certify_infeasible(problem)
+        else:
+            certificate = certify(problem, result.plan)
     except NestError as error:
         return row | {"refused": str(error)}
     row["certify_s"] = time.process_time() - began
@@ -108,7 +111,7 @@ def examine(name: str, time_limit: float) -> dict[str, object]:
     proof = certificate["proof"]
     row |= {
         "status": certificate["status"],
-        "gap_percent": 100 * (1 - bound / step),
+        "gap_percent": 100 * (1 - bound / step) if step else 0.0,
         "splits": len(proof),
         "prices": sum(len(x["prices"]) for x in proof),
         "labels": sum(x["labels"] for x in proof),
@@ -149,13 +152,15 @@ def summary(rows: list[dict[str, object]]) -> None:
     """Print what all of them come to."""
     held = [row for row in rows if row.get("verdict") == "verified"]
     optimal = [row for row in held if row["status"] == "optimal"]
+    none = [row for row in held if row["status"] == "infeasible"]
     faster = [row for row in held if row["check_s"] < row["solve_s"]]
     sums = {
         name: sum(row[name] for row in held)  # type: ignore[misc]
         for name in ("solve_s", "certify_s", "check_s")
     }
     print(
-        f"{len(rows)} problems, {len(held)} verified, {len(optimal)} optimal; "
+        f"{len(rows)} problems, {len(held)} verified, {len(optimal)} optimal, "
+        f"{len(none)} without a plan; "
         f"checked in less CPU time than solved: {len(faster)}; in all: solve "
         f"{sums['solve_s']:.1f} s, certify {sums['certify_s']:.1f} s, check "
         f"{sums['check_s']:.1f} s"
@@ -163,11 +168,15 @@ def summary(rows: list[dict[str, object]]) -> None:
     ratios = sorted(row["solve_s"] / row["check_s"] for row in held)  # type: ignore[operator]
     lines = (
         ("problems", len(rows)),
-        ("without a plan", sum("status" not in row for row in rows)),
         ("certificates, all of them verified", len(held)),
-        ("proven optimal", len(optimal)),
+        ("plans proven optimal", len(optimal)),
+        ("proven to have no plan", len(none)),
         ("without any search", sum(not row["labels"] for row in held)),
         ("checked in less CPU time than solved", len(faster)),
+        (
+            "of those with a plan",
+            sum(row["status"] != "infeasible" for row in faster),
+        ),
         (
             "so many times as long to solve, median",
             ratios[len(held) // 2],

@@ -63,26 +63,82 @@ def certify(
         solver=None,
     )
     step_quanta = _step_quanta(problem, plan)
-    if document is None:
-        # Numbers of the type of their field, as in files.
-        document = encode(decode_problem(encode(problem)))
-    try:
-        data, problem_hash = check.parse(document, problem.name)
-        terms = Prices(data)
-    except BadInputError as error:
-        raise UnsupportedProblemError(f"{error}; leave it out") from error
+    terms, problem_hash = _terms(problem, document)
     written = plan_to_json(plan)
     found = check.score(terms, written)
     if found != step_quanta:
         raise AssertionError(f"two scores: {step_quanta} and {found} quanta")
     bound, proof = _prove(terms, step_quanta)
+    status = "optimal" if bound == step_quanta else "feasible"
+    return _certificate(
+        problem_hash, status, proof, written, step_quanta, bound
+    )
+
+
+def certify_infeasible(
+    problem: Problem, document: bytes | None = None
+) -> dict[str, Any]:
+    """Return the certificate that no plan fits.
+
+    Without times every plan takes 0, so that none does if none is below 1.
+
+    Parameters
+    ----------
+    problem, document
+        As for :func:`certify`.
+
+    Raises
+    ------
+    UnsupportedProblemError
+        If the problem has something that no certificate covers, or nearly
+        has a plan, so that the proof would be too long.
+    InvalidPlanError
+        If some plan fits.
+    """
+    terms, problem_hash = _terms(problem, document)
+    terms.quantum = check.TIMELESS
+    try:
+        proof = [prove_split(terms, x, 1) for x in check.splits(terms)]
+    except check.RejectedError as error:
+        if len(error.args) > 1:
+            raise InvalidPlanError(
+                "PLAN: expected one, as there are plans that fit, got none; "
+                "solve the problem and name its plan"
+            ) from error
+        raise UnsupportedProblemError(
+            f"{problem.name}: no certificate that no plan fits: the search "
+            f"would have more than {check.MOST_LABELS} labels"
+        ) from error
+    return _certificate(problem_hash, "infeasible", proof)
+
+
+def _terms(problem: Problem, document: bytes | None) -> tuple[Prices, str]:
+    """Return what the checker reads of a problem's file, and its hash."""
+    if document is None:
+        # Numbers of the type of their field, as in files.
+        document = encode(decode_problem(encode(problem)))
+    try:
+        data, problem_hash = check.parse(document, problem.name)
+        return Prices(data), problem_hash
+    except BadInputError as error:
+        raise UnsupportedProblemError(f"{error}; leave it out") from error
+
+
+def _certificate(
+    problem_hash: str,
+    status: str,
+    proof: list[dict[str, Any]],
+    plan: Any = None,
+    step_quanta: int | None = None,
+    bound: int | None = None,
+) -> dict[str, Any]:
     certificate = {
         "schema": "nest-certificate/1",
         "problem_hash": problem_hash,
-        "plan": written,
+        "plan": plan,
         "step_time_quanta": step_quanta,
         "lower_bound_quanta": bound,
-        "status": "optimal" if bound == step_quanta else "feasible",
+        "status": status,
         "proof": proof,
     }
     return certificate | {"seal": check.digest(certificate)}

@@ -13,6 +13,7 @@ from operator import add, le, mul
 from .prices import NEVER, BadInputError, Problem, near, remember, up
 
 MOST_LABELS = 100_000
+TIMELESS = 10**99  # picoseconds of a quantum in which all times are 0
 READ = """graph cluster job kinds layers edges id kind costs tp cp ep samples
 forward_ns backward_ns forward_host_ns backward_host_ns weight_bytes name dp
 expert_weight_bytes working_bytes activations collectives recompute kept_bytes
@@ -340,14 +341,18 @@ def check(problem, problem_hash, certificate, seal):
     plan, proof = certificate["plan"], certificate["proof"]
     value = certificate["step_time_quanta"]
     bound = certificate["lower_bound_quanta"]
+    none, status = plan is None, "optimal" if value == bound else "feasible"
     if problem_hash != certificate["problem_hash"] or certificate != {
             "schema": "nest-certificate/1", "problem_hash": problem_hash,
-            "plan": plan | {"schema": "nest-plan/1"}, "seal": seal,
+            "plan": None if none else plan | {"schema": "nest-plan/1"},
             "step_time_quanta": value, "lower_bound_quanta": bound,
-            "status": "optimal" if value == bound else "feasible",
-            "proof": proof} or bound > value:
+            "status": "infeasible" if none else status, "proof": proof,
+            "seal": seal} or ((value, bound) != (None, None) if none
+                              else bound > value):
         raise RejectedError("problem_hash, seal, status: not as they must be")
-    if (found := score(problem, plan)) != value:
+    if none:  # without times every plan takes 0, and none takes less than 1
+        problem.quantum, bound = TIMELESS, 1
+    elif (found := score(problem, plan)) != value:
         raise RejectedError(f"step_time_quanta: the plan takes {found}")
     if [(x["replicas"], x["micro_batch"]) for x in proof] != splits(problem):
         raise RejectedError("proof: not the splits of the job, in order")
@@ -379,9 +384,11 @@ def main():
         print("nest-check: expected a problem and a certificate as nest "
               f"writes them, got {text}", file=sys.stderr)
         return 2
-    print(f"verified: {certificate[0]['status']}, step time "
-          f"{certificate[0]['step_time_quanta']} quanta, lower bound "
-          f"{certificate[0]['lower_bound_quanta']}")
+    value, bound = (certificate[0][f"{x}_quanta"]
+                    for x in ("step_time", "lower_bound"))
+    print(f"verified: {certificate[0]['status']}, " + (
+        "no plan fits" if value is None else
+        f"step time {value} quanta, lower bound {bound}"))
     return 0
 
 if __name__ == "__main__":

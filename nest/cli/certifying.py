@@ -7,19 +7,26 @@ from pathlib import Path
 import click
 
 from nest.cli.declare import output_option
-from nest.cli.inputs import load_problem_and_plan, people, write_text
+from nest.cli.inputs import (
+    load_problem,
+    people,
+    warn_if_foreign,
+    write_text,
+)
 from nest.cli.options import Options, takes
 
 
 @click.command("certify")
 @click.argument("problem_text", metavar="PROBLEM")
-@click.argument("plan_path", metavar="PLAN")
+@click.argument("plan_path", metavar="[PLAN]", required=False)
 @output_option("certificate")
 @takes()
 def certify_command(
-    options: Options, problem_text: str, plan_path: str, output: str
+    options: Options, problem_text: str, plan_path: str | None, output: str
 ) -> int:
     """Write a certificate of a plan's step time and of a lower bound.
+
+    Without PLAN, of that no plan fits.
 
     nest-check PROBLEM CERTIFICATE checks it, with nothing of nest: PROBLEM is
     then the same JSON file. The bound is the step time where that can be
@@ -28,26 +35,33 @@ def certify_command(
     """
     import json
 
-    from nest.certificates.certify import certify
+    from nest.certificates.certify import certify, certify_infeasible
+    from nest.ir.io import read_plan
     from nest.units import quanta_to_ns
 
     options.check_files(
         {"PROBLEM": problem_text, "PLAN": plan_path}, {"-o": output}
     )
-    problem, plan = load_problem_and_plan(problem_text, plan_path)
+    problem = load_problem(problem_text)
+    plan = None if plan_path is None else read_plan(plan_path)
     path = Path(problem_text)
     written = path.suffix == ".json" and path.is_file()
     document = path.read_bytes() if written else None
-    found = certify(problem, plan, document)
+    if plan is None:
+        found = certify_infeasible(problem, document)
+        text = "no plan fits"
+    else:
+        warn_if_foreign(problem, plan)
+        found = certify(problem, plan, document)
+        step, bound = (
+            quanta_to_ns(found[name], problem.quantum_ps)
+            for name in ("step_time_quanta", "lower_bound_quanta")
+        )
+        gap = 100 * (1 - bound / step) if step else 0
+        text = f"step time {step} ns, lower bound {bound} ns, gap {gap:.2g} %"
     write_text(output, f"{json.dumps(found, indent=1)}\n")
-    step, bound = (
-        quanta_to_ns(found[name], problem.quantum_ps)
-        for name in ("step_time_quanta", "lower_bound_quanta")
-    )
-    gap = 100 * (1 - bound / step) if step else 0
     print(
-        f"{found['status']}: step time {step} ns, lower bound {bound} ns, gap "
-        f"{gap:.2g} %; {len(found['proof'])} batch splits, "
+        f"{found['status']}: {text}; {len(found['proof'])} batch splits, "
         f"{sum(len(x['prices']) for x in found['proof'])} prices, "
         f"{sum(x['labels'] for x in found['proof'])} labels",
         file=people(output),

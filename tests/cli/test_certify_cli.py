@@ -108,6 +108,26 @@ def test_a_plan_that_does_not_fit_has_none(
     assert "plan: expected one that fits" in said
 
 
+def test_without_a_plan_it_certifies_that_none_fits(
+    cli: Cli, paths: dict[str, Path]
+) -> None:
+    """A weight of one byte takes 16 bytes with what belongs to it."""
+    write(paths["problem"], two_stages(topology=NCCL, memory_bytes=1))
+    words = [str(paths["problem"]), "-o", str(paths["certificate"])]
+    assert cli("certify", *words) == 0
+    assert cli.out.startswith("infeasible: no plan fits; 2 batch splits, ")
+    assert json.loads(paths["certificate"].read_text())["plan"] is None
+
+
+def test_a_problem_with_plans_needs_one(
+    cli: Cli, paths: dict[str, Path]
+) -> None:
+    words = [str(paths["problem"]), "-o", str(paths["certificate"])]
+    said = cli.refuses("certify", *words)
+    assert said.startswith("PLAN: expected one, as there are plans that fit")
+    assert not paths["certificate"].exists()
+
+
 def test_the_output_is_asked_for(cli: Cli, paths: dict[str, Path]) -> None:
     said = cli.refuses("certify", *texts(paths))
     assert "--output" in said

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from nest.certificates import certify as certifying
 from nest.certificates import check, prices
-from nest.certificates.certify import certify
+from nest.certificates.certify import certify, certify_infeasible
 from nest.cost.score import score
 from nest.errors import (
     InvalidPlanError,
@@ -598,6 +598,164 @@ def test_a_certificate_is_for_one_problem(
             verify(other, certificate)
 
 
+# Problems without a plan
+
+
+def crowded(**fields: Any) -> Problem:
+    """Return three layers that fit only where too few are in flight.
+
+    Memory of 100 bytes; a and b keep 40 each, c keeps 80, a quarter of it on
+    four devices, on which a cannot run.
+    """
+    costs = {
+        "a": (make_cost(kept_bytes=40),),
+        "b": (make_cost(kept_bytes=40), make_cost(kept_bytes=10, tp=4)),
+        "c": (make_cost(kept_bytes=80), make_cost(kept_bytes=20, tp=4)),
+    }
+    fields = {"memory_bytes": 100, "global_batch": 3, **fields}
+    return make_problem(costs, topology=NCCL, replicas=(1,), **fields)
+
+
+def test_a_problem_without_a_plan_by_hand() -> None:
+    """No two layers fit on a device: 2 · (40 + 40), 40 + 80 bytes.
+
+    Behind a come at least one stage, of b and c on four devices, so with two
+    in flight, 80 bytes, a is left: but these are five devices of four. Of
+    the paths with four devices or fewer one is left, three stages of three
+    devices. At a price of 1 it costs 3, so nothing is settled. The search
+    lists two ends, c, and b with c, where one device or more is left for a:
+    a has three in flight, 120 bytes.
+    """
+    certificate = certify_infeasible(crowded())
+    assert certificate["status"] == "infeasible"
+    for name in ("plan", "step_time_quanta", "lower_bound_quanta"):
+        assert certificate[name] is None
+    (split,) = certificate["proof"]
+    assert split["labels"] > 0
+    verify(crowded(), certificate)
+    # With two micro-batches two are in flight at most; or with more memory.
+    for fields in ({"global_batch": 2}, {"memory_bytes": 120}):
+        assert solve("brute", crowded(**fields)).plan is not None
+        with pytest.raises(InvalidPlanError, match="there are plans that fit"):
+            certify_infeasible(crowded(**fields))
+        wrong = certificate | {"problem_hash": problem_hash(crowded(**fields))}
+        with pytest.raises(check.RejectedError, match="a plan takes 0"):
+            verify(crowded(**fields), sealed(wrong))
+
+
+def test_devices_that_are_too_few_by_hand() -> None:
+    """Each of three layers fills a device, and there are two: 3 > 2."""
+    costs = {name: make_cost(kept_bytes=9) for name in "abc"}
+    problem = make_problem(
+        costs, devices=2, memory_bytes=10, topology=NCCL, replicas=(1,)
+    )
+    certificate = certify_infeasible(problem)
+    assert certificate["proof"] == [
+        {"replicas": 1, "micro_batch": 1, "prices": [[1, 3]], "labels": 0},
+    ]
+    verify(problem, certificate)
+
+
+def test_none_is_certified_where_there_is_a_plan() -> None:
+    """``brute`` says where there is none."""
+    source, seen = random.Random(9), Counter[str]()
+    for problem in itertools.islice(draw_small(9), 40):
+        memory = problem.cluster.device.memory_bytes
+        tight = with_memory(problem, int(memory * source.choice((1, 0.5))))
+        if solve("brute", tight).plan is None:
+            seen["none"] += 1
+            verify(tight, certify_infeasible(tight))
+            continue
+        seen["some"] += 1
+        with pytest.raises(InvalidPlanError, match="there are plans that fit"):
+            certify_infeasible(tight)
+        for empty in (True, False):
+            with pytest.raises(check.RejectedError):
+                verify(tight, forged(source, tight, empty))
+    assert seen["none"] > 5
+    assert seen["some"] > 15
+
+
+def forged(
+    source: random.Random, problem: Problem, empty: bool
+) -> Certificate:
+    """Return a certificate of nothing for a problem with plans."""
+    prices = [] if empty else [[source.randrange(3), source.randrange(9)]]
+    found = {
+        "schema": "nest-certificate/1",
+        "problem_hash": problem_hash(decode_problem(encode(problem))),
+        "plan": None,
+        "step_time_quanta": None,
+        "lower_bound_quanta": None,
+        "status": "infeasible",
+        "proof": [
+            {"replicas": r, "micro_batch": b, "prices": prices, "labels": 0}
+            for r, b in check.splits(read(problem))
+        ],
+    }
+    return sealed(found)
+
+
+def test_a_search_for_a_plan_that_is_too_long_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(check, "MOST_LABELS", 0)
+    with pytest.raises(UnsupportedProblemError, match="more than 0 labels"):
+        certify_infeasible(crowded())
+
+
+def claim(name: str) -> Mutation:
+    def change(source: random.Random, found: Certificate) -> None:
+        found[name] = source.randrange(10**6)
+
+    return change
+
+
+def claim_plan(_source: random.Random, found: Certificate) -> None:
+    found["plan"] = to_builtins(second(make_plan(("a b c", SINGLE))))
+
+
+#: Those of plans that are about any proof, and claims of a plan.
+NONE_MUTATIONS: dict[str, Mutation] = {
+    name: MUTATIONS[name]
+    for name in (
+        *("hash", "split dropped", "split twice", "splits reversed"),
+        *("labels", "split", "price", "path", "price added"),
+    )
+} | {
+    "value": claim("step_time_quanta"),
+    "bound": claim("lower_bound_quanta"),
+    "status": lambda _, found: found.update(status="optimal"),
+    "plan": claim_plan,
+}
+
+
+def test_no_mutation_of_none_is_believed() -> None:
+    """Of 260, sealed again."""
+    source, examples = random.Random(4), [crowded()]
+    for problem in draw_small(3):
+        memory = problem.cluster.device.memory_bytes
+        tight = with_memory(problem, memory // 2)
+        if len(examples) < 6 and solve("brute", tight).plan is None:
+            examples.append(tight)
+        if len(examples) == 6:
+            break
+    certificates = [(x, certify_infeasible(x)) for x in examples]
+    for mutate in NONE_MUTATIONS.values():
+        seen = 0
+        while seen < 20:
+            problem, certificate = source.choice(certificates)
+            changed = copy.deepcopy(certificate)
+            mutate(source, changed)
+            if changed == certificate:
+                continue
+            seen += 1
+            with pytest.raises(
+                (check.RejectedError, prices.BadInputError, LookupError)
+            ):
+                verify(problem, sealed(changed))
+
+
 # What is covered
 
 
@@ -698,6 +856,20 @@ def test_it_says_what_it_verified(
     assert run(capsys, monkeypatch, *files) == (
         0,
         "verified: optimal, step time 143 quanta, lower bound 143\n",
+        "",
+    )
+
+
+def test_it_says_that_no_plan_fits(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    files: tuple[Path, Path],
+) -> None:
+    files[0].write_bytes(written(crowded()))
+    files[1].write_text(json.dumps(certify_infeasible(crowded())))
+    assert run(capsys, monkeypatch, *files) == (
+        0,
+        "verified: infeasible, no plan fits\n",
         "",
     )
 
