@@ -2,10 +2,10 @@
 
 Every problem is solved by ``dp``, its plan is certified, or that there is
 none, and ``nest-check`` examines the certificate in a process of its own.
-Writes ``bench/results/certificates.json``, fills the table of docs/certificates.md
-and prints a row per problem: the CPU time that solving, certifying and
-checking took, the start of the process included in the last one. Exits with 1
-if a certificate is rejected.
+Writes ``bench/results/certificates.json``, fills the table of
+docs/certificates.md and prints a row per problem: the CPU time that solving,
+certifying and checking took, the start of the process included in the last
+one. Exits with 1 if a certificate is rejected.
 
     python bench/certificates.py [--models NAME ...] [--clusters NAME ...]
                                  [--time-limit S] [--only TEXT]
