@@ -368,7 +368,7 @@ def test_the_log_of_an_engine_is_added_to_a_file(
     assert output.claimed_quanta == 233
     text = log.read_text()
     assert text.startswith("before\n")
-    assert f"== {solver} R=1 B=1 S=2" in text
+    assert re.search(rf"(?m)^== {solver} .*R=1 B=1", text)
     assert words in text
     assert capfd.readouterr() == ("", "")
 
@@ -550,5 +550,8 @@ def test_solve_refuses_in_one_line(
     assert run("solve", problem_file, "--solver", *words.split()) == 2
     error = capfd.readouterr().err
     assert match in error
-    assert error.count("\n") == 1
+    # On a busy machine signs of life may come before.
+    *_, said = error.splitlines()
+    assert said.startswith("nest: error: ")
+    assert error.count("nest: ") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["problem.json"]
