@@ -319,6 +319,26 @@ class CostRules:
         """Return a chunk's gradient sync and update before any hides."""
         return sum(t.sync for t in pipeline.terms[chunk])
 
+    def stash_bytes(
+        self,
+        model: CostModel,
+        members: Members,
+        terms: Sequence[LayerTerms],
+        micro_batch: int,
+    ) -> int:
+        """Return what a stage's layers keep for a further micro-batch.
+
+        Parameters
+        ----------
+        model
+            Cost terms of the problem.
+        members, terms
+            The layers of the stage and their terms.
+        micro_batch
+            ``B``.
+        """
+        return sum(t.kept_bytes for t in terms)
+
     def kept(self, pipeline: Pipeline, block: int) -> InFlight:
         """Return what a block keeps for the passes in flight.
 

@@ -198,6 +198,27 @@ class NestArtifactRules(CostRules):
             return num_micro_batches
         return stages_left
 
+    def stash_bytes(
+        self,
+        model: CostModel,
+        members: Members,
+        terms: Sequence[LayerTerms],
+        micro_batch: int,
+    ) -> int:
+        """Return the bytes that enter the stage, under full recomputation."""
+        _, strategy = members[0]
+        if strategy.recompute != "full":
+            return super().stash_bytes(model, members, terms, micro_batch)
+        inside = {layer for layer, _ in members}
+        samples = micro_batch // strategy.dp
+        return sum(
+            size_bytes * samples
+            for source, target, size_bytes in model.transfers.edge_bytes(
+                strategy.tp
+            )
+            if target in inside and source not in inside
+        )
+
     def kept(self, pipeline: Pipeline, block: int) -> InFlight:
         """Return what a stage keeps.
 
@@ -210,18 +231,11 @@ class NestArtifactRules(CostRules):
             len(pipeline.members) - block,
             pipeline.split.num_micro_batches,
         )
-        once = further = sum(t.kept_bytes for t in pipeline.terms[block])
-        _, strategy = members[0]
-        if strategy.recompute == "full":
-            inside = {layer for layer, _ in members}
-            samples = pipeline.plan.micro_batch // strategy.dp
-            further = sum(
-                size_bytes * samples
-                for source, target, size_bytes in model.transfers.edge_bytes(
-                    strategy.tp
-                )
-                if target in inside and source not in inside
-            )
+        terms = pipeline.terms[block]
+        once = sum(t.kept_bytes for t in terms)
+        further = self.stash_bytes(
+            model, members, terms, pipeline.plan.micro_batch
+        )
         kept_bytes = once + (inflight - 1) * further
         return InFlight((inflight,), (kept_bytes,), inflight, kept_bytes)
 
