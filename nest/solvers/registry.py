@@ -55,6 +55,7 @@ _BUILT_IN = {
     "mcmc": "baselines.mcmc:McmcSolver",
     "uniap": "baselines.uniap:UniapSolver",
     "ft": "baselines.ft:FtPlanner",
+    "aceso": "baselines.aceso:AcesoSolver",
     "random": "baselines.random_plans:RandomSolver",
 }
 _registered: dict[str, str] = {}

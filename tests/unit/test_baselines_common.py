@@ -104,6 +104,9 @@ def test_choices_are_read() -> None:
 @pytest.mark.parametrize(
     ("planner", "key"),
     [
+        ("aceso", "effort"),
+        ("aceso", "hops"),
+        ("aceso", "stages"),
         ("alpa", "clusters"),
         ("mcmc", "budget"),
         ("phaze", "max_closed_sets"),
@@ -187,6 +190,7 @@ def test_rules_about_whole_plans_that_rule_planners_out() -> None:
 @pytest.mark.parametrize(
     ("planner", "turns", "alike"),
     [
+        ("aceso", TURNS, None),
         ("alpa", TURNS, ALIKE),
         ("galvatron", TURNS, ALIKE),
         ("phaze", None, None),
@@ -207,9 +211,9 @@ def test_presets_that_planners_search(
 
 
 def test_planners_stand_behind_the_exact_solvers() -> None:
-    assert solver_names()[4:13] == [
+    assert solver_names()[4:14] == [
         *("alpa", "galvatron", "phaze", "piper", "megatron"),
-        *("mcmc", "uniap", "ft", "random"),
+        *("mcmc", "uniap", "ft", "aceso", "random"),
     ]
 
 
@@ -302,7 +306,7 @@ def test_stages_write_a_common_strategy_once() -> None:
 # What their modules say
 
 
-@pytest.mark.parametrize("planner", solver_names()[4:13])
+@pytest.mark.parametrize("planner", solver_names()[4:14])
 def test_planners_say_what_they_are(planner: str) -> None:
     text = inspect.getdoc(inspect.getmodule(get_solver(planner)))
     assert text is not None

@@ -1,0 +1,682 @@
+"""Configurations of ``aceso``, and its own view of time and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from baselines.common import (
+    case_strategies,
+    front_terms,
+    make_plan,
+    node_size,
+    one_strategy_per_stage,
+    ranges,
+)
+from baselines.downsets import least_degrees
+from baselines.transfers import Transfers
+from nest.cost.model import Block, CostModel, LayerTerms
+from nest.cost.space import BatchSplit, batch_splits, is_uniform, stage_counts
+from nest.ir.plan import RECOMPUTE, Plan, Recompute, Strategy
+from nest.topology import Route
+
+#: ``(dp, tp)`` of a layer.
+Degrees = tuple[int, int]
+
+#: A layer's strategy and its terms.
+Priced = tuple[Strategy, LayerTerms]
+
+#: How many loads of stages, and judged configurations, are remembered.
+MOST_KNOWN = 200_000
+
+#: What memory beyond the budget costs where ``(dp, tp)`` is chosen anew:
+#: 10 ms per MB, in ns per byte.
+PENALTY_NS_PER_BYTE = 10
+
+
+class Config(NamedTuple):
+    """A configuration, recomputation apart: that follows from the memory.
+
+    Attributes
+    ----------
+    split
+        ``(R, B)``.
+    stops
+        Where the stages end in the chain, the last one at its end.
+    degrees
+        Of every layer of the chain.
+    """
+
+    split: BatchSplit
+    stops: tuple[int, ...]
+    degrees: tuple[Degrees, ...]
+
+    @property
+    def num_stages(self) -> int:
+        """Number of stages."""
+        return len(self.stops)
+
+    @property
+    def stages(self) -> list[tuple[int, int]]:
+        """The stages, as ranges of the chain."""
+        return ranges(self.stops)
+
+    def span(self, stage: int) -> tuple[int, int]:
+        """Return the range of a stage."""
+        return self.stops[stage - 1] if stage else 0, self.stops[stage]
+
+    def of(self, stage: int) -> tuple[Degrees, ...]:
+        """Return the degrees of the layers of a stage."""
+        return self.degrees[slice(*self.span(stage))]
+
+    def with_stage(self, stage: int, degrees: Sequence[Degrees]) -> Config:
+        """Return the configuration with other degrees in a stage."""
+        start, stop = self.span(stage)
+        return self._replace(
+            degrees=(*self.degrees[:start], *degrees, *self.degrees[stop:])
+        )
+
+    def moved(self, stage: int, step: int, count: int) -> Config:
+        """Return it with layers moved to the stage behind, or in front.
+
+        They take the degrees of the layer that they come to lie beside.
+
+        Parameters
+        ----------
+        stage, step, count
+            The stage that loses layers, 1 for the stage behind it or -1 for
+            that in front, and how many.
+        """
+        start, stop = self.span(stage)
+        stops, degrees = list(self.stops), list(self.degrees)
+        if step > 0:
+            stops[stage] = stop - count
+            first, last, beside = stop - count, stop, stop
+        else:
+            stops[stage - 1] = start + count
+            first, last, beside = start, start + count, start - 1
+        if count:
+            degrees[first:last] = [degrees[beside]] * count
+        return self._replace(stops=tuple(stops), degrees=tuple(degrees))
+
+
+class Load(NamedTuple):
+    """A stage by the planner's own count.
+
+    Attributes
+    ----------
+    strategies
+        Of its layers, recomputation chosen.
+    passes, recomputed
+        Quanta of a micro-batch: both passes without, and what is computed
+        again.
+    front, back
+        Quanta of receiving activations and gradients: inside a node, and
+        from another one.
+    memory_bytes
+        Per device.
+    """
+
+    strategies: tuple[Strategy, ...]
+    passes: int
+    recomputed: int
+    front: tuple[int, int]
+    back: tuple[int, int]
+    memory_bytes: int
+
+    @property
+    def devices(self) -> int:
+        """Devices of the stage."""
+        return self.strategies[0].devices
+
+    @property
+    def compute(self) -> int:
+        """Quanta without what it receives."""
+        return self.passes + self.recomputed
+
+    @property
+    def near(self) -> int:
+        """Quanta as if it and its neighbours were on one node."""
+        return self.compute + self.front[0] + self.back[0]
+
+    def value(self, *, by_memory: bool) -> int:
+        """Return what a bottleneck is measured by."""
+        return self.memory_bytes if by_memory else self.near
+
+
+class Judged(NamedTuple):
+    """A configuration by the planner's own count.
+
+    Attributes
+    ----------
+    loads
+        Its stages.
+    own
+        Quanta of a micro-batch on every stage, nodes counted.
+    times
+        Quanta of a step if the stage is what holds it up.
+    fits
+        Whether every stage fits.
+    """
+
+    loads: tuple[Load, ...]
+    own: tuple[int, ...]
+    times: tuple[int, ...]
+    fits: bool
+
+    @property
+    def step(self) -> int:
+        """Quanta of a step."""
+        return max(self.times)
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the fullest device holds."""
+        return max(load.memory_bytes for load in self.loads)
+
+
+class View:
+    """What the planner knows of a problem; remembers what it computed.
+
+    Attributes
+    ----------
+    capacity, node
+        Bytes per device, and devices of a node: the largest ``tp`` and
+        stage.
+    per_layer
+        Whether layers of a stage may differ.
+    alike
+        Whether all stages have one strategy.
+    """
+
+    def __init__(self, model: CostModel) -> None:
+        self.problem = problem = model.problem
+        self.model = model
+        self.transfers = Transfers(model)
+        self.order = self.transfers.order
+        self.num_layers = len(self.order)
+        self.capacity = problem.cluster.memory_bytes()
+        self.reserve = problem.cluster.reserve_bytes()
+        self.node = node_size(problem)
+        self.alike = is_uniform(problem)
+        self.per_layer = not (self.alike or one_strategy_per_stage(problem))
+        self.splits = batch_splits(problem)
+        self.counts = {
+            split: frozenset(stage_counts(problem, split))
+            for split in self.splits
+        }
+        self._by_batch = {(x.replicas, x.micro_batch): x for x in self.splits}
+        self.kinds = [problem.graph.layers[i].kind for i in self.order]
+        self._routes = self._near_and_far()
+        self._pools: dict[BatchSplit, dict[Degrees, list[Strategy]]] = {}
+        self._terms: dict[object, dict[str, LayerTerms | None]] = {}
+        self._ideals: dict[tuple[BatchSplit, str], int] = {}
+        self.load = lru_cache(MOST_KNOWN)(self._load)
+        self.judge = lru_cache(MOST_KNOWN)(self._judge)
+
+    def _near_and_far(self) -> tuple[Route, Route]:
+        """Return how single devices send inside a node and to the next."""
+        devices = self.problem.cluster.num_devices
+        route = self.model.network.route
+        first, second, other = (
+            Block(1, devices, min(place, devices - 1), 1)
+            for place in (0, 1, self.node)
+        )
+        return route(second, first), route(other, first)
+
+    # What may be chosen
+
+    def pool(self, split: BatchSplit) -> dict[Degrees, list[Strategy]]:
+        """Return the strategies of a split by degrees.
+
+        Those of the same degrees by rising recomputation.
+        """
+        if split not in self._pools:
+            self._pools[split] = {
+                (alike[0].dp, alike[0].tp): sorted(
+                    alike, key=lambda s: RECOMPUTE.index(s.recompute)
+                )
+                for alike in least_degrees(
+                    case_strategies(self.problem, split),
+                    key=lambda s: (s.tp, s.dp),
+                    rest=lambda s: (s.cp, s.ep, s.zero),
+                )
+                if alike[0].tp <= self.node
+            }
+        return self._pools[split]
+
+    def devices(self, split: BatchSplit, degrees: Degrees) -> int:
+        """Return the devices of a stage."""
+        return self.pool(split)[degrees][0].devices
+
+    def stage_devices(self, config: Config, number: int) -> int:
+        """Return the devices of a stage of a configuration."""
+        return self.devices(config.split, config.of(number)[0])
+
+    def split(self, replicas: int, micro_batch: int) -> BatchSplit | None:
+        """Return a split, ``None`` if it is not legal."""
+        return self._by_batch.get((replicas, micro_batch))
+
+    def widest(
+        self, micro_batch: int, num_stages: int, degrees: Degrees
+    ) -> BatchSplit | None:
+        """Return the split with most replicas of stages that are alike."""
+        for split in reversed(self.splits):
+            pool = self.pool(split)
+            if (
+                split.micro_batch == micro_batch
+                and num_stages in self.counts[split]
+                and degrees in pool
+                and num_stages * self.devices(split, degrees) <= split.devices
+            ):
+                return split
+        return None
+
+    # What a stage takes
+
+    def terms(
+        self, split: BatchSplit, position: int, strategy: Strategy
+    ) -> LayerTerms | None:
+        """Return the terms of a layer of the chain, wherever it sits."""
+        known = self._terms.setdefault((split, strategy), {})
+        kind = self.kinds[position]
+        if kind not in known:
+            known[kind] = front_terms(
+                self.model, split, self.order[position], strategy
+            )
+        return known[kind]
+
+    def ideal(self, split: BatchSplit, position: int) -> int:
+        """Return the device-quanta of a layer's passes on the fewest devices.
+
+        On one, where it has such a cost.
+        """
+        key = (split, self.kinds[position])
+        if key not in self._ideals:
+            found = [
+                (strategy.devices, strategy.tp, terms)
+                for strategies in self.pool(split).values()
+                for strategy in strategies[:1]
+                if (terms := self.terms(split, position, strategy))
+            ]
+            devices, _, terms = min(found, key=lambda x: x[:2])
+            passes = terms.forward + terms.backward - terms.recomputed
+            self._ideals[key] = devices * passes
+        return self._ideals[key]
+
+    def receive(
+        self, split: BatchSplit, cut: int, strategy: Strategy
+    ) -> tuple[int, int]:
+        """Return the quanta of receiving a cut, from near and from far."""
+        near, far = (
+            self.model.transfers.receive(
+                route,
+                self.transfers.crossing[cut],
+                split.micro_batch,
+                self.model.shards(strategy),
+            )
+            for route in self._routes
+        )
+        return near, far
+
+    def receive_whole(self, split: BatchSplit, cut: int) -> int:
+        """Return the quanta of receiving a cut on one device, from near."""
+        return self.model.transfers.receive(
+            self._routes[0],
+            self.transfers.crossing[cut],
+            split.micro_batch,
+            1,
+        )
+
+    def _load(
+        self,
+        split: BatchSplit,
+        start: int,
+        degrees: tuple[Degrees, ...],
+        behind: int,
+        recompute: Recompute | None = None,
+    ) -> Load | None:
+        """Return a stage; ``None`` if some layer has no cost.
+
+        Parameters
+        ----------
+        split, start, degrees, behind
+            ``(R, B)``, its first layer, the degrees of its layers, and the
+            number of stages behind it.
+        recompute
+            What is computed again; by default what its memory asks for.
+        """
+        ladders = []
+        for position, key in enumerate(degrees, start):
+            ladder = [
+                (strategy, terms)
+                for strategy in self.pool(split).get(key, [])
+                if recompute in (None, strategy.recompute)
+                and (terms := self.terms(split, position, strategy))
+            ]
+            if not ladder:
+                return None
+            ladders.append(ladder)
+        choose = self._by_layer if self.per_layer else self._by_stage
+        chosen = choose(split, start, behind, ladders)
+        if chosen is None:
+            return None
+        strategies = tuple(strategy for strategy, _ in chosen)
+        if len({strategy.devices for strategy in strategies}) > 1:
+            return None
+        recomputed = sum(terms.recomputed for _, terms in chosen)
+        passes = sum(terms.forward + terms.backward for _, terms in chosen)
+        return Load(
+            strategies=strategies,
+            passes=passes
+            - recomputed
+            + self._changes(split, start, strategies),
+            recomputed=recomputed,
+            front=self.receive(split, start, strategies[0]),
+            back=self.receive(split, start + len(degrees), strategies[-1]),
+            memory_bytes=self._memory_bytes(split, start, behind, chosen),
+        )
+
+    def _by_stage(
+        self,
+        split: BatchSplit,
+        start: int,
+        behind: int,
+        ladders: Sequence[Sequence[Priced]],
+    ) -> list[Priced] | None:
+        """Compute as little again as fits, in all layers the same."""
+        chosen = None
+        for recompute in RECOMPUTE:
+            found = [
+                next((x for x in ladder if x[0].recompute == recompute), None)
+                for ladder in ladders
+            ]
+            each = [x for x in found if x is not None]
+            if len(each) < len(found):
+                continue
+            chosen = each
+            if self._memory_bytes(split, start, behind, each) <= self.capacity:
+                break
+        return chosen
+
+    def _by_layer(
+        self,
+        split: BatchSplit,
+        start: int,
+        behind: int,
+        ladders: Sequence[Sequence[Priced]],
+    ) -> list[Priced]:
+        """Compute again what frees most, kind by kind, until it fits.
+
+        Of the last kind only as many layers as it takes.
+        """
+        steps = [0] * len(ladders)
+        while True:
+            chosen = [x[step] for x, step in zip(ladders, steps, strict=True)]
+            used = self._memory_bytes(split, start, behind, chosen)
+            excess = used - self.capacity
+            groups: dict[tuple[str, int], list[tuple[int, int]]] = {}
+            for number, (ladder, step) in enumerate(
+                zip(ladders, steps, strict=True)
+            ):
+                if step + 1 < len(ladder):
+                    freed = (behind + 1) * (
+                        ladder[step][1].kept_bytes
+                        - ladder[step + 1][1].kept_bytes
+                    )
+                    key = (self.kinds[start + number], step)
+                    groups.setdefault(key, []).append((number, freed))
+            sums = {
+                key: sum(freed for _, freed in group)
+                for key, group in groups.items()
+            }
+            best = max(sums, key=lambda key: sums[key], default=None)
+            if excess <= 0 or best is None or sums[best] <= 0:
+                return chosen
+            total = 0
+            for number, freed in groups[best]:
+                if total > excess:
+                    break
+                steps[number] += 1
+                total += freed
+
+    def _memory_bytes(
+        self,
+        split: BatchSplit,
+        start: int,
+        behind: int,
+        chosen: Sequence[Priced],
+    ) -> int:
+        """Return what a stage holds on a device.
+
+        Weights, gradients, optimiser state, the activations of as many
+        micro-batches as there are stages from it on, and what is reserved:
+        the largest working set, and at least as much as the weights.
+        """
+        terms = [each for _, each in chosen]
+        kept = sum(each.kept_bytes for each in terms)
+        stash = kept
+        if behind:
+            members = [
+                (self.order[position], strategy)
+                for position, (strategy, _) in enumerate(chosen, start)
+            ]
+            stash = self.model.rules.stash_bytes(
+                self.model, members, terms, split.micro_batch
+            )
+        working = max(each.working_bytes for each in terms) - self.reserve
+        reserved = max(working, sum(each.weight_bytes for each in terms))
+        static = sum(each.static_bytes for each in terms)
+        return static + kept + behind * stash + reserved + self.reserve
+
+    def _changes(
+        self, split: BatchSplit, start: int, layers: tuple[Strategy, ...]
+    ) -> int:
+        """Return the quanta of strategy changes inside a stage."""
+        if len({strategy.layout for strategy in layers}) == 1:
+            return 0
+        stop = start + len(layers)
+        block = Block(split.replicas, split.devices, 0, layers[0].devices)
+        return sum(
+            sum(
+                self.transfers.change(
+                    size_bytes,
+                    block,
+                    split.micro_batch,
+                    layers[source - start],
+                    layers[target - start],
+                )
+            )
+            for source, target, size_bytes in self.transfers.edges
+            if start <= source and target < stop
+        )
+
+    def stage(
+        self,
+        config: Config,
+        number: int,
+        *,
+        dropped: int = 0,
+        degrees: Sequence[Degrees] | None = None,
+    ) -> Load | None:
+        """Return a stage of a configuration, as it is or changed.
+
+        Parameters
+        ----------
+        config, number
+            The configuration, and which stage.
+        dropped
+            How many layers it loses, at its end; at its start if negative.
+        degrees
+            Other degrees of its layers.
+        """
+        start, _ = config.span(number)
+        layers = tuple(degrees or config.of(number))
+        if dropped > 0:
+            layers = layers[:-dropped]
+        elif dropped < 0:
+            layers = layers[-dropped:]
+            start -= dropped
+        behind = config.num_stages - 1 - number
+        return self.load(config.split, start, layers, behind)
+
+    # What a configuration takes
+
+    def _judge(self, config: Config) -> Judged | None:
+        """Return a configuration's times; ``None`` if it is no plan."""
+        split = config.split
+        if config.num_stages not in self.counts[split]:
+            return None
+        loads = self._loads(config)
+        if loads is None:
+            return None
+        own, offset = [], 0
+        for load in loads:
+            end = offset + load.devices
+            own.append(
+                load.compute
+                + load.front[offset % self.node == 0]
+                + load.back[end % self.node == 0]
+            )
+            offset = end
+        if offset > split.devices:
+            return None
+        slots, total = split.num_micro_batches - 1, sum(own)
+        return Judged(
+            loads=loads,
+            own=tuple(own),
+            times=tuple(slots * x + total for x in own),
+            fits=all(x.memory_bytes <= self.capacity for x in loads),
+        )
+
+    def _loads(self, config: Config) -> tuple[Load, ...] | None:
+        """Return the stages; if they are alike, with one recomputation."""
+        chosen = None
+        for recompute in RECOMPUTE if self.alike else (None,):
+            found = [
+                self.load(
+                    config.split,
+                    start,
+                    config.degrees[start:stop],
+                    config.num_stages - 1 - number,
+                    recompute,
+                )
+                for number, (start, stop) in enumerate(config.stages)
+            ]
+            loads = tuple(load for load in found if load is not None)
+            if len(loads) < len(found):
+                continue
+            chosen = loads
+            if all(load.memory_bytes <= self.capacity for load in loads):
+                break
+        return chosen
+
+    def plan(self, config: Config) -> Plan:
+        """Return the plan of a configuration."""
+        judged = self.judge(config)
+        assert judged is not None
+        return make_plan(
+            self.problem,
+            config.split,
+            [
+                (*span, load.strategies)
+                for span, load in zip(config.stages, judged.loads, strict=True)
+            ],
+        )
+
+    # Where searches start
+
+    def starts(self, most_stages: int) -> list[Config]:
+        """Return a balanced configuration per number of stages.
+
+        With the fewest replicas for which there is one, and with the
+        smallest micro-batch; if stages are alike, with as many replicas as
+        there are devices for.
+        """
+        counts = range(1, min(most_stages, self.num_layers) + 1)
+        if self.alike:
+            found = [self._start_alike(count) for count in counts]
+            return [config for config in found if config is not None]
+        for replicas in sorted({split.replicas for split in self.splits}):
+            found = [self._start(count, replicas) for count in counts]
+            configs = [config for config in found if config is not None]
+            if configs:
+                return configs
+        return []
+
+    def _start(self, num_stages: int, replicas: int) -> Config | None:
+        share = self.problem.cluster.num_devices // replicas
+        sizes = spread(share, num_stages, self.node)
+        if sizes is None:
+            return None
+        stops = even_stops(self.num_layers, num_stages)
+        for split in self.splits:
+            if split.replicas != replicas:
+                continue
+            widest = [
+                [
+                    degrees
+                    for degrees in sorted(
+                        self.pool(split), key=lambda x: x[1], reverse=True
+                    )
+                    if self.devices(split, degrees) == size
+                ]
+                for size in sizes
+            ]
+            chosen: list[Degrees] = []
+            for number, (start, stop) in enumerate(ranges(stops)):
+                behind = num_stages - 1 - number
+                for degrees in widest[number]:
+                    layers = (degrees,) * (stop - start)
+                    if self.load(split, start, layers, behind):
+                        chosen += layers
+                        break
+            if len(chosen) == self.num_layers:
+                config = Config(split, stops, tuple(chosen))
+                if self.judge(config):
+                    return config
+        return None
+
+    def _start_alike(self, num_stages: int) -> Config | None:
+        stops = even_stops(self.num_layers, num_stages)
+        for size in sorted({split.micro_batch for split in self.splits}):
+            keys = {
+                degrees
+                for split in self.splits
+                if split.micro_batch == size
+                for degrees in self.pool(split)
+            }
+            for degrees in sorted(keys, key=lambda x: (-x[1], x[0])):
+                split = self.widest(size, num_stages, degrees)
+                if split is None:
+                    continue
+                layers = (degrees,) * self.num_layers
+                config = Config(split, stops, layers)
+                if self.judge(config):
+                    return config
+        return None
+
+
+def spread(num_devices: int, num_stages: int, most: int) -> list[int] | None:
+    """Return devices per stage, powers of two that add up to all.
+
+    Stages double in turn, the first one first, as long as there are devices
+    left and up to ``most``; ``None`` if that does not use up all devices.
+    """
+    sizes = [1] * num_stages
+    grown = True
+    while grown and sum(sizes) < num_devices:
+        grown = False
+        for number, size in enumerate(sizes):
+            left = num_devices - sum(sizes)
+            if 2 * size <= most and size <= left:
+                sizes[number] *= 2
+                grown = True
+    return sizes if sum(sizes) == num_devices else None
+
+
+def even_stops(num_layers: int, num_stages: int) -> tuple[int, ...]:
+    """Return where stages of even length end; the last has what is left."""
+    length = num_layers // num_stages
+    return (*(length * i for i in range(1, num_stages)), num_layers)

@@ -1,0 +1,177 @@
+"""How far ``aceso`` is from the proven optimum, and from its own code.
+
+Runs ``nest compare`` with ``dp`` and ``aceso`` on built-in problems, on
+instances of the library and on inputs of NEST's artifact, 10 s per solver;
+and ``aceso`` on the profile of GPT-13B that comes with Aceso, whose predicted
+step time was recorded. The last two need the shared data. Writes
+``bench/results/aceso.json`` and fills docs/baselines/aceso.md.
+
+    python bench/aceso.py [--tables]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from result_files import ROOT, fill, result_path, write_rows
+from speed import COMMAND
+
+DATA = ROOT.parent / "shared" / "data"
+PAGE = ROOT / "docs" / "baselines" / "aceso.md"
+TIME_LIMIT_S = 10
+
+#: Of GPT-13B, ``results/ref/perf_model_time_large_gpt.csv`` of Aceso's code.
+PREDICTED_S, MEASURED_S = 84.61, 86.57
+
+#: Problem or instance, and granularity.
+PROBLEMS = [
+    *(("llama2-7b-8", "stage"), ("llama2-7b-16", "stage")),
+    *(("llama2-7b-16", "layer"), ("mixtral-8x7b-32", "stage")),
+    *(("llama2-70b-64", "stage"), ("gpt3-175b-64", "stage")),
+    *(("gpt3-175b-256", "stage"), ("gpt3-13b-jean-zay-v100x32", "stage")),
+    *(("t5-11b-dgx-a100x16", "stage"), ("t5-large-v100x8", "stage")),
+    *(("resnet50-v100x8", "stage"), ("googlenet-v100x4", "stage")),
+    *(("unet-v100-16gbx8-dgx1", "stage"), ("dlrm-v100x8", "stage")),
+    ("llama3-70b-dgx-h100x64-torus", "stage"),
+    ("gpt3-2.7b-a10gx4+l4x4", "stage"),
+    ("llama3-8b-dgx-h100x16-megatron", "stage"),
+    ("llama2-13b-a10gx8", "stage"),
+]
+ARTIFACT = (
+    *("tpuv4_fatTree__bert_mbs1_64", "tpuv4_fatTree__gpt3_mbs1_64"),
+    *("tpuv4_fatTree__gpt3_mbs1_1024", "tpuv4_fatTree__llama2_mbs1_1024"),
+)
+
+
+def run(*arguments: str) -> None:
+    """Run a command of ``nest``; what it prints is dropped."""
+    subprocess.run(
+        [*COMMAND, *arguments],
+        cwd=ROOT,
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def compare(
+    problem: str, solvers: str, granularity: str, *options: str
+) -> list[dict[str, Any]]:
+    """Return the cells of a comparison, without plans."""
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "answer.json"
+        run(
+            *("compare", problem, "--solvers", solvers, "--json", str(path)),
+            *("--granularity", granularity, *options),
+        )
+        cells = json.loads(path.read_text())["cells"]
+    keys = ("solver", "outcome", "status", "detail", "limit", "wall_s")
+    keys += ("step_time_ns", "own_objective_ns", "over_memory_bytes")
+    return [{key: cell.get(key) for key in keys} for cell in cells]
+
+
+def gaps() -> list[dict[str, object]]:
+    """Return ``dp`` and ``aceso`` on every problem."""
+    limit = ("--time-limit", str(TIME_LIMIT_S))
+    rows: list[dict[str, object]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        todo = [(name, name, layers) for name, layers in PROBLEMS]
+        for name in ARTIFACT:
+            problem = str(Path(folder) / f"{name}.json")
+            source = DATA / "nest-artifact" / "instances" / f"{name}.json"
+            run("import", "nest-artifact", str(source), "-o", problem)
+            todo.append((name, problem, "stage"))
+        for name, problem, granularity in todo:
+            found = compare(problem, "dp,aceso", granularity, *limit)
+            row = {"problem": name, "granularity": granularity}
+            rows += [{**row, **cell} for cell in found]
+            print(*rows[-2:], sep="\n", flush=True)
+    return rows
+
+
+def fidelity() -> dict[str, object]:
+    """Return ``aceso`` on its own profile of GPT-13B, 32 V100.
+
+    What is left of 32 GB is 28,000 MiB: the budget of its scripts.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        profile, problem = (f"{folder}/{x}.json" for x in ("profile", "gpt"))
+        run(
+            *("import", "profile-csv"),
+            str(DATA / "profiles" / "aceso-v100-gpt"),
+            *("--model", "gpt3-13b", "--device", "V100-32GB-SXM2"),
+            *("-o", profile),
+        )
+        run(
+            *("problems", "--model", "gpt3-13b", "--cluster", "v100x32"),
+            *("--global-batch", "1024", "--sequence-length", "2048"),
+            *("--micro-batches", "1,2,4,8", "--dtype", "fp16", "--zero", "0"),
+            *("--sequence-parallel", "off", "--profile", profile),
+            *("-o", problem),
+        )
+        (cell,) = compare(problem, "aceso", "layer", "--headroom", "1.731GB")
+    return {"problem": "GPT-13B's profile", "granularity": "layer", **cell}
+
+
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """Return the table of gaps."""
+    lines = [
+        "| problem | `dp` | `aceso` | relative | believed |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for best, own in zip(rows[::2], rows[1::2], strict=True):
+        name = best["problem"]
+        if best["granularity"] == "layer":
+            name += ", per layer"
+        first = _time(best)
+        if best["status"] != "optimal" and best["step_time_ns"]:
+            first += " (no proof)"
+        relative = believed = "–"
+        if best["step_time_ns"] and own["step_time_ns"]:
+            relative = f"{own['step_time_ns'] / best['step_time_ns']:.3f}"
+            believed = f"{own['own_objective_ns'] / own['step_time_ns']:.3f}"
+        if own["over_memory_bytes"]:
+            relative = f"over memory by {own['over_memory_bytes']} bytes"
+        cells = (name, first, _time(own), relative, believed)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def recorded_steps(cell: dict[str, Any]) -> str:
+    """Return the table of GPT-13B's steps."""
+    steps = {
+        "predicted by the code, recorded": PREDICTED_S,
+        "measured, recorded": MEASURED_S,
+        "predicted here": cell["own_objective_ns"] / 1e9,
+        "its plan by the shared model": cell["step_time_ns"] / 1e9,
+    }
+    lines = [f"| {name} | {value:.2f} |" for name, value in steps.items()]
+    return "\n".join(["| step | s |", "|---|---:|", *lines])
+
+
+def _time(cell: dict[str, Any]) -> str:
+    if not cell["step_time_ns"]:
+        return "none fits" if cell["status"] == "infeasible" else "none"
+    return f"{cell['step_time_ns'] / 1e9:.4g} s"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--tables", action="store_true", help="from the stored rows"
+    )
+    options = parser.parse_args()
+    if not options.tables:
+        write_rows("aceso", [*gaps(), fidelity()])
+    *rows, recorded = json.loads(result_path("aceso").read_text())["rows"]
+    fill(PAGE, "gaps", markdown(rows))
+    fill(PAGE, "fidelity", recorded_steps(recorded))
+
+
+if __name__ == "__main__":
+    main()
