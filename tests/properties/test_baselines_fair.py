@@ -19,7 +19,11 @@ PLANNERS = [
 ]
 
 #: Options that bound random searches.
-EXTRA = {"mcmc": {"budget": "300"}, "random": {"plans": "20", "draws": "2000"}}
+EXTRA = {
+    "aceso": {"effort": "30"},
+    "mcmc": {"budget": "300"},
+    "random": {"plans": "20", "draws": "2000"},
+}
 
 
 def check(name: str, problem) -> None:

@@ -66,7 +66,7 @@ def row(forward_ns: Sequence[int], **fields: Any) -> Problem:
     between layers have no bytes.
     """
     kept_bytes = fields.pop("kept_bytes", 0)
-    names = "abcdefghijkl"[: len(forward_ns)]
+    names = "abcdefghijklmn"[: len(forward_ns)]
     costs = {
         name: tuple(
             make_cost(
@@ -142,6 +142,24 @@ def test_memory_of_a_stage() -> None:
     load = view.stage(config(view, (2, ONE)), 0)
     assert load is not None
     assert load.memory_bytes == 128 + 72 + 50
+
+
+def test_memory_under_rules_of_their_own() -> None:
+    """Preset ``nest-artifact``, full recomputation: 36 bytes are kept once.
+
+    A further micro-batch keeps the 100 bytes that enter a stage, here none
+    in front.
+    """
+    full = (Activations(recompute="full", kept_bytes=36),)
+    table = (make_cost(10, 20, weight_bytes=8, activations=full),)
+    problem = chain_of(
+        3, table=table, preset="nest-artifact", recompute=("full",)
+    )
+    view = view_of(problem)
+    judged = view.judge(config(view, *((1, ONE),) * 3))
+    assert judged is not None
+    sizes = [load.memory_bytes for load in judged.loads]
+    assert sizes == [64 + 36 + 8, 64 + 36 + 100 + 8, 64 + 36 + 8]
 
 
 def recomputing(kept: dict[str, int], layers: str, **fields: Any) -> Problem:
@@ -328,6 +346,8 @@ def test_dec_op_leaves_less_and_less_of_the_gap() -> None:
     assert moved(row([10] * 4), 3, 1) == (2, 4)
     assert moved(row([10] * 6), 5, 1) == (3, 6)
     assert moved(row([10] * 4), 2, 2) is None
+    # 390 and 30: below 390 - 144 five are, and then one more.
+    assert moved(row([10] * 14), 13, 1) == (7, 14)
     # 120 and 30, of single layers: no goal leaves room for half of one.
     assert moved(row([40, 10]), 1, 1) is None
 
@@ -585,20 +605,17 @@ def test_where_the_time_of_a_stage_goes() -> None:
 
 
 class Node(NamedTuple):
-    """A configuration of one stage in a script, with its step time."""
+    """A configuration of a script; of several stages all are as slow."""
 
     name: str
     step: int
     fits: bool = True
     memory_bytes: int = 0
-
-    @property
-    def num_stages(self) -> int:
-        return 1
+    num_stages: int = 1
 
     @property
     def times(self) -> list[int]:
-        return [self.step]
+        return [self.step] * self.num_stages
 
     @property
     def loads(self) -> list[Node]:
@@ -665,8 +682,11 @@ def test_a_group_is_tried_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_was_searched_from_is_not_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    visited, search = run(monkeypatch, {A: [[B]], B: [[A, C]], C: [[B]]})
-    assert (visited, search.best) == ("ABC", A)
+    """Only the trial itself takes the second stage of A."""
+    two = Node("A", 10, num_stages=2)
+    monkeypatch.setattr("tests.unit.test_aceso.A", two)
+    visited, search = run(monkeypatch, {two: [[B]], B: [[two, C]], C: [[B]]})
+    assert (visited, search.best) == ("ABCA", two)
 
 
 def test_goes_on_from_what_was_left_aside(
