@@ -23,6 +23,7 @@ from baselines.aceso_primitives import (
     Shares,
     apply,
     groups,
+    idle_time,
     is_legal,
     shares,
     tune_layers,
@@ -322,10 +323,28 @@ def test_partners_are_those_with_most_to_gain() -> None:
     assert found == [1, 2, None]
     book.forget_partners()
     assert book.partner(view, three, 0, by_memory=True) == 1
-    # Memory that is all but used up leaves less to gain: stage 1 is idle for
-    # 3 * 90 of its 240, and 21 of its 30 bytes are taken; half counts twice.
-    tight = view_of(row([40, 10, 20], kept_bytes=10, memory_bytes=31))
-    assert book.partner(tight, three, 2, by_memory=False) == 1
+
+
+def test_idle_time_that_could_be_made_use_of() -> None:
+    """Steps of 570, 300 and 390 ns by stage: 270 and 180 are idle.
+
+    With 31 bytes stage 2 has 11 left beside its 20: room for 165, and half of
+    the other 105. Where layers are computed again it is half of all, and two
+    thirds of a stage are what it has to compute.
+    """
+    forward_ns = [40, 10, 20]
+    view = view_of(row(forward_ns))
+    three = config(view, (1, ONE), (1, ONE), (1, ONE))
+    assert idle_time(view, three) == [0, 270, 180]
+    view = view_of(row(forward_ns, kept_bytes=10, memory_bytes=31))
+    assert idle_time(view, three) == [0, 165 + 105 / 2, 180]
+    full = (Activations(recompute="full", kept_bytes=0),)
+    again = {
+        name: make_cost(size, size, activations=full)
+        for name, size in zip("abc", forward_ns, strict=True)
+    }
+    view = view_of(make_problem(again, global_batch=4, recompute=("full",)))
+    assert idle_time(view, three) == [0, 270 / 2 * 2 / 3, 180 / 2 * 2 / 3]
 
 
 # Primitives
