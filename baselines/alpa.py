@@ -57,6 +57,9 @@ Deviations
       that it allows; one with neither ``none`` nor ``full`` recomputation what
       it has.
     - A node is the lowest level of the network that joins several devices.
+    - Under a preset whose stages share one strategy the ranks of the first
+      axis of a mesh are replicas of the pipeline: a submesh of ``n`` devices
+      is ``n/R`` devices of each of ``R`` replicas, and every ``R`` is tried.
 """
 
 from __future__ import annotations
@@ -82,6 +85,7 @@ from baselines.common import (
     why_not_turns,
 )
 from baselines.transfers import Transfers
+from nest.cost.rules import get_rules
 from nest.cost.space import BatchSplit, batch_splits, stage_counts, strategies
 from nest.ir.plan import RECOMPUTE, Plan, Recompute
 from nest.ir.problem import Problem
@@ -99,10 +103,10 @@ PLACEMENTS = {"aligned": True, "any": False}
 
 def why_not_one_pipeline(problem: Problem) -> str | None:
     """Return why the job leaves no plan in Alpa's space, if so."""
-    for field, what in (
-        ("replicas", "a single pipeline"),
-        ("context_parallel", "no context parallelism"),
-    ):
+    asked = [("context_parallel", "no context parallelism")]
+    if not get_rules(problem.preset).one_strategy:
+        asked.insert(0, ("replicas", "a single pipeline"))
+    for field, what in asked:
         allowed = getattr(problem.job, field)
         if allowed is not None and 1 not in allowed:
             return (
@@ -159,7 +163,7 @@ class AlpaSolver(Planner):
             (case, recompute)
             for recompute in space.recompute
             for case in batch_splits(search.problem)
-            if case.replicas == 1
+            if case.replicas == 1 or search.by_replicas
         ]
         for number, (case, recompute) in enumerate(grid, 1):
             search.say(
@@ -218,7 +222,7 @@ class Space:
         pipeline = best_pipeline(
             self._times(found, max(counts)),
             self.sizes,
-            case.devices,
+            problem.cluster.num_devices,
             case.num_micro_batches,
             counts,
             node=self.aligned,
@@ -248,12 +252,18 @@ class Space:
         deadline = self.search.deadline
         found: list[Candidate] = []
         for size in self.sizes:
+            devices, rest = divmod(size, case.replicas)
+            if rest:
+                continue
             for choices in mesh_configurations(
-                usable, size, self.node, per_layer=per_layer
+                usable, devices, self.node, per_layer=per_layer
             ):
                 deadline.check()
-                found += candidates(
-                    self.transfers, case, self.clusters, choices, deadline
+                found += (
+                    candidate._replace(size=size)
+                    for candidate in candidates(
+                        self.transfers, case, self.clusters, choices, deadline
+                    )
                 )
         return found
 
@@ -307,8 +317,9 @@ class Space:
             ]
         straddling = offset = 0
         for stage in plan.stages:
-            straddling += straddles(offset, stage.devices, self.node)
-            offset += stage.devices
+            size = plan.replicas * stage.devices
+            straddling += straddles(offset, size, self.node)
+            offset += size
         if not straddling:
             return []
         return [

@@ -7,17 +7,19 @@ every partition of the chain is a legal sequence of stages.
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 from msgspec.structs import replace
 
 from nest.cost.model import Block, CostModel, LayerTerms
 from nest.cost.rules import get_rules
 from nest.cost.schedules import paced
-from nest.cost.space import BatchSplit, is_uniform, strategies
+from nest.cost.space import BatchSplit, strategies
 from nest.errors import InvalidOptionError
 from nest.ir.plan import RECOMPUTE, Plan, Stage, Strategy
 from nest.ir.problem import Problem
@@ -98,13 +100,46 @@ def why_not_alike(problem: Problem) -> str | None:
             f"{list(problem.job.uniform)}, which all share; use another "
             f"solver, or no target"
         )
-    if is_uniform(problem):
-        return (
-            f"$.preset: expected stages that may differ in strategy, got "
-            f"preset {problem.preset!r}, under which all are alike; use "
-            f"preset 'standard' or another solver"
-        )
     return None
+
+
+def alone(problem: Problem) -> list[Problem]:
+    """Return a problem per strategy that all stages of a plan may share.
+
+    Of a preset under which they share one, as a planner reads it that knows
+    the preset ``standard``; the plans of each are plans of the problem.
+    Strategies that some layer has no cost for are left out.
+    """
+    job, model = problem.job, CostModel(problem)
+    everywhere = range(len(problem.graph.layers))
+    found = dict.fromkeys(
+        strategy
+        for micro_batch in sorted(job.micro_batches)
+        for strategy in strategies(problem, micro_batch)
+        if all(
+            model.available(layer, strategy, micro_batch) is None
+            for layer in everywhere
+        )
+    )
+    plain = {
+        tp: model.rules.plain(problem, tp)
+        for tp in {strategy.tp for strategy in found}
+    }
+    return [
+        replace(
+            plain[strategy.tp],
+            job=replace(
+                job,
+                data_parallel=(strategy.dp,),
+                tensor_parallel=(strategy.tp,),
+                context_parallel=(strategy.cp,),
+                expert_parallel=(strategy.ep,),
+                zero=(strategy.zero,),
+                recompute=(strategy.recompute,),
+            ),
+        )
+        for strategy in found
+    ]
 
 
 def decided(problem: Problem) -> Problem:
@@ -141,6 +176,9 @@ class Search:
         Whether time ran out.
     notes
         Remarks for the answer.
+    by_replicas
+        Whether data ranks are replicas of the pipeline alone: all stages
+        have the one strategy of this problem, see :func:`alone`.
     """
 
     def __init__(
@@ -149,6 +187,9 @@ class Search:
         problem: Problem,
         options: SolveOptions,
         report: Report,
+        *,
+        by_replicas: bool = False,
+        least_ns: float = math.inf,
     ) -> None:
         self.deadline = Deadline(options.time_limit_s)
         self.planner, self.problem, self.options = planner, problem, options
@@ -159,6 +200,8 @@ class Search:
         self.own_ns: float | None = None
         self.stopped = False
         self.notes: list[str] = []
+        self.by_replicas = by_replicas
+        self._least_ns = least_ns
 
     def count(self, key: str, default: int) -> int:
         """Return an option that is a whole number above 0.
@@ -205,9 +248,13 @@ class Search:
     def improve(
         self, plan: Plan, own_ns: float | None = None, message: str = ""
     ) -> None:
-        """Report a plan that is better than those before."""
+        """Keep a plan that is better than those before, and report it.
+
+        Unless one of another search is as good by its own objective.
+        """
         self.plan, self.own_ns = plan, own_ns
-        self.report(Progress(plan=plan, message=message))
+        if own_ns is None or own_ns < self._least_ns:
+            self.report(Progress(plan=plan, message=message))
 
     def answer(self, *notes: str) -> SolverOutput:
         """Return the best plan, without any proof, or none."""
@@ -227,11 +274,20 @@ class Planner(ABC):
     ----------
     refusals
         Each returns why a problem cannot be searched, or ``None``.
+    shared_strategy
+        How a problem is searched under a preset whose stages share one
+        strategy: ``alone``, one strategy after the other, and the best plan
+        by the planner's own objective is the answer; ``together``, by
+        planners whose stages are alike anyway; both in the terms of the
+        preset ``standard``. ``as it is`` by planners that know such presets.
     """
 
     name: ClassVar[str]
     capabilities: ClassVar[Capabilities]
     refusals: ClassVar[tuple[Callable[[Problem], str | None], ...]] = ()
+    shared_strategy: ClassVar[Literal["alone", "together", "as it is"]] = (
+        "alone"
+    )
 
     def unsupported(self, problem: Problem) -> str | None:
         """Return why this problem cannot be searched, or ``None``."""
@@ -252,6 +308,11 @@ class Planner(ABC):
         InvalidOptionError
             If an option is not what :attr:`capabilities` say.
         """
+        rules = get_rules(problem.preset)
+        if rules.one_strategy and self.shared_strategy != "as it is":
+            if self.shared_strategy == "alone":
+                return self._one_by_one(alone(problem), options, report)
+            problem = rules.plain(problem)
         search = Search(self.name, decided(problem), options, report)
         if search.problem is not problem:
             chosen = search.problem.job.sequence_choices(2)
@@ -260,6 +321,54 @@ class Planner(ABC):
                 f"wherever tp > 1, as it knows no choice of it"
             )
         return self.run(search)
+
+    def _one_by_one(
+        self,
+        problems: Sequence[Problem],
+        options: SolveOptions,
+        report: Report,
+    ) -> SolverOutput:
+        """Return the best answer to several problems, by own objective.
+
+        Each has an even share of the time that is left.
+        """
+        deadline = Deadline(options.time_limit_s)
+        found: list[SolverOutput] = []
+        values_ns: list[float] = []
+        for number, problem in enumerate(problems):
+            share_s = deadline.remaining_s
+            if share_s is not None:
+                share_s /= len(problems) - number
+            search = Search(
+                self.name,
+                problem,
+                dataclasses.replace(options, time_limit_s=share_s),
+                report,
+                by_replicas=True,
+                least_ns=min(values_ns, default=math.inf),
+            )
+            found.append(self.run(search))
+            value_ns = found[-1].own_objective_ns
+            values_ns.append(math.inf if value_ns is None else value_ns)
+        if not found:
+            return SolverOutput(
+                status=Status.NO_SOLUTION,
+                detail="no strategy has costs for all layers",
+            )
+        best = found[values_ns.index(min(values_ns))]
+        if len(found) == 1:
+            return best
+        details = dict.fromkeys(output.detail for output in found)
+        word = "none"
+        if best.plan is not None:
+            details, word = {best.detail: None}, "best"
+        text = f"{word} of {len(found)} strategies, each searched alone"
+        limits = (output.limit for output in found)
+        return dataclasses.replace(
+            best,
+            limit=next(filter(None, limits), None),
+            detail="; ".join(filter(None, [*details, text])),
+        )
 
     @abstractmethod
     def run(self, search: Search) -> SolverOutput:

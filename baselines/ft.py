@@ -45,8 +45,9 @@ Ignored
 
 Deviations
     TensorOpt has no micro-batches: here every ``B`` has a frontier, with the
-    fewest replicas that the job allows, and the answer is the best of all. A
-    ``B`` that cannot be split over all devices has the most it can have.
+    fewest replicas that the job allows (the most, under a preset whose stages
+    share one strategy), and the answer is the best of all. A ``B`` that
+    cannot be split over all devices has the most it can have.
     Where a job wants one strategy per stage, all layers have the same one.
     Times come from the cost table of the problem and its network model
     instead of measurements. Which layer, and which configuration, the
@@ -416,13 +417,19 @@ class Offer(NamedTuple):
     strategies: list[Strategy]
 
 
-def offers(problem: Problem) -> Iterator[Offer]:
-    """Yield what there is to choose from, for every ``B``."""
-    cases: dict[int, BatchSplit] = {}
+def offers(problem: Problem, *, by_replicas: bool = False) -> Iterator[Offer]:
+    """Yield what there is to choose from, for every ``B``.
+
+    With the fewest replicas, or with as many as there are devices for, if
+    the data ranks are replicas.
+    """
+    cases: dict[int, tuple[BatchSplit, list[Strategy]]] = {}
     for case in batch_splits(problem):
-        cases.setdefault(case.micro_batch, case)
-    for case in cases.values():
         found = plainest(problem, case_strategies(problem, case))
+        if found and by_replicas:
+            cases[case.micro_batch] = case, found
+        cases.setdefault(case.micro_batch, (case, found))
+    for case, found in cases.values():
         most = max((s.devices for s in found), default=0)
         if most:
             yield Offer(case, [s for s in found if s.devices == most])
@@ -587,7 +594,7 @@ class FtPlanner(Planner):
         capacity = problem.cluster.memory_bytes()
         best: Answer | None = None
         fixed: set[str] = set()
-        for offer in offers(problem):
+        for offer in offers(problem, by_replicas=search.by_replicas):
             if search.out_of_time():
                 break
             search.say(f"tracking frontiers of B={offer.case.micro_batch}")

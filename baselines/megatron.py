@@ -104,6 +104,7 @@ class MegatronSolver(Planner):
     """Follow the rules."""
 
     name = "megatron"
+    shared_strategy = "together"
     capabilities = Capabilities(
         exact=False,
         method="Megatron-LM by hand: tp in a node, pp to fit, dp the rest",

@@ -98,6 +98,7 @@ class PhazeSolver(Planner):
     """Phaze's program over downsets, uniform degrees, its objective."""
 
     name = "phaze"
+    shared_strategy = "as it is"
     capabilities = Capabilities(
         exact=False,
         anytime=True,

@@ -63,6 +63,7 @@ class RandomSolver(Planner):
     """Draw plans, keep the best one that fits."""
 
     name = "random"
+    shared_strategy = "as it is"
     capabilities = Capabilities(
         exact=False,
         anytime=True,

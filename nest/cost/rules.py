@@ -182,6 +182,22 @@ class CostRules:
         "bytes_per_sample_by_tp": "give one size",
     }
 
+    def plain(self, problem: Problem, tp: int | None = None) -> Problem:
+        """Return a problem for planners that know the preset ``standard``.
+
+        With the same plans, and cost tables that mean what they mean there;
+        the problem itself, if there is no other way to say it.
+
+        Parameters
+        ----------
+        problem
+            A problem with these rules.
+        tp
+            The width whose sizes its tensors have, if they have several; by
+            default the least.
+        """
+        return problem
+
     def samples_per_rank(self, strategy: Strategy, micro_batch: int) -> int:
         """Return the samples that one data rank runs at a time."""
         return micro_batch // strategy.dp

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nest.solvers.registry import solver_class, solver_names
+from nest.solvers.registry import get_solver, solver_class, solver_names
 from tests.properties import test_piper
 from tests.properties.fairness import check_fair
 from tests.properties.profiles import examples
@@ -64,3 +64,13 @@ def test_fair_where_plans_split_sequences(name, data):
 @examples(40, full=1000)
 def test_fair_where_ranks_take_turns(name, data):
     check(name, data.draw(test_piper.problems()))
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+@given(problem=problems(preset="nest-artifact"))
+@examples(15, full=1000)
+def test_fair_where_stages_share_a_strategy(name, problem):
+    """Every planner has an answer there, unless the job rules it out."""
+    reason = get_solver(name)().unsupported(problem)
+    assert reason is None or reason.startswith("$.job.")
+    check(name, problem)

@@ -13,8 +13,11 @@ from typing import Any, ClassVar
 import pytest
 from msgspec.structs import replace
 
-from baselines import mcmc
-from baselines.mcmc import McmcSolver, State, Walk
+from baselines import mcmc, mcmc_walk
+from baselines.common import alone
+from baselines.mcmc import McmcSolver
+from baselines.mcmc_pipelines import PipelinedWalk
+from baselines.mcmc_walk import State, Walk
 from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.errors import InvalidOptionError
@@ -29,6 +32,10 @@ ONE = Strategy()
 
 def walk_of(problem: Problem) -> Walk:
     return Walk(CostModel(problem))
+
+
+def pipelined(problem: Problem) -> PipelinedWalk:
+    return PipelinedWalk(CostModel(problem))
 
 
 def state(walk: Walk, replicas: int, micro_batch: int, *stages) -> State:
@@ -115,6 +122,85 @@ def test_activations_of_one_micro_batch() -> None:
     assert not score(problem, walk.plan(two)).feasible
 
 
+def test_a_percent_per_megabyte() -> None:
+    """240 ns, and 2 layers of 64 MB where there is room for 103: 25 %.
+
+    On two replicas, of half the micro-batches, twice the devices lack it.
+    """
+    table = (make_cost(10, 20, weight_bytes=8 * 10**6),)
+    problem = chain_of(table=table, global_batch=4, memory_bytes=103 * 10**6)
+    walk = walk_of(problem)
+    walk.relative = True
+    assert walk.value(state(walk, 1, 1, (2, ONE))) == 300
+    time = 2 * 60 + 2 * 2 * (10 + 4 * 10**6)
+    two = walk.value(state(walk, 2, 1, (2, ONE)))
+    assert two == time + time // 2
+
+
+# Pipelines
+
+
+def test_stages_overlap_in_pipelines() -> None:
+    """Both stages take 140 ns, the first micro-batch passes both.
+
+    The same as the shared score says of it, which has no sync here.
+    """
+    problem = chain_of(global_batch=4)
+    walk = pipelined(problem)
+    two = state(walk, 1, 1, (1, ONE), (1, ONE))
+    assert walk.value(two) == 2 * 140 + 3 * 140
+    assert score(problem, walk.plan(two)).step_quanta == walk.value(two)
+    # dp 2: 2 (10 + 8/2) ns of sync come last, once.
+    halves = state(walk, 2, 1, (1, ONE), (1, ONE))
+    assert walk.value(halves) == 2 * 140 + 140 + 28
+
+
+@pytest.mark.parametrize(
+    ("schedule", "lacking"), [("1f1b", 36 * 1), ("gpipe", 36 * 6)]
+)
+def test_pipelines_keep_what_is_in_flight(schedule: Any, lacking: int) -> None:
+    """64 + 36 bytes per stage; 1F1B keeps 2 and 1 of the 36, GPipe 4 and 4."""
+    table = (make_cost(10, 20, weight_bytes=8, kept_bytes=36),)
+    problem = chain_of(
+        table=table, global_batch=4, memory_bytes=100, schedule=schedule
+    )
+    walk = pipelined(problem)
+    two = state(walk, 1, 1, (1, ONE), (1, ONE))
+    assert walk.value(two) == 5 * 140 + lacking
+
+
+def test_replicas_make_room_for_stages() -> None:
+    """On 4 devices: split, a stage of 4 becomes 2 pipelines; merged, 4."""
+    walk = pipelined(chain_of(3, global_batch=8, devices=4))
+    split, merge = walk.moves[1:3]
+    one = state(walk, 4, 1, (3, ONE))
+    seen = {split(random.Random(seed), one, 1) for seed in range(20)}
+    assert seen == {
+        state(walk, 2, 1, (1, ONE), (2, ONE)),
+        # tp 2 in the second stage: 3 devices in all
+        state(walk, 1, 1, (1, ONE), (2, TP2)),
+    }
+    two = state(walk, 2, 1, (1, ONE), (2, ONE))
+    assert merge(random.Random(0), two, 0) == one
+
+
+def test_pipelines_of_even_stages_are_drawn() -> None:
+    """On 4 devices: stages of 5 layers, all of one strategy, replicas full."""
+    walk = pipelined(chain_of(5, global_batch=4, devices=4))
+    start = state(walk, 4, 1, (5, ONE))
+    seen = {
+        walk._pipeline(random.Random(seed), start, 0) for seed in range(100)
+    }
+    assert seen == {
+        start,
+        state(walk, 2, 1, (3, ONE), (2, ONE)),
+        state(walk, 1, 1, (2, ONE), (2, ONE), (1, ONE)),
+        state(walk, 1, 1, (2, ONE), (1, ONE), (1, ONE), (1, ONE)),
+        state(walk, 2, 1, (5, TP2)),
+        state(walk, 1, 1, (3, TP2), (2, TP2)),
+    }
+
+
 # Where it starts, and what it may use
 
 
@@ -192,7 +278,7 @@ def joined(*moves: tuple[int, int]) -> tuple[tuple[int, ...], str]:
     case: Any = None
     current = State(case, (2, 3, 5), tuple(names[x] for x in "AABCC"))
     for layer, target in moves:
-        current = mcmc._join(current, layer, target)
+        current = mcmc_walk._join(current, layer, target)
     return current.stops, "".join(letters[s] for s in current.layers)
 
 
@@ -350,6 +436,52 @@ def test_what_is_not_taken(script: Any) -> None:
     assert current[:4] == [0, 0, 2, 3]
 
 
+def test_losses_in_percent(script: Any) -> None:
+    """2 of 100 ms: exp(-0.05 * 2) = 0.9048, or exp(-2) = 0.1353 by alpha.
+
+    Of the step that the walk is at: 100 of 100 ms, exp(-5) = 0.0067; then 20
+    of 200 ms, exp(-0.5) = 0.6065.
+    """
+    percent = {"budget": "400", "unit": "percent"}
+    current, _ = script([100, 102, 102], [0.905, 0.904], **percent)
+    assert current[:3] == [0, 0, 2]
+    draws = [0.1354, 0.1353]
+    current, _ = script([100, 102, 102], draws, **percent, alpha="1")
+    assert current[:3] == [0, 0, 2]
+    current, _ = script([100, 200, 220, 220], [0.006, 0.607, 0.606], **percent)
+    assert current[:4] == [0, 1, 1, 3]
+
+
+def test_where_all_stages_share_a_strategy() -> None:
+    """Pipelines that move, on steps of minutes; not so without.
+
+    The best of 4 devices: 4 replicas that pass 2 layers once each.
+    """
+    table = (make_cost(10e9, 20e9, weight_bytes=8, kept_bytes=8),)
+    fields: dict[str, Any] = {"table": table, "global_batch": 16}
+    problem = chain_of(3, preset="nest-artifact", **fields)
+    moving = solve(problem, budget="500")
+    assert int(moving.detail.split()[0]) > 20
+    frozen = solve(problem, budget="500", pipelines="no", unit="ms")
+    assert int(frozen.detail.split()[0]) == 0
+    assert solve(chain_of(3, **fields), budget="500") == solve(
+        chain_of(3, **fields), budget="500", pipelines="no", unit="ms"
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [("pipelines", "no or yes"), ("unit", "ms or percent")],
+)
+def test_bad_choice(key: str, expected: str) -> None:
+    with pytest.raises(
+        InvalidOptionError,
+        match=rf"^option mcmc\.{key}: expected {expected}, got 'maybe'; "
+        rf"correct the value$",
+    ):
+        solve(chain_of(), **{key: "maybe"})
+
+
 def test_alpha(script: Any) -> None:
     """exp(-2) = 0.1353 for 2 per ms."""
     current, _ = script([10, 11, 11], [0.136, 0.135], budget="400", alpha="2")
@@ -430,6 +562,28 @@ def test_reports_and_answer() -> None:
     assert output.own_objective_ns < walk.value(start)
     assert output.claimed_quanta is None
     assert output.limit is None
+
+
+@pytest.mark.parametrize("preset", ["standard", "nest-artifact"])
+def test_proposals_of_pipelines_are_plans(preset: str) -> None:
+    problem = chain_of(
+        5, devices=8, global_batch=8, micro_batches=(1, 2), preset=preset
+    )
+    if preset != "standard":
+        problem, *_ = alone(problem)
+    walk = pipelined(problem)
+    draw = random.Random(5)
+    current = walk.start(draw)
+    assert current is not None
+    seen: set[State] = set()
+    for _ in range(500):
+        proposal = walk.rewrite(draw, current)
+        if proposal is not None:
+            score(problem, walk.plan(proposal))  # raises if it is not
+            seen.add(proposal)
+            current = proposal
+    assert {len(new.stops) for new in seen} == {1, 2, 3, 4, 5}
+    assert {new.split.replicas for new in seen} >= {1, 2, 4}
 
 
 def test_same_seed_same_plan() -> None:

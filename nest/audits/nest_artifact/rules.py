@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from nest.audits.foreign import tree_of
+from nest.audits.nest_artifact.plain import plain_problem
 from nest.cost.rules import CostRules, Loads, Members, Pipeline
 from nest.cost.schedules import InFlight
 from nest.cost.verdict import BlockScore, StageScore
@@ -60,6 +61,10 @@ class NestArtifactRules(CostRules):
         """Refuse what these rules cannot express."""
         super().check(problem)
         tree_of(problem)
+
+    def plain(self, problem: Problem, tp: int | None = None) -> Problem:
+        """Return the problem in the terms of the preset ``standard``."""
+        return plain_problem(problem, tp)
 
     def groups_at(self, block: Block) -> Block:
         """Return the block in replica 0 only."""
