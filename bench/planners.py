@@ -37,11 +37,8 @@ SOLVERS = (
 )
 
 
-def build(instance: dict[str, Any], folder: Path) -> Path:
-    """Write the problem of an instance to a file.
-
-    Exits if it is not the problem that the results are about.
-    """
+def make(instance: dict[str, Any], folder: Path) -> Path:
+    """Write the problem of an instance to a file, as it is built today."""
     path = folder / f"{instance['name']}.json"
     if instance["arguments"]:
         arguments = ["problems", *instance["arguments"], "-o", str(path)]
@@ -53,6 +50,15 @@ def build(instance: dict[str, Any], folder: Path) -> Path:
         )
     else:
         write(path, builtin.load(instance["problem"]))
+    return path
+
+
+def build(instance: dict[str, Any], folder: Path) -> Path:
+    """Write the problem of an instance to a file.
+
+    Exits if it is not the problem that the results are about.
+    """
+    path = make(instance, folder)
     found = problem_hash(read_problem(path))
     if found != instance["problem_hash"]:
         sys.exit(

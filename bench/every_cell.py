@@ -1,0 +1,359 @@
+"""Every solver on every input of NEST at hand and every planner problem.
+
+The cells are those of a ``nest bench`` run: each in processes of its own,
+finished cells stay finished. Every cell is answered (a plan that fits, or a
+proof that there is none), explained in one line (no such plan in the
+planner's space, a plan that does not fit, a problem that it cannot search) or
+failed; and no plan may be better than what ``dp`` proves.
+
+Takes any piece of it at a time: what is finished is kept in
+``build/every-cell``, with the reports of ``nest bench`` at the end of every
+piece, and its rows are added to ``bench/results/every_cell.json``, from which
+the tables of docs/planners.md are made.
+
+    python bench/every_cell.py                  all that is missing
+    python bench/every_cell.py --only 'rnd1*' 't5-*' --solvers dp,alpa
+    python bench/every_cell.py --stop-after 600 begin nothing after 10 minutes
+    python bench/every_cell.py --tables         fill the docs, run nothing
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from planners import INSTANCES, REFERENCE, make
+from result_files import ROOT, fill, result_path, write_rows
+
+from nest.audits.nest_artifact.importer import import_nest_artifact
+from nest.benchmarks.cells import Entry
+from nest.benchmarks.execute import Work, run_cell
+from nest.benchmarks.instances import Instance
+from nest.benchmarks.rows import Row
+from nest.benchmarks.session import Ended, plan_run
+from nest.benchmarks.store import RunFolder, open_run
+from nest.ir.io import read_problem
+from nest.solvers.base import SolveOptions, Status
+from nest.solvers.registry import solver_names, solver_target
+from nest.solvers.result import Outcome
+
+DATA = ROOT.parent / "shared" / "data" / "nest-artifact"
+FOLDER = ROOT / "build" / "every-cell"
+TIME_LIMIT_S = 60.0
+
+#: Sets of problems, with what tables call them.
+SHIPPED, SMALL, PLANNERS = "NEST's", "NEST's, small", "planners"
+
+#: What is run besides all solvers on all problems: on which sets, with which
+#: options.
+PIPELINED = "mcmc, pipelines"
+FORMS = {PIPELINED: ((PLANNERS,), {"mcmc": {"pipelines": "yes"}})}
+
+#: What a cell came to; the first two are answers, the next three explain.
+KINDS = ("plan", "infeasible", "over memory", "no plan", "skipped")
+KINDS += ("out of time", "failed")
+ANSWERED, EXPLAINED = KINDS[:2], KINDS[2:5]
+
+
+def instances() -> dict[str, list[Instance]]:
+    """Return the problems of every set; those of NEST, if they are here."""
+    found: dict[str, list[Instance]] = {
+        name: [
+            Instance(path.stem, import_nest_artifact(path), path.name)
+            for path in sorted((DATA / folder).glob("*.json"), key=_numbered)
+        ]
+        for name, folder in ((SHIPPED, "instances"), (SMALL, "small"))
+    }
+    found[PLANNERS] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for entry in json.loads(INSTANCES.read_text()):
+            problem = read_problem(make(entry, Path(folder)))
+            job = msgspec.structs.replace(
+                problem.job, granularity=entry["granularity"]
+            )
+            problem = msgspec.structs.replace(problem, job=job)
+            found[PLANNERS].append(
+                Instance(entry["name"], problem, INSTANCES.name)
+            )
+    return found
+
+
+def _numbered(path: Path) -> tuple[str, int]:
+    """Return a key by which 2 comes before 10."""
+    head, digits = re.fullmatch(r"(.*?)(\d*)", path.stem).groups()  # type: ignore[union-attr]
+    return head, int(digits or 0)
+
+
+def kind_of(row: Row) -> str:
+    """Return what a cell came to, one of :data:`KINDS`.
+
+    What is said must be one line, or it explains nothing.
+    """
+    said = bool(row.detail) and "\n" not in row.detail
+    if row.outcome is Outcome.SKIPPED:
+        return "skipped" if said else "failed"
+    if row.outcome is not Outcome.SOLVED:
+        return "failed"
+    if row.status is Status.INFEASIBLE:
+        return "infeasible"
+    if row.status is Status.OVER_MEMORY:
+        return "over memory" if said else "failed"
+    if row.step_quanta is not None:
+        return "plan"
+    if row.limit is not None:
+        return "out of time"
+    return "no plan" if said else "failed"
+
+
+def to_result(group: str, form: str | None, row: Row) -> dict[str, Any]:
+    """Return a row of the results."""
+    return {
+        "set": group,
+        "instance": row.problem,
+        "problem_hash": row.entry.hash,
+        "solver": form or row.solver,
+        "kind": kind_of(row),
+        "status": None if row.status is None else str(row.status),
+        "limit": None if row.limit is None else str(row.limit),
+        "detail": row.detail,
+        "step_quanta": row.step_quanta,
+        "bound_quanta": row.bound_quanta,
+        "over_memory_bytes": row.over_memory_bytes,
+        "time_limit_s": row.cell.time_limit_s,
+        "wall_s": round(row.wall_s, 2),
+    }
+
+
+def beaten(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return a line for every answer that refutes a proof of ``dp``."""
+    rows = list(rows)
+    proofs = {
+        row["problem_hash"]: row
+        for row in rows
+        if row["solver"] == REFERENCE
+        and row["status"] in ("optimal", "infeasible")
+    }
+    found = []
+    for row in rows:
+        proof = proofs.get(row["problem_hash"])
+        if proof is None or row["kind"] not in ANSWERED:
+            continue
+        step, best = row["step_quanta"], proof["step_quanta"]
+        if (
+            (step is None) != (best is None)
+            or (step is not None and step < best)
+            or (row["status"] == "optimal" and row["bound_quanta"] > best)
+        ):
+            found.append(
+                f"{row['instance']}: {row['solver']}: {row['status']} with "
+                f"{step} quanta, where {REFERENCE} proves {best}"
+            )
+    return found
+
+
+def over_best(
+    rows: Sequence[Mapping[str, Any]], solver: str, groups: Sequence[str]
+) -> str:
+    """Return the geometric mean of a solver's plans over those of ``dp``."""
+    best = {
+        row["problem_hash"]: row["step_quanta"]
+        for row in rows
+        if row["solver"] == REFERENCE and row["status"] == "optimal"
+    }
+    ratios = [
+        row["step_quanta"] / best[row["problem_hash"]]
+        for row in rows
+        if row["solver"] == solver
+        and row["set"] in groups
+        and row["kind"] == "plan"
+        and row["problem_hash"] in best
+    ]
+    if not ratios:
+        return "–"
+    mean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
+    return f"{mean:.3f} ({len(ratios)})"
+
+
+def markdown(rows: Sequence[Mapping[str, Any]], num_all: int) -> str:
+    """Return the tables: what cells came to, and what planners say."""
+    sets = (SHIPPED, SMALL, PLANNERS)
+    solvers = [
+        name
+        for name in (*solver_names(), *FORMS)
+        if any(row["solver"] == name for row in rows)
+    ]
+    head = ["solver", "cells", *KINDS, *(f"{name}: over dp" for name in sets)]
+    counts = {
+        name: len({r["problem_hash"] for r in rows if r["set"] == name})
+        for name in sets
+    }
+    places = ", ".join(f"{n} of *{name}*" for name, n in counts.items())
+    lines = [
+        f"{len(rows)} of {num_all} cells were run, on {places}. "
+        f"{_verdict(rows)}",
+        "",
+        f"| {' | '.join(head)} |",
+        f"|---|{'---:|' * (len(head) - 1)}",
+    ]
+    for solver in solvers:
+        own = [row for row in rows if row["solver"] == solver]
+        count = Counter(row["kind"] for row in own)
+        cells = [solver, len(own), *(count[kind] or "" for kind in KINDS)]
+        cells += [over_best(rows, solver, [name]) for name in sets]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    lines += ["", "| solver | kind | says | cells |", "|---|---|---|---:|"]
+    said = Counter(
+        (row["solver"], row["kind"], pattern(row["detail"]))
+        for row in rows
+        if row["kind"] not in ANSWERED
+    )
+    lines += [
+        f"| {solver} | {kind} | {text} | {said[solver, kind, text]} |"
+        for solver, kind, text in sorted(
+            said, key=lambda key: (solvers.index(key[0]), KINDS.index(key[1]))
+        )
+    ]
+    return "\n".join(lines)
+
+
+def _verdict(rows: Sequence[Mapping[str, Any]]) -> str:
+    count = Counter(row["kind"] for row in rows)
+    answered = sum(count[kind] for kind in ANSWERED)
+    explained = sum(count[kind] for kind in EXPLAINED)
+    proven = sum(
+        row["solver"] == REFERENCE and row["kind"] in ANSWERED for row in rows
+    )
+    lost = len(beaten(rows))
+    return (
+        f"{answered} are answered, {explained} explained, "
+        f"{count['out of time']} out of time without a plan and "
+        f"{count['failed']} failed. `{REFERENCE}` answers {proven} and is "
+        f"beaten {lost} times."
+    )
+
+
+def pattern(detail: str) -> str:
+    """Return what is said without the figures of the problem."""
+    text = re.sub(r"\d[\d.,]*", "N", detail).replace("|", "\\|")
+    return re.sub(r"N(, N)+", "N, …", text)
+
+
+def read_results() -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the rows of earlier pieces, by problem and solver."""
+    path = result_path("every_cell")
+    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    return {(row["problem_hash"], row["solver"]): row for row in rows}
+
+
+def run_piece(
+    folder: RunFolder,
+    group_of: Mapping[str, str],
+    options: argparse.Namespace,
+    end: float,
+) -> None:
+    """Run what is missing and asked for, until the time is up."""
+    entries: dict[str, Entry] = {x.hash: x for x in folder.run.problems}
+    for cell in folder.missing():
+        name = entries[cell.problem_hash].name
+        if options.solvers and cell.solver not in options.solvers.split(","):
+            continue
+        if options.only and not any(fnmatch(name, p) for p in options.only):
+            continue
+        if time.monotonic() > end:
+            return
+        problem = msgspec.json.encode(folder.problems[cell.problem_hash])
+        finished = folder.keep(
+            run_cell(Work(cell, problem, solver_target(cell.solver)))
+        )
+        result = finished.result
+        print(
+            f"{group_of[cell.problem_hash]:14} {name:36} {cell.solver:10} "
+            f"{result['status'] or result['outcome']!s:12} "
+            f"{result['detail']}",
+            flush=True,
+        )
+
+
+def runs(
+    found: Mapping[str, Sequence[Instance]], time_limit_s: float
+) -> Iterator[tuple[str | None, Any, list[Instance]]]:
+    """Yield the runs: the form of the solver, what to run, its problems."""
+    limits = SolveOptions(time_limit_s=time_limit_s)
+    every = [x for group in found.values() for x in group]
+    solvers = solver_names()
+    yield None, plan_run("every cell", every, solvers, options=limits), every
+    for form, (sets, extra) in FORMS.items():
+        some = [x for name in sets for x in found[name]]
+        run = plan_run(form, some, list(extra), options=limits, extra=extra)
+        yield form, run, some
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*", metavar="PATTERN")
+    parser.add_argument("--solvers", metavar="A,B,…")
+    parser.add_argument("--time-limit", type=float, default=TIME_LIMIT_S)
+    parser.add_argument("--stop-after", type=float, default=math.inf)
+    parser.add_argument(
+        "--tables", action="store_true", help="fill the docs, run nothing"
+    )
+    options = parser.parse_args()
+    if not DATA.is_dir():
+        sys.exit(f"no {Path('shared') / 'data' / DATA.name} data")
+    end = time.monotonic() + options.stop_after
+    found = instances()
+    group_of = {x.hash: name for name, group in found.items() for x in group}
+    results = read_results()
+    num_all = 0
+    wanted: set[tuple[str, str]] = set()
+    for form, run, problems in runs(found, options.time_limit):
+        num_all += run.size
+        wanted |= {
+            (cell.problem_hash, form or cell.solver) for _, cell in run.cells()
+        }
+        if options.tables:
+            continue
+        path = FOLDER / (form or "all").replace(", ", "-")
+        with open_run(path, run, problems, resume=True) as folder:
+            try:
+                run_piece(folder, group_of, options, end)
+            finally:
+                ended = Ended(folder)
+                ended.write()
+                for row in ended.rows:
+                    group = group_of[row.entry.hash]
+                    result = to_result(group, form, row)
+                    key = (row.entry.hash, result["solver"])
+                    results[key] = result
+    rows = [row for key, row in sorted(results.items()) if key in wanted]
+    if not options.tables:
+        write_rows("every_cell", rows)
+    text = markdown(rows, num_all)
+    fill(ROOT / "docs" / "planners.md", "every cell", text)
+    print(text)
+    bad = beaten(rows)
+    bad += [
+        f"{row['instance']}: {row['solver']}: {row['detail']}"
+        for row in rows
+        if row["kind"] == "failed"
+    ]
+    if bad:
+        sys.exit("\n".join(bad))
+
+
+if __name__ == "__main__":
+    main()
