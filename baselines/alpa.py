@@ -82,6 +82,7 @@ from baselines.common import (
     node_size,
     one_strategy_per_stage,
     why_not_alike,
+    why_not_contexts,
     why_not_turns,
 )
 from baselines.transfers import Transfers
@@ -154,7 +155,12 @@ class AlpaSolver(Planner):
         },
     )
 
-    refusals = (why_not_turns, why_not_alike, why_not_one_pipeline)
+    refusals = (
+        why_not_turns,
+        why_not_alike,
+        why_not_one_pipeline,
+        why_not_contexts,
+    )
 
     def run(self, search: Search) -> SolverOutput:
         """Search for Alpa's plan."""

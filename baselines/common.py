@@ -103,6 +103,23 @@ def why_not_alike(problem: Problem) -> str | None:
     return None
 
 
+def why_not_contexts(problem: Problem) -> str | None:
+    """Return why a planner without context parallelism cannot search, if so.
+
+    Layers that have costs on several context ranks alone.
+    """
+    for kind in problem.graph.kinds:
+        found = sorted({cost.cp for cost in kind.costs})
+        if found and 1 not in found:
+            return (
+                f"$.graph.kinds: expected costs of kind {kind.name!r} at cp "
+                f"1, as the planner knows no context parallelism, got cp "
+                f"{', '.join(map(str, found))} alone; add them or use another "
+                f"solver"
+            )
+    return None
+
+
 def alone(problem: Problem) -> list[Problem]:
     """Return a problem per strategy that all stages of a plan may share.
 

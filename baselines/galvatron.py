@@ -80,6 +80,7 @@ from baselines.common import (
     ranges,
     repeated_range,
     why_not_alike,
+    why_not_contexts,
     why_not_turns,
 )
 from baselines.galvatron_core import (
@@ -131,7 +132,7 @@ class GalvatronSolver(Planner):
         overruns=True,
     )
 
-    refusals = (why_not_turns, why_not_alike)
+    refusals = (why_not_turns, why_not_alike, why_not_contexts)
 
     def run(self, search: Search) -> SolverOutput:
         """Return the plan with the best time by Galvatron's formula.
@@ -161,7 +162,10 @@ class GalvatronSolver(Planner):
             return search.answer("no task was solved in time")
         if num_tasks:
             return search.answer("no plan fits by Galvatron's memory model")
-        return search.answer("no plan is in Galvatron's search space")
+        return search.answer(
+            "no plan is in Galvatron's search space: tp and the number of "
+            "stages are powers of two"
+        )
 
 
 def solve_all(search: Search, problem: Problem) -> int:

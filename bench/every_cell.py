@@ -248,7 +248,7 @@ def _verdict(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def pattern(detail: str) -> str:
     """Return what is said without the figures of the problem."""
-    text = re.sub(r"\d[\d.,]*", "N", detail).replace("|", "\\|")
+    text = re.sub(r"\d+(?:[.,]\d+)*", "N", detail).replace("|", "\\|")
     return re.sub(r"N(, N)+", "N, …", text)
 
 

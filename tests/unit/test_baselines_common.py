@@ -307,6 +307,23 @@ def test_strategies_share_the_time() -> None:
     assert second == pytest.approx(8.0, rel=0.1)
 
 
+# Context parallelism
+
+
+@pytest.mark.parametrize("name", ["alpa", "galvatron"])
+def test_planners_that_know_no_context_parallelism(name: str) -> None:
+    """Where some kind of layers has nothing else."""
+    both = (make_cost(), make_cost(cp=4))
+    wide = (make_cost(cp=2), make_cost(cp=4))
+    solver = get_solver(name)()
+    assert solver.unsupported(make_problem({"a": both, "b": both})) is None
+    assert solver.unsupported(make_problem({"a": both, "b": wide})) == (
+        "$.graph.kinds: expected costs of kind 'b' at cp 1, as the planner "
+        "knows no context parallelism, got cp 2, 4 alone; add them or use "
+        "another solver"
+    )
+
+
 # Rules about whole plans
 
 
