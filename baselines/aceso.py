@@ -264,6 +264,7 @@ class AcesoSolver(Planner):
     """Aceso (re-impl.)."""
 
     name: ClassVar[str] = "aceso"
+    shared_strategy = "as it is"
     refusals = (why_not_turns,)
     capabilities: ClassVar[Capabilities] = Capabilities(
         exact=False,
