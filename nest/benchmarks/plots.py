@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -44,31 +45,55 @@ def draw_all(document: dict[str, Any]) -> dict[str, str] | None:
 
     The same document gives the same text. A plot of nothing is left out.
     """
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError:
+    if not can_draw():
         return None
     found = {}
     for name, draw in _PLOTS.items():
-        with mpl.rc_context({**_RC, "svg.hashsalt": f"nest-{name}"}):
-            figure = Figure(figsize=(8, 4.2), layout="constrained")
-            figure.patch.set_visible(False)
-            axes = figure.add_subplot()
-            axes.patch.set_visible(False)
-            axes.grid()
-            if not draw(axes, document):
-                continue
-            buffer = io.StringIO()
-            figure.savefig(buffer, format="svg", metadata=_NO_METADATA)
-        text = buffer.getvalue()
-        # What comes before is for files, not for pages.
-        text = text[text.index("<svg") :].replace(_TEXT, "currentColor")
-        found[name] = text
+
+        def drawn(axes: Axes, draw: Draw = draw) -> bool:
+            return draw(axes, document)
+
+        text = picture(name, drawn)
+        if text is not None:
+            found[name] = text
     return found
 
 
-def _styles(solvers: Iterable[str]) -> dict[str, dict[str, Any]]:
+def can_draw() -> bool:
+    """Whether matplotlib is there."""
+    return find_spec("matplotlib") is not None
+
+
+def picture(name: str, draw: Callable[[Axes], bool]) -> str | None:
+    """Return one plot as SVG; ``None`` if there is nothing to draw.
+
+    Parameters
+    ----------
+    name
+        What it goes by; the same name and plot give the same text.
+    draw
+        Draws into axes, and says whether it drew anything.
+    """
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context({**_RC, "svg.hashsalt": f"nest-{name}"}):
+        figure = Figure(figsize=(8, 4.2), layout="constrained")
+        figure.patch.set_visible(False)
+        axes = figure.add_subplot()
+        axes.patch.set_visible(False)
+        axes.grid()
+        if not draw(axes):
+            return None
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", metadata=_NO_METADATA)
+    text = buffer.getvalue()
+    # What comes before is for files, not for pages.
+    return text[text.index("<svg") :].replace(_TEXT, "currentColor")
+
+
+def styles(solvers: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return how each of several lines or sets of points is drawn."""
     return {
         solver: {
             "color": _COLOURS[i % len(_COLOURS)],
@@ -90,7 +115,7 @@ def _curves(
         return False
     if last is None:
         last = 1.05 * max(x for curve in curves.values() for x, _ in curve)
-    for solver, style in _styles(document["run"]["solvers"]).items():
+    for solver, style in styles(document["run"]["solvers"]).items():
         points = curves.get(solver)
         if points:
             xs, ys = zip(*points, strict=True)
@@ -172,7 +197,7 @@ def _sweep(axes: Axes, document: dict[str, Any]) -> bool:
         ]
         if len(points) > 1:
             lines.setdefault(name, points)  # the first seed
-    for name, style in _styles(lines).items():
+    for name, style in styles(lines).items():
         axes.plot(*zip(*lines[name], strict=True), marker="o", **style)
     if lines:
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))

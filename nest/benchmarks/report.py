@@ -112,13 +112,14 @@ def to_markdown(document: dict[str, Any]) -> str:
         lambda part: [
             f"### {part.title}",
             part.text,
-            *([_markdown_table(part.grid)] if part.grid else []),
+            *([markdown_table(part.grid)] if part.grid else []),
         ],
     )
     return "\n\n".join(parts) + "\n"
 
 
-def _markdown_table(grid: Grid) -> str:
+def markdown_table(grid: Grid) -> str:
+    """Return a table in Markdown."""
     marks = [
         "---" if grid.is_word(column) else "---:"
         for column in range(len(grid.headers))

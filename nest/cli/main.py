@@ -17,6 +17,7 @@ from typing import NoReturn
 
 import click
 
+from nest.cli.auditing import audit_command
 from nest.cli.benching import bench_command, sweep_command
 from nest.cli.calibrating import calibrate_command
 from nest.cli.certifying import certify_command
@@ -80,6 +81,7 @@ for _command in (
     compare_command,
     bench_command,
     sweep_command,
+    audit_command,
     solve_command,
     score_command,
     simulate_command,

@@ -13,7 +13,15 @@ from typing import NamedTuple
 
 import pytest
 
-from nest.audits.nest_artifact.importer import import_nest_artifact
+from nest.audits.nest_artifact.evaluate import (
+    named_plans,
+    nodes_in_order,
+    printed_time,
+)
+from nest.audits.nest_artifact.importer import (
+    import_nest_artifact,
+    read_artifact_file,
+)
 from nest.cost.score import score
 from nest.ir import Plan, Problem, Stage, Strategy
 from nest.search.solver import DpSolver
@@ -156,3 +164,38 @@ def test_nests_search_is_beaten_on_about_half_of_the_small_instances(folder):
         assert step <= row.nest * (1 + RELATIVE)
         beaten += step < row.nest * (1 - RELATIVE)
     assert 0.4 <= beaten / solved <= 0.6, (beaten, solved)
+
+
+def cut(order: list[int], sizes: list[int]) -> list[list[int]]:
+    ids = iter(order)
+    return [[next(ids) for _ in range(size)] for size in sizes]
+
+
+def test_every_printed_digit_is_repeated(folder):
+    """NEST's own figures, and three readings of every baseline's plan."""
+    own = baselines = 0
+    with (folder / "expected.csv").open() as text:
+        rows = list(csv.DictReader(text))
+    for row in rows:
+        path = folder / "instances" / f"{row['instance']}.json"
+        file = read_artifact_file(path)
+        order = nodes_in_order(file, min(file.nodes))
+        if row["nest_T"]:
+            sizes = list(map(int, row["nest_stage_sizes"].split()))
+            found = printed_time(
+                file, int(row["nest_t"]), int(row["nest_d"]), cut(order, sizes)
+            )
+            assert found == float(row["nest_T"]), row
+            own += 1
+        if not row["baseline"]:
+            continue
+        plan = named_plans(file, path.name)[row["baseline"]]
+        for way in ("as_coded", "order_fixed", "intended"):
+            sizes = plan.sizes(len(order), intended=way == "intended")
+            stages = cut(order, sizes)
+            if way == "as_coded":
+                stages.reverse()
+            found = printed_time(file, plan.t, plan.d, stages)
+            assert found == number(row[f"baseline_T_{way}"]), (row, way)
+            baselines += 1
+    assert (own, baselines) == (54, 153)

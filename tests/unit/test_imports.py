@@ -45,7 +45,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "nest.certificates",
         "nest.instances",
     ),
-    ("nest.prove", "nest.conform", "nest.report", "nest.benchmarks"),
+    (
+        *("nest.prove", "nest.conform", "nest.report"),
+        *("nest.benchmarks", "nest.studies"),
+    ),
     ("nest.cli",),
 )
 

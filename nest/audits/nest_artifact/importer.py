@@ -29,9 +29,11 @@ from nest.audits.foreign import (
     make_graph,
 )
 from nest.cost.magnitude import choose_quantum_ps
+from nest.errors import InvalidProblemError
 from nest.ir.base import Struct
 from nest.ir.cluster import Cluster, Device, Hierarchy, Level
 from nest.ir.graph import Activations, Edge, Graph, LayerCost
+from nest.ir.io import decode, read_bytes
 from nest.ir.job import Job, Optimizer
 from nest.ir.plan import Recompute
 from nest.ir.problem import Problem
@@ -87,8 +89,8 @@ class _Edge(Struct, frozen=True, kw_only=True):
         return (self.sourceId, self.destId)
 
 
-class _File(Struct, frozen=True, kw_only=True):
-    """The whole file; the last four fields are not used."""
+class ArtifactFile(Struct, frozen=True, kw_only=True):
+    """The whole file; the last four fields are not used for problems."""
 
     nodes: dict[int, list[_Node]]
     edges: dict[int, list[_Edge]]
@@ -139,6 +141,20 @@ class _File(Struct, frozen=True, kw_only=True):
         return "full" if self.activationRecomputation else "none"
 
 
+def read_artifact_file(path: str | Path) -> ArtifactFile:
+    """Read a ``dp_input`` file as it is.
+
+    Raises
+    ------
+    InvalidProblemError
+        As of :func:`import_nest_artifact`.
+    """
+    data = read_bytes(path, InvalidProblemError)
+    return decode(
+        data, str(path), ArtifactFile, "problem", InvalidProblemError
+    )
+
+
 def import_nest_artifact(path: str | Path) -> Problem:
     """Read a ``dp_input`` file of the NEST artifact.
 
@@ -168,10 +184,10 @@ def import_nest_artifact(path: str | Path) -> Problem:
         If the file cannot be read or is not such a file; the text names the
         file, the place in it, what was expected and what came.
     """
-    return import_file(path, _File, _problem)
+    return import_file(path, ArtifactFile, _problem)
 
 
-def _problem(file: _File, name: str) -> Problem:
+def _problem(file: ArtifactFile, name: str) -> Problem:
     graph = _graph(file)
     problem = Problem(
         name=name,
@@ -216,7 +232,7 @@ def _problem(file: _File, name: str) -> Problem:
     return replace(problem, quantum_ps=quantum_ps)
 
 
-def _graph(file: _File) -> Graph:
+def _graph(file: ArtifactFile) -> Graph:
     costs: dict[int, tuple[LayerCost, ...]] = {}
     for width in sorted(file.nodes):
         for node in file.nodes[width]:
@@ -232,7 +248,7 @@ def _graph(file: _File) -> Graph:
     )
 
 
-def _cost(file: _File, width: int, node: _Node) -> LayerCost:
+def _cost(file: ArtifactFile, width: int, node: _Node) -> LayerCost:
     return LayerCost(
         tp=width,
         cp=file.cp_degree,
@@ -264,7 +280,7 @@ def _edge(ends: tuple[int, int], by_width: dict[int, int]) -> Edge:
     )
 
 
-def _fine_ps(file: _File, graph: Graph) -> float:
+def _fine_ps(file: ArtifactFile, graph: Graph) -> float:
     """Return a quantum in ps that loses little to rounding.
 
     A step time is ``(M + S - 1) · max τ`` plus a sum of a few terms, and a
@@ -286,7 +302,7 @@ def _fine_ps(file: _File, graph: Graph) -> float:
     return TARGET_LOSS * shortest_s / num_layers / (terms / 2) * PS_PER_UNIT
 
 
-def _check_network(file: _File) -> None:
+def _check_network(file: ArtifactFile) -> None:
     levels = len(file.devices_per_level)
     for field in ("bws", "latency_per_level"):
         given = len(getattr(file, field))
@@ -323,7 +339,7 @@ def _check_graph(width: int, nodes: list[_Node], edges: list[_Edge]) -> None:
     )
 
 
-def _check_edges(file: _File) -> None:
+def _check_edges(file: ArtifactFile) -> None:
     """Refuse an edge that a width lacks although it has both its ends."""
     layers = {
         width: {node.id for node in nodes}

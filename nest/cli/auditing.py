@@ -1,0 +1,75 @@
+"""``nest audit``: questions about planners, with what was found."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from nest.cli.declare import option
+from nest.cli.inputs import check_output, write_text
+from nest.cli.progress import StatusLine
+
+
+@click.command("audit")
+@click.argument("name", metavar="[NAME]", required=False)
+@option(
+    "-o --output DIR",
+    "New directory for audit.md, audit.json and plot.svg.",
+    None,
+    "folder",
+)
+@option(
+    "--data DIR",
+    "Folder of published data that some audits need.  [default: "
+    "../shared/data beside the checkout]",
+)
+@option("--quick", "Only a part of it, in about a minute.")
+def audit_command(
+    name: str | None, folder: str | None, data: str | None, quick: bool
+) -> int:
+    """Answer a question about planners: method, tables, plot and limits.
+
+    Without NAME the audits are listed. The page is printed as Markdown;
+    docs/audits.md shows what was found.
+    """
+    from nest.errors import InvalidOptionError
+    from nest.studies import get_study, study_names
+
+    if name is None:
+        for option_name, value in (("-o", folder), ("--data", data)):
+            if value is not None:
+                raise InvalidOptionError(
+                    f"{option_name}: expected NAME of an audit too, got "
+                    f"none; choose one of {', '.join(study_names())}"
+                )
+        for known in study_names():
+            print(f"{known:14} {get_study(known).question}")
+        return 0
+    study = get_study(name)
+    check_output(folder, "-o", folder=True)
+    from nest.studies.page import PAGE, files, to_markdown
+    from nest.studies.study import DATA, Setting
+
+    start = time.monotonic()
+    with StatusLine() as line:
+        setting = Setting(
+            quick=quick,
+            data=DATA if data is None else Path(data),
+            say=lambda text: line.show(
+                time.monotonic() - start, f"{name}: {text}"
+            ),
+        )
+        study.check(setting)
+        findings = study.run(setting)
+    if folder is None:
+        sys.stdout.write(to_markdown(study, findings, quick))
+        return 0
+    written = files(study, findings, quick)
+    Path(folder).mkdir(exist_ok=True)
+    for file_name, text in written.items():
+        write_text(str(Path(folder) / file_name), text)
+    sys.stdout.write(written[PAGE])
+    return 0

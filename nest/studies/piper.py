@@ -1,0 +1,378 @@
+"""Piper's greedy choice of alternatives against the exact one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from nest.audits.piper.importer import ALTERNATIVES, import_piper
+from nest.cost.model import CostModel
+from nest.cost.score import score
+from nest.errors import InvalidPlanError, NestError
+from nest.ir.base import Count
+from nest.ir.io import read_bytes
+from nest.ir.plan import Plan, Stage, Strategy
+from nest.ir.problem import Problem
+from nest.solvers.base import SolveOptions
+from nest.solvers.registry import get_solver
+from nest.studies.solving import optimum, step_quanta
+from nest.studies.study import (
+    Column,
+    Findings,
+    Plot,
+    Series,
+    Setting,
+    Study,
+    Table,
+    Value,
+    number,
+    read_rows,
+)
+from nest.units import GIB
+
+FOLDER = "piper"
+
+#: Another program's floats against our rounded integers.
+ROUNDED = 1e-9
+
+#: Of the file, as :func:`import_piper` calls them.
+_SETTING = {
+    "max_devices": "devices",
+    "micro_batches": "micro_batches",
+    "memory_bytes": "memory_bytes",
+    "bandwidth_bytes_per_s": "bandwidth_bytes_per_s",
+}
+_COLUMNS = ("file", *_SETTING, "piper_tps", "exact_tps")
+
+#: Own settings: file, micro-batches, bandwidth in GiB/s, devices and GiB.
+_SWEEPS = (
+    ("bert32a100.json", 1920, 25, (16, 32), (2, 3, 4, 6)),
+    ("resnet.json", 7680, 25, (16, 32, 64), (1, 1.5, 2, 3, 4, 6)),
+)
+_QUICK_SWEEPS = (
+    ("bert32a100.json", 1920, 25, (16,), (3, 6)),
+    ("resnet.json", 7680, 25, (32,), (2,)),
+)
+#: Devices of the recorded settings that a quick run takes.
+_QUICK_DEVICES = 32
+
+
+class _Stage(msgspec.Struct, frozen=True, kw_only=True):
+    """A stage of a recorded plan."""
+
+    nodes: tuple[int, ...]
+    d: Count
+    t: Count
+    tmpc: tuple[str, ...]
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True):
+    """A recorded plan, its setting and its figure."""
+
+    file: str
+    mode: str
+    maxDevices: Count
+    mbsInBatch: Count
+    maxMemoryPerDevice: float
+    bandwidth: float
+    feasible: bool
+    tps: float | None = None
+    stages: tuple[_Stage, ...] = ()
+
+    @property
+    def setting(self) -> tuple[Any, ...]:
+        """What the problem follows from."""
+        return (
+            self.file,
+            self.maxDevices,
+            self.mbsInBatch,
+            int(self.maxMemoryPerDevice),
+            self.bandwidth,
+        )
+
+    def plan(self) -> Plan:
+        """Return the plan; stages are in pipeline order."""
+        return Plan(
+            replicas=1,
+            micro_batch=1,
+            stages=tuple(
+                Stage(
+                    layers=stage.nodes,
+                    devices=stage.d * stage.t,
+                    strategies=tuple(
+                        Strategy(
+                            dp=stage.d, tp=stage.t, recompute=ALTERNATIVES[x]
+                        )
+                        for x in stage.tmpc
+                    ),
+                )
+                for stage in self.stages
+            ),
+        )
+
+
+class _Answer(NamedTuple):
+    """What the two say, in quanta; ``None`` where nothing fits."""
+
+    exact: int | None
+    greedy: int | None
+
+    @property
+    def loss(self) -> float | None:
+        """By how much greedy lies above exact."""
+        if self.exact is None or self.greedy is None:
+            return None
+        return self.greedy / self.exact - 1
+
+
+def run(setting: Setting) -> Findings:
+    """Compare the two on recorded settings and on own ones."""
+    folder = setting.data / FOLDER
+    plans = _recorded_plans(folder, setting)
+    recorded, recorded_answers = _recorded(folder, setting)
+    sweep, sweep_answers = _sweep(folder, setting)
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for file, devices, gib, *_, loss in sweep.rows:
+        if isinstance(gib, (int, float)) and isinstance(loss, float):
+            name = f"{file}, {devices} devices"
+            lines.setdefault(name, []).append((gib, 100 * loss))
+    return Findings(
+        answers=(plans, *recorded_answers, *sweep_answers),
+        tables=(recorded, sweep),
+        plot=Plot(
+            "What Piper's greedy choice loses, by memory",
+            "memory per device (GiB)",
+            "% above the optimum",
+            [Series(*line) for line in lines.items()],
+        ),
+    )
+
+
+def _recorded_plans(folder: Path, setting: Setting) -> str:
+    """Score every recorded plan; say how many have their figure."""
+    path = folder / "recorded_plans.json"
+    try:
+        records = msgspec.json.decode(
+            read_bytes(path, NestError), type=list[_Record]
+        )
+    except msgspec.DecodeError as error:
+        raise NestError(
+            f"{path}: expected a list of recorded plans, got something else "
+            f"({error}); get it anew"
+        ) from None
+    models: dict[tuple[Any, ...], CostModel] = {}
+    scored = same = 0
+    for record in records:
+        if not record.feasible or record.tps is None:
+            continue
+        file, devices, micro_batches, memory, bandwidth = record.setting
+        setting.say(f"recorded plans, {file}, {devices} devices")
+        if record.setting not in models:
+            problem = import_piper(
+                folder / file,
+                devices=devices,
+                micro_batches=micro_batches,
+                memory_bytes=memory,
+                bandwidth_bytes_per_s=bandwidth,
+            )
+            models[record.setting] = CostModel(problem)
+        model = models[record.setting]
+        try:
+            verdict = score(model.problem, record.plan(), model)
+        except (InvalidPlanError, KeyError) as error:
+            raise NestError(
+                f"{path}: expected plans for {file}, got one that is none "
+                f"({error}); get it anew"
+            ) from None
+        step = verdict.step_quanta * model.problem.quantum_ps / 1e12
+        scored += 1
+        same += verdict.feasible and abs(step / record.tps - 1) <= ROUNDED
+    return (
+        f"{same} of {scored} recorded plans of Piper and its restrictions fit "
+        f"and have their recorded figure under the shared model, to within "
+        f"{ROUNDED:g}."
+    )
+
+
+def _recorded(folder: Path, setting: Setting) -> tuple[Table, list[str]]:
+    rows: list[tuple[Value, ...]] = []
+    greedy_same = exact_same = above = 0
+    where = str(folder / "expected.csv")
+    for row in read_rows(folder / "expected.csv", _COLUMNS):
+        values = {name: number(row[name], where) for name in _COLUMNS[1:]}
+        devices, micro_batches, memory, bandwidth = (
+            values[name] for name in _SETTING
+        )
+        piper, exact = values["piper_tps"], values["exact_tps"]
+        if None in values.values():
+            raise NestError(
+                f"{where}: expected figures in every row, got none in one "
+                f"of {row['file']}; get it anew"
+            )
+        assert devices is not None
+        assert micro_batches is not None
+        assert memory is not None
+        assert piper is not None
+        assert exact is not None
+        small = row["file"].startswith("bert") and devices <= _QUICK_DEVICES
+        if setting.quick and not small:
+            continue
+        setting.say(f"{row['file']}, {devices:.0f} devices")
+        problem = import_piper(
+            folder / row["file"],
+            devices=int(devices),
+            micro_batches=int(micro_batches),
+            memory_bytes=int(memory),
+            bandwidth_bytes_per_s=bandwidth,
+        )
+        found = _solve(problem)
+        quantum = problem.quantum_ps / 1e12
+        same = (
+            found.greedy is not None
+            and abs(found.greedy * quantum / piper - 1) <= ROUNDED
+        )
+        proven = (
+            found.exact is not None
+            and abs(found.exact * quantum / exact - 1) <= ROUNDED
+        )
+        greedy_same += same
+        exact_same += proven
+        above += bool(found.loss)
+        rows.append(
+            (
+                row["file"],
+                int(devices),
+                int(micro_batches),
+                memory / GIB,
+                piper,
+                "yes" if same else "no",
+                "yes" if proven else "no",
+                found.loss,
+            )
+        )
+    table = Table(
+        "recorded",
+        "Recorded settings",
+        "Time per micro-batch in the unit of the input. *Greedy repeated*: "
+        "the re-implemented planner's plan has Piper's figure. *Exact "
+        "repeated*: `dp` proves the optimum that another program recorded.",
+        (
+            Column("file", "input"),
+            Column("devices", "devices", "d"),
+            Column("micro_batches", "micro-batches", "d"),
+            Column("memory_gib", "GiB", "g"),
+            Column("piper", "Piper", ".6g"),
+            Column("greedy_repeated", "greedy repeated"),
+            Column("exact_repeated", "exact repeated"),
+            Column("loss", "greedy above optimum", ".3%"),
+        ),
+        rows,
+    )
+    return table, [
+        f"On {len(rows)} recorded settings Piper's figure is repeated "
+        f"{greedy_same} times and the recorded optimum {exact_same} times; "
+        f"greedy is above it {above} times.",
+    ]
+
+
+def _sweep(folder: Path, setting: Setting) -> tuple[Table, list[str]]:
+    rows: list[tuple[Value, ...]] = []
+    losses: dict[str, list[float]] = {}
+    for file, devices, gib, problem in _own(folder, setting):
+        setting.say(f"{file}, {devices} devices, {gib:g} GiB")
+        found = _solve(problem)
+        unit = problem.quantum_ps / 1e12
+        rows.append(
+            (
+                file,
+                devices,
+                gib,
+                None if found.exact is None else found.exact * unit,
+                None if found.greedy is None else found.greedy * unit,
+                found.loss,
+            )
+        )
+        if found.loss is not None:
+            losses.setdefault(file, []).append(found.loss)
+    table = Table(
+        "sweep",
+        "Other memories",
+        "The same inputs with other numbers of devices and memories, as "
+        "Piper's figures vary them, at 25 GiB/s. Nothing where no plan fits.",
+        (
+            Column("file", "input"),
+            Column("devices", "devices", "d"),
+            Column("memory_gib", "GiB", "g"),
+            Column("optimum", "optimum", ".6g"),
+            Column("greedy", "greedy", ".6g"),
+            Column("loss", "greedy above", ".3%"),
+        ),
+        rows,
+    )
+    return table, [
+        f"With other memories greedy is above the optimum of {file} on "
+        f"{sum(x > 0 for x in found)} of {len(found)} settings that a plan "
+        f"fits, by {max(found):.2%} at most."
+        for file, found in losses.items()
+    ]
+
+
+def _own(
+    folder: Path, setting: Setting
+) -> Iterator[tuple[str, int, float, Problem]]:
+    sweeps = _QUICK_SWEEPS if setting.quick else _SWEEPS
+    for file, micro_batches, gib_per_s, all_devices, sizes in sweeps:
+        for devices in all_devices:
+            for gib in sizes:
+                problem = import_piper(
+                    folder / file,
+                    devices=devices,
+                    micro_batches=micro_batches,
+                    memory_bytes=int(gib * GIB),
+                    bandwidth_bytes_per_s=float(gib_per_s * GIB),
+                )
+                yield file, devices, gib, problem
+
+
+def _solve(problem: Problem) -> _Answer:
+    greedy = get_solver("piper")().solve(problem, SolveOptions())
+    return _Answer(
+        step_quanta(problem, optimum(problem)),
+        step_quanta(problem, greedy.plan),
+    )
+
+
+STUDY = Study(
+    name="piper",
+    question=(
+        "What does Piper lose by choosing each layer's alternative greedily "
+        "instead of exactly?"
+    ),
+    method=(
+        "Piper's dynamic program over stages is exact; inside a stage that "
+        "does not fit it switches layers to recomputation by time per byte, "
+        "without undoing. The re-implemented planner (`piper`) does so, and "
+        "must repeat Piper's recorded figures; `dp` chooses exactly under the "
+        "same rules (preset `piper`). The plans of both get the shared score."
+    ),
+    quick=("Recorded settings of BERT up to 32 devices, and three memories."),
+    limits=(
+        "Two of Piper's inputs; that of GNMT is not among the data here.",
+        "Two alternatives per layer and degree, as in Piper's inputs; greedy "
+        "may lose more among many.",
+        "The objective is Piper's: time per micro-batch in a steady state on "
+        "a flat network. ResNet's input counts computation in ms and "
+        "bandwidth per second, so its communication hardly counts.",
+        "The losses are those of the whole search: another choice inside one "
+        "stage may also lead to other stages.",
+    ),
+    files=(
+        *(f"{FOLDER}/{name}.json" for name in ("bert32a100", "resnet")),
+        f"{FOLDER}/expected.csv",
+        f"{FOLDER}/recorded_plans.json",
+    ),
+    run=run,
+)

@@ -1,0 +1,111 @@
+"""What studies do with solvers: proven optima, planners' plans, averages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from nest.cost.score import score
+from nest.errors import InvalidPlanError, SolverError
+from nest.ir.plan import Plan
+from nest.ir.problem import Problem
+from nest.solvers.base import SolveOptions, Status
+from nest.solvers.registry import (
+    default_workers,
+    get_solver,
+    solver_class,
+)
+from nest.solvers.repair import repair
+from nest.solvers.result import SolveResult
+from nest.solvers.run import run_solver
+
+
+def optimum(problem: Problem) -> Plan | None:
+    """Return a plan that is proven to be the fastest; ``None`` if none fits.
+
+    In this process and without a limit, for problems that take moments.
+
+    Raises
+    ------
+    SolverError
+        If nothing was proven.
+    """
+    found = get_solver("dp")().solve(problem, SolveOptions())
+    if found.status not in (Status.OPTIMAL, Status.INFEASIBLE):
+        raise SolverError(
+            f"{problem.name}: expected an optimum, got {found.status}: "
+            f"{found.detail}; report it"
+        )
+    return found.plan
+
+
+def prove(problem: Problem, time_limit_s: float) -> Plan | None:
+    """Return a plan that is proven to be the fastest within a time.
+
+    In a process of its own; ``None`` if nothing fits or was proven in time.
+    """
+    options = SolveOptions(
+        time_limit_s=time_limit_s, num_workers=default_workers("dp")
+    )
+    found = run_solver(problem, "dp", options)
+    return found.plan if found.status is Status.OPTIMAL else None
+
+
+def step_quanta(problem: Problem, plan: Plan | None) -> int | None:
+    """Return the shared score of a plan that fits, ``None`` of any other."""
+    if plan is None:
+        return None
+    try:
+        verdict = score(problem, plan)
+    except InvalidPlanError:
+        return None
+    return verdict.step_quanta if verdict.feasible else None
+
+
+def step_units(problem: Problem, plan: Plan | None) -> float | None:
+    """Return the same in the time unit of the problem."""
+    quanta = step_quanta(problem, plan)
+    return None if quanta is None else quanta * problem.quantum_ps / 1e12
+
+
+def geometric_mean(values: Iterable[float]) -> float | None:
+    """Return the geometric mean, ``None`` of nothing."""
+    logs = [math.log(value) for value in values]
+    return math.exp(math.fsum(logs) / len(logs)) if logs else None
+
+
+class Usable(NamedTuple):
+    """What is left of a planner's answer once it has to fit.
+
+    Attributes
+    ----------
+    step_quanta, plan
+        Shared score of the plan that fits, repaired if need be, and that
+        plan; ``None`` if there is none.
+    over_bytes
+        By how much the plan exceeded the memory before.
+    note
+        Why there is none, or what repair did.
+    """
+
+    step_quanta: int | None
+    plan: Plan | None
+    over_bytes: int
+    note: str
+
+
+def usable(problem: Problem, found: SolveResult) -> Usable:
+    """Return what is left of an answer, repaired as its planner would be."""
+    if found.plan is None:
+        note = found.detail or str(found.status or found.outcome)
+        return Usable(None, None, 0, note)
+    over = found.over_memory_bytes or 0
+    if not over:
+        return Usable(step_quanta(problem, found.plan), found.plan, 0, "")
+    remedies = solver_class(found.solver).capabilities.remedies
+    verdict = repair(problem, found, remedies)
+    note = verdict.detail.partition(" (")[0]
+    if verdict.status is not Status.FEASIBLE:
+        return Usable(None, None, over, note)
+    return Usable(step_quanta(problem, verdict.plan), verdict.plan, over, note)

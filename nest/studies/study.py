@@ -1,0 +1,222 @@
+"""What a study is, and what it finds."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from nest.errors import NestError
+
+#: What a cell of a table holds; ``None`` where there is nothing to say.
+Value = str | int | float | None
+
+#: Published data whose size or licence keeps them out of the package lie
+#: beside the checkout.
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
+
+
+class Column(NamedTuple):
+    """A column of a table.
+
+    Attributes
+    ----------
+    key
+        What the JSON document calls it, with its unit.
+    title
+        What people read.
+    form
+        How its numbers are written, as :func:`format` takes it; empty for
+        words.
+    """
+
+    key: str
+    title: str
+    form: str = ""
+
+    def text(self, value: Value) -> str:
+        """Return what people read in a cell."""
+        if value is None:
+            return "–"
+        return value if isinstance(value, str) else format(value, self.form)
+
+
+class Table(NamedTuple):
+    """A table.
+
+    Attributes
+    ----------
+    key, title, text
+        What the JSON document calls it, its heading, and what must be known
+        to read it.
+    columns, rows
+        Its columns, and the cells of every row in their order.
+    """
+
+    key: str
+    title: str
+    text: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Value]]
+
+
+class Series(NamedTuple):
+    """Points of a plot that belong together."""
+
+    name: str
+    points: Sequence[tuple[str | float, float]]
+
+
+class Plot(NamedTuple):
+    """A plot.
+
+    Attributes
+    ----------
+    title, x, y
+        Its heading, and what the axes say.
+    series
+        What it shows. Bars stand side by side over words on the x axis.
+    kind
+        How series are drawn.
+    log
+        Which axes are logarithmic.
+    """
+
+    title: str
+    x: str
+    y: str
+    series: Sequence[Series]
+    kind: Literal["bars", "lines", "points"] = "lines"
+    log: Literal["", "x", "y", "xy"] = ""
+
+
+class Findings(NamedTuple):
+    """What came of a study.
+
+    Attributes
+    ----------
+    answers
+        Sentences that answer the question, every figure of them computed.
+    tables, plot
+        What they rest on.
+    """
+
+    answers: Sequence[str]
+    tables: Sequence[Table]
+    plot: Plot
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a study is run.
+
+    Attributes
+    ----------
+    quick
+        Whether a part of it is enough.
+    data
+        Folder of published data.
+    say
+        Called with what is done next.
+    """
+
+    quick: bool = False
+    data: Path = DATA
+    say: Callable[[str], None] = field(default=lambda text: None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """A question, and how it is answered.
+
+    Attributes
+    ----------
+    name
+        Keyword on the command line.
+    question, method
+        What is asked, and what is done to find out.
+    quick
+        What is left out where a part is enough.
+    limits
+        What the answer does not say.
+    files
+        What of the published data it needs, as paths in their folder.
+    run
+        Finds out.
+    """
+
+    name: str
+    question: str
+    method: str
+    quick: str
+    limits: tuple[str, ...]
+    run: Callable[[Setting], Findings]
+    files: tuple[str, ...] = ()
+
+    def check(self, setting: Setting) -> None:
+        """Refuse to begin without the published data.
+
+        Raises
+        ------
+        NestError
+            If a file or folder is missing.
+        """
+        for name in self.files:
+            path = setting.data / name
+            if not path.exists():
+                raise NestError(
+                    f"{path}: expected published data for audit "
+                    f"{self.name!r} ({', '.join(self.files)}), got nothing "
+                    f"there; docs/audits.md says where they are from, --data "
+                    f"says where they are"
+                )
+
+
+def read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
+    """Return the rows of a CSV file that has at least these columns.
+
+    Raises
+    ------
+    NestError
+        If it cannot be read, or lacks one.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            rows = list(reader)
+            found = reader.fieldnames or ()
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise NestError(
+            f"{path}: expected a CSV file, got {error}; get it anew"
+        ) from None
+    missing = [name for name in columns if name not in found]
+    if missing:
+        raise NestError(
+            f"{path}: expected the columns {', '.join(columns)}, got none "
+            f"called {missing[0]!r}; get it anew"
+        )
+    for number, row in enumerate(rows, 2):
+        if None in row or None in row.values():
+            raise NestError(
+                f"{path}: line {number}: expected {len(found)} cells, got "
+                f"another number; get it anew"
+            )
+    return rows
+
+
+def number(text: str, where: str) -> float | None:
+    """Return the number of a cell, ``None`` if it is empty.
+
+    Raises
+    ------
+    NestError
+        If it is something else.
+    """
+    try:
+        return float(text) if text else None
+    except ValueError:
+        raise NestError(
+            f"{where}: expected a number, got {text!r}; get the file anew"
+        ) from None
