@@ -26,7 +26,7 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 from unittest import mock
 
-from contention import Alone, together
+from contention import together
 from msgspec.structs import replace
 from result_files import ROOT, fill, write_rows
 
@@ -40,6 +40,7 @@ from nest.models.zoo import architecture
 from nest.report.table import plan_text
 from nest.search.solver import DpSolver
 from nest.solvers.base import SolveOptions, Status
+from nest.studies.contention import Alone
 from nest.topology import NETWORKS
 from nest.topology.generators import generate
 from nest.topology.graph.convert import topology_of

@@ -142,12 +142,11 @@ def draw(name: str, plot: Plot) -> str | None:
         if not series:
             return False
         # Before bars, whose lower ends they move.
-        if "x" in plot.log:
-            axes.set_xscale("log")
-            axes.xaxis.set_major_formatter("{x:g}")
-        if "y" in plot.log:
-            axes.set_yscale("log")
-            axes.yaxis.set_major_formatter("{x:g}")
+        for letter, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
+            if letter in plot.log:
+                axes.set(**{f"{letter}scale": "log"})
+                axis.set_major_formatter("{x:g}")
+                axis.set_minor_formatter("{x:g}")
         look = styles(item.name for item in series)
         if plot.kind == "bars":
             _bars(axes, plot, look)
@@ -175,6 +174,6 @@ def _bars(axes: Axes, plot: Plot, look: dict[str, dict[str, Any]]) -> None:
             color=style["color"],
             label=name,
         )
-    axes.set_xticks(range(len(words)), [str(x) for x in words], rotation=30)
+    axes.set_xticks(range(len(words)), [str(x) for x in words])
     for label in axes.get_xticklabels():
-        label.set_horizontalalignment("right")
+        label.set(rotation=40, horizontalalignment="right", fontsize=7)

@@ -8,10 +8,13 @@ from itertools import combinations
 from msgspec.structs import replace
 
 from nest.benchmarks.instances import find_set
+from nest.cost.model import CostModel
+from nest.ir import GraphTopology
 from nest.ir.cluster import Hierarchy
 from nest.ir.problem import Problem
 from nest.solvers.base import SolveOptions
 from nest.solvers.run import run_solver
+from nest.studies.contention import Alone
 from nest.studies.solving import (
     Usable,
     geometric_mean,
@@ -43,6 +46,13 @@ INSTANCES = (
     *("gpt3-13b-jean-zay-v100x32", "gpt3-6.7b-v100x32"),
     *("llama2-13b-dgx-a100x32-leaf4", "llama3-8b-dgx-h100x32-leaf8"),
 )
+#: On networks that are no trees, where traffic meets on links.
+GRAPHS = (
+    *("bert-large-v100x16-ring", "llama2-7b-dgx-h100x16-torus"),
+    *("gpt3-6.7b-dgx-h100x32-leaf-spine", "gpt3-6.7b-v100x32-dgx1"),
+    *("llama2-13b-dgx-h100x32-rails", "llama2-13b-dgx-a100x32-dragonfly"),
+)
+QUICK_GRAPHS = ("llama2-7b-dgx-h100x16-torus",)
 QUICK_INSTANCES = (
     *("llama2-7b-jean-zay-a100x16", "gpt3-13b-jean-zay-v100x32"),
 )
@@ -90,6 +100,9 @@ RULES: Mapping[str, Callable[[Problem], Problem]] = {
 #: Rules under which plans hold what they hold under 1F1B.
 KEEPING = tuple(name for name in RULES if name != "GPipe")
 
+#: With the cost model's prices of shared links, and as if none were.
+CONTENTION = ("as priced", "none")
+
 #: Ratios to the optimum by rules, planner and instance; ``None`` where there
 #: is no plan that fits.
 Ratios = Mapping[str, Mapping[str, Sequence[float | None]]]
@@ -122,7 +135,45 @@ def run(setting: Setting) -> Findings:
                 if rules in KEEPING:
                     old = step_quanta(problem, first[planner].plan)
                     kept[rules][planner].append(over(old, best))
-    return report(again, kept)
+    graphs = QUICK_GRAPHS if setting.quick else GRAPHS
+    return report(again, kept, contention(graphs, planners, setting))
+
+
+def contention(
+    names: Sequence[str], planners: Sequence[str], setting: Setting
+) -> Ratios:
+    """Score plans where traffic shares links, and as if it did not.
+
+    Ratios are to the plan that is proven to be the best with contention.
+    """
+    found: dict[str, dict[str, list[float | None]]] = {
+        rules: {planner: [] for planner in planners} for rules in CONTENTION
+    }
+    options = SolveOptions(time_limit_s=TIME_LIMIT_S)
+    for instance in find_set(list(names)):
+        problem = instance.problem
+        topology = problem.cluster.topology
+        assert isinstance(topology, GraphTopology)
+        setting.say(f"{instance.name}: dp")
+        best = prove(problem, TIME_LIMIT_S)
+        models = dict(
+            zip(
+                CONTENTION,
+                (None, CostModel(problem, Alone(topology))),
+                strict=True,
+            )
+        )
+        for planner in planners:
+            setting.say(f"{instance.name}: {planner}")
+            left = usable(problem, run_solver(problem, planner, options))
+            for rules, model in models.items():
+                found[rules][planner].append(
+                    over(
+                        step_quanta(problem, left.plan, model),
+                        step_quanta(problem, best, model),
+                    )
+                )
+    return found
 
 
 def over(step: int | None, best: int | None) -> float | None:
@@ -130,31 +181,46 @@ def over(step: int | None, best: int | None) -> float | None:
     return None if step is None or not best else step / best
 
 
-def common(ratios: Ratios) -> list[int]:
+def ranked(ratios: Ratios) -> list[str]:
+    """Return the planners with a plan on most instances under all rules."""
+    return [
+        planner
+        for planner in next(iter(ratios.values()))
+        if all(
+            2 * sum(x is not None for x in by[planner]) > len(by[planner])
+            for by in ratios.values()
+        )
+    ]
+
+
+def common(ratios: Ratios, planners: Sequence[str]) -> list[int]:
     """Return the instances on which all have a plan under all rules."""
-    columns = [row for by in ratios.values() for row in by.values()]
+    columns = [by[planner] for by in ratios.values() for planner in planners]
     return [
         number
-        for number in range(len(columns[0]))
+        for number in range(min(map(len, columns), default=0))
         if all(column[number] is not None for column in columns)
     ]
 
 
-def means(ratios: Ratios, instances: Sequence[int]) -> dict[str, list[float]]:
+def means(
+    ratios: Ratios, planners: Sequence[str], instances: Sequence[int]
+) -> dict[str, list[float]]:
     """Return the mean ratio by planner, one per rules.
 
     Parameters
     ----------
     ratios
         All ratios.
-    instances
-        Those that count: at least one, where all have a plan.
+    planners, instances
+        Those that count: at least one instance, on each of which all of
+        them have a plan.
     """
     found: dict[str, list[float]] = {}
     for by in ratios.values():
-        for planner, row in by.items():
+        for planner in planners:
             mean = geometric_mean(
-                x for i in instances if (x := row[i]) is not None
+                x for i in instances if (x := by[planner][i]) is not None
             )
             assert mean is not None
             found.setdefault(planner, []).append(mean)
@@ -181,7 +247,7 @@ def swaps(
     ]
 
 
-def report(again: Ratios, kept: Ratios) -> Findings:
+def report(again: Ratios, kept: Ratios, shared: Ratios) -> Findings:
     """Return what the ratios say."""
     tables, answers = [], []
     series: list[Series] = []
@@ -190,7 +256,7 @@ def report(again: Ratios, kept: Ratios) -> Findings:
             "again",
             "Planned again",
             "Planners know the rules, as far as they see them, and plan for "
-            "them.",
+            "them, as does the optimum.",
             again,
         ),
         (
@@ -200,16 +266,33 @@ def report(again: Ratios, kept: Ratios) -> Findings:
             "other rules: what a ranking owes to the rules of the score.",
             kept,
         ),
+        (
+            "contention",
+            "Contention",
+            "Plans on networks that are no trees, scored as the model prices "
+            "traffic that meets on links, and as if every group and every "
+            "message had the links to itself. Ratios are to the plan that is "
+            "the optimum as priced, so that they may be below 1 without.",
+            shared,
+        ),
     ):
-        instances = common(ratios)
-        of = len(next(iter(next(iter(ratios.values())).values())))
+        planners = ranked(ratios)
+        instances = common(ratios, planners)
+        every = next(iter(ratios.values()))
+        left_out = [planner for planner in every if planner not in planners]
+        if left_out:
+            text += (
+                f" Not ranked, as they have no plan on half of the instances "
+                f"or more under some rules: {', '.join(left_out)}."
+            )
+        of = len(next(iter(every.values())))
         if not instances:
             answers.append(
                 f"{title}: no instance has a plan of every planner under all "
                 f"rules."
             )
             continue
-        by_planner = means(ratios, instances)
+        by_planner = means(ratios, planners, instances)
         columns = [Column("planner", "planner")]
         for rules in ratios:
             columns.append(Column(f"{rules}_mean", rules, ".3f"))
@@ -230,10 +313,10 @@ def report(again: Ratios, kept: Ratios) -> Findings:
             Table(
                 key,
                 title,
-                f"{text} Geometric means of the ratio to the optimum under "
-                f"the same rules, over the {len(instances)} of {of} instances "
-                f"on which every planner has a plan that fits, repaired if "
-                f"need be, under all rules.",
+                f"{text} Geometric means of the ratio to the optimum, over "
+                f"the {len(instances)} of {of} instances on which every "
+                f"ranked planner has a plan that fits, repaired if need be, "
+                f"under all rules.",
                 columns,
                 rows,
             )
@@ -291,7 +374,7 @@ STUDY = Study(
     name="rankings",
     question=(
         "Do planners keep their ranks under another schedule, with gradient "
-        "sync that overlaps, and when links are shared?"
+        "sync that overlaps, and with more or less contention?"
     ),
     method=(
         "Each planner plans for the same instances under four rules: 1F1B "
@@ -299,16 +382,18 @@ STUDY = Study(
         "links outside nodes that other traffic takes three quarters of. "
         "Plans that do not fit are repaired, and held against the optimum "
         "that `dp` proves under the same rules. Then the plans of the first "
-        "rules are kept and scored under the others (but GPipe)."
+        "rules are kept and scored under the others (but GPipe). On six "
+        "networks that are no trees, plans are scored with contention for "
+        "links and without."
     ),
-    quick="Two instances and four planners.",
+    quick="Three instances and four planners.",
     limits=(
         "A rank is of geometric means over eight instances; two planners "
         "that swap may differ by little, see the means.",
         "Four rules out of many. Interleaved and zero-bubble schedules are "
         "missing, which most planners do not search.",
-        "Shared links are a bandwidth: traffic of the plan's own stages that "
-        "meets on a link is what `python bench/topologies.py` looks at.",
+        "Contention is within groups and messages of one stage and its "
+        "replicas; that between stages is not priced (docs/graphs.md).",
         "`mcmc` and `random` depend on their seed; this is seed 0.",
         "Plans made for 1F1B are not kept under GPipe, where most of them "
         "no longer fit.",

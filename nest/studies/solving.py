@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.errors import InvalidPlanError, SolverError
 from nest.ir.plan import Plan
@@ -52,12 +53,17 @@ def prove(problem: Problem, time_limit_s: float) -> Plan | None:
     return found.plan if found.status is Status.OPTIMAL else None
 
 
-def step_quanta(problem: Problem, plan: Plan | None) -> int | None:
-    """Return the shared score of a plan that fits, ``None`` of any other."""
+def step_quanta(
+    problem: Problem, plan: Plan | None, model: CostModel | None = None
+) -> int | None:
+    """Return the score of a plan that fits, ``None`` of any other.
+
+    It is the shared score, but for a ``model`` with another network.
+    """
     if plan is None:
         return None
     try:
-        verdict = score(problem, plan)
+        verdict = score(problem, plan, model)
     except InvalidPlanError:
         return None
     return verdict.step_quanta if verdict.feasible else None

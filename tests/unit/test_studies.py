@@ -17,9 +17,12 @@ from nest.audits.nest_artifact.importer import (
     read_artifact_file,
 )
 from nest.benchmarks.instances import Instance
+from nest.cost.model import CostModel
 from nest.errors import InvalidProblemError, NestError, SolverError
 from nest.instances.store import load
-from nest.ir import Problem
+from nest.ir import GraphTopology, Problem
+from nest.solvers.base import SolveOptions
+from nest.solvers.registry import get_solver
 from nest.studies import (
     artifact,
     blindness,
@@ -30,6 +33,7 @@ from nest.studies import (
     rankings,
     study_names,
 )
+from nest.studies.contention import Alone
 from nest.studies.page import files, to_markdown
 from nest.studies.solving import (
     geometric_mean,
@@ -426,6 +430,7 @@ def test_blind_plans_that_do_not_fit_are_counted() -> None:
 def one_tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the studies find one tiny problem, and one planner or two."""
     tiny = [Instance("tiny", tiny_problem(), "a test")]
+    nothing = {rules: {"megatron": [None]} for rules in rankings.CONTENTION}
     for module in (planners, rankings, effort):
         monkeypatch.setattr(module, "find_set", lambda names: tiny)
     monkeypatch.setattr(rankings, "QUICK_PLANNERS", ("megatron",))
@@ -433,6 +438,7 @@ def one_tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     rules = {name: rankings.RULES[name] for name in ("1F1B", "GPipe")}
     monkeypatch.setattr(rankings, "RULES", rules)
     monkeypatch.setattr(rankings, "KEEPING", ("1F1B",))
+    monkeypatch.setattr(rankings, "contention", lambda *_: nothing)
 
 
 @pytest.mark.usefixtures("one_tiny")
@@ -474,12 +480,13 @@ def test_only_instances_that_all_answer_are_ranked() -> None:
         "1F1B": {"a": [1.0, 2.0, 4.0], "b": [1.0, None, 1.0]},
         "GPipe": {"a": [1.0, 1.0, 4.0], "b": [1.0, 1.0, 9.0]},
     }
-    assert rankings.common(ratios) == [0, 2]
-    assert rankings.means(ratios, [0, 2]) == {
+    assert rankings.ranked(ratios) == ["a", "b"]
+    assert rankings.common(ratios, ["a", "b"]) == [0, 2]
+    assert rankings.means(ratios, ["a", "b"], [0, 2]) == {
         "a": [pytest.approx(2), pytest.approx(2)],
         "b": [pytest.approx(1), pytest.approx(3)],
     }
-    found = rankings.report(ratios, ratios)
+    found = rankings.report(ratios, ratios, ratios)
     assert (
         "Planned again, GPipe: 1 of 1 pairs change their order: a and b."
         in (found.answers)
@@ -489,6 +496,31 @@ def test_only_instances_that_all_answer_are_ranked() -> None:
         "1F1B_missing": 1,
         "GPipe_missing": 0,
     }
+
+
+def test_planners_with_few_plans_are_not_ranked() -> None:
+    rare: list[float | None] = [1.0, None, None]
+    ratios = {"1F1B": {"a": [1.0, 1.0, 1.0], "b": rare}}
+    assert rankings.ranked(ratios) == ["a"]
+    found = rankings.report(ratios, ratios, ratios)
+    assert [row["planner"] for row in cells(found, "again")] == ["a"]
+    assert found.tables[0].text.startswith("Planners know the rules")
+    assert "under some rules: b." in found.tables[0].text
+
+
+def test_links_of_one_s_own_are_faster() -> None:
+    """Four replicas of four stages on a ring: their sync groups meet."""
+    problem = load("bert-large-v100x16-ring")
+    plan = get_solver("piper")().solve(problem, SolveOptions()).plan
+    assert plan is not None
+    assert (plan.replicas, len(plan.stages)) == (4, 4)
+    topology = problem.cluster.topology
+    assert isinstance(topology, GraphTopology)
+    shared = step_quanta(problem, plan)
+    alone = step_quanta(problem, plan, CostModel(problem, Alone(topology)))
+    assert shared is not None
+    assert alone is not None
+    assert alone < shared
 
 
 def test_a_trace_says_what_was_known_when() -> None:
