@@ -171,6 +171,17 @@ def report(
         "Stopped when a planner ends, `dp` has a plan at least as good as "
         f"that planner's, repaired: {', '.join(beaten)}.",
     ]
+    early = [row for row in rows if row[3] is not None and row[4] is None]
+    others = sum(
+        isinstance(row[3], float)
+        and isinstance(row[4], float)
+        and row[4] > row[3]
+        for row in rows
+    )
+    answers.append(
+        f"Of the searches that end with a better plan than it has by then, "
+        f"{len(early)} end before it has any, {others} after that."
+    )
     close = [t.within(0.01) for t in traces.values()]
     known = [time for time in close if time is not None]
     if known:

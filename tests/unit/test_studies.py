@@ -376,10 +376,12 @@ def test_blind_optima_are_never_better(tree: Problem) -> None:
         cost = blindness.cost_of(tree, seen, plan, best_quanta)
         assert cost.loss is None or cost.loss >= 0, view
         assert cost.over_bytes == 0 or cost.repairs, view
-        if view != "topology, all slow":
-            assert cost.belief <= 0, view
-        else:
+        if view == "topology, all slow":
             assert cost.belief > 0
+        elif view in ("memory", "a fifth of the need"):  # it is loose here
+            assert cost.belief == 0, view
+        else:
+            assert cost.belief < 0, view
 
 
 def test_a_plan_that_beats_the_optimum_is_no_finding(tree: Problem) -> None:
