@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 
 from msgspec.structs import replace
@@ -136,7 +136,40 @@ def run(setting: Setting) -> Findings:
                     old = step_quanta(problem, first[planner].plan)
                     kept[rules][planner].append(over(old, best))
     graphs = QUICK_GRAPHS if setting.quick else GRAPHS
-    return report(again, kept, contention(graphs, planners, setting))
+    shared = contention(graphs, planners, setting)
+    findings = report(again, kept, shared)
+    every = (
+        *each(names, "planned again", again),
+        *each(names, "plans kept", kept),
+        *each(graphs, "contention", shared),
+    )
+    return findings._replace(tables=(*findings.tables, _plans(every)))
+
+
+def each(
+    names: Sequence[str], what: str, ratios: Ratios
+) -> Iterator[Sequence[Value]]:
+    """Yield a row per plan."""
+    for rules, by in ratios.items():
+        for planner, row in by.items():
+            for name, value in zip(names, row, strict=True):
+                yield what, rules, name, planner, value
+
+
+def _plans(rows: Sequence[Sequence[Value]]) -> Table:
+    return Table(
+        "plans",
+        "Every plan",
+        "Ratio to the optimum; nothing where no plan fits.",
+        (
+            Column("what", "what"),
+            Column("rules", "rules"),
+            Column("instance", "instance"),
+            Column("planner", "planner"),
+            Column("ratio", "over the optimum", ".3f"),
+        ),
+        rows,
+    )
 
 
 def contention(

@@ -433,6 +433,7 @@ def one_tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the studies find one tiny problem, and one planner or two."""
     tiny = [Instance("tiny", tiny_problem(), "a test")]
     nothing = {rules: {"megatron": [None]} for rules in rankings.CONTENTION}
+    monkeypatch.setattr(rankings, "QUICK_INSTANCES", ("tiny",))
     for module in (planners, rankings, effort):
         monkeypatch.setattr(module, "find_set", lambda names: tiny)
     monkeypatch.setattr(rankings, "QUICK_PLANNERS", ("megatron",))
@@ -458,6 +459,9 @@ def test_rankings_and_effort_of_a_tiny_problem() -> None:
     (row,) = cells(found, "again")
     assert (row["1F1B_mean"], row["GPipe_rank"]) == (1, 1)
     assert "0 of 0 pairs change their order" in found.answers[0]
+    assert [row["ratio"] for row in cells(found, "plans")] == [1] * 3 + [
+        None
+    ] * 2
     found = effort.STUDY.run(Setting(quick=True))
     (row,) = cells(found, "solvers")
     assert (row["usable"], row["ratio"]) == (1, 1)
