@@ -19,6 +19,7 @@ import msgspec
 from nest import instances as library
 from nest.errors import InvalidOptionError, InvalidProblemError, NestError
 from nest.hardware import find_cluster
+from nest.hardware.calibration_file import resting_on, with_calibration
 from nest.ir.io import convert, decode, problem_hash, read_bytes, read_problem
 from nest.ir.problem import Problem
 from nest.models import builtin
@@ -80,22 +81,28 @@ class Recipe(Request, frozen=True, kw_only=True):
     cluster: str
 
 
-def build(recipe: Recipe) -> Problem:
+def build(recipe: Recipe, calibration: str | None = None) -> Problem:
     """Return the problem of a model on a cluster.
+
+    With the parameters of a calibration's file, if one is given.
 
     Raises
     ------
     NestError
-        If there is no such model or cluster, or the job does not divide it.
+        If there is no such model or cluster, the job does not divide it, or
+        the calibration is not one of its devices.
     """
     model = architecture(recipe.model)
     parts, cluster = find_cluster(recipe.cluster)
+    parts, found = with_calibration(parts, calibration)
     site, _ = parts[0]
     choices = choose(model, site, sum(count for _, count in parts), recipe)
     if len(parts) > 1:
         problem = build_mixed_problem(model, parts, choices)
     else:
         problem = build_problem(model, *parts[0], choices)
+    if found is not None and calibration is not None:
+        problem = resting_on(problem, found, parts, calibration)
     if cluster is not None:
         problem = msgspec.structs.replace(problem, cluster=cluster)
     if recipe.name is not None:

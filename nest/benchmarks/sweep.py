@@ -78,8 +78,12 @@ def read_sweep(path: str | Path) -> Sweep:
     return decode(data, str(path), Sweep, "grid", InvalidOptionError)
 
 
-def expand(sweep: Sweep, where: str) -> list[Instance]:
+def expand(
+    sweep: Sweep, where: str, calibration: str | None = None
+) -> list[Instance]:
     """Return the problems of a grid.
+
+    With the parameters of a calibration's file, if one is given.
 
     Raises
     ------
@@ -96,7 +100,7 @@ def expand(sweep: Sweep, where: str) -> list[Instance]:
         if batch is not None:
             fields["global_batch"] = batch
         try:
-            problem = build(Recipe(**fields))
+            problem = build(Recipe(**fields), calibration)
         except NestError as error:
             raise InvalidProblemError(f"{place}: {error}") from None
         for factor in sweep.bandwidths:

@@ -142,7 +142,7 @@ def bench_command(
 @_DASK
 @_RESUME
 @takes(
-    *("workers", "json_path"),
+    *("calibration", "workers", "json_path"),
     workers="Threads or processes per solver.  [default: 1]",
 )
 def sweep_command(
@@ -165,8 +165,9 @@ def sweep_command(
     place = _wanted(options, folder)
     sweep = read_sweep(grid_path)
     options = replace(options, time_limit=sweep.time_limit_s)
+    calibration = options.job["calibration"]
     solvers = split_solvers(",".join(sweep.solvers))
-    instances = expand(sweep, grid_path)
+    instances = expand(sweep, grid_path, calibration)
     title = f"Sweep of {grid_path}"
     run = _run(options, title, instances, solvers, sweep.seeds)
     return _Running(options.json_path).go(

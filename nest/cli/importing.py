@@ -15,7 +15,6 @@ from nest.cli.inputs import (
     check_output,
     load_model,
     model_problem,
-    with_calibration,
     write_record,
 )
 from nest.cli.options import JOB, Options, defaults_of, takes
@@ -191,7 +190,10 @@ def _plan_path(output: str, plan: str | None) -> str:
 def _site(cluster: str, calibration: str | None) -> Site:
     from nest.export.importing import Site
     from nest.hardware import find_cluster
-    from nest.hardware.calibration_file import own_runs_for
+    from nest.hardware.calibration_file import (
+        own_runs_for,
+        with_calibration,
+    )
 
     parts, network = find_cluster(cluster)
     parts, found = with_calibration(parts, calibration)

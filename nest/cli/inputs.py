@@ -21,7 +21,6 @@ from nest.errors import (
 
 if TYPE_CHECKING:
     from nest.hardware.calibration import CalibrationFile
-    from nest.hardware.fabric import Part
     from nest.ir.plan import Plan
     from nest.ir.problem import Problem
     from nest.models.architectures import Architecture
@@ -157,6 +156,7 @@ def model_problem(model: Architecture, job: Mapping[str, Any]) -> Problem:
     from msgspec.structs import replace
 
     from nest.hardware import find_cluster
+    from nest.hardware.calibration_file import resting_on, with_calibration
     from nest.models.choices import Request, choose
     from nest.models.graphs import build_mixed_problem, build_problem
 
@@ -178,14 +178,7 @@ def model_problem(model: Architecture, job: Mapping[str, Any]) -> Problem:
     else:
         problem = build_problem(model, site, num_devices, choices)
     if calibration is not None:
-        from nest.hardware.calibration_file import own_runs_for
-
-        name = Path(job["calibration"]).name
-        problem = replace(
-            problem,
-            source=f"{problem.source}; calibration: {name}",
-            own_runs=own_runs_for(calibration, parts),
-        )
+        problem = resting_on(problem, calibration, parts, job["calibration"])
     if cluster is not None:
         problem = replace(problem, cluster=cluster)
     if job.get("topology") is not None:
@@ -211,24 +204,6 @@ def model_problem(model: Architecture, job: Mapping[str, Any]) -> Problem:
         layers_per_node=choices.layers_per_node,
         where=job["profile"],
     )
-
-
-def with_calibration(
-    parts: list[Part], path: str | None
-) -> tuple[list[Part], CalibrationFile | None]:
-    """Return machines under the calibration of a file, and the calibration.
-
-    As they are without a file.
-    """
-    if path is None:
-        return parts, None
-    from nest.hardware.calibration_file import (
-        calibrated_parts,
-        read_calibration,
-    )
-
-    found = read_calibration(path)
-    return calibrated_parts(parts, found, path), found
 
 
 def flag(field: str) -> str:

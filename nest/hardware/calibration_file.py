@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from nest.errors import NestError
 from nest.hardware.calibration import (
@@ -22,7 +22,7 @@ from nest.hardware.calibration import (
 from nest.hardware.fabric import Part
 from nest.ir.io import decode, read_bytes
 from nest.ir.plan import OVERLAP
-from nest.ir.problem import OwnRuns
+from nest.ir.problem import OwnRuns, Problem
 
 #: Parameters that something is divided by.
 _DIVISORS = (
@@ -148,6 +148,38 @@ def calibrated_parts(
         )
         for machine, count in parts
     ]
+
+
+def with_calibration(
+    parts: list[Part], path: str | None
+) -> tuple[list[Part], CalibrationFile | None]:
+    """Return machines under the calibration of a file, and the calibration.
+
+    As they are without a file.
+
+    Raises
+    ------
+    InvalidCalibrationError
+        If it cannot be read, or is not one of all these devices.
+    """
+    if path is None:
+        return parts, None
+    found = read_calibration(path)
+    return calibrated_parts(parts, found, path), found
+
+
+def resting_on(
+    problem: Problem,
+    found: CalibrationFile,
+    parts: Sequence[Part],
+    path: str,
+) -> Problem:
+    """Return the problem of such machines, saying what its costs rest on."""
+    return replace(
+        problem,
+        source=f"{problem.source}; calibration: {Path(path).name}",
+        own_runs=own_runs_for(found, parts),
+    )
 
 
 def own_runs_for(

@@ -187,6 +187,26 @@ def test_bad_calls(cli: Cli, arguments: list[str], message: str):
     assert message in cli.refuses("calibrate", *arguments)
 
 
+def test_sweeps_are_priced_with_it(cli: Cli, tmp_path: Path, slow: str):
+    grid = tmp_path / "grid.yaml"
+    grid.write_text(
+        "schema: nest-sweep/1\nmodels: [llama2-7b]\nclusters: [dgx-a100x8]\n"
+        "job: {sequence_length: 512, global_batch: 8}\n"
+    )
+    steps = []
+    for more in ((), ("--calibration", slow)):
+        place = str(tmp_path / f"run{len(steps)}")
+        assert cli("sweep", str(grid), "-o", place, "--json", "-", *more) == 0
+        (row,) = json.loads(cli.out)["answers"]["rows"]
+        steps.append(row["step_time_ns"])
+    assert 1.2 < steps[1] / steps[0] < 2
+    grid.write_text(grid.read_text().replace("a100", "h100"))
+    assert "expected a calibration of H100, got one of A100" in cli.refuses(
+        *("sweep", str(grid), "-o", str(tmp_path / "none")),
+        *("--calibration", slow),
+    )
+
+
 def test_plans_are_priced_with_it(cli: Cli, slow: str):
     """Twice as slow products make a step longer, and are told."""
     assert cli("solve", *SMALL, "--solver", "dp", "--json", "-") == 0
