@@ -10,7 +10,7 @@ micro-batches in flight are a constant. Symbols and equations:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, cached_property
@@ -24,12 +24,13 @@ from nest.cost.schedules.base import Weights, weighted
 from nest.cost.space import (
     PLAIN,
     BatchSplit,
+    Family,
     Runtime,
     batch_splits,
     families,
     is_single,
 )
-from nest.ir.plan import Strategy
+from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import Deadline
 from nest.topology.protocol import Block, Link, Route
@@ -39,6 +40,29 @@ from nest.units import MAX_TOTAL, ceil_div
 #: gradients of the one after it. The boundary of side ``d`` of slot ``s`` is
 #: the one before slot ``s - d``.
 FORWARD, BACKWARD = SIDES = (0, 1)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an engine found out about some of the plans.
+
+    Attributes
+    ----------
+    finished
+        It is proven that no plan beats ``plan``, or the cutoff if there is
+        no plan.
+    plan
+        The best plan found.
+    claimed_quanta
+        Its step time by the model; may be too long if not finished.
+    bound
+        A lower bound on plans that beat the cutoff; ``None`` if unknown.
+    """
+
+    finished: bool
+    plan: Plan | None = None
+    claimed_quanta: float | None = None
+    bound: int | None = None
 
 
 class Choice(NamedTuple):
@@ -423,26 +447,36 @@ class Instance:
 
     # Sub-problems
 
-    def sub_problems(self) -> list[SubProblem]:
-        """Return all sub-problems that may hold a plan, best bound first."""
-        shares_all = is_single(self.problem)
-        found = []
+    def cases(self) -> Iterator[tuple[BatchSplit, Family]]:
+        """Yield every split with every family of strategies."""
         for split in batch_splits(self.problem):
             usable = self.usable(split.micro_batch)
             for family in families(self.problem, split, usable, self.runtime):
-                group = family.strategies
-                for num_stages in family.stage_counts:
-                    self.deadline.check()
-                    bound = self.bound(split, num_stages, group)
-                    if bound is not None:
-                        shared = group[0] if shares_all else None
-                        found.append(
-                            SubProblem(
-                                *(split, num_stages, shared, bound),
-                                *(group, self.runtime),
-                            )
-                        )
+                yield split, family
+
+    def sub_problems(self) -> list[SubProblem]:
+        """Return all sub-problems that may hold a plan, best bound first."""
+        found = [
+            sub_problem
+            for split, family in self.cases()
+            for sub_problem in self.of_case(split, family)
+        ]
         return sorted(found, key=lambda p: (p.bound, p.num_stages, p.split))
+
+    def of_case(
+        self, split: BatchSplit, family: Family
+    ) -> Iterator[SubProblem]:
+        """Yield the sub-problems of a case that may hold a plan."""
+        group = family.strategies
+        shared = group[0] if is_single(self.problem) else None
+        for num_stages in family.stage_counts:
+            self.deadline.check()
+            bound = self.bound(split, num_stages, group)
+            if bound is not None:
+                yield SubProblem(
+                    *(split, num_stages, shared, bound),
+                    *(group, self.runtime),
+                )
 
     def _usable(self, micro_batch: int) -> list[Strategy]:
         """Return the strategies that some layer can have."""
@@ -665,7 +699,7 @@ class Instance:
         Of equal ones the first stays.
         """
         missing = (math.inf,) * (self.num_paces + 6)
-        kept = _undominated(
+        kept = undominated(
             {
                 i: (
                     -min(map(self.model.shards, chosen)),
@@ -858,7 +892,7 @@ class Instance:
         if key not in self._receives:
             rows = self._rows(route, split, strategy)
             # Rows that no other one exceeds.
-            kept = _undominated(
+            kept = undominated(
                 {
                     i: (-message, *(-time for time in times))
                     for i, (message, times) in enumerate(rows)
@@ -930,11 +964,11 @@ def _useful(
     groups: dict[Strategy, dict[int, tuple[float, ...]]] = {}
     for index, (strategy, choice) in enumerate(choices):
         groups.setdefault(_layout(strategy), {})[index] = choice.costs
-    kept = [i for group in groups.values() for i in _undominated(group)]
+    kept = [i for group in groups.values() for i in undominated(group)]
     return [choices[i] for i in sorted(kept)]
 
 
-def _undominated(vectors: dict[int, tuple[float, ...]]) -> list[int]:
+def undominated(vectors: dict[int, tuple[float, ...]]) -> list[int]:
     """Return the keys of vectors that no other one dominates.
 
     Of equal ones the first stays.

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from formulations.parameters import PREFIX, check_name, refuse_value
+from formulations.engine_log import OPTION, printing_to, write_title
+from formulations.parameters import (
+    PREFIX,
+    check_name,
+    parameters_of,
+    refuse_value,
+)
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpSolver
@@ -34,6 +41,26 @@ def new_solver(
     if limit_s is not None:
         parameters.max_time_in_seconds = limit_s
     return solver
+
+
+def floor_bound(bound: float) -> int:
+    """Return a bound as an integer that is not larger."""
+    if abs(bound) > 2**53:
+        bound = math.nextafter(bound, -math.inf)
+    return math.floor(bound)
+
+
+def solve_logged(
+    solver: CpSolver, model: Any, extra: Mapping[str, str], title: str
+) -> Any:
+    """Solve with the parameters of the options, and write the log."""
+    for name, value in parameters_of(extra).items():
+        solver.parameters.merge_text_format(f"{name}: {value}")
+    log = extra.get(OPTION)
+    write_title(log, title)
+    solver.parameters.log_search_progress = log is not None
+    with printing_to(log):
+        return solver.solve(model)
 
 
 #: Parameters on which proofs rest, or that leave the search unfinished.

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from bisect import insort
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
-from formulations.common import Instance, Start, SubProblem, Task
+from formulations.common import Answer, Instance, Start, SubProblem, Task
 from formulations.nest_artifact import ArtifactInstance
+from formulations.paths.cuts import Cuts
+from formulations.paths.search import PathEngine, PathPart, path_parts
+from formulations.paths.stages import TooLargeError
 from formulations.timed import TimedSearch, Work, has_others, timed_only
 from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.cost.space import Runtime, leading_runtimes, runtime_of
-from nest.errors import InvalidPlanError, SolverError
+from nest.errors import InvalidOptionError, InvalidPlanError, SolverError
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import (
@@ -47,35 +50,103 @@ PLAIN_SHARE = 0.6
 OPEN = "plans timed pass by pass are bounded by the work of all devices"
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What an engine found out about one sub-problem.
-
-    Attributes
-    ----------
-    finished
-        It is proven that no plan beats ``plan``, or the cutoff if there is
-        no plan.
-    plan
-        The best plan found.
-    claimed_quanta
-        Its step time by the model; may be too long if not finished.
-    bound
-        A lower bound on plans that beat the cutoff; ``None`` if unknown.
-    """
-
-    finished: bool
-    plan: Plan | None = None
-    claimed_quanta: float | None = None
-    bound: int | None = None
-
-
 #: Finds the best plan of a task with a step time of at most its cutoff.
 #: Raises ``OutOfTimeError`` if the deadline passes before an engine runs.
 Engine = Callable[[Task], Answer]
 
 #: How problems are taken apart, by the rules that are formulated.
 INSTANCES = {"standard": Instance, "nest-artifact": ArtifactInstance}
+
+
+#: Values of the option ``form``, and what they are.
+FORMS = ("paths", "layers")
+FORM_OPTION = (
+    "paths (default): a plan is a path, where a stage has one strategy and "
+    "cuts are few; layers: a plan is a slot for every layer"
+)
+
+
+class Part(Protocol):
+    """Plans that are settled together."""
+
+    @property
+    def instance(self) -> Instance:
+        """The runtime's problem."""
+
+    @property
+    def bound(self) -> int:
+        """No plan is faster."""
+
+    def ask(self, cutoff: int | None) -> tuple[Answer, tuple[Part, ...], bool]:
+        """Look for a plan within a cutoff.
+
+        Return what is known of the plans that were looked at, parts with
+        all others, and whether an engine ran.
+
+        Raises
+        ------
+        OutOfTimeError
+            If the deadline passes.
+        """
+
+
+@dataclass(frozen=True)
+class LayerPart:
+    """A sub-problem of the layer form.
+
+    Attributes
+    ----------
+    instance, sub_problem
+        The sub-problem.
+    engine
+        What solves it.
+    warm_start
+        A plan to start from, if it belongs to it.
+    """
+
+    instance: Instance
+    sub_problem: SubProblem
+    engine: Engine
+    warm_start: Plan | None
+
+    @property
+    def bound(self) -> int:
+        """No plan is faster."""
+        return self.sub_problem.bound
+
+    def __str__(self) -> str:
+        return str(self.sub_problem)
+
+    def ask(self, cutoff: int | None) -> tuple[Answer, tuple[Part, ...], bool]:
+        """Find the best plan within a cutoff."""
+        slots = self.instance.slots(self.sub_problem)
+        if slots is None:
+            return Answer(finished=True), (), False
+        problem = self.instance.problem
+        start = _start(problem, self.warm_start, self.sub_problem)
+        task = Task(self.instance, self.sub_problem, slots, cutoff, start)
+        return self.engine(task), (), True
+
+
+def _bound(part: Part) -> int:
+    return part.bound
+
+
+def form_of(name: str, options: SolveOptions) -> str:
+    """Return which form a solver is asked for.
+
+    Raises
+    ------
+    InvalidOptionError
+        If there is no such form.
+    """
+    form = options.extra.get("form", FORMS[0])
+    if form not in FORMS:
+        raise InvalidOptionError(
+            f"{name}: expected option form to be one of {', '.join(FORMS)}, "
+            f"got {form!r}; correct the value"
+        )
+    return form
 
 
 def instances_of(
@@ -108,6 +179,10 @@ class Formulation(ABC):
         InvalidOptionError
             If an option is out of range.
         """
+
+    def path_engine(self, options: SolveOptions) -> PathEngine | None:
+        """Return what solves networks; ``None`` if it takes layers only."""
+        return None
 
     def parts(self, task: Task) -> Iterator[Task]:
         """Yield tasks that have the plans of a task, the fastest first.
@@ -236,6 +311,9 @@ class Formulation(ABC):
         engine = self.engine(options)
         model = CostModel(problem)
         instances = instances_of(problem, model, deadline)
+        kinds = "sub-problems (R, B, S)"
+        if any(self._takes_paths(i, options) for i in instances.values()):
+            kinds = "cases (R, B)"
         best: Plan | None = None
         best_quanta: int | None = None
         if options.warm_start is not None:
@@ -243,16 +321,18 @@ class Formulation(ABC):
             best_quanta = check_warm_start(problem, best, model)
             report(Progress(plan=best, claimed_quanta=best_quanta))
 
-        todo: list[SubProblem] = []
+        todo: list[Part] = []
         unfinished: list[int] = []
-        num_solved, limit = 0, None
+        num_parts, num_solved, limit = 0, 0, None
         try:
-            listed = [i.sub_problems() for i in instances.values()]
-            todo = sorted(chain(*listed), key=lambda found: found.bound)
+            for instance in instances.values():
+                todo += self._parts(instance, options, engine)
+            todo.sort(key=_bound)
         except OutOfTimeError:
+            todo = []
             unfinished.append(0)
             limit = Limit.TIME
-        num_sub_problems = len(todo)
+        num_parts = len(todo)
         reported = None
 
         def proven() -> int | None:
@@ -263,40 +343,40 @@ class Formulation(ABC):
             return min(bounds, default=None)
 
         while todo:
-            sub_problem = todo[0]
-            if best_quanta is not None and sub_problem.bound >= best_quanta:
+            part = todo[0]
+            if best_quanta is not None and part.bound >= best_quanta:
                 break
-            if options.reached(
-                best_quanta, min([sub_problem.bound, *unfinished])
-            ):
+            if options.reached(best_quanta, min([part.bound, *unfinished])):
                 break
             cutoff = None
             if best_quanta is not None:
                 # What is better by less than the gap is of no interest.
                 allowed = math.floor(Fraction(options.gap) * best_quanta)
                 cutoff = best_quanta - 1 - allowed
-            instance = instances[sub_problem.runtime]
             try:
-                slots = instance.slots(sub_problem)
-                answer = Answer(finished=True)
-                if slots is not None:
-                    start = _start(problem, options.warm_start, sub_problem)
-                    task = Task(instance, sub_problem, slots, cutoff, start)
-                    answer = engine(task)
-                    num_solved += 1
+                answer, rest, solved = self._ask(part, cutoff, options, engine)
             except OutOfTimeError:
                 limit = Limit.TIME
                 break
             del todo[0]
+            for other in rest:
+                insort(todo, other, key=_bound)
+            num_parts += max(0, len(rest) - 1)
+            num_solved += solved
             if not answer.finished:
                 limit = Limit.TIME
-                unfinished.append(max(sub_problem.bound, answer.bound or 0))
-            elif options.gap and cutoff is not None and answer.plan is None:
+                unfinished.append(max(part.bound, answer.bound or 0))
+            elif (
+                options.gap
+                and cutoff is not None
+                and answer.plan is None
+                and not rest
+            ):
                 refuted = self.capabilities.proves(cutoff) + 1
-                unfinished.append(max(sub_problem.bound, refuted))
+                unfinished.append(max(part.bound, refuted))
             plan = None
             if answer.plan is not None:
-                quanta = self._check(task, answer)
+                quanta = self._check(part, answer)
                 if best_quanta is None or quanta < best_quanta:
                     best = plan = answer.plan
                     best_quanta = quanta
@@ -306,7 +386,7 @@ class Formulation(ABC):
                 report(Progress(plan, claimed, bound))
                 reported = bound
 
-        unfinished += [sub_problem.bound for sub_problem in todo]
+        unfinished += [part.bound for part in todo]
         # A bound that reaches the incumbent settles its sub-problem.
         if best_quanta is not None:
             unfinished = [bound for bound in unfinished if bound < best_quanta]
@@ -317,12 +397,9 @@ class Formulation(ABC):
             status = Status.FEASIBLE
             if best is None:
                 status = Status.NO_SOLUTION
-            detail = "the sub-problems (R, B, S) could not be listed in time"
-            if num_sub_problems:
-                detail = (
-                    f"{len(unfinished)} of {num_sub_problems} sub-problems "
-                    f"(R, B, S) are open"
-                )
+            detail = f"the {kinds} could not be listed in time"
+            if num_parts:
+                detail = f"{len(unfinished)} of {num_parts} {kinds} are open"
         elif best is None:
             status = Status.INFEASIBLE
             detail = "no plan fits the devices' memory and the counting rules"
@@ -334,16 +411,73 @@ class Formulation(ABC):
             limit=limit,
             detail=detail,
             extra={
-                "num_sub_problems": num_sub_problems,
+                "num_sub_problems": num_parts,
                 "num_solved": num_solved,
             },
         )
 
-    def _check(self, task: Task, answer: Answer) -> int:
+    def _parts(
+        self, instance: Instance, options: SolveOptions, engine: Engine
+    ) -> list[Part]:
+        """Return what has to be settled of a runtime.
+
+        Paths through cases, where that form applies; else sub-problems.
+        """
+        solve_path = self._takes_paths(instance, options)
+        if solve_path is not None:
+            cuts = Cuts(instance.model, instance.graph)
+            if cuts.listed:
+                proves = self.capabilities.proves
+                return [
+                    *path_parts(instance, cuts, solve_path, self.name, proves)
+                ]
+        return [
+            LayerPart(instance, sub_problem, engine, options.warm_start)
+            for sub_problem in instance.sub_problems()
+        ]
+
+    def _takes_paths(
+        self, instance: Instance, options: SolveOptions
+    ) -> PathEngine | None:
+        """Return what solves networks, if plans are paths."""
+        if form_of(self.name, options) != "paths":
+            return None
+        # Layers of a stage differ, or rules of another room price it.
+        if instance.artifact or instance.per_layer:
+            return None
+        return self.path_engine(options)
+
+    def _ask(
+        self,
+        part: Part,
+        cutoff: int | None,
+        options: SolveOptions,
+        engine: Engine,
+    ) -> tuple[Answer, tuple[Part, ...], bool]:
+        """Ask about a part; where paths are too many, take layers for it."""
+        try:
+            return part.ask(cutoff)
+        except TooLargeError:
+            assert isinstance(part, PathPart)
+            split, family = part.case
+            return (
+                Answer(finished=True),
+                tuple(
+                    LayerPart(
+                        part.instance,
+                        replace(found, bound=max(part.bound, found.bound)),
+                        *(engine, options.warm_start),
+                    )
+                    for found in part.instance.of_case(split, family)
+                ),
+                False,
+            )
+
+    def _check(self, part: Part, answer: Answer) -> int:
         """Return the shared score of an engine's plan, which it must match."""
         assert answer.plan is not None
-        where = f"{self.name}: {task.sub_problem}"
-        instance = task.instance
+        where = f"{self.name}: {part}"
+        instance = part.instance
         try:
             verdict = score(instance.problem, answer.plan, instance.model)
         except InvalidPlanError as error:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from formulations import engine_log, parameters
-from formulations.common import Task
-from formulations.cp_sat import check_parameters, new_solver
+from formulations.common import Answer, Task
+from formulations.cp_sat import (
+    check_parameters,
+    floor_bound,
+    new_solver,
+    solve_logged,
+)
 from formulations.cpsat.constraints import add_constraints, hide_less
 from formulations.cpsat.decode import add_hints, decode
 from formulations.cpsat.objective import set_objective
+from formulations.cpsat.paths import solve_path
 from formulations.cpsat.variables import Model, create
-from formulations.engine_log import check_log, printing_to, write_title
-from formulations.search import Answer, Engine, Formulation
+from formulations.engine_log import check_log
+from formulations.paths.search import PathEngine
+from formulations.search import FORM_OPTION, Engine, Formulation
 from formulations.timed import Work
 from nest.cost.rules import hidden_sync
 from nest.cost.score import score
@@ -42,7 +48,7 @@ class CpSatSolver(Formulation):
         exact=True,
         anytime=True,
         warm_start=True,
-        method="layer-level integer model, OR-tools CP-SAT",
+        method="integer models of paths and of layers, OR-tools CP-SAT",
         requires=("ortools",),
         any_schedule=True,
         searches=frozenset(EXTENSIONS),
@@ -50,6 +56,7 @@ class CpSatSolver(Formulation):
         options={
             parameters.OPTION: parameters.MEANING,
             engine_log.OPTION: engine_log.MEANING,
+            "form": FORM_OPTION,
         },
     )
 
@@ -64,6 +71,10 @@ class CpSatSolver(Formulation):
         check_parameters(self.name, parameters.parameters_of(options.extra))
         check_log(self.name, options.extra)
         return partial(_solve, options)
+
+    def path_engine(self, options: SolveOptions) -> PathEngine:
+        """Return what solves networks."""
+        return partial(solve_path, options)
 
     def write(
         self, task: Task, path: Path, comments: list[str]
@@ -124,7 +135,7 @@ def _least_work(
         return None
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return 0
-    return max(0, _floor(solver.best_objective_bound)) * unit
+    return max(0, floor_bound(solver.best_objective_bound)) * unit
 
 
 def _solve(options: SolveOptions, task: Task) -> Answer:
@@ -184,14 +195,8 @@ def _run(options: SolveOptions, model: Model) -> tuple[Answer, CpSolver]:
     remaining_s = task.instance.deadline.remaining_s
     solver = new_solver(remaining_s, options.num_workers, options.seed)
     solver.parameters.linearization_level = 2
-    given = parameters.parameters_of(options.extra)
-    for name, value in given.items():
-        solver.parameters.merge_text_format(f"{name}: {value}")
-    log = options.extra.get(engine_log.OPTION)
-    write_title(log, f"cpsat {task.sub_problem}")
-    solver.parameters.log_search_progress = log is not None
-    with printing_to(log):
-        status = solver.solve(model.engine)
+    title = f"cpsat {task.sub_problem}"
+    status = solve_logged(solver, model.engine, options.extra, title)
 
     finished = {
         cp_model.OPTIMAL: True,
@@ -206,19 +211,12 @@ def _run(options: SolveOptions, model: Model) -> tuple[Answer, CpSolver]:
             f"{solver.solution_info() or model.engine.validate()}"
         )
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        bound = _floor(solver.best_objective_bound)
+        bound = floor_bound(solver.best_objective_bound)
         return Answer(finished=finished, bound=bound), solver
     answer = Answer(
         finished=finished,
         plan=decode(CpSatSolver.name, model, solver),
         claimed_quanta=solver.value(model.step),
-        bound=_floor(solver.best_objective_bound),
+        bound=floor_bound(solver.best_objective_bound),
     )
     return answer, solver
-
-
-def _floor(bound: float) -> int:
-    """Return a bound as an integer that is not larger."""
-    if abs(bound) > 2**53:
-        bound = math.nextafter(bound, -math.inf)
-    return math.floor(bound)

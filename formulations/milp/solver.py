@@ -11,17 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from formulations import engine_log, parameters
-from formulations.common import Task
+from formulations.common import Answer, Task
 from formulations.engine_log import check_log, write_title
 from formulations.milp.constraints import add_constraints, forbid, hide_less
 from formulations.milp.decode import decode
 from formulations.milp.engines import DEFAULT, Run, Verdict, engine_name, run
 from formulations.milp.objective import set_objective
 from formulations.milp.parameters import check_parameters
+from formulations.milp.paths import solve_path
 from formulations.milp.variables import Content, Model, create
 from formulations.milp.windows import TOLERANCE, windows
 from formulations.milp.written import write_model
-from formulations.search import Answer, Engine, Formulation
+from formulations.paths.search import PathEngine
+from formulations.search import FORM_OPTION, Engine, Formulation
 from formulations.timed import Work
 from nest.cost.rules import hidden_sync
 from nest.cost.score import score
@@ -42,7 +44,7 @@ class MilpSolver(Formulation):
         precision=TOLERANCE,
         anytime=True,
         warm_start=True,
-        method="layer-level MILP, CBC or another engine through PuLP",
+        method="MILPs of paths and of layers, CBC or another engine",
         requires=("pulp",),
         any_schedule=True,
         searches=frozenset(EXTENSIONS),
@@ -54,6 +56,7 @@ class MilpSolver(Formulation):
             ),
             parameters.OPTION: parameters.MEANING,
             engine_log.OPTION: engine_log.MEANING,
+            "form": FORM_OPTION,
         },
     )
 
@@ -65,14 +68,21 @@ class MilpSolver(Formulation):
         InvalidOptionError
             If the engine is not available, or does not take a parameter.
         """
+        return partial(_solve, self._run(options))
+
+    def path_engine(self, options: SolveOptions) -> PathEngine:
+        """Return what solves networks."""
+        return partial(solve_path, self._run(options))
+
+    def _run(self, options: SolveOptions) -> Run:
+        """Return what an engine has to know besides a model and its time."""
         name = engine_name(options.extra.get("engine", DEFAULT))
         given = parameters.parameters_of(options.extra)
-        run = Run(
+        return Run(
             *(name, Deadline(None), 0.0, options.num_workers, options.seed),
             parameters=check_parameters(name, given),
             log=check_log(self.name, options.extra),
         )
-        return partial(_solve, run)
 
     def parts(self, task: Task) -> Iterator[Task]:
         """Yield the task for one window after the other."""

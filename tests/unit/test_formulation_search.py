@@ -43,6 +43,10 @@ BACK = make_plan(("b", Strategy()), ("a", Strategy()))
 TWO = make_plan(("a", Strategy()), ("b", Strategy()))
 
 
+#: The layer form, with a limit: what engines do not prove is open then.
+LAYERS = SolveOptions(time_limit_s=600, extra={"form": "layers"})
+
+
 class Scripted(Formulation):
     """Answers sub-problems in the order in which they are asked about."""
 
@@ -210,7 +214,7 @@ def test_cpsat_is_believed_no_more_than_it_says(
 
     monkeypatch.setattr(cp_model.CpSolver, "solve", run)
     monkeypatch.setattr(cp_model.CpSolver, "best_objective_bound", bound)
-    output = CpSatSolver().solve(UNEVEN, SolveOptions(time_limit_s=600))
+    output = CpSatSolver().solve(UNEVEN, LAYERS)
     found = (output.status, output.claimed_quanta, output.lower_bound_quanta)
     assert found == expected
 
@@ -225,9 +229,7 @@ def test_milp_is_not_believed_to_the_last_digit(monkeypatch):
         )
 
     monkeypatch.setattr(milp_solver, "run", run)
-    output = milp_solver.MilpSolver().solve(
-        UNEVEN, SolveOptions(time_limit_s=600)
-    )
+    output = milp_solver.MilpSolver().solve(UNEVEN, LAYERS)
     found = (output.status, output.claimed_quanta, output.lower_bound_quanta)
     assert found == (Status.FEASIBLE, 147, 146)
 

@@ -62,6 +62,7 @@ from tests.builders import (
     make_plan,
     make_problem,
 )
+from tests.forms import checked
 
 FREE = make_levels((4, 0.0, 1e18))
 #: name -> (solver, options)
@@ -71,6 +72,12 @@ SOLVERS = {
     "highs": (MilpSolver, {"engine": "highs"}),
 }
 solvers = pytest.mark.parametrize("name", SOLVERS)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _in_both_forms():
+    with checked():
+        yield
 
 
 def solve(name, problem, report=None, **options):
@@ -508,7 +515,8 @@ def test_what_was_found_survives_the_end_of_time(name, monkeypatch):
         global_batch=4,
         replicas=(1,),
     )
-    output = solver().solve(problem, SolveOptions(time_limit_s=1000.0))
+    options = SolveOptions(time_limit_s=1000.0, extra={"form": "layers"})
+    output = solver().solve(problem, options)
     assert output.limit is Limit.TIME
     assert output.status is Status.FEASIBLE
     assert output.claimed_quanta == 94 + 3 * 57
@@ -698,8 +706,9 @@ def test_plan_that_is_not_what_the_engine_says_is_an_error(monkeypatch):
         )
 
     monkeypatch.setattr(solver, "run", wrong)
+    options = SolveOptions(extra={"form": "layers"})
     with pytest.raises(SolverError, match=r"R=1 B=1 S=2: expected the model"):
-        solve("cbc", chain())
+        MilpSolver().solve(chain(), options)
 
 
 def test_highs_presolve_loses_the_optimum_of_this_problem():

@@ -1,0 +1,428 @@
+"""From rows to a network whose paths are plans, and nothing else.
+
+Three graphs, each with fewer stages and truer prices than the one before.
+In the first one a stage may be anywhere; in the second it has a place; in
+the third also the stages beside it are known, and every price is that of a
+plan. Stages through which no path is as fast as a step time are left out all
+along.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from formulations.common import undominated
+from formulations.paths.bounds import Arcs, step_through
+from formulations.paths.cuts import Integers
+from formulations.paths.stages import NEVER, StageTable, TooLargeError
+from nest.cost.rules import hidden_sync
+from nest.cost.schedules import Times
+from nest.cost.schedules.base import weighted
+from nest.topology.protocol import Block
+
+#: More stages than that are not priced one by one.
+MAX_STAGES = 2_000_000
+
+
+class Network(NamedTuple):
+    """A graph whose paths are all plans of a case up to a step time.
+
+    Attributes
+    ----------
+    arcs
+        Stages, from where they begin to where they end.
+    once, paces, sync
+        What every stage adds to the sum, its paces, and its sync.
+    row
+        Where it is in the table.
+    bound
+        What no path is faster than.
+    """
+
+    arcs: Arcs
+    once: Integers
+    paces: tuple[Integers, ...]
+    sync: Integers
+    row: Integers
+    bound: int
+
+    def only(self, kept: Any, bound: int) -> Network:
+        """Return the network with fewer stages."""
+        return Network(
+            self.arcs.only(kept),
+            self.once[kept],
+            tuple(pace[kept] for pace in self.paces),
+            self.sync[kept],
+            self.row[kept],
+            bound,
+        )
+
+
+class Placed(NamedTuple):
+    """Stages with places, as columns."""
+
+    row: Integers
+    level: Integers
+    below: Integers
+    offset: Integers
+
+
+@dataclass
+class Builder:
+    """Makes networks of a table.
+
+    Attributes
+    ----------
+    table
+        The rows.
+    complete
+        Whether the last network had all plans: no stage was left out for
+        the time that it takes.
+    bound
+        What no plan of the last network, or left out of it, is faster than.
+    """
+
+    table: StageTable
+    complete: bool = field(default=True, init=False)
+
+    def network(self, most: int) -> Network | None:
+        """Return a network of all plans up to a step time.
+
+        ``None`` if there are none.
+
+        Raises
+        ------
+        OutOfTimeError
+            If the deadline passes.
+        TooLargeError
+            If there are too many stages.
+        """
+        self.complete = True
+        placed = self._placed(most)
+        for filtered in (self._at_places, self._priced):
+            if placed is None or not len(placed.row):
+                return None
+            self.table.deadline.check()
+            found = filtered(placed, most)
+            if isinstance(found, Network):
+                return found if len(found.row) else None
+            placed = found
+        return None
+
+    def _fast(self, bound: Integers, most: int) -> Any:
+        """Return which stages some plan up to a step time may have."""
+        kept = bound <= most
+        self.complete &= bool((kept | (bound >= NEVER)).all())
+        return kept
+
+    # Stages anywhere
+
+    def least(self) -> int | None:
+        """Return what no plan is faster than; ``None`` if there is none."""
+        found = self._anywhere(np.arange(len(self.table.row_alone)))
+        if found is None:
+            return None
+        arcs, bound, *_ = found
+        starts = np.isin(arcs.tail, arcs.starts)
+        least = int(bound[starts].min(initial=NEVER))
+        return None if least >= NEVER else least
+
+    def _anywhere(self, rows: Integers) -> Any:
+        """Return the first graph, and what its stages stand for."""
+        table = self.table
+        cuts, levels = table.cuts, table.levels
+        wide = table.split.devices + 1
+        keys = table.pair[rows] * wide + table.devices[rows]
+        order = np.argsort(keys, kind="stable")
+        rows, keys = rows[order], keys[order]
+        firsts = np.flatnonzero(np.diff(keys, prepend=-1))
+        if not len(firsts):
+            return None
+        own, devices = keys[firsts] // wide, keys[firsts] % wide
+        tails, heads = cuts.tails[own], cuts.heads[own]
+        columns = (
+            *(table.once, table.work, table.sync_least),
+            *table.paces,
+        )
+        high = levels.top + 1
+        parts: list[tuple[Integers, ...]] = []
+        for level, below in levels.steps():
+            fits = table.most[rows] >= levels.inflight[level - 1]
+            least = [
+                np.minimum.reduceat(
+                    np.where(fits, column[rows], NEVER), firsts
+                )
+                for column in columns
+            ]
+            here = np.flatnonzero(least[0] < NEVER)
+            # Behind the last stage nothing is left, before it something is.
+            last = heads[here] == len(cuts.sets) - 1
+            here = here[last == (below == 0)]
+            parts.append(
+                (
+                    tails[here] * high + level,
+                    heads[here] * high + below,
+                    here,
+                    devices[here],
+                    *(column[here] for column in least),
+                )
+            )
+        tail, head, key, size, *prices = (
+            np.concatenate(column) for column in zip(*parts, strict=True)
+        )
+        arcs, sort = Arcs.of(
+            tail,
+            head,
+            lambda nodes: np.isin(nodes, levels.starts),
+            lambda nodes: nodes == (len(cuts.sets) - 1) * high,
+        )
+        once, work, sync, *paces = (column[sort] for column in prices)
+        size = size[sort]
+        room = arcs.sum_through(size) <= table.split.devices
+        bound = step_through(arcs, once, paces, table.rounds, sync)
+        shared = arcs.sum_through(work) + arcs.largest_through(sync)
+        bound = np.maximum(bound, np.minimum(shared, NEVER))
+        bound = np.where(room, bound, NEVER)
+        return (
+            arcs,
+            bound,
+            key[sort],
+            size,
+            rows,
+            firsts,
+            tail[sort],
+            head[sort],
+        )
+
+    def _placed(self, most: int) -> Placed | None:
+        """Return the stages that may be part of a plan, at all places."""
+        table = self.table
+        levels, split = table.levels, table.split
+        alone = self._fast(table.row_alone, most)
+        found = self._anywhere(np.flatnonzero(alone))
+        if found is None:
+            return None
+        arcs, bound, key, size, rows, firsts, tail, head = found
+        kept = self._fast(bound, most)
+        if not kept.any():
+            return None
+        arcs = arcs.only(kept)
+        key, size, tail, head = key[kept], size[kept], tail[kept], head[kept]
+        used = arcs.least(size, sums=True)
+        high = levels.top + 1
+        ends = np.append(firsts[1:], len(rows))
+        lows = used.ahead[arcs.tail]
+        highs = split.devices - size - used.behind[arcs.head]
+        # Every row of every stage, then every offset of every row.
+        many = ends[key] - firsts[key]
+        arc = np.repeat(np.arange(len(key)), many)
+        skipped = np.repeat(np.cumsum(many) - many, many)
+        row = rows[firsts[key][arc] + np.arange(len(arc)) - skipped]
+        level, below = tail % high, head % high
+        inflight = np.array(levels.inflight, dtype=np.int64)
+        fits = table.most[row] >= inflight[level[arc] - 1]
+        arc, row = arc[fits], row[fits]
+        highs = np.where(tail // high == 0, np.minimum(highs, 0), highs)
+        parts: list[Placed] = []
+        total = 0
+        for number, place in enumerate(table.places):
+            table.deadline.check()
+            here = np.flatnonzero(table.place[row] == number)
+            offsets = np.array(place.offsets, dtype=np.int64)
+            first = np.searchsorted(offsets, lows[arc[here]])
+            last = np.searchsorted(offsets, highs[arc[here]], side="right")
+            number_of = np.maximum(last - first, 0)
+            total += int(number_of.sum())
+            if total > MAX_STAGES:
+                raise TooLargeError
+            again = np.repeat(here, number_of)
+            before = np.repeat(np.cumsum(number_of) - number_of, number_of)
+            which = np.repeat(first, number_of) + np.arange(len(again))
+            parts.append(
+                Placed(
+                    row[again],
+                    level[arc[again]],
+                    below[arc[again]],
+                    offsets[which - before],
+                )
+            )
+        if not total:
+            return None
+        return Placed(*(np.concatenate(c) for c in zip(*parts, strict=True)))
+
+    # Stages at places
+
+    def _graph(self, placed: Placed) -> tuple[Arcs, Integers]:
+        """Return the second graph, and the order of its stages."""
+        table = self.table
+        levels, wide = table.levels, table.split.devices + 1
+        pair, size = table.pair[placed.row], table.devices[placed.row]
+        high, last = levels.top + 1, len(table.cuts.sets) - 1
+        return Arcs.of(
+            (table.cuts.tails[pair] * high + placed.level) * wide
+            + placed.offset,
+            (table.cuts.heads[pair] * high + placed.below) * wide
+            + placed.offset
+            + size,
+            lambda nodes: (
+                (nodes % wide == 0) & np.isin(nodes // wide, levels.starts)
+            ),
+            lambda nodes: nodes // wide == last * high,
+        )
+
+    def _at_places(self, placed: Placed, most: int) -> Placed:
+        """Return the stages through which a path leads in time."""
+        table = self.table
+        arcs, order = self._graph(placed)
+        placed = Placed(*(column[order] for column in placed))
+        row = placed.row
+        bound = step_through(
+            arcs,
+            table.once[row],
+            [pace[row] for pace in table.paces],
+            table.rounds,
+            table.sync_least[row],
+        )
+        kept = self._fast(bound, most)
+        return Placed(*(column[kept] for column in placed))
+
+    # Stages with their neighbours
+
+    def _priced(self, placed: Placed, most: int) -> Network:
+        """Return the third graph, priced as plans are."""
+        table = self.table
+        arcs, order = self._graph(placed)
+        placed = Placed(*(column[order] for column in placed))
+        sizes = np.array([0, *table.sizes], dtype=np.int64)
+        size = np.searchsorted(sizes, table.devices[placed.row])
+        count = len(sizes)
+        ahead = _beside(arcs.head, size, arcs.starts, count)
+        behind = _beside(arcs.tail, size, arcs.ends, count)
+        stage, before = _joined(arcs.tail, ahead, count)
+        again, after = _joined(arcs.head[stage], behind, count)
+        stage, before = stage[again], before[again]
+        if len(stage) > MAX_STAGES:
+            raise TooLargeError
+        own = size[stage]
+        found, order = Arcs.of(
+            (arcs.tail[stage] * count + before) * count + own,
+            (arcs.head[stage] * count + own) * count + after,
+            lambda nodes: nodes // count % count == 0,
+            lambda nodes: nodes % count == 0,
+        )
+        stage, before, after = stage[order], before[order], after[order]
+        row, offset = placed.row[stage], placed.offset[stage]
+        forward = table.forward[row] + self._received(
+            row, offset, sizes[before], ahead=True
+        )
+        backward = table.backward[row] + self._received(
+            row, offset, sizes[after], ahead=False
+        )
+        sync = table.sync[row]
+        if table.fraction:
+            hidden = [
+                hidden_sync(int(h), int(g), table.fraction)
+                for h, g in zip(table.hideable[row], backward, strict=True)
+            ]
+            sync = sync - np.array(hidden, dtype=np.int64)
+        paces = tuple(
+            np.asarray(pace, dtype=np.int64)
+            for pace in table.schedule.paces(Times(forward, backward))
+        )
+        once = np.asarray(weighted(table.schedule.once, paces))
+        network = Network(found, once, paces, sync, row, 0)
+        network = network.only(_distinct(network), 0)
+        return self.faster(network, most)
+
+    def faster(self, network: Network, most: int) -> Network:
+        """Return the network with the plans up to a step time only."""
+        while len(network.row):
+            self.table.deadline.check()
+            bound = step_through(
+                network.arcs,
+                network.once,
+                network.paces,
+                self.table.rounds,
+                network.sync,
+            )
+            kept = self._fast(bound, most)
+            least = int(bound.min())
+            if kept.all():
+                return network._replace(bound=least)
+            network = network.only(kept, least)
+        return network
+
+    def _received(
+        self, row: Integers, offset: Integers, beside: Integers, *, ahead: bool
+    ) -> Integers:
+        """Return what stages receive from neighbours of some sizes."""
+        table, split = self.table, self.table.split
+        cuts = table.cuts.tails if ahead else table.cuts.heads
+        number = table.cuts.size_of[cuts[table.pair[row]]]
+        columns = (table.place[row], table.choice[row], offset, beside, number)
+        _, first, which = np.unique(
+            np.stack(columns), axis=1, return_index=True, return_inverse=True
+        )
+        found = []
+        for i in first:
+            place = table.places[table.place[row[i]]]
+            block = Block(
+                *(split.replicas, split.devices),
+                *(int(offset[i]), place.devices),
+            )
+            size = int(beside[i])
+            sender = block.before(size) if ahead else block.behind(size)
+            strategy = place.choices[table.choice[row[i]]].strategy
+            took = 0
+            if size:
+                took = table.receive(block, sender, int(number[i]), strategy)
+            found.append(took)
+        return np.array(found, dtype=np.int64)[which.reshape(-1)]
+
+
+def _beside(
+    node: Integers, size: Integers, outer: Integers, count: int
+) -> tuple[Integers, Integers]:
+    """Return, by node, which sizes stages have there; 0 at the ends."""
+    known = np.unique(np.concatenate([node * count + size, outer * count]))
+    return known // count, known % count
+
+
+def _joined(
+    node: Integers, beside: tuple[Integers, Integers], count: int
+) -> tuple[Integers, Integers]:
+    """Return every stage as often as it has neighbours, and their sizes."""
+    nodes, sizes = beside
+    first = np.searchsorted(nodes, node)
+    many = np.searchsorted(nodes, node, side="right") - first
+    stage = np.repeat(np.arange(len(node)), many)
+    skipped = np.repeat(np.cumsum(many) - many, many)
+    return stage, sizes[first[stage] + np.arange(len(stage)) - skipped]
+
+
+def _distinct(network: Network) -> Any:
+    """Return which stages no other one from and to the same places beats."""
+    arcs = network.arcs
+    order = np.lexsort((arcs.head, arcs.tail))
+    kept = np.zeros(len(order), dtype=bool)
+    both = np.stack([arcs.tail[order], arcs.head[order]])
+    if not len(order):
+        return kept
+    begins = np.flatnonzero(np.diff(both, prepend=-1).any(axis=0))
+    for begin, end in zip(begins, [*begins[1:], len(order)], strict=True):
+        same = order[begin:end]
+        if end - begin > 1:
+            costs: dict[int, tuple[float, ...]] = {
+                int(i): (
+                    *(int(pace[i]) for pace in network.paces),
+                    int(network.sync[i]),
+                )
+                for i in same
+            }
+            kept[undominated(costs)] = True
+        else:
+            kept[same] = True
+    return kept
