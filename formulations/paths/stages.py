@@ -470,14 +470,14 @@ class StageTable:
         found: Integers = 0 * self.once + weighted(self.rounds, self.paces)
         return found
 
-    @cached_property
+    @property
     def work(self) -> Integers:
         """``Σ o p + n/P Σ r p`` of every row, rounded down."""
         share: Integers = self.wait // self.split.devices
         found: Integers = self.once + self.devices * share
         return found
 
-    @cached_property
+    @property
     def row_alone(self) -> Integers:
         """What a plan with the stage takes at least."""
         return self.once + self.wait + self.sync_least

@@ -1,0 +1,340 @@
+"""The path form: its networks, bounds and answers, on small examples."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ortools.sat.python import cp_model
+
+import formulations
+from formulations.brute import BruteSolver
+from formulations.common import Instance
+from formulations.cpsat.solver import CpSatSolver
+from formulations.milp import engines
+from formulations.milp import paths as milp_paths
+from formulations.milp.solver import MilpSolver
+from formulations.paths import cuts, network, stages
+from formulations.paths.bounds import Arcs, step_through
+from formulations.paths.cuts import Cuts
+from formulations.paths.network import Builder
+from formulations.paths.search import least_work
+from formulations.paths.stages import NEVER, Case, StageTable
+from nest.cost.model import CostModel
+from nest.errors import InvalidOptionError, SolverError
+from nest.ir import Strategy
+from nest.solvers.base import Deadline, SolveOptions, Status
+from tests.builders import make_cost, make_levels, make_problem
+
+#: The example of formulations/README.md: layers of 30, 30 and 9 ns, three
+#: micro-batches, two devices, a free network.
+EXAMPLE = make_problem(
+    {"a": make_cost(10, 20), "b": make_cost(10, 20), "c": make_cost(0, 9)},
+    edges=(("a", "b", 1), ("b", "c", 1)),
+    devices=2,
+    topology=make_levels((2, 0.0, 1e15)),
+    global_batch=3,
+    replicas=(1,),
+)
+SOLVERS = {"cpsat": CpSatSolver, "milp": MilpSolver}
+
+
+def instance_of(problem):
+    return Instance(problem, CostModel(problem), Deadline(None))
+
+
+def table_of(problem):
+    """Return the table of the only case, and the case."""
+    instance = instance_of(problem)
+    (case,) = [Case(*case) for case in instance.cases()]
+    found = Cuts(instance.model, instance.graph)
+    return StageTable(instance.model, found, case, Deadline(None)), case
+
+
+def spans(table, found):
+    """Return the layers of every stage of a network."""
+    names = [layer.id for layer in table.problem.graph.layers]
+    sets = table.cuts.sets
+    pairs = table.pair[found.row]
+    return [
+        "".join(
+            names[i]
+            for i in table.cuts.layers(
+                sets[table.cuts.tails[p]], sets[table.cuts.heads[p]]
+            )
+        )
+        for p in pairs
+    ]
+
+
+# The worked example
+
+
+def test_the_example_has_five_stages_and_three_paths():
+    """``abc`` takes 69 + 2 · 69, ``a | bc`` 69 + 2 · 39, ``ab | c`` 189."""
+    table, case = table_of(EXAMPLE)
+    assert least_work(instance_of(EXAMPLE), case) == 138
+    builder = Builder(table)
+    found = builder.network(207)
+    loads = dict(zip(spans(table, found), found.once.tolist(), strict=True))
+    assert loads == {"a": 30, "ab": 60, "abc": 69, "bc": 39, "c": 9}
+    assert builder.complete
+    assert found.bound == 147
+    assert list(table.rounds) == [2]
+    assert found.sync.tolist() == [0] * 5
+
+
+def test_the_page_has_the_stages_of_the_example():
+    """Loads, sums and maxima through them, and bounds."""
+    table, _ = table_of(EXAMPLE)
+    found = Builder(table).network(207)
+    arcs = found.arcs
+    columns = (
+        found.once,
+        arcs.sum_through(found.once),
+        arcs.largest_through(found.paces[0]),
+        step_through(arcs, found.once, found.paces, table.rounds, found.sync),
+    )
+    expected = dict(
+        zip(spans(table, found), zip(*columns, strict=True), strict=True)
+    )
+    text = Path(formulations.__file__).with_name("README.md").read_text()
+    said = {}
+    for row in re.findall(r"^\| `x\d` = .*$", text, re.MULTILINE):
+        name, *numbers = [cell.strip() for cell in row.split("|")[1:-1]]
+        stage = name.split("= ")[1].strip("`")
+        said[stage] = tuple(map(int, numbers[2:]))
+    assert said == expected
+
+
+def test_the_model_of_the_example_is_that_on_the_page():
+    """Five shares, two steps of the maximum, of 2 · 21 and 2 · 9."""
+    table, _ = table_of(EXAMPLE)
+    found = Builder(table).network(207)
+    model = milp_paths.PathModel(
+        milp_paths.PathTask(table, found, 207, "milp")
+    )
+    rows = model.engine.constraints
+    named = sorted(re.sub(r"(_\d+)+$", "", name) for name in rows)
+    assert named == [
+        *("flow", "flow", "link_t_max", "link_t_max"),
+        *("one_path", "order_t_max", "step_time"),
+    ]
+    step = {v.name: c for v, c in rows["step_time"].items()}
+    loads = dict(zip(spans(table, found), found.once, strict=True))
+    assert loads == {
+        name: step[f"x_{a}"] for a, name in enumerate(spans(table, found))
+    }
+    assert step["least_t_max_0"] == 2 * 39
+    assert step["u_t_max_0_0"] == 2 * 21
+    assert step["u_t_max_0_1"] == 2 * 9
+    assert step["T"] == -1
+
+
+def test_a_stage_is_left_out_where_no_path_through_it_is_in_time():
+    table, _ = table_of(EXAMPLE)
+    builder = Builder(table)
+    assert spans(table, builder.network(188)) == ["a", "bc"]
+    assert not builder.complete
+    assert sorted(spans(table, builder.network(189))) == ["a", "ab", "bc", "c"]
+    assert builder.network(146) is None
+
+
+def test_what_plans_through_a_stage_of_the_example_take():
+    """Node 0 is no layer, 1 a, 2 ab, 3 abc; the bounds are the plans."""
+    arcs = Arcs(
+        np.array([0, 0, 0, 1, 2]),
+        np.array([1, 2, 3, 3, 3]),
+        4,
+        np.array([0]),
+        np.array([3]),
+    )
+    loads, nothing = np.array([30, 60, 69, 39, 9]), np.zeros(5, dtype=int)
+    found = step_through(arcs, loads, [loads], [2], nothing)
+    assert found.tolist() == [147, 189, 207, 147, 189]
+    assert arcs.sum_through(loads).tolist() == [69] * 5
+    assert arcs.largest_through(loads).tolist() == [39, 60, 69, 39, 60]
+    # 9, 39, 69, 60 and 30: the largest may be in front or behind.
+    assert arcs.largest_through(loads[::-1]).tolist() == [60, 39, 69, 60, 39]
+
+
+def test_no_path_takes_for_ever():
+    """A stage that nothing leads to, and one that leads to no end."""
+    arcs = Arcs(
+        np.array([0, 0, 1, 2]),
+        np.array([3, 4, 4, 3]),
+        5,
+        np.array([0]),
+        np.array([4]),
+    )
+    ones = np.ones(4, dtype=int)
+    assert arcs.sum_through(ones).tolist() == [NEVER, 1, NEVER, NEVER]
+    assert arcs.largest_through(ones).tolist() == [NEVER, 1, NEVER, NEVER]
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_the_example_is_solved_in_its_second_window(name, monkeypatch):
+    """138 to 141 has no plan, 142 to 148 has the best one."""
+    asked, build = [], Builder.network
+
+    def recorded(self, most):
+        asked.append(most)
+        return build(self, most)
+
+    monkeypatch.setattr(Builder, "network", recorded)
+    output = SOLVERS[name]().solve(EXAMPLE, SolveOptions())
+    assert output.status is Status.OPTIMAL
+    assert output.claimed_quanta == 147
+    assert [stage.layers for stage in output.plan.stages] == [
+        ("a",),
+        ("b", "c"),
+    ]
+    assert output.extra == {"num_sub_problems": 1, "num_solved": 1}
+    assert asked == [141, 148]
+
+
+# Levels, places, neighbours
+
+
+def test_levels_are_as_many_as_the_memory_needs():
+    """With 8 bytes and 4 per layer: two layers only at the very end.
+
+    A layer is held twice second to last, and would be three times before. So
+    the only plan is ``a | bc``, which takes 30 + 60 + 2 · 60.
+    """
+    table, _ = table_of(EXAMPLE)
+    assert (table.levels.top, table.levels.loop) == (1, True)
+    tight = make_problem(
+        {
+            name: make_cost(10, 20, kept_bytes=4, weight_bytes=0)
+            for name in "abc"
+        },
+        edges=(("a", "b", 1), ("b", "c", 1)),
+        devices=3,
+        memory_bytes=8,
+        topology=make_levels((3, 0.0, 1e15)),
+        global_batch=3,
+        replicas=(1,),
+    )
+    table, _ = table_of(tight)
+    assert sorted({*table.most.tolist()}) == [1, 2]
+    assert table.levels.inflight == (1, 2, 3)
+    assert table.levels.loop
+    assert spans(table, Builder(table).network(10**6)) == ["a", "bc"]
+    for solver in (*SOLVERS.values(), BruteSolver):
+        output = solver().solve(tight, SolveOptions())
+        assert output.claimed_quanta == 210
+
+
+def test_numbers_of_stages_that_the_job_allows_are_levels():
+    problem = make_problem(
+        {name: make_cost(10, 20) for name in "abc"},
+        edges=(("a", "b", 1), ("b", "c", 1)),
+        devices=3,
+        topology=make_levels((3, 0.0, 1e15)),
+        global_batch=3,
+        replicas=(1,),
+        pipeline_parallel=(1, 3),
+    )
+    table, _ = table_of(problem)
+    assert table.levels.starts == (1, 3)
+    assert not table.levels.loop
+    found = Builder(table).network(10**6)
+    assert sorted(spans(table, found)) == ["a", "abc", "b", "c"]
+
+
+# Options, limits and what is too large
+
+
+def test_an_unknown_form_is_refused():
+    options = SolveOptions(extra={"form": "stages"})
+    with pytest.raises(InvalidOptionError, match="one of paths, layers, got"):
+        CpSatSolver().solve(EXAMPLE, options)
+
+
+@pytest.mark.parametrize(
+    ("room", "limit", "most"),
+    [
+        (cuts, "MAX_SETS", 3),
+        (stages, "MAX_ROWS", 2),
+        (network, "MAX_STAGES", 1),
+        (stages, "MAX_TOTAL", 206),
+    ],
+)
+@pytest.mark.parametrize("name", SOLVERS)
+def test_what_is_too_large_is_solved_in_layers(
+    name, room, limit, most, monkeypatch
+):
+    """There are two sub-problems: of one and of two stages."""
+    monkeypatch.setattr(room, limit, most)
+    output = SOLVERS[name]().solve(EXAMPLE, SolveOptions())
+    assert output.status is Status.OPTIMAL
+    assert output.claimed_quanta == 147
+    assert output.extra["num_sub_problems"] == 2
+
+
+LIMITED = SolveOptions(time_limit_s=600)
+
+
+@pytest.mark.parametrize(
+    ("status", "bound", "expected"),
+    [
+        (cp_model.UNKNOWN, 145.5, (Status.NO_SOLUTION, None, 145)),
+        (cp_model.FEASIBLE, 145.5, (Status.FEASIBLE, 147, 145)),
+        (cp_model.FEASIBLE, 147.0, (Status.OPTIMAL, 147, 147)),
+    ],
+)
+def test_cpsat_is_believed_no_more_than_it_says(
+    monkeypatch, status, bound, expected
+):
+    solve = cp_model.CpSolver.solve
+
+    def run(self, model):
+        solve(self, model)
+        return status
+
+    monkeypatch.setattr(cp_model.CpSolver, "solve", run)
+    monkeypatch.setattr(cp_model.CpSolver, "best_objective_bound", bound)
+    output = CpSatSolver().solve(EXAMPLE, LIMITED)
+    found = (output.status, output.claimed_quanta, output.lower_bound_quanta)
+    assert found == expected
+
+
+def test_milp_is_not_believed_to_the_last_digit(monkeypatch):
+    def run(problem, how):
+        found = engines.run(problem, how)
+        return engines.Outcome(
+            engines.Verdict.STOPPED, found.objective, found.objective
+        )
+
+    monkeypatch.setattr(milp_paths, "run", run)
+    output = MilpSolver().solve(EXAMPLE, LIMITED)
+    found = (output.status, output.claimed_quanta, output.lower_bound_quanta)
+    assert found == (Status.FEASIBLE, 147, 146)
+
+
+def test_a_path_that_is_not_what_the_engine_says_is_an_error(monkeypatch):
+    def wrong(problem, how):
+        found = engines.run(problem, how)
+        return engines.Outcome(
+            found.verdict, found.objective * 1.001, found.bound
+        )
+
+    monkeypatch.setattr(milp_paths, "run", wrong)
+    with pytest.raises(SolverError, match=r"milp: R=1 B=1: expected the mod"):
+        MilpSolver().solve(EXAMPLE, SolveOptions())
+
+
+def test_a_path_is_read_along_the_largest_shares():
+    """Of a share of 0.6 of ``a | bc`` and 0.4 of ``ab | c`` the former."""
+    table, _ = table_of(EXAMPLE)
+    found = Builder(table).network(207)
+    shares = {"a": 0.6, "ab": 0.4, "abc": 0.0, "bc": 0.6, "c": 0.4}
+    names = spans(table, found)
+    task = milp_paths.PathTask(table, found, 207, "milp")
+    path = task.walk(lambda a: shares[names[a]])
+    assert [names[a] for a in path] == ["a", "bc"]
+    plan = task.plan(path)
+    assert [stage.strategy for stage in plan.stages] == [Strategy()] * 2
