@@ -55,11 +55,15 @@ class Cuts:
             dtype=np.int64,
         )
         self.sizes = tuple(known)
+        #: Layers that no two stages may part, as a mask.
+        together = sum(1 << i for i in undivided(model.problem))
         pairs = [
             (i, j)
             for i, first in enumerate(self.sets)
             for j, second in enumerate(self.sets)
-            if i < j and first & second == first and self._whole(first, second)
+            if i < j
+            and first & second == first
+            and second & ~first & together in {0, together}
         ]
         self.tails: Integers
         self.heads: Integers
@@ -73,11 +77,6 @@ class Cuts:
         """Return the layers between two sets (masks), sources first."""
         inside = second & ~first
         return [i for i in self.facts.order if inside >> i & 1]
-
-    def _whole(self, first: int, second: int) -> bool:
-        """Whether a stage keeps together what no two stages may part."""
-        together = sum(1 << i for i in undivided(self.model.problem))
-        return second & ~first & together in {0, together}
 
     @cached_property
     def counts(self) -> Integers:

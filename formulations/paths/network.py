@@ -19,7 +19,6 @@ from formulations.paths.bounds import Arcs, step_through
 from formulations.paths.cuts import Integers
 from formulations.paths.stages import NEVER, StageTable, TooLargeError
 from nest.cost.rules import hidden_sync
-from nest.cost.schedules import Times
 from nest.cost.schedules.base import weighted
 from nest.topology.protocol import Block
 
@@ -299,10 +298,10 @@ class Builder:
         sizes = np.array([0, *table.sizes], dtype=np.int64)
         size = np.searchsorted(sizes, table.devices[placed.row])
         count = len(sizes)
-        ahead = _beside(arcs.head, size, arcs.starts, count)
-        behind = _beside(arcs.tail, size, arcs.ends, count)
-        stage, before = _joined(arcs.tail, ahead, count)
-        again, after = _joined(arcs.head[stage], behind, count)
+        entering = _beside(arcs.head, size, arcs.starts, count)
+        leaving = _beside(arcs.tail, size, arcs.ends, count)
+        stage, before = _joined(arcs.tail, entering)
+        again, after = _joined(arcs.head[stage], leaving)
         stage, before = stage[again], before[again]
         if len(stage) > MAX_STAGES:
             raise TooLargeError
@@ -315,12 +314,9 @@ class Builder:
         )
         stage, before, after = stage[order], before[order], after[order]
         row, offset = placed.row[stage], placed.offset[stage]
-        forward = table.forward[row] + self._received(
-            row, offset, sizes[before], ahead=True
-        )
-        backward = table.backward[row] + self._received(
-            row, offset, sizes[after], ahead=False
-        )
+        ahead = self._received(row, offset, sizes[before], ahead=True)
+        behind = self._received(row, offset, sizes[after], ahead=False)
+        backward = table.backward[row] + behind
         sync = table.sync[row]
         if table.fraction:
             hidden = [
@@ -328,11 +324,9 @@ class Builder:
                 for h, g in zip(table.hideable[row], backward, strict=True)
             ]
             sync = sync - np.array(hidden, dtype=np.int64)
-        paces = tuple(
-            np.asarray(pace, dtype=np.int64)
-            for pace in table.schedule.paces(Times(forward, backward))
-        )
-        once = np.asarray(weighted(table.schedule.once, paces))
+        loads = [load[row] for load in table.loads]
+        paces = table.received(loads, ahead, behind)
+        once = 0 * sync + weighted(table.schedule.once, paces)
         network = Network(found, once, paces, sync, row, 0)
         network = network.only(_distinct(network), 0)
         return self.faster(network, most)
@@ -392,7 +386,7 @@ def _beside(
 
 
 def _joined(
-    node: Integers, beside: tuple[Integers, Integers], count: int
+    node: Integers, beside: tuple[Integers, Integers]
 ) -> tuple[Integers, Integers]:
     """Return every stage as often as it has neighbours, and their sizes."""
     nodes, sizes = beside

@@ -7,7 +7,7 @@ the stages beside it, so a row has the least of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -111,8 +111,8 @@ class StageTable:
         Of every row: which place, which of its choices, which pair of cuts.
     devices
         Of its block.
-    forward, backward
-        Its passes, without what it receives.
+    loads, backward
+        Its paces and its backward pass, without what it receives.
     sync, hideable
         Its gradient sync before any hides, and what of it may.
     most
@@ -125,11 +125,11 @@ class StageTable:
     choice: Integers
     pair: Integers
     devices: Integers
-    forward: Integers
     backward: Integers
     sync: Integers
     hideable: Integers
     most: Integers
+    loads: tuple[Integers, ...]
     paces: tuple[Integers, ...]
     sync_least: Integers
 
@@ -263,18 +263,20 @@ class StageTable:
                 if size > MAX_ROWS:
                     raise TooLargeError
                 columns.append(found)
-        empty = (np.zeros(0, dtype=np.int64),) * 9
+        num_paces = self.schedule.num_paces
+        empty = (np.zeros(0, dtype=np.int64),) * (8 + num_paces)
         (
             self.place,
             self.choice,
             self.pair,
             self.devices,
-            self.forward,
             self.backward,
             self.sync,
             self.hideable,
             self.most,
+            *loads,
         ) = (np.concatenate(c) for c in zip(empty, *columns, strict=True))
+        self.loads = tuple(loads)
         self._price_least()
 
     def _rows(
@@ -283,15 +285,19 @@ class StageTable:
         """Return the columns of the rows of one choice at a place."""
         place, counts = self.places[number], self.cuts.counts[:, pairs]
         fits = np.ones(len(pairs), dtype=bool)
-        sums = np.zeros((6, len(pairs)), dtype=np.int64)
-        forward, backward, sync, hideable, static, kept = sums
+        sums = np.zeros((5, len(pairs)), dtype=np.int64)
+        backward, sync, hideable, static, kept = sums
+        loads = np.zeros((self.schedule.num_paces, len(pairs)), dtype=np.int64)
         working = np.zeros(len(pairs), dtype=np.int64)
         for kind, terms in enumerate(choice.kinds):
             some = counts[kind]
             if terms is None:
                 fits &= some == 0
                 continue
-            forward += some * terms.forward
+            for load, pace in zip(
+                loads, self.schedule.paces(terms), strict=True
+            ):
+                load += some * pace
             backward += some * terms.backward
             sync += some * terms.sync
             hideable += some * terms.hideable_sync
@@ -315,16 +321,16 @@ class StageTable:
             index * same,
             pairs[here],
             place.devices * same,
-            forward[here],
             backward[here],
             sync[here],
             hideable[here],
             most[here],
+            *loads[:, here],
         )
 
     def _price_least(self) -> None:
         """Add the least that rows receive, and the most that hides."""
-        forward, backward = self.forward.copy(), self.backward.copy()
+        ahead_of, behind_of = np.zeros((2, len(self.pair)), dtype=np.int64)
         for number, place in enumerate(self.places):
             here = np.flatnonzero(self.place == number)
             if not len(here):
@@ -336,13 +342,10 @@ class StageTable:
                 pair = self.pair[rows]
                 tails = self.cuts.size_of[self.cuts.tails[pair]]
                 heads = self.cuts.size_of[self.cuts.heads[pair]]
-                forward[rows] += ahead[tails]
-                backward[rows] += behind[heads]
+                ahead_of[rows] = ahead[tails]
+                behind_of[rows] = behind[heads]
         self._check_size()
-        self.paces = tuple(
-            np.asarray(p, dtype=np.int64)
-            for p in self.schedule.paces(Times(forward, backward))
-        )
+        self.paces = self.received(self.loads, ahead_of, behind_of)
         self.sync_least = self.sync
         if self.fraction:
             # No backward pass is known yet behind which it would not hide.
@@ -350,6 +353,15 @@ class StageTable:
             hidden = [hidden_sync(h, h, self.fraction) for h in most.tolist()]
             least = np.array(hidden, dtype=np.int64)[which]
             self.sync_least = self.sync - least
+
+    def received(
+        self, loads: Sequence[Integers], ahead: Integers, behind: Integers
+    ) -> tuple[Integers, ...]:
+        """Return paces with what is received in front and behind."""
+        more = self.schedule.paces(Times(ahead, behind))
+        return tuple(
+            load + pace for load, pace in zip(loads, more, strict=True)
+        )
 
     def _check_size(self) -> None:
         """Raise ``TooLargeError`` if a step might not fit 64 bits."""
