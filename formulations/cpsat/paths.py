@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from formulations.common import Answer
-from formulations.cp_sat import floor_bound, new_solver
+from formulations.cp_sat import floor_bound, new_solver, solve_logged
 from formulations.paths.cuts import Integers
 from formulations.paths.search import PathTask
 from formulations.paths.stages import TooLargeError
@@ -111,7 +111,8 @@ def solve_path(options: SolveOptions, task: PathTask) -> Answer:
     remaining_s = deadline.remaining_s
     solver = new_solver(remaining_s, options.num_workers, options.seed)
     solver.parameters.linearization_level = 2
-    status = solver.solve(model.engine)
+    title = f"cpsat paths {task.table.case}"
+    status = solve_logged(solver, model.engine, options.extra, title)
     finished = {
         cp_model.OPTIMAL: True,
         cp_model.INFEASIBLE: True,

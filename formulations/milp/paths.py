@@ -7,17 +7,18 @@ paths is a path.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
 import numpy as np
 
 from formulations.common import Answer
+from formulations.engine_log import write_title
 from formulations.milp.engines import Run, Verdict, run
 from formulations.milp.windows import TOLERANCE
 from formulations.paths.cuts import Integers
 from formulations.paths.search import PathTask
-from nest.solvers.base import SolveOptions
 
 
 class PathModel:
@@ -152,17 +153,16 @@ def _by_tail(network: Any, chosen: Any) -> list[tuple[int, list[int]]]:
     return list(found.items())
 
 
-def solve_path(engine: str, options: SolveOptions, task: PathTask) -> Answer:
+def solve_path(engine: Run, task: PathTask) -> Answer:
     """Find the fastest path of a network within its cutoff."""
     deadline = task.table.deadline
     started_s = deadline.elapsed_s
     model = PathModel(task)
     deadline.check()
     building_s = deadline.elapsed_s - started_s
-    outcome = run(
-        model.engine,
-        Run(engine, deadline, building_s, options.num_workers, options.seed),
-    )
+    how = dataclasses.replace(engine, deadline=deadline, building_s=building_s)
+    write_title(how.log, f"milp paths {task.table.case}: {how.name}")
+    outcome = run(model.engine, how)
     finished = outcome.verdict is not Verdict.STOPPED
     bound = None
     if outcome.bound is not None:
