@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from ortools.sat.python import cp_model
 
 import formulations
@@ -23,6 +24,7 @@ from formulations.paths.network import Builder
 from formulations.paths.search import least_work
 from formulations.paths.stages import NEVER, Case, StageTable
 from nest.cost.model import CostModel
+from nest.cost.space import leading_runtimes
 from nest.errors import InvalidOptionError, SolverError
 from nest.ir import Strategy
 from nest.solvers.base import Deadline, SolveOptions, Status
@@ -243,6 +245,77 @@ def test_numbers_of_stages_that_the_job_allows_are_levels():
     assert not table.levels.loop
     found = Builder(table).network(10**6)
     assert sorted(spans(table, found)) == ["a", "abc", "b", "c"]
+
+
+def test_a_tensor_that_passes_a_stage_takes_memory_there():
+    """``b`` holds the tensor from ``a`` to ``c``, 8 bytes, once in 15."""
+    problem = make_problem(
+        {name: make_cost(10, 20) for name in "abc"},
+        edges=(("a", "b", 0), ("b", "c", 0), ("a", "c", 8)),
+        devices=3,
+        memory_bytes=15,
+        topology=make_levels((3, 0.0, 1e15)),
+        global_batch=3,
+        replicas=(1,),
+        pipeline_parallel=(3,),
+    )
+    table, _ = table_of(problem)
+    (middle,) = np.flatnonzero(
+        (table.cuts.tails[table.pair] == 1)
+        & (table.cuts.heads[table.pair] == 2)
+        & (table.place == 0)
+    )
+    assert table.most[middle] == 1
+    assert Builder(table).network(10**6) is None
+    wider = replace(problem, cluster=with_memory(problem.cluster, 16))
+    assert Builder(table_of(wider)[0]).network(10**6) is not None
+
+
+def with_memory(cluster, memory_bytes):
+    device = replace(cluster.device, memory_bytes=memory_bytes)
+    return replace(cluster, device=device)
+
+
+def test_of_equal_strategies_one_with_more_shards_stays():
+    """It receives less than the one that comes first."""
+    problem = make_problem(
+        {"a": (make_cost(10, 20, tp=2, samples=2), make_cost(10, 20))},
+        devices=2,
+        global_batch=2,
+        micro_batches=(2,),
+        replicas=(1,),
+        data_parallel=(1, 2),
+        zero=(0,),
+    )
+    table, case = table_of(problem)
+    assert len(case.family.strategies) == 2
+    kept = [choice.strategy for choice in table.places[-1].choices]
+    assert [(s.dp, s.tp) for s in kept] == [(2, 1)]
+
+
+def test_a_bound_takes_all_sync_to_hide_that_may():
+    """Half of it, whatever the backward pass."""
+    problem = make_problem(
+        {"a": make_cost(10, 20, weight_bytes=2000)},
+        devices=2,
+        topology=make_levels((2, 0.0, 1e9)),
+        global_batch=2,
+        replicas=(2,),
+        overlap={"gradients": 0.5},
+    )
+    runtime = leading_runtimes(problem)[0]
+    assert runtime.overlap == {"gradients"}
+    model = CostModel(problem).under(runtime)
+    instance = Instance(problem, model, Deadline(None))
+    (case,) = [Case(*case) for case in instance.cases()]
+    table = StageTable(
+        model, Cuts(model, instance.graph), case, Deadline(None)
+    )
+    assert table.sync.tolist() == table.hideable.tolist() == [2000]
+    assert table.sync_least.tolist() == [1000]
+    # Of the 1000 only 20 hide behind the backward pass.
+    found = Builder(table).network(10**6)
+    assert found.sync.tolist() == [1980]
 
 
 # Options, limits and what is too large
