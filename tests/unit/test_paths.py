@@ -124,6 +124,14 @@ def test_the_model_of_the_example_is_that_on_the_page():
         *("flow", "flow", "link_t_max", "link_t_max"),
         *("one_path", "order_t_max", "step_time"),
     ]
+    names = spans(table, found)
+    links = [row for name, row in rows.items() if name.startswith("link")]
+    said = [{v.name: c for v, c in row.items()} for row in links]
+    assert said == [
+        {f"x_{names.index('ab')}": 1, "u_t_max_0_0": -1},
+        {f"x_{names.index('abc')}": 1, "u_t_max_0_1": -1},
+    ]
+    assert [(row.sense, row.constant) for row in links] == [(-1, 0)] * 2
     step = {v.name: c for v, c in rows["step_time"].items()}
     loads = dict(zip(spans(table, found), found.once, strict=True))
     assert loads == {
