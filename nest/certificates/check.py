@@ -10,7 +10,7 @@ import sys
 from fractions import Fraction
 from operator import add, le, mul
 
-from .prices import NEVER, BadInputError, Problem, near, remember, up
+from .prices import NEVER, BadInputError, Problem, near, remember, typed, up
 
 MOST_LABELS = 100_000
 TIMELESS = 10**99  # picoseconds of a quantum in which all times are 0
@@ -49,6 +49,7 @@ def covered(value, where):
         return [covered(x, where) for x in value]
     if type(value) in (int, float) and not 0 <= value <= 1e21:
         raise BadInputError(f"{where}: expected 0 to 1e21, got {value}")
+    typed(value, where)
     return Fraction(value) if type(value) is float else value
 
 def distinct(pairs):
@@ -320,6 +321,7 @@ def score(problem, plan):
                     s["recompute"])
         if (v and problem.sets[v] - problem.sets[at] == own
                 and {*x} == {"layers", "devices", "strategy"}
+                and len(s) == 6 + ("sequence_parallel" in s) and len(plan) < 5
                 and len(x["layers"]) == own.bit_count()
                 and s["dp"] * s["tp"] * s["cp"] == x["devices"]
                 and sum(devices) <= split.pitch
@@ -359,7 +361,7 @@ def check(problem, problem_hash, certificate, seal):
     for x in proof:
         split = Split(problem, x["replicas"], x["micro_batch"])
         found = split.prove(bound, [price for price, _ in x["prices"]])
-        if found != (x["prices"], x["labels"]):
+        if (*found, len(x)) != (x["prices"], x["labels"], 4):
             raise RejectedError(f"proof: {x}, found {found}")
 
 def main():

@@ -10,6 +10,9 @@ from itertools import accumulate, product
 from operator import le, mul, sub
 
 NEVER, MOST_SETS, MOST_DEVICES = 1 << 100, 1500, 1024
+FLAGS = "sequence_parallel", "uneven_batches"
+REAL = "_ns", "_per_s", "fraction", "overlap", "buffer_bytes"
+KEY = "tp", "cp", "ep", "sequence_parallel", "samples"
 
 class BadInputError(Exception):
     """A file is not what it should be, or asks for what is not covered."""
@@ -21,6 +24,34 @@ def near(x):
 def up(x, parts):
     """Return a quotient rounded up."""
     return -(-x // parts)
+
+def typed(value, where):
+    """Refuse fractions and truth values but where they may be."""
+    flag, real = where.endswith(FLAGS), where.endswith(REAL)
+    if (type(value) is bool) != flag or (type(value) is float and not real):
+        kind = "true or false" if flag else "a whole number"
+        raise BadInputError(f"{where}: expected {kind}, got {str(value)[:60]}")
+
+def sane(data):
+    """Refuse what nest refuses, where numbers would mean something else."""
+    job, graph = data["job"], data["graph"]
+    kinds, layers = graph["kinds"], graph["layers"]
+    costs = [x for kind in kinds for x in kind["costs"]]
+    named = [("kinds", [x["name"] for x in kinds]),
+             ("layers", [str(x["id"]) for x in layers])]
+    named += [("costs", [tuple(y.get(z, z != KEY[3]) for z in KEY)
+                         for y in x["costs"]]) for x in kinds]
+    named += [("activations", [y.get("recompute", "none") for y in
+                               x.get("activations", ())]) for x in costs]
+    named += [x for x in job.items() if type(x[1]) is list]
+    for what, x in named:
+        if len({*x}) < len(x):
+            raise BadInputError(f"problem: {what}: one is there twice")
+    if (any(x == [] for x in job.values()) or not layers
+            or data.get("schema") != "nest-problem/1"
+            or job.get("gradient_sync_overlap", 0) > 1
+            or data.get("quantum_ps", 1) < 1 or job["global_batch"] < 1):
+        raise BadInputError("problem: not one that nest takes")
 
 def remember(thing, *names):
     """Cache methods."""
@@ -112,6 +143,7 @@ class Problem:
     """
 
     def __init__(self, data):
+        sane(data)
         self.job, graph, cluster = data["job"], data["graph"], data["cluster"]
         self.quantum = data.get("quantum_ps", 1000)
         self.rule = self.job.get("optimizer", {})
@@ -125,8 +157,7 @@ class Problem:
             raise BadInputError(f"problem: {self.devices} devices, too many")
         self.room = device["memory_bytes"] - device.get("reserve_bytes", 0)
         self.rate = device.get("hbm_bytes_per_s")
-        names = "tp", "cp", "ep", "sequence_parallel", "samples"
-        self.costs = [{tuple(x.get(y, y != names[3]) for y in names): x
+        self.costs = [{tuple(x.get(y, y != KEY[3]) for y in KEY): x
                        for x in kind["costs"]} for kind in graph["kinds"]]
         self.layers = {str(x["id"]): i for i, x in enumerate(graph["layers"])}
         kinds = [kind["name"] for kind in graph["kinds"]]

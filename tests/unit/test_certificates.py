@@ -896,6 +896,101 @@ def test_a_bound_above_the_value_is_no_bound() -> None:
         verify(problem, sealed(certificate | wrong))
 
 
+def test_a_bound_between_two_quanta_is_none() -> None:
+    """Times are whole: with L = 142.5, steps above 142 would be left out.
+
+    So would be 142.5 above an optimum of 142, by the rounding of ⌊(L-1)/M⌋.
+    """
+    problem = two_stages(topology=NCCL)
+    certificate = certify(problem, make_plan(("a b", SINGLE), replicas=2))
+    for bound, text in ((142.5, "142.5"), (143.0, "143.0"), (True, "True")):
+        wrong = {"lower_bound_quanta": bound, "status": "feasible"}
+        with pytest.raises(
+            prices.BadInputError,
+            match=f"lower_bound_quanta: expected a whole number, got {text}",
+        ):
+            verify(problem, sealed(certificate | wrong))
+
+
+def test_nothing_is_in_a_certificate_that_is_not_read() -> None:
+    problem = two_stages(topology=NCCL)
+    certificate = certify(problem, make_plan(("a b", SINGLE), replicas=2))
+    verify(problem, certificate)
+    for part in ("plan", "strategy", "proof"):
+        changed = copy.deepcopy(certificate)
+        where = {
+            "plan": changed["plan"],
+            "strategy": changed["plan"]["stages"][0]["strategy"],
+            "proof": changed["proof"][0],
+        }
+        where[part]["members"] = 1
+        with pytest.raises(check.RejectedError):
+            verify(problem, sealed(changed))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda p: p["graph"]["kinds"][0]["costs"].append(
+                p["graph"]["kinds"][0]["costs"][0] | {"forward_ns": 1}
+            ),
+            "problem: costs: one is there twice",
+        ),
+        (
+            lambda p: p["graph"]["kinds"][0]["costs"][0].update(
+                activations=[{"kept_bytes": 0}] * 2
+            ),
+            "problem: activations: one is there twice",
+        ),
+        (
+            lambda p: p["graph"]["kinds"].append(p["graph"]["kinds"][0]),
+            "problem: kinds: one is there twice",
+        ),
+        (
+            lambda p: p["graph"]["layers"].append(p["graph"]["layers"][0]),
+            "problem: layers: one is there twice",
+        ),
+        (
+            lambda p: p["job"].update(zero=[0, 0]),
+            "problem: zero: one is there twice",
+        ),
+        (
+            lambda p: p["job"].update(pipeline_parallel=[]),
+            "problem: not one that nest takes",
+        ),
+        (
+            lambda p: p["job"].update(gradient_sync_overlap=5),
+            "problem: not one that nest takes",
+        ),
+        (
+            lambda p: p.update(schema="nest-plan/1"),
+            "problem: not one that nest takes",
+        ),
+        (
+            lambda p: p.update(quantum_ps=1500.5),
+            "quantum_ps: expected a whole number, got 1500.5",
+        ),
+        (
+            lambda p: p["job"].update(global_batch=True),
+            "global_batch: expected a whole number, got True",
+        ),
+        (
+            lambda p: p["job"].update(uneven_batches="no"),
+            "uneven_batches: expected true or false, got no",
+        ),
+    ],
+)
+def test_problems_that_nest_refuses_are_refused(
+    change: Callable[[dict[str, Any]], None], message: str
+) -> None:
+    document = json.loads(written(two_stages(topology=NCCL)))
+    prices.Problem(check.parse(json.dumps(document), "problem")[0])
+    change(document)
+    with pytest.raises(prices.BadInputError, match=message):
+        prices.Problem(check.parse(json.dumps(document), "problem")[0])
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
