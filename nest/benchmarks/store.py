@@ -225,8 +225,9 @@ def _agreed(path: Path, run: Run | None, resume: bool) -> Run:
     for name in Run.__struct_fields__:
         old, new = getattr(before, name), getattr(run, name)
         if old != new and name != "versions":
+            what = "set of problems" if name == "title" else name
             raise NestError(
-                f"-o {path}: expected the {name.replace('_', ' ')} of the "
+                f"-o {path}: expected the {what.replace('_', ' ')} of the "
                 f"run that began there, got others; leave out SET and "
                 f"options to go on with it, or choose another path"
             )

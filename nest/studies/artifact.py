@@ -574,8 +574,8 @@ STUDY = Study(
     ),
     quick="The first 6 inputs, 40 small ones, and two spines.",
     limits=(
-        "Only the inputs at hand: those of the paper's other clusters and of "
-        "larger micro-batches are not among the published data here.",
+        "Only the inputs at hand: those of the paper's other clusters are not "
+        "among the published data here.",
         "Figures are the artifact's own model, which measures nothing: "
         "one gradient sync for the whole pipeline, the first stage's; no "
         "overlap; layers with their collectives from an estimator.",

@@ -322,8 +322,8 @@ STUDY = Study(
         "Several plans may be optimal for a blind planner. It returns the one "
         "that `dp` finds; only ties in sync are broken by the truth. A figure "
         "is of one of these plans, not of the worst or the best.",
-        "Seventeen instances on trees, chosen by hand for variety: means are "
-        "about them and no population.",
+        "In full, seventeen instances on trees, chosen by hand for variety: "
+        "means are about them and no population.",
         "The sync that a sync-blind planner does not see includes the gathers "
         "of ZeRO at the end of a step; what ZeRO pays per micro-batch, and "
         "the optimiser's update, it sees.",

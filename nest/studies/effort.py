@@ -298,7 +298,7 @@ STUDY = Study(
         "Planners are re-implementations on shared cost tables. The authors' "
         "programs also profile or compile, which takes minutes to hours and "
         "is not in these times.",
-        "Seven instances of 16 to 64 devices.",
+        "In full, seven instances of 16 to 64 devices.",
     ),
     run=run,
 )

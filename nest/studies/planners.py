@@ -209,8 +209,8 @@ def _study(
         limits=(
             "A re-implementation on shared tables and not the authors' "
             "program on their profiles; its docstring lists the deviations.",
-            "Nineteen instances on trees, chosen by hand for variety: means "
-            "are about them and no population.",
+            "In full, nineteen instances on trees, chosen by hand for variety: "
+            "means are about them and no population.",
             "The shared model is a model. Where it is wrong about real "
             "machines (see docs/validation.md), so are these ratios.",
             *limits,

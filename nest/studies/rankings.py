@@ -421,8 +421,8 @@ STUDY = Study(
     ),
     quick="Three instances and four planners.",
     limits=(
-        "A rank is of geometric means over eight instances; two planners "
-        "that swap may differ by little, see the means.",
+        "A rank is of geometric means over eight instances (in full); two "
+        "planners that swap may differ by little, see the means.",
         "Four rules out of many. Interleaved and zero-bubble schedules are "
         "missing, which most planners do not search.",
         "Contention is within groups and messages of one stage and its "

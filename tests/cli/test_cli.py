@@ -562,7 +562,7 @@ def test_import_piper(cli: Cli, tmp_path: Path) -> None:
     [
         (
             ("solv",),
-            "nest COMMAND: expected one of bench, .*, check, .*mean 'solve'",
+            "nest COMMAND: expected one of audit, .*, check, .*mean 'solve'",
         ),
         (
             ("import", "x"),

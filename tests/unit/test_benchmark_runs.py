@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from nest.benchmarks import engine
 from nest.benchmarks.cells import BenchCell, Finished, Run
@@ -438,6 +439,9 @@ def test_another_run_in_the_directory(folder, solvers, seeds, text):
         NestError, match=f"expected the {text} of the run that began there"
     ):
         go(folder, run, instances(2), resume=True)
+    other = replace(make_run(instances(2), ["quick"]), title="Other problems")
+    with pytest.raises(NestError, match="expected the set of problems of the"):
+        go(folder, other, instances(2), resume=True)
 
 
 def test_other_versions_than_the_run_began_with(folder, monkeypatch):
