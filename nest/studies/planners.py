@@ -209,7 +209,7 @@ def _study(
         limits=(
             "A re-implementation on shared tables and not the authors' "
             "program on their profiles; its docstring lists the deviations.",
-            "In full, nineteen instances on trees, chosen by hand for variety: "
+            "In full, nineteen instances on trees, chosen for variety: "
             "means are about them and no population.",
             "The shared model is a model. Where it is wrong about real "
             "machines (see docs/validation.md), so are these ratios.",
