@@ -199,6 +199,21 @@ def _take(lock: int, path: Path) -> None:
     os.pwrite(lock, owner.encode(), 0)
 
 
+def begun(folder: str | Path | None) -> Run | None:
+    """Return the run that began in a directory, if there is one to read."""
+    if folder is None:
+        return None
+    try:
+        return _manifest(Path(folder))
+    except NestError:
+        return None
+
+
+def _manifest(path: Path) -> Run:
+    data = read_bytes(path / MANIFEST, NestError, "run")
+    return decode(data, str(path / MANIFEST), Run, "run", NestError)
+
+
 def _agreed(path: Path, run: Run | None, resume: bool) -> Run:
     """Return what the directory and the request both say."""
     manifest = path / MANIFEST
@@ -211,8 +226,7 @@ def _agreed(path: Path, run: Run | None, resume: bool) -> Run:
             f"run; add --resume to go on with it, or choose another path"
         )
     try:
-        data = read_bytes(manifest, NestError, "run")
-        before = decode(data, str(manifest), Run, "run", NestError)
+        before = _manifest(path)
     except NestError as error:
         if run is not None:  # finished cells are found by what they are
             return run

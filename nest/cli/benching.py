@@ -187,6 +187,7 @@ def compare_several(
 ) -> int:
     """Compare solvers on several problems; ``kept`` is the directory."""
     from nest.benchmarks.instances import find_set
+    from nest.benchmarks.store import begun
     from nest.solvers.registry import default_workers
 
     if options.warm_start is not None:
@@ -204,8 +205,12 @@ def compare_several(
         replace(instance, problem=restricted.problem)
         for instance, restricted in zip(found, narrow, strict=True)
     ]
+    before = begun(kept)
+    known = {} if before is None else before.workers
     workers = {
-        name: options.workers or (default_workers(name) if jobs == 1 else 1)
+        name: options.workers
+        or known.get(name)
+        or (default_workers(name) if jobs == 1 else 1)
         for name in solvers
     }
     run = _run(

@@ -242,6 +242,16 @@ def test_several_problems(cli: Cli, place: Path) -> None:
     assert all(p.stat().st_mtime_ns == at for p, at in stamps.items())
 
 
+def test_several_go_on_with_the_workers_they_began_with(
+    cli: Cli, place: Path
+) -> None:
+    """``dp`` takes all CPUs unless several cells run at a time."""
+    again = ("compare", "one.json", "two.json", "--solvers", "dp")
+    assert cli(*again, "--workers", "1", "--resume", "kept") == 0
+    assert cli(*again, "--resume", "kept") == 0
+    assert "nest: 2 of 2 cells are finished" in cli.err
+
+
 def test_restrictions_of_several_are_said(cli: Cli, place: Path) -> None:
     arguments = ("compare", "one.json", "two.json", "--solvers", "brute")
     assert cli(*arguments, "--pin", "pp=1", "--json", "-") == 0
