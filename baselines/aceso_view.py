@@ -476,21 +476,8 @@ class View:
         """Return the quanta of strategy changes inside a stage."""
         if len({strategy.layout for strategy in layers}) == 1:
             return 0
-        stop = start + len(layers)
         block = Block(split.replicas, split.devices, 0, layers[0].devices)
-        return sum(
-            sum(
-                self.transfers.change(
-                    size_bytes,
-                    block,
-                    split.micro_batch,
-                    layers[source - start],
-                    layers[target - start],
-                )
-            )
-            for source, target, size_bytes in self.transfers.edges
-            if start <= source and target < stop
-        )
+        return self.transfers.changes(start, layers, block, split.micro_batch)
 
     def stage(
         self,

@@ -281,30 +281,10 @@ class Walk:
             static_bytes += terms.static_bytes
             kept_bytes += terms.kept_bytes
         if len(set(layers)) > 1:
-            passes += self._changes(split, block, start, layers)
-        return Terms(passes, sync, static_bytes, kept_bytes)
-
-    def _changes(
-        self,
-        split: BatchSplit,
-        block: Block,
-        start: int,
-        layers: tuple[Strategy, ...],
-    ) -> int:
-        stop = start + len(layers)
-        return sum(
-            sum(
-                self.transfers.change(
-                    size_bytes,
-                    block,
-                    split.micro_batch,
-                    layers[source - start],
-                    layers[target - start],
-                )
+            passes += self.transfers.changes(
+                start, layers, block, split.micro_batch
             )
-            for source, target, size_bytes in self.transfers.edges
-            if start <= source and target < stop
-        )
+        return Terms(passes, sync, static_bytes, kept_bytes)
 
     def _terms_of(
         self, split: BatchSplit, block: Block, strategy: Strategy

@@ -6,6 +6,7 @@ layout of its receiver.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 from baselines.common import chain
@@ -85,6 +86,33 @@ class Transfers:
             for strategy in (after, before)
         )
         return forward, backward
+
+    def changes(
+        self, start: int, layers: Sequence[Strategy], block: Block, batch: int
+    ) -> int:
+        """Return the quanta of all edges inside a stage, both ways.
+
+        Parameters
+        ----------
+        start, layers
+            Its first layer in the order, and the strategies of all.
+        block, batch
+            Where it stands, and the samples of a micro-batch.
+        """
+        stop = start + len(layers)
+        return sum(
+            sum(
+                self.change(
+                    size_bytes,
+                    block,
+                    batch,
+                    layers[source - start],
+                    layers[target - start],
+                )
+            )
+            for source, target, size_bytes in self.edges
+            if start <= source and target < stop
+        )
 
     def _move(
         self,
