@@ -14,6 +14,8 @@ from formulations.parameters import (
     parameters_of,
     refuse_value,
 )
+from nest.errors import SolverError
+from nest.solvers.base import SolveOptions
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpSolver
@@ -61,6 +63,45 @@ def solve_logged(
     solver.parameters.log_search_progress = log is not None
     with printing_to(log):
         return solver.solve(model)
+
+
+def prove(
+    model: Any,
+    options: SolveOptions,
+    remaining_s: float | None,
+    what: object,
+    form: str = "",
+) -> tuple[CpSolver, bool, bool]:
+    """Solve a model until there is a proof, or time is up.
+
+    Returns
+    -------
+    tuple
+        The solver, whether it finished, and whether it has a solution.
+
+    Raises
+    ------
+    SolverError
+        If it gives up without a limit, or refuses the model.
+    """
+    from ortools.sat.python import cp_model
+
+    solver = new_solver(remaining_s, options.num_workers, options.seed)
+    solver.parameters.linearization_level = 2
+    status = solve_logged(solver, model, options.extra, f"cpsat {form}{what}")
+    finished = {
+        cp_model.OPTIMAL: True,
+        cp_model.INFEASIBLE: True,
+        cp_model.FEASIBLE: False,
+        cp_model.UNKNOWN: False,
+    }.get(status)
+    if finished is None or (not finished and remaining_s is None):
+        raise SolverError(
+            f"cpsat: {what}: expected a proof or a time-out, got "
+            f"status {solver.status_name(status)}: "
+            f"{solver.solution_info() or model.validate()}"
+        )
+    return solver, finished, status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
 
 
 #: Parameters on which proofs rest, or that leave the search unfinished.

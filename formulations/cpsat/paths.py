@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from formulations.common import Answer
-from formulations.cp_sat import floor_bound, new_solver, solve_logged
+from formulations.cp_sat import floor_bound, prove
 from formulations.paths.cuts import Integers
 from formulations.paths.search import PathTask
 from formulations.paths.stages import TooLargeError
-from nest.errors import SolverError
 from nest.solvers.base import SolveOptions
 from nest.units import MAX_TOTAL
 
@@ -103,30 +102,15 @@ class PathModel:
 
 def solve_path(options: SolveOptions, task: PathTask) -> Answer:
     """Find the fastest path of a network within its cutoff."""
-    from ortools.sat.python import cp_model
-
     deadline = task.table.deadline
     model = PathModel(task)
     deadline.check()
     remaining_s = deadline.remaining_s
-    solver = new_solver(remaining_s, options.num_workers, options.seed)
-    solver.parameters.linearization_level = 2
-    title = f"cpsat paths {task.table.case}"
-    status = solve_logged(solver, model.engine, options.extra, title)
-    finished = {
-        cp_model.OPTIMAL: True,
-        cp_model.INFEASIBLE: True,
-        cp_model.FEASIBLE: False,
-        cp_model.UNKNOWN: False,
-    }.get(status)
-    if finished is None or (not finished and remaining_s is None):
-        raise SolverError(
-            f"cpsat: {task.table.case}: expected a proof or a time-out, got "
-            f"status {solver.status_name(status)}: "
-            f"{solver.solution_info() or model.engine.validate()}"
-        )
+    solver, finished, has_plan = prove(
+        model.engine, options, remaining_s, task.table.case, "paths "
+    )
     bound = floor_bound(solver.best_objective_bound)
-    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+    if not has_plan:
         return Answer(finished=finished, bound=bound)
     path = task.walk(lambda a: solver.value(model.x[a]))
     return Answer(

@@ -12,7 +12,7 @@ from formulations.cp_sat import (
     check_parameters,
     floor_bound,
     new_solver,
-    solve_logged,
+    prove,
 )
 from formulations.cpsat.constraints import add_constraints, hide_less
 from formulations.cpsat.decode import add_hints, decode
@@ -25,7 +25,6 @@ from formulations.search import FORM_OPTION, Engine, Formulation
 from formulations.timed import Work
 from nest.cost.rules import hidden_sync
 from nest.cost.score import score
-from nest.errors import SolverError
 from nest.solvers.base import (
     EXTENSIONS,
     Capabilities,
@@ -189,28 +188,12 @@ def _rounded(model: Model, answer: Answer, solver: CpSolver) -> dict[int, int]:
 
 def _run(options: SolveOptions, model: Model) -> tuple[Answer, CpSolver]:
     """Solve a model as it is."""
-    from ortools.sat.python import cp_model
-
     task = model.task
     remaining_s = task.instance.deadline.remaining_s
-    solver = new_solver(remaining_s, options.num_workers, options.seed)
-    solver.parameters.linearization_level = 2
-    title = f"cpsat {task.sub_problem}"
-    status = solve_logged(solver, model.engine, options.extra, title)
-
-    finished = {
-        cp_model.OPTIMAL: True,
-        cp_model.INFEASIBLE: True,
-        cp_model.FEASIBLE: False,
-        cp_model.UNKNOWN: False,
-    }.get(status)
-    if finished is None or (not finished and remaining_s is None):
-        raise SolverError(
-            f"cpsat: {task.sub_problem}: expected a proof or a time-out, got "
-            f"status {solver.status_name(status)}: "
-            f"{solver.solution_info() or model.engine.validate()}"
-        )
-    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+    solver, finished, has_plan = prove(
+        model.engine, options, remaining_s, task.sub_problem
+    )
+    if not has_plan:
         bound = floor_bound(solver.best_objective_bound)
         return Answer(finished=finished, bound=bound), solver
     answer = Answer(
