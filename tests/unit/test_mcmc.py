@@ -34,6 +34,21 @@ def walk_of(problem: Problem) -> Walk:
     return Walk(CostModel(problem))
 
 
+def legal_states(problem: Problem, walk: Walk, steps: int) -> set[State]:
+    """Return where a walk comes that takes all it proposes, all plans."""
+    draw = random.Random(5)
+    current = walk.start(draw)
+    assert current is not None
+    seen: set[State] = set()
+    for _ in range(steps):
+        proposal = walk.rewrite(draw, current)
+        if proposal is not None:
+            score(problem, walk.plan(proposal))  # raises if it is not
+            seen.add(proposal)
+            current = proposal
+    return seen
+
+
 def pipelined(problem: Problem) -> PipelinedWalk:
     return PipelinedWalk(CostModel(problem))
 
@@ -330,16 +345,7 @@ def test_proposals_are_plans(granularity: Any) -> None:
         granularity=granularity,
     )
     walk = walk_of(problem)
-    draw = random.Random(5)
-    current = walk.start(draw)
-    assert current is not None
-    seen: set[State] = set()
-    for _ in range(1500):
-        proposal = walk.rewrite(draw, current)
-        if proposal is not None:
-            score(problem, walk.plan(proposal))  # raises if it is not
-            seen.add(proposal)
-            current = proposal
+    seen = legal_states(problem, walk, 1500)
     assert {len(new.stops) for new in seen} == {1, 2, 3, 4, 5}
     assert {new.split.replicas for new in seen} >= {1, 2, 4}
     assert {new.split.micro_batch for new in seen} == {1, 2}
@@ -572,16 +578,7 @@ def test_proposals_of_pipelines_are_plans(preset: str) -> None:
     if preset != "standard":
         problem, *_ = alone(problem)
     walk = pipelined(problem)
-    draw = random.Random(5)
-    current = walk.start(draw)
-    assert current is not None
-    seen: set[State] = set()
-    for _ in range(500):
-        proposal = walk.rewrite(draw, current)
-        if proposal is not None:
-            score(problem, walk.plan(proposal))  # raises if it is not
-            seen.add(proposal)
-            current = proposal
+    seen = legal_states(problem, walk, 500)
     assert {len(new.stops) for new in seen} == {1, 2, 3, 4, 5}
     assert {new.split.replicas for new in seen} >= {1, 2, 4}
 
