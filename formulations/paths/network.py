@@ -142,18 +142,21 @@ class Builder:
             return None
         own, devices = keys[firsts] // wide, keys[firsts] % wide
         tails, heads = cuts.tails[own], cuts.heads[own]
-        columns = (
-            *(table.once, table.work, table.sync_least),
-            *table.paces,
-        )
+        columns = [
+            column[rows]
+            for column in (
+                *(table.once, table.work, table.sync_least),
+                *table.paces,
+            )
+        ]
+        limits = table.most[rows]
         high = levels.top + 1
         parts: list[tuple[Integers, ...]] = []
         for level, below in levels.steps():
-            fits = table.most[rows] >= levels.inflight[level - 1]
+            table.deadline.check()
+            fits = limits >= levels.inflight[level - 1]
             least = [
-                np.minimum.reduceat(
-                    np.where(fits, column[rows], NEVER), firsts
-                )
+                np.minimum.reduceat(np.where(fits, column, NEVER), firsts)
                 for column in columns
             ]
             here = np.flatnonzero(least[0] < NEVER)
