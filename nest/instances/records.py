@@ -130,7 +130,12 @@ class Known(Struct, frozen=True, kw_only=True):
 
     @property
     def bound_quanta(self) -> int | None:
-        """What no plan is faster than, as far as it is proven."""
+        """What no plan is faster than, as far as it is proven.
+
+        ``None`` if nothing is proven, and if no plan fits: none has a time.
+        """
+        if self.infeasible:
+            return None
         return max(
             (
                 p.bound_quanta

@@ -314,7 +314,8 @@ def _changes(name: str, old: Known, new: Known) -> list[Change]:
     def told(what: str, before: object, after: object) -> str | None:
         if before == after:
             return None
-        return f"{what} {'none' if before is None else before} -> {after}"
+        before, after = ("none" if x is None else x for x in (before, after))
+        return f"{what} {before} -> {after}"
 
     texts = [
         told("value", old.value_quanta, new.value_quanta),

@@ -248,6 +248,21 @@ def test_infeasible_closes() -> None:
     assert records[INFEASIBLE].infeasible
 
 
+def test_what_fits_nowhere_has_no_bound() -> None:
+    """Nothing has a time that a bound could be of, whoever proved one."""
+    its = instance(INFEASIBLE).problem_hash
+    bound = document("no-solution", bound=7, problem_hash=its, solver="cpsat")
+    records, _ = with_document({}, bound, "r.json")
+    assert records[INFEASIBLE].bound_quanta == 7
+    found = document("infeasible", problem_hash=its)
+    records, changes = with_document(records, found, "r.json")
+    assert records[INFEASIBLE].bound_quanta is None
+    assert changes[0].text == "bound 7 -> none"
+    assert all(
+        best_known(name).bound_quanta is None for name in names(["infeasible"])
+    )
+
+
 # Without a memory limit
 
 
