@@ -62,6 +62,18 @@ def output_option(what: str) -> Decorator:
     return option("-o --output FILE", text, required=True)
 
 
+def json_option(what: str) -> Decorator:
+    """Add ``--json``, which writes a document instead; alone it is ``-``."""
+    return option(
+        "--json [FILE]",
+        f"Write {what} as JSON instead; '-', or no FILE, is standard output.",
+        None,
+        "json_path",
+        is_flag=False,
+        flag_value="-",
+    )
+
+
 def reader(
     parse: Callable[[Any], T],
     accepts: Callable[[T], bool],

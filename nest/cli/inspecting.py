@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nest.cli.declare import option
+from nest.cli.declare import json_option, option
 from nest.cli.inputs import (
+    check_output,
     load_problem,
     load_problem_and_plan,
     named_problem,
@@ -138,14 +139,14 @@ def solvers_command(options: Options) -> int:
     "of 'nest solve --model' with the same --target.  [default: any]",
     output="Write the problem to a file.",
 )
-@option("--json", "Print the list as JSON.", None, "as_json")
+@json_option("the list")
 def problems_command(
     options: Options,
     name: str | None,
     shown: str | None,
     models: bool,
     clusters: bool,
-    as_json: bool,
+    json_path: str | None,
 ) -> int:
     """List the built-in problems, or write one to a file.
 
@@ -159,6 +160,7 @@ def problems_command(
             f"--show: expected one problem, got {name!r} and {shown!r}; "
             f"remove one"
         )
+    check_output(json_path, "--json")
     name = name or shown
     modelled, output = bool(options.given_job), options.output
     find_target(options.target or ANY, "--target")
@@ -175,9 +177,9 @@ def problems_command(
                 f"remove one"
             )
         if models:
-            _list("model", "nest-model-list/1", _models(), as_json)
+            _list("model", "nest-model-list/1", _models(), json_path)
         else:
-            _list("machine", "nest-machine-list/1", _machines(), as_json)
+            _list("machine", "nest-machine-list/1", _machines(), json_path)
         return 0
     if modelled or name is not None:
         options.check_files()
@@ -199,7 +201,7 @@ def problems_command(
             f"-o {output}: expected the NAME of a problem to write, got "
             f"none; see 'nest problems'"
         )
-    _list("problem", "nest-problems/1", _problems(), as_json)
+    _list("problem", "nest-problems/1", _problems(), json_path)
     return 0
 
 
@@ -208,15 +210,15 @@ _Entry = tuple[dict[str, Any], str]
 
 
 def _list(
-    what: str, schema: str, entries: Iterable[_Entry], as_json: bool
+    what: str, schema: str, entries: Iterable[_Entry], json_path: str | None
 ) -> None:
-    """Print names with a description each, or a document of all records."""
+    """Print names with a description each, or write all records."""
     from nest.report.table import show, simple_table
 
     entries = list(entries)
-    if as_json:
+    if json_path is not None:
         records = [record for record, _ in entries]
-        write_json("-", {"schema": schema, f"{what}s": records})
+        write_json(json_path, {"schema": schema, f"{what}s": records})
     else:
         rows = [(record["name"], text) for record, text in entries]
         show(sys.stdout, simple_table((what, "description"), rows))

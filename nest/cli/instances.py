@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from nest.cli.declare import one_of, option, words
+from nest.cli.declare import json_option, one_of, option, words
 from nest.cli.inputs import Group, check_output, write_json
 from nest.errors import InvalidOptionError, NestError
 
@@ -34,20 +34,26 @@ def _classes(text: str) -> tuple[str, ...]:
     one_of(*STATUSES),
 )
 @option("--classes", "List the classes instead.", None, "list_classes")
-@option("--json", "Print the list as JSON.", None, "as_json")
+@json_option("the list")
 @click.pass_context
 def instances_group(
     context: click.Context,
     wanted: tuple[str, ...] | None,
     status: str | None,
     list_classes: bool,
-    as_json: bool,
+    json_path: str | None,
 ) -> None:
     """List stored problems with the best known plans and proven bounds.
 
     Every command that takes PROBLEM takes the name of an instance.
     """
     if context.invoked_subcommand is not None:
+        if json_path is not None:
+            raise InvalidOptionError(
+                f"--json: expected it without a command, or behind 'show', "
+                f"got it in front of {context.invoked_subcommand!r}; move or "
+                f"remove it"
+            )
         return
     from nest.instances import names
     from nest.report import instances as report
@@ -58,14 +64,15 @@ def instances_group(
             "--classes: expected no other option than --json, got more; "
             "remove one"
         )
+    check_output(json_path, "--json")
     found = names(wanted or (), status)
-    if as_json:
+    if json_path is not None:
         document = (
             report.class_document()
             if list_classes
             else report.list_document(found)
         )
-        write_json("-", document)
+        write_json(json_path, document)
     elif list_classes:
         show(sys.stdout, report.class_table())
     else:
@@ -75,14 +82,15 @@ def instances_group(
 
 @instances_group.command("show")
 @click.argument("name", metavar="NAME")
-@option("--json", "Print all of it as JSON, with the plan.", None, "as_json")
-def show_command(name: str, as_json: bool) -> None:
+@json_option("all of it, with the plan,")
+def show_command(name: str, json_path: str | None) -> None:
     """Say what an instance is, and what is known about it."""
     from nest.report.instances import instance_document, instance_lines
     from nest.report.table import show
 
-    if as_json:
-        write_json("-", instance_document(name))
+    check_output(json_path, "--json")
+    if json_path is not None:
+        write_json(json_path, instance_document(name))
     else:
         show(sys.stdout, instance_lines(name))
 

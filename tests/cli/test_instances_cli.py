@@ -85,6 +85,30 @@ def test_list_of_classes(cli: Cli) -> None:
     assert records[0]["instances"] == len(names(["tiny"]))
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("instances", "--class", "huge"),
+        ("instances", "--classes"),
+        ("instances", "show", NAME),
+        ("problems",),
+        ("problems", "--models"),
+    ],
+)
+def test_json_goes_to_a_file_or_to_standard_output(
+    cli: Cli, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """Alone it is standard output, as it was before it took a file."""
+    path = tmp_path / "list.json"
+    assert cli(*words, "--json", str(path)) == 0
+    assert cli.out == ""
+    for json_words in ("--json", "-"), ("--json",):
+        assert cli(*words, *json_words) == 0
+        assert json.loads(cli.out) == json.loads(path.read_text())
+    text = cli.refuses(*words, "--json", "/no/x.json")
+    assert text.startswith("--json /no/x.json: expected a writable file")
+
+
 def test_show(cli: Cli) -> None:
     assert cli("instances", "show", NAME) == 0
     known = best_known(NAME)
@@ -209,6 +233,10 @@ def test_refused_results_change_nothing(
         (
             ("--classes", "--status", "open"),
             "--classes: expected no other option than --json, got more",
+        ),
+        (
+            ("--json", "-", "show", NAME),
+            "--json: expected it without a command, or behind 'show', got it",
         ),
         (("show", "gpt2"), "instance: expected a name that 'nest instances'"),
         (("fetch", "gpt2", "-o", "x"), "instance: expected a name that"),
