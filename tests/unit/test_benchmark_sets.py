@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from nest.ir import Cluster, Device, Hierarchy, Level, write
 from nest.ir.graph_topology import GraphTopology, NetworkLink, NetworkNode
 from nest.models import builtin
 from nest.models.choices import Request
+from nest.solvers.registry import is_built_in, solver_names
 from tests.loopback import tiny_problem
 
 
@@ -84,6 +86,17 @@ def test_the_door_for_named_sets():
     assert named("no-such-set") is None
     assert set_names()[:2] == ["quick", "built-in"]
     assert {"tiny", "moe", "open", "closed"} < {*set_names()}
+
+
+def test_make_bench_quick_has_every_solver_but_brute():
+    """Which refuses most of its problems: they have too many plans."""
+    makefile = Path(__file__).resolve().parents[2] / "Makefile"
+    (line,) = re.findall(
+        r"^BENCH_SOLVERS := (.*)$", makefile.read_text(), re.MULTILINE
+    )
+    expected = [name for name in solver_names() if is_built_in(name)]
+    expected.remove("brute")
+    assert line.split(",") == expected
 
 
 def test_classes_of_the_library_are_sets():
