@@ -31,9 +31,6 @@ from nest.stored import read_stored
 _PROBLEMS = (".json", ".yaml", ".yml")
 _LISTS = (".txt", ".yaml", ".yml")
 
-#: What the library calls instances by what is known of them.
-_STATES = ("open", "closed")
-
 
 @dataclass(frozen=True)
 class Instance:
@@ -119,12 +116,10 @@ def named(text: str) -> list[Instance] | None:
         return [Instance(text, builtin.load(text), text)]
     if text in library.names():
         return [_stored(text)]
-    classes = text.split("+")
-    states = [name for name in classes if name in _STATES]
-    rest = [name for name in classes if name not in _STATES]
-    if len(states) > 1 or not set(rest) <= {x.name for x in library.CLASSES}:
+    wanted = library.class_words(text)
+    if not {*wanted} <= {*_classes()}:
         return None
-    return [_stored(name) for name in library.names(rest, *states)]
+    return [_stored(name) for name in library.names(wanted)]
 
 
 def _stored(name: str) -> Instance:
@@ -137,8 +132,12 @@ def _stored(name: str) -> Instance:
 
 def set_names() -> list[str]:
     """Return the names of the sets that come along."""
-    classes = [each.name for each in library.CLASSES]
-    return [*_stored_sets(), *classes, *_STATES]
+    return [*_stored_sets(), *_classes()]
+
+
+def _classes() -> list[str]:
+    """Return the classes and states of the library's instances."""
+    return [*(each.name for each in library.CLASSES), *library.STATES]
 
 
 def _stored_sets() -> dict[str, list[Any]]:

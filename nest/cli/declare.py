@@ -156,10 +156,12 @@ def integers(
     )
 
 
-def words(known: Sequence[str]) -> Callable[[Any], tuple[str, ...]]:
+def words(
+    known: Sequence[str], parts: Callable[[str], tuple[str, ...]] = _parts
+) -> Callable[[Any], tuple[str, ...]]:
     """Return a reader of distinct words out of a few, by commas."""
     return reader(
-        _parts,
+        parts,
         lambda found: (
             len(set(found)) == len(found) and set(found) <= set(known)
         ),

@@ -16,15 +16,17 @@ STATUSES = ("open", "closed")
 
 
 def _classes(text: str) -> tuple[str, ...]:
-    from nest.instances import CLASSES
+    from nest.instances import CLASSES, STATES, class_words
 
-    return words([item.name for item in CLASSES])(text)
+    known = [*(item.name for item in CLASSES), *STATES]
+    return words(known, class_words)(text)
 
 
 @click.group("instances", cls=Group, invoke_without_command=True)
 @option(
     "--class CLASS,…",
-    "Only instances in all of these classes.",
+    "Only instances in all of these classes, or open, or closed; '+' joins "
+    "them as well.",
     _classes,
     "wanted",
 )
@@ -109,14 +111,23 @@ def fetch_command(
 ) -> None:
     """Write problems to files, NAME.json each: one, or those of classes.
 
-    With CLASS,… those that are in all of these classes.
+    With CLASS,… those that are in all of these classes, or open, or closed;
+    '+' joins them as well.
     """
     from nest.export.export import write_folder
-    from nest.instances import CLASSES, best_known, names, problem, store
+    from nest.instances import (
+        CLASSES,
+        STATES,
+        best_known,
+        class_words,
+        names,
+        problem,
+        store,
+    )
     from nest.ir.io import encode
 
-    parts = [part.strip() for part in wanted.split(",")]
-    if {*parts} & {item.name for item in CLASSES} or len(parts) > 1:
+    parts, known = class_words(wanted), {x.name for x in CLASSES} | {*STATES}
+    if "," in wanted or known & {*parts}:
         found = names(parts)
     else:
         found = (store.find(wanted).name,)

@@ -10,15 +10,17 @@ from __future__ import annotations
 from nest.instances import store
 from nest.instances.classes import CLASSES
 from nest.instances.records import Instance, Known
+from nest.instances.store import STATES, class_words, names
 from nest.instances.store import find as instance
 from nest.instances.store import load as problem
-from nest.instances.store import names
 
 __all__ = [
     "CLASSES",
+    "STATES",
     "Instance",
     "Known",
     "best_known",
+    "class_words",
     "instance",
     "names",
     "problem",

@@ -33,6 +33,9 @@ from nest.units import MAX_TERM
 
 PACKAGE = "nest.instances"
 
+#: What instances are by what is known of them.
+STATES = ("open", "closed")
+
 #: Order of classes in lists.
 _ORDER = {item.name: number for number, item in enumerate(CLASSES)}
 
@@ -159,6 +162,11 @@ def classes(name: str) -> tuple[str, ...]:
     return tuple(sorted(found, key=_ORDER.__getitem__))
 
 
+def class_words(text: str) -> tuple[str, ...]:
+    """Return classes and states that are joined by ``,`` or ``+``."""
+    return tuple(word.strip() for word in text.replace("+", ",").split(","))
+
+
 def names(
     wanted: Sequence[str] = (), status: str | None = None
 ) -> tuple[str, ...]:
@@ -167,7 +175,8 @@ def names(
     Parameters
     ----------
     wanted
-        Names of classes; none asks for all instances.
+        Names of classes, and ``open`` or ``closed``; none asks for all
+        instances.
     status
         ``open`` or ``closed``; ``None`` asks for both.
 
@@ -177,14 +186,15 @@ def names(
         If there is no such class or status.
     """
     for name in wanted:
-        if name not in _ORDER:
-            raise UnknownNameError("class", name, list(_ORDER))
-    if status not in (None, "open", "closed"):
-        raise UnknownNameError("status", str(status), ("open", "closed"))
+        if name not in _ORDER and name not in STATES:
+            raise UnknownNameError("class", name, [*_ORDER, *STATES])
+    if status not in (None, *STATES):
+        raise UnknownNameError("status", str(status), STATES)
     return tuple(
         name
         for name in index()
-        if {*wanted} <= {*classes(name)} and status in (None, state(name))
+        if {*wanted} <= {*classes(name), state(name)}
+        and status in (None, state(name))
     )
 
 

@@ -62,6 +62,25 @@ def test_list(cli: Cli) -> None:
     assert cli.out.splitlines()[-1] == f"{len(wanted)} instances"
 
 
+def test_sets_of_classes_are_written_as_for_benchmarks(
+    cli: Cli, tmp_path: Path
+) -> None:
+    """Joined by ',' or '+', states among them; names may have a '+'."""
+    assert cli("instances", "--class", "tight,moe,closed") == 0
+    text = cli.out
+    assert cli("instances", "--class", "tight+moe+closed") == 0
+    assert cli.out == text
+    assert cli("instances", "--class", "tight,moe", "--status", "closed") == 0
+    assert cli.out == text
+    out = str(tmp_path / "out")
+    assert cli("instances", "fetch", "tiny+moe,closed", "-o", out) == 0
+    assert len([*Path(out).iterdir()]) == len(names(["tiny", "moe"], "closed"))
+    (one, *_) = names(["mixed"])
+    assert "+" in one
+    assert cli("instances", "fetch", one, "-o", str(tmp_path / "one")) == 0
+    assert cli.out.startswith("1 file in ")
+
+
 def test_list_as_json(cli: Cli) -> None:
     assert cli("instances", "--class", "tiny", "--json") == 0
     document = json.loads(cli.out)

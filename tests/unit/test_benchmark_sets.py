@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from nest import instances as library
 from nest.benchmarks.instances import find_set, named, set_names
 from nest.benchmarks.sweep import Sweep, expand, read_sweep, widened
 from nest.errors import InvalidOptionError, InvalidProblemError
@@ -100,7 +101,10 @@ def test_make_bench_quick_has_every_solver_but_brute():
 
 
 def test_classes_of_the_library_are_sets():
-    """With several joined, the instances of all of them."""
+    """With several joined, the instances of all of them.
+
+    In the words of ``nest instances --class``.
+    """
     tiny, closed = named("tiny"), named("tiny+closed")
     assert tiny is not None
     assert closed is not None
@@ -109,8 +113,11 @@ def test_classes_of_the_library_are_sets():
     assert {x.name for x in closed if x.best_quanta is None} <= unsolvable
     (one,) = named(tiny[0].name) or ()
     assert one == tiny[0]
-    assert named("tiny+open+closed") is None
+    assert named("tiny,closed") == closed
+    assert named("open+tiny,closed") == []
     assert named("tiny+unknown") is None
+    mixed = library.names(["mixed"])
+    assert [x.name for text in mixed for x in named(text) or ()] == [*mixed]
 
 
 @pytest.mark.parametrize(
