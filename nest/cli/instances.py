@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from nest.cli.declare import json_option, one_of, option, words
+from nest.cli.declare import (
+    integer,
+    json_option,
+    one_of,
+    option,
+    seconds,
+    words,
+)
 from nest.cli.inputs import Group, check_output, write_json
+from nest.cli.progress import ProgressLine
 from nest.errors import InvalidOptionError, NestError
+from nest.versions import num_cpus
+
+if TYPE_CHECKING:
+    from nest.instances.update import Prover
+    from nest.ir.problem import Problem
 
 #: Statuses that instances have.
 STATUSES = ("open", "closed")
@@ -157,17 +171,32 @@ def fetch_command(
     "-o --output FILE",
     "Write what is known then to another file than that of the package.",
 )
+@option(
+    "--time-limit S",
+    "Wall-clock seconds for each proof that is made once more.",
+    seconds,
+    default=60,
+)
+@option(
+    "--workers N",
+    "Threads or processes for such a proof.",
+    integer(1, num_cpus()),
+    default=1,
+)
 def update_command(
     files: tuple[str, ...],
     plan: str | None,
     by: str | None,
     output: str | None,
+    time_limit: float,
+    workers: int,
 ) -> None:
-    """Take plans and bounds into what is known, after scoring them again.
+    """Take plans and bounds into what is known, after checking them.
 
     RESULTS are JSON documents of 'nest solve' or 'nest compare' about
-    instances. The better plan stays, bounds count from exact solvers only,
-    and what contradicts itself is refused: then nothing changes.
+    instances. Plans are scored again, and the better one stays. A bound
+    counts if its solver proves it once more, here. What contradicts itself
+    is refused: then nothing changes.
     """
     from nest.instances import store, update
     from nest.ir.io import decode, read_bytes, read_plan, write_atomically
@@ -195,8 +224,24 @@ def update_command(
             document = decode(
                 data, text, dict, "document of results", NestError
             )
-            records, found = update.with_document(records, document, text)
+            records, found = update.with_document(
+                records, document, text, _prover(time_limit, workers)
+            )
             changes += found
     write_atomically(path, store.encode_best_known(records))
     for change in changes:
         click.echo(f"{change.name}: {change.text}")
+
+
+def _prover(time_limit_s: float, workers: int) -> Prover:
+    """Return what runs a solver, with signs of life."""
+    from nest.solvers.base import SolveOptions
+    from nest.solvers.run import run_solver
+
+    limits = SolveOptions(time_limit_s=time_limit_s, num_workers=workers)
+
+    def prove(problem: Problem, solver: str) -> dict[str, Any]:
+        with ProgressLine(problem.time_unit) as progress:
+            return run_solver(problem, solver, limits, progress).to_json()
+
+    return prove

@@ -1,14 +1,14 @@
 """What is known gets better: plans that are scored again, and proofs.
 
 The one way to change ``best_known.json``. A plan counts for what the shared
-cost model says of it, whoever found it; a bound counts if an exact solver
-proved it, and only if it contradicts no plan. Whatever does not fit together
-is refused, and then nothing changes.
+cost model says of it, whoever found it. A bound counts if an exact solver
+proves it once more, here; what a document says of it is a claim. Whatever does
+not fit together is refused, and then nothing changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -22,11 +22,15 @@ from nest.ir.io import convert
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.solvers.base import Status
-from nest.solvers.registry import solver_class, solver_names
+from nest.solvers.registry import is_built_in, solver_class
 
 #: Documents that are read: answers of solvers to one problem, and one answer
 #: of many.
 COMPARED, BENCHED = "nest-compare/1", "nest-bench-cell/1"
+
+
+#: Lets a solver work on a problem; returns its answer, as documents have it.
+Prover = Callable[[Problem, str], Mapping[str, Any]]
 
 
 class _Cell(msgspec.Struct, frozen=True):
@@ -39,6 +43,7 @@ class _Cell(msgspec.Struct, frozen=True):
     step_time_quanta: int | None = None
     lower_bound_quanta: int | None = None
     plan: Plan | None = None
+    detail: str = ""
 
 
 class _Compared(msgspec.Struct, frozen=True):
@@ -67,7 +72,7 @@ class Change(NamedTuple):
 
 
 def with_document(
-    records: Mapping[str, Known], document: Any, where: str
+    records: Mapping[str, Known], document: Any, where: str, prove: Prover
 ) -> tuple[dict[str, Known], list[Change]]:
     """Return what is known after the answers of a document.
 
@@ -80,27 +85,41 @@ def with_document(
         instance, or about the same problem without a memory limit.
     where
         Its file, for messages.
+    prove
+        Called for every proof that the document claims and that is news.
 
     Raises
     ------
     NestError
         If the document is about no instance, a plan does not take what it
-        says, or a bound contradicts a plan.
+        says, or a bound contradicts a plan or is not proven once more.
     """
     found = _read(document, where)
     for name, instance in store.index().items():
         if found.problem_hash == instance.problem_hash:
-            step = _with_answer
+            take_plan, take_proof = _with_plan, _with_proof
+            problem = asked = store.load(name)
         elif found.problem_hash == instance.unlimited_hash:
-            step = _with_unlimited_answer
+            take_plan, take_proof = _with_unlimited_plan, _with_unlimited_proof
+            problem = store.load(name)
+            asked = store.unlimited(problem)
         else:
             continue
-        problem = store.load(name)
-        old = records.get(name, Known(problem_hash=instance.problem_hash))
-        new = old
+        new = old = _known(records, name)
         for cell in found.cells:
-            if cell.outcome == "solved":
-                new = step(new, problem, cell, f"{where}: {cell.solver}")
+            place = f"{where}: {cell.solver}"
+            if cell.outcome != "solved":
+                continue
+            new = take_plan(new, problem, cell, place)
+            claim = _proof(cell, place)
+            if claim is None or take_proof(new, claim, place) == new:
+                continue
+            # What cannot be is refused before a solver works on it.
+            _check(take_proof(new, claim, place), f"{where}: {name}")
+            answer = prove(asked, cell.solver)
+            own = convert(answer, place, _Cell, NestError)
+            new = take_plan(new, problem, own, place)
+            new = take_proof(new, _proven(claim, own, place), place)
         _check(new, f"{where}: {name}")
         return {**records, name: new}, _changes(name, old, new)
     raise NestError(
@@ -108,6 +127,12 @@ def with_document(
         f"{found.problem_hash[:12]}; solve the problem that 'nest instances "
         f"fetch' writes, without options that change it"
     )
+
+
+def _known(records: Mapping[str, Known], name: str) -> Known:
+    """Return what is known of an instance, nothing if it is not there."""
+    nothing = Known(problem_hash=store.find(name).problem_hash)
+    return records.get(name, nothing)
 
 
 def _read(document: Any, where: str) -> _Compared:
@@ -150,8 +175,7 @@ def with_plan(
         faster than a proven bound.
     """
     problem = store.load(name)
-    instance = store.find(name)
-    old = records.get(name, Known(problem_hash=instance.problem_hash))
+    old = _known(records, name)
     quanta = _scored(problem, plan, where)
     new = _with_value(old, plan, quanta, by or plan.solver or "unknown")
     _check(new, f"{where}: {name}")
@@ -183,49 +207,62 @@ def _with_value(known: Known, plan: Plan, quanta: int, by: str) -> Known:
     return replace(known, value_quanta=quanta, plan=plan, found_by=by)
 
 
-def _with_answer(
+def _with_plan(
     known: Known, problem: Problem, cell: _Cell, where: str
 ) -> Known:
-    if cell.plan is not None and cell.status in (
+    """Return what is known after the plan of an answer, if it has one."""
+    if not _has_plan(cell):
+        return known
+    assert cell.plan is not None
+    quanta = _scored(problem, cell.plan, where)
+    _check_claim(cell, quanta, where)
+    return _with_value(known, cell.plan, quanta, _name(cell))
+
+
+def _with_unlimited_plan(
+    known: Known, problem: Problem, cell: _Cell, where: str
+) -> Known:
+    """Return the same after a plan that need not fit the memory."""
+    if not _has_plan(cell):
+        return known
+    assert cell.plan is not None
+    quanta = _scored(store.unlimited(problem), cell.plan, where)
+    _check_claim(cell, quanta, where)
+    if not score(problem, cell.plan).violations:
+        return _with_value(known, cell.plan, quanta, _name(cell))
+    beyond = known.unlimited or Unlimited()
+    if beyond.value_quanta is not None and beyond.value_quanta <= quanta:
+        return known
+    plan = replace(cell.plan, problem_hash=known.problem_hash)
+    beyond = replace(beyond, plan=plan, value_quanta=quanta)
+    return replace(known, unlimited=beyond)
+
+
+def _has_plan(cell: _Cell) -> bool:
+    """Whether an answer has a plan that it says fits."""
+    return cell.plan is not None and cell.status in (
         Status.OPTIMAL,
         Status.FEASIBLE,
-    ):
-        quanta = _scored(problem, cell.plan, where)
-        _check_claim(cell, quanta, where)
-        known = _with_value(known, cell.plan, quanta, _name(cell))
-    proof = _proof(cell, where)
-    if proof is None:
-        return known
+    )
+
+
+def _with_proof(known: Known, proof: Proof, where: str) -> Known:
+    """Return what is known after a proof."""
     return replace(known, proofs=_better(known.proofs, proof))
 
 
-def _with_unlimited_answer(
-    known: Known, problem: Problem, cell: _Cell, where: str
-) -> Known:
-    """Return what is known after an answer that need not fit the memory."""
-    beyond = known.unlimited or Unlimited()
-    if cell.plan is not None and cell.status in (
-        Status.OPTIMAL,
-        Status.FEASIBLE,
-    ):
-        quanta = _scored(store.unlimited(problem), cell.plan, where)
-        _check_claim(cell, quanta, where)
-        if not score(problem, cell.plan).violations:
-            known = _with_value(known, cell.plan, quanta, _name(cell))
-        elif beyond.value_quanta is None or quanta < beyond.value_quanta:
-            plan = replace(cell.plan, problem_hash=known.problem_hash)
-            beyond = replace(beyond, plan=plan, value_quanta=quanta)
-    proof = _proof(cell, where)
-    if proof is not None:
-        if proof.bound_quanta is None:
-            raise NestError(
-                f"{where}: expected a plan or a bound without a memory "
-                f"limit, got infeasible; no instance is so by its counts"
-            )
-        best = _better(tuple(filter(None, [beyond.proof])), proof)
-        beyond = replace(
-            beyond, proof=max(best, key=lambda p: p.bound_quanta or 0)
+def _with_unlimited_proof(known: Known, proof: Proof, where: str) -> Known:
+    """Return what is known after a proof about plans that need not fit."""
+    if proof.bound_quanta is None:
+        raise NestError(
+            f"{where}: expected a plan or a bound without a memory limit, got "
+            f"infeasible; no instance is so by its counts"
         )
+    beyond = known.unlimited or Unlimited()
+    best = _better(tuple(filter(None, [beyond.proof])), proof)
+    beyond = replace(
+        beyond, proof=max(best, key=lambda p: p.bound_quanta or 0)
+    )
     return replace(known, unlimited=beyond)
 
 
@@ -248,27 +285,61 @@ def _proof(cell: _Cell, where: str) -> Proof | None:
     Raises
     ------
     NestError
-        If its solver is none that proves, as far as is known here.
+        If its solver is none that proves here, or of another package: who
+        would check that?
     """
     infeasible = cell.status == Status.INFEASIBLE
     if not infeasible and cell.lower_bound_quanta is None:
         return None
     try:
-        known = cell.solver in solver_names()
+        known = is_built_in(cell.solver)
         promised = solver_class(cell.solver).capabilities if known else None
     except SolverNotInstalledError:
         promised = None
     if promised is None or not promised.exact:
         raise NestError(
-            f"{where}: expected bounds from solvers that are exact and "
-            f"installed here, got one from {cell.solver!r}; pass its plans "
-            f"alone, with --plan"
+            f"{where}: expected bounds from solvers of nest that are exact "
+            f"and installed here, got one from {cell.solver!r}; pass its "
+            f"plans alone, with --plan"
         )
     return Proof(
         solver=cell.solver,
         version=cell.version or "unknown",
         method=promised.method,
         bound_quanta=None if infeasible else cell.lower_bound_quanta,
+    )
+
+
+def _proven(claim: Proof, answer: _Cell, where: str) -> Proof:
+    """Return what a solver proves here, no less than what was claimed.
+
+    Raises
+    ------
+    NestError
+        If it is less, or nothing.
+    """
+    own = _proof(answer, where) if answer.outcome == "solved" else None
+    if own is not None and (
+        own.bound_quanta is None
+        or (
+            claim.bound_quanta is not None
+            and own.bound_quanta >= claim.bound_quanta
+        )
+    ):
+        return own
+    wanted, got = (
+        "none"
+        if proof is None
+        else "that no plan fits"
+        if proof.bound_quanta is None
+        else f"{proof.bound_quanta} quanta"
+        for proof in (claim, own)
+    )
+    said = f" ({answer.detail})" if answer.detail else ""
+    raise NestError(
+        f"{where}: expected a bound that it proves here as well, {wanted}, "
+        f"got {got}{said}; raise --time-limit, or pass its plan alone, with "
+        f"--plan"
     )
 
 

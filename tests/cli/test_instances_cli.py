@@ -215,6 +215,23 @@ def test_update(cli: Cli, copy: Path, tmp_path: Path) -> None:
     assert cli.out == f"{NAME}: nothing better\n"
 
 
+def test_a_bound_typed_by_hand_closes_nothing(
+    cli: Cli, copy: Path, tmp_path: Path
+) -> None:
+    """dp bounds plans in chunks, and does not prove them."""
+    (name, *_) = names(["tiny", "chunks"], "open")
+    value = best_known(name).value_quanta
+    results = tmp_path / "r.json"
+    results.write_text(json.dumps(answer(name, lower_bound_quanta=value)))
+    before = copy.read_bytes()
+    text = cli.refuses("instances", "update", str(results), "--time-limit=20")
+    assert text.startswith(
+        f"{results}: dp: expected a bound that it proves here as well, "
+        f"{value} quanta, got {best_known(name).bound_quanta} quanta ("
+    )
+    assert copy.read_bytes() == before
+
+
 def test_update_with_a_plan(cli: Cli, copy: Path, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     plan = best_known(NAME).plan
@@ -269,6 +286,10 @@ def test_refused_results_change_nothing(
         (("update", "x", "--by", "me"), "--by: expected --plan too, got none"),
         (("update", "nowhere.json"), "nowhere.json: expected a readable file"),
         (("update",), "nest instances update: expected RESULTS"),
+        (
+            ("update", "x", "--time-limit", "0"),
+            "--time-limit: expected a finite number of seconds > 0",
+        ),
     ],
 )
 def test_bad_calls(

@@ -11,10 +11,16 @@ from msgspec.structs import replace
 from nest.cost.score import score
 from nest.errors import NestError
 from nest.instances import best_known, instance, names, problem, store
-from nest.instances.records import Known, Proof
-from nest.instances.update import with_document, with_plan
-from nest.ir.io import plan_to_json
+from nest.instances.records import Known, Proof, Unlimited
+from nest.instances.update import Change, with_document, with_plan
+from nest.ir import Problem
+from nest.ir.io import plan_to_json, problem_hash
 from nest.ir.plan import Plan
+from nest.solvers.registry import (
+    register_solver,
+    solver_class,
+    unregister_solver,
+)
 
 
 def computes_once(name: str) -> bool:
@@ -86,10 +92,25 @@ def document(
     }
 
 
+def told(
+    records: Records, found: dict[str, Any], **answer: Any
+) -> tuple[Records, list[Change]]:
+    """Take a document in; its solver says the same again, or ``answer``."""
+    cells = {cell["solver"]: cell for cell in found.get("cells", [])}
+    if "result" in found:
+        cells[found["result"]["solver"]] = found["result"]
+    return with_document(
+        records,
+        found,
+        "r.json",
+        lambda _problem, solver: cells[solver] | answer,
+    )
+
+
 def texts(
-    records: Records, found: dict[str, Any]
+    records: Records, found: dict[str, Any], **answer: Any
 ) -> tuple[Records, list[str]]:
-    after, changes = with_document(records, found, "r.json")
+    after, changes = told(records, found, **answer)
     return after, [change.text for change in changes]
 
 
@@ -189,11 +210,11 @@ def test_what_failed_or_does_not_fit_changes_nothing() -> None:
         ),
         (
             document("feasible", bound=1, solver="mcmc"),
-            "mcmc: expected bounds from solvers that are exact and installed",
+            "mcmc: expected bounds from solvers of nest that are exact and",
         ),
         (
             document("feasible", bound=1, solver="mine"),
-            "mine: expected bounds from solvers that are exact and installed",
+            "mine: expected bounds from solvers of nest that are exact and",
         ),
         (
             document(schema="nest-pareto/1"),
@@ -210,8 +231,92 @@ def test_what_does_not_fit_together_is_refused(
 ) -> None:
     records = {NAME: BEST}
     with pytest.raises(NestError, match=match):
-        with_document(records, found, "r.json")
+        told(records, found)
     assert records == {NAME: BEST}
+
+
+def test_a_claimed_bound_is_proven_once_more() -> None:
+    """What counts is the proof that is made here, and it is made once."""
+    plan, value = best()
+    asked: list[tuple[str, str]] = []
+
+    def prove(asked_problem: Problem, solver: str) -> dict[str, Any]:
+        asked.append((problem_hash(asked_problem), solver))
+        (cell,) = document(plan=plan, quanta=value, bound=value)["cells"]
+        return cell | {"version": "nest 10"}
+
+    late, time = slower()
+    claims = document("feasible", late, time, 7)
+    records, changes = with_document({}, claims, "r.json", prove)
+    assert asked == [(HASH, "dp")]
+    assert [change.text for change in changes] == [
+        f"value none -> {value}",
+        f"bound none -> {value}",
+        "status open -> closed",
+    ]
+    (proof,) = records[NAME].proofs
+    assert (proof.version, proof.bound_quanta) == ("nest 10", value)
+    with_document(records, claims, "r.json", prove)
+    assert len(asked) == 1
+    free = instance(NAME).unlimited_hash
+    claims = document("no-solution", bound=9, problem_hash=free)
+    records, _ = with_document(records, claims, "r.json", prove)
+    assert asked[1:] == [(free, "dp")]
+    assert records[NAME].unlimited == Unlimited(proof=proof)
+
+
+@pytest.mark.parametrize(
+    ("claim", "answer", "match"),
+    [
+        (
+            document("feasible", *best(), best()[1]),
+            {"lower_bound_quanta": best()[1] - 1, "detail": "12 are open"},
+            f"{best()[1]} quanta, got {best()[1] - 1} quanta .12 are open.;",
+        ),
+        (
+            document("feasible", *best(), 9),
+            {"lower_bound_quanta": None},
+            "dp: expected a bound that it proves here as well, 9 quanta, got "
+            "none; raise --time-limit, or pass its plan alone",
+        ),
+        (
+            document("feasible", *best(), 9),
+            {"outcome": "error", "detail": "it broke"},
+            "9 quanta, got none .it broke.; raise",
+        ),
+        (
+            document("infeasible"),
+            {"status": "no-solution", "lower_bound_quanta": 8},
+            "as well, that no plan fits, got 8 quanta; raise",
+        ),
+        (
+            document("infeasible"),
+            {
+                "status": "feasible",
+                "plan": plan_to_json(best()[0]),
+                "step_time_quanta": best()[1],
+            },
+            "as well, that no plan fits, got none; raise",
+        ),
+    ],
+)
+def test_a_bound_that_is_not_proven_here_is_refused(
+    claim: dict[str, Any], answer: dict[str, Any], match: str
+) -> None:
+    """However good it looks: it may be typed by hand."""
+    with pytest.raises(NestError, match=match):
+        told({}, claim, **answer)
+
+
+def test_solvers_of_others_close_nothing() -> None:
+    """They may promise proofs; nobody else would have checked them."""
+    register_solver("proud", "tests.loopback:Loopback")
+    try:
+        assert solver_class("proud").capabilities.exact
+        with pytest.raises(NestError, match="got one from 'proud'; pass its"):
+            told({}, document("feasible", bound=1, solver="proud"))
+    finally:
+        unregister_solver("proud")
 
 
 def test_a_plan_that_does_not_fit_is_refused() -> None:
@@ -240,7 +345,7 @@ def test_a_plan_below_a_bound_is_refused() -> None:
 def test_infeasible_closes() -> None:
     its = instance(INFEASIBLE).problem_hash
     found = document("infeasible", problem_hash=its)
-    records, changes = with_document({}, found, "r.json")
+    records, changes = told({}, found)
     assert [change.text for change in changes] == [
         "status open -> closed",
         "memory none -> infeasible",
@@ -252,10 +357,10 @@ def test_what_fits_nowhere_has_no_bound() -> None:
     """Nothing has a time that a bound could be of, whoever proved one."""
     its = instance(INFEASIBLE).problem_hash
     bound = document("no-solution", bound=7, problem_hash=its, solver="cpsat")
-    records, _ = with_document({}, bound, "r.json")
+    records, _ = told({}, bound)
     assert records[INFEASIBLE].bound_quanta == 7
     found = document("infeasible", problem_hash=its)
-    records, changes = with_document(records, found, "r.json")
+    records, changes = told(records, found)
     assert records[INFEASIBLE].bound_quanta is None
     assert changes[0].text == "bound 7 -> none"
     assert all(
