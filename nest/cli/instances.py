@@ -166,6 +166,11 @@ def fetch_command(
 @instances_group.command("update")
 @click.argument("files", metavar="RESULTS…|NAME", nargs=-1, required=True)
 @option("--plan FILE", "A plan for the instance NAME, instead of RESULTS.")
+@option(
+    "--certificate FILE",
+    "A certificate for the instance NAME, of 'nest certify', instead of "
+    "RESULTS.",
+)
 @option("--by TEXT", "Who found that plan.  [default: as the plan says]")
 @option(
     "-o --output FILE",
@@ -173,7 +178,8 @@ def fetch_command(
 )
 @option(
     "--time-limit S",
-    "Wall-clock seconds for each proof that is made once more.",
+    "Wall-clock seconds for each proof that is made once more, or for "
+    "nest-check.",
     seconds,
     default=60,
 )
@@ -186,6 +192,7 @@ def fetch_command(
 def update_command(
     files: tuple[str, ...],
     plan: str | None,
+    certificate: str | None,
     by: str | None,
     output: str | None,
     time_limit: float,
@@ -195,28 +202,41 @@ def update_command(
 
     RESULTS are JSON documents of 'nest solve' or 'nest compare' about
     instances. Plans are scored again, and the better one stays. A bound
-    counts if its solver proves it once more, here. What contradicts itself
-    is refused: then nothing changes.
+    counts if its solver proves it once more, here, or nest-check accepts its
+    certificate. What contradicts itself is refused: then nothing changes.
     """
     from nest.instances import store, update
     from nest.ir.io import decode, read_bytes, read_plan, write_atomically
 
-    if by is not None and plan is None:
+    if plan is not None and certificate is not None:
         raise InvalidOptionError(
-            "--by: expected --plan too, got none; results name their solvers"
+            "--certificate: expected either it or --plan, got both; a "
+            "certificate has its plan"
         )
-    if plan is not None and len(files) != 1:
+    single = "--plan" if plan is not None else "--certificate"
+    path = plan if plan is not None else certificate
+    if by is not None and path is None:
         raise InvalidOptionError(
-            f"--plan: expected the NAME of one instance, got {len(files)} "
-            f"arguments; pass the plan of one at a time"
+            "--by: expected --plan or --certificate too, got none; results "
+            "name their solvers"
+        )
+    if path is not None and len(files) != 1:
+        raise InvalidOptionError(
+            f"{single}: expected the NAME of one instance, got {len(files)} "
+            f"arguments; pass what is about one at a time"
         )
     check_output(output, "-o")
-    path = store.best_known_path() if output is None else Path(output)
+    target = store.best_known_path() if output is None else Path(output)
     records = store.read_best_known()
     changes: list[update.Change] = []
     if plan is not None:
         records, changes = update.with_plan(
             records, files[0], read_plan(plan), plan, by
+        )
+    elif certificate is not None:
+        records, changes = update.with_certificate(
+            *(records, files[0], read_bytes(certificate, NestError)),
+            *(certificate, by, time_limit),
         )
     else:
         for text in files:
@@ -228,7 +248,7 @@ def update_command(
                 records, document, text, _prover(time_limit, workers)
             )
             changes += found
-    write_atomically(path, store.encode_best_known(records))
+    write_atomically(target, store.encode_best_known(records))
     for change in changes:
         click.echo(f"{change.name}: {change.text}")
 

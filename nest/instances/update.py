@@ -2,13 +2,19 @@
 
 The one way to change ``best_known.json``. A plan counts for what the shared
 cost model says of it, whoever found it. A bound counts if an exact solver
-proves it once more, here; what a document says of it is a claim. Whatever does
-not fit together is refused, and then nothing changes.
+proves it once more, here, or if ``nest-check`` accepts its certificate; what a
+document says of it is a claim. Whatever does not fit together is refused, and
+then nothing changes.
 """
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,16 +24,20 @@ from nest.cost.score import score
 from nest.errors import InvalidPlanError, NestError, SolverNotInstalledError
 from nest.instances import store
 from nest.instances.records import Known, Proof, Unlimited
-from nest.ir.io import convert
+from nest.ir.io import convert, decode_problem, encode
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.solvers.base import Status
 from nest.solvers.registry import is_built_in, solver_class
+from nest.versions import nest_version
 
 #: Documents that are read: answers of solvers to one problem, and one answer
 #: of many.
 COMPARED, BENCHED = "nest-compare/1", "nest-bench-cell/1"
 
+
+#: Who proves what certificates say.
+CHECKER = "nest-check"
 
 #: Lets a solver work on a problem; returns its answer, as documents have it.
 Prover = Callable[[Problem, str], Mapping[str, Any]]
@@ -62,6 +72,13 @@ class _Benched(msgspec.Struct, frozen=True):
 
     cell: _Asked
     result: _Cell
+
+
+class _Certificate(msgspec.Struct, frozen=True):
+    """What is read of a certificate that holds."""
+
+    plan: Plan | None
+    lower_bound_quanta: int | None
 
 
 class Change(NamedTuple):
@@ -180,6 +197,82 @@ def with_plan(
     new = _with_value(old, plan, quanta, by or plan.solver or "unknown")
     _check(new, f"{where}: {name}")
     return {**records, name: new}, _changes(name, old, new)
+
+
+def with_certificate(
+    records: Mapping[str, Known],
+    name: str,
+    data: bytes,
+    where: str,
+    by: str | None = None,
+    limit_s: float | None = None,
+) -> tuple[dict[str, Known], list[Change]]:
+    """Return what is known after a certificate for an instance.
+
+    Parameters
+    ----------
+    records
+        What is known, by name.
+    name, data, where
+        The instance, the certificate, and its file for messages.
+    by
+        Who found its plan.
+    limit_s
+        How long ``nest-check`` may work.
+
+    Raises
+    ------
+    NestError
+        If ``nest-check`` does not accept it, or it contradicts what is known.
+    """
+    problem = store.load(name)
+    _check_certificate(problem, data, where, limit_s)
+    found = convert(json.loads(data), where, _Certificate, NestError)
+    new = old = _known(records, name)
+    if found.plan is not None:
+        quanta = _scored(problem, found.plan, where)
+        new = _with_value(new, found.plan, quanta, by or "unknown")
+    proof = Proof(
+        solver=CHECKER,
+        version=f"nest {nest_version()}",
+        method="certificate, docs/certificates.md",
+        bound_quanta=found.lower_bound_quanta,
+    )
+    new = _with_proof(new, proof, where)
+    _check(new, f"{where}: {name}")
+    return {**records, name: new}, _changes(name, old, new)
+
+
+def _check_certificate(
+    problem: Problem, data: bytes, where: str, limit_s: float | None
+) -> None:
+    """Let the program check that a certificate holds for a problem."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = Path(folder, "problem.json"), Path(folder, "certificate.json")
+        # Numbers of the type of their field, as 'nest certify' has them.
+        files[0].write_bytes(encode(decode_problem(encode(problem))))
+        files[1].write_bytes(data)
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "nest.certificates.check", *files],
+                capture_output=True,
+                text=True,
+                timeout=limit_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise NestError(
+                f"{where}: expected {CHECKER} to end within {limit_s:g} s, "
+                f"got no answer; raise --time-limit"
+            ) from None
+    if done.returncode:
+        said = " ".join((done.stdout or done.stderr).split())
+        said = said.replace(f"{files[1]}: ", "")
+        raise NestError(
+            f"{where}: expected a certificate for {problem.name} that "
+            f"{CHECKER} accepts, got one that it does not ({said}); make it "
+            f"with 'nest certify {problem.name} PLAN'"
+        )
 
 
 def _scored(problem: Problem, plan: Plan, where: str) -> int:

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from nest.certificates import check
+from nest.certificates.certify import certify
 from nest.cost.score import score
 from nest.instances import (
     CLASSES,
@@ -244,6 +246,51 @@ def test_update_with_a_plan(cli: Cli, copy: Path, tmp_path: Path) -> None:
     assert (known.found_by, known.status) == ("hand", "open")
 
 
+def test_update_with_a_certificate(
+    cli: Cli, copy: Path, tmp_path: Path
+) -> None:
+    """nest-check says whether it holds; its plan comes with it."""
+    plan, path = tmp_path / "plan.json", tmp_path / "certificate.json"
+    known = best_known(NAME)
+    assert known.plan is not None
+    write(plan, known.plan)
+    assert cli("certify", NAME, str(plan), "-o", str(path)) == 0
+    update = ("instances", "update", NAME, "--certificate", str(path))
+    assert cli(*update, "--by", "me") == 0
+    found = store.read_best_known()[NAME]
+    assert (found.status, found.found_by) == ("closed", "me")
+    assert found.value_quanta == known.value_quanta
+    assert [proof.solver for proof in found.proofs] == ["nest-check"]
+    (fits_nowhere, *_) = names(["tiny", "infeasible"])
+    assert cli("certify", fits_nowhere, "-o", str(path)) == 0
+    assert cli(*update[:2], fits_nowhere, *update[3:]) == 0
+    assert store.read_best_known()[fits_nowhere].infeasible
+
+
+def test_a_certificate_that_does_not_hold_changes_nothing(
+    cli: Cli, copy: Path, tmp_path: Path
+) -> None:
+    """A bound that is too high, sealed anew, and what is no certificate."""
+    known = best_known(NAME)
+    assert known.plan is not None
+    path = tmp_path / "certificate.json"
+    found = certify(problem(NAME), known.plan)
+    found["lower_bound_quanta"] += 1
+    found["step_time_quanta"] += 1
+    found["seal"] = check.digest(found)
+    path.write_text(json.dumps(found))
+    before = copy.read_bytes()
+    update = ("instances", "update", NAME, "--certificate", str(path))
+    text = cli.refuses(*update)
+    assert text.startswith(f"{path}: expected a certificate for {NAME} that")
+    assert "rejected: step_time_quanta: the plan takes " in text
+    path.write_text("{")
+    assert "(nest-check: expected JSON, got " in cli.refuses(*update)
+    text = cli.refuses(*update, "--time-limit", "0.001")
+    assert "expected nest-check to end within 0.001 s, got no answer" in text
+    assert copy.read_bytes() == before
+
+
 def test_refused_results_change_nothing(
     cli: Cli, copy: Path, tmp_path: Path
 ) -> None:
@@ -283,7 +330,19 @@ def test_refused_results_change_nothing(
             ("update", NAME, "x", "--plan", "p"),
             "--plan: expected the NAME of one instance, got 2 arguments",
         ),
-        (("update", "x", "--by", "me"), "--by: expected --plan too, got none"),
+        (("update", "x", "--by", "me"), "--by: expected --plan or --certi"),
+        (
+            ("update", NAME, "--certificate", "c", "--plan", "p"),
+            "--certificate: expected either it or --plan, got both",
+        ),
+        (
+            ("update", NAME, "x", "--certificate", "c"),
+            "--certificate: expected the NAME of one instance, got 2 argum",
+        ),
+        (
+            ("update", NAME, "--certificate", "nowhere.json"),
+            "nowhere.json: expected a readable file",
+        ),
         (("update", "nowhere.json"), "nowhere.json: expected a readable file"),
         (("update",), "nest instances update: expected RESULTS"),
         (
