@@ -111,16 +111,23 @@ def cross_check(results: Sequence[SolveResult]) -> list[SolveResult]:
 def _refute(
     result: SolveResult, best_quanta: int, best_solver: str
 ) -> SolveResult:
-    bound = result.lower_bound_quanta
-    claim = refuted(result.status, bound, best_quanta)
-    if claim is None:
+    status, bound = claimed(result)
+    claim = refuted(status, bound, best_quanta)
+    if claim is None or result.outcome is Outcome.MISMATCH:
         return result
+    detail = f"{claim}, but the plan of {best_solver} takes {best_quanta}"
+    if result.outcome is Outcome.INVALID_PLAN:
+        return replace(
+            result,
+            outcome=Outcome.MISMATCH,
+            detail=f"{detail}; {result.detail}",
+        )
     return replace(
         result,
         outcome=Outcome.MISMATCH,
-        status=Status.FEASIBLE if result.plan else Status.NO_SOLUTION,
+        status=_without_proof(result),
         lower_bound_quanta=None,
-        detail=f"{claim}, but the plan of {best_solver} takes {best_quanta}",
+        detail=detail,
         extra={
             **result.extra,
             "claim": {
@@ -130,6 +137,28 @@ def _refute(
             },
         },
     )
+
+
+def _without_proof(result: SolveResult) -> Status:
+    """Return what is left of a status if no proof counts."""
+    if result.plan is None:
+        return Status.NO_SOLUTION
+    over = result.status is Status.OVER_MEMORY
+    return Status.OVER_MEMORY if over else Status.FEASIBLE
+
+
+def claimed(result: SolveResult) -> tuple[Status | None, int | None]:
+    """Return the status and the bound that a solver answers for.
+
+    Those of its claim, if that was refused for something else: what is
+    wrong with a plan makes no bound true. Claims about a part of the plans
+    count for nothing.
+    """
+    claim = result.extra.get("claim")
+    refused = result.outcome in (Outcome.INVALID_PLAN, Outcome.MISMATCH)
+    if not refused or not claim or claim.get("unsearched"):
+        return result.status, result.lower_bound_quanta
+    return Status(claim["status"]), claim["lower_bound_quanta"]
 
 
 def refuted(

@@ -56,6 +56,7 @@ from nest.solvers.base import (
 TARGET = "tests.loopback:Loopback"
 BASELINE = "tests.loopback:LoopbackBaseline"
 OVERRUNNER = "tests.loopback:LoopbackOverrunner"
+EXACT_OVERRUNNER = "tests.loopback:LoopbackExactOverrunner"
 
 #: Step time of ``good_plan``: two micro-batches, two stages of 30 ns, and no
 #: time on the wire: 30 + 30 + (2 - 1) * 30.
@@ -177,16 +178,28 @@ CLAIMS: dict[str, SolverOutput] = {
         status=Status.INFEASIBLE, claimed_quanta=90
     ),
     "nothing": SolverOutput(status=Status.NO_SOLUTION),
-    "foreign-plan": good_output(plan=foreign_plan()),
-    "big-plan": good_output(plan=big_plan(), claimed_quanta=None),
+    "foreign-plan": SolverOutput(
+        status=Status.FEASIBLE, plan=foreign_plan(), claimed_quanta=90
+    ),
+    "big-plan": SolverOutput(status=Status.FEASIBLE, plan=big_plan()),
+    "big-plan-and-bound": SolverOutput(
+        status=Status.FEASIBLE, plan=big_plan(), lower_bound_quanta=91
+    ),
+    "big-optimum": good_output(plan=big_plan(), claimed_quanta=None),
     "too-big": SolverOutput(
         status=Status.FEASIBLE,
         plan=big_plan(),
         own_objective_ns=75.5,
         detail="best of 7",
     ),
+    "too-big-and-claim": SolverOutput(
+        status=Status.FEASIBLE, plan=big_plan(), claimed_quanta=120
+    ),
+    "too-big-and-lie": SolverOutput(
+        status=Status.FEASIBLE, plan=big_plan(), claimed_quanta=119
+    ),
     "too-big-and-bound": SolverOutput(
-        status=Status.FEASIBLE, plan=big_plan(), lower_bound_quanta=1
+        status=Status.FEASIBLE, plan=big_plan(), lower_bound_quanta=161
     ),
     "too-big-and-optimal": SolverOutput(
         status=Status.OPTIMAL, plan=big_plan()
@@ -321,6 +334,18 @@ class LoopbackOverrunner(Loopback):
         exact=False,
         method="says what it is told to",
         objective="what it is told to",
+        overruns=True,
+        options=Loopback.capabilities.options,
+    )
+
+
+class LoopbackExactOverrunner(Loopback):
+    """It proves bounds, and its plans may exceed the memory."""
+
+    name: ClassVar[str] = "exact-overrunner"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        exact=True,
+        method="says what it is told to",
         overruns=True,
         options=Loopback.capabilities.options,
     )

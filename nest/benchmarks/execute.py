@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from nest.benchmarks.cells import BenchCell, Finished, TracePoint
+from nest.compare import claimed
 from nest.errors import InvalidPlanError, NestError
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
@@ -147,8 +148,11 @@ class _Recorder:
             if (found, proven) != (step, bound):
                 step, bound = found, proven
                 points.append(_point(wall_s, step, bound))
-        if result.lower_bound_quanta is not None:
-            bound = max(bound or 0, result.lower_bound_quanta)
+        claim = result.lower_bound_quanta
+        if result.outcome is Outcome.INVALID_PLAN and result.exact:
+            _, claim = claimed(result)
+        if claim is not None:
+            bound = max(bound or 0, claim)
         # A better plan than the one it hands in is of no use to anybody.
         points.append(_point(result.wall_s, result.step_quanta, bound))
         return tuple(points)

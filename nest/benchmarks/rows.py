@@ -230,14 +230,19 @@ def _refute(row: Row, best_quanta: int, whose: str) -> Row:
     claim = refuted(row.status, bound, best_quanta)
     if claim is None:
         return row
+    detail = f"{claim}, but {whose} takes {best_quanta}"
+    if row.outcome is Outcome.INVALID_PLAN:
+        detail = f"{detail}; {row.detail}"
+    status = row.status
+    if status is not Status.OVER_MEMORY:
+        planned = row.step_quanta is not None
+        status = Status.FEASIBLE if planned else Status.NO_SOLUTION
     return replace(
         row,
         outcome=Outcome.MISMATCH,
-        status=(
-            Status.NO_SOLUTION if row.step_quanta is None else Status.FEASIBLE
-        ),
+        status=status,
         bound_quanta=None,
-        detail=f"{claim}, but {whose} takes {best_quanta}",
+        detail=detail,
         trace=tuple(
             msgspec.structs.replace(point, bound_quanta=None)
             for point in row.trace

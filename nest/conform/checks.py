@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
-from nest.compare import refuted
+from nest.compare import claimed, refuted
 from nest.conform.records import State
 from nest.conform.trials import Candidate, Trial
 from nest.cost.score import score
@@ -114,7 +114,7 @@ def _check_skips(candidate: Candidate) -> Finding:
 
 
 def _check_plans(candidate: Candidate) -> Finding:
-    bad = [t for t in candidate.every if t.outcome is Outcome.INVALID_PLAN]
+    bad = [t for t in candidate.every if _rejected(t)]
     good = [t for t in candidate.every if t.result and t.result.plan]
     if not bad and not good:
         return _nothing("it hands in no plan")
@@ -123,6 +123,13 @@ def _check_plans(candidate: Candidate) -> Finding:
     if over:
         text += f", {len(over)} of them over memory, which it may be"
     return _first((f"{t.name}: {t.detail}" for t in bad), text)
+
+
+def _rejected(trial: Trial) -> bool:
+    """Whether its plan is none, whatever else is wrong."""
+    if trial.outcome is Outcome.MISMATCH and trial.result is not None:
+        return "rejected_plan" in trial.result.extra
+    return trial.outcome is Outcome.INVALID_PLAN
 
 
 def _check_claims(candidate: Candidate) -> Finding:
@@ -141,17 +148,21 @@ def _check_proofs(candidate: Candidate) -> Finding:
     wrong, proven = [], 0
     for trial in candidate.every:
         result, best = trial.result, trial.reference.optimum_quanta
-        if result is None or result.outcome is not Outcome.SOLVED:
+        if result is None or not (
+            result.outcome is Outcome.SOLVED
+            or result.outcome in (Outcome.INVALID_PLAN, Outcome.MISMATCH)
+        ):
             continue
-        bound = result.lower_bound_quanta
-        proven += bound is not None or result.status is Status.INFEASIBLE
+        # What else is wrong with an answer makes no proof of it true.
+        status, bound = claimed(result)
+        proven += bound is not None or status is Status.INFEASIBLE
         if best is None:
             if result.step_quanta is not None:
                 wrong.append(
                     f"{trial.name}: has a plan, but none fits: report it"
                 )
             continue
-        claim = refuted(result.status, bound, best)
+        claim = refuted(status, bound, best)
         if claim is not None:
             wrong.append(f"{trial.name}: {claim}, but a plan takes {best}")
         elif result.step_quanta is not None and result.step_quanta < best:

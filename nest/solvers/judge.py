@@ -7,7 +7,8 @@ exactly, for every solver alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nest.cost.rules import get_rules
@@ -46,8 +47,10 @@ def judge(
     -------
     Verdict
         Outcome SOLVED, INVALID_PLAN or MISMATCH. A plan that does not fit
-        is accepted, as OVER_MEMORY, from solvers that may overrun and claim
-        nothing about it. Where the job allows plans that an exact solver does
+        is accepted, as OVER_MEMORY, from solvers that may overrun. What is
+        said of a plan is checked whatever the plan is worth: a false claim
+        is a mismatch, also if the plan does not fit or is none. Where the job
+        allows plans that an exact solver does
         not search, its proofs and bounds are dropped, and the detail says so.
         A claim that was refuted is kept in ``extra["claim"]``, the plan that
         is no plan in ``extra["rejected_plan"]``.
@@ -55,20 +58,19 @@ def judge(
     from nest.cost.score import score
 
     found: Score | None = None
+    fault: str | None = None
     if claim.plan is not None:
         try:
             found = score(problem, claim.plan)
         except InvalidPlanError as error:
-            return _reject(claim, str(error))
-        outside = _outside(problem, claim.plan)
-        if outside is not None:
-            return _reject(claim, outside)
-        if not found.feasible:
-            if capabilities.overruns and _claims_nothing(claim):
-                return over_memory(problem, claim, claim.plan, found)
-            return _reject(claim, "; ".join(found.violations))
+            fault = str(error)
+        else:
+            fault = _outside(problem, claim.plan)
+            if fault is None and not (found.feasible or capabilities.overruns):
+                fault = "; ".join(found.violations)
+    fits = found is not None and found.feasible and fault is None
 
-    known = [found.step_quanta] if found else []
+    known = [found.step_quanta] if found is not None and fits else []
     for plan in others:
         try:
             other = score(problem, plan)
@@ -76,27 +78,42 @@ def judge(
             continue
         if other.feasible:
             known.append(other.step_quanta)
+    unsearched = capabilities.unsearched(problem) if capabilities.exact else ()
     reason = _contradiction(
-        claim, found, min(known, default=None), capabilities
+        claim, found, fits, min(known, default=None), capabilities
     )
+    if fault is not None:
+        return _reject(claim, reason, fault, unsearched)
     if reason is not None:
-        return Verdict(
+        verdict = Verdict(
             outcome=Outcome.MISMATCH,
             status=Status.FEASIBLE if found else Status.NO_SOLUTION,
             limit=claim.limit,
             plan=claim.plan,
             score=found,
             detail=reason,
-            extra={**claim.extra, "claim": claim_to_json(claim)},
+            extra={**claim.extra, "claim": claim_to_json(claim, unsearched)},
+        )
+        if claim.plan is None or found is None or fits:
+            return verdict
+        over = over_memory(problem, claim, claim.plan, found)
+        return replace(
+            over,
+            outcome=Outcome.MISMATCH,
+            detail=f"{reason}; {over.detail}",
+            extra=verdict.extra,
         )
     bound = claim.lower_bound_quanta
     if claim.status is Status.OPTIMAL and found is not None:
         bound = max(bound or 0, capabilities.proves(found.step_quanta))
     status, detail = claim.status, claim.detail
-    unsearched = capabilities.unsearched(problem)
-    if unsearched and capabilities.exact:
+    if unsearched:
         bound = None
         status, detail = _qualify(claim, unsearched)
+    if claim.plan is not None and found is not None and not fits:
+        said = replace(claim, detail=detail)
+        over = over_memory(problem, said, claim.plan, found)
+        return replace(over, lower_bound_quanta=bound)
     return Verdict(
         outcome=Outcome.SOLVED,
         status=status,
@@ -131,15 +148,6 @@ def over_memory(
     )
 
 
-def _claims_nothing(claim: SolverOutput) -> bool:
-    """Whether a claim is a plan, and not a word about how good it is."""
-    return (
-        claim.status is Status.FEASIBLE
-        and claim.claimed_quanta is None
-        and claim.lower_bound_quanta is None
-    )
-
-
 def _outside(problem: Problem, plan: Plan) -> str | None:
     """Return why a plan that can be scored is not in the plan space."""
     if problem.job.granularity == "layer":
@@ -171,26 +179,41 @@ def _qualify(
     return status, "; ".join(filter(None, (detail, claim.detail)))
 
 
-def claim_to_json(claim: SolverOutput) -> dict[str, Any]:
-    """Return the numbers of a claim for the report of a failure."""
+def claim_to_json(
+    claim: SolverOutput, unsearched: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the numbers of a claim for the report of a failure.
+
+    ``unsearched`` is what the claim is not about.
+    """
     return {
         "status": str(claim.status),
         "limit": None if claim.limit is None else str(claim.limit),
         "claimed_quanta": claim.claimed_quanta,
         "lower_bound_quanta": claim.lower_bound_quanta,
         "detail": claim.detail,
+        "unsearched": list(unsearched),
     }
 
 
-def _reject(claim: SolverOutput, reason: str) -> Verdict:
+def _reject(
+    claim: SolverOutput,
+    reason: str | None,
+    fault: str,
+    unsearched: Sequence[str],
+) -> Verdict:
+    """Return the verdict on a plan that counts for nothing.
+
+    ``reason`` is what is wrong with the claim besides.
+    """
     return Verdict(
-        outcome=Outcome.INVALID_PLAN,
+        outcome=Outcome.MISMATCH if reason else Outcome.INVALID_PLAN,
         status=Status.NO_SOLUTION,
         limit=claim.limit,
-        detail=reason,
+        detail="; ".join(filter(None, (reason, fault))),
         extra={
             **claim.extra,
-            "claim": claim_to_json(claim),
+            "claim": claim_to_json(claim, unsearched),
             "rejected_plan": plan_to_json(claim.plan),
         },
     )
@@ -199,17 +222,20 @@ def _reject(claim: SolverOutput, reason: str) -> Verdict:
 def _contradiction(
     claim: SolverOutput,
     found: Score | None,
+    fits: bool,
     best: int | None,
     capabilities: Capabilities,
 ) -> str | None:
     """Return what is wrong with a claim, or ``None``.
 
-    ``best`` is the least step time of any plan at hand.
+    ``found`` is the score of its plan, if that has one, ``fits`` whether it
+    is legal and fits, and ``best`` the least step time of any plan at hand.
     """
     status, bound = claim.status, claim.lower_bound_quanta
     proven = status in (Status.OPTIMAL, Status.INFEASIBLE)
-    if (found is not None) != (status in (Status.OPTIMAL, Status.FEASIBLE)):
-        got = "a plan" if found else "none"
+    planned = claim.plan is not None
+    if planned != (status in (Status.OPTIMAL, Status.FEASIBLE)):
+        got = "a plan" if planned else "none"
         return f"expected a plan iff optimal or feasible, got {got}: {status}"
     if not capabilities.exact and (proven or bound is not None):
         got = f"status {status}" if proven else f"a bound of {bound}"
@@ -224,8 +250,10 @@ def _contradiction(
                 f"claims {claim.claimed_quanta} quanta for a plan that takes "
                 f"{found.step_quanta} by the shared cost model"
             )
-    elif claim.claimed_quanta is not None:
+    elif claim.claimed_quanta is not None and not planned:
         return f"claims {claim.claimed_quanta} quanta without a plan"
+    if status is Status.OPTIMAL and not fits:
+        return "claims an optimum with a plan that does not fit or is none"
     if status is Status.OPTIMAL and found is not None:
         proves = capabilities.proves(found.step_quanta)
         if bound is not None and bound < proves:

@@ -6,6 +6,7 @@ consistent result in bounded time and leaves no process behind.
 
 from __future__ import annotations
 
+import functools
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -262,14 +263,22 @@ class _Run:
     def _judge(self, claim: SolverOutput) -> Verdict:
         cell = self.cell
         others = (cell.best.plan, cell.options.warm_start)
-        verdict = judge(
-            cell.problem,
-            claim,
-            capabilities=self.capabilities,
-            others=[plan for plan in others if plan is not None],
+        plans = [plan for plan in others if plan is not None]
+        asked = functools.partial(
+            judge, cell.problem, claim, capabilities=self.capabilities
         )
-        if cell.options.repair and verdict.status is Status.OVER_MEMORY:
-            return repair(cell.problem, verdict, self.capabilities.remedies)
+        verdict = asked(others=plans)
+        if (
+            cell.options.repair
+            and verdict.status is Status.OVER_MEMORY
+            and verdict.outcome is Outcome.SOLVED
+        ):
+            remedies = self.capabilities.remedies
+            repaired = repair(cell.problem, verdict, remedies)
+            assert repaired.plan is not None
+            # A plan that fits may refute what was said of the others.
+            again = asked(others=[*plans, repaired.plan])
+            return repaired if again.outcome is Outcome.SOLVED else again
         if (
             verdict.status is Status.FEASIBLE
             and verdict.score is not None

@@ -283,6 +283,25 @@ def test_a_bound_on_the_way_is_a_claim_too():
     assert fixed.outcome is Outcome.MISMATCH
 
 
+def test_a_refused_plan_hides_no_false_bound():
+    """A bound of 130 with it; another solver's plan takes 120."""
+    refused = replace(
+        row(0, "brute", None, status=Status.NO_SOLUTION),
+        outcome=Outcome.INVALID_PLAN,
+        detail="stage 2: too large",
+        trace=(TracePoint(wall_s=1, bound_quanta=130),),
+    )
+    fixed, _ = rows_module._cross_checked([refused, ROWS[1]])
+    assert fixed.outcome is Outcome.MISMATCH
+    assert fixed.detail == (
+        "claims a lower bound of 130 quanta, but the plan of alpa takes 120; "
+        "stage 2: too large"
+    )
+    over = replace(refused, outcome=Outcome.SOLVED, status=Status.OVER_MEMORY)
+    fixed, _ = rows_module._cross_checked([over, ROWS[1]])
+    assert fixed.status is Status.OVER_MEMORY
+
+
 def test_failures_stay_failures():
     bad = row(
         0,

@@ -288,6 +288,10 @@ def test_plans_that_do_not_fit_are_in_no_trace():
     assert found == [(None, 60)]
 
 
+def test_a_trace_has_the_bound_of_a_refused_plan():
+    assert trace_of(act="big-plan-and-bound") == [(None, 91)]
+
+
 def test_a_trace_has_no_bounds_of_who_may_not_prove():
     registry.register_solver("quick", BASELINE)
     assert trace_of(report="good", act="heuristic") == [(90, None)] * 2

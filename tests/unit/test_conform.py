@@ -16,13 +16,16 @@ from nest.compare import compare
 from nest.conform import CHECKS, State, conform, references
 from nest.conform import run as conform_run
 from nest.conform.problems import OWN, Reference, large
-from nest.conform.trials import Candidate
+from nest.conform.trials import Candidate, Trial
 from nest.cost.score import score
 from nest.errors import InvalidOptionError, UnknownSolverError
 from nest.solvers import cell, registry
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.result import Outcome
+from nest.solvers.run import run_solver
 from tests.inside import run_inside
+from tests.loopback import GOOD_NS, good_plan, tiny_problem
+from tests.loopback import TARGET as LOOPBACK
 from tests.wrong import TARGET
 
 NAMES = ("wrong", "moody", "misnamed", "no-plans")
@@ -202,6 +205,32 @@ def test_the_runner_catches_it_too() -> None:
     ):
         assert wrong.outcome is outcome
         assert wrong.detail.startswith(detail)
+
+
+def test_a_false_claim_does_not_hide_behind_its_plan() -> None:
+    """Nor the plan behind the claim: each breaks a promise of its own."""
+    tiny = Reference("tiny", tiny_problem(), GOOD_NS, good_plan())
+    expected = {
+        # What it says, and of which promises that is wrong.
+        "big-plan": {"plans"},
+        "big-plan-and-bound": {"plans", "proofs"},
+        "big-optimum": {"plans", "claims"},
+        "too-big-and-lie": {"plans", "claims"},
+        "feasible": set[str](),
+    }
+    checks = [x for x in CHECKS if x.name in ("plans", "claims", "proofs")]
+    registry.register_solver("loopback", LOOPBACK)
+    try:
+        for act, broken in expected.items():
+            options = SolveOptions(extra={"act": act})
+            result = run_solver(tiny.problem, "loopback", options)
+            trial = Trial(tiny, options, result, "")
+            candidate = cast("Candidate", SimpleNamespace(every=[trial]))
+            found = {x.name: x.ask(candidate)[0] for x in checks}
+            failed = {x for x, state in found.items() if state == "failed"}
+            assert failed == broken, act
+    finally:
+        registry.unregister_solver("loopback")
 
 
 def test_options_must_be_known() -> None:

@@ -39,6 +39,7 @@ from nest.solvers.run import CellInterrupted, run_solver
 from nest.versions import num_cpus
 from tests.loopback import (
     BASELINE,
+    EXACT_OVERRUNNER,
     GOOD_NS,
     OVERRUNNER,
     TARGET,
@@ -55,8 +56,12 @@ def _solvers() -> Iterator[None]:
     registry.register_solver("loopback", TARGET)
     registry.register_solver("baseline", BASELINE)
     registry.register_solver("overrunner", OVERRUNNER)
+    registry.register_solver("exact-overrunner", EXACT_OVERRUNNER)
     yield
-    for name in ("loopback", "baseline", "overrunner", "engine"):
+    for name in (
+        *("loopback", "baseline", "overrunner", "exact-overrunner"),
+        "engine",
+    ):
         registry.unregister_solver(name)
 
 
@@ -315,11 +320,85 @@ def test_plan_of_a_planner_with_a_memory_model_of_its_own() -> None:
     assert len(cell["plan"]["stages"]) == 1
 
 
-@pytest.mark.parametrize("act", ["too-big-and-bound", "too-big-and-optimal"])
-def test_proofs_about_a_plan_that_does_not_fit(act: str) -> None:
-    result = solve(act, solver="overrunner")
-    assert result.outcome is Outcome.INVALID_PLAN
+@pytest.mark.parametrize(
+    ("solver", "act", "text"),
+    [
+        ("overrunner", "too-big-and-lie", "claims 119 quanta for a plan that"),
+        ("overrunner", "too-big-and-bound", "expected no proof from a solver"),
+        ("overrunner", "too-big-and-optimal", "got status optimal"),
+        ("exact-overrunner", "too-big-and-optimal", "claims an optimum with"),
+    ],
+)
+def test_a_false_claim_about_a_plan_that_does_not_fit(
+    solver: str, act: str, text: str
+) -> None:
+    """The plan is over memory, which it may be; the claim is a mismatch."""
+    result = solve(act, solver=solver)
+    assert result.outcome is Outcome.MISMATCH
+    assert result.status is Status.OVER_MEMORY
+    assert result.over_memory_bytes == 60
+    assert result.lower_bound_quanta is None
+    assert text in result.detail
+    assert "60.0 %) too much memory" in result.detail
+    assert "rejected_plan" not in result.extra
+
+
+@pytest.mark.parametrize(
+    ("solver", "act", "text"),
+    [
+        ("loopback", "big-optimum", "claims an optimum with a plan that"),
+        ("baseline", "big-plan-and-bound", "expected no proof from a solver"),
+    ],
+)
+def test_a_false_claim_about_a_plan_that_is_none(
+    solver: str, act: str, text: str
+) -> None:
+    result = solve(act, solver=solver)
+    assert (result.outcome, result.status) == ("mismatch", "no-solution")
+    assert result.detail.startswith(text)
     assert "60.0 % too much" in result.detail
+    assert result.extra["rejected_plan"] is not None
+
+
+def test_a_true_claim_about_a_plan_that_does_not_fit() -> None:
+    result = solve("too-big-and-claim", solver="overrunner")
+    assert (result.outcome, result.status) == ("solved", "over-memory")
+    assert result.claimed_quanta == 120
+
+
+@pytest.mark.parametrize(
+    ("solver", "act", "before", "after"),
+    [
+        ("loopback", "big-plan-and-bound", "invalid-plan", "no-solution"),
+        ("exact-overrunner", "too-big-and-bound", "solved", "over-memory"),
+    ],
+)
+def test_a_bound_beside_a_plan_that_counts_for_nothing(
+    solver: str, act: str, before: str, after: str
+) -> None:
+    """Another plan, of 90 quanta, refutes 91 and 161."""
+    result = solve(act, solver=solver)
+    assert result.outcome == before
+    checked, _ = cross_check([result, solve("optimal")])
+    assert (checked.outcome, checked.status) == ("mismatch", after)
+    assert checked.lower_bound_quanta is None
+    claim = checked.extra["claim"]["lower_bound_quanta"]
+    assert checked.detail.startswith(
+        f"claims a lower bound of {claim} quanta, but the plan of loopback"
+    )
+    said = f"{checked.detail} {checked.extra['claim']['detail']}"
+    assert "60.0 %" in said
+
+
+def test_a_bound_is_refuted_by_the_plan_that_was_repaired() -> None:
+    """It takes 160 quanta, see test_repair_is_part_of_the_run."""
+    options = SolveOptions(repair=True, extra={"act": "too-big-and-bound"})
+    result = run_solver(crowded_problem(), "exact-overrunner", options)
+    assert (result.outcome, result.status) == ("mismatch", "over-memory")
+    assert "bound of 161 quanta, but a plan takes 160" in result.detail
+    options = SolveOptions(extra={"act": "too-big-and-bound"})
+    result = run_solver(crowded_problem(), "exact-overrunner", options)
+    assert (result.outcome, result.lower_bound_quanta) == ("solved", 161)
 
 
 def test_only_the_judge_says_over_memory() -> None:
