@@ -418,7 +418,8 @@ class Asker:
     ) -> None:
         self.solver, self.options = solver, options
         self.on_progress = on_progress
-        self.stops = _AT_MOST in solver_class(solver).capabilities.options
+        promised = solver_class(solver, options.time_limit_s).capabilities
+        self.stops = _AT_MOST in promised.options
 
     def solve(self, problem: Problem, quanta: int | None) -> SolveResult:
         """Run the solver, up to a target if it can stop there."""

@@ -18,7 +18,12 @@ from nest.errors import InvalidOptionError
 from nest.pareto import Curve, Frontier, FrontierPoint, leave_room
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.cell import OnProgress
-from nest.solvers.registry import get_solver, solver_class, solver_names
+from nest.solvers.registry import (
+    get_solver,
+    is_built_in,
+    solver_class,
+    solver_names,
+)
 from nest.solvers.result import SolveResult
 from nest.solvers.run import run_solver
 
@@ -72,18 +77,12 @@ def check_prover(name: str) -> None:
         If it is not exact.
     """
     if not get_solver(name).capabilities.exact:
-        exact = [n for n in solver_names() if _is_exact(n)]
+        own = filter(is_built_in, solver_names())
+        exact = [n for n in own if solver_class(n).capabilities.exact]
         raise InvalidOptionError(
             f"--prove: expected an exact solver ({', '.join(exact)}), got "
             f"{name!r}, which proves nothing; choose one of them"
         )
-
-
-def _is_exact(name: str) -> bool:
-    try:
-        return solver_class(name).capabilities.exact
-    except ImportError:
-        return False
 
 
 def prove(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import warnings
 from collections import deque
@@ -112,10 +113,17 @@ def run_missing(
         Work(cell, problems[cell.problem_hash], solver_target(cell.solver))
         for cell in folder.missing()
     ]
+    least_s: dict[str, float] = {}
+    for work in works:
+        limit_s = work.cell.time_limit_s
+        least_s[work.cell.solver] = min(
+            math.inf if limit_s is None else limit_s,
+            least_s.get(work.cell.solver, math.inf),
+        )
     broken = {
         name: why
-        for name in dict.fromkeys(work.cell.solver for work in works)
-        if (why := _import_trouble(name))
+        for name, limit_s in least_s.items()
+        if (why := _import_trouble(name, limit_s))
     }
 
     def keep(data: bytes) -> None:
@@ -135,11 +143,11 @@ def run_missing(
             keep(data)
 
 
-def _import_trouble(name: str) -> str | None:
+def _import_trouble(name: str, limit_s: float) -> str | None:
     """Return why importing a solver would end the process that tries."""
     if is_built_in(name) or is_command(name):
         return None
-    return import_trouble(solver_target(name))
+    return import_trouble(solver_target(name), limit_s)
 
 
 def _here(works: Sequence[Work], jobs: int) -> Generator[bytes]:

@@ -210,7 +210,7 @@ def compare_several(
     workers = {
         name: options.workers
         or known.get(name)
-        or (default_workers(name) if jobs == 1 else 1)
+        or (default_workers(name, options.time_limit) if jobs == 1 else 1)
         for name in solvers
     }
     run = _run(

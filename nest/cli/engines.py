@@ -184,11 +184,14 @@ def model_lines(models: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _listed(field: str) -> str:
-    """Return the solvers that promise something, for messages."""
-    from nest.solvers.registry import solver_class, solver_names
+    """Return own solvers that promise something, for messages.
+
+    Those of other packages are not worth the wait.
+    """
+    from nest.solvers.registry import is_built_in, solver_class, solver_names
 
     found = []
-    for name in solver_names():
+    for name in filter(is_built_in, solver_names()):
         with contextlib.suppress(Exception):
             value = getattr(solver_class(name).capabilities, field)
             if value and (field != "options" or LOG in value):

@@ -386,12 +386,15 @@ def _solver_entries() -> list[dict[str, Any]]:
     from nest.errors import SolverNotInstalledError
     from nest.solvers.base import Capabilities
     from nest.solvers.registry import (
+        LISTING_S,
         availability,
         solver_class,
         solver_names,
         solver_version,
+        try_plugins,
     )
 
+    try_plugins(LISTING_S)
     entries: list[dict[str, Any]] = []
     for name in solver_names():
         known, version = None, None

@@ -541,7 +541,8 @@ class Options:
         return SolveOptions(
             time_limit_s=self.time_limit,
             gap=self.gap,
-            num_workers=self.workers or default_workers(solver),
+            num_workers=self.workers
+            or default_workers(solver, self.time_limit),
             seed=self.seed,
             warm_start=read_plan(self.warm_start) if self.warm_start else None,
             repair=self.repair,

@@ -275,7 +275,7 @@ def _checked(
     for name in solvers:
         # A broken entry point costs its cell, if there are others.
         if not is_plugin(name) or len(solvers) == 1:
-            get_solver(name)
+            get_solver(name, given.time_limit)
     extra = parse_extra(given.extra, solvers)
     given.check_files(writes=engine.writes_to)
     if engine != EngineOptions():

@@ -71,7 +71,7 @@ def conform(
     """
     solver_target(solver)
     try:
-        capabilities = get_solver(solver).capabilities
+        capabilities = get_solver(solver, time_limit_s).capabilities
         version = solver_version(solver)
     except NestError as error:
         why = str(error).removeprefix(f"solver {solver!r}: ")

@@ -15,10 +15,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
+import math
+import os
 import re
+import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module, util
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -59,10 +64,21 @@ _BUILT_IN = {
     "random": "baselines.random_plans:RandomSolver",
 }
 _registered: dict[str, str] = {}
-_tried: dict[str, str | None] = {}
 
-#: How long a solver of another package may take to be imported.
-IMPORT_S = 60.0
+#: How long a solver of another package may take to be imported, whatever the
+#: time limit is; and where solvers are only listed.
+IMPORT_S = 20.0
+LISTING_S = 10.0
+
+
+class _Attempt(NamedTuple):
+    """Why an import is not to be done here, and how long it was waited for."""
+
+    reason: str | None
+    waited_s: float = math.inf
+
+
+_tried: dict[str, _Attempt] = {}
 
 _KEYWORD = re.compile(r"[a-z][a-z0-9_-]*")
 
@@ -191,8 +207,15 @@ def load_target(target: str) -> type[Solver]:
     return cast("type[Solver]", found)
 
 
-def solver_class(name: str) -> type[Solver]:
+def solver_class(name: str, limit_s: float | None = None) -> type[Solver]:
     """Return the class of a solver, whether or not its engine is there.
+
+    Parameters
+    ----------
+    name
+        Its keyword.
+    limit_s
+        See :func:`import_trouble`.
 
     Raises
     ------
@@ -203,12 +226,9 @@ def solver_class(name: str) -> type[Solver]:
     """
     target = solver_target(name)
     if is_plugin(name):
-        reason = import_trouble(target)
+        reason = import_trouble(target, limit_s)
         if reason is not None:
-            raise SolverNotInstalledError(
-                f"solver {name!r}: {reason}; reinstall the package that "
-                f"provides it"
-            )
+            raise SolverNotInstalledError(f"solver {name!r}: {reason}")
     try:
         # Standard output belongs to the command.
         with contextlib.redirect_stdout(sys.stderr):
@@ -222,14 +242,25 @@ def solver_class(name: str) -> type[Solver]:
         ) from error
 
 
-def import_trouble(target: str) -> str | None:
+def import_trouble(target: str, limit_s: float | None = None) -> str | None:
     """Return why importing a solver would end the process that tries.
 
-    Another process tries it. A failure that is an exception is none: it
-    harms nobody. None is tried twice, unless it took too long.
+    Another process tries it, once for the life of this one. A failure that
+    is an exception is none: it harms nobody.
+
+    Parameters
+    ----------
+    target
+        ``"module:Class"``.
+    limit_s
+        How long to wait for it, up to :data:`IMPORT_S`, which is the
+        default. Who is ready to wait longer than it was waited for before
+        tries it again; who says nothing does not.
     """
-    if target in _tried:
-        return _tried[target]
+    known = _tried.get(target)
+    wait_s = IMPORT_S if limit_s is None else min(limit_s, IMPORT_S)
+    if known is not None and (limit_s is None or wait_s <= known.waited_s):
+        return known.reason
     code = (
         "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
         "from nest.solvers.registry import load_target\n"
@@ -237,24 +268,60 @@ def import_trouble(target: str) -> str | None:
         "except Exception: pass\n"
         "print('\\nimported', flush=True)"
     )
-    try:
-        done = subprocess.run(
-            [*(sys.executable, "-c", code), *(json.dumps(sys.path), target)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=IMPORT_S,
-        )
-    except subprocess.TimeoutExpired:
-        return f"importing {target} took more than {IMPORT_S:g} s"
-    why = f"importing {target} ended the process: exit {done.returncode}"
-    _tried[target] = why
-    if b"imported" in done.stdout.splitlines():
-        _tried[target] = None
-    return _tried[target]
+    with subprocess.Popen(
+        [*(sys.executable, "-c", code), *(json.dumps(sys.path), target)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
+        try:
+            said, _ = process.communicate(timeout=wait_s)
+        except subprocess.TimeoutExpired:
+            _tried[target] = _Attempt(
+                f"importing {target} took more than {wait_s:g} s; allow more "
+                f"time, or mend the package that provides it",
+                wait_s,
+            )
+            return _tried[target].reason
+        finally:
+            # What it started may hold the pipe, and must not outlive it.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+    why = (
+        f"importing {target} ended the process: exit {process.returncode}; "
+        f"reinstall the package that provides it"
+    )
+    imported = b"imported" in said.splitlines()
+    _tried[target] = _Attempt(None if imported else why)
+    return _tried[target].reason
 
 
-def get_solver(name: str) -> type[Solver]:
+def try_plugins(limit_s: float) -> None:
+    """Try to import all solvers of other packages, at the same time.
+
+    Without a limit of their own, other functions then wait for none of them.
+    """
+    targets = [
+        target
+        for target in _plugins().targets.values()
+        if _malformed_target(target) is None
+    ]
+    if not targets:
+        return
+    with ThreadPoolExecutor(len(targets)) as pool:
+        list(pool.map(import_trouble, targets, itertools.repeat(limit_s)))
+
+
+def get_solver(name: str, limit_s: float | None = None) -> type[Solver]:
     """Return the class of a solver that can run here.
+
+    Parameters
+    ----------
+    name
+        Its keyword.
+    limit_s
+        See :func:`import_trouble`.
 
     Raises
     ------
@@ -264,7 +331,7 @@ def get_solver(name: str) -> type[Solver]:
         If its module cannot be imported or the package of its engine is
         missing; the text says what to install.
     """
-    solver = solver_class(name)
+    solver = solver_class(name, limit_s)
     requires = solver.capabilities.requires
     missing = [package for package in requires if not _is_there(package)]
     if missing:
@@ -310,14 +377,15 @@ def solver_version(name: str) -> str | None:
     return ", ".join(parts) or None
 
 
-def default_workers(name: str) -> int:
+def default_workers(name: str, limit_s: float | None = None) -> int:
     """Return how many workers a solver gets if nobody says otherwise.
 
     Every CPU where that changes no answer, see
-    :attr:`~nest.solvers.base.Capabilities.parallel`; else one.
+    :attr:`~nest.solvers.base.Capabilities.parallel`; else one. ``limit_s`` is
+    for :func:`import_trouble`.
     """
     try:
-        parallel = solver_class(name).capabilities.parallel
+        parallel = solver_class(name, limit_s).capabilities.parallel
     except SolverNotInstalledError:
         parallel = False
     return num_cpus() if parallel else 1

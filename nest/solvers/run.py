@@ -7,6 +7,7 @@ consistent result in bounded time and leaves no process behind.
 from __future__ import annotations
 
 import functools
+import math
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -75,7 +76,10 @@ def check_request(
     InvalidProblemError, UnknownNameError
         If the cost model cannot price the problem.
     """
-    solver = get_solver(name)
+    solver_target(name)
+    check_limits("num_workers", options.num_workers, options.time_limit_s)
+    limit_s = options.time_limit_s
+    solver = get_solver(name, math.inf if limit_s is None else limit_s)
     _check_options(name, solver, options)
     from nest.cost.model import CostModel
 
@@ -327,7 +331,6 @@ class _Run:
 def _check_options(
     name: str, solver: type[Solver], options: SolveOptions
 ) -> None:
-    check_limits("num_workers", options.num_workers, options.time_limit_s)
     if not 0 <= options.gap < 1:
         raise InvalidOptionError(
             f"gap: expected a fraction from 0 to below 1, got {options.gap}; "

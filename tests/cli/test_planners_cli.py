@@ -116,6 +116,28 @@ def test_a_broken_entry_point_alone(cli, files):
     assert "failed" in loads
 
 
+def test_an_entry_point_that_hangs(cli, files, theirs, monkeypatch):
+    """The list of solvers says so, and it costs its cell."""
+    (info,) = theirs.glob("*.dist-info")
+    (theirs / "theirs_hangs.py").write_text("import time\ntime.sleep(600)\n")
+    (info / "entry_points.txt").write_text(
+        "[nest.solvers]\nhangs = theirs_hangs:Planner\n"
+    )
+    monkeypatch.setattr(registry, "IMPORT_S", 0.2)
+    assert cli("solvers", "--json", "-") == 0
+    entries = {x["solver"]: x for x in json.loads(cli.out)["solvers"]}
+    assert entries["hangs"]["reason"] == (
+        "importing theirs_hangs:Planner took more than 0.2 s; allow more "
+        "time, or mend the package that provides it"
+    )
+    asked = (files["problem"], "--solvers", "hangs,random")
+    assert cli("compare", *asked, "--json", "-") == 0
+    cells = {x["solver"]: x for x in json.loads(cli.out)["cells"]}
+    assert cells["hangs"]["outcome"] == "not-installed"
+    assert cells["hangs"]["detail"] == entries["hangs"]["reason"]
+    assert cells["random"]["outcome"] == "solved"
+
+
 def test_entry_points_that_cannot_be_read(cli, theirs):
     """Those of one package; all others are there."""
     (info,) = theirs.glob("*.dist-info")

@@ -187,24 +187,27 @@ def test_a_solver_that_cannot_be_imported_costs_its_cells(tmp_path):
     bomb, quick = outcome.rows
     assert bomb.outcome is Result.ERROR
     assert bomb.detail == (
-        "importing tests.exits:Solver ended the process: exit 7"
+        "importing tests.exits:Solver ended the process: exit 7; reinstall "
+        "the package that provides it"
     )
     assert quick.proven
     assert outcome.failed
 
 
 def test_a_solver_that_takes_forever_to_import(tmp_path, monkeypatch):
-    monkeypatch.setattr(registry, "IMPORT_S", 1e-9)
+    """It is waited for as long as a cell may take."""
     monkeypatch.setattr(registry, "_tried", {})
-    run = make_run(instances(1), ["quick"])
+    run = msgspec.structs.replace(
+        make_run(instances(1), ["quick"]), time_limit_s=0.001
+    )
     (row,) = go(tmp_path / "run", run, instances(1)).rows
     assert row.outcome is Result.ERROR
-    assert "took more than 1e-09 s" in row.detail
+    assert "took more than 0.001 s" in row.detail
 
 
 def test_a_process_that_dies_costs_one_cell(tmp_path, monkeypatch):
     """It takes the pool along; cells that were in it run again."""
-    monkeypatch.setattr(engine, "_import_trouble", lambda name: None)
+    monkeypatch.setattr(engine, "_import_trouble", lambda *_: None)
     problems = instances(2)
     run = make_run(problems, ["bomb", "quick"])
     rows = go(tmp_path / "run", run, problems, jobs=2).rows

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import metadata
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -153,3 +156,33 @@ def test_listing_imports_no_engine() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_import_that_hangs_is_waited_for_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As long as is allowed; again only for who allows more."""
+    (tmp_path / "sleepy.py").write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry, "_tried", {})
+    began: list[subprocess.Popen[bytes]] = []
+    start = subprocess.Popen
+
+    def popen(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        began.append(start(*arguments, **options))
+        return began[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    for limit_s in (0.01, None, 0.01, 0.001):
+        assert registry.import_trouble("sleepy:Solver", limit_s) == (
+            "importing sleepy:Solver took more than 0.01 s; allow more time, "
+            "or mend the package that provides it"
+        )
+    assert len(began) == 1
+    monkeypatch.setattr(registry, "IMPORT_S", 0.02)
+    for _ in range(2):
+        why = registry.import_trouble("sleepy:Solver", 600)
+        assert why is not None
+        assert "took more than 0.02 s" in why
+    assert len(began) == 2
+    assert all(process.returncode == -signal.SIGKILL for process in began)
