@@ -222,6 +222,15 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
 }
 
 
+def start_daemon(how: str) -> int:
+    """Start a process whose parent ends, in a session of its own."""
+    code = (
+        "import subprocess as s; print(s.Popen(['sleep', '60'], "
+        f"stdout=s.DEVNULL, start_new_session=True{how}).pid)"
+    )
+    return int(subprocess.check_output([sys.executable, "-c", code]))
+
+
 class Loopback:
     """Does what option ``act`` says."""
 
@@ -252,6 +261,10 @@ class Loopback:
         if act.endswith("-grandchild"):
             pids.append(subprocess.Popen(["sleep", "60"]).pid)
             act = act.removesuffix("-grandchild")
+        for ending, code in (("-daemon", ""), ("-hidden", ", env={}")):
+            if act.endswith(ending):
+                pids.append(start_daemon(code))
+                act = act.removesuffix(ending)
         if "pids" in options.extra:
             text = " ".join(map(str, pids))
             Path(options.extra["pids"]).write_text(text)

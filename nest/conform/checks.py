@@ -18,6 +18,7 @@ from nest.cost.score import score
 from nest.errors import InvalidOptionError, InvalidPlanError
 from nest.solvers.base import Progress, Status
 from nest.solvers.cell import GRACE_S
+from nest.solvers.descendants import visible
 from nest.solvers.registry import is_command, solver_class
 from nest.solvers.result import Outcome, SolveResult
 from nest.solvers.run import check_request
@@ -397,13 +398,16 @@ def _check_quiet(candidate: Candidate) -> Finding:
 
 
 def _check_tidy(candidate: Candidate) -> Finding:
-    names, pids = candidate.left_behind()
+    names = candidate.left_behind()
     wrong = [f"expected no file where it runs, got {name!r}" for name in names]
     wrong += [
-        f"expected no process after its end, got {pid}" for pid in pids or ()
+        f"{t.name}: expected no process after its end, got "
+        f"{_count(range(t.num_detached), 'detached one')}"
+        for t in candidate.every
+        if t.num_detached
     ]
     text = "no file where it runs"
-    text += ", no process" if pids is not None else " (processes: unknown)"
+    text += ", no process" if visible() else " (processes: unknown)"
     return _first(wrong, text)
 
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import tempfile
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from nest.conform.checks import CHECKS
 from nest.conform.problems import Reference, large, references
@@ -24,9 +20,6 @@ from nest.solvers.run import check_request, run_solver
 #: Seconds per run if nobody says otherwise, and on the large problem.
 TIME_LIMIT_S = 10.0
 LARGE_LIMIT_S = 3.0
-
-#: Set for the processes of a solver, which their descendants inherit.
-_MARK = "NEST_CONFORM"
 
 
 def conform(
@@ -84,8 +77,8 @@ def conform(
     options = SolveOptions(time_limit_s=time_limit_s, extra=dict(extra or {}))
     problems = problems or references()
     check_request(problems[0].problem, solver, options)
-    with _watched() as place:
-        runner = _Runner(solver, options, place, on_progress)
+    with tempfile.TemporaryDirectory(prefix="nest-conform-") as folder:
+        runner = _Runner(solver, options, folder, on_progress)
         trials = tuple(runner.run(reference) for reference in problems)
         limited = replace(
             options, time_limit_s=min(LARGE_LIMIT_S, time_limit_s)
@@ -98,7 +91,7 @@ def conform(
             large=runner.run(large(), limited),
             every=runner.trials,
             run=runner.run,
-            left_behind=place.left_behind,
+            left_behind=lambda: sorted(os.listdir(folder)),
         )
         checks = [Check(check.name, *check.ask(candidate)) for check in CHECKS]
     return Report(
@@ -116,7 +109,7 @@ class _Runner:
 
     solver: str
     options: SolveOptions
-    place: _Place
+    folder: str
     on_progress: OnProgress | None
     trials: list[Trial] = field(default_factory=list)
 
@@ -135,60 +128,19 @@ class _Runner:
                 options,
                 about(reference.name, self.on_progress),
                 lambda _, report: reports.append(report),
-                folder=str(self.place.folder),
+                folder=self.folder,
                 on_end=ended.append,
             )
         except NestError as refused:
             error = str(refused)
-        log, late = "", False
+        log, late, num_detached = "", False, 0
         for cell in ended:
             late = cell.out_of_time
             log = cell.usage.log if cell.usage else ""
+            num_detached = cell.num_detached
         trial = Trial(
-            reference, options, result, error, tuple(reports), log, late
+            *(reference, options, result, error, tuple(reports)),
+            *(log, late, num_detached),
         )
         self.trials.append(trial)
         return trial
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Where processes of the solver start, and how they are known."""
-
-    folder: Path
-    mark: str
-
-    def left_behind(self) -> tuple[list[str], list[int] | None]:
-        """Return the files and the processes that runs have left.
-
-        Processes are ended; ``None`` where the system does not show them.
-        """
-        names = sorted(path.name for path in self.folder.iterdir())
-        root = Path("/proc")
-        if not (root / "self" / "environ").exists():
-            return names, None
-        wanted = f"{_MARK}={self.mark}".encode()
-        found = []
-        for path in root.glob("[0-9]*/environ"):
-            with contextlib.suppress(OSError):
-                if wanted in path.read_bytes().split(b"\0"):
-                    found.append(int(path.parent.name))
-        for pid in found:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        return names, found
-
-
-@contextlib.contextmanager
-def _watched() -> Iterator[_Place]:
-    """Give runs an empty directory, and mark their processes."""
-    before = os.environ.get(_MARK)
-    with tempfile.TemporaryDirectory(prefix="nest-conform-") as folder:
-        mark = os.environ[_MARK] = uuid.uuid4().hex
-        try:
-            yield _Place(Path(folder), mark)
-        finally:
-            if before is None:
-                del os.environ[_MARK]
-            else:
-                os.environ[_MARK] = before

@@ -27,6 +27,8 @@ class Trial:
         The end of what it printed.
     late
         Whether the runner had to kill it.
+    num_detached
+        Processes that it left, and the runner had to end.
     """
 
     reference: Reference
@@ -36,6 +38,7 @@ class Trial:
     reports: tuple[Progress, ...] = ()
     log: str = ""
     late: bool = False
+    num_detached: int = 0
 
     @property
     def name(self) -> str:
@@ -120,7 +123,7 @@ class Candidate:
     run
         Runs it once more.
     left_behind
-        Returns files and processes that all runs so far have left.
+        Returns the files that all runs so far have left.
     """
 
     name: str
@@ -130,4 +133,4 @@ class Candidate:
     large: Trial
     every: Sequence[Trial]
     run: Run
-    left_behind: Callable[[], tuple[list[str], list[int] | None]]
+    left_behind: Callable[[], list[str]]

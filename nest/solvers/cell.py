@@ -125,6 +125,12 @@ class Cell:
     usage: Usage | None = None
     _worker: Worker | None = None
 
+    @property
+    def num_detached(self) -> int:
+        """Processes that its own has left, and that were ended."""
+        found = 0 if self.usage is None else self.usage.num_detached
+        return found + (0 if self.last is None else self.last.num_detached)
+
     def start(self) -> None:
         """Start the process; ``OSError`` if there can be none."""
         deadline = None

@@ -35,10 +35,14 @@ class ProgressMessage(msgspec.Struct, frozen=True, tag="progress"):
 
 
 class OutputMessage(msgspec.Struct, frozen=True, tag="output"):
-    """What a solver hands back in the end."""
+    """What a solver hands back in the end.
+
+    ``num_detached`` is as in :class:`~nest.solvers.process.Usage`.
+    """
 
     output: SolverOutput
     peak_rss_bytes: int | None = None
+    num_detached: int = 0
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
@@ -57,6 +61,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
     text: str
     traceback: str = ""
     peak_rss_bytes: int | None = None
+    num_detached: int = 0
 
 
 Message = ProgressMessage | OutputMessage | Failure

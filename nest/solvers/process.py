@@ -7,12 +7,10 @@ guard. POSIX only.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import selectors
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +18,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
+
+from nest.solvers.descendants import MARK, end_all
 
 _BOOTSTRAP = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); "
@@ -45,20 +45,25 @@ class Usage:
         peak is at least the size of the parent when it started the process.
     log
         The end of what it printed.
+    num_detached
+        Processes that it had started, which had left its group and went on;
+        they were ended.
     """
 
     exit_code: int
     cpu_s: float
     peak_rss_bytes: int
     log: str
+    num_detached: int = 0
 
 
 class Worker:
     """One solver process in a process group of its own.
 
     Everything it leaves behind, processes and temporary files, is gone after
-    :meth:`stop`. If this process dies first, the worker notices and kills
-    its group. It starts in ``folder``, by default that of this process.
+    :meth:`stop`, on Linux also what has left the group. If this process dies
+    first, the worker notices and ends them. It starts in ``folder``, by
+    default that of this process.
     """
 
     def __init__(
@@ -132,10 +137,7 @@ class Worker:
         """
         if self._usage is not None:
             return self._usage
-        # Until it is waited for, even a dead leader reserves the id of its
-        # group, so the signal cannot hit anybody else.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+        num_detached = end_all(self.pid, self._directory)
         _, status, used = os.wait4(self.pid, 0)
         exit_code = os.waitstatus_to_exitcode(status)
         self._process.returncode = exit_code
@@ -153,6 +155,7 @@ class Worker:
             peak_rss_bytes=used.ru_maxrss
             * (1 if sys.platform == "darwin" else 1024),
             log=log,
+            num_detached=num_detached,
         )
         return self._usage
 
@@ -179,4 +182,5 @@ def _environment(directory: str, num_threads: int) -> dict[str, str]:
         **threads,
         "PYTHONHASHSEED": "0",
         "TMPDIR": directory,
+        MARK: directory,
     }

@@ -20,9 +20,9 @@ import json
 import math
 import os
 import re
-import signal
 import subprocess
 import sys
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module, util
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -33,6 +33,7 @@ from nest.errors import (
     UnknownSolverError,
 )
 from nest.solvers.base import COMMAND, Capabilities, Solver
+from nest.solvers.descendants import MARK, end_all, end_marked
 from nest.versions import (
     DISTRIBUTION,
     nest_version,
@@ -79,6 +80,9 @@ class _Attempt(NamedTuple):
 
 
 _tried: dict[str, _Attempt] = {}
+
+#: Exit code of the process that has imported a solver.
+_IMPORTED = 93
 
 _KEYWORD = re.compile(r"[a-z][a-z0-9_-]*")
 
@@ -262,21 +266,24 @@ def import_trouble(target: str, limit_s: float | None = None) -> str | None:
     if known is not None and (limit_s is None or wait_s <= known.waited_s):
         return known.reason
     code = (
-        "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+        "import json, os, sys; sys.path[:] = json.loads(sys.argv[1]); "
+        "from nest.solvers.descendants import adopt; adopt(); "
         "from nest.solvers.registry import load_target\n"
         "try: load_target(sys.argv[2])\n"
         "except Exception: pass\n"
-        "print('\\nimported', flush=True)"
+        f"os._exit({_IMPORTED})"
     )
+    mark = f"import-{os.getpid()}-{uuid.uuid4().hex}"
     with subprocess.Popen(
         [*(sys.executable, "-c", code), *(json.dumps(sys.path), target)],
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        env={**os.environ, MARK: mark},
         start_new_session=True,
     ) as process:
         try:
-            said, _ = process.communicate(timeout=wait_s)
+            process.wait(wait_s)
         except subprocess.TimeoutExpired:
             _tried[target] = _Attempt(
                 f"importing {target} took more than {wait_s:g} s; allow more "
@@ -285,14 +292,15 @@ def import_trouble(target: str, limit_s: float | None = None) -> str | None:
             )
             return _tried[target].reason
         finally:
-            # What it started may hold the pipe, and must not outlive it.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
+            if process.returncode is None:
+                end_all(process.pid, mark)
+            else:
+                end_marked(mark)
     why = (
         f"importing {target} ended the process: exit {process.returncode}; "
         f"reinstall the package that provides it"
     )
-    imported = b"imported" in said.splitlines()
+    imported = process.returncode == _IMPORTED
     _tried[target] = _Attempt(None if imported else why)
     return _tried[target].reason
 

@@ -29,6 +29,7 @@ from nest.errors import (
     UnsupportedProblemError,
 )
 from nest.solvers.base import Limit, Progress, SolverOutput, Status
+from nest.solvers.descendants import adopt, end_detached
 from nest.solvers.messages import (
     Failure,
     Message,
@@ -47,6 +48,7 @@ def main(directory: str) -> None:
     removes it; if the parent is gone, it is removed here.
     """
     faulthandler.enable()
+    adopt()
     lifeline, channel = os.dup(0), _Channel(os.dup(1))
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -54,14 +56,22 @@ def main(directory: str) -> None:
     threading.Thread(
         target=_guard, args=(lifeline, directory), daemon=True
     ).start()
+    num_detached = 0
     try:
         data = Path(directory, REQUEST).read_bytes()
         request = msgspec.json.decode(data, type=Request)
-        output = _solve(request, channel)
+        try:
+            output = _solve(request, channel)
+        finally:
+            # While it is here they are its descendants.
+            num_detached = end_detached(os.getpid())
         output = replace(output, extra=dict(output.extra))
-        channel.send(OutputMessage(output, _peak_rss_bytes()))
+        channel.send(OutputMessage(output, _peak_rss_bytes(), num_detached))
     except BaseException as error:  # whatever it is, the parent must know
-        channel.send(_failure(error))
+        failure = _failure(error)
+        channel.send(
+            msgspec.structs.replace(failure, num_detached=num_detached)
+        )
 
 
 class _Channel:
@@ -80,10 +90,11 @@ class _Channel:
 
 
 def _guard(descriptor: int, directory: str) -> None:
-    """Kill the group when the parent is gone."""
+    """Kill the group, and who has left it, when the parent is gone."""
     try:
         while os.read(descriptor, 1):
             pass
+        end_detached(os.getpid())
         shutil.rmtree(directory, ignore_errors=True)
     finally:
         os.killpg(0, signal.SIGKILL)

@@ -170,11 +170,12 @@ def test_a_command_is_stopped_at_its_limit(
 def test_a_command_and_its_children_are_gone_after_the_limit(
     tmp_path: Path,
 ) -> None:
-    """Those in the background are of its process group too."""
+    """Those in the background are of its group, or its descendants."""
     pids = tmp_path / "pids"
     description = tmp_path / "slow.yaml"
     (tmp_path / "slow.sh").write_text(
-        f"sleep 62 & echo $! $$ > {pids}\nsleep 62\n"
+        f"sleep 62 & first=$!\nsetsid sleep 62 &\n"
+        f"echo $first $! $$ > {pids}\nsleep 62\n"
     )
     description.write_text(
         "name: mine\ncommand: sh {here}/slow.sh {problem} {plan}\n"
@@ -185,7 +186,7 @@ def test_a_command_and_its_children_are_gone_after_the_limit(
     assert (result.status, result.limit) == ("no-solution", "time")
     assert result.detail.startswith("stopped at its limit of ")
     numbers = pids.read_text().split()
-    assert len(numbers) == 2
+    assert len(numbers) == 3
     end = time.monotonic() + 5
     while any(map(alive, numbers)) and time.monotonic() < end:
         time.sleep(0.01)

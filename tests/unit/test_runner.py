@@ -24,7 +24,7 @@ from nest.errors import (
     UnknownSolverError,
 )
 from nest.ir import Plan, Stage, Strategy, problem_hash
-from nest.solvers import cell, registry
+from nest.solvers import cell, descendants, registry
 from nest.solvers.base import (
     Capabilities,
     Limit,
@@ -32,7 +32,7 @@ from nest.solvers.base import (
     SolverOutput,
     Status,
 )
-from nest.solvers.cell import GRACE_S, Running
+from nest.solvers.cell import GRACE_S, Cell, Running
 from nest.solvers.judge import judge
 from nest.solvers.result import Outcome, SolveResult
 from nest.solvers.run import CellInterrupted, run_solver
@@ -697,6 +697,67 @@ def test_grandchild_dies_with_a_good_answer(tmp_path: Path) -> None:
     assert_gone(pids)
 
 
+@pytest.mark.usefixtures("_impatient")
+@pytest.mark.parametrize(
+    ("act", "outcome"),
+    [
+        # Descendants of a process that is there, whatever they hide,
+        ("optimal-hidden", "solved"),
+        ("raise-hidden", "error"),
+        ("hang-hidden", "solved"),
+        # or known by their environment.
+        ("leave-daemon", "error"),
+    ],
+)
+def test_daemons_end_with_the_cell(
+    act: str, outcome: str, tmp_path: Path
+) -> None:
+    pids = tmp_path / "pids"
+    ended: list[Cell] = []
+    result = run_solver(
+        tiny_problem(),
+        "loopback",
+        SolveOptions(
+            time_limit_s=3 if act.startswith("hang") else None,
+            extra={"act": act, "pids": str(pids)},
+        ),
+        on_end=ended.append,
+    )
+    assert result.outcome == outcome
+    assert_gone(pids)
+    assert [x.num_detached for x in ended] == [1]
+
+
+def test_daemons_of_a_dead_process_are_known_by_a_mark() -> None:
+    leader = subprocess.Popen(
+        ["sh", "-c", "setsid sleep 60 >/dev/null & echo $!"],
+        stdout=subprocess.PIPE,
+        env={**os.environ, descendants.MARK: "cell-7"},
+        start_new_session=True,
+        text=True,
+    )
+    with leader:
+        assert leader.stdout is not None
+        pid = int(leader.stdout.read())
+        os.waitid(os.P_PID, leader.pid, os.WEXITED | os.WNOWAIT)
+        while os.getsid(pid) != pid:
+            time.sleep(0.001)
+        assert descendants.end_all(leader.pid, "cell-8") == 0
+        assert descendants.end_all(leader.pid, "cell-7") == 1
+    assert not is_alive(pid)
+
+
+def test_where_processes_are_not_shown_groups_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(descendants, "PROC", tmp_path / "none")
+    assert not descendants.visible()
+    pids = tmp_path / "pids"
+    result = solve("kill-grandchild", pids=str(pids))
+    assert result.outcome is Outcome.ERROR
+    assert_gone(pids)
+
+
 def test_temporary_files_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -759,7 +820,7 @@ def test_no_process_survives_its_parent(
         "from nest.solvers.run import run_solver\n"
         "from tests.loopback import TARGET, tiny_problem\n"
         "register_solver('loopback', TARGET)\n"
-        "options = SolveOptions(extra={'act': 'hang-grandchild', "
+        "options = SolveOptions(extra={'act': 'hang-hidden-grandchild', "
         f"'pids': {str(pids)!r}}})\n"
         "run_solver(tiny_problem(), 'loopback', options)\n"
     )
