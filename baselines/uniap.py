@@ -234,6 +234,9 @@ class UniapSolver(Planner):
 
     def run(self, search: Search) -> SolverOutput:
         """Return the best plan found."""
+        # It takes a while: before the clock is looked at for a program.
+        from ortools.sat.python import cp_model  # noqa: F401
+
         num_groups = search.count("groups", GROUPS)
         effort = search.count("effort", EFFORT)
         builder = Builder(search.model, num_groups)
@@ -478,6 +481,8 @@ def optimise(
     from ortools.sat.python import cp_model
 
     formulation = Formulation(program, cutoff)
+    if search.deadline.passed:
+        return None, False
     solver = cp_model.CpSolver()
     parameters = solver.parameters
     parameters.num_workers = search.options.num_workers

@@ -215,6 +215,13 @@ def test_program_stops_in_time() -> None:
     assert not finished
 
 
+def test_no_program_is_begun_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To build one takes time too."""
+    monkeypatch.setattr(Deadline, "passed", True)
+    monkeypatch.setattr("ortools.sat.python.cp_model.CpSolver", None)
+    assert run(by_hand()) == (None, False)
+
+
 # The numbers
 
 
