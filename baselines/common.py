@@ -275,11 +275,14 @@ class Search:
 
     def answer(self, *notes: str) -> SolverOutput:
         """Return the best plan, without any proof, or none."""
+        said = [*self.notes, *notes]
+        if self.stopped and self.plan is None and not notes:
+            said.append("the limit passed before it had a plan")
         return SolverOutput(
             status=Status.FEASIBLE if self.plan else Status.NO_SOLUTION,
             plan=self.plan,
             limit=Limit.TIME if self.stopped else None,
-            detail="; ".join([*self.notes, *notes]),
+            detail="; ".join(said),
             own_objective_ns=self.own_ns,
         )
 

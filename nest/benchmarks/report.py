@@ -69,7 +69,7 @@ def joint_csv(document: dict[str, Any]) -> str:
         {
             **time,
             **answer,
-            "detail": answer["detail"] or time["detail"],
+            "detail": time["detail"] or answer["detail"],
         }
         for answer, time in zip(
             document["answers"]["rows"], document["times"]["rows"], strict=True

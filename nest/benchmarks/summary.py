@@ -251,9 +251,18 @@ def _answer(row: Row, fact: Known) -> dict[str, Any]:
         "lower_bound_quanta": row.bound_quanta,
         "over_memory_bytes": row.over_memory_bytes,
         "own_objective_ns": row.own_objective_ns,
-        # What a limit cut short may be told otherwise the next time.
-        "detail": row.detail if row.limit is None else "",
+        "detail": _answer_detail(row),
     }
+
+
+def _answer_detail(row: Row) -> str:
+    """Return what a cell says, unless that may be otherwise the next time.
+
+    What a limit cut short is told with the times.
+    """
+    if row.limit is None:
+        return row.detail
+    return f"ended by the {row.limit} limit, see times"
 
 
 def _grid(rows: Sequence[Row]) -> list[dict[str, Any]]:

@@ -489,3 +489,15 @@ def test_planners_say_what_they_are(planner: str) -> None:
     headings = ["Search space", "Objective", "Ignored", "Deviations"]
     lines = text.splitlines()
     assert [line for line in lines if line in headings] == headings
+
+
+@pytest.mark.parametrize("name", ["uniap", "megatron", "ft", "mcmc"])
+def test_out_of_time_is_never_without_a_word(name: str) -> None:
+    """Also where the clock is looked at before anything is tried."""
+    limits = SolveOptions(time_limit_s=1e-9)
+    output = get_solver(name)().solve(chain_of(), limits)
+    assert output.limit is Limit.TIME
+    if output.plan is None:
+        assert output.detail == "the limit passed before it had a plan"
+    else:
+        assert output.detail == "0 of 0 proposals taken"

@@ -352,7 +352,8 @@ def test_what_a_limit_cut_short_is_not_quoted():
     """Its last words may be others the next time."""
     made = [timed_out(0, "brute", detail="killed after 10.2 s")]
     document = to_document(RUN, made)
-    assert document["answers"]["rows"][0]["detail"] == ""
+    told = document["answers"]["rows"][0]["detail"]
+    assert told == "ended by the time limit, see times"
     assert document["times"]["rows"][0]["detail"] == "killed after 10.2 s"
 
 
