@@ -56,7 +56,9 @@ def machines_table() -> str:
             spec.device,
             str(spec.node_size),
             f"{spec.network} {spec.network_bytes_per_s / 1e9:g}",
-            record.source,
+            "; confirmed by ".join(
+                filter(None, (record.source, record.confirmed_by))
+            ),
         )
         for spec, record in zip(machine_specs(), machines(), strict=True)
     ]

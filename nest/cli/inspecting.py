@@ -262,6 +262,7 @@ def _machines() -> Iterator[_Entry]:
             "node_size": site.node.fan_out,
             "network": site.network.name,
             "source": site.source,
+            "confirmed_by": site.confirmed_by or None,
         }
         yield (
             record,

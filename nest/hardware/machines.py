@@ -30,6 +30,9 @@ class Machine(Struct, frozen=True, kw_only=True):
     ----------
     name, source
         Keyword, and where the figures come from.
+    confirmed_by
+        Where the same was found later, and what of it; nothing of it is part
+        of a problem.
     device
         The accelerator.
     node, network
@@ -56,6 +59,7 @@ class Machine(Struct, frozen=True, kw_only=True):
     network: Level
     calibration_family: str
     even: bool = False
+    confirmed_by: str = ""
     own_calibration: Calibration | None = None
     power_w: PositiveReal | None = None
     exponentials_per_s: PositiveReal | None = None
@@ -152,8 +156,8 @@ class MachineSpec(Struct, frozen=True, kw_only=True):
         What of it groups of so many devices have, where wires say so.
     even
         See :class:`Machine`.
-    source
-        Where the figures come from.
+    source, confirmed_by
+        Where the figures come from, and see :class:`Machine`.
     """
 
     name: str
@@ -166,6 +170,7 @@ class MachineSpec(Struct, frozen=True, kw_only=True):
     group_fractions: tuple[GroupFraction, ...] = ()
     even: bool = False
     source: str
+    confirmed_by: str = ""
 
 
 @cache
@@ -179,6 +184,7 @@ def build_machine(spec: MachineSpec, device: DeviceSpec) -> Machine:
     return Machine(
         name=spec.name,
         source=spec.source,
+        confirmed_by=spec.confirmed_by,
         device=device.device,
         node=Level(
             name=device.link,

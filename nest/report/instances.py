@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 from rich.console import RenderableType
 
+from nest.hardware.machines import parse_clusters
 from nest.instances import CLASSES, best_known, instance, names, store
-from nest.instances.records import Known, Unlimited
+from nest.instances.records import Instance, Known, Unlimited
 from nest.ir.io import plan_to_json
 from nest.report.table import TimeScale, key_lines, plan_text, simple_table
 from nest.units import quanta_to_ns
@@ -87,6 +88,7 @@ def instance_lines(name: str) -> RenderableType:
             f"{found.num_layers} layers, {found.num_devices} devices",
         ),
         ("source", " ".join(found.source.split())),
+        *(("confirmed", text) for text in _confirmed(found)),
         ("recipe", json.dumps(found.recipe)),
         (
             "made by",
@@ -113,6 +115,15 @@ def instance_lines(name: str) -> RenderableType:
     if known.plan is not None:
         rows.append(("plan", plan_text(known.plan)))
     return key_lines(rows)
+
+
+def _confirmed(found: Instance) -> list[str]:
+    """Return what was found later of its machines' sources."""
+    return [
+        f"{site.name}: {site.confirmed_by}"
+        for site, _ in parse_clusters(found.recipe["cluster"])
+        if site.confirmed_by
+    ]
 
 
 def _memory(name: str, beyond: Unlimited) -> str:

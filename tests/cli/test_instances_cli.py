@@ -149,6 +149,15 @@ def test_show(cli: Cli) -> None:
     assert document["unlimited"]["value_quanta"] < known.value_quanta
 
 
+def test_show_who_confirmed_what_was_recalled(cli: Cli) -> None:
+    """Of every machine of a mixed cluster; the stored source stays."""
+    name = "gpt3-2.7b-a10gx4+l4x4"
+    assert cli("instances", "show", name) == 0
+    assert "100 Gb/s per node, recalled" in cli.out
+    for text in ("a10g: 8 devices, 100 Gb/s: docs.aws.", "l4: 100 Gb/s: clou"):
+        assert f"confirmed   {text}" in cli.out
+
+
 def test_show_what_memory_does_not_bind(cli: Cli) -> None:
     name, *_ = names(["tiny", "loose"])
     assert cli("instances", "show", name) == 0

@@ -475,6 +475,16 @@ def test_unknown_link():
 # Documentation
 
 
+def test_what_was_recalled_of_machines_is_confirmed() -> None:
+    """But for the network between pods of old TPUs, which nobody states."""
+    found = {
+        site.name
+        for site in machines()
+        if "recalled" in site.source and not site.confirmed_by
+    }
+    assert found == {"tpu-v3", "tpu-v4"}
+
+
 @pytest.mark.parametrize("table", [devices_table, machines_table, links_table])
 def test_the_documentation_shows_the_data(table):
     assert table() in DOCS.read_text(encoding="utf-8")
