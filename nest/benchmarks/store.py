@@ -264,14 +264,17 @@ def _same_versions(path: Path, run: Run) -> Run:
 
 
 def _problems(path: Path, run: Run) -> Iterator[tuple[str, Problem]]:
+    remedy = "name SET and the options of the run again, which writes it anew"
     for entry in run.problems:
         file = path / "problems" / f"{entry.hash}.json"
-        problem = read_problem(file)
+        try:
+            problem = read_problem(file)
+        except InvalidProblemError as error:
+            raise InvalidProblemError(f"{error}; {remedy}") from None
         found = problem_hash(problem)
         if found != entry.hash:
             raise InvalidProblemError(
                 f"{file}: expected the problem with the hash of its name, "
-                f"got {found}; name SET and the options of the run again, "
-                f"which writes it anew"
+                f"got {found}; {remedy}"
             )
         yield entry.hash, problem

@@ -6,6 +6,7 @@ came. Reading never alters a value; unknown keys are refused.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -123,9 +124,10 @@ def write_atomically(path: Path, data: bytes, durable: bool = False) -> None:
             Path(temporary).unlink(missing_ok=True)
             raise
     except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         raise NestError(
             f"{path}: expected a writable file, got {error}; "
-            f"choose another path"
+            f"{'make room, or ' if full else ''}choose another path"
         ) from error
 
 

@@ -23,7 +23,7 @@ from nest.benchmarks.execute import Work, run_cell
 from nest.benchmarks.rows import read_rows
 from nest.benchmarks.store import RunFolder, open_run
 from nest.errors import InvalidProblemError, NestError
-from nest.ir.io import encode
+from nest.ir.io import encode, write_atomically
 from nest.solvers import registry
 from nest.solvers.base import Status
 from nest.solvers.result import Outcome as Result
@@ -436,6 +436,21 @@ def test_a_problem_that_was_changed(folder):
         opened(folder)
 
 
+def test_a_problem_cut_short(folder):
+    """Named again, it is written anew, and its cells are kept."""
+    path, _ = sorted((folder / "problems").glob("*.json"))
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(
+        InvalidProblemError,
+        match=r"got malformed text .*; name SET and the options of the run ag",
+    ):
+        opened(folder)
+    run = make_run(instances(2), ["quick"])
+    finished: list[Finished] = []
+    go(folder, run, instances(2), resume=True, on_finished=finished.append)
+    assert finished == []
+
+
 @pytest.mark.parametrize(
     ("solvers", "seeds", "text"),
     [(["quick", "slow"], [0], "solvers"), (["quick"], [0, 1], "seeds")],
@@ -491,6 +506,16 @@ def test_a_directory_that_cannot_be_made(tmp_path):
     run = make_run(instances(1), ["quick"])
     with pytest.raises(NestError, match="expected a directory that can be"):
         go(Path("/proc/none/run"), run, instances(1))
+
+
+def test_a_full_disk_has_a_remedy():
+    """The line says what to do about it."""
+    with pytest.raises(
+        NestError,
+        match=r"/dev/full: expected a writable file, got .*No space left on "
+        r"device; make room, or choose another path",
+    ):
+        write_atomically(Path("/dev/full"), b"x")
 
 
 def test_a_full_disk(folder, monkeypatch):
