@@ -9,7 +9,8 @@ failed; and no plan may be better than what ``dp`` proves.
 Takes any piece of it at a time: what is finished is kept in
 ``build/every-cell``, with the reports of ``nest bench`` at the end of every
 piece, and its rows are added to ``bench/results/every_cell.json``, from which
-the tables of docs/planners.md are made.
+all tables of docs/planners.md are made. Rows of planner problems have more:
+plans, repaired where they do not fit, objectives of planners, memory taken.
 
     python bench/every_cell.py                  all that is missing
     python bench/every_cell.py --only 'rnd1*' 't5-*' --solvers dp,alpa
@@ -20,11 +21,9 @@ the tables of docs/planners.md are made.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import re
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,8 +35,9 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from planners import INSTANCES, REFERENCE, make
-from result_files import ROOT, fill, result_path, write_rows
+import planners
+from planners import PIPELINED, REFERENCE
+from result_files import ROOT, fill, read_rows, write_rows
 
 from nest.audits.nest_artifact.importer import import_nest_artifact
 from nest.benchmarks.cells import Entry
@@ -46,7 +46,6 @@ from nest.benchmarks.instances import Instance
 from nest.benchmarks.rows import Row
 from nest.benchmarks.session import Ended, plan_run
 from nest.benchmarks.store import RunFolder, open_run
-from nest.ir.io import read_problem
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.registry import solver_names, solver_target
 from nest.solvers.result import Outcome
@@ -60,7 +59,6 @@ SHIPPED, SMALL, PLANNERS = "NEST's", "NEST's, small", "planners"
 
 #: What is run besides all solvers on all problems: on which sets, with which
 #: options.
-PIPELINED = "mcmc, pipelines"
 FORMS = {PIPELINED: ((PLANNERS,), {"mcmc": {"pipelines": "yes"}})}
 
 #: What a cell came to; the first two are answers, the next three explain.
@@ -78,17 +76,7 @@ def instances() -> dict[str, list[Instance]]:
         ]
         for name, folder in ((SHIPPED, "instances"), (SMALL, "small"))
     }
-    found[PLANNERS] = []
-    with tempfile.TemporaryDirectory() as folder:
-        for entry in json.loads(INSTANCES.read_text()):
-            problem = read_problem(make(entry, Path(folder)))
-            job = msgspec.structs.replace(
-                problem.job, granularity=entry["granularity"]
-            )
-            problem = msgspec.structs.replace(problem, job=job)
-            found[PLANNERS].append(
-                Instance(entry["name"], problem, INSTANCES.name)
-            )
+    found[PLANNERS] = planners.instances()
     return found
 
 
@@ -205,6 +193,7 @@ def markdown(rows: Sequence[Mapping[str, Any]], num_all: int) -> str:
     lines = [
         f"{len(rows)} of {num_all} cells were run, on {places}. "
         f"{_verdict(rows)}",
+        *not_run(rows),
         "",
         f"| {' | '.join(head)} |",
         f"|---|{'---:|' * (len(head) - 1)}",
@@ -246,6 +235,24 @@ def _verdict(rows: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
+def not_run(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the sentence about problems that not all solvers have run."""
+    sets = {name: [*solver_names()] for name in (SHIPPED, SMALL, PLANNERS)}
+    for form, (names, _) in FORMS.items():
+        for name in names:
+            sets[name].append(form)
+    said = []
+    for name, solvers in sets.items():
+        done = Counter(row["solver"] for row in rows if row["set"] == name)
+        most = len({r["problem_hash"] for r in rows if r["set"] == name})
+        said += [
+            f"`{solver}` on {most - done[solver]} of *{name}*"
+            for solver in solvers
+            if done[solver] < most
+        ]
+    return [f"Not run: {', '.join(said)}."] if said else []
+
+
 def pattern(detail: str) -> str:
     """Return what is said without the figures of the problem."""
     text = re.sub(r"\d+(?:[.,]\d+)*", "N", detail).replace("|", "\\|")
@@ -254,8 +261,7 @@ def pattern(detail: str) -> str:
 
 def read_results() -> dict[tuple[str, str], dict[str, Any]]:
     """Return the rows of earlier pieces, by problem and solver."""
-    path = result_path("every_cell")
-    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    rows = read_rows("every_cell")
     return {(row["problem_hash"], row["solver"]): row for row in rows}
 
 
@@ -337,14 +343,26 @@ def main() -> None:
                 for row in ended.rows:
                     group = group_of[row.entry.hash]
                     result = to_result(group, form, row)
+                    if group == PLANNERS:
+                        result |= planners.details(
+                            folder.problems[row.entry.hash],
+                            folder.finished[row.cell.key].result,
+                        )
                     key = (row.entry.hash, result["solver"])
                     results[key] = result
     rows = [row for key, row in sorted(results.items()) if key in wanted]
     if not options.tables:
         write_rows("every_cell", rows)
-    text = markdown(rows, num_all)
-    fill(ROOT / "docs" / "planners.md", "every cell", text)
-    print(text)
+    tables = {
+        "planners": planners.markdown(
+            [x.name for x in found[PLANNERS]],
+            [row for row in rows if row["set"] == PLANNERS],
+        ),
+        "every cell": markdown(rows, num_all),
+    }
+    for mark, text in tables.items():
+        fill(ROOT / "docs" / "planners.md", mark, text)
+        print(text, end="\n\n")
     bad = beaten(rows)
     bad += [
         f"{row['instance']}: {row['solver']}: {row['detail']}"

@@ -1,274 +1,246 @@
-"""Every planner on every stored instance: the table of results.
+"""The problems of the planners' tables, and the tables.
 
-Each cell is ``nest compare`` with one solver in a process of its own, one at
-a time, start-up included: shared step time relative to the proven optimum of
-``dp``, the planner's own objective, feasibility, wall and CPU seconds, peak
-memory. The instances are in ``bench/instances/planners.json``: how each
-problem is built, and its hash, which must not change unnoticed. Writes
-``bench/results/planners.json`` after every cell and fills the tables of
-docs/planners.md.
+``bench/instances/planners.json`` says how each problem is built, and its hash,
+so that no costs change unnoticed. ``bench/every_cell.py`` runs them: the
+tables of docs/planners.md are its cells.
 
-    python bench/planners.py [--time-limit 120] [--only NAME ...]
-                             [--solvers A,B,…] [--tables]
+    python bench/planners.py    store the hashes of the problems as they are
 """
 
 from __future__ import annotations
 
-import argparse
+import contextlib
+import io
 import json
 import math
-import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from result_files import ROOT, fill, result_path, write_rows
-from speed import COMMAND, measure
+import msgspec
 
-from nest.ir.io import problem_hash, read_problem, write
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from result_files import ROOT
+
+from nest.benchmarks.instances import Instance
+from nest.cli.main import cli
+from nest.cost.score import score
+from nest.ir.io import problem_hash, read_problem
+from nest.ir.plan import Plan
+from nest.ir.problem import Problem
 from nest.models import builtin
+from nest.solvers.base import Status
+from nest.solvers.registry import get_solver
+from nest.solvers.repair import repair
+from nest.solvers.result import Outcome, Verdict
 
 INSTANCES = ROOT / "bench" / "instances" / "planners.json"
 REFERENCE = "dp"
+
+#: ``mcmc`` with ``mcmc.pipelines=yes``.
+PIPELINED = "mcmc, pipelines"
+
+#: The columns of the tables.
 SOLVERS = (
     *(REFERENCE, "alpa", "galvatron", "phaze", "piper", "megatron"),
-    *("mcmc", "uniap", "random"),
+    *("mcmc", PIPELINED, "uniap", "ft", "aceso", "random"),
 )
 
+Row = Mapping[str, Any]
 
-def make(instance: dict[str, Any], folder: Path) -> Path:
-    """Write the problem of an instance to a file, as it is built today."""
-    path = folder / f"{instance['name']}.json"
-    if instance["arguments"]:
-        arguments = ["problems", *instance["arguments"], "-o", str(path)]
-        subprocess.run(
-            [*COMMAND, *arguments],
-            cwd=ROOT,
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
+
+def read_entries() -> list[dict[str, Any]]:
+    """Return how the problems are built."""
+    entries: list[dict[str, Any]] = json.loads(INSTANCES.read_text())
+    return entries
+
+
+def build(entry: Mapping[str, Any]) -> Problem:
+    """Return a problem as it is built today."""
+    if entry["arguments"]:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            contextlib.redirect_stdout(io.StringIO()),
+        ):
+            path = Path(folder) / "problem.json"
+            arguments = ["problems", *entry["arguments"], "-o", str(path)]
+            cli.main(arguments, standalone_mode=False)
+            problem = read_problem(path)
     else:
-        write(path, builtin.load(instance["problem"]))
-    return path
-
-
-def build(instance: dict[str, Any], folder: Path) -> Path:
-    """Write the problem of an instance to a file.
-
-    Exits if it is not the problem that the results are about.
-    """
-    path = make(instance, folder)
-    found = problem_hash(read_problem(path))
-    if found != instance["problem_hash"]:
-        sys.exit(
-            f"{instance['name']}: expected the problem with hash "
-            f"{instance['problem_hash']}, got {found}; its costs changed: "
-            f"correct {INSTANCES.name} and run all of its cells again"
-        )
-    return path
-
-
-def run(
-    instance: dict[str, Any], problem: Path, solver: str, time_limit_s: float
-) -> dict[str, object]:
-    """Measure one cell; a plan that does not fit is also repaired."""
-    arguments = [*COMMAND, "compare", str(problem), "--solvers", solver]
-    arguments += ["--granularity", instance["granularity"]]
-    arguments += ["--time-limit", str(time_limit_s)]
-    cell, used = answer(arguments)
-    repaired = {}
-    if cell["over_memory_bytes"]:
-        again, _ = answer([*arguments, "--repair"])
-        repaired = {
-            "repaired_step_time_ns": again["step_time_ns"],
-            "repair": again["detail"],
-        }
-    shared_ns = (
-        None if cell["score"] is None else cell["score"]["step_time_ns"]
+        problem = builtin.load(entry["problem"])
+    job = msgspec.structs.replace(
+        problem.job, granularity=entry["granularity"]
     )
-    return {
-        "instance": instance["name"],
-        "solver": solver,
-        **{
-            key: cell[key]
-            for key in (
-                *("outcome", "status", "limit", "detail", "step_time_ns"),
-                *("lower_bound_ns", "own_objective_ns", "over_memory_bytes"),
+    return msgspec.structs.replace(problem, job=job)
+
+
+def instances() -> list[Instance]:
+    """Return the problems; exit if one is not that of the stored hash."""
+    found = []
+    for entry in read_entries():
+        one = Instance(entry["name"], build(entry), INSTANCES.name)
+        if one.hash != entry["problem_hash"]:
+            sys.exit(
+                f"{one.name}: expected the problem with hash "
+                f"{entry['problem_hash']}, got {one.hash}; its costs changed: "
+                f"run bench/planners.py, then all of its cells again"
             )
-        },
-        "shared_step_time_ns": shared_ns,
-        **repaired,
-        "plan": cell["plan"],
-        **used,
+        found.append(one)
+    return found
+
+
+def details(problem: Problem, answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the tables say of an answer besides its row.
+
+    A plan that does not fit is repaired, as ``--repair`` does it.
+
+    Parameters
+    ----------
+    problem, answer
+        The problem, and the cell of a ``nest-compare/1`` document.
+    """
+    found = {
+        "own_objective_ns": answer["own_objective_ns"],
+        "shared_step_time_ns": None,
+        "repaired_step_time_ns": None,
+        "repair": [],
+        "peak_rss_bytes": answer["peak_rss_bytes"],
+        "plan": answer["plan"],
     }
+    if answer["plan"] is None:
+        return found
+    found["shared_step_time_ns"] = answer["score"]["step_time_ns"]
+    if answer["over_memory_bytes"]:
+        plan = msgspec.convert(answer["plan"], Plan)
+        verdict = repair(
+            problem,
+            Verdict(
+                Outcome.SOLVED,
+                Status.OVER_MEMORY,
+                plan=plan,
+                score=score(problem, plan),
+                over_memory_bytes=answer["over_memory_bytes"],
+            ),
+            get_solver(answer["solver"]).capabilities.remedies,
+        )
+        if verdict.status is Status.FEASIBLE and verdict.score is not None:
+            found["repaired_step_time_ns"] = verdict.score.step_time_ns
+            found["repair"] = verdict.extra["repair"]
+    return found
 
 
-def answer(
-    arguments: list[str],
-) -> tuple[dict[str, Any], dict[str, float | int]]:
-    """Run a comparison of one solver; return its cell and what it used."""
-    with tempfile.TemporaryDirectory() as name:
-        path = Path(name) / "answer.json"
-        used = measure([*arguments, "--json", str(path)])
-        return json.loads(path.read_text())["cells"][0], used
+def fitting_ns(row: Row, *, repaired: bool) -> float | None:
+    """Return the step time of a plan that fits, perhaps a repaired one."""
+    if row["kind"] == "plan":
+        return row["shared_step_time_ns"]  # type: ignore[no-any-return]
+    return row["repaired_step_time_ns"] if repaired else None
 
 
-def read_rows() -> dict[tuple[str, str], dict[str, Any]]:
-    """Return the rows measured before, by instance and solver."""
-    path = result_path("planners")
-    if not path.exists():
-        return {}
-    rows = json.loads(path.read_text())["rows"]
-    return {(row["instance"], row["solver"]): row for row in rows}
+def _shared(row: Row, best_ns: float) -> str:
+    shared_ns = row["shared_step_time_ns"]
+    if row["solver"] == REFERENCE:
+        return f"{best_ns / 1e9:.4g} s ({row['status']})"
+    if shared_ns is None:
+        return str(row["kind"])
+    text = f"{shared_ns / best_ns:.3f}"
+    if row["kind"] == "plan":
+        return text
+    over = f"({text}) +{row['over_memory_bytes'] / 1e9:.1f} GB"
+    repaired_ns = fitting_ns(row, repaired=True)
+    if repaired_ns is None:
+        return f"{over}, no repair"
+    return f"{over}, repaired {repaired_ns / best_ns:.3f}"
 
 
-def ratio(row: dict[str, Any], optimum_ns: float | None) -> str:
-    """Return what a cell of the table says."""
-    if row["outcome"] == "skipped":
+def _own(row: Row, best_ns: float) -> str:
+    own_ns, shared_ns = row["own_objective_ns"], row["shared_step_time_ns"]
+    if own_ns is None or shared_ns is None:
         return "–"
-    if row["shared_step_time_ns"] is None or not optimum_ns:
-        return row["limit"] or "none"
-    text = f"{row['shared_step_time_ns'] / optimum_ns:.3f}"
-    if row["over_memory_bytes"]:
-        over = f"({text}) +{row['over_memory_bytes'] / 1e9:.1f} GB"
-        fitting_ns = row["repaired_step_time_ns"]
-        if fitting_ns is None:
-            return f"{over}, no repair"
-        return f"{over}, repaired {fitting_ns / optimum_ns:.3f}"
-    return text
+    return f"{own_ns / 1e9:.4g} s ({own_ns / shared_ns:.2f})"
 
 
-def markdown(
-    instances: list[dict[str, Any]],
-    rows: dict[tuple[str, str], dict[str, Any]],
-) -> str:
-    """Return the tables: shared scores, own objectives, search times."""
+def _search(row: Row, best_ns: float) -> str:
+    if row["peak_rss_bytes"] is None:
+        return "–"
+    end = " (limit)" if row["limit"] is not None else ""
+    return f"{row['wall_s']:.1f} s{end}, {row['peak_rss_bytes'] / 1e6:.0f} MB"
 
-    def table(head: str, cell: Any) -> list[str]:
+
+def markdown(names: Sequence[str], rows: Sequence[Row]) -> str:
+    """Return the tables: shared scores, own objectives, searches.
+
+    Parameters
+    ----------
+    names
+        Of the problems, in order.
+    rows
+        Of ``bench/results/every_cell.json``, those of these problems.
+    """
+    found = {(row["instance"], row["solver"]): row for row in rows}
+
+    def table(head: str, say: Callable[[Row, float], str]) -> list[str]:
         lines = [
             f"| {head} | {' | '.join(SOLVERS)} |",
             f"|---|{'---:|' * len(SOLVERS)}",
         ]
-        for instance in instances:
-            name = instance["name"]
-            best = rows.get((name, REFERENCE))
+        for name in names:
+            best_ns = found[name, REFERENCE]["shared_step_time_ns"]
             cells = [
-                cell(row, best) if (row := rows.get((name, solver))) else ""
-                for solver in SOLVERS
+                say(row, best_ns) if (row := found.get((name, x))) else ""
+                for x in SOLVERS
             ]
             lines.append(f"| {name} | {' | '.join(cells)} |")
         return lines
 
-    def shared(row: dict[str, Any], best: dict[str, Any]) -> str:
-        if row is best:
-            seconds = (
-                row["step_time_ns"] and f"{row['step_time_ns'] / 1e9:.4g}"
-            )
-            return f"{seconds} s ({row['status']})"
-        return ratio(row, best["step_time_ns"])
+    def means(head: str, *, repaired: bool) -> str:
+        cells = [mean(found, names, x, repaired=repaired) for x in SOLVERS]
+        return f"| {head} | {' | '.join(cells)} |"
 
-    def own(row: dict[str, Any], best: dict[str, Any]) -> str:
-        value, scored = row["own_objective_ns"], row["shared_step_time_ns"]
-        if value is None or not scored:
-            return "–"
-        return f"{value / 1e9:.4g} s ({value / scored:.2f})"
-
-    def search(row: dict[str, Any], best: dict[str, Any]) -> str:
-        return f"{row['wall_s']:.1f} s, {row['peak_rss_mb']} MB"
-
-    parts = [
-        *table("shared step time", shared),
-        *(
-            f"| {head} | "
-            + " | ".join(
-                mean(rows, instances, solver, fields) for solver in SOLVERS
-            )
-            + " |"
-            for head, fields in (
-                ("geometric mean, plans that fit", ("step_time_ns",)),
-                (
-                    "geometric mean, repaired ones too",
-                    ("step_time_ns", "repaired_step_time_ns"),
-                ),
-            )
-        ),
-        "",
-        *table("own objective", own),
-        "",
-        *table("search", search),
-    ]
-    return "\n".join(parts)
+    return "\n".join(
+        [
+            *table("shared step time", _shared),
+            means("geometric mean, plans that fit", repaired=False),
+            means("geometric mean, repaired ones too", repaired=True),
+            "",
+            *table("own objective", _own),
+            "",
+            *table("search", _search),
+        ]
+    )
 
 
 def mean(
-    rows: dict[tuple[str, str], dict[str, Any]],
-    instances: list[dict[str, Any]],
+    found: Mapping[tuple[str, str], Row],
+    names: Sequence[str],
     solver: str,
-    fields: tuple[str, ...],
+    *,
+    repaired: bool,
 ) -> str:
-    """Return the geometric mean over the instances with one of the times."""
+    """Return the geometric mean over the optima, and of how many it is."""
     ratios = [
-        time_ns / best["step_time_ns"]
-        for instance in instances
-        if (row := rows.get((instance["name"], solver)))
-        and (best := rows.get((instance["name"], REFERENCE)))
-        and (time_ns := next(filter(None, map(row.get, fields)), None))
-        and best["step_time_ns"]
+        time_ns / found[name, REFERENCE]["shared_step_time_ns"]
+        for name in names
+        if (row := found.get((name, solver)))
+        and (time_ns := fitting_ns(row, repaired=repaired)) is not None
     ]
     if not ratios:
         return "–"
-    value = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    value = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
     return f"{value:.3f} ({len(ratios)})"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--time-limit", type=float, default=120)
-    parser.add_argument("--only", nargs="*", metavar="NAME")
-    parser.add_argument("--solvers", default=",".join(SOLVERS))
-    parser.add_argument(
-        "--tables", action="store_true", help="fill the docs, run nothing"
-    )
-    options = parser.parse_args()
-    instances = json.loads(INSTANCES.read_text())
-    rows = read_rows()
-    if not options.tables:
-        with tempfile.TemporaryDirectory() as name:
-            for instance in instances:
-                if options.only and instance["name"] not in options.only:
-                    continue
-                problem = build(instance, Path(name))
-                for solver in options.solvers.split(","):
-                    row = run(instance, problem, solver, options.time_limit)
-                    rows[instance["name"], solver] = row
-                    write_rows("planners", list(rows.values()))
-                    print(
-                        f"{instance['name']:24} {solver:10} "
-                        f"{row['outcome']:10} {row['status'] or '-':12} "
-                        f"{row['wall_s']:7.1f} s  {row['detail']}",
-                        flush=True,
-                    )
-    fill(ROOT / "docs" / "planners.md", "planners", markdown(instances, rows))
-    check(rows)
-
-
-def check(rows: dict[tuple[str, str], dict[str, Any]]) -> None:
-    """Exit if a planner beats the optimum, or broke a promise."""
-    bad = []
-    for (name, solver), row in rows.items():
-        best = rows.get((name, REFERENCE))
-        if row["outcome"] not in ("solved", "skipped"):
-            bad.append(f"{name}: {solver}: {row['outcome']}: {row['detail']}")
-        if (
-            best
-            and best["status"] == "optimal"
-            and row["step_time_ns"]
-            and row["step_time_ns"] < best["step_time_ns"]
-        ):
-            bad.append(f"{name}: {solver} beats the proven optimum")
-    if bad:
-        sys.exit("\n".join(bad))
+    """Store the hashes of the problems as they are built today."""
+    entries = read_entries()
+    for entry in entries:
+        found = problem_hash(build(entry))
+        if found != entry["problem_hash"]:
+            print(f"{entry['name']}: {entry['problem_hash']} is now {found}")
+            entry["problem_hash"] = found
+    INSTANCES.write_text(json.dumps(entries, indent=1) + "\n")
 
 
 if __name__ == "__main__":

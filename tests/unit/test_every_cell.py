@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bench import every_cell
-from bench.every_cell import beaten, kind_of, markdown, pattern
+from bench.every_cell import beaten, kind_of, markdown, not_run, pattern
 from nest.solvers.base import Limit, Status
 from nest.solvers.result import Outcome
 
@@ -115,6 +115,14 @@ def test_tables() -> None:
         "plan and 0 failed. `dp` answers 2 and is beaten 0 times.\n"
     )
     lines = text.splitlines()
+    # Of four problems, dp has run two, alpa all and ft one; others none.
+    assert lines[1].startswith(
+        "Not run: `brute` on 4 of *NEST's, small*, `dp`"
+    )
+    assert "`dp` on 2 of *NEST's, small*, `cpsat` on 4 of" in lines[1]
+    assert "`alpa`" not in lines[1]
+    assert "`ft` on 3 of" in lines[1]
+    assert not_run([row for row in rows if row["solver"] == "none"]) == []
     assert "| alpa | 4 | 2 |  |  | 2 |  |  |  | – | 3.000 (2) | – |" in lines
     assert "| alpa | no plan | N of N, … or N | 2 |" in lines
 
