@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench import every_cell, planners
+from bench import every_cell, launchability, planners
 from bench.planners import REFERENCE, SOLVERS, details, markdown
 from bench.result_files import ROOT, read_rows
 from nest.models import builtin
@@ -101,8 +101,8 @@ def test_plans_are_repaired_as_the_runner_does_it() -> None:
     assert none["peak_rss_bytes"] == answer["peak_rss_bytes"]
 
 
-def block(mark: str) -> str:
-    page = (ROOT / "docs" / "planners.md").read_text()
+def block(mark: str, page_name: str = "planners.md") -> str:
+    page = (ROOT / "docs" / page_name).read_text()
     before, _, rest = page.partition(f"<!-- {mark}: begin -->\n")
     assert before
     return rest.partition(f"\n<!-- {mark}: end -->")[0]
@@ -117,6 +117,15 @@ def test_the_page_shows_the_stored_rows() -> None:
     num_all = re.match(r"\d+ of (\d+) cells", text)
     assert num_all is not None
     assert text == every_cell.markdown(rows, int(num_all[1]))
+
+
+def test_the_page_of_targets_shows_the_stored_rows() -> None:
+    rows = read_rows("launchability")
+    text = block("launchability", "targets.md")
+    assert text == launchability.markdown(rows)
+    assert {row["instance"] for row in rows} == {
+        entry["name"] for entry in planners.read_entries()
+    }
 
 
 def test_rows_are_of_the_problems_as_they_are_built() -> None:
