@@ -9,8 +9,8 @@ failed; and no plan may be better than what ``dp`` proves.
 Takes any piece of it at a time: what is finished is kept in
 ``build/every-cell``, with the reports of ``nest bench`` at the end of every
 piece, and its rows are added to ``bench/results/every_cell.json``, from which
-all tables of docs/planners.md are made. Rows of planner problems have more:
-plans, repaired where they do not fit, objectives of planners, memory taken.
+all tables of docs/planners.md are made. Rows of planner problems have what the
+tables of planners say besides: plans, what repairing takes, own objectives.
 
     python bench/every_cell.py                  all that is missing
     python bench/every_cell.py --only 'rnd1*' 't5-*' --solvers dp,alpa
