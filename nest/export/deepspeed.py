@@ -342,6 +342,11 @@ class Config:
                 f"{where}: expected JSON, got a syntax error ({error}); "
                 f"correct it"
             ) from None
+        except RecursionError:
+            raise InvalidPlanError(
+                f"{where}: expected JSON, got brackets inside brackets, too "
+                f"deep for any configuration; check what wrote the file"
+            ) from None
         if not isinstance(self.document, dict):
             raise InvalidPlanError(
                 f"{where}: expected a JSON object, got something else; pass "

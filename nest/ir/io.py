@@ -188,7 +188,12 @@ def decode(
         return msgspec.json.decode(data, type=record_type)
     except msgspec.ValidationError as error:
         raise error_type(_describe(where, error, record_type)) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except RecursionError:
+        raise error_type(
+            f"{where}: expected a {what}, got brackets inside brackets, too "
+            f"deep for any {what}; check what wrote the file"
+        ) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         text = " ".join(str(error).split())
         raise error_type(
             f"{where}: expected a {what} in "

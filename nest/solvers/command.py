@@ -357,7 +357,7 @@ class CommandSolver:
 def _decode(data: bytes) -> Answer:
     """Return an answer; a plan alone claims nothing."""
     schema = None
-    with contextlib.suppress(ValueError, AttributeError):
+    with contextlib.suppress(ValueError, AttributeError, RecursionError):
         schema = json.loads(data).get("schema")
     if schema == "nest-answer/1":
         return decode(data, "plan file", Answer, "answer", InvalidPlanError)

@@ -117,6 +117,11 @@ def test_a_command_gets_all_options(tmp_path: Path) -> None:
         ("kill -9 $$", SolverError, "the command ended with signal 9$"),
         ("echo {} > $2", InvalidPlanError, r"\$: expected key 'replicas'"),
         ("echo '{' > $2", InvalidPlanError, "expected a plan in JSON, got"),
+        (
+            "head -c 90000 /dev/zero | tr '\\0' '[' > $2",
+            InvalidPlanError,
+            "expected `object`, got `array`",
+        ),
         ("mkdir $2", InvalidPlanError, "expected a plan, got a directory"),
         (
             'echo \'{"schema": "nest-answer/1"}\' > $2',

@@ -860,6 +860,16 @@ def test_a_damaged_yaml_file_is_refused():
         decode_problem(b"graph: [", "p.yaml")
 
 
+def test_a_file_of_brackets_is_refused():
+    """No word of the interpreter's stack."""
+    with pytest.raises(
+        InvalidProblemError,
+        match=r"^p\.json: expected a problem, got brackets inside brackets, "
+        r"too deep for any problem; check what wrote the file$",
+    ):
+        decode_problem(b'{"schema": ' + b"[" * 100_000, "p.json")
+
+
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(
         InvalidProblemError,
