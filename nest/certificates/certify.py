@@ -121,7 +121,7 @@ def _terms(problem: Problem, document: bytes | None) -> tuple[Prices, str]:
         data, problem_hash = check.parse(document, problem.name)
         return Prices(data), problem_hash
     except BadInputError as error:
-        raise UnsupportedProblemError(f"{error}; leave it out") from error
+        raise UnsupportedProblemError(str(error)) from error
 
 
 def _certificate(

@@ -1,56 +1,62 @@
 """nest-check PROBLEM CERTIFICATE: a plan's step time, and that none is faster.
 
-What is checked, and why it suffices: docs/certificates.md. Standard library
-only, and of nest nothing but the prices beside this file. Numbers are integers
-and fractions. Exit code 0: verified, 1: rejected, 2: bad input.
+Or that no plan fits. How, and why it suffices: docs/certificates.md. Standard
+library only, and of nest nothing but the prices beside this file. Exit code 0:
+verified, 1: rejected, 2: bad input.
 """
 import hashlib
 import json
 import sys
 from fractions import Fraction
 from operator import add, le, mul
+from pathlib import Path
 
 from .prices import NEVER, BadInputError, Problem, near, remember, typed, up
 
 MOST_LABELS = 100_000
 TIMELESS = 10**99  # picoseconds of a quantum in which all times are 0
-READ = """graph cluster job kinds layers edges id kind costs tp cp ep samples
-forward_ns backward_ns forward_host_ns backward_host_ns weight_bytes name dp
-expert_weight_bytes working_bytes activations collectives recompute kept_bytes
-extra_ns extra_host_ns static_bytes phase axis size_bytes count source target
-bytes_per_sample quantum_ps device topology memory_bytes reserve_bytes zero
-hbm_bytes_per_s levels fan_out bandwidth_bytes_per_s latency_ns launch_ns plan
-peer_bandwidth_bytes_per_s group_fractions members fraction gradient_bytes
-state_bytes buffer_bytes num_devices global_batch micro_batches optimizer seal
-replicas data_parallel tensor_parallel context_parallel expert_parallel status
-pipeline_parallel gradient_sync_overlap problem_hash step_time_quanta proof
-lower_bound_quanta micro_batch stages devices strategy prices labels
-sequence_parallel uneven_batches""".split()
-IGNORED = """time_unit measured weight_backward_ns peak_flops overlap_needs
-price_usd_per_hour sequence_length weight_backward_fraction dtype
-model_flops_per_sample""".split()
-ONLY = {"preset": ["standard"], "algorithms": ["nccl"],
-        "virtual_stages": [[1]], "schedule": ["1f1b", "gpipe"],
-        "schema": ["nest-problem/1", "nest-certificate/1", "nest-plan/1"]}
+# What objects of a problem hold; nothing depends on keys with a star.
+KEYS = {place.strip(): {*keys.split()} for place, keys in (
+    text.split(":") for text in """
+problem: schema name* source* preset graph cluster job quantum_ps time_unit*;
+graph: kinds layers edges; edges: source target bytes_per_sample; activations:
+recompute kept_bytes working_bytes extra_ns extra_host_ns static_bytes; layers:
+id kind; kinds: name costs; cluster: name* num_devices device topology; costs:
+tp cp ep sequence_parallel samples activations collectives forward_ns
+backward_ns weight_backward_ns* forward_host_ns backward_host_ns weight_bytes
+expert_weight_bytes working_bytes measured*; topology: kind algorithms levels;
+job: global_batch micro_batches sequence_length* dtype* optimizer schedule zero
+replicas data_parallel pipeline_parallel tensor_parallel context_parallel
+expert_parallel recompute sequence_parallel uneven_batches overlap_needs*
+gradient_sync_overlap virtual_stages weight_backward_fraction*
+model_flops_per_sample*; levels: name* fan_out latency_ns bandwidth_bytes_per_s
+peer_bandwidth_bytes_per_s launch_ns group_fractions; collectives: kind phase
+axis size_bytes count; device: name* memory_bytes reserve_bytes hbm_bytes_per_s
+peak_flops* price_usd_per_hour*; optimizer: name* weight_bytes gradient_bytes
+state_bytes buffer_bytes; group_fractions: members fraction""".split(";"))}
+ONLY = {"problem.preset": ["standard"], "job.virtual_stages": [[1]],
+        "job.schedule": ["1f1b", "gpipe"], "topology.kind": ["hierarchy"],
+        "topology.algorithms": ["nccl"]}
 
 class RejectedError(Exception):
     """The certificate does not hold; maybe with a faster plan's time."""
 
-def covered(value, where):
+def covered(value, where, place):
     """Return a value with fractions for floats, if all of it is covered."""
+    own = KEYS.get(place, ())
     if type(value) is dict:
         for key, x in value.items():
-            if not (key in READ or key in IGNORED or x in ONLY.get(key, ())):
-                text = f"{where}: no certificate for {key}: {str(x)[:60]}"
-                raise BadInputError(text)
-        return {key: key in IGNORED or covered(x, f"{where}.{key}")
-                for key, x in value.items()}
+            known = not place or {key, f"{key}*"} & {*own}
+            only = ONLY.get(f"{place}.{key}", [x] if known else [])
+            if x not in only:
+                text = f"{' or '.join(map(str, only)) or 'nothing'}, for a "
+                text += f"certificate, got {str(x)[:60]}; change or remove it"
+                raise BadInputError(f"{where}.{key}: expected {text}")
+        return {key: f"{key}*" in own or covered(
+            x, f"{where}.{key}", place and key) for key, x in value.items()}
     if type(value) is list:
-        return [covered(x, where) for x in value]
-    if type(value) in (int, float) and not 0 <= value <= 1e21:
-        raise BadInputError(f"{where}: expected 0 to 1e21, got {value}")
-    typed(value, where)
-    return Fraction(value) if type(value) is float else value
+        return [covered(x, where, place) for x in value]
+    return typed(value, where)
 
 def distinct(pairs):
     """Return an object, if no key is there twice."""
@@ -68,9 +74,11 @@ def parse(data, where):
     """Return what a JSON text holds, and its hash."""
     try:
         value = json.loads(data, object_pairs_hook=distinct)
-        return covered(value, where), digest(value)
+        place = value.get("schema") == "nest-problem/1" and "problem"
+        return covered(value, where, place), digest(value)
     except (AttributeError, ValueError, RecursionError) as error:
-        text = " ".join(str(error).split())[:200]
+        deep = type(error) is RecursionError and "too many nested brackets"
+        text = " ".join((deep or str(error)).split())[:200]
         raise BadInputError(f"{where}: expected JSON, got {text}") from error
 
 class Split:
@@ -141,8 +149,8 @@ class Split:
 
     def levels(self, first, last):
         """Return where the replicas' devices of a range meet."""
-        level = self.problem.tree.level
-        return {level(s + first, s + last) for s in self.starts}
+        tree = self.problem.tree
+        return {tree.level(s + first, s + last) for s in self.starts}
 
     def stage(self, number, strategy, k, left, front, behind):
         """Return F, G and Y of a stage, or None where it does not fit.
@@ -224,10 +232,7 @@ class Split:
         return min(high, up(gap, more) - 1) if more else high
 
     def prove(self, bound, prices):
-        """Return what the cheapest paths cost, and the labels of the rest.
-
-        Raises RejectedError if a plan takes less than the bound.
-        """
+        """Return what the cheapest paths cost, and the labels of the rest."""
         edges, high, costs = self.bounds(bound), (bound - 1) // self.count, []
         for price in prices:
             cost = self.cheapest(edges, price)[-1]
@@ -339,7 +344,7 @@ def score(problem, plan):
     return sum(f) + sum(g) + (split.count - 1) * pace + max(y)
 
 def check(problem, problem_hash, certificate, seal):
-    """Raise RejectedError unless the certificate holds."""
+    """Return what the certificate says, if it holds."""
     plan, proof = certificate["plan"], certificate["proof"]
     value = certificate["step_time_quanta"]
     bound = certificate["lower_bound_quanta"]
@@ -363,34 +368,30 @@ def check(problem, problem_hash, certificate, seal):
         found = split.prove(bound, [price for price, _ in x["prices"]])
         if (*found, len(x)) != (x["prices"], x["labels"], 4):
             raise RejectedError(f"proof: {x}, found {found}")
+    text = f"step time {value} quanta, lower bound {bound}"
+    return f"{certificate['status']}, {'no plan fits' if none else text}"
 
 def main():
     """Check the files on the command line."""
     try:
+        if {"-h", "--help"} & {*sys.argv}:
+            print(__doc__)
+            return 0
         if len(sys.argv) != 3:
             raise BadInputError("expected PROBLEM CERTIFICATE, two JSON files")
-        files = []
-        for path in sys.argv[1:]:
-            with open(path, "rb") as file:
-                files.append(parse(file.read(), path))
-        problem, certificate = files
-        check(Problem(problem[0]), problem[1], *certificate)
+        (data, own_hash), certificate = (
+            parse(Path(path).read_bytes(), path) for path in sys.argv[1:])
+        print("verified:", check(Problem(data), own_hash, *certificate))
     except RejectedError as error:
         print(f"rejected: {error.args[0]}")
         return 1
-    except (BadInputError, OSError) as error:
-        print(f"nest-check: {error}", file=sys.stderr)
-        return 2
     except Exception as error:  # whatever a file holds that it should not
-        text = f"{type(error).__name__}: {str(error)[:60]}"
-        print("nest-check: expected a problem and a certificate as nest "
-              f"writes them, got {text}", file=sys.stderr)
+        text = str(error)
+        if not isinstance(error, (BadInputError, OSError)):
+            text = ("expected a problem and a certificate as nest writes "
+                    f"them, got {type(error).__name__}: {text[:60]}")
+        print(f"nest-check: {text}", file=sys.stderr)
         return 2
-    value, bound = (certificate[0][f"{x}_quanta"]
-                    for x in ("step_time", "lower_bound"))
-    print(f"verified: {certificate[0]['status']}, " + (
-        "no plan fits" if value is None else
-        f"step time {value} quanta, lower bound {bound}"))
     return 0
 
 if __name__ == "__main__":

@@ -26,11 +26,14 @@ def up(x, parts):
     return -(-x // parts)
 
 def typed(value, where):
-    """Refuse fractions and truth values but where they may be."""
+    """Return a value, exact, if it is of the type and size it may be of."""
+    if type(value) in (int, float) and not 0 <= value <= 1e21:
+        raise BadInputError(f"{where}: expected 0 to 1e21, got {value}")
     flag, real = where.endswith(FLAGS), where.endswith(REAL)
     if (type(value) is bool) != flag or (type(value) is float and not real):
         kind = "true or false" if flag else "a whole number"
         raise BadInputError(f"{where}: expected {kind}, got {str(value)[:60]}")
+    return Fraction(value) if type(value) is float else value
 
 def sane(data):
     """Refuse what nest refuses, where numbers would mean something else."""
@@ -81,10 +84,8 @@ class Tree:
         """Return n and (M, r, R, m) of each level, of groups of an axis."""
         groups = [[i + j * stride for j in range(size)] for i in range(n)
                   if i // stride % size == 0]
-        if joined:
-            groups = [[s + x for s in starts for x in g] for g in groups]
-        else:
-            groups = [[s + x for x in g] for s in starts for g in groups]
+        parts = [starts] if joined else [(s,) for s in starts]
+        groups = [[s + x for s in p for x in g] for p in parts for g in groups]
         found = set()
         for ranks in groups if len(groups[0]) > 1 else ():
             rows = []
@@ -148,9 +149,10 @@ class Problem:
         self.quantum = data.get("quantum_ps", 1000)
         self.rule = self.job.get("optimizer", {})
         network = cluster["topology"]
-        kind = network["kind"], network.get("algorithms")
-        if kind != ("hierarchy", "nccl"):
-            raise BadInputError("problem: no certificate for this network")
+        if network["kind"] and "algorithms" not in network:
+            raise BadInputError(
+                "problem.cluster.topology.algorithms: expected nccl, for a "
+                "certificate, got none, which is best; add it")
         self.tree = Tree(network["levels"])
         self.devices, device = cluster["num_devices"], cluster["device"]
         if self.devices > min(MOST_DEVICES, self.tree.above[-1]):

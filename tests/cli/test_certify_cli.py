@@ -79,11 +79,13 @@ def test_a_file_that_states_more_has_a_hash_of_its_own(
     [
         (
             {"overlap": {"tp": 0.5}},
-            "two.job: no certificate for overlap: {'tp': 0.5}; leave it out",
+            "two.job.overlap: expected nothing, for a certificate, got {'tp': "
+            "0.5}; change or remove it",
         ),
         (
             {"granularity": "layer"},
-            "two.job: no certificate for granularity: layer; leave it out",
+            "two.job.granularity: expected nothing, for a certificate, got "
+            "layer; change or remove it",
         ),
     ],
 )

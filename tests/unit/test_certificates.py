@@ -766,30 +766,35 @@ def layerwise(problem: Problem) -> Problem:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (layerwise, "no certificate for granularity: layer"),
+        (
+            layerwise,
+            "job.granularity: expected nothing, for a certificate, got layer; "
+            "change or remove it",
+        ),
         (
             lambda p: replace(p, preset="nest-artifact"),
-            "no certificate for preset: nest-artifact",
+            "preset: expected standard, for a certificate, got nest-artifact",
         ),
         (
             lambda p: replace(
                 p, job=replace(p.job, overlap={"gradients": 0.5})
             ),
-            "no certificate for overlap: ",
+            "job.overlap: expected nothing, for a certificate, got ",
         ),
         (
             lambda p: replace(p, job=replace(p.job, virtual_stages=(1, 2))),
-            r"no certificate for virtual_stages: \[1, 2\]",
+            r"virtual_stages: expected \[1\], for a certificate, got \[1, 2\]",
         ),
         (
             lambda p: replace(p, job=replace(p.job, uniform=("tp",))),
-            "no certificate for uniform: ",
+            "job.uniform: expected nothing, for a certificate, got ",
         ),
         (
             lambda p: replace(
                 p, cluster=replace(p.cluster, topology=make_levels((4, 1, 1)))
             ),
-            "no certificate for this network",
+            "problem.cluster.topology.algorithms: expected nccl, for a "
+            "certificate, got none, which is best; add it",
         ),
     ],
 )
@@ -996,14 +1001,17 @@ def test_problems_that_nest_refuses_are_refused(
     [
         ("", "expected JSON, got Expecting value"),
         ("[]", "expected JSON, got 'list' object"),
-        ("[" * 100_000, "expected JSON, got maximum recursion depth"),
+        ("[" * 100_000, "bad.json: expected JSON, got too many nested brack"),
         ('{"seal": 1, "seal": 1}', "an object with a key twice"),
         ('{"labels": NaN}', r"labels: expected 0 to 1e21, got nan"),
         ('{"labels": -1}', "labels: expected 0 to 1e21, got -1"),
         ('{"labels": 1e999}', "labels: expected 0 to 1e21, got inf"),
         ('{"labels": ' + "9" * 5000 + "}", "expected JSON, got Exceeds"),
         ('{"labels": ' + "9" * 30 + "}", "labels: expected 0 to 1e21, got 9"),
-        ('{"colour": 1}', "no certificate for colour: 1"),
+        (
+            '{"schema": "nest-problem/1", "colour": 1}',
+            "bad.json.colour: expected nothing, for a certificate, got 1; ",
+        ),
         ("{}", "expected a problem and a certificate as nest writes them"),
         ('{"plan": 5, "proof": 1}', "expected a problem and a certificate"),
     ],
@@ -1024,6 +1032,46 @@ def test_malformed_files_are_bad_input(
         assert err.startswith("nest-check: ")
         assert err.count("\n") == 1
         assert re.search(message, err), err
+
+
+@pytest.mark.parametrize(
+    ("place", "key", "value"),
+    [
+        ((), "memory_bytes", 1),
+        (("cluster",), "reserve_bytes", 90),
+        (("cluster", "topology"), "latency_ns", 0),
+        (("graph", "kinds", 0), "weight_bytes", 7),
+        (("graph", "kinds", 0, "costs", 0), "kept_bytes", 7),
+        (("graph", "layers", 0), "count", 2),
+        (("job",), "buffer_bytes", 4),
+        (("job", "zero"), "zero", 0),
+    ],
+)
+def test_known_keys_elsewhere_are_bad_input(
+    place: tuple[str | int, ...], key: str, value: int
+) -> None:
+    document = json.loads(written(two_stages(topology=NCCL)))
+    document["job"]["zero"] = {}
+    at = document
+    for word in place:
+        at = at[word]
+    at[key] = value
+    where = ".".join(["problem", *(x for x in place if isinstance(x, str))])
+    with pytest.raises(
+        prices.BadInputError,
+        match=rf"^{where}.{key}: expected nothing, for a certificate, got "
+        rf"{value}; change or remove it$",
+    ):
+        check.parse(json.dumps(document), "problem")
+
+
+def test_it_says_how_it_is_used(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for word in ("-h", "--help"):
+        code, out, err = run(capsys, monkeypatch, Path(word))
+        assert (code, err) == (0, "")
+        assert out.startswith("nest-check PROBLEM CERTIFICATE: ")
 
 
 def test_missing_files_are_bad_input(
