@@ -116,6 +116,7 @@ def _refute(
     if claim is None or result.outcome is Outcome.MISMATCH:
         return result
     detail = f"{claim}, but the plan of {best_solver} takes {best_quanta}"
+    over = result.status is Status.OVER_MEMORY
     if result.outcome is Outcome.INVALID_PLAN:
         return replace(
             result,
@@ -127,7 +128,7 @@ def _refute(
         outcome=Outcome.MISMATCH,
         status=_without_proof(result),
         lower_bound_quanta=None,
-        detail=detail,
+        detail=f"{detail}; {result.detail}" if over else detail,
         extra={
             **result.extra,
             "claim": {

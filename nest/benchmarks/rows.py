@@ -231,10 +231,11 @@ def _refute(row: Row, best_quanta: int, whose: str) -> Row:
     if claim is None:
         return row
     detail = f"{claim}, but {whose} takes {best_quanta}"
-    if row.outcome is Outcome.INVALID_PLAN:
+    over = row.status is Status.OVER_MEMORY
+    if over or row.outcome is Outcome.INVALID_PLAN:
         detail = f"{detail}; {row.detail}"
     status = row.status
-    if status is not Status.OVER_MEMORY:
+    if not over:
         planned = row.step_quanta is not None
         status = Status.FEASIBLE if planned else Status.NO_SOLUTION
     return replace(
