@@ -14,7 +14,6 @@ from pathlib import Path
 from .prices import NEVER, BadInputError, Problem, near, remember, typed, up
 
 MOST_LABELS = 100_000
-TIMELESS = 10**99  # picoseconds of a quantum in which all times are 0
 # What objects of a problem hold; nothing depends on keys with a star.
 KEYS = {place.strip(): {*keys.split()} for place, keys in (
     text.split(":") for text in """
@@ -180,20 +179,22 @@ class Split:
         As (set in front, set with it, devices, least load, shape).
         """
         p, most = self.problem, (bound - 1) // self.count
-        last, light, self.places = len(p.sets) - 1, {}, {}
+        last, light, self.places, few = len(p.sets) - 1, {}, {}, self.flight(1)
+        least = [[[NEVER] * len(p.costs)] * 2]
         for n in sorted({x[0] * x[1] * x[2] for x in p.choices(self.batch)}):
             if n <= self.pitch:
                 ks = range(self.pitch - n + 1)
                 self.places[n] = frozenset(map(self.alone, ks))
                 rows = p.rows(self.batch, n, self.places[n])[1]
-                light[n] = [min((x[0] for x in kind if x), default=NEVER)
-                            for kind in zip(*(row for _, row in rows))]
-        if not light:
-            return []
-        areas = ([n * x for x in r] for n, r in light.items())
-        work = [min(x) for x in zip(*areas)]
+                kinds = [[x for x in kind if x] or [(NEVER, NEVER, 0, 0)]
+                         for kind in zip(*(row for _, row in rows))]
+                light[n] = [min(x[0] for x in kind) for kind in kinds]
+                held = [min(x[1] + few * x[2] for x in y) for y in kinds]
+                least.append([[n * x for x in r] for r in (light[n], held)])
+        work, held = ([min(x) for x in zip(*rows)] for rows in zip(*least))
         slack = self.pitch * most - sum(map(mul, p.counts[last], work))
-        if slack < 0:
+        spare = self.pitch * p.room - sum(map(mul, p.counts[last], held))
+        if slack < 0 or spare < 0:
             return []
         options = [[(n, p.options(number, self.batch, n, self.places[n], 1))
                     for n, r in light.items()
@@ -201,7 +202,7 @@ class Split:
                     and n * most <= slack + sum(map(mul, counts, work))]
                    for number, (counts, *_) in enumerate(p.stages)]
         left, edges = [NEVER] * last + [0], []
-        need = [0] * last + [self.flight(1)]
+        need = [0] * last + [few]
         for u in range(last - 1, -1, -1):
             for v, number in p.ends[u]:
                 for n, found in options[number] if left[v] < NEVER else ():
@@ -358,7 +359,8 @@ def check(problem, problem_hash, certificate, seal):
                               else bound > value):
         raise RejectedError("problem_hash, seal, status: not as they must be")
     if none:  # without times every plan takes 0, and none takes less than 1
-        problem.quantum, bound = TIMELESS, 1
+        problem.forget_times()
+        bound = 1
     elif (found := score(problem, plan)) != value:
         raise RejectedError(f"step_time_quanta: the plan takes {found}")
     if [(x["replicas"], x["micro_batch"]) for x in proof] != splits(problem):

@@ -206,6 +206,11 @@ class Problem:
                     self.ends[u].append((v, number))
         self.stages = list(known)
 
+    def forget_times(self):
+        """Let everything take no time."""
+        self.load = lambda *x: (0, 0)
+        self.receive = self.quanta = lambda *x: 0
+
     def quanta(self, ns):
         """Round a time, half up: the only rounding of times there is."""
         if not ns:

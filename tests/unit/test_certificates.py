@@ -643,17 +643,49 @@ def test_a_problem_without_a_plan_by_hand() -> None:
             verify(crowded(**fields), sealed(wrong))
 
 
-def test_devices_that_are_too_few_by_hand() -> None:
-    """Each of three layers fills a device, and there are two: 3 > 2."""
-    costs = {name: make_cost(kept_bytes=9) for name in "abc"}
+@pytest.mark.parametrize(
+    ("kept_bytes", "prices"),
+    [
+        # Each of three layers needs a device of its own, and there are two.
+        (6, [[1, 3]]),
+        # They hold 21 bytes, and two devices 20: no path is looked for.
+        (7, []),
+    ],
+)
+def test_devices_that_are_too_few_by_hand(
+    kept_bytes: int, prices: list[list[int]]
+) -> None:
+    costs = {name: make_cost(kept_bytes=kept_bytes) for name in "abc"}
     problem = make_problem(
         costs, devices=2, memory_bytes=10, topology=NCCL, replicas=(1,)
     )
     certificate = certify_infeasible(problem)
     assert certificate["proof"] == [
-        {"replicas": 1, "micro_batch": 1, "prices": [[1, 3]], "labels": 0},
+        {"replicas": 1, "micro_batch": 1, "prices": prices, "labels": 0},
     ]
     verify(problem, certificate)
+
+
+def test_sums_of_memory_have_the_fewest_micro_batches_in_flight() -> None:
+    """Two of two stages: one in the last, so two of 5 and one of 10 bytes.
+
+    That fits exactly. Under GPipe all of both are in flight, 30 bytes of 20.
+    """
+    costs = {"a": make_cost(kept_bytes=5), "b": make_cost(kept_bytes=10)}
+    problem = make_problem(
+        costs,
+        devices=2,
+        memory_bytes=10,
+        global_batch=2,
+        topology=NCCL,
+        replicas=(1,),
+    )
+    with pytest.raises(InvalidPlanError, match="there are plans that fit"):
+        certify_infeasible(problem)
+    gpipe = replace(problem, job=replace(problem.job, schedule="gpipe"))
+    certificate = certify_infeasible(gpipe)
+    assert certificate["proof"][0]["prices"] == []
+    verify(gpipe, certificate)
 
 
 def test_none_is_certified_where_there_is_a_plan() -> None:
