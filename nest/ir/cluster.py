@@ -243,6 +243,14 @@ class Hierarchy(
         """
         return tuple(size for size in self.capacities if size > 1)
 
+    def nodes_of(self, devices: Sequence[int]) -> list[str]:
+        """Return the node of each of some devices, as its number from 0.
+
+        A node is the smallest unit of more than one device.
+        """
+        size = min(self.unit_sizes, default=1)
+        return [str(device // size) for device in devices]
+
     @property
     def max_devices(self) -> int:
         """Devices that it has room for."""

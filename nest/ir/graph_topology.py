@@ -333,6 +333,16 @@ class GraphTopology(
         sizes = {max(Counter(units.values()).values()) for units in self.units}
         return tuple(sorted({*sizes, self.max_devices} - {1}))
 
+    def nodes_of(self, devices: Sequence[int]) -> list[str]:
+        """Return the node of each of some devices: its finest unit's name.
+
+        Empty if the graph has no units.
+        """
+        if not self.units:
+            return []
+        ranks = self.ranks
+        return [self.units[0][ranks[device]] for device in devices]
+
     @property
     def max_devices(self) -> int:
         """Devices that it has room for."""

@@ -100,7 +100,10 @@ def launch_screen(
         for label, text in rows
         for number, line in enumerate(textwrap.wrap(text, WIDTH - _LABEL))
     ]
-    return [key_lines(wrapped), *(Text(f"\n{text}") for text in texts)]
+    return [
+        key_lines(wrapped),
+        *(Text(f"\n{text}", no_wrap=True) for text in texts),
+    ]
 
 
 def launch_texts(files: Mapping[str, str]) -> list[str]:

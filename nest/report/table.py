@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import io
 import math
-import shutil
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import IO, Any
 
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from nest.compare import Beside, beside_best
 from nest.headroom import tightness
 from nest.intervals import Interval, Intervals, intervals_of
-from nest.ir.plan import Plan, Stage
+from nest.ir.plan import Plan
 from nest.ir.problem import Problem
+from nest.report.fitted import VERBOSE, Column, FittedTable, KeyLines
+from nest.report.stages import (
+    devices_text,
+    layers_text,
+    nodes_text,
+    rank_text,
+    runs,
+    strategies_text,
+)
 from nest.solvers.base import Limit, SolveOptions, Status
 from nest.solvers.result import Outcome, SolveResult
 from nest.units import GIB, format_bytes
@@ -28,6 +35,10 @@ from nest.units import GIB, format_bytes
 #: In a pipe a table is as wide as it needs to be, so that a row is a line.
 _PIPE_WIDTH = 100_000
 _RULE_WIDTH = 100
+#: Columns of a terminal that does not say how many it has.
+_USUAL_WIDTH = 80
+#: Cells that the last column of a table may be wrapped to.
+_LEAST_NOTE = 20
 
 _ASCII = str.maketrans(
     {
@@ -61,21 +72,40 @@ _STYLES = {
 }
 
 
+def columns_of(file: IO[str]) -> int:
+    """Return how many columns a terminal has: as COLUMNS says, or it does."""
+    text = os.environ.get("COLUMNS", "")
+    if text.isdecimal() and int(text):
+        return int(text)
+    try:
+        return os.get_terminal_size(file.fileno()).columns or _USUAL_WIDTH
+    except (OSError, ValueError):
+        return _USUAL_WIDTH
+
+
 def show(file: IO[str], *parts: RenderableType) -> None:
-    """Print to a terminal, or plainly to anything else."""
+    """Print to a terminal, or plainly to anything else.
+
+    What is too wide for a terminal is made to fit (:mod:`nest.report.fitted`),
+    but for texts that may not be broken (``no_wrap``). With ``NO_COLOR`` in
+    the environment nothing is coloured, bold or dim.
+    """
     is_terminal = file.isatty()
     buffer = io.StringIO()
+    plain = bool(os.environ.get("NO_COLOR"))
     console = Console(
         file=buffer,
         force_terminal=is_terminal,
-        width=shutil.get_terminal_size().columns
-        if is_terminal
-        else _PIPE_WIDTH,
+        color_system=None if plain else "auto",
+        width=columns_of(file) if is_terminal else _PIPE_WIDTH,
         highlight=False,
         legacy_windows=False,
     )
     for part in parts:
-        console.print(part, soft_wrap=isinstance(part, (str, Text)))
+        # No text is markup.
+        item = Text(part) if isinstance(part, str) else part
+        verbatim = isinstance(item, Text) and bool(item.no_wrap)
+        console.print(item, soft_wrap=verbatim, crop=False)
     lines = [line.rstrip() for line in buffer.getvalue().splitlines()]
     if not is_terminal:
         # A long note must not draw a long rule.
@@ -125,6 +155,11 @@ class TimeScale:
             return ""
         return f"{time_ns / self.unit_ns:.{self.decimals}f} {self.unit}"
 
+    def range(self, times_ns: Sequence[float]) -> str:
+        """Return a time, or from the least to the greatest, with its unit."""
+        low, high = self(min(times_ns)), self(max(times_ns))
+        return high if low == high else f"{low.split()[0]} – {high}"
+
     def short(self, time_ns: float) -> str:
         """Return the time with its unit, to four digits."""
         return f"{_digits(time_ns / self.unit_ns, 4)} {self.unit}"
@@ -149,19 +184,22 @@ def compare_table(
     costs = [r.step_quanta for r in results if r.step_quanta is not None]
     best = min(costs, default=None)
     scale = _scale(problem, results)
-    headers = ["solver", "status", "step time"]
     simulated = any(r.simulated_step_time_ns is not None for r in results)
-    if simulated:
-        headers.append("simulated")
     beside = beside_best(problem, results)
     known = any(b.intervals for b in beside)
-    if known:
-        headers.append("90 %")
-    headers += ["vs best %", "gap %"]
     own = any(r.own_objective_ns is not None for r in results)
-    if own:
-        headers.append("own objective")
-    headers += ["wall s", "note"]
+    columns = [
+        Column("solver"),
+        Column("status", least=8),
+        Column("step time", right=True),
+        *([Column("simulated", rank=7, right=True)] if simulated else []),
+        *([Column("90 %", rank=4, right=True)] if known else []),
+        Column("vs best %", rank=1, least=8, right=True),
+        Column("gap %", rank=3, right=True),
+        *([Column("own objective", rank=6, right=True)] if own else []),
+        Column("wall s", rank=5, right=True),
+        Column("note", rank=2, least=16),
+    ]
     rows: list[tuple[str | Text, ...]] = [
         (
             result.solver,
@@ -178,8 +216,7 @@ def compare_table(
         for result, near in zip(results, beside, strict=True)
         for status in (status_text(result),)
     ]
-    table = simple_table(headers, rows, right=range(2, len(headers) - 1))
-    table.columns[-1].overflow = "fold"
+    table = simple_table(columns, rows)
     if not known:
         return table
     return Group(table, "", _interval_table(results, beside, scale))
@@ -187,10 +224,16 @@ def compare_table(
 
 def _interval_table(
     results: Sequence[SolveResult], beside: Sequence[Beside], scale: TimeScale
-) -> Table:
+) -> RenderableType:
     """Return the intervals that the table of a comparison leaves out."""
     return simple_table(
-        ("solver", "step 50 %", "memory", "90 %", "50 %"),
+        (
+            Column("solver"),
+            Column("step 50 %", rank=1, right=True),
+            Column("memory", right=True),
+            Column("90 %", rank=2, right=True),
+            Column("50 %", rank=3, right=True),
+        ),
         [
             (
                 result.solver,
@@ -202,7 +245,6 @@ def _interval_table(
             for result, near in zip(results, beside, strict=True)
             if near.intervals is not None and result.score is not None
         ],
-        right=range(1, 5),
     )
 
 
@@ -286,9 +328,10 @@ def score_block(
 def stage_table(
     problem: Problem, plan: Plan, document: dict[str, Any]
 ) -> RenderableType:
-    """Return the stages of a plan with their times and memory.
+    """Return the stages of a plan: where they sit, their times and memory.
 
-    ``document`` is the JSON of the plan's score.
+    ``document`` is the JSON of the plan's score. Equal stages in a row are
+    one line (:func:`nest.report.stages.runs`), unless all is to be shown.
     """
     stages = document["stages"]
     scale = TimeScale.fitting(
@@ -297,58 +340,72 @@ def stage_table(
     )
     return simple_table(
         (
-            *("stage", "layers", "devices", "strategy"),
-            *("forward", "backward", "sync", "memory"),
+            Column("stage", right=True),
+            Column("layers", rank=3, least=14),
+            Column("devices", rank=1, right=True),
+            Column("nodes", rank=2, least=10, right=True),
+            Column("strategy", least=18),
+            Column("forward", rank=5, right=True),
+            Column("backward", rank=4, right=True),
+            Column("sync", rank=6, right=True),
+            Column("memory", least=10, right=True),
         ),
         [
             (
-                str(number),
-                _layers(stage),
-                str(stage.devices),
-                _strategy(stage),
-                scale(terms["forward_ns"]),
-                scale(terms["backward_ns"]),
-                scale(terms["sync_ns"]),
-                format_bytes(terms["memory_bytes"]),
+                f"{run.first}–{run.last}" if run.each else f"{run.first}",
+                layers_text(run),
+                devices_text(run),
+                nodes_text(problem, run),
+                strategies_text(run.stages[0].layer_strategies),
+                *(
+                    scale.range([terms[key] for terms in run.terms])
+                    for key in ("forward_ns", "backward_ns", "sync_ns")
+                ),
+                _sizes([terms["memory_bytes"] for terms in run.terms]),
             )
-            for number, (stage, terms) in enumerate(
-                zip(plan.stages, stages, strict=True), 1
-            )
+            for run in runs(problem, plan, stages, fold=not VERBOSE.get())
         ],
-        right=(0, 2, 4, 5, 6, 7),
     )
+
+
+def _sizes(sizes_bytes: Sequence[int]) -> str:
+    """Return a size, or from the least to the greatest."""
+    low, high = format_bytes(min(sizes_bytes)), format_bytes(max(sizes_bytes))
+    return high if low == high else f"{low.split()[0]} – {high}"
 
 
 def simple_table(
-    headers: Sequence[str],
+    columns: Sequence[str | Column],
     rows: Iterable[Sequence[str | Text]],
     right: Iterable[int] = (),
-) -> Table:
-    """Return a table of texts; the last column may wrap on a terminal.
+) -> FittedTable:
+    """Return a table of texts.
 
-    ``right`` are the columns whose texts end in one line.
+    Columns of which only the headers are given are left out from the right,
+    the first one never, and the last one may wrap. ``right`` are those whose
+    texts end in one line, besides those that say so.
     """
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        header_style="bold",
-        pad_edge=False,
-        show_edge=False,
-    )
-    for header in headers:
-        table.add_column(header, no_wrap=True)
-    for number in right:
-        table.columns[number].justify = "right"
-    table.columns[-1].no_wrap = False
-    for row in rows:
+    right = set(right)
+    last = len(columns) - 1
+    known = [
+        item
+        if isinstance(item, Column)
+        else Column(item, rank=n, least=_LEAST_NOTE if n == last else None)
+        for n, item in enumerate(columns)
+    ]
+    return FittedTable(
+        [
+            item._replace(right=item.right or n in right)
+            for n, item in enumerate(known)
+        ],
         # No text is markup.
-        table.add_row(*(Text(c) if isinstance(c, str) else c for c in row))
-    return table
+        [[Text(c) if isinstance(c, str) else c for c in row] for row in rows],
+    )
 
 
 def key_lines(rows: Sequence[tuple[str, str]]) -> RenderableType:
     """Return labelled lines, the texts one below the other."""
-    width = max(len(label) for label, _ in rows) + 2
-    return Text("\n".join(f"{label:<{width}}{text}" for label, text in rows))
+    return KeyLines(rows)
 
 
 def plan_text(plan: Plan) -> str:
@@ -459,11 +516,20 @@ def _score_rows(
             "plan",
             f"{count(plan.replicas, 'replica')} × "
             f"{count(len(plan.stages), 'stage')}, "
-            f"micro-batch {plan.micro_batch}, "
+            f"micro-batch {plan.micro_batch} ({rank_text(plan)}), "
             f"{count(document['num_micro_batches'], 'micro-batch')} "
             f"per replica, {used} of {problem.cluster.num_devices} devices",
         )
     )
+    if plan.replicas > 1:
+        apart = problem.cluster.num_devices // plan.replicas
+        rows.append(
+            (
+                "",
+                f"devices below are those of the first replica; each begins "
+                f"{count(apart, 'device')} after the one before",
+            )
+        )
     left = document["memory_left_bytes"]
     rows.append(
         ("memory left", f"{format_bytes(left)} on the fullest device")
@@ -526,20 +592,6 @@ def count(number: int, noun: str) -> str:
     if number == 1:
         return f"1 {noun}"
     return f"{number} {noun}{'es' if noun.endswith('ch') else 's'}"
-
-
-def _layers(stage: Stage) -> str:
-    first, last = stage.layers[0], stage.layers[-1]
-    if len(stage.layers) == 1:
-        return f"{first}"
-    return f"{first} – {last} ({len(stage.layers)})"
-
-
-def _strategy(stage: Stage) -> str:
-    distinct = list(dict.fromkeys(stage.layer_strategies))
-    if len(distinct) <= 2:
-        return " | ".join(str(strategy) for strategy in distinct)
-    return f"{distinct[0]} | {len(distinct) - 1} others"
 
 
 def _join(name: str, version: str | None) -> str:

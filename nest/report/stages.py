@@ -1,0 +1,185 @@
+"""Where the stages of a plan sit, and which of them are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from nest.ir.plan import Plan, Stage, Strategy
+from nest.ir.problem import Problem
+
+#: So many equal stages in a row are shown as one.
+_FOLDED = 3
+
+#: Names of nodes that a cell lists.
+_NAMED = 2
+
+
+@dataclass(frozen=True)
+class Run:
+    """Stages that follow each other and do the same, or a single one.
+
+    Attributes
+    ----------
+    first, last
+        Numbers of the first and the last of them, from 1.
+    stages
+        Their records.
+    terms
+        What the score says of each, as in its document.
+    devices
+        First device and end of what they use in the first replica.
+    """
+
+    first: int
+    last: int
+    stages: tuple[Stage, ...]
+    terms: tuple[Mapping[str, Any], ...]
+    devices: tuple[int, int]
+
+    @property
+    def each(self) -> str:
+        """What a number is followed by that holds for each of several."""
+        return " each" if len(self.stages) > 1 else ""
+
+
+def runs(
+    problem: Problem,
+    plan: Plan,
+    terms: Sequence[Mapping[str, Any]],
+    fold: bool = True,
+) -> list[Run]:
+    """Return the stages of a plan, three or more equal ones in a row as one.
+
+    Stages are equal if they have layers of the same kinds, as many devices
+    and the same strategies, and they sit side by side. Their times may differ
+    with what they receive, their memory with what is in flight.
+
+    Parameters
+    ----------
+    problem, plan
+        What the stages are of.
+    terms
+        What the score says of each stage, as in its document.
+    fold
+        Whether equal ones are joined.
+    """
+    places = _places(plan)
+    kinds = {layer.id: layer.kind for layer in problem.graph.layers}
+
+    def what(number: int) -> tuple[Any, ...]:
+        stage = plan.stages[number]
+        found = sorted(
+            (kinds[name], strategy)
+            for name, strategy in zip(
+                stage.layers, stage.layer_strategies, strict=True
+            )
+        )
+        return stage.devices, found
+
+    groups: list[list[int]] = []
+    for number in range(len(plan.stages)):
+        before = groups[-1][-1] if groups else None
+        if (
+            before is not None
+            and what(before) == what(number)
+            and places[before][1] == places[number][0]
+        ):
+            groups[-1].append(number)
+        else:
+            groups.append([number])
+    parts = [
+        part
+        for group in groups
+        for part in (
+            [group]
+            if fold and len(group) >= _FOLDED
+            else [[number] for number in group]
+        )
+    ]
+    return [
+        Run(
+            part[0] + 1,
+            part[-1] + 1,
+            tuple(plan.stages[number] for number in part),
+            tuple(terms[number] for number in part),
+            (places[part[0]][0], places[part[-1]][1]),
+        )
+        for part in parts
+    ]
+
+
+def _places(plan: Plan) -> list[tuple[int, int]]:
+    """Return first device and end of every stage in the first replica.
+
+    Stages, or blocks of interleaved ones, sit side by side from device 0.
+    """
+    blocks = plan.stages[: plan.num_blocks]
+    ends = list(accumulate(stage.devices for stage in blocks))
+    return [
+        (ends[block] - plan.stages[block].devices, ends[block])
+        for block in map(plan.block_of, range(len(plan.stages)))
+    ]
+
+
+def devices_text(run: Run) -> str:
+    """Return how many devices each stage has, and which: ``8 (16–23)``."""
+    first, end = run.devices
+    which = f"{first}" if end == first + 1 else f"{first}–{end - 1}"
+    return f"{run.stages[0].devices}{run.each} ({which})"
+
+
+def nodes_text(problem: Problem, run: Run) -> str:
+    """Return the nodes that devices sit in, empty if there are none.
+
+    Nodes of a hierarchy are numbered from 0, those of a graph have names.
+    """
+    first, end = run.devices
+    found = problem.cluster.topology.nodes_of(range(first, end))
+    names = list(dict.fromkeys(found))
+    if len(names) <= 1:
+        return "".join(names)
+    if all(name.isdecimal() for name in names):
+        numbers = list(map(int, names))
+        low, high = numbers[0], numbers[-1]
+        if numbers == list(range(low, high + 1)):
+            return f"{low}–{high}"
+    if len(names) <= _NAMED:
+        return ", ".join(names)
+    return f"{names[0]} … {names[-1]} ({len(names)})"
+
+
+def layers_text(run: Run) -> str:
+    """Return the layers of a stage, or of all stages of a run."""
+    first, last = run.stages[0].layers[0], run.stages[-1].layers[-1]
+    count = len(run.stages[0].layers)
+    if len(run.stages) > 1:
+        return f"{count} each ({first} – {last})"
+    if count == 1:
+        return f"{first}"
+    return f"{first} – {last} ({count})"
+
+
+def strategies_text(strategies: Sequence[Strategy]) -> str:
+    """Return the strategies of a stage, two of them at most."""
+    distinct = list(dict.fromkeys(strategies))
+    if len(distinct) <= 2:
+        return " | ".join(str(strategy) for strategy in distinct)
+    return f"{distinct[0]} | {len(distinct) - 1} others"
+
+
+def rank_text(plan: Plan) -> str:
+    """Return the samples of a micro-batch that one rank sees.
+
+    A stage splits its micro-batch over ``dp`` ranks.
+    """
+    sizes = sorted(
+        {
+            plan.micro_batch // strategy.dp
+            for stage in plan.stages
+            for strategy in stage.layer_strategies
+        }
+    )
+    return f"{' or '.join(map(str, sizes))} per data-parallel rank"
