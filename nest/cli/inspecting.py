@@ -97,6 +97,7 @@ def check_command(problem_text: str, plan_path: str | None) -> int:
 )
 def solvers_command(options: Options) -> int:
     """List the solvers and say which can run here."""
+    from nest.report.fitted import Column
     from nest.report.table import show, simple_table
     from nest.solvers.registry import ignored_plugins
 
@@ -108,7 +109,12 @@ def solvers_command(options: Options) -> int:
     show(
         sys.stdout,
         simple_table(
-            ("solver", "exact", "installed", "method"),
+            (
+                Column("solver"),
+                Column("exact", rank=1),
+                Column("installed", rank=2),
+                Column("method", least=24),
+            ),
             [
                 (
                     entry["solver"],
@@ -213,6 +219,7 @@ def _list(
     what: str, schema: str, entries: Iterable[_Entry], json_path: str | None
 ) -> None:
     """Print names with a description each, or write all records."""
+    from nest.report.fitted import Column
     from nest.report.table import show, simple_table
 
     entries = list(entries)
@@ -221,7 +228,8 @@ def _list(
         write_json(json_path, {"schema": schema, f"{what}s": records})
     else:
         rows = [(record["name"], text) for record, text in entries]
-        show(sys.stdout, simple_table((what, "description"), rows))
+        columns = (Column(what, least=16), Column("description", least=24))
+        show(sys.stdout, simple_table(columns, rows))
 
 
 def _problems() -> Iterator[_Entry]:
@@ -288,6 +296,7 @@ def versions_command() -> None:
 
 def _block_table(problem: Problem, document: dict[str, Any]) -> RenderableType:
     """Return what the blocks of an interleaved plan do and hold."""
+    from nest.report.fitted import Column
     from nest.report.table import TimeScale, simple_table
     from nest.units import format_bytes
 
@@ -296,7 +305,14 @@ def _block_table(problem: Problem, document: dict[str, Any]) -> RenderableType:
         max(block["load_ns"] for block in blocks), problem.time_unit
     )
     return simple_table(
-        ("block", "stages", "load", "sync", "in flight", "memory"),
+        (
+            Column("block"),
+            Column("stages", rank=2, least=8),
+            Column("load"),
+            Column("sync", rank=3),
+            Column("in flight", rank=1),
+            Column("memory"),
+        ),
         [
             (
                 str(number),

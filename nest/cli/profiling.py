@@ -201,13 +201,15 @@ def profile_csv_command(
 def _write(output: str, profile: Profile) -> None:
     """Write the profile and show what is in it."""
     from nest.profiles.format import encode_profile
+    from nest.report.fitted import Column
     from nest.report.table import show, simple_table
 
     rows = [
-        [show_cell(entry) for show_cell in _COLUMNS.values()]
+        [show_cell(entry) for _, show_cell in _COLUMNS.values()]
         for entry in profile.entries
     ]
-    show(people(output), simple_table(tuple(_COLUMNS), rows))
+    columns = [Column(name, rank) for name, (rank, _) in _COLUMNS.items()]
+    show(people(output), simple_table(columns, rows))
     write_text(output, encode_profile(profile).decode())
 
 
@@ -219,16 +221,21 @@ def _rate(entry: Entry) -> str:
     return f"{flops / (entry.forward_ns + entry.backward_ns) / 1e3:.2f}"
 
 
-#: What is shown of a profile.
-_COLUMNS: dict[str, Callable[[Entry], str]] = {
-    "layer": lambda entry: entry.kind,
-    "tp": lambda entry: str(entry.tp),
-    "ep": lambda entry: str(entry.ep),
-    "samples": lambda entry: str(entry.samples),
-    "forward_ms": lambda entry: f"{entry.forward_ns / 1e6:.3f}",
-    "backward_ms": lambda entry: f"{entry.backward_ns / 1e6:.3f}",
-    "TFLOP/s": _rate,
-    "kept_MiB": lambda entry: (
-        "" if entry.kept_bytes is None else f"{entry.kept_bytes / 2**20:.1f}"
+#: What is shown of a profile, with the rank of its column.
+_COLUMNS: dict[str, tuple[int, Callable[[Entry], str]]] = {
+    "layer": (0, lambda entry: entry.kind),
+    "tp": (0, lambda entry: str(entry.tp)),
+    "ep": (1, lambda entry: str(entry.ep)),
+    "samples": (0, lambda entry: str(entry.samples)),
+    "forward_ms": (0, lambda entry: f"{entry.forward_ns / 1e6:.3f}"),
+    "backward_ms": (0, lambda entry: f"{entry.backward_ns / 1e6:.3f}"),
+    "TFLOP/s": (3, _rate),
+    "kept_MiB": (
+        2,
+        lambda entry: (
+            ""
+            if entry.kept_bytes is None
+            else f"{entry.kept_bytes / 2**20:.1f}"
+        ),
     ),
 }

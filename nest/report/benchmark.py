@@ -8,11 +8,15 @@ from rich.console import RenderableType
 from rich.padding import Padding
 
 from nest.benchmarks.layout import Grid, headline, sections
+from nest.report.fitted import Column
 from nest.report.table import simple_table
 
 #: What is shown of a report, and what of it if every cell is asked for.
 _SHOWN = ("Solvers", "What bandwidth buys")
 _CELLS = ("Answers", "Solvers")
+
+#: Cells that words and notes may be wrapped to.
+_LEAST_WORDS, _LEAST_NOTE = 10, 16
 
 
 def benchmark_block(
@@ -34,6 +38,20 @@ def benchmark_block(
 
 def grid_table(grid: Grid) -> RenderableType:
     """Return a table of a report."""
-    columns = range(len(grid.headers))
-    numbers = [column for column in columns if not grid.is_word(column)]
-    return simple_table(grid.headers, grid.rows, right=numbers)
+    columns = [
+        _column(grid, number, header)
+        for number, header in enumerate(grid.headers)
+    ]
+    return simple_table(columns, grid.rows)
+
+
+def _column(grid: Grid, number: int, header: str) -> Column:
+    """Return a column: words name rows and stay, numbers go from the right.
+
+    Notes may wrap, and go last.
+    """
+    if not grid.is_word(number):
+        return Column(header, rank=number + 1, right=True)
+    if number < grid.words:
+        return Column(header, least=_LEAST_WORDS)
+    return Column(header, rank=1, least=_LEAST_NOTE)

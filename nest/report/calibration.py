@@ -8,13 +8,23 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from nest.report.fitted import Column
 from nest.report.table import simple_table
 
-#: Cells of a proposed run that a table shows.
-_SHOWN = (
-    *("model", "num_devices", "tp", "pp", "dp", "micro_batch"),
-    *("seq_len", "global_batch"),
-)
+#: Cells of a proposed run that a table shows, by their names.
+_SHOWN = {
+    column.header: column
+    for column in (
+        Column("model", least=12),
+        Column("num_devices", rank=3, right=True),
+        Column("tp", right=True),
+        Column("pp", right=True),
+        Column("dp", right=True),
+        Column("micro_batch", right=True),
+        Column("seq_len", rank=5, right=True),
+        Column("global_batch", rank=4, right=True),
+    )
+}
 
 
 def calibration_block(document: Mapping[str, Any]) -> list[RenderableType]:
@@ -35,7 +45,11 @@ def calibration_block(document: Mapping[str, Any]) -> list[RenderableType]:
     unused = document["unused"]
     if unused:
         rows = [(str(entry["line"]), entry["reason"]) for entry in unused]
-        parts += ["", simple_table(("line", "not used because"), rows, (0,))]
+        columns = (
+            Column("line", right=True),
+            Column("not used because", least=24),
+        )
+        parts += ["", simple_table(columns, rows)]
     return parts
 
 
@@ -46,7 +60,12 @@ def _errors(figures: Mapping[str, Mapping[str, Any]]) -> RenderableType:
         "left_out": "each run predicted by the others",
     }
     return simple_table(
-        ("median %", "mean %", "bias %", "error of step times"),
+        (
+            Column("median %", right=True),
+            Column("mean %", rank=2, right=True),
+            Column("bias %", rank=1, right=True),
+            Column("error of step times", least=16),
+        ),
         [
             (
                 f"{100 * figures[key]['median_abs_error']:.1f}",
@@ -56,13 +75,18 @@ def _errors(figures: Mapping[str, Mapping[str, Any]]) -> RenderableType:
             )
             for key, title in titles.items()
         ],
-        right=range(3),
     )
 
 
 def _parameters(entries: list[Mapping[str, Any]]) -> RenderableType:
     return simple_table(
-        ("before", "± %", "after", "± %", "parameter"),
+        (
+            Column("before", rank=1, right=True),
+            Column("± %", rank=3, right=True),
+            Column("after", right=True),
+            Column("± %", rank=2, right=True),
+            Column("parameter", least=16),
+        ),
         [
             (
                 f"{entry['before']:.4g}",
@@ -73,7 +97,6 @@ def _parameters(entries: list[Mapping[str, Any]]) -> RenderableType:
             )
             for entry in entries
         ],
-        right=range(4),
     )
 
 
@@ -107,7 +130,11 @@ def _proposed(proposed: Mapping[str, Any]) -> list[RenderableType]:
         ),
         "",
         simple_table(
-            (*_SHOWN, "step, s", "then ± %"),
+            (
+                *_SHOWN.values(),
+                Column("step, s", rank=2, right=True),
+                Column("then ± %", rank=1, right=True),
+            ),
             [
                 (
                     *(run["cells"].get(name, "") for name in _SHOWN),
@@ -116,7 +143,6 @@ def _proposed(proposed: Mapping[str, Any]) -> list[RenderableType]:
                 )
                 for run in runs
             ],
-            right=range(1, len(_SHOWN) + 2),
         ),
     ]
 

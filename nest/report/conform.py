@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from nest.conform.records import State
+from nest.report.fitted import Column
 from nest.report.table import simple_table
 
 if TYPE_CHECKING:
@@ -24,7 +25,11 @@ _STYLES = {
 def conform_block(report: Report) -> list[RenderableType]:
     """Return a row per check, and what it comes to."""
     table = simple_table(
-        ("check", "result", "reason"),
+        (
+            Column("check", least=16),
+            Column("result"),
+            Column("reason", least=24),
+        ),
         [
             (check.name, Text(str(check.state), _STYLES[check.state]), reason)
             for check in report.checks

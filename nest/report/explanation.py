@@ -10,6 +10,7 @@ from rich.padding import Padding
 
 from nest.cost.breakdown import STEP_TERMS
 from nest.explain import Explanation
+from nest.report.fitted import Column
 from nest.report.table import (
     TimeScale,
     key_lines,
@@ -65,7 +66,7 @@ def _term_lines(found: Explanation) -> list[RenderableType]:
     left = f"{format_bytes(abs(slack))} {'free' if slack >= 0 else 'too much'}"
     capacity = found.problem.cluster.memory_bytes()
     return [
-        simple_table(("term", "time", "share"), rows),
+        simple_table((Column("term", least=16), "time", "share"), rows),
         key_lines(
             [
                 (
@@ -109,7 +110,15 @@ def _bound_lines(found: Explanation) -> list[RenderableType]:
         table.append((relaxed.name, time, gain, proof))
     return [
         key_lines(rows),
-        simple_table(("if", "best step", "gain", "proof"), table),
+        simple_table(
+            (
+                Column("if", least=20),
+                Column("best step"),
+                Column("gain"),
+                Column("proof", rank=1, least=10),
+            ),
+            table,
+        ),
     ]
 
 
@@ -175,8 +184,14 @@ def _neighbour_lines(found: Explanation) -> list[RenderableType]:
                 note,
             )
         )
-    headers = ("move", "step time", "share", "memory", "note")
-    return [simple_table(headers, rows)]
+    columns = (
+        Column("move", least=20),
+        Column("step time"),
+        Column("share", rank=3),
+        Column("memory", rank=2),
+        Column("note", rank=1, least=20),
+    )
+    return [simple_table(columns, rows)]
 
 
 def _preferred_lines(found: Explanation) -> list[RenderableType]:
@@ -216,8 +231,13 @@ def _preferred_lines(found: Explanation) -> list[RenderableType]:
     ]
     parts = [key_lines(rows)]
     if table:
-        headers = ("term", "plan", "preferred", "difference")
-        parts.append(simple_table(headers, table))
+        columns = (
+            Column("term", least=16),
+            Column("plan", rank=1),
+            Column("preferred", rank=2),
+            Column("difference"),
+        )
+        parts.append(simple_table(columns, table))
     return parts
 
 

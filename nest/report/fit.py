@@ -8,6 +8,7 @@ from rich.padding import Padding
 from nest.fit import Fit, Trial
 from nest.ir.problem import Problem
 from nest.offers import hourly_usd, step_usd
+from nest.report.fitted import Column
 from nest.report.table import (
     TimeScale,
     key_lines,
@@ -63,7 +64,14 @@ def fit_block(
                 text += f" with {size(fit.fastest)} {what}"
         rows.append(("best possible", text))
     table = simple_table(
-        (what, "target kept", "step time", "lower bound", "wall s", "note"),
+        (
+            Column(what, least=16),
+            Column("target kept"),
+            Column("step time"),
+            Column("lower bound", rank=1),
+            Column("wall s", rank=3),
+            Column("note", rank=2, least=16),
+        ),
         [
             (
                 size(trial),
@@ -127,7 +135,14 @@ def _offer_block(
             ),
         ]
     table = simple_table(
-        ("devices", "$ per hour", "better", "step time", "$ per step", "note"),
+        (
+            Column("devices", least=16),
+            Column("$ per hour"),
+            Column("better", rank=2),
+            Column("step time"),
+            Column("$ per step", rank=1),
+            Column("note", rank=3, least=16),
+        ),
         [
             (
                 devices(trial),

@@ -16,6 +16,7 @@ from nest.errors import InvalidOptionError, NestError
 from nest.ir.io import plan_to_json, problem_hash, write_atomically
 from nest.pareto import Curve, Frontier, FrontierPoint, leave_room
 from nest.prove import Proof
+from nest.report.fitted import Column
 from nest.report.table import TimeScale, plan_text, simple_table
 from nest.solvers.result import SolveResult
 from nest.units import GIB, format_bytes, quanta_to_ns
@@ -59,22 +60,27 @@ def frontier_table(
     ``steps`` is the number of steps of a training run, to price it.
     """
     scale = _scale(found)
-    columns: dict[str, Callable[[FrontierPoint], str]] = {
-        "step time": lambda point: scale(_ns(found, point.step_quanta)),
-        "memory": lambda point: format_bytes(point.memory_bytes),
-        "devices": lambda point: str(point.devices),
+    columns: dict[Column, Callable[[FrontierPoint], str]] = {
+        Column("step time"): lambda point: scale(
+            _ns(found, point.step_quanta)
+        ),
+        Column("memory"): lambda point: format_bytes(point.memory_bytes),
+        Column("devices", rank=3): lambda point: str(point.devices),
     }
-    for name, count in (("$/step", 1), ("$/run", steps)):
+    for rank, name, count in ((1, "$/step", 1), (2, "$/run", steps)):
         if found.price_usd_per_hour is not None and count is not None:
-            columns[name] = functools.partial(_usd, found, count)
+            show = functools.partial(_usd, found, count)
+            columns[Column(name, rank)] = show
     if not found.proven:
-        columns["proven"] = lambda point: "yes" if point.proven else "no"
-    columns["plan"] = lambda point: plan_text(point.plan)
+        proven = Column("proven", rank=1)
+        columns[proven] = lambda point: "yes" if point.proven else "no"
+    plan = Column("plan", rank=4, least=28)
+    columns[plan] = lambda point: plan_text(point.plan)
     rows = [
         (str(number), *(show(point) for show in columns.values()))
         for number, point in enumerate(found.points, 1)
     ]
-    return simple_table(("point", *columns), rows)
+    return simple_table((Column("point"), *columns), rows)
 
 
 def _usd(found: Frontier, count: int, point: FrontierPoint) -> str:
@@ -140,8 +146,12 @@ def proof_table(
 
     return simple_table(
         (
-            *("point", f"{prover} says", "within its memory"),
-            *("one byte less", "wall s", "note"),
+            Column("point"),
+            Column(f"{prover} says"),
+            Column("within its memory", rank=1, least=12),
+            Column("one byte less", rank=2, least=12),
+            Column("wall s", rank=4),
+            Column("note", rank=3, least=16),
         ),
         [
             (

@@ -13,6 +13,7 @@ from nest.hardware.machines import parse_clusters
 from nest.instances import CLASSES, best_known, instance, names, store
 from nest.instances.records import Instance, Known, Unlimited
 from nest.ir.io import plan_to_json
+from nest.report.fitted import Column
 from nest.report.table import TimeScale, key_lines, plan_text, simple_table
 from nest.units import quanta_to_ns
 
@@ -33,8 +34,14 @@ def instance_table(found: Sequence[str]) -> RenderableType:
                 ", ".join(store.classes(name)),
             )
         )
-    headers = ("instance", "best known", "gap", "status", "classes")
-    return simple_table(headers, rows)
+    columns = (
+        Column("instance"),
+        Column("best known"),
+        Column("gap", rank=3),
+        Column("status", rank=1),
+        Column("classes", rank=2, least=16),
+    )
+    return simple_table(columns, rows)
 
 
 def list_document(found: Sequence[str]) -> dict[str, Any]:
@@ -56,8 +63,13 @@ def class_table() -> RenderableType:
         )
         for item in CLASSES
     ]
-    headers = ("class", "about", "instances", "meaning")
-    return simple_table(headers, rows)
+    columns = (
+        Column("class"),
+        Column("about", rank=2),
+        Column("instances", rank=1),
+        Column("meaning", least=24),
+    )
+    return simple_table(columns, rows)
 
 
 def class_document() -> dict[str, Any]:

@@ -10,6 +10,7 @@ from rich.console import RenderableType
 
 from nest.ir.graph import CollectiveKind
 from nest.reorder import Reordered
+from nest.report.fitted import Column
 from nest.report.table import TimeScale, key_lines, simple_table
 from nest.topology.graph import GraphNetwork
 from nest.topology.graph.bounds import bound_ns
@@ -57,8 +58,11 @@ def facts_block(
         yield ""
         yield simple_table(
             (
-                *("units", "devices", "out GB/s", "oversubscription"),
-                "bisection GB/s",
+                Column("units", right=True),
+                Column("devices", right=True),
+                Column("out GB/s", right=True),
+                Column("oversubscription", rank=1, right=True),
+                Column("bisection GB/s", rank=2, right=True),
             ),
             [
                 (
@@ -70,7 +74,6 @@ def facts_block(
                 )
                 for part in facts.partitions
             ],
-            right=range(5),
         )
 
 
@@ -148,7 +151,11 @@ def bench_block(
         scale = TimeScale.fitting(max(last[kind]["ns"] for kind in kinds))
         least = [f"{scale(last[kind]['bound_ns'])} bound" for kind in kinds]
         cells.append(("", *least))
-    yield simple_table(("bytes", *kinds), cells, right=(0,))
+    columns = (
+        Column("bytes", right=True),
+        *(Column(kind, rank, least=12) for rank, kind in enumerate(kinds, 1)),
+    )
+    yield simple_table(columns, cells)
 
 
 def price_block(
@@ -166,7 +173,12 @@ def price_block(
     )
     yield ""
     yield simple_table(
-        ("algorithm", "time", "vs bound", ""),
+        (
+            Column("algorithm", least=16),
+            Column("time", right=True),
+            Column("vs bound", rank=2, right=True),
+            Column("", rank=1),
+        ),
         [
             (
                 name,
@@ -176,7 +188,6 @@ def price_block(
             )
             for name, time_ns in document["algorithms"].items()
         ],
-        right=(1, 2),
     )
 
 

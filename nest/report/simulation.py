@@ -8,6 +8,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 
 from nest.ir.io import problem_hash
+from nest.report.fitted import Column
 from nest.report.table import TimeScale, count, key_lines, simple_table
 from nest.simulate.events import Simulation
 from nest.units import quanta_to_ns
@@ -79,8 +80,14 @@ def simulation_block(
     ]
     table = simple_table(
         (
-            *("block", "stages", "busy", "idle", "bubble %"),
-            *("receive", "sync", "end"),
+            Column("block", right=True),
+            Column("stages", rank=4, least=8),
+            Column("busy", rank=1, right=True),
+            Column("idle", rank=2, right=True),
+            Column("bubble %", right=True),
+            Column("receive", rank=5, right=True),
+            Column("sync", rank=6, right=True),
+            Column("end", rank=3, right=True),
         ),
         [
             (
@@ -95,6 +102,5 @@ def simulation_block(
             )
             for number, use in enumerate(document["blocks"], 1)
         ],
-        right=(0, 2, 3, 4, 5, 6, 7),
     )
     return [key_lines(rows), Padding(table, (1, 0, 0, 0))]

@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from nest.headroom import MEAN_ERROR
+from nest.report.fitted import Column
 from nest.report.table import simple_table
 
 #: Breakdowns of the error of the step time, and what each is by.
@@ -45,14 +46,14 @@ def validation_block(document: Mapping[str, Any]) -> list[RenderableType]:
         parts += ["", _intervals(document["intervals"])]
     if sized:
         rows = [(str(count), reason) for reason, count in sized.items()]
-        parts += ["", _numbers(("rows", "used for memory only"), rows)]
+        parts += ["", _numbers("rows", "used for memory only", rows)]
     if skipped:
         rows = [(str(count), reason) for reason, count in skipped.items()]
-        parts += ["", _numbers(("rows", "skipped because"), rows)]
+        parts += ["", _numbers("rows", "skipped because", rows)]
     left_out = document["memory"]["left_out"]
     if left_out:
         rows = [(str(count), reason) for reason, count in left_out.items()]
-        parts += ["", _numbers(("rows", "memory not compared because"), rows)]
+        parts += ["", _numbers("rows", "memory not compared because", rows)]
     told = [
         *document["impossible"],
         *document["unreadable"],
@@ -66,8 +67,14 @@ def validation_block(document: Mapping[str, Any]) -> list[RenderableType]:
 def _errors(
     title: str, groups: Mapping[str, Mapping[str, Any]]
 ) -> RenderableType:
-    return _numbers(
-        ("used", "median %", "mean %", "bias %", title),
+    return simple_table(
+        (
+            Column("used", rank=1, right=True),
+            Column("median %", right=True),
+            Column("mean %", rank=3, right=True),
+            Column("bias %", rank=2, right=True),
+            Column(title, least=16),
+        ),
         [
             (
                 str(figures["used"]),
@@ -84,11 +91,17 @@ def _errors(
 
 
 def _ranking(groups: Mapping[str, Mapping[str, Any]]) -> RenderableType:
-    return _numbers(
+    return simple_table(
         (
-            *("groups", "best within 5 %", "mean regret", "median"),
-            *("bias of the best", "ranked", "median Spearman", ">= 0.9"),
-            "ranking",
+            Column("groups", rank=2, right=True),
+            Column("best within 5 %", right=True),
+            Column("mean regret", rank=1, right=True),
+            Column("median", rank=4, right=True),
+            Column("bias of the best", rank=5, right=True),
+            Column("ranked", rank=6, right=True),
+            Column("median Spearman", rank=3, right=True),
+            Column(">= 0.9", rank=7, right=True),
+            Column("ranking", least=16),
         ),
         [
             (
@@ -150,10 +163,11 @@ def _fit(figures: Mapping[str, Any], key: str) -> str:
 
 
 def _numbers(
-    headers: Sequence[str], rows: Sequence[Sequence[str]]
+    number: str, name: str, rows: Sequence[Sequence[str]]
 ) -> RenderableType:
-    """Return a table of numbers, to the right, and a name that may wrap."""
-    return simple_table(headers, rows, right=range(len(headers) - 1))
+    """Return a table of numbers, to the right, and what they are of."""
+    columns = (Column(number, right=True), Column(name, least=24))
+    return simple_table(columns, rows)
 
 
 def _percent(fraction: float | None, unit: str = "", sign: str = "") -> str:
