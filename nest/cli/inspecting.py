@@ -126,9 +126,14 @@ def solvers_command(options: Options) -> int:
             ],
         ),
     )
-    for entry in entries:
-        for key, meaning in entry["options"].items():
-            click.echo(f"--option {entry['solver']}.{key}=VALUE  {meaning}")
+    show(
+        sys.stdout,
+        *(
+            f"--option {entry['solver']}.{key}=VALUE  {meaning}"
+            for entry in entries
+            for key, meaning in entry["options"].items()
+        ),
+    )
     for plugin, reason in ignored_plugins().items():
         click.echo(f"ignored: {plugin}: {reason}", err=True)
     return 0

@@ -65,22 +65,27 @@ def frontier_table(
             _ns(found, point.step_quanta)
         ),
         Column("memory"): lambda point: format_bytes(point.memory_bytes),
-        Column("devices", rank=3): lambda point: str(point.devices),
+        Column("devices", rank=2 if len(found.curves) > 1 else 5): (
+            lambda point: str(point.devices)
+        ),
     }
-    for rank, name, count in ((1, "$/step", 1), (2, "$/run", steps)):
+    for rank, name, count in ((3, "$/step", 1), (4, "$/run", steps)):
         if found.price_usd_per_hour is not None and count is not None:
             show = functools.partial(_usd, found, count)
             columns[Column(name, rank)] = show
     if not found.proven:
-        proven = Column("proven", rank=1)
-        columns[proven] = lambda point: "yes" if point.proven else "no"
-    plan = Column("plan", rank=4, least=28)
+        columns[Column("proven")] = _proven
+    plan = Column("plan", rank=1, least=28)
     columns[plan] = lambda point: plan_text(point.plan)
     rows = [
         (str(number), *(show(point) for show in columns.values()))
         for number, point in enumerate(found.points, 1)
     ]
     return simple_table((Column("point"), *columns), rows)
+
+
+def _proven(point: FrontierPoint) -> str:
+    return "yes" if point.proven else "no"
 
 
 def _usd(found: Frontier, count: int, point: FrontierPoint) -> str:

@@ -92,12 +92,12 @@ def test_solve_prints_and_writes(
         r"status +optimal",
         r"step time +90\.0000 ns",
         r"throughput +2\.22222e\+07 samples/s",
-        r"plan +1 replica × 2 stages, micro-batch 1, 2 micro-batches per "
-        r"replica, 2 of 2 devices",
+        r"plan +1 replica × 2 stages, micro-batch 1 \(1 per data-parallel "
+        r"rank\), 2 micro-batches per replica, 2 of 2 devices",
         r"lower bound +90\.0000 ns",
         r"gap +0 %",
         r"wall +\d+\.\d\d s",
-        r"    1 +0 +1 +single +10\.0000 ns +20\.0000 ns +.*GiB",
+        r"    1 +0 +1 \(0\) +0 +single +10\.0000 ns +20\.0000 ns +.*GiB",
     ):
         assert re.search(f"^{line}", cli.out, re.MULTILINE), line
     written = read_plan(plan)

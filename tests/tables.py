@@ -1,0 +1,571 @@
+"""Every table that the command line prints, as people see it.
+
+``python -m tests.tables`` writes how each looks on terminals of three widths
+to ``tests/data/tables``; look at what changed.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from rich.console import RenderableType
+
+from nest import instances, offers
+from nest.cli import inspecting, profiling
+from nest.conform.records import Check, Report, State
+from nest.cost.score import score
+from nest.explain import explain
+from nest.fit import Target, fewest_devices
+from nest.intervals import intervals_of
+from nest.ir import Plan, Problem, problem_hash
+from nest.pareto import Curve, Frontier, FrontierPoint
+from nest.prove import Proof
+from nest.report import (
+    benchmark,
+    calibration,
+    conform,
+    explanation,
+    fit,
+    frontier,
+    network,
+    simulation,
+    table,
+    validation,
+)
+from nest.report import instances as instance_report
+from nest.search.frontier import Gap
+from nest.simulate.events import Simulation
+from nest.solvers.base import Limit, SolveOptions, Status
+from nest.solvers.result import Outcome, SolveResult
+from nest.topology.levels import NetworkFacts, PartitionFacts, Range
+from tests.builders import (
+    SINGLE,
+    make_cost,
+    make_levels,
+    make_plan,
+    make_problem,
+)
+from tests.inside import run_inside
+
+FOLDER = Path(__file__).parent / "data" / "tables"
+WIDTHS = (80, 100, 160)
+
+Parts = Sequence[RenderableType]
+
+
+class Terminal(io.StringIO):
+    """A terminal of as many columns as COLUMNS says."""
+
+    def isatty(self) -> bool:
+        """Say that it is one."""
+        return True
+
+
+def on_terminal(width: int, parts: Parts) -> list[str]:
+    """Return the lines of a terminal without colours."""
+    file = Terminal()
+    with patch.dict(os.environ, COLUMNS=str(width), NO_COLOR="1"):
+        table.show(file, *parts)
+    return file.getvalue().splitlines()
+
+
+@contextmanager
+def heard() -> Iterator[list[RenderableType]]:
+    """Gather what commands print instead of printing it."""
+    found: list[RenderableType] = []
+
+    def show(_file: Any, *parts: RenderableType) -> None:
+        found.extend(parts)
+
+    with patch.object(table, "show", show):
+        yield found
+
+
+def stored(name: str) -> tuple[Problem, Plan]:
+    """Return an instance and its best known plan."""
+    plan = instances.best_known(name).plan
+    assert plan is not None
+    return instances.problem(name), plan
+
+
+def result(problem: Problem, plan: Plan, **changes: Any) -> SolveResult:
+    """Return the answer of a solver with a plan that it proves."""
+    found = score(problem, plan)
+    fields: dict[str, Any] = {
+        "solver": "dp",
+        "exact": True,
+        "outcome": Outcome.SOLVED,
+        "status": Status.OPTIMAL,
+        "problem_hash": problem_hash(problem),
+        "quantum_ps": problem.quantum_ps,
+        "plan": plan,
+        "score": found,
+        "lower_bound_quanta": found.step_quanta,
+        "wall_s": 1.25,
+    }
+    return SolveResult(**(fields | changes))
+
+
+#: A plan of eight stages, four of them equal.
+EIGHT = "llama3-70b-dgx-h100x64-megatron"
+
+
+def comparison() -> Parts:
+    """Return all columns and all kinds of rows."""
+    problem, plan = stored(EIGHT)
+    best = result(problem, plan)
+    assert best.score is not None
+    step = best.score.step_quanta
+    slower = replace(best.score, step_quanta=step + step // 15)
+    results = [
+        best,
+        replace(
+            best,
+            solver="milp",
+            status=Status.FEASIBLE,
+            limit=Limit.TIME,
+            lower_bound_quanta=step - step // 7,
+            wall_s=60.0,
+        ),
+        replace(
+            best,
+            solver="galvatron",
+            exact=False,
+            status=Status.FEASIBLE,
+            score=slower,
+            lower_bound_quanta=None,
+            own_objective_ns=0.9 * best.score.step_time_ns,
+            detail="ZeRO 1 is not considered",
+        ),
+        replace(
+            best,
+            solver="phaze",
+            outcome=Outcome.MISMATCH,
+            exact=False,
+            status=Status.FEASIBLE,
+            lower_bound_quanta=None,
+            detail="claims 1,234,567 quanta, its plan takes 62,328,301,123",
+        ),
+        replace(
+            best,
+            solver="brute",
+            outcome=Outcome.SKIPPED,
+            status=None,
+            plan=None,
+            score=None,
+            lower_bound_quanta=None,
+            wall_s=0.0,
+            detail="more than 200000 plans; raise brute.max_plans",
+        ),
+    ]
+    cells = {"dp": SolveOptions(time_limit_s=60, num_workers=2)}
+    return [
+        table.compare_table(problem, results),
+        table.compare_footer(problem, best.problem_hash, cells),
+    ]
+
+
+def answer(name: str) -> Parts:
+    """Return what ``nest solve`` says of the best plan known."""
+    return table.solve_block(stored(name)[0], result(*stored(name)))
+
+
+def scored(name: str) -> Parts:
+    """Return what ``nest score`` says of an interleaved plan."""
+    problem, plan = stored(name)
+    found = score(problem, plan)
+    document = found.to_json()
+    known = intervals_of(problem, plan, found)
+    return [
+        *table.score_block(problem, plan, document, known),
+        inspecting._block_table(problem, document),
+    ]
+
+
+def simulated() -> Parts:
+    """Return what ``nest simulate`` says."""
+    made = Simulation(*stored(EIGHT))
+    document = simulation.simulation_document(made)
+    return simulation.simulation_block(made, document)
+
+
+def _chain(**fields: Any) -> Problem:
+    """Two layers of 30 ns on two devices."""
+    cost = make_cost(10, 20, kept_bytes=10)
+    fields = {"global_batch": 4, "devices": 2} | fields
+    edges = (("a", "b", 10),)
+    return make_problem({"a": cost, "b": cost}, edges=edges, **fields)
+
+
+def explained() -> Parts:
+    """Return what ``nest explain`` says, with a preferred setting."""
+    problem = _chain(
+        devices=4, topology=make_levels((2, 10.0, 1e9), (2, 100.0, 1e8))
+    )
+    plan = make_plan(("a b", SINGLE))
+    with patch("nest.explain.run_solver", run_inside):
+        found = explain(problem, plan, prefer={"pp": (2,)})
+    return explanation.explanation_block(found, ["the problem has pp 1,2"])
+
+
+def fitted() -> Parts:
+    """Return what ``nest fit`` says of devices."""
+    target = Target(130, "a step within 1.3e-07 s")
+    with patch("nest.fit.run_solver", run_inside):
+        found = fewest_devices(_chain(), target)
+    return fit.fit_block(_chain(), found, "--pin zero=0")
+
+
+def offered() -> Parts:
+    """Return what ``nest fit`` says of offers."""
+    problem = offers.with_prices(_chain(), {"device": 2.5})
+    with patch("nest.fit.run_solver", run_inside):
+        found = offers.best_offer(problem, "fastest", offers.Limits())
+    return fit.fit_block(problem, found, "")
+
+
+def points() -> Parts:
+    """Return what ``nest pareto`` says, with a proof and a gap."""
+    problem, plan = stored(EIGHT)
+    found = score(problem, plan)
+    memory = max(block.memory_bytes for block in found.blocks)
+    made = tuple(
+        FrontierPoint(64, found.step_quanta + more, memory - more, plan, found)
+        for more in (5 * 10**9, 10**9, 0)
+    )
+    gap = Gap(memory - 10**9, memory, found.step_quanta - 10**6)
+    curve = Curve(64, problem, made, (gap,))
+    traced = Frontier(problem, ("time", "memory"), (curve,), made, 2.5)
+    within = result(problem, plan, solver="cpsat")
+    proof = Proof(made[-1], within, within, "open", "a byte less is as fast")
+    return frontier.frontier_block(traced, [], 100_000, "cpsat", [proof])
+
+
+def validated() -> Parts:
+    """Return what ``nest validate`` says."""
+    errors = {
+        "used": 271,
+        "median_abs_error": 0.071,
+        "mean_abs_error": 0.112,
+        "bias": -0.03,
+    }
+    ranking = {
+        "groups": 21,
+        "share_best_within_5_percent": 0.81,
+        "mean_regret": 0.021,
+        "median_regret": 0.0,
+        "median_bias_of_predicted_best": 0.04,
+        "spearman_groups": 14,
+        "median_spearman": 0.912,
+        "share_spearman_at_least_0_9": 0.571,
+    }
+    fits = {"share": 0.9, "share_with_headroom": 0.8}
+    name = "Megatron-LM, table 1 of Narayanan et al. 2021, SC"
+    return validation.validation_block(
+        {
+            "rows": 300,
+            "used": 271,
+            "selection": "all rows",
+            **errors,
+            "selected": {"tier A and B, bf16 and fp16 on 8 devices": errors},
+            "by_source": {name: errors, "MLPerf": errors | {"used": 9}},
+            **{key: {} for key in list(validation._TITLES)[1:]},
+            "ranking": ranking | {"by_source": {name: ranking}},
+            "memory": {
+                **errors,
+                "by_mem_class": {"torch_allocated_last_rank": errors},
+                "fits": fits
+                | {
+                    "ran": 40,
+                    "predicted_to_fit": 36,
+                    "predicted_to_fit_with_headroom": 32,
+                },
+                "oom": fits
+                | {
+                    "rows": 10,
+                    "predicted_not_to_fit": 9,
+                    "predicted_not_to_fit_with_headroom": 8,
+                },
+                "left_out": {"the memory of a rank that is not the first": 3},
+            },
+            "used_for_memory": {"a step time of another run": 4},
+            "skipped": {"the model's shape is not said, and no name": 25},
+            "impossible": [],
+            "unreadable": [],
+            "not_understood": [],
+        }
+    )
+
+
+def calibrated() -> Parts:
+    """Return what ``nest calibrate`` says."""
+    figures = {"median_abs_error": 0.2, "mean_abs_error": 0.25, "bias": -0.1}
+    parameter = {
+        "name": "fraction of the peak that dense products reach",
+        "before": 0.62,
+        "deviation_before": 0.1,
+        "after": 0.5512,
+        "deviation_after": 0.03,
+        "untold": False,
+        "in_runs": True,
+    }
+    cells = {
+        "model": "mixtral-8x7b-instruct",
+        "num_devices": "1024",
+        "tp": "8",
+        "pp": "16",
+        "dp": "8",
+        "micro_batch": "1",
+        "seq_len": "131072",
+        "global_batch": "2048",
+    }
+    run = {"cells": cells, "predicted_step_time_s": 31.4, "deviation": 0.04}
+    return calibration.calibration_block(
+        {
+            "runs": 8,
+            "file": "runs.csv",
+            "device": "H100-80GB-SXM",
+            "notes": ["runs of two days"],
+            "step_time": dict.fromkeys(
+                ("before", "after", "left_out"), figures
+            ),
+            "parameters": [
+                parameter,
+                parameter
+                | {
+                    "name": "what a launch costs",
+                    "untold": True,
+                    "in_runs": False,
+                },
+            ],
+            "proposed": {
+                "runs": [run],
+                "candidates": 240,
+                "deviation_before": 0.2,
+                "deviation_after": 0.05,
+            },
+            "unused": [
+                {"line": 7, "reason": "no column says how long a step took"}
+            ],
+        }
+    )
+
+
+def conforming() -> Parts:
+    """Return what ``nest conform`` says."""
+    reason = "on 'tiny' it says optimal at 120, and a plan of 90 is known"
+    checks = (
+        Check("plans are legal", State.PASSED, "12 plans on 9 problems"),
+        Check("what is called optimal is", State.FAILED, reason),
+        Check("seeds repeat", State.NOT_APPLICABLE, "it makes no choices"),
+    )
+    return conform.conform_block(Report("mine", "1.2", 10.0, checks))
+
+
+def described() -> Parts:
+    """Return what ``nest topology show`` says."""
+    ports = Range(5e10, 4.5e11)
+    part = PartitionFacts(8, Range(8, 8), ports, Range(1, 2.25), 1.6e12)
+    facts = NetworkFacts(
+        name="two racks of four nodes, rails joined above",
+        num_devices=64,
+        num_switches=18,
+        num_links=144,
+        port_bytes_per_s=ports,
+        bisection_bytes_per_s=1.6e12,
+        diameter_hops=6,
+        diameter_latency_ns=5000.0,
+        bounds_ns_per_byte={"all_reduce": 0.04, "all_to_all": 0.02},
+        partitions=(part, replace(part, num_units=2)),
+    )
+    return list(network.facts_block(facts, []))
+
+
+def priced() -> Parts:
+    """Return what ``nest topology bench`` and ``price`` say."""
+    kinds = {
+        kind: {"ns": 2.5e6, "algorithm": "ring", "bound_ns": 1.9e6}
+        for kind in network.get_args(network.CollectiveKind)
+    }
+    rows = [{"bytes": 2**16, **kinds}, {"bytes": 2**30, **kinds}]
+    case = SimpleNamespace(
+        collective="all_reduce", bytes=1e9, groups=[[0, 1, 2, 3]]
+    )
+    document = {
+        "bound_ns": 1e6,
+        "best": "ring",
+        "best_ns": 1.2e6,
+        "algorithms": {"ring": 1.2e6, "recursive halving and doubling": 2e6},
+    }
+    return [
+        *network.bench_block("dgx:nodes=8", [[0, 1], [2, 3]], rows),
+        "",
+        *network.price_block(case, document),  # type: ignore[arg-type]
+    ]
+
+
+def listed() -> Parts:
+    """Return lists: some solvers, instances, classes and problems."""
+    names = ("dp", "cpsat", "alpa", "random")
+    found = ["llama2-7b-quad-a100-40gbx4", "t5-11b-a100-40gbx4", EIGHT]
+    with heard() as parts:
+        entries = [
+            entry
+            for entry in inspecting._solver_entries()
+            if entry["solver"] in names
+        ]
+        entries[-1]["reason"] = "expected ortools, got none; install it"
+        with patch.object(inspecting, "_solver_entries", lambda: entries):
+            context = inspecting.solvers_command.make_context("solvers", [])
+            with context:
+                inspecting.solvers_command.invoke(context)
+        inspecting._list("problem", "", inspecting._problems(), None)
+    # Instances are added now and then.
+    with patch.object(instance_report, "names", lambda _: range(12)):
+        classes = instance_report.class_table()
+    known = instance_report.instance_table(found)
+    spaced = [part for item in parts for part in (item, "")]
+    return [*spaced, known, "", classes]
+
+
+def profiled() -> Parts:
+    """Return what ``nest profile`` says."""
+    entry = SimpleNamespace(
+        kind="decoder-layer",
+        tp=8,
+        ep=1,
+        samples=4,
+        forward_ns=12_345_678,
+        backward_ns=23_456_789,
+        forward_flops=10**13,
+        backward_flops=2 * 10**13,
+        kept_bytes=2**31,
+    )
+    with (
+        heard() as parts,
+        patch("nest.profiles.format.encode_profile", lambda _: b""),
+    ):
+        made = SimpleNamespace(entries=[entry, entry])
+        profiling._write(os.devnull, made)  # type: ignore[arg-type]
+    return parts
+
+
+def ran() -> Parts:
+    """Return what ``nest bench``, and ``nest compare`` of several, say."""
+    solvers = [
+        {
+            "solver": name,
+            "exact": name == "dp",
+            "cells": 12,
+            "proven": 9,
+            "best": 8,
+            "close": 9,
+            "solvable": 11,
+            "with_plan": 11,
+            "over_best": {"geometric_mean": 1.02, "median": 1.0, "max": 1.3},
+            "failed": 0,
+            "outcomes": {"solved": 12},
+        }
+        for name in ("dp", "galvatron")
+    ]
+    cell = {
+        "problem": "llama3-70b-dgx-h100x64-megatron",
+        "solver": "galvatron",
+        "outcome": "solved",
+        "status": "feasible",
+        "limit": "time",
+        "seed": 0,
+        "step_time_ns": 62_328_301_123,
+        "over_best": 1.05,
+        "lower_bound_ns": None,
+        "detail": "stopped after 31 of 128 cases; the plan is the best",
+    }
+    problem = {
+        "problem": cell["problem"],
+        "time_unit": "s",
+        "best_step_time_ns": 62_328_301_123,
+        "lower_bound_ns": None,
+        "best_by": ["dp"],
+        "proven_by": ["dp"],
+        "infeasible": False,
+        "closed": True,
+    }
+    document: dict[str, Any] = {
+        "run": {
+            "problems": [{}],
+            "solvers": ["dp", "galvatron"],
+            "seeds": [0],
+            "time_limit_s": 60.0,
+            "gap": 0.0,
+            "repair": False,
+            "workers": {"dp": 2, "galvatron": 1},
+            "notes": [],
+            "versions": {"nest": "0.0"},
+            "extra": {},
+        },
+        "answers": {
+            "finished": 24,
+            "cells": 24,
+            "solvers": solvers,
+            "problems": [problem],
+            "pairs": [],
+            "rows": [cell, cell | {"solver": "dp", "limit": None}],
+        },
+        "times": {
+            "penalties": [1],
+            "shift_s": 1.0,
+            "hosts": [],
+            "solvers": [],
+            "gap_over_time": [],
+            "close": 0.01,
+            "rows": [],
+        },
+    }
+    for row in document["run"]["problems"]:
+        row |= {"name": "p", "source": "s", "hash": "h"}
+    return benchmark.benchmark_block(document, cells=True)
+
+
+#: What people see, by the name of its file.
+TABLES: dict[str, Callable[[], Parts]] = {
+    "bench": ran,
+    "calibrate": calibrated,
+    "compare": comparison,
+    "conform": conforming,
+    "explain": explained,
+    "fit-devices": fitted,
+    "fit-offers": offered,
+    "lists": listed,
+    "pareto": points,
+    "profile": profiled,
+    "score-interleaved": lambda: scored("gpt3-13b-dgx-a100x16-interleaved"),
+    "simulate": simulated,
+    "solve": lambda: answer(EIGHT),
+    "solve-replicas": lambda: answer("bloom-176b-jean-zay-a100x192"),
+    "topology-bench": priced,
+    "topology-show": described,
+    "validate": validated,
+}
+
+
+def snapshot(parts: Parts) -> str:
+    """Return how parts look at all widths, in one text."""
+    return "".join(
+        f"== {width} columns\n" + "".join(f"{line}\n" for line in lines)
+        for width in WIDTHS
+        for lines in (on_terminal(width, parts),)
+    )
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for name, make in TABLES.items():
+        (FOLDER / f"{name}.txt").write_text(snapshot(make()))
