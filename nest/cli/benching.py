@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,7 @@ from nest.cli.inputs import (
     write_text,
 )
 from nest.cli.options import Options, takes
-from nest.cli.progress import StatusLine
+from nest.cli.progress import StatusLine, hint, share_left
 from nest.errors import InvalidOptionError
 from nest.versions import num_cpus
 
@@ -404,19 +403,23 @@ class _CellLine(StatusLine):
         self._count, self._size = len(folder.finished), folder.run.size
         self._start_s = time.monotonic()
         if self._count:
-            print(
-                f"nest: {self._count} of {self._size} cells are finished",
-                file=sys.stderr,
-            )
+            hint(f"nest: {self._count} of {self._size} cells are finished")
+        self._begun_with = self._count
 
     def finished(self, finished: Finished) -> None:
         """Count a cell."""
         self._count += 1
         result: dict[str, Any] = finished.result
         name = self._names[finished.cell.problem_hash]
+        elapsed_s = time.monotonic() - self._start_s
         self.show(
-            time.monotonic() - self._start_s,
+            elapsed_s,
             f"{self._count} of {self._size} cells, last {name} "
             f"{finished.cell.solver}: {result['status'] or result['outcome']} "
-            f"in {result['wall_s']:.1f} s",
+            f"in {result['wall_s']:.1f} s"
+            + share_left(
+                elapsed_s,
+                self._count - self._begun_with,
+                self._size - self._begun_with,
+            ),
         )

@@ -94,10 +94,11 @@ def warn_if_foreign(problem: Problem, plan: Plan) -> None:
         return
     own = problem_hash(problem)
     if plan.problem_hash != own:
-        click.echo(
+        from nest.cli.progress import hint
+
+        hint(
             f"nest: warning: the plan was made for problem "
-            f"{plan.problem_hash[:12]}, this is {own[:12]}",
-            err=True,
+            f"{plan.problem_hash[:12]}, this is {own[:12]}"
         )
 
 

@@ -35,6 +35,7 @@ from nest.cli.inspecting import (
 from nest.cli.instances import instances_group
 from nest.cli.pareto import pareto_command
 from nest.cli.profiling import profile_command
+from nest.cli.progress import add_talk
 from nest.cli.questions import explain_command, fit_command
 from nest.cli.simulating import simulate_command, trace_command
 from nest.cli.solving import compare_command, solve_command
@@ -104,6 +105,20 @@ for _command in (
     versions_command,
 ):
     cli.add_command(_command)
+
+
+def commands(
+    command: click.Command = cli, path: str = "nest"
+) -> Iterator[tuple[str, click.Command]]:
+    """Yield every command and group with its path, such as ``nest solve``."""
+    yield path, command
+    if isinstance(command, click.Group):
+        for name, inner in command.commands.items():
+            yield from commands(inner, f"{path} {name}")
+
+
+for _, _command in commands():
+    add_talk(_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -124,7 +124,11 @@ def pareto_command(
     restricted = options.restricted()
     if steps is not None:
         _check_steps(known_price(restricted.problem, chosen, price_usd))
-    with ProgressLine(restricted.problem.time_unit) as progress:
+    with ProgressLine(
+        restricted.problem.time_unit,
+        limit_s=options.time_limit,
+        cells=1 if prover is None else None,
+    ) as progress:
         found = frontier(
             restricted.problem,
             chosen,

@@ -1,20 +1,97 @@
-"""Signs of life on standard error while a solver runs."""
+"""Signs of life on standard error while a command works."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-from typing import IO, TYPE_CHECKING, Self
+from collections.abc import Sequence
+from contextvars import ContextVar
+from fractions import Fraction
+from typing import IO, TYPE_CHECKING, Any, Self
+
+import click
+
+from nest.errors import InvalidOptionError
+from nest.report.verbosity import QUIET, VERBOSE
 
 if TYPE_CHECKING:
     from nest.solvers.cell import Running
 
 
+def add_talk(command: click.Command) -> None:
+    """Add ``--quiet`` and ``--verbose`` to a command."""
+    command.params += [
+        _switch(
+            ("-q", "--quiet"),
+            "Say nothing on standard error but errors.",
+            QUIET,
+            VERBOSE,
+        ),
+        _switch(
+            ("-v", "--verbose"),
+            "Leave nothing out of tables, fold nothing; say more.",
+            VERBOSE,
+            QUIET,
+        ),
+    ]
+
+
+def _switch(
+    flags: Sequence[str],
+    text: str,
+    switch: ContextVar[bool],
+    other: ContextVar[bool],
+) -> click.Option:
+    """Return an option that turns a switch on while the command runs."""
+
+    def turn_on(context: click.Context, _: click.Parameter, on: bool) -> None:
+        if not on:
+            return
+        if other.get():
+            raise InvalidOptionError(
+                "--quiet: expected either it or --verbose, got both; remove "
+                "one"
+            )
+        token = switch.set(True)
+        # Of the root: others are not closed if their options are wrong.
+        context.find_root().call_on_close(lambda: switch.reset(token))
+
+    settings: dict[str, Any] = {"is_flag": True, "expose_value": False}
+    return click.Option(flags, help=text, callback=turn_on, **settings)
+
+
+def hint(text: str) -> None:
+    """Say a line on standard error, unless it is for errors only."""
+    if not QUIET.get():
+        click.echo(text, err=True)
+
+
+def duration(seconds: float) -> str:
+    """Return how long something takes, in two units at most."""
+    whole = round(seconds)
+    if whole < 100:
+        return f"{whole} s"
+    minutes = round(seconds / 60)
+    if minutes < 100:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def share_left(elapsed_s: float, done: int, total: int) -> str:
+    """Return how long the rest takes if it goes on as before.
+
+    Empty as long as nothing is done.
+    """
+    if not 0 < done < total:
+        return ""
+    return f", about {duration(elapsed_s / done * (total - done))} left"
+
+
 class StatusLine:
     """A line that changes on a terminal, or a line now and then elsewhere.
 
-    Nothing is shown in the first second.
+    Nothing is shown in the first second. With ``--verbose`` a terminal gets
+    lines too, and with ``--quiet`` there are none.
     """
 
     #: Seconds until the first sign of life, between two on a terminal, and
@@ -22,11 +99,15 @@ class StatusLine:
     FIRST_S = 1.0
     TERMINAL_S = 0.25
     PIPE_S = 5.0
+    VERBOSE_S = 1.0
 
     def __init__(self, file: IO[str] | None = None) -> None:
         self._file = file or sys.stderr
+        self._is_quiet, self._is_verbose = QUIET.get(), VERBOSE.get()
         self._is_terminal = (
-            self._file.isatty() and os.environ.get("TERM") != "dumb"
+            self._file.isatty()
+            and os.environ.get("TERM") != "dumb"
+            and not self._is_verbose
         )
         self._next_s = self.FIRST_S
         self._shown = False
@@ -44,12 +125,16 @@ class StatusLine:
 
     def show(self, elapsed_s: float, text: str) -> None:
         """Show a text, unless it is too early to."""
-        if elapsed_s < self._next_s:
+        if self._is_quiet or elapsed_s < self._next_s:
             return
         period_s = self.TERMINAL_S if self._is_terminal else self.PIPE_S
-        self._next_s = elapsed_s + period_s
+        self._next_s = elapsed_s + (
+            self.VERBOSE_S if self._is_verbose else period_s
+        )
         if self._is_terminal:
-            width = shutil.get_terminal_size().columns - 1
+            from nest.report.table import columns_of
+
+            width = columns_of(self._file) - 1
             self._file.write(f"\r\x1b[2K{text[:width]}")
             self._shown = True
         else:
@@ -65,32 +150,65 @@ class StatusLine:
 
 
 class ProgressLine(StatusLine):
-    """Shows a running cell."""
+    """Shows a running cell: time, incumbent, bound, and its last words.
 
-    def __init__(self, time_unit: str, file: IO[str] | None = None) -> None:
+    Parameters
+    ----------
+    time_unit
+        Of the problem.
+    limit_s
+        Within which each cell ends.
+    cells
+        How many there are; ``None`` if nobody knows.
+    """
+
+    def __init__(
+        self,
+        time_unit: str,
+        file: IO[str] | None = None,
+        *,
+        limit_s: float | None = None,
+        cells: int | None = None,
+    ) -> None:
         super().__init__(file)
         self._time_unit = time_unit
-        self._solver = ""
+        self._limit_s, self._cells = limit_s, cells
+        self._solver, self._number = "", 0
 
     def __call__(self, running: Running) -> None:
         """Show the state, unless it is too early to."""
         if running.solver != self._solver:
             self.restart()
             self._solver = running.solver
+            self._number += 1
         self.show(running.elapsed_s, self._describe(running))
 
     def _describe(self, running: Running) -> str:
         parts = [f"{running.solver}: {running.elapsed_s:.0f} s"]
-        if running.best_quanta is not None:
-            best = self._time(running.best_quanta, running)
-            parts.append(f"best so far {best}")
+        if self._limit_s is not None:
+            left_s = max(0.0, self._limit_s - running.elapsed_s)
+            of_all = ""
+            if self._cells is not None:
+                left_s += self._limit_s * max(0, self._cells - self._number)
+            else:
+                of_all = " for this one"
+            parts.append(f"at most {duration(left_s)} left{of_all}")
+        best, bound = running.best_quanta, running.lower_bound_quanta
+        if best is not None:
+            parts.append(f"best {self._time(best, running)}")
         elif running.has_plan:
             parts.append("has a plan")
-        if running.lower_bound_quanta is not None:
-            bound = self._time(running.lower_bound_quanta, running)
-            parts.append(f"bound {bound}")
+        if bound is not None:
+            parts.append(f"bound {self._time(bound, running)}")
+        if best and bound is not None:
+            from nest.report.table import percent
+
+            gap = max(Fraction(best - bound, best), Fraction(0))
+            parts.append(f"gap {percent(gap)} %")
         if running.message:
             parts.append(" ".join(running.message.split()))
+        if self._cells is not None and self._cells > 1:
+            parts[0] = f"{self._number} of {self._cells}, {parts[0]}"
         return ", ".join(parts)
 
     def _time(self, quanta: int, running: Running) -> str:

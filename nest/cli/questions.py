@@ -143,7 +143,8 @@ def fit_command(
             problem, {name: float(x) for name, x in prices.items()}
         )
         wish = offers.Limits(goal, hourly_budget, budget, target["tokens"])
-    with ProgressLine(problem.time_unit) as progress:
+    limit_s = options.time_limit
+    with ProgressLine(problem.time_unit, limit_s=limit_s) as progress:
         if asked:
             fit = offers.best_offer(
                 problem,
@@ -309,7 +310,8 @@ def explain_command(
     whole, plan = load_problem_and_plan(problem_text, plan_path)
     restricted = options.restricted(whole)
     problem, solver = restricted.problem, options.solver
-    with ProgressLine(problem.time_unit) as progress:
+    limit_s = options.time_limit
+    with ProgressLine(problem.time_unit, limit_s=limit_s) as progress:
         found = explain(
             problem,
             plan,

@@ -378,7 +378,11 @@ def _run(
 
     try:
         with (
-            ProgressLine(restricted.problem.time_unit) as progress,
+            ProgressLine(
+                restricted.problem.time_unit,
+                limit_s=given.time_limit,
+                cells=None if target_loss or robust else len(session.cells),
+            ) as progress,
             engine.logging(session.cells) as cells,
         ):
             compare(

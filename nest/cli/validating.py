@@ -15,7 +15,7 @@ import click
 from nest.cli.declare import integer, names, option
 from nest.cli.inputs import people, write_text
 from nest.cli.options import Options, takes
-from nest.cli.progress import StatusLine
+from nest.cli.progress import StatusLine, share_left
 from nest.errors import InvalidOptionError, UnknownNameError
 from nest.versions import num_cpus
 
@@ -249,4 +249,6 @@ def _progress(assessed: Iterator[T], total: int) -> Iterator[T]:
     with StatusLine() as line:
         for done, assessment in enumerate(assessed, 1):
             yield assessment
-            line.show(time.monotonic() - start_s, f"{done} of {total} rows")
+            elapsed_s = time.monotonic() - start_s
+            left = share_left(elapsed_s, done, total)
+            line.show(elapsed_s, f"{done} of {total} rows{left}")

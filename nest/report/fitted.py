@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -26,8 +25,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-#: Whether everything is shown: every column, and every row by itself.
-VERBOSE: ContextVar[bool] = ContextVar("verbose", default=False)
+from nest.report.verbosity import VERBOSE
 
 #: Cells between two columns, and where it is too narrow for that.
 _GAP, _LEAST_GAP = 3, 2

@@ -19,7 +19,7 @@ from nest.headroom import tightness
 from nest.intervals import Interval, Intervals, intervals_of
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
-from nest.report.fitted import VERBOSE, Column, FittedTable, KeyLines
+from nest.report.fitted import Column, FittedTable, KeyLines
 from nest.report.stages import (
     devices_text,
     layers_text,
@@ -28,6 +28,7 @@ from nest.report.stages import (
     runs,
     strategies_text,
 )
+from nest.report.verbosity import VERBOSE
 from nest.solvers.base import Limit, SolveOptions, Status
 from nest.solvers.result import Outcome, SolveResult
 from nest.units import GIB, format_bytes

@@ -193,7 +193,7 @@ def test_terminal(problem: str) -> None:
         stdin=terminal,
         stdout=terminal,
         stderr=terminal,
-        env={**os.environ, "TERM": "xterm"},
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
     )
     os.close(terminal)
     chunks = []
@@ -205,7 +205,8 @@ def test_terminal(problem: str) -> None:
     os.close(controller)
     assert process.wait() == 0
     text = b"".join(chunks).decode()
-    assert "\r\x1b[2Kloopback: 1 s, best so far 9e-08 s, bound 6e-08 s" in text
+    assert "\r\x1b[2Kloopback: 1 s, at most 1 s left, best 9e-08 s, " in text
+    assert "bound 6e-08 s, gap 33.33 %" in text
     assert "found one" in text
     assert "step time" in text
 

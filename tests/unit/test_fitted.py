@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.text import Text
 
-from nest.report.fitted import VERBOSE, Column, FittedTable, fit, wrap
+from nest.report.fitted import Column, FittedTable, fit, wrap
 from nest.report.table import columns_of, key_lines, show, simple_table
+from nest.report.verbosity import VERBOSE
 
 
 class Terminal(io.StringIO):
