@@ -499,6 +499,56 @@ def leave_room(
     )
 
 
+# Knees
+
+
+def bulges(found: Frontier) -> list[Fraction]:
+    """Return how far every point bulges from the plane of the extremes.
+
+    Every objective is scaled to 0 at its least and 1 at its greatest value on
+    the frontier. The plane goes through the points that are worst in one
+    objective and best in all others; in two objectives it is the chord between
+    the ends of the frontier. The bulge is ``1 - Σ`` of the scaled values, the
+    distance from the plane towards what is better but for the factor
+    ``1/sqrt(k)`` in ``k`` objectives; it is exact. The point that bulges most
+    is the knee (Das, "On characterizing the 'knee' of the Pareto curve based
+    on Normal-Boundary Intersection", Structural Optimization 18, 1999).
+
+    Returns
+    -------
+    One per point, below 1; 0 for the ends in two objectives, and for all
+    points where no objective varies.
+    """
+    values = [
+        [OBJECTIVES[name](point) for name in found.objectives]
+        for point in found.points
+    ]
+    ranges = [
+        (min(column), max(column)) for column in zip(*values, strict=True)
+    ]
+    varying = [n for n, (low, high) in enumerate(ranges) if low < high]
+    if not varying:
+        return [Fraction(0)] * len(values)
+    return [
+        Fraction(1)
+        - sum(
+            Fraction(row[n] - ranges[n][0], ranges[n][1] - ranges[n][0])
+            for n in varying
+        )
+        for row in values
+    ]
+
+
+def knees(found: Frontier, count: int) -> list[int]:
+    """Return the positions of the points that bulge most, ascending.
+
+    Of points that bulge as much the first ones.
+    """
+    sizes = bulges(found)
+    order = sorted(range(len(sizes)), key=lambda i: -sizes[i])
+    return sorted(order[:count])
+
+
 # The frontier in the chosen objectives
 
 

@@ -45,6 +45,12 @@ if TYPE_CHECKING:
     integer(1, 2**53),
 )
 @option(
+    "--top N",
+    "Show only the N points that bulge most: the knee, where the exchange of "
+    "one objective for another turns, and what is like it.",
+    integer(),
+)
+@option(
     "--prove SOLVER",
     "Let another exact solver prove points, such as cpsat.",
     None,
@@ -83,6 +89,7 @@ def pareto_command(
     devices: tuple[int, ...] | None,
     price_usd: float | None,
     steps: int | None,
+    top: int | None,
     prover: str | None,
     numbers: tuple[int, ...] | None,
     plot_path: str | None,
@@ -142,7 +149,7 @@ def pareto_command(
         if prover is not None:
             proofs = _prove(found, prover, numbers, options, progress)
     notes = options.notes(restricted)
-    parts = frontier_block(found, notes, steps, prover, proofs)
+    parts = frontier_block(found, notes, steps, prover, proofs, top)
     show(options.people, *parts)
     for line in contradictions(found, prover, proofs):
         click.echo(f"nest: {line}", err=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,14 @@ from rich.text import Text
 
 from nest.errors import InvalidOptionError, NestError
 from nest.ir.io import plan_to_json, problem_hash, write_atomically
-from nest.pareto import Curve, Frontier, FrontierPoint, leave_room
+from nest.pareto import (
+    Curve,
+    Frontier,
+    FrontierPoint,
+    bulges,
+    knees,
+    leave_room,
+)
 from nest.prove import Proof
 from nest.report.fitted import Column
 from nest.report.table import TimeScale, plan_text, simple_table
@@ -41,11 +49,15 @@ def frontier_block(
     steps: int | None,
     prover: str | None,
     proofs: Sequence[Proof],
+    top: int | None = None,
 ) -> list[RenderableType]:
-    """Return the table, the proofs, and what is proven."""
+    """Return the table, the proofs, and what is proven.
+
+    ``top`` is how many points to show, those that bulge most; all if none.
+    """
     parts = []
     if found.points:
-        parts.append(frontier_table(found, steps))
+        parts.append(frontier_table(found, steps, top))
     if prover is not None and proofs:
         table = proof_table(found, prover, proofs)
         parts.append(Padding(table, (1, 0, 0, 0)))
@@ -53,11 +65,12 @@ def frontier_block(
 
 
 def frontier_table(
-    found: Frontier, steps: int | None = None
+    found: Frontier, steps: int | None = None, top: int | None = None
 ) -> RenderableType:
     """Return the table of a frontier, one row per point.
 
-    ``steps`` is the number of steps of a training run, to price it.
+    ``steps`` is the number of steps of a training run, to price it; ``top``
+    how many points to show.
     """
     scale = _scale(found)
     columns: dict[Column, Callable[[FrontierPoint], str]] = {
@@ -75,13 +88,30 @@ def frontier_table(
             columns[Column(name, rank)] = show
     if not found.proven:
         columns[Column("proven")] = _proven
-    plan = Column("plan", rank=1, least=28)
-    columns[plan] = lambda point: plan_text(point.plan)
+    chosen: Sequence[int] = range(len(found.points))
+    if top is not None:
+        chosen, size_of = knees(found, top), _bulge_texts(found)
+        columns[Column("bulge")] = lambda point: size_of[id(point)]
+    columns[Column("plan", rank=1, least=28)] = _plan
     rows = [
-        (str(number), *(show(point) for show in columns.values()))
-        for number, point in enumerate(found.points, 1)
+        (str(n + 1), *(show(found.points[n]) for show in columns.values()))
+        for n in chosen
     ]
     return simple_table((Column("point"), *columns), rows)
+
+
+def _plan(point: FrontierPoint) -> str:
+    return plan_text(point.plan)
+
+
+def _bulge_texts(found: Frontier) -> dict[int, str]:
+    """Return how far points bulge, by their identity; the most is the knee."""
+    sizes = bulges(found)
+    most = max(sizes)
+    return {
+        id(point): f"{float(size):.3f}{' knee' * (0 < size == most)}"
+        for point, size in zip(found.points, sizes, strict=True)
+    }
 
 
 def _proven(point: FrontierPoint) -> str:
@@ -364,11 +394,14 @@ def to_document(
             "proven": point.proven,
         }
 
+    sizes = bulges(found)
+
     def full(number: int, point: FrontierPoint) -> dict[str, Any]:
         step_usd = found.step_usd(point)
         return {
             "number": number,
             **brief(point),
+            "bulge": float(sizes[number - 1]),
             "usd_per_step": step_usd,
             "usd_per_run": (
                 None if step_usd is None or steps is None else steps * step_usd
@@ -407,6 +440,7 @@ def to_document(
         "proven": found.proven,
         # Until 0.2 fields of the job whose plans were left out.
         "unsearched": [],
+        "knee": _knee(sizes),
         "points": [full(i, p) for i, p in enumerate(found.points, 1)],
         "curves": [curve(item) for item in found.curves],
         "prover": prover,
@@ -422,3 +456,9 @@ def to_document(
         ],
         **provenance(),
     }
+
+
+def _knee(sizes: Sequence[Fraction]) -> int | None:
+    """Return the number of the point that bulges most, if any bulges."""
+    most = max(sizes, default=Fraction(0))
+    return sizes.index(most) + 1 if most > 0 else None

@@ -51,6 +51,18 @@ def test_the_table_has_a_row_per_point(cli: Cli, problem: str) -> None:
     assert cli.err == ""
 
 
+def test_the_points_that_bulge_most(cli: Cli, problem: str) -> None:
+    """Numbers stay those of the whole frontier."""
+    assert cli("pareto", problem, "--top", "1") == 0
+    ((number, *_, bulge, plan),) = rows(cli.out)
+    assert (number, bulge) == ("2", "0.167 knee")
+    assert plan.startswith("r=1, b=1, pp=2")
+    assert "proven: every plan is matched or beaten by one of" in cli.out
+    assert cli("pareto", problem, "--top", "2") == 0
+    assert [row[0] for row in rows(cli.out)] == ["1", "2"]
+    assert cli.refuses("pareto", problem, "--top", "0").startswith("--top: ")
+
+
 def test_prices_steps_and_sizes(cli: Cli, problem: str) -> None:
     """Two devices, 90 ns, 0.001 $ per ns: 0.18 $, a thousand times."""
     code = cli(

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
+from fractions import Fraction
 from unittest import mock
 
 import pytest
@@ -31,7 +32,7 @@ from nest.errors import (
 )
 from nest.fit import with_devices, with_memory
 from nest.ir import Activations, Device, Problem, problem_hash
-from nest.pareto import Curve, Frontier, frontier
+from nest.pareto import Curve, Frontier, bulges, frontier, knees
 from nest.prove import check_prover, prove
 from nest.report.frontier import (
     check_plot,
@@ -1055,3 +1056,44 @@ def test_plots_need_a_known_suffix_and_matplotlib():
         ),
     ):
         check_plot("a.svg")
+
+
+def test_the_knee_bulges_most():
+    """Two devices: 120 ns with 8 bytes, 110 with 10, 90 with 20.
+
+    Scaled times 1, 2/3, 0 and sizes 0, 1/6, 1: 1 - 5/6 for the second.
+    """
+    found = frontier(small())
+    assert bulges(found) == [0, Fraction(1, 6), 0]
+    assert knees(found, 1) == [1]
+    assert knees(found, 2) == [0, 1]
+    assert knees(found, 9) == [0, 1, 2]
+    document = to_document(found)
+    assert document["knee"] == 2
+    assert [point["bulge"] for point in document["points"]] == [0, 1 / 6, 0]
+
+
+def test_bulges_of_more_objectives_than_vary():
+    """The number of devices is the same for all, and so is nothing."""
+    found = replace(
+        frontier(small()), objectives=("time", "memory", "devices")
+    )
+    assert bulges(found) == [0, Fraction(1, 6), 0]
+    alone = replace(found, points=found.points[:1])
+    assert bulges(alone) == [0]
+    assert to_document(alone)["knee"] is None
+    assert bulges(replace(found, points=())) == []
+
+
+def test_a_third_objective_moves_the_plane():
+    """One device adds 120 ns, 20 bytes and 160 ns, 8 bytes.
+
+    Of time 90 to 160 ns, memory 8 to 20 bytes and 1 to 2 devices: the first
+    is 30/70 slow, as large as any and on one device, 1 - 3/7 - 1 - 0.
+    """
+    found = frontier(small(), ("time", "memory", "devices"), devices=(1, 2))
+    assert [(p.devices, p.step_quanta, p.memory_bytes) for p in found.points][
+        :2
+    ] == [(1, 160, 8), (1, 120, 20)]
+    assert bulges(found)[:2] == [0, Fraction(-3, 7)]
+    assert knees(found, 1) == [0]
