@@ -22,6 +22,7 @@ from nest import instances, offers
 from nest.cli import inspecting, profiling
 from nest.conform.records import Check, Report, State
 from nest.cost.score import score
+from nest.doctor import Finding
 from nest.explain import explain
 from nest.fit import Target, fewest_devices
 from nest.intervals import intervals_of
@@ -32,6 +33,7 @@ from nest.report import (
     benchmark,
     calibration,
     conform,
+    doctor,
     explanation,
     fit,
     frontier,
@@ -246,7 +248,11 @@ def points() -> Parts:
     traced = Frontier(problem, ("time", "memory"), (curve,), made, 2.5)
     within = result(problem, plan, solver="cpsat")
     proof = Proof(made[-1], within, within, "open", "a byte less is as fast")
-    return frontier.frontier_block(traced, [], 100_000, "cpsat", [proof])
+    return [
+        *frontier.frontier_block(traced, [], 100_000, "cpsat", [proof]),
+        "",
+        frontier.frontier_table(traced, top=2),
+    ]
 
 
 def validated() -> Parts:
@@ -436,6 +442,27 @@ def listed() -> Parts:
     return [*spaced, known, "", classes]
 
 
+def examined() -> Parts:
+    """Return what ``nest doctor`` says."""
+    return doctor.doctor_block(
+        [
+            Finding("Python", "ok", "3.11.7 (CPython), /usr/bin/python3"),
+            Finding(
+                "solver cpsat",
+                "missing",
+                "expected package 'ortools', got none",
+                "install it with: pip install ortools",
+            ),
+            Finding(
+                "temporary files",
+                "broken",
+                "/tmp: Read-only file system",
+                "set TMPDIR to a folder that may be written",
+            ),
+        ]
+    )
+
+
 def profiled() -> Parts:
     """Return what ``nest profile`` says."""
     entry = SimpleNamespace(
@@ -540,6 +567,7 @@ TABLES: dict[str, Callable[[], Parts]] = {
     "calibrate": calibrated,
     "compare": comparison,
     "conform": conforming,
+    "doctor": examined,
     "explain": explained,
     "fit-devices": fitted,
     "fit-offers": offered,

@@ -22,6 +22,7 @@ from nest.cli.benching import bench_command, sweep_command
 from nest.cli.calibrating import calibrate_command
 from nest.cli.certifying import certify_command
 from nest.cli.conforming import conform_command
+from nest.cli.doctoring import cite_command, doctor_command
 from nest.cli.exporting import export_command
 from nest.cli.importing import import_group
 from nest.cli.inputs import Group
@@ -102,6 +103,8 @@ for _command in (
     validate_command,
     calibrate_command,
     certify_command,
+    doctor_command,
+    cite_command,
     versions_command,
 ):
     cli.add_command(_command)

@@ -1,0 +1,57 @@
+"""``nest doctor`` and ``nest cite``."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import click
+
+from nest.cli.declare import option
+from nest.cli.options import Options, takes
+from nest.cli.progress import StatusLine
+
+
+@click.command("doctor")
+@takes("json_path")
+def doctor_command(options: Options) -> int:
+    """Say what can run here, what is missing and how to get it.
+
+    Packages, engines, which prove a stored optimum each, optional parts,
+    processors, memory, terminal and folders. Exits with 1 if nest itself
+    cannot work here; what is optional may be missing.
+    """
+    from nest.doctor import examine
+    from nest.report.doctor import doctor_block, doctor_document
+    from nest.report.table import show
+
+    options.check_files()
+    start_s = time.monotonic()
+    findings = []
+    with StatusLine() as line:
+        for finding in examine(sys.stdout):
+            findings.append(finding)
+            line.show(time.monotonic() - start_s, f"{finding.what}: done")
+    document = doctor_document(findings)
+    if options.json_path != "-":
+        show(options.people, *doctor_block(findings))
+    options.write_json(document)
+    return 0 if document["works"] else 1
+
+
+@click.command("cite")
+@click.argument("solvers", metavar="[SOLVER]…", nargs=-1)
+@option("--bibtex", "Only entries of BibTeX.")
+def cite_command(solvers: tuple[str, ...], bibtex: bool) -> None:
+    """Say how to cite nest, and the papers of the planners you used.
+
+    A line each, and entries of BibTeX. SOLVER is a re-implemented planner,
+    see 'nest solvers'.
+    """
+    from nest.citations import works
+    from nest.report.table import show
+
+    found = works(solvers)
+    if not bibtex:
+        show(sys.stdout, *(work.text() for work in found), "")
+    click.echo("\n\n".join(work.bibtex() for work in found))
