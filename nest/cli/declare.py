@@ -13,6 +13,7 @@ Command = Callable[..., Any]
 Decorator = Callable[[Command], Command]
 
 T = TypeVar("T")
+Reader = TypeVar("Reader", bound=Callable[..., Any])
 
 #: Largest value of an integer whose reader names no limit.
 _MOST = 2**31 - 1
@@ -160,7 +161,7 @@ def words(
     known: Sequence[str], parts: Callable[[str], tuple[str, ...]] = _parts
 ) -> Callable[[Any], tuple[str, ...]]:
     """Return a reader of distinct words out of a few, by commas."""
-    return reader(
+    read = reader(
         parts,
         lambda found: (
             len(set(found)) == len(found) and set(found) <= set(known)
@@ -168,6 +169,13 @@ def words(
         f"some of {','.join(known)}, each once, separated by commas",
         f"for example {known[0]}",
     )
+    return completing(read, known)
+
+
+def completing(read: Reader, words: Sequence[str]) -> Reader:
+    """Tell shells which words a reader knows, and return it."""
+    read.words = words  # type: ignore[attr-defined]
+    return read
 
 
 def switches(text: str) -> tuple[bool, ...]:
@@ -192,4 +200,4 @@ def one_of(*known: str) -> Callable[[str], str]:
             )
         return text
 
-    return read
+    return completing(read, known)

@@ -21,8 +21,10 @@ from nest.cli.auditing import audit_command
 from nest.cli.benching import bench_command, sweep_command
 from nest.cli.calibrating import calibrate_command
 from nest.cli.certifying import certify_command
+from nest.cli.completing import add_words, complete, completion_command
 from nest.cli.conforming import conform_command
 from nest.cli.doctoring import cite_command, doctor_command
+from nest.cli.examples import add_examples
 from nest.cli.exporting import export_command
 from nest.cli.importing import import_group
 from nest.cli.inputs import Group
@@ -103,6 +105,7 @@ for _command in (
     validate_command,
     calibrate_command,
     certify_command,
+    completion_command,
     doctor_command,
     cite_command,
     versions_command,
@@ -120,7 +123,9 @@ def commands(
             yield from commands(inner, f"{path} {name}")
 
 
-for _, _command in commands():
+for _path, _command in commands():
+    add_words(_path, _command)
+    add_examples(_path, _command)
     add_talk(_command)
 
 
@@ -133,7 +138,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if getattr(sys, name) is None:  # closed by the caller
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     with _stop_signals():
-        code = _guarded(arguments)
+        code = complete(cli)
+        if code is None:
+            code = _guarded(arguments)
     sys.exit(code)
 
 

@@ -1,0 +1,196 @@
+"""``nest completion``, and which words a shell may complete."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import (
+    CompletionItem,
+    get_completion_class,
+    shell_complete,
+)
+
+from nest.cli.declare import one_of
+
+if TYPE_CHECKING:
+    _Type = click.ParamType[Any]
+else:  # not generic in older versions
+    _Type = click.ParamType
+
+SHELLS = ("bash", "zsh", "fish")
+
+#: Set by the script of a shell that asks for words.
+_VARIABLE = "_NEST_COMPLETE"
+
+
+@click.command("completion")
+@click.argument("shell", metavar="|".join(SHELLS), type=one_of(*SHELLS))
+def completion_command(shell: str) -> None:
+    """Print what makes a shell complete commands, options and names.
+
+    For bash, put 'source' and the name of the file into ~/.bashrc; for zsh
+    into ~/.zshrc after compinit; fish reads its folder of completions.
+    """
+    from nest.cli.main import cli
+
+    found = get_completion_class(shell)
+    assert found is not None
+    click.echo(found(cli, {}, "nest", _VARIABLE).source())
+
+
+def complete(cli: click.Command) -> int | None:
+    """Answer a shell that asks for words; ``None`` if none does."""
+    instruction = os.environ.get(_VARIABLE)
+    if not instruction:
+        return None
+    return shell_complete(cli, {}, "nest", _VARIABLE, instruction)
+
+
+def _problems() -> Iterable[str]:
+    from nest.instances import store
+    from nest.models import builtin
+
+    return (*builtin.names(), *store.index())
+
+
+def _instances() -> Iterable[str]:
+    from nest.instances import store
+
+    return tuple(store.index())
+
+
+def _solvers() -> Iterable[str]:
+    from nest.solvers.registry import solver_names
+
+    return solver_names()
+
+
+def _models() -> Iterable[str]:
+    from nest.models.zoo import ARCHITECTURES
+
+    return [model.name for model in ARCHITECTURES]
+
+
+def _clusters() -> Iterable[str]:
+    from nest.hardware.machines import machine_specs, machines
+
+    return [
+        f"{name}x{site.node.fan_out * nodes}"
+        for spec, site in zip(machine_specs(), machines(), strict=True)
+        for name in (spec.name, *spec.aliases)
+        for nodes in (1, 2, 4, 8, 16, 32, 64, 128)
+    ]
+
+
+def _targets() -> Iterable[str]:
+    from nest.targets import names
+
+    return names()
+
+
+def _audits() -> Iterable[str]:
+    from nest.studies import study_names
+
+    return study_names()
+
+
+#: Names to choose from, by the option or argument they are for.
+_NAMES: dict[str, Callable[[], Iterable[str]]] = {
+    "--solver": _solvers,
+    "--solvers": _solvers,
+    "--prove": _solvers,
+    "--model": _models,
+    "--cluster": _clusters,
+    "--target": _targets,
+    "PROBLEM": _problems,
+    "SET": _problems,
+    "SOLVER": _solvers,
+    "nest problems NAME": _problems,
+    "nest instances show NAME": _instances,
+    "nest audit NAME": _audits,
+    "nest completion bash|zsh|fish": lambda: SHELLS,
+}
+
+#: Words for a value that is a file or a directory, too.
+_FILES = {
+    "FILE": "file",
+    "PLAN": "file",
+    "PROBLEM": "file",
+    "SET": "file",
+    "GRID": "file",
+    "CASE": "file",
+    "RUNS": "file",
+    "RESULTS": "file",
+    "PATH": "file",
+    "NETWORK": "file",
+    "SOLVER": "file",
+    "DIR": "dir",
+}
+
+
+class _Completed(_Type):
+    """A type of values with words to complete."""
+
+    def __init__(
+        self,
+        inner: _Type,
+        names: Callable[[], Iterable[str]],
+        kind: str | None,
+    ) -> None:
+        self.inner, self.name = inner, inner.name
+        self._names, self._kind = names, kind
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:
+        """Return what the type makes of a value."""
+        return self.inner.convert(value, param, ctx)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Return the names that go on so, and whether files may, too.
+
+        Of a list with commas the last name is completed. Files come first:
+        bash forgets what is in front of them.
+        """
+        before, comma, last = incomplete.rpartition(",")
+        given = before.split(",")
+        kinds = () if self._kind is None else (self._kind,)
+        return [
+            *(CompletionItem(incomplete, type=kind) for kind in kinds),
+            *(
+                CompletionItem(f"{before}{comma}{name}")
+                for name in self._names()
+                if name.startswith(last) and name not in given
+            ),
+        ]
+
+
+def add_words(path: str, command: click.Command) -> None:
+    """Let a shell complete the values of a command."""
+    for parameter in command.params:
+        what = (parameter.metavar or "").strip("[]…")
+        keys = [*parameter.opts, f"{path} {what}", what]
+        names = next((_NAMES[key] for key in keys if key in _NAMES), None)
+        kinds = [_FILES[word] for word in what.split("|") if word in _FILES]
+        words = getattr(parameter.type, "func", None)
+        known = getattr(words, "words", ())
+        if names is None and known:
+            names = _const(known)
+        if names is not None or kinds:
+            parameter.type = _Completed(
+                parameter.type,
+                names or _const(()),
+                kinds[0] if kinds else None,
+            )
+
+
+def _const(words: Iterable[str]) -> Callable[[], Iterable[str]]:
+    return lambda: words

@@ -1,0 +1,199 @@
+"""Examples in the help, and what shells complete."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.shell_completion import ShellComplete
+
+from nest.cli.completing import SHELLS
+from nest.cli.examples import EXAMPLES
+from nest.cli.main import cli as nest_cli
+from nest.cli.main import commands, main
+from nest.hardware import find_cluster
+from nest.models.zoo import architecture
+from nest.solvers.registry import solver_names
+
+COMMANDS = dict(commands())
+ALL = [(path, text) for path, pair in EXAMPLES.items() for text in pair]
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of an example, without what the shell does."""
+    words = shlex.split(text.replace("\\\n", " "))
+    return words[: words.index(">")] if ">" in words else words
+
+
+def test_every_command_has_two_examples():
+    assert set(EXAMPLES) == set(COMMANDS)
+    for path, (first, second) in EXAMPLES.items():
+        assert first != second
+        for text in (first, second):
+            assert text.startswith(path if path != "nest" else "nest ")
+            assert max(map(len, text.splitlines())) <= 75
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_the_help_shows_them_as_they_are(path, cli):
+    assert cli(*path.split()[1:], "--help") == 0
+    page = cli.out
+    assert max(map(len, page.splitlines())) < 80
+    for text in EXAMPLES[path]:
+        indented = text.replace("\n", "\n    ")
+        assert f"    {indented}\n" in page
+
+
+@pytest.mark.parametrize(("path", "text"), ALL)
+def test_examples_are_commands(path, text, tmp_path, monkeypatch):
+    """Options are read; models, clusters and solvers exist."""
+    monkeypatch.chdir(tmp_path)
+    words = words_of(text)
+    command: click.Command = nest_cli
+    rest = words[1:]
+    while isinstance(command, click.Group) and rest:
+        if rest[0] not in command.commands:
+            break
+        command, rest = command.commands[rest[0]], rest[1:]
+    context = command.make_context(" ".join(words[:2]), rest)
+    values = context.params
+    if values.get("model"):
+        architecture(values["model"])
+    if values.get("cluster"):
+        find_cluster(values["cluster"])
+    for name in (values.get("solvers_text") or "dp").split(","):
+        assert name in solver_names()
+    assert (values.get("solver") or "dp") in solver_names()
+
+
+#: Those that take no time, in an order in which files are there.
+RUN = [
+    "nest solve llama2-7b-8 --solver dp -o plan.json",
+    "nest score llama2-7b-8 plan.json --json score.json",
+    "nest check llama2-7b-8 plan.json",
+    "nest check llama2-7b-8",
+    "nest simulate llama2-7b-8 plan.json",
+    "nest trace llama2-7b-8 plan.json -o trace.json",
+    "nest problems --model llama3-70b --cluster h100x64 -o problem.json",
+    "nest problems",
+    "nest instances --class tight,moe",
+    "nest instances show gpt2-v100-16gbx4",
+    "nest instances fetch gpt2-v100-16gbx4 --plans -o instance",
+    "nest calibrate --template -o runs.csv",
+    "nest audit",
+    "nest cite alpa piper --bibtex",
+    "nest completion fish > ~/.config/fish/completions/nest.fish",
+    "nest topology bench dgx:nodes=2",
+    "nest solvers",
+    "nest versions",
+]
+
+
+def test_some_of_them_run(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    known = {text for _, text in ALL}
+    for text in RUN:
+        assert text in known
+        assert cli(*words_of(text)[1:]) == 0, text
+        assert cli.out or "-o" in text
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("plan.json", "score.json", "trace.json", "problem.json"),
+        *("instance", "runs.csv"),
+    }
+
+
+def completed(*words: str) -> dict[str, str]:
+    """Return what could go on, with its kind."""
+    shell = ShellComplete(nest_cli, {}, "nest", "_NEST_COMPLETE")
+    found = shell.get_completions(list(words[:-1]), words[-1])
+    return {item.value: item.type for item in found}
+
+
+def test_names_are_completed():
+    assert completed("sol") == {"solve": "plain", "solvers": "plain"}
+    assert completed("solve", "--solver", "ga") == {
+        "ga": "file",
+        "galvatron": "plain",
+    }
+    assert completed("compare", "--solvers", "dp,mil") == {"dp,milp": "plain"}
+    assert "dp,dp" not in completed("compare", "--solvers", "dp,")
+    assert completed("check", "gpt3-175b-2") == {
+        "gpt3-175b-2": "file",
+        "gpt3-175b-256": "plain",
+    }
+    assert "h100x64" in completed("solve", "--cluster", "h100")
+    assert "llama3-70b" in completed("solve", "--model", "llama3-7")
+    assert "megatron" in completed("solve", "--target", "")
+    assert "zb-h1" in completed("solve", "--schedule", "zb")
+    assert set(completed("solve", "--recompute", "none,f")) == {"none,full"}
+    assert set(completed("completion", "")) == set(SHELLS)
+    assert set(completed("audit", "blind")) == {"blindness"}
+    assert set(completed("instances", "show", "gpt2-v")) == {
+        "gpt2-v100-16gbx4"
+    }
+
+
+def test_files_and_folders_are_completed():
+    assert completed("score", "llama2-7b-8", "pl") == {"pl": "file"}
+    assert completed("score", "p").pop("p") == "file"
+    assert completed("bench", "--output", "r") == {"r": "dir"}
+    assert completed("solve", "--json", "o") == {"o": "file"}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_what_shells_read(shell, cli):
+    assert cli("completion", shell) == 0
+    assert "_NEST_COMPLETE" in cli.out
+    assert "nest" in cli.out
+
+
+def test_an_unknown_shell_is_refused(cli):
+    assert cli.refuses("completion", "csh") == (
+        "bash|zsh|fish: expected one of bash, zsh, fish; got 'csh'; choose "
+        "one of them"
+    )
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
+def test_bash_completes(cli, tmp_path):
+    """A shell that reads the script asks the program for words."""
+    assert cli("completion", "bash") == 0
+    (tmp_path / "complete.bash").write_text(cli.out)
+    nest = tmp_path / "nest"
+    nest.write_text(f'#!/bin/sh\nexec {sys.executable} -m nest "$@"\n')
+    nest.chmod(0o755)
+    script = (
+        "source complete.bash\n"
+        "COMP_WORDS=(nest conform --opt); COMP_CWORD=2; COMPREPLY=()\n"
+        "_nest_completion nest\n"
+        'echo "${COMPREPLY[@]}"\n'
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=os.environ
+        | {
+            "PATH": f"{tmp_path}:{os.environ['PATH']}",
+            "PYTHONPATH": str(root),
+        },
+    )
+    assert done.stdout == "--option\n"
+
+
+def test_main_answers_a_shell(monkeypatch, capsys):
+    monkeypatch.setenv("_NEST_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "nest versi")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    with pytest.raises(SystemExit) as caught:
+        main([])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == "plain,versions\n"
