@@ -21,6 +21,7 @@ from nest.cost.model import CostModel
 from nest.cost.rules import get_rules
 from nest.cost.score import Score, score
 from nest.fit import most_memory_bytes, with_memory
+from nest.interrupts import Interrupted
 from nest.intervals import Faster, Intervals, equal, intervals_of
 from nest.ir.io import plan_to_json, problem_hash
 from nest.ir.plan import Plan
@@ -31,7 +32,7 @@ from nest.solvers.base import SolveOptions, Status
 from nest.solvers.cell import OnProgress, about
 from nest.solvers.registry import solver_class
 from nest.solvers.result import SolveResult
-from nest.solvers.run import run_solver
+from nest.solvers.run import CellInterrupted, run_solver
 from nest.units import quanta_to_ns
 from nest.versions import provenance
 
@@ -257,34 +258,43 @@ def explain(
         If the plan does not belong to the problem.
     InvalidOptionError
         If the preferred settings contradict each other or the problem.
+    Interrupted
+        On Ctrl-C, with the explanation as far as it is known.
     """
     options = options or SolveOptions()
     model = CostModel(problem)
     found = score(problem, plan, model)
     pinned = restrict(problem, prefer, option="--prefer")
     optimum, relaxed, preferred = None, [], None
+    stopped: CellInterrupted | None = None
 
     def solve(name: str, other: Problem, start: Plan | None) -> SolveResult:
         warm = replace(options, warm_start=_start(other, start, solver))
         return run_solver(other, solver, warm, about(name, on_progress))
 
-    if search:
-        optimum = solve("best plan", problem, plan)
-        for item in relaxations(problem):
-            # The best plan stays one, and its step takes no longer.
-            start = optimum.plan if item.num_steps == 1 else None
-            result = solve(item.name, item.problem, start)
-            relaxed.append(Relaxed(item.name, result, item.num_steps))
-    if prefer:
-        text = describe(prefer, {}, "").strip()
-        result = solve(text, pinned, None)
-        terms = None
-        if result.plan is not None and result.score is not None:
-            terms = breakdown(problem, result.plan, result.score)
-        preferred = Preferred(text, result, terms)
+    try:
+        if search:
+            optimum = solve("best plan", problem, plan)
+            for item in relaxations(problem):
+                # The best plan stays one, and its step takes no longer.
+                start = optimum.plan if item.num_steps == 1 else None
+                result = solve(item.name, item.problem, start)
+                relaxed.append(Relaxed(item.name, result, item.num_steps))
+        if prefer:
+            text = describe(prefer, {}, "").strip()
+            result = solve(text, pinned, None)
+            terms = None
+            if result.plan is not None and result.score is not None:
+                terms = breakdown(problem, result.plan, result.score)
+            preferred = Preferred(text, result, terms)
+    except CellInterrupted as interrupt:
+        # What was solved before is known; what was not, is left out.
+        stopped = interrupt
+        if search and optimum is None:
+            optimum = interrupt.result
     known = intervals_of(problem, plan, found)
     near = tuple(neighbours(problem, plan, model))
-    return Explanation(
+    explanation = Explanation(
         problem=problem,
         plan=plan,
         score=found,
@@ -296,6 +306,9 @@ def explain(
         intervals=known,
         equal=_equal(problem, found, known, near),
     )
+    if stopped is not None:
+        raise Interrupted(explanation) from stopped
+    return explanation
 
 
 def _equal(

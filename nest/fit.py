@@ -22,13 +22,14 @@ from nest.cost.model import CostModel
 from nest.cost.rules import get_rules
 from nest.cost.space import batch_splits, strategies
 from nest.errors import InvalidOptionError
+from nest.interrupts import Interrupted
 from nest.ir.io import plan_to_json, problem_hash
 from nest.ir.problem import Problem
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.cell import OnProgress, about
 from nest.solvers.registry import solver_class
 from nest.solvers.result import SolveResult
-from nest.solvers.run import run_solver
+from nest.solvers.run import CellInterrupted, run_solver
 from nest.units import MAX_TOTAL, format_bytes, quanta_to_ns
 from nest.versions import provenance
 
@@ -317,6 +318,8 @@ def fewest_devices(
         If a candidate is larger than the cluster.
     NestError
         If the request makes no sense to the solver.
+    Interrupted
+        On Ctrl-C, with the answer as far as it is known.
     """
     if counts is None:
         counts = device_counts(problem)
@@ -331,16 +334,19 @@ def fewest_devices(
     trials: list[Trial] = []
     for count in sorted(set(counts)):
         trials.append(ask(with_devices(problem, count), target.quanta))
-        if trials[-1].answer == "yes":
+        if trials[-1].answer == "yes" or ask.stopped is not None:
             break
     if trials[-1].answer == "yes":
         proven = all(trial.answer == "no" for trial in trials[:-1])
         best = ask.improved(trials[-1])
-        return Fit("devices", target, tuple(trials), best, proven)
+        return ask.ended(Fit("devices", target, tuple(trials), best, proven))
     # The largest ones first: their plans rule out most of the others.
     fastest = ask.fastest([trial.problem for trial in reversed(trials)])
-    proven = all(trial.answer == "no" for trial in trials)
-    return Fit("devices", target, tuple(trials), None, proven, fastest)
+    proven = ask.stopped is None and all(
+        trial.answer == "no" for trial in trials
+    )
+    fit = Fit("devices", target, tuple(trials), None, proven, fastest)
+    return ask.ended(fit)
 
 
 def smallest_memory(
@@ -372,19 +378,18 @@ def smallest_memory(
     first = ask(unlimited, target.quanta)
     trials = [first]
     if first.answer != "yes":
-        return Fit(
-            "memory",
-            target,
-            (first,),
-            None,
-            first.answer == "no",
-            ask.fastest([unlimited]),
-        )
+        fastest = ask.fastest([unlimited])
+        proven = first.answer == "no"
+        fit = Fit("memory", target, (first,), None, proven, fastest)
+        return ask.ended(fit)
     best = _shrunk(first)
     # Nothing below low keeps the target, if it is proven.
     low, proven = problem.cluster.reserve_bytes(), True
     at_edge = False
     while low < best.memory_bytes:
+        if ask.stopped is not None:
+            proven = False
+            break
         middle = (low + best.memory_bytes) // 2
         if at_edge:
             middle = best.memory_bytes - 1
@@ -397,7 +402,8 @@ def smallest_memory(
             low = middle + 1
         # A step below a plan found settles it where nothing is in between.
         at_edge = not at_edge
-    return Fit("memory", target, tuple(trials), ask.improved(best), proven)
+    fit = Fit("memory", target, tuple(trials), ask.improved(best), proven)
+    return ask.ended(fit)
 
 
 def _shrunk(trial: Trial) -> Trial:
@@ -408,7 +414,10 @@ def _shrunk(trial: Trial) -> Trial:
 
 
 class Asker:
-    """Asks one solver about one problem after the other."""
+    """Asks one solver about one problem after the other.
+
+    On Ctrl-C ``stopped`` is the interrupt, and nothing more is asked.
+    """
 
     def __init__(
         self,
@@ -418,6 +427,7 @@ class Asker:
     ) -> None:
         self.solver, self.options = solver, options
         self.on_progress = on_progress
+        self.stopped: CellInterrupted | None = None
         promised = solver_class(solver, options.time_limit_s).capabilities
         self.stops = _AT_MOST in promised.options
 
@@ -433,7 +443,23 @@ class Asker:
             f"{format_bytes(cluster.memory_bytes())}"
         )
         say = about(what, self.on_progress)
-        return run_solver(problem, self.solver, options, say)
+        try:
+            return run_solver(problem, self.solver, options, say)
+        except CellInterrupted as interrupt:
+            self.stopped = interrupt
+            return interrupt.result
+
+    def ended(self, fit: Fit) -> Fit:
+        """Return the answer.
+
+        Raises
+        ------
+        Interrupted
+            With the answer so far, if the user stopped it.
+        """
+        if self.stopped is not None:
+            raise Interrupted(fit) from self.stopped
+        return fit
 
     def __call__(self, problem: Problem, quanta: int) -> Trial:
         """Return whether some plan takes at most so many quanta."""
@@ -450,6 +476,8 @@ class Asker:
 
     def improved(self, trial: Trial) -> Trial:
         """Return a trial with the best plan for its problem."""
+        if self.stopped is not None:
+            return trial
         result = self.solve(trial.problem, None)
         step, known = result.step_quanta, trial.result.step_quanta
         if step is None or (known is not None and step > known):
@@ -460,6 +488,8 @@ class Asker:
         """Return the problem with the least step time, and its best plan."""
         best: Trial | None = None
         for problem in problems:
+            if self.stopped is not None:
+                break
             if best is not None:
                 assert best.result.step_quanta is not None
                 # Is there anything better at all?

@@ -217,6 +217,9 @@ def best_offer(
     best: Trial | None = None
     proven = True
     for candidate in todo:
+        if ask.stopped is not None:
+            proven = False
+            break
         most = _most_quanta(candidate, limits)
         if best is not None:
             most = min(most, _better_quanta(candidate, wish, best))
@@ -230,7 +233,7 @@ def best_offer(
         trials.append(trial)
     target = limits.target or Target(MAX_TOTAL, "")
     target = Target(target.quanta, limits.text)
-    return Fit(wish, target, tuple(trials), best, proven)
+    return ask.ended(Fit(wish, target, tuple(trials), best, proven))
 
 
 def _most_quanta(problem: Problem, limits: Limits) -> int:

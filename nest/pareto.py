@@ -26,6 +26,7 @@ from nest.errors import (
     UnknownNameError,
 )
 from nest.fit import with_devices
+from nest.interrupts import Ending
 from nest.ir.base import check_real
 from nest.ir.io import problem_hash
 from nest.ir.plan import Plan
@@ -211,6 +212,9 @@ def frontier(
         many predecessor-closed sets.
     SolverError
         If the shared score contradicts the search, or a process failed.
+    Interrupted
+        On Ctrl-C, with the frontier as far as it is known; a second one ends
+        it at once.
     """
     chosen = check_objectives(objectives)
     price = known_price(problem, chosen, price_usd_per_hour)
@@ -223,9 +227,11 @@ def frontier(
     problems = [with_devices(problem, size) for size in sizes]
     alone = workers == 1 or len(sizes) == 1
     trace = _trace_here if alone else _trace_apart
-    traced = trace(problems, Deadline(time_limit_s), on_progress, workers)
+    deadline = Deadline(time_limit_s)
+    with Ending(deadline.expire) as ending:
+        traced = trace(problems, deadline, on_progress, workers)
     curves = tuple(map(_checked_curve, traced))
-    return Frontier(
+    found = Frontier(
         problem=problem,
         objectives=chosen,
         curves=curves,
@@ -234,6 +240,9 @@ def frontier(
         ),
         price_usd_per_hour=price,
     )
+    if ending.asked is not None:
+        ending.stop(found)
+    return found
 
 
 # What is asked for
@@ -344,8 +353,8 @@ def _share(deadline: Deadline, left: int, workers: int) -> Deadline:
     """Return the clock of the next of so many sizes that are left."""
     remaining_s = deadline.remaining_s
     if remaining_s is None or left <= workers:
-        return Deadline(remaining_s)
-    return Deadline(remaining_s * workers / left)
+        return deadline.part(remaining_s)
+    return deadline.part(remaining_s * workers / left)
 
 
 def _signs(
@@ -388,20 +397,32 @@ def _trace_apart(
     # Without a limit the longest first: all end soonest.
     order = problems if deadline.limit_s else problems[::-1]
     traced: dict[int, _Traced] = {}
+    limited = deadline.limit_s
+
+    def is_over() -> bool:
+        """Whether the user ended it, rather than the clock."""
+        return deadline.limit_s != limited
 
     def cells() -> Iterator[Cell]:
         for number, problem in enumerate(order):
+            if is_over():
+                return
             # Those that run already have their share.
             free = workers - (number - len(traced))
             clock = _share(deadline, len(order) - number, free)
             show = _signs(problem, deadline, on_progress)
-            yield Cell("pareto", _TRACER, problem, SolveOptions(), clock, show)
+            cell = Cell(
+                "pareto", _TRACER, problem, SolveOptions(), clock, show
+            )
+            clock.at_expiry = cell.interrupt
+            yield cell
 
     def take(cell: Cell) -> None:
         cluster = cell.problem.cluster
         if isinstance(cell.last, Failure):
             raise _failure(cell.last)
-        if cell.last is None and not cell.out_of_time:
+        lost = cell.out_of_time or is_over()
+        if cell.last is None and not lost:
             assert cell.usage is not None
             raise SolverError(
                 f"frontier of {cluster.num_devices} devices: the process "
@@ -409,14 +430,15 @@ def _trace_apart(
                 f"more memory, or use fewer --workers"
             )
         extra = cell.last.output.extra if cell.last is not None else {}
-        everything = (-1, cluster.memory_bytes(), 0)
         traced[cluster.num_devices] = _Traced(
             cell.problem,
             tuple(
                 Point(quanta, memory_bytes, msgspec.convert(plan, Plan))
                 for quanta, memory_bytes, plan in extra.get("points", ())
             ),
-            tuple(Gap(*gap) for gap in extra.get("gaps", [everything])),
+            tuple(Gap(*gap) for gap in extra["gaps"])
+            if "gaps" in extra
+            else (_everything(cell.problem),),
             cell.clock.elapsed_s,
         )
 
@@ -424,7 +446,19 @@ def _trace_apart(
         run_cells(cells(), workers, take)
     except OSError as error:
         raise SolverError(f"cannot start a process: {error}") from error
-    return [traced[problem.cluster.num_devices] for problem in problems]
+    return [
+        traced.get(problem.cluster.num_devices, _untraced(problem))
+        for problem in problems
+    ]
+
+
+def _untraced(problem: Problem) -> _Traced:
+    """Return that nothing is known of a size."""
+    return _Traced(problem, (), (_everything(problem),), 0.0)
+
+
+def _everything(problem: Problem) -> Gap:
+    return Gap(-1, problem.cluster.memory_bytes(), 0)
 
 
 def _failure(failure: Failure) -> Exception:

@@ -19,3 +19,7 @@ class Ticking(Deadline):
     def passed(self) -> bool:
         self.ticks -= 1
         return self.ticks < 0
+
+    def part(self, limit_s: float | None) -> Ticking:
+        """Return a clock of its own that stands as this one does."""
+        return Ticking(self.ticks)

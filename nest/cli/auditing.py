@@ -10,7 +10,8 @@ import click
 
 from nest.cli.declare import option
 from nest.cli.inputs import check_output, write_text
-from nest.cli.progress import StatusLine
+from nest.cli.progress import StatusLine, hint
+from nest.interrupts import Ending
 
 
 @click.command("audit")
@@ -54,22 +55,41 @@ def audit_command(
     from nest.studies.study import DATA, Setting
 
     start = time.monotonic()
-    with StatusLine() as line:
+    with StatusLine() as line, Ending(lambda: _end(line)) as ending:
         setting = Setting(
             quick=quick,
             data=DATA if data is None else Path(data),
             say=lambda text: line.show(
                 time.monotonic() - start, f"{name}: {text}"
             ),
+            over=lambda: ending.asked is not None,
         )
         study.check(setting)
-        findings = study.run(setting)
+        try:
+            findings = study.run(setting)
+        except Exception:
+            if ending.asked is None:
+                raise
+            # There is too little to say anything.
+            ending.stop(None)
+    if ending.asked is not None:
+        early = "Interrupted: only what was done by then is counted."
+        answers = (early, *findings.answers)
+        findings = findings._replace(answers=answers)
     if folder is None:
         sys.stdout.write(to_markdown(study, findings, quick))
-        return 0
-    written = files(study, findings, quick)
-    Path(folder).mkdir(exist_ok=True)
-    for file_name, text in written.items():
-        write_text(str(Path(folder) / file_name), text)
-    sys.stdout.write(written[PAGE])
+    else:
+        written = files(study, findings, quick)
+        Path(folder).mkdir(exist_ok=True)
+        for file_name, text in written.items():
+            write_text(str(Path(folder) / file_name), text)
+        sys.stdout.write(written[PAGE])
+    if ending.asked is not None:
+        ending.stop(findings)
     return 0
+
+
+def _end(line: StatusLine) -> None:
+    """Say that what is known will be written."""
+    line.clear()
+    hint("nest: ending after this case; once more stops at once")

@@ -10,7 +10,7 @@ import click
 from nest.cli.declare import integer, option
 from nest.cli.inputs import check_output, people, write_record, write_text
 from nest.cli.options import Options, takes
-from nest.cli.progress import StatusLine
+from nest.cli.progress import StatusLine, hint
 from nest.errors import InvalidOptionError
 
 
@@ -83,8 +83,15 @@ def calibrate_command(
             runs = read_runs(path, *chosen)
         tell(f"{len(runs.rows)} runs")
         learned = learn(runs, tell=tell)
-        found = candidates(learned, tell=tell)
-        proposals = propose(learned, found)
+        try:
+            found = candidates(learned, tell=tell)
+            proposals = propose(learned, found)
+        except KeyboardInterrupt:
+            # The calibration is known by then; what to run next is not.
+            line.clear()
+            write_record(options.output, learned.file)
+            hint(f"nest: {options.output} written; runs to do next are not")
+            raise
     document = to_document(learned, found, proposals)
     to_do = planned_csv([proposal.row for proposal in proposals])
     write_record(options.output, learned.file)

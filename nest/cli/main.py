@@ -193,8 +193,10 @@ def _guarded(arguments: Sequence[str] | None) -> int:
         return 2
     except KeyboardInterrupt as error:
         # A signal during a solve is the context of what the runner raises.
-        cause = error if isinstance(error, Terminated) else error.__context__
-        if isinstance(cause, Terminated):
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, Terminated):
+            cause = cause.__cause__ or cause.__context__
+        if cause is not None:
             _say(f"nest: stopped by {signal.Signals(cause.number).name}")
             return 128 + cause.number
         _say("nest: interrupted")

@@ -14,6 +14,7 @@ from nest.cli.inputs import Restricted, check_output, write_record
 from nest.cli.options import MODEL, RESTRICTIONS, Options, takes
 from nest.cli.progress import ProgressLine
 from nest.errors import InvalidOptionError
+from nest.interrupts import Interrupted
 from nest.versions import num_cpus
 
 if TYPE_CHECKING:
@@ -136,18 +137,25 @@ def pareto_command(
         limit_s=options.time_limit,
         cells=1 if prover is None else None,
     ) as progress:
-        found = frontier(
-            restricted.problem,
-            chosen,
-            devices=devices,
-            price_usd_per_hour=price_usd,
-            time_limit_s=options.time_limit,
-            workers=workers,
-            on_progress=progress,
-        )
+        stop: KeyboardInterrupt | None = None
+        try:
+            found = frontier(
+                restricted.problem,
+                chosen,
+                devices=devices,
+                price_usd_per_hour=price_usd,
+                time_limit_s=options.time_limit,
+                workers=workers,
+                on_progress=progress,
+            )
+        except Interrupted as interrupt:
+            found, stop = interrupt.found, interrupt
         proofs: list[Proof] = []
-        if prover is not None:
-            proofs = _prove(found, prover, numbers, options, progress)
+        if prover is not None and stop is None:
+            try:
+                _prove(found, prover, numbers, options, progress, proofs)
+            except KeyboardInterrupt as interrupt:
+                stop = interrupt
     notes = options.notes(restricted)
     parts = frontier_block(found, notes, steps, prover, proofs, top)
     show(options.people, *parts)
@@ -159,6 +167,8 @@ def pareto_command(
     options.write_json(document | restricted.document())
     if folder is not None:
         _write_plans(folder, restricted, found)
+    if stop is not None:
+        raise stop
     return int(any(proof.verdict == "contradiction" for proof in proofs))
 
 
@@ -177,7 +187,8 @@ def _prove(
     numbers: Sequence[int] | None,
     options: Options,
     progress: ProgressLine,
-) -> list[Proof]:
+    proofs: list[Proof],
+) -> None:
     """Let another solver examine the points that were asked for."""
     from nest.prove import prove
 
@@ -189,10 +200,9 @@ def _prove(
                 f"points, got {number}; remove it"
             )
     limits = options.solve_options(prover)
-    return [
-        prove(found, found.points[number - 1], prover, limits, progress)
-        for number in numbers or range(1, count + 1)
-    ]
+    for number in numbers or range(1, count + 1):
+        point = found.points[number - 1]
+        proofs.append(prove(found, point, prover, limits, progress))
 
 
 def _write_plans(folder: str, restricted: Restricted, found: Frontier) -> None:

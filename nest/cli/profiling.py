@@ -21,7 +21,9 @@ from nest.cli.inputs import (
     people,
     write_text,
 )
+from nest.cli.progress import hint
 from nest.errors import InvalidOptionError, UnknownNameError
+from nest.interrupts import Interrupted
 from nest.profiles.format import DTYPE_BYTES
 
 if TYPE_CHECKING:
@@ -126,19 +128,19 @@ def profile_command(
             if reason is not None:
                 raise InvalidOptionError(f"--{reason}")
     require_torch()
-    profile = profile_layers(
-        model,
-        layers,
-        [
-            Degrees(tp=tp, ep=ep, samples=count)
-            for tp in tps
-            for ep in eps
-            for count in samples
-        ],
-        length,
-        say=lambda text: click.echo(text, err=True),
-        **settings,
-    )
+    degrees = [
+        Degrees(tp=tp, ep=ep, samples=count)
+        for tp in tps
+        for ep in eps
+        for count in samples
+    ]
+    try:
+        profile = profile_layers(
+            model, layers, degrees, length, say=hint, **settings
+        )
+    except Interrupted as interrupt:
+        _write(output, interrupt.found)
+        raise
     _write(output, profile)
     return 0
 

@@ -14,9 +14,10 @@ from nest.cli.inputs import flag, load_problem_and_plan
 from nest.cli.options import MODEL, RESTRICTIONS, Options, offered, takes
 from nest.cli.progress import ProgressLine
 from nest.errors import InvalidOptionError
+from nest.interrupts import Interrupted
 
 if TYPE_CHECKING:
-    from nest.fit import Target
+    from nest.fit import Fit, Target
     from nest.ir.cluster import Device
     from nest.ir.problem import Problem
 
@@ -144,9 +145,11 @@ def fit_command(
         )
         wish = offers.Limits(goal, hourly_budget, budget, target["tokens"])
     limit_s = options.time_limit
-    with ProgressLine(problem.time_unit, limit_s=limit_s) as progress:
+    stop: Interrupted | None = None
+
+    def answer(progress: ProgressLine) -> Fit:
         if asked:
-            fit = offers.best_offer(
+            return offers.best_offer(
                 problem,
                 "cheapest" if cheapest else "fastest",
                 wish,
@@ -155,14 +158,18 @@ def fit_command(
                 limits,
                 progress,
             )
-        elif goal is None:
-            raise AssertionError(target)
-        elif memory:
-            fit = smallest_memory(problem, goal, solver, limits, progress)
-        else:
-            fit = fewest_devices(
-                problem, goal, devices_list, solver, limits, progress
-            )
+        assert goal is not None
+        if memory:
+            return smallest_memory(problem, goal, solver, limits, progress)
+        return fewest_devices(
+            problem, goal, devices_list, solver, limits, progress
+        )
+
+    with ProgressLine(problem.time_unit, limit_s=limit_s) as progress:
+        try:
+            fit = answer(progress)
+        except Interrupted as interrupt:
+            fit, stop = interrupt.found, interrupt
     parts = fit_block(problem, fit, restricted.text)
     unsaid = options.unsaid(restricted)
     if unsaid:
@@ -173,6 +180,8 @@ def fit_command(
         document = offers.to_document(document, fit)
     options.write_json(document | restricted.document())
     options.write_plan(fit.best.result.plan if fit.best else None)
+    if stop is not None:
+        raise stop
     return 0 if fit.best is not None else 1
 
 
@@ -312,18 +321,24 @@ def explain_command(
     problem, solver = restricted.problem, options.solver
     limit_s = options.time_limit
     with ProgressLine(problem.time_unit, limit_s=limit_s) as progress:
-        found = explain(
-            problem,
-            plan,
-            prefer=parse(prefer, "--prefer"),
-            search=not no_search,
-            solver=solver,
-            options=options.solve_options(solver),
-            on_progress=progress,
-        )
+        stop: Interrupted | None = None
+        try:
+            found = explain(
+                problem,
+                plan,
+                prefer=parse(prefer, "--prefer"),
+                search=not no_search,
+                solver=solver,
+                options=options.solve_options(solver),
+                on_progress=progress,
+            )
+        except Interrupted as interrupt:
+            found, stop = interrupt.found, interrupt
     has = ", ".join(" ".join(pair) for pair in offered(whole).values())
     notes = [*restricted.notes, f"the problem has {has}"]
     show(options.people, *explanation_block(found, notes))
     document = to_document(found, solver)
     options.write_json(document | restricted.document())
+    if stop is not None:
+        raise stop
     return 0 if found.score.feasible and not found.failed else 1

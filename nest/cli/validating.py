@@ -121,13 +121,21 @@ def validate_command(
     jobs = jobs or (num_cpus() if len(selected) >= _MANY else 1)
     assessed = _predict_all(selected, jobs, calibration, intervals)
     outcomes, within = [], []
-    for outcome, found in _progress(assessed, len(selected)):
-        outcomes.append(outcome)
-        within.append(found)
-    is_whole = len(selected) == len(rows)
+    stop: KeyboardInterrupt | None = None
+    try:
+        for outcome, found in _progress(assessed, len(selected)):
+            outcomes.append(outcome)
+            within.append(found)
+    except KeyboardInterrupt as interrupt:
+        if not outcomes:
+            raise
+        stop = interrupt
+    is_whole = len(outcomes) == len(rows)
     document = validation_document(
         outcomes, selection, SHOWN if is_whole else ()
     )
+    if stop is not None:
+        document["interrupted"] = {"of": len(selected)}
     if intervals:
         from nest.validation.coverage import coverage_figures
 
@@ -136,6 +144,8 @@ def validate_command(
     options.write_json(document)
     if details_path is not None:
         write_text(details_path, details_csv(outcomes))
+    if stop is not None:
+        raise stop
     return 0
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from nest.errors import InvalidOptionError, NestError
 from nest.hardware.devices import known_device
+from nest.interrupts import Interrupted
 from nest.models import graphs
 from nest.models.blocks import Block, Head, Tower, unusual
 from nest.models.choices import Degrees
@@ -154,6 +155,8 @@ def profile_layers(
         If there is no such device, or it does not take the data type.
     InvalidProfileError
         If no layer fits the device's memory.
+    Interrupted
+        On Ctrl-C, with the entries measured so far.
     """
     require_torch()
     import torch
@@ -167,6 +170,7 @@ def profile_layers(
         )
     entries: list[Entry] = []
     skipped: list[str] = []
+    stop: KeyboardInterrupt | None = None
     for layer, choice in product(layers, degrees):
         split = split_layer(layer, choice, sequence_length, sequence_parallel)
         node = count_layer(layer, split)
@@ -174,6 +178,9 @@ def profile_layers(
         say(wanted)
         try:
             measured = _measure(layer, split, target, dtype, warm_up, repeats)
+        except KeyboardInterrupt as interrupt:
+            stop = interrupt
+            break
         except (MemoryError, RuntimeError) as error:
             if not _is_out_of_memory(error):
                 raise
@@ -199,13 +206,15 @@ def profile_layers(
                 **measured,
             )
         )
+    if stop is not None and not entries:
+        raise stop
     if not entries:
         raise InvalidProfileError(
             f"nest profile: expected a layer that fits the device's memory, "
             f"got none ({', '.join(skipped)}); choose fewer samples or a "
             f"shorter sequence"
         )
-    return Profile(
+    found = Profile(
         source="nest profile",
         device=device_name or name,
         framework="PyTorch",
@@ -216,6 +225,9 @@ def profile_layers(
         repeats=repeats,
         entries=tuple(entries),
     )
+    if stop is not None:
+        raise Interrupted(found) from stop
+    return found
 
 
 def count_layer(layer: LayerShape, split: Split) -> Node:

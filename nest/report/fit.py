@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import RenderableType
 from rich.padding import Padding
 
+from nest.cost.score import score
 from nest.fit import Fit, Trial
 from nest.ir.problem import Problem
 from nest.offers import hourly_usd, step_usd
@@ -88,10 +89,9 @@ def fit_block(
     shown = fit.best or fit.fastest
     if shown is not None:
         assert shown.result.plan is not None
-        assert shown.result.score is not None
-        parts += score_block(
-            shown.problem, shown.result.plan, shown.result.score.to_json()
-        )
+        # That of the result may be of more memory.
+        found = score(shown.problem, shown.result.plan)
+        parts += score_block(shown.problem, shown.result.plan, found.to_json())
     return parts
 
 

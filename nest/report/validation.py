@@ -30,7 +30,8 @@ def validation_block(document: Mapping[str, Any]) -> list[RenderableType]:
     summary = {document["selection"]: document, **document["selected"]}
     parts: list[RenderableType] = [
         f"{document['rows']} rows ({document['selection']}): "
-        f"{document['used']} used{others}, {sum(skipped.values())} skipped",
+        f"{document['used']} used{others}, {sum(skipped.values())} skipped"
+        + _interrupted(document),
         "",
         _errors("step time", summary),
     ]
@@ -62,6 +63,13 @@ def validation_block(document: Mapping[str, Any]) -> list[RenderableType]:
     if told:
         parts += ["", *map(Text, told)]
     return parts
+
+
+def _interrupted(document: Mapping[str, Any]) -> str:
+    """Say so if these are not all rows."""
+    if "interrupted" not in document:
+        return ""
+    return f"; interrupted, the first of {document['interrupted']['of']}"
 
 
 def _errors(

@@ -68,7 +68,6 @@ from nest.search.options import (
 )
 from nest.search.task import SearchTask
 from nest.solvers.base import (
-    Deadline,
     Limit,
     Progress,
     Report,
@@ -162,7 +161,7 @@ def _try_uniform(
     model, remaining_s = task.model, task.deadline.remaining_s
     deadline = task.deadline
     if remaining_s is not None:
-        deadline = Deadline(TRIED_SHARE * remaining_s)
+        deadline = deadline.part(TRIED_SHARE * remaining_s)
     queue: list[Item] = []
     for item in uniform_choices(prefix_shapes(model)):
         if deadline.passed:

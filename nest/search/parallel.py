@@ -8,12 +8,12 @@ others, whose bounds get tighter by it.
 from __future__ import annotations
 
 import multiprocessing
-import signal
 import warnings
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 
 from nest.errors import SolverError
+from nest.interrupts import end_in_order
 from nest.solvers.base import OutOfTimeError
 
 
@@ -112,8 +112,7 @@ def _share(
     processes = []
 
     def work(pipe: Connection) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        end_in_order()
         link = Link(pipe)
         in_time = True
         while in_time:

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from nest.cost.model import CostModel
 from nest.cost.space import undivided
+from nest.interrupts import Ending
 from nest.ir.io import plan_to_json
 from nest.ir.problem import Problem
 from nest.search.closed_sets import closed_sets
@@ -82,11 +83,13 @@ class FrontierTracer:
         report: Report = ignore_progress,
     ) -> SolverOutput:
         """Trace the frontier."""
-        points, gaps = trace(
-            problem,
-            Deadline(options.time_limit_s),
-            lambda text: report(Progress(message=text)),
-        )
+        deadline = Deadline(options.time_limit_s)
+        with Ending(deadline.expire):
+            points, gaps = trace(
+                problem,
+                deadline,
+                lambda text: report(Progress(message=text)),
+            )
         extra: dict[str, Any] = {
             "points": [
                 (p.step_quanta, p.memory_bytes, plan_to_json(p.plan))

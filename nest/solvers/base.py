@@ -429,6 +429,22 @@ class Deadline:
     def __init__(self, limit_s: float | None) -> None:
         self.start = time.monotonic()
         self.limit_s = limit_s
+        self._parts: list[Deadline] = []
+        #: Called when it expires before its time.
+        self.at_expiry: Callable[[], None] = lambda: None
+
+    def part(self, limit_s: float | None) -> Deadline:
+        """Return the clock of a part, which expires with this one."""
+        part = Deadline(limit_s)
+        self._parts.append(part)
+        return part
+
+    def expire(self) -> None:
+        """Use up the limit, whatever it was."""
+        self.limit_s = 0.0
+        self.at_expiry()
+        for part in self._parts:
+            part.expire()
 
     @property
     def elapsed_s(self) -> float:

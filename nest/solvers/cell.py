@@ -6,7 +6,10 @@ cell at a time for the runner, several for a frontier.
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -171,6 +174,13 @@ class Cell:
                 return False
         self.stop()
         return True
+
+    def interrupt(self) -> None:
+        """Ask the process to answer with what it knows, and wait a little."""
+        self.clock.limit_s = self.clock.elapsed_s + GRACE_S
+        if self._worker is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._worker.pid, signal.SIGINT)
 
     def stop(self) -> None:
         """End the process, if there is one."""

@@ -329,7 +329,7 @@ def _small(folder: Path, setting: Setting) -> tuple[Table, list[str]]:
     if setting.quick:
         records = records[:40]
     rows: list[tuple[Value, ...]] = []
-    for row in records:
+    for row in setting.each(records):
         setting.say(row["instance"])
         path = folder / "small" / f"{row['instance']}.json"
         problem = import_nest_artifact(path)

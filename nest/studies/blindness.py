@@ -171,7 +171,7 @@ def run(setting: Setting) -> Findings:
     names = QUICK_INSTANCES if setting.quick else INSTANCES
     rows: list[tuple[Value, ...]] = []
     by_view: dict[str, list[Cost | None]] = {view: [] for view in VIEWS}
-    for instance in find_set(list(names)):
+    for instance in setting.each(find_set(list(names))):
         problem = instance.problem
         setting.say(instance.name)
         best = prove(problem, TIME_LIMIT_S)

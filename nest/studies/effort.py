@@ -103,7 +103,7 @@ def run(setting: Setting) -> Findings:
     options = SolveOptions(time_limit_s=TIME_LIMIT_S)
     traces: dict[str, Trace] = {}
     rows: list[tuple[Value, ...]] = []
-    for instance in find_set(list(names)):
+    for instance in setting.each(find_set(list(names))):
         problem = instance.problem
         setting.say(f"{instance.name}: dp")
         trace = traces[instance.name] = traced(problem)

@@ -281,7 +281,7 @@ def _recorded(folder: Path, setting: Setting) -> tuple[Table, list[str]]:
 def _sweep(folder: Path, setting: Setting) -> tuple[Table, list[str]]:
     rows: list[tuple[Value, ...]] = []
     losses: dict[str, list[float]] = {}
-    for file, devices, gib, problem in _own(folder, setting):
+    for file, devices, gib, problem in setting.each(_own(folder, setting)):
         setting.say(f"{file}, {devices} devices, {gib:g} GiB")
         found = _solve(problem)
         unit = problem.quantum_ps / 1e12

@@ -58,7 +58,7 @@ def study_of(planner: str, setting: Setting) -> Findings:
     """Compare a planner with the optimum, instance by instance."""
     names = QUICK_INSTANCES if setting.quick else (*INSTANCES, *PER_LAYER)
     rows: list[tuple[Value, ...]] = []
-    for instance in find_set(list(names)):
+    for instance in setting.each(find_set(list(names))):
         setting.say(f"{instance.name}: dp")
         problem = instance.problem
         best = step_quanta(problem, prove(problem, TIME_LIMIT_S))

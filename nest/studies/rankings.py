@@ -119,7 +119,7 @@ def run(setting: Setting) -> Findings:
         rules: {planner: [] for planner in planners} for rules in KEEPING
     }
     options = SolveOptions(time_limit_s=TIME_LIMIT_S)
-    for instance in find_set(list(names)):
+    for instance in setting.each(find_set(list(names))):
         first: dict[str, Usable] = {}
         for rules, change in RULES.items():
             problem = change(instance.problem)
@@ -183,7 +183,7 @@ def contention(
         rules: {planner: [] for planner in planners} for rules in CONTENTION
     }
     options = SolveOptions(time_limit_s=TIME_LIMIT_S)
-    for instance in find_set(list(names)):
+    for instance in setting.each(find_set(list(names))):
         problem = instance.problem
         topology = problem.cluster.topology
         assert isinstance(topology, GraphTopology)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from nest.errors import NestError
+
+T = TypeVar("T")
 
 #: What a cell of a table holds; ``None`` where there is nothing to say.
 Value = str | int | float | None
@@ -120,11 +122,21 @@ class Setting:
         Folder of published data.
     say
         Called with what is done next.
+    over
+        Whether to end early: the user wants what is known.
     """
 
     quick: bool = False
     data: Path = DATA
     say: Callable[[str], None] = field(default=lambda text: None)
+    over: Callable[[], bool] = field(default=lambda: False)
+
+    def each(self, items: Iterable[T]) -> Iterator[T]:
+        """Yield items as long as there is time."""
+        for item in items:
+            if self.over():
+                return
+            yield item
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,104 @@
+"""Ctrl-C: work that is interrupted hands over what is known."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, NoReturn, Self
+
+
+class Interrupted(KeyboardInterrupt):
+    """The user stopped it.
+
+    Attributes
+    ----------
+    found
+        What is known by then: what the call would have returned.
+    """
+
+    def __init__(self, found: Any) -> None:
+        super().__init__("interrupted by the user")
+        self.found = found
+
+
+class Ending:
+    """Ends work in order at the first signal, and at once at the second.
+
+    Within its ``with`` block SIGINT and SIGTERM call ``end``, and work goes on
+    until it notices; what runs in forked processes is told, too. Outside the
+    main thread signals are left alone.
+
+    Parameters
+    ----------
+    end
+        Makes work end early, such as by the expiry of its deadline.
+    """
+
+    def __init__(self, end: Callable[[], None]) -> None:
+        self._end = end
+        self._previous: dict[int, Any] = {}
+        self._is_forked = False
+        #: The signal that arrived, if one did.
+        self.asked: int | None = None
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                # A signal that is ignored (nohup) stays ignored.
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._previous[number] = signal.signal(number, self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Take a signal."""
+        if self.asked is not None:
+            if not self._is_forked:
+                self._as_before(self.asked, frame)
+            return
+        self.asked = number
+        self._end()
+        if not self._is_forked:
+            for child in multiprocessing.active_children():
+                if child.pid is not None:
+                    os.kill(child.pid, signal.SIGINT)
+
+    def forked(self) -> None:
+        """Know that this is a forked process: the first one decides."""
+        self._is_forked = True
+
+    def stop(self, found: Any) -> NoReturn:
+        """Raise :class:`Interrupted`, once all is known that will be."""
+        assert self.asked is not None
+        try:
+            self._as_before(self.asked, None)
+        except KeyboardInterrupt as cause:
+            raise Interrupted(found) from cause
+        raise Interrupted(found)
+
+    def _as_before(self, number: int, frame: FrameType | None) -> None:
+        """Do what the signal did before."""
+        handler = self._previous.get(number)
+        if callable(handler):
+            handler(number, frame)
+        raise KeyboardInterrupt
+
+
+def end_in_order() -> None:
+    """In a forked process: take signals as the process before, if it ends so.
+
+    Else they end this process at once.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        handler = signal.getsignal(number)
+        if isinstance(handler, Ending):
+            handler.forked()
+        else:
+            signal.signal(number, signal.SIG_DFL)

@@ -1,0 +1,405 @@
+"""Ctrl-C in long commands: what is known is written, the code is 130."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nest.calibration import design, runs
+from nest.cli import validating
+from nest.cli.main import Terminated
+from nest.cli.progress import ProgressLine
+from nest.errors import NestError
+from nest.explain import explain
+from nest.fit import fewest_devices, smallest_memory, within
+from nest.interrupts import Ending, Interrupted
+from nest.ir import read_plan, write
+from nest.offers import Limits, best_offer, with_prices
+from nest.pareto import frontier
+from nest.profiles import torch_profiler
+from nest.solvers.base import Deadline, Limit, Status
+from nest.solvers.result import Outcome
+from nest.solvers.run import CellInterrupted
+from nest.studies.study import Findings, Plot, Setting, Study
+from tests.inside import run_inside
+from tests.unit.test_explain import BOTH, chain
+from tests.unit.test_pareto import small
+
+ROOT = Path(__file__).parents[2]
+
+
+def interrupt(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+# How work ends
+
+
+def test_the_first_signal_ends_work_and_the_second_stops_it():
+    asked = []
+    before = signal.getsignal(signal.SIGINT)
+    with Ending(lambda: asked.append(1)) as ending:
+        interrupt()
+        assert (asked, ending.asked) == ([1], signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            interrupt()
+        assert asked == [1]
+    assert signal.getsignal(signal.SIGINT) is before
+    with pytest.raises(Interrupted) as caught:
+        ending.stop("what is known")
+    assert caught.value.found == "what is known"
+
+
+def test_a_forked_process_leaves_the_second_one_to_its_parent():
+    with Ending(lambda: None) as ending:
+        ending.forked()
+        interrupt()
+        interrupt()
+    assert ending.asked == signal.SIGINT
+
+
+def test_what_stopped_it_is_the_cause():
+    def terminate(number, frame):
+        raise Terminated(number)
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        with Ending(lambda: None) as ending:
+            os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(Interrupted) as caught:
+            ending.stop(None)
+        assert isinstance(caught.value.__cause__, Terminated)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_what_is_ignored_stays_ignored():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with Ending(lambda: None) as ending:
+            interrupt()
+        assert ending.asked is None
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_other_threads_leave_signals_alone():
+    found = []
+
+    def work() -> None:
+        with Ending(lambda: None):
+            found.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert not isinstance(found[0], Ending)
+
+
+def test_clocks_of_parts_expire_with_the_whole():
+    whole = Deadline(None)
+    part = whole.part(60.0)
+    inner, heard = part.part(None), []
+    part.at_expiry = lambda: heard.append(part.limit_s)
+    assert not any(clock.passed for clock in (whole, part, inner))
+    whole.expire()
+    assert whole.passed
+    assert part.passed
+    assert inner.passed
+    assert heard == [0.0]
+
+
+# nest pareto
+
+
+@pytest.fixture
+def problem(tmp_path):
+    path = str(tmp_path / "problem.json")
+    write(path, small())
+    return path
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_frontier_that_is_interrupted_is_what_is_known(workers):
+    """Forked processes are told."""
+    once = iter([interrupt])
+
+    def show(running):
+        next(once, lambda: None)()
+
+    with pytest.raises(Interrupted) as caught:
+        frontier(small(), on_progress=show, workers=workers)
+    found = caught.value.found
+    assert not found.proven
+    whole = frontier(small())
+    for point in found.points:
+        best = whole.curves[0].at_most(point.memory_bytes)
+        assert best is not None
+        assert best.step_quanta <= point.step_quanta
+
+
+def test_pareto_writes_what_is_known(cli, problem, tmp_path, monkeypatch):
+    monkeypatch.setattr(ProgressLine, "__call__", interrupt)
+    document = tmp_path / "out.json"
+    code = cli(
+        *("pareto", problem, "--workers", "1", "--json", str(document)),
+        *("-o", str(tmp_path / "plans")),
+    )
+    assert code == 130
+    assert cli.err == "nest: interrupted\n"
+    assert "not proven: 2 devices from 0.00 GiB" in cli.out
+    written = json.loads(document.read_text())
+    assert not written["proven"]
+    plans = sorted((tmp_path / "plans").iterdir())
+    assert len(plans) == len(written["points"])
+
+
+def test_proofs_so_far_are_kept(cli, problem, monkeypatch):
+    asked = []
+
+    def prove(found, point, *_):
+        from nest.prove import Proof
+
+        asked.append(point)
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        result = run_inside(found.problem, "brute")
+        return Proof(point, result, None, "proven", "")
+
+    monkeypatch.setattr("nest.prove.prove", prove)
+    assert cli("pareto", problem, "--prove", "brute") == 130
+    assert "proven: every plan" in cli.out
+    assert cli.out.count("no plan (less than the reserve)") == 1
+
+
+# nest fit and nest explain
+
+
+def stopping(after: int):
+    """Return a runner that is interrupted after so many runs."""
+    count = 0
+
+    def run(problem, name, options=None, on_progress=None):
+        nonlocal count
+        count += 1
+        result = run_inside(problem, name, options)
+        if count <= after:
+            return result
+        raise CellInterrupted(
+            replace(
+                result,
+                outcome=Outcome.INTERRUPTED,
+                limit=Limit.INTERRUPT,
+                status=Status.NO_SOLUTION,
+                plan=None,
+                score=None,
+                lower_bound_quanta=None,
+                detail="interrupted by the user",
+            )
+        )
+
+    return run
+
+
+def test_the_candidates_so_far_are_kept(monkeypatch):
+    """One device takes 240 ns, two take 120: 200 ns need two."""
+    target = within(chain(), 200 / 10**9)
+    for after, answers in ((0, ["open"]), (1, ["no", "open"])):
+        monkeypatch.setattr("nest.fit.run_solver", stopping(after))
+        with pytest.raises(Interrupted) as caught:
+            fewest_devices(chain(), target)
+        fit = caught.value.found
+        assert [trial.answer for trial in fit.trials] == answers
+        assert (fit.best, fit.proven) == (None, False)
+    # The best plan for the answer is all that is missing.
+    monkeypatch.setattr("nest.fit.run_solver", stopping(2))
+    with pytest.raises(Interrupted) as caught:
+        fewest_devices(chain(), target)
+    fit = caught.value.found
+    assert fit.proven
+    assert fit.best.num_devices == 2
+
+
+def test_the_smallest_memory_so_far_is_not_proven(monkeypatch):
+    target = within(chain(), 1)
+    monkeypatch.setattr("nest.fit.run_solver", stopping(1))
+    with pytest.raises(Interrupted) as caught:
+        smallest_memory(chain(), target)
+    fit = caught.value.found
+    assert [trial.answer for trial in fit.trials] == ["yes", "open"]
+    assert fit.best is not None
+    assert not fit.proven
+
+
+def test_the_best_offer_so_far_is_not_proven(monkeypatch):
+    priced = with_prices(chain(), {"device": 1.0})
+    monkeypatch.setattr("nest.fit.run_solver", stopping(2))
+    with pytest.raises(Interrupted) as caught:
+        best_offer(priced, "fastest", Limits())
+    fit = caught.value.found
+    assert fit.best.num_devices == 2
+    assert not fit.proven
+
+
+def test_fit_writes_what_is_known(cli, tmp_path, monkeypatch):
+    path, document = str(tmp_path / "chain.json"), tmp_path / "out.json"
+    plan = tmp_path / "plan.json"
+    write(path, chain())
+    monkeypatch.setattr("nest.fit.run_solver", stopping(2))
+    arguments = ("fit", path, "--within", "2e-7", "--json", str(document))
+    assert cli(*arguments, "-o", str(plan)) == 130
+    assert cli.err == "nest: interrupted\n"
+    assert json.loads(document.read_text())["answer"]["num_devices"] == 2
+    assert read_plan(plan).replicas == 2
+
+
+def test_explain_writes_what_is_known(cli, tmp_path, monkeypatch):
+    path, document = str(tmp_path / "chain.json"), tmp_path / "out.json"
+    plan = str(tmp_path / "plan.json")
+    write(path, chain())
+    write(plan, BOTH)
+    monkeypatch.setattr("nest.explain.run_solver", stopping(2))
+    assert cli("explain", path, plan, "--json", str(document)) == 130
+    assert cli.err == "nest: interrupted\n"
+    assert "What a neighbouring plan takes" in cli.out
+    written = json.loads(document.read_text())
+    assert written["optimum"]["status"] == "optimal"
+    assert len(written["relaxed"]) == 1
+    monkeypatch.setattr("nest.explain.run_solver", stopping(0))
+    with pytest.raises(Interrupted) as caught:
+        explain(chain(), BOTH)
+    assert caught.value.found.optimum.outcome is Outcome.INTERRUPTED
+
+
+# nest validate, calibrate, profile and audit
+
+
+def test_validate_counts_the_rows_that_are_done(cli, monkeypatch):
+    original = validating._predict_all
+
+    def some(*arguments):
+        for number, assessed in enumerate(original(*arguments)):
+            if number == 2:
+                raise KeyboardInterrupt
+            yield assessed
+
+    monkeypatch.setattr(validating, "_predict_all", some)
+    assert cli("validate", "--limit", "5", "--json", "-") == 130
+    written = json.loads(cli.out)
+    assert (written["rows"], written["interrupted"]) == (2, {"of": 5})
+    assert "; interrupted, the first of 5" in cli.err
+    assert cli.err.endswith("nest: interrupted\n")
+
+
+def test_calibrate_writes_the_calibration(cli, tmp_path, monkeypatch):
+    from nest.hardware.calibration import stored_calibration
+    from tests.cli.test_calibrate_cli import RUNS, write_runs
+
+    class Learned:
+        file = stored_calibration()
+
+    def raising(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs, "learn", lambda *_, **__: Learned)
+    monkeypatch.setattr(design, "candidates", raising)
+    path, output = tmp_path / "runs.csv", tmp_path / "my.json"
+    arguments = ("calibrate", write_runs(path, *RUNS), "-o", str(output))
+    assert cli(*arguments) == 130
+    assert cli.err == (
+        f"nest: {output} written; runs to do next are not\nnest: interrupted\n"
+    )
+    assert output.exists()
+
+
+def test_profile_writes_what_is_measured(cli, tmp_path, monkeypatch):
+    from nest.profiles.format import Entry, Profile, decode_profile
+
+    fields = {"model": "gpt2", "kind": "head", "sequence_length": 16}
+    entry = Entry(forward_ns=1.0, backward_ns=2.0, **fields)
+    made = Profile(device="toy", dtype="bf16", entries=(entry,))
+
+    def raising(*_, **__):
+        raise Interrupted(made)
+
+    monkeypatch.setattr(torch_profiler, "require_torch", lambda: None)
+    monkeypatch.setattr(torch_profiler, "profile_layers", raising)
+    path = tmp_path / "profile.json"
+    assert cli("profile", "--model", "gpt2", "-o", str(path)) == 130
+    assert decode_profile(path.read_bytes(), "profile").entries == (entry,)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_audit_says_what_was_done(cli, tmp_path, monkeypatch, broken):
+    def run(setting: Setting) -> Findings:
+        done = []
+        for name in setting.each(["one", "two", "three"]):
+            done.append(name)
+            if name == "two":
+                interrupt()
+        if broken:
+            raise NestError("too little")
+        return Findings((f"done: {done}",), (), Plot("", "", "", ()))
+
+    study = Study(
+        name="tiny",
+        question="Why?",
+        method="Look.",
+        quick="Half.",
+        limits=("None.",),
+        run=run,
+    )
+    monkeypatch.setattr("nest.studies.get_study", lambda name: study)
+    folder = tmp_path / "out"
+    assert cli("audit", "tiny", "-o", str(folder)) == 130
+    assert cli.err == (
+        "nest: ending after this case; once more stops at once\n"
+        "nest: interrupted\n"
+    )
+    if broken:
+        assert not folder.exists()
+        return
+    page = (folder / "audit.md").read_text()
+    assert page == cli.out
+    assert "Interrupted: only what was done by then is counted." in page
+    assert "done: ['one', 'two']" in page
+
+
+# Processes
+
+
+def test_a_signal_to_the_process(tmp_path):
+    """Processes that trace a size each say what they know."""
+    document = tmp_path / "out.json"
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "nest", "pareto", "gpt3-175b-256"),
+            *("--workers", "2", "--objectives", "time,devices", "-v"),
+            *("--json", str(document)),
+        ],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert process.stderr is not None
+    process.stderr.readline()  # a sign of life: it searches
+    start = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.splitlines()[-1] == "nest: interrupted"
+    assert "not proven: " in out
+    assert not json.loads(document.read_text())["proven"]
+    assert time.monotonic() - start < 60
