@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner
+from rich.console import Group
+from rich.padding import Padding
 
 from nest.benchmarks.instances import find_set
 from nest.benchmarks.sweep import expand, read_sweep
@@ -20,9 +22,11 @@ from nest.errors import NestError
 from nest.hardware import read_cluster
 from nest.ir import read_plan, read_problem, write
 from nest.ir.io import decode
+from nest.report.fitted import FittedTable
 from nest.solvers.command import Answer, read_planner
 from nest.solvers.registry import solver_names
 from tests.loopback import tiny_problem
+from tests.tables import FOLDER, TABLES
 
 ROOT = Path(__file__).parents[2]
 
@@ -185,3 +189,38 @@ def test_the_table_of_promises_is_the_list_of_checks():
     assert re.findall(r"^\| ([a-z ]+) \| (.+) \|$", table, re.M)[1:] == [
         (check.name, check.meaning) for check in CHECKS
     ]
+
+
+def fitted(parts):
+    """Yield the tables among what is printed."""
+    for part in parts:
+        if isinstance(part, FittedTable):
+            yield part
+        elif isinstance(part, Group):
+            yield from fitted(part.renderables)
+        elif isinstance(part, Padding):
+            yield from fitted([part.renderable])
+
+
+def test_the_page_about_terminals_shows_what_is_printed():
+    """The stages as stored, and in which order columns go."""
+    page = (ROOT / "docs/terminal.md").read_text()
+    (shown,) = (b for b in blocks("docs/terminal.md", "") if "stage " in b)
+    stored = (FOLDER / "solve-replicas.txt").read_text()
+    assert stored.rstrip().split("\n\n")[-1] == shown.rstrip()
+    table = page.partition("order: begin")[2].partition("<!--")[0]
+    rows = re.findall(r"^\| ([a-z]+) \| (.+) \|$", table, re.M)[1:]
+    assert len(rows) == 5
+    for name, order in rows:
+        orders = [
+            [
+                column.header
+                for _, column in sorted(
+                    enumerate(found.columns),
+                    key=lambda pair: (-pair[1].rank, -pair[0]),
+                )
+                if column.rank
+            ]
+            for found in fitted(TABLES[name]())
+        ]
+        assert order.split(", ") in orders
