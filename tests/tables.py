@@ -30,6 +30,7 @@ from nest.ir import Plan, Problem, problem_hash
 from nest.pareto import Curve, Frontier, FrontierPoint
 from nest.prove import Proof
 from nest.report import (
+    audit,
     benchmark,
     calibration,
     conform,
@@ -47,6 +48,9 @@ from nest.search.frontier import Gap
 from nest.simulate.events import Simulation
 from nest.solvers.base import Limit, SolveOptions, Status
 from nest.solvers.result import Outcome, SolveResult
+from nest.studies.study import Column as StudyColumn
+from nest.studies.study import Findings, Plot, Study
+from nest.studies.study import Table as StudyTable
 from nest.topology.levels import NetworkFacts, PartitionFacts, Range
 from tests.builders import (
     SINGLE,
@@ -487,6 +491,11 @@ def profiled() -> Parts:
 
 def ran() -> Parts:
     """Return what ``nest bench``, and ``nest compare`` of several, say."""
+    return benchmark.benchmark_block(_run_document(), cells=True)
+
+
+def _run_document() -> dict[str, Any]:
+    """Return a document of a benchmark."""
     solvers = [
         {
             "solver": name,
@@ -558,11 +567,66 @@ def ran() -> Parts:
     }
     for row in document["run"]["problems"]:
         row |= {"name": "p", "source": "s", "hash": "h"}
-    return benchmark.benchmark_block(document, cells=True)
+    return document
+
+
+def swept() -> Parts:
+    """Return what ``nest sweep`` says."""
+    point = {
+        "status": "optimal",
+        "factor": 2.0,
+        "step_time_ns": 62_328_301_123,
+        "speed_up": 1.0432,
+    }
+    rows = [point, point | {"factor": 4.0, "speed_up": None}]
+    entry = {
+        "model": "llama3-70b",
+        "cluster": "dgx-h100x64",
+        "solver": "dp",
+        "batch": 2048,
+        "bandwidths": rows,
+    }
+    document = _run_document()
+    document["answers"]["sweep"] = [entry]
+    return benchmark.benchmark_block(document)
+
+
+def audited() -> Parts:
+    """Return what ``nest audit`` says on a terminal."""
+    study = Study(
+        name="tiny",
+        question="What is lost by not seeing the network?",
+        method="Plans of blinded planners are scored by the shared model.",
+        quick="Four instances.",
+        limits=("Instances are those of the library.",),
+        run=lambda _: findings,
+    )
+    columns = [
+        StudyColumn("instance", "instance"),
+        StudyColumn("view", "blind to"),
+        StudyColumn("best_s", "best step time, s", ".4f"),
+        StudyColumn("blind_s", "of the blinded plan, s", ".4f"),
+        StudyColumn("more", "more, %", ".2f"),
+        StudyColumn("wall_s", "seconds to find it", ".1f"),
+        StudyColumn("stages", "stages", "d"),
+        StudyColumn("replicas", "replicas", "d"),
+    ]
+    name = "llama3-70b-dgx-h100x64-megatron"
+    row = (name, "topology", 62.3283, 66.4835, 6.67, 12.5, 8, None)
+    table = StudyTable(
+        "costs", "What blinded plans cost", "A row each.", columns, [row]
+    )
+    findings = Findings(
+        ("Blind to topology, plans take 6.67 % more.",),
+        (table,),
+        Plot("", "", "", ()),
+    )
+    return list(audit.audit_block(study, findings, quick=True))
 
 
 #: What people see, by the name of its file.
 TABLES: dict[str, Callable[[], Parts]] = {
+    "audit": audited,
     "bench": ran,
     "calibrate": calibrated,
     "compare": comparison,
@@ -578,6 +642,7 @@ TABLES: dict[str, Callable[[], Parts]] = {
     "simulate": simulated,
     "solve": lambda: answer(EIGHT),
     "solve-replicas": lambda: answer("bloom-176b-jean-zay-a100x192"),
+    "sweep": swept,
     "topology-bench": priced,
     "topology-show": described,
     "validate": validated,

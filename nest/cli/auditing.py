@@ -33,10 +33,11 @@ def audit_command(
 ) -> int:
     """Answer a question about planners: method, tables, plot and limits.
 
-    Without NAME the audits are listed. The page is printed as Markdown;
-    docs/audits.md shows what was found.
+    Without NAME the audits are listed. The page is printed to the width of a
+    terminal, and elsewhere as Markdown; docs/audits.md shows what was found.
     """
     from nest.errors import InvalidOptionError
+    from nest.report.table import key_lines, show
     from nest.studies import get_study, study_names
 
     if name is None:
@@ -46,8 +47,8 @@ def audit_command(
                     f"{option_name}: expected NAME of an audit too, got "
                     f"none; choose one of {', '.join(study_names())}"
                 )
-        for known in study_names():
-            print(f"{known:14} {get_study(known).question}")
+        found = [(known, get_study(known).question) for known in study_names()]
+        show(sys.stdout, key_lines(found))
         return 0
     study = get_study(name)
     check_output(folder, "-o", folder=True)
@@ -76,14 +77,19 @@ def audit_command(
         early = "Interrupted: only what was done by then is counted."
         answers = (early, *findings.answers)
         findings = findings._replace(answers=answers)
-    if folder is None:
-        sys.stdout.write(to_markdown(study, findings, quick))
-    else:
+    page = to_markdown(study, findings, quick)
+    if folder is not None:
         written = files(study, findings, quick)
         Path(folder).mkdir(exist_ok=True)
         for file_name, text in written.items():
             write_text(str(Path(folder) / file_name), text)
-        sys.stdout.write(written[PAGE])
+        page = written[PAGE]
+    if sys.stdout.isatty():
+        from nest.report.audit import audit_block
+
+        show(sys.stdout, *audit_block(study, findings, quick))
+    else:
+        sys.stdout.write(page)
     if ending.asked is not None:
         ending.stop(findings)
     return 0
