@@ -15,6 +15,9 @@ from nest.report.table import simple_table
 _SHOWN = ("Solvers", "What bandwidth buys")
 _CELLS = ("Answers", "Solvers")
 
+#: Numbers that go last where it is narrow.
+_MATTERS = ("step time", "proven", "best", "failed", "speed-up")
+
 #: Cells that words and notes may be wrapped to.
 _LEAST_WORDS, _LEAST_NOTE = 10, 16
 
@@ -48,10 +51,11 @@ def grid_table(grid: Grid) -> RenderableType:
 def _column(grid: Grid, number: int, header: str) -> Column:
     """Return a column: words name rows and stay, numbers go from the right.
 
-    Notes may wrap, and go last.
+    Notes may wrap; they and what matters most go last.
     """
     if not grid.is_word(number):
-        return Column(header, rank=number + 1, right=True)
+        rank = 1 if header in _MATTERS else number + 2
+        return Column(header, rank, right=True)
     if number < grid.words:
         return Column(header, least=_LEAST_WORDS)
     return Column(header, rank=1, least=_LEAST_NOTE)
