@@ -26,7 +26,7 @@ from nest.report.fitted import FittedTable
 from nest.solvers.command import Answer, read_planner
 from nest.solvers.registry import solver_names
 from tests.loopback import tiny_problem
-from tests.tables import FOLDER, TABLES
+from tests.tables import FOLDER, made
 
 ROOT = Path(__file__).parents[2]
 
@@ -221,6 +221,6 @@ def test_the_page_about_terminals_shows_what_is_printed():
                 )
                 if column.rank
             ]
-            for found in fitted(TABLES[name]())
+            for found in fitted(made(name))
         ]
         assert order.split(", ") in orders
