@@ -382,7 +382,7 @@ def smallest_memory(
         proven = first.answer == "no"
         fit = Fit("memory", target, (first,), None, proven, fastest)
         return ask.ended(fit)
-    best = _shrunk(first)
+    best = shrunk(first)
     # Nothing below low keeps the target, if it is proven.
     low, proven = problem.cluster.reserve_bytes(), True
     at_edge = False
@@ -396,7 +396,7 @@ def smallest_memory(
         trial = ask(with_memory(problem, middle), target.quanta)
         trials.append(trial)
         if trial.answer == "yes":
-            best = _shrunk(trial)
+            best = shrunk(trial)
         else:
             proven = proven and trial.answer == "no"
             low = middle + 1
@@ -406,7 +406,7 @@ def smallest_memory(
     return ask.ended(fit)
 
 
-def _shrunk(trial: Trial) -> Trial:
+def shrunk(trial: Trial) -> Trial:
     """Return a trial with no more memory than its plan needs."""
     assert trial.result.score is not None
     most = max(block.memory_bytes for block in trial.result.score.blocks)

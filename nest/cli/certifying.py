@@ -7,23 +7,14 @@ from pathlib import Path
 import click
 
 from nest.cli.declare import output_option
-from nest.cli.inputs import (
-    load_problem,
-    people,
-    warn_if_foreign,
-    write_text,
-)
-from nest.cli.options import Options, takes
+from nest.cli.inputs import people, write_text
+from nest.cli.options import KEPT_TARGET, PLANNED, Options, takes
 
 
 @click.command("certify")
-@click.argument("problem_text", metavar="PROBLEM")
-@click.argument("plan_path", metavar="[PLAN]", required=False)
 @output_option("certificate")
-@takes()
-def certify_command(
-    options: Options, problem_text: str, plan_path: str | None, output: str
-) -> int:
+@takes(*PLANNED, "target", target=KEPT_TARGET)
+def certify_command(options: Options, output: str) -> int:
     """Write a certificate of a plan's step time and of a lower bound.
 
     Without PLAN, of that no plan fits.
@@ -36,22 +27,20 @@ def certify_command(
     import json
 
     from nest.certificates.certify import certify, certify_infeasible
-    from nest.ir.io import read_plan
     from nest.units import quanta_to_ns
 
-    options.check_files(
-        {"PROBLEM": problem_text, "PLAN": plan_path}, {"-o": output}
-    )
-    problem = load_problem(problem_text)
-    plan = None if plan_path is None else read_plan(plan_path)
-    path = Path(problem_text)
+    options.check_problem_choice()
+    options.check_plan_choice(required=False)
+    options.check_files(writes={"-o": output})
+    problem = options.find_problem()
+    plan = options.find_plan(problem)
+    path = Path(options.problem_text or "")
     written = path.suffix == ".json" and path.is_file()
     document = path.read_bytes() if written else None
     if plan is None:
         found = certify_infeasible(problem, document)
         text = "no plan fits"
     else:
-        warn_if_foreign(problem, plan)
         found = certify(problem, plan, document)
         step, bound = (
             quanta_to_ns(found[name], problem.quantum_ps)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
 from nest.cli.declare import integer, option
-from nest.cli.inputs import (
-    check_distinct_files,
-    check_output,
-    load_model,
-    load_problem,
-)
+from nest.cli.inputs import check_output, load_model
+from nest.cli.options import PLANNED, Options, takes
 from nest.errors import InvalidOptionError, InvalidPlanError
 
 if TYPE_CHECKING:
@@ -24,19 +21,12 @@ if TYPE_CHECKING:
 
 
 @click.command("export")
-@click.argument("problem_text", metavar="PROBLEM")
-@click.argument("plan_path", metavar="PLAN")
 @option(
     "--to TARGET",
     "A framework, or chakra; see docs/exports.md.",
     required=True,
 )
 @option("-o --output DIR", "New or empty directory to write.", required=True)
-@option(
-    "--model NAME",
-    "The problem's model, where it does not name one: a name, or a "
-    "config.json of Hugging Face.",
-)
 @option(
     "--gpus-per-node N",
     "Devices of a node.  [default: the lowest level of the network]",
@@ -52,12 +42,15 @@ if TYPE_CHECKING:
     "Write the nearest plan that the framework can run instead, and say what "
     "that costs.",
 )
+@takes(
+    *PLANNED,
+    model="Model instead of PROBLEM, with --cluster; or the model of PROBLEM, "
+    "where that does not name one: a name, or a config.json of Hugging Face.",
+)
 def export_command(
-    problem_text: str,
-    plan_path: str,
+    options: Options,
     to: str,
     output: str,
-    model: str | None,
     gpus_per_node: int | None,
     flavor: str | None,
     nearest: bool,
@@ -74,13 +67,20 @@ def export_command(
     from nest.export.export import TRACES, target_of, write_folder
     from nest.export.layers import placement_of
     from nest.export.settings import Settings
-    from nest.ir.io import read_plan
 
+    # Of a problem with a name, --model says the model and nothing else.
+    model = options.model
+    if options.problem_text is not None and options.given_job == ["model"]:
+        options = replace(options, job={**options.job, "model": None})
+    elif to not in TRACES:
+        options = replace(options, target=to)
+    options.check_problem_choice()
+    options.check_plan_choice()
     if to in TRACES:
         _refuse_options(
             to,
             {
-                "--model": model,
+                "--model": model if options.model is None else None,
                 "--gpus-per-node": gpus_per_node,
                 "--flavor": flavor,
                 "--nearest": nearest or None,
@@ -88,9 +88,11 @@ def export_command(
         )
     else:
         target_of(to)
-    check_distinct_files({"PROBLEM": problem_text, "PLAN": plan_path})
+    options.check_files()
     check_output(output, "-o", folder=True)
-    problem, plan = load_problem(problem_text), read_plan(plan_path)
+    problem = options.find_problem()
+    plan = options.find_plan(problem, warn=False)
+    assert plan is not None
     _refuse_foreign(problem, plan, to)
     if to in TRACES:
         files = _traces(problem, plan)

@@ -75,15 +75,30 @@ def load_problem(text: str) -> Problem:
     )
 
 
-def load_problem_and_plan(
-    problem_text: str, plan_path: str
-) -> tuple[Problem, Plan]:
-    """Return both, and warn if the plan was made for something else."""
+def load_plan(path: str, problem: Problem | None = None) -> Plan:
+    """Return the plan in a file; warn if it is one of another problem."""
     from nest.ir.io import read_plan
 
-    problem, plan = load_problem(problem_text), read_plan(plan_path)
-    warn_if_foreign(problem, plan)
-    return problem, plan
+    plan = read_plan(path)
+    if problem is not None:
+        warn_if_foreign(problem, plan)
+    return plan
+
+
+def fill_in(settings: str, problem: Problem, option: str) -> Plan:
+    """Return the plan that settings stand for, and say which it is."""
+    from nest.by_settings import plan_by_settings
+    from nest.cli.progress import ProgressLine
+    from nest.report.table import plan_text
+
+    with ProgressLine(problem.time_unit) as progress:
+        found = plan_by_settings(
+            problem, settings, option, on_progress=progress
+        )
+    click.echo(
+        f"nest: {option} is {found.how}: {plan_text(found.plan)}", err=True
+    )
+    return found.plan
 
 
 def warn_if_foreign(problem: Problem, plan: Plan) -> None:

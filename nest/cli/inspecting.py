@@ -13,14 +13,11 @@ import click
 from nest.cli.declare import json_option, option
 from nest.cli.inputs import (
     check_output,
-    load_problem,
-    load_problem_and_plan,
     named_problem,
-    warn_if_foreign,
     write_json,
     write_record,
 )
-from nest.cli.options import MODEL, Options, takes
+from nest.cli.options import KEPT_TARGET, MODEL, PLANNED, Options, takes
 from nest.errors import InvalidOptionError
 from nest.targets import ANY
 from nest.targets import target as find_target
@@ -32,13 +29,14 @@ if TYPE_CHECKING:
 
 
 @click.command("score")
-@click.argument("problem_text", metavar="PROBLEM")
-@click.argument("plan_path", metavar="PLAN")
 @takes(
+    *PLANNED,
+    "target",
     "json_path",
+    target=KEPT_TARGET,
     json_path="Also write the score as JSON; '-' is standard output.",
 )
-def score_command(options: Options, problem_text: str, plan_path: str) -> int:
+def score_command(options: Options) -> int:
     """Score a plan with the shared cost model.
 
     Exits with 1 if the plan is infeasible and with 2 if it is no plan for
@@ -50,8 +48,8 @@ def score_command(options: Options, problem_text: str, plan_path: str) -> int:
     from nest.intervals import intervals_of
     from nest.report.table import score_block, show
 
-    options.check_files({"PROBLEM": problem_text, "PLAN": plan_path})
-    problem, plan = load_problem_and_plan(problem_text, plan_path)
+    options.check_files()
+    problem, plan = options.find_problem_and_plan()
     found = score(problem, plan)
     known = intervals_of(problem, plan, found)
     document = found.to_json() | {"intervals": known and known.to_json()}
@@ -64,24 +62,23 @@ def score_command(options: Options, problem_text: str, plan_path: str) -> int:
 
 
 @click.command("check")
-@click.argument("problem_text", metavar="PROBLEM")
-@click.argument("plan_path", metavar="[PLAN]", required=False)
-def check_command(problem_text: str, plan_path: str | None) -> int:
+@takes(*PLANNED, "target", target=KEPT_TARGET)
+def check_command(options: Options) -> int:
     """Say what a problem is, and whether a plan is one for it.
 
     Exits with 1 if the plan is infeasible and with 2 if the problem or the
     plan is invalid.
     """
     from nest.cost.score import score
-    from nest.ir.io import read_plan
     from nest.report.table import key_lines, show
 
-    problem = load_problem(problem_text)
+    options.check_problem_choice()
+    options.check_plan_choice(required=False)
+    problem = options.find_problem()
     rows = _describe(problem)
     code = 0
-    if plan_path is not None:
-        plan = read_plan(plan_path)
-        warn_if_foreign(problem, plan)
+    plan = options.find_plan(problem)
+    if plan is not None:
         violations = score(problem, plan).violations
         rows.append(("plan", "infeasible" if violations else "feasible"))
         rows += [("violation", text) for text in violations]

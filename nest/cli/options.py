@@ -31,8 +31,10 @@ from nest.cli.inputs import (
     Restricted,
     check_distinct_files,
     check_output,
+    fill_in,
     flag,
     load_model,
+    load_plan,
     load_problem,
     model_problem,
     people,
@@ -53,6 +55,9 @@ if TYPE_CHECKING:
     from nest.ir.problem import Problem
     from nest.models.architectures import Architecture
     from nest.solvers.base import SolveOptions
+
+#: Who answers if nobody is named.
+DEFAULT_SOLVER = "dp"
 
 #: Seconds per run of a solver for the problem of a model: the slower ones
 #: would run for days.
@@ -224,6 +229,9 @@ _OPTIONS: dict[str, Callable[..., Decorator]] = {
     "problem_text": functools.partial(
         click.argument, "problem_text", metavar="[PROBLEM]", required=False
     ),
+    "plan_text": functools.partial(
+        click.argument, "plan_text", metavar="[PLAN]", required=False
+    ),
     "problem_texts": functools.partial(
         click.argument, "problem_texts", metavar="[PROBLEM]…", nargs=-1
     ),
@@ -241,8 +249,17 @@ _OPTIONS: dict[str, Callable[..., Decorator]] = {
         "--headroom SIZE",
         "Memory of every device that plans leave free, such as 8GB or 10%.",
     ),
+    "plan": _shared(
+        "--plan FILE|SETTINGS",
+        "Plan instead of PLAN: a file, or settings as of --pin, such as "
+        "tp=8,pp=4,zero=1.  Then it is the fastest plan that has them, or, "
+        "if none fits, the one that needs least memory.",
+    ),
     "solver": _shared(
-        "--solver NAME", "See 'nest solvers'.", read_solver, default="dp"
+        "--solver NAME",
+        "See 'nest solvers'.",
+        read_solver,
+        default=DEFAULT_SOLVER,
     ),
     "time_limit": _shared(
         "--time-limit S",
@@ -267,7 +284,9 @@ _OPTIONS: dict[str, Callable[..., Decorator]] = {
         "--seed N", "Seed of random choices.", integer(0), default=0
     ),
     "warm_start": _shared(
-        "--warm-start PLAN", "Plan file to start from, for solvers that can."
+        "--warm-start PLAN",
+        "Plan to start from, a file or settings such as tp=8,pp=4, for "
+        "solvers that can.",
     ),
     "repair": _shared(
         "--repair",
@@ -304,6 +323,15 @@ JOB = tuple(_JOB)
 MODEL = tuple(_MODEL)
 RESTRICTIONS = ("pin", "forbid", "target", "headroom")
 
+#: What ``--target`` means where nothing is searched.
+KEPT_TARGET = (
+    "Framework whose gradients and optimizer --model keeps, and that can run "
+    "a plan by its settings.  [default: any]"
+)
+
+#: What names a problem and a plan for it.
+PLANNED = ("problem_text", "plan_text", "plan", *MODEL)
+
 
 def takes(*names: str, **helps: str) -> Decorator:
     """Add shared options to a command, which gets an :class:`Options` first.
@@ -318,7 +346,10 @@ def takes(*names: str, **helps: str) -> Decorator:
             path = click.get_current_context().command_path
             shared = {name: values.pop(name) for name in names}
             job = {n: shared.pop(n) for n in names if n in _MODEL}
-            return command(Options(path, job=job, **shared), **values)
+            options = Options(path, job=job, **shared)
+            if "plan_text" in shared:
+                options = options.placed()
+            return command(options, **values)
 
         for name in reversed(names):
             changes = {"text": helps[name]} if name in helps else {}
@@ -370,6 +401,8 @@ class Options:
         Such as ``nest solve``, for messages.
     problem_text, problem_texts
         The argument PROBLEM, of commands that take one or several.
+    plan_text, plan
+        The argument PLAN, and the option instead of it.
     job
         ``--model``, ``--cluster`` and the options of the job.
     json_path, output
@@ -383,13 +416,15 @@ class Options:
     command: str
     problem_text: str | None = None
     problem_texts: tuple[str, ...] = ()
+    plan_text: str | None = None
+    plan: str | None = None
     job: Mapping[str, Any] = field(default_factory=dict)
     granularity: str | None = None
     pin: tuple[str, ...] = ()
     forbid: tuple[str, ...] = ()
     target: str | None = None
     headroom: str | None = None
-    solver: str = "dp"
+    solver: str = DEFAULT_SOLVER
     time_limit: float | None = None
     gap: float = 0.0
     workers: int | None = None
@@ -416,6 +451,13 @@ class Options:
         """The options of a model that are given."""
         missing: tuple[Any, ...] = (None, (), False)
         return [name for name, v in self.job.items() if v not in missing]
+
+    def placed(self) -> Options:
+        """Return them with a single argument beside ``--model`` as PLAN."""
+        alone = self.plan_text is None and self.plan is None
+        if not (self.model and self.problem_text and alone):
+            return self
+        return replace(self, problem_text=None, plan_text=self.problem_text)
 
     def limited(self, slow: bool = False) -> Options:
         """Return them with a time limit, for a model if none is given."""
@@ -452,6 +494,19 @@ class Options:
                 "none; for example --cluster h100x64"
             )
 
+    def check_plan_choice(self, required: bool = True) -> None:
+        """Refuse PLAN beside ``--plan``, and neither if one is required."""
+        if self.plan_text is not None and self.plan is not None:
+            raise InvalidOptionError(
+                f"--plan: expected either it or PLAN, got {self.plan_text!r} "
+                f"too; remove one"
+            )
+        if required and self.plan_text is None and self.plan is None:
+            raise InvalidOptionError(
+                f"{self.command}: expected PLAN, got none; see "
+                f"'{self.command} --help', or pass --plan"
+            )
+
     def check_files(
         self,
         reads: Mapping[str, str | None] | None = None,
@@ -470,6 +525,8 @@ class Options:
         check_distinct_files(
             {
                 "PROBLEM": self.problem_text,
+                "PLAN": self.plan_text,
+                "--plan": self.plan,
                 **(reads or {}),
                 "--model": model if model and os.path.isfile(model) else None,
                 "--profile": self.job.get("profile"),
@@ -487,6 +544,34 @@ class Options:
             return load_problem(self.problem_text)
         job = {**self.job, "target": self.target}
         return model_problem(load_model(self.job["model"]), job)
+
+    def find_plan(self, problem: Problem, warn: bool = True) -> Plan | None:
+        """Return the plan of PLAN or ``--plan`` for a problem, if any.
+
+        Says on standard error what it is if it is one by its settings, and,
+        unless told not to, if a file's was made for something else.
+        """
+        from nest.by_settings import are_settings
+
+        text, name = self.plan_text, "PLAN"
+        if text is None:
+            text, name = self.plan, "--plan"
+        if text is None:
+            return None
+        if not are_settings(text):
+            return load_plan(text, problem if warn else None)
+        if self.target is not None:
+            problem = self.restricted(problem).problem
+        return fill_in(text, problem, name)
+
+    def find_problem_and_plan(self) -> tuple[Problem, Plan]:
+        """Return what PROBLEM and PLAN say, or the options instead."""
+        self.check_problem_choice()
+        self.check_plan_choice()
+        problem = self.find_problem()
+        plan = self.find_plan(problem)
+        assert plan is not None
+        return problem, plan
 
     def restricted(self, problem: Problem | None = None) -> Restricted:
         """Return the problem as the options that narrow it down leave it."""
@@ -532,9 +617,21 @@ class Options:
         unsaid = self.unsaid(restricted)
         return restricted.notes + [f"defaults: {unsaid}"] * bool(unsaid)
 
-    def solve_options(self, solver: str) -> SolveOptions:
-        """Return the options of a solver, without its ``--option``."""
+    def find_warm_start(self, problem: Problem) -> Plan | None:
+        """Return the plan that ``--warm-start`` names for a problem."""
+        from nest.by_settings import are_settings
         from nest.ir.io import read_plan
+
+        if self.warm_start is None:
+            return None
+        if are_settings(self.warm_start):
+            return fill_in(self.warm_start, problem, "--warm-start")
+        return read_plan(self.warm_start)
+
+    def solve_options(
+        self, solver: str, warm_start: Plan | None = None
+    ) -> SolveOptions:
+        """Return the options of a solver, without its ``--option``."""
         from nest.solvers.base import SolveOptions
         from nest.solvers.registry import default_workers
 
@@ -544,7 +641,7 @@ class Options:
             num_workers=self.workers
             or default_workers(solver, self.time_limit),
             seed=self.seed,
-            warm_start=read_plan(self.warm_start) if self.warm_start else None,
+            warm_start=warm_start,
             repair=self.repair,
         )
 

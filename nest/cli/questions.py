@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from nest.cli.declare import amount, integer, integers, option
-from nest.cli.inputs import flag, load_problem_and_plan
-from nest.cli.options import MODEL, RESTRICTIONS, Options, offered, takes
+from nest.cli.inputs import flag
+from nest.cli.options import (
+    MODEL,
+    PLANNED,
+    RESTRICTIONS,
+    Options,
+    offered,
+    takes,
+)
 from nest.cli.progress import ProgressLine
 from nest.errors import InvalidOptionError
 from nest.interrupts import Interrupted
@@ -278,8 +284,6 @@ def _target(problem: Problem, target: _Target) -> Target | None:
 
 
 @click.command("explain")
-@click.argument("problem_text", metavar="PROBLEM")
-@click.argument("plan_path", metavar="PLAN")
 @option(
     "--prefer SETTING=VALUE,…",
     "Compare with the best plan under these settings, such as tp=8,pp=4.",
@@ -287,12 +291,11 @@ def _target(problem: Problem, target: _Target) -> Target | None:
 )
 @option("--no-search", "Solve nothing: only the terms and the neighbours.")
 @takes(
+    *PLANNED,
     *("solver", "time_limit", "granularity", "json_path", *RESTRICTIONS),
 )
 def explain_command(
     options: Options,
-    problem_text: str,
-    plan_path: str,
     prefer: tuple[str, ...],
     no_search: bool,
 ) -> int:
@@ -310,13 +313,13 @@ def explain_command(
     from nest.report.table import show
     from nest.restrictions import parse
 
-    options = replace(options, problem_text=problem_text)
-    options.check_files({"PLAN": plan_path})
+    options = options.limited()
+    options.check_files()
     if no_search and prefer:
         raise InvalidOptionError(
             "--prefer: expected either it or --no-search, got both; remove one"
         )
-    whole, plan = load_problem_and_plan(problem_text, plan_path)
+    whole, plan = options.find_problem_and_plan()
     restricted = options.restricted(whole)
     problem, solver = restricted.problem, options.solver
     limit_s = options.time_limit

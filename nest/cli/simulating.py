@@ -7,23 +7,20 @@ from typing import TYPE_CHECKING
 import click
 
 from nest.cli.declare import output_option
-from nest.cli.inputs import load_problem_and_plan, write_text
-from nest.cli.options import Options, takes
+from nest.cli.inputs import write_text
+from nest.cli.options import KEPT_TARGET, PLANNED, Options, takes
 
 if TYPE_CHECKING:
     from nest.simulate.events import Simulation
 
 
 @click.command("simulate")
-@click.argument("problem_text", metavar="PROBLEM")
-@click.argument("plan_path", metavar="PLAN")
 @takes(
-    "json_path",
+    *(*PLANNED, "target", "json_path"),
+    target=KEPT_TARGET,
     json_path="Also write the simulation as JSON; '-' is standard output.",
 )
-def simulate_command(
-    options: Options, problem_text: str, plan_path: str
-) -> int:
+def simulate_command(options: Options) -> int:
     """Run the passes of a plan one by one.
 
     Shows the simulated step beside the step time of the score, and how long
@@ -33,8 +30,8 @@ def simulate_command(
     from nest.report.simulation import simulation_block, simulation_document
     from nest.report.table import show
 
-    options.check_files({"PROBLEM": problem_text, "PLAN": plan_path})
-    simulation = _simulation(problem_text, plan_path)
+    options.check_files()
+    simulation = _simulation(options)
     document = simulation_document(simulation)
     show(options.people, *simulation_block(simulation, document))
     options.write_json(document)
@@ -42,13 +39,9 @@ def simulate_command(
 
 
 @click.command("trace")
-@click.argument("problem_text", metavar="PROBLEM")
-@click.argument("plan_path", metavar="PLAN")
 @output_option("trace")
-@takes()
-def trace_command(
-    options: Options, problem_text: str, plan_path: str, output: str
-) -> int:
+@takes(*PLANNED, "target", target=KEPT_TARGET)
+def trace_command(options: Options, output: str) -> int:
     """Write a plan's step as a trace for Perfetto or chrome://tracing.
 
     A row per block of devices; every event says its chunk and micro-batch,
@@ -59,17 +52,14 @@ def trace_command(
 
     from nest.simulate.trace import trace
 
-    options.check_files(
-        {"PROBLEM": problem_text, "PLAN": plan_path}, {"-o": output}
-    )
-    simulation = _simulation(problem_text, plan_path)
+    options.check_files(writes={"-o": output})
+    simulation = _simulation(options)
     text = msgspec.json.encode(trace(simulation)).decode()
     write_text(output, f"{text}\n")
     return 0 if simulation.score.feasible else 1
 
 
-def _simulation(problem_text: str, plan_path: str) -> Simulation:
+def _simulation(options: Options) -> Simulation:
     from nest.simulate.events import Simulation
 
-    problem, plan = load_problem_and_plan(problem_text, plan_path)
-    return Simulation(problem, plan)
+    return Simulation(*options.find_problem_and_plan())

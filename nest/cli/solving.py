@@ -25,7 +25,13 @@ from nest.cli.inputs import (
     read_solver,
     write_text,
 )
-from nest.cli.options import MODEL, RESTRICTIONS, Options, takes
+from nest.cli.options import (
+    DEFAULT_SOLVER,
+    MODEL,
+    RESTRICTIONS,
+    Options,
+    takes,
+)
 from nest.cli.progress import ProgressLine
 from nest.errors import (
     InvalidOptionError,
@@ -173,8 +179,9 @@ def compare_command(
 @option(
     "--solver NAME|FILE",
     "See 'nest solvers'; or a file that describes a command "
-    "(docs/your-planner.md).  [required]",
+    "(docs/your-planner.md).",
     read_solver,
+    default=DEFAULT_SOLVER,
 )
 @_LOSS
 @_LAUNCH
@@ -186,7 +193,7 @@ def compare_command(
 @takes("problem_text", "output", *_SHARED, time_limit=_LIMIT)
 def solve_command(
     options: Options,
-    solver: str | None,
+    solver: str,
     target_loss: bool,
     launch: bool,
     launch_dir: str | None,
@@ -200,10 +207,6 @@ def solve_command(
     The problem is PROBLEM, or --model on --cluster.
     """
     options.check_problem_choice()
-    if solver is None:
-        raise InvalidOptionError(
-            "nest solve: expected --solver, got none; see 'nest solve --help'"
-        )
     if robust and target_loss:
         raise InvalidOptionError(
             "--robust: expected either it or --target-loss, which compares "
@@ -283,8 +286,11 @@ def _checked(
     if launching is not None:
         check_output(launching.folder, "--launch-dir", folder=True)
     restricted = given.restricted()
+    start = given.find_warm_start(restricted.problem)
     cells = {
-        name: replace(given.solve_options(name), extra=extra.get(name, {}))
+        name: replace(
+            given.solve_options(name, start), extra=extra.get(name, {})
+        )
         for name in solvers
     }
     settings = _settings(given, restricted) if launching else None

@@ -569,7 +569,6 @@ def test_import_piper(cli: Cli, tmp_path: Path) -> None:
             "nest import COMMAND: expected one of deepspeed, hf",
         ),
         (("solve",), "nest solve: expected PROBLEM, got none; see"),
-        (("solve", "P"), "nest solve: expected --solver, got none; see"),
         (
             ("compare", "--sede", "1"),
             "nest compare: expected a known option, got '--sede'; did you",

@@ -390,10 +390,6 @@ MODEL = ("--model", "gpt3-13b", "--cluster", "h100x64")
             "--help', or pass --model and --cluster",
         ),
         (
-            ("solve", *MODEL),
-            "nest solve: expected --solver, got none; see 'nest solve --help'",
-        ),
-        (
             ("solve", "p.json", "--solver", "dp", *MODEL),
             "--model: expected either PROBLEM or --model with its options, "
             "got 'p.json' too; remove one",

@@ -42,6 +42,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "nest.calibration",
         "nest.intervals",
         "nest.robust",
+        "nest.feasible",
+        "nest.by_settings",
         "nest.certificates",
         "nest.instances",
     ),

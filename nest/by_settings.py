@@ -1,0 +1,114 @@
+"""Plans by their settings: ``tp=8,pp=4,zero=1`` instead of a plan file.
+
+What the settings leave open (which layers a stage has, the micro-batch, …) is
+filled by one rule: the plan is the fastest that has them, as the exact solver
+finds it; if none fits the memory, the one that needs least of it, and of these
+the fastest.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from nest.errors import InvalidPlanError
+from nest.feasible import least_memory
+from nest.ir.io import problem_hash
+from nest.ir.plan import Plan
+from nest.ir.problem import Problem
+from nest.restrictions import Restrictions, describe, parse, restrict
+from nest.solvers.base import SolveOptions, Status
+from nest.solvers.cell import OnProgress
+from nest.solvers.registry import default_workers
+from nest.solvers.run import run_solver
+
+#: Wall-clock seconds to fill in what is left open.
+TIME_LIMIT_S = 60.0
+
+#: Who fills it in.
+SOLVER = "dp"
+
+
+class Filled(NamedTuple):
+    """A plan that has the settings asked for.
+
+    Attributes
+    ----------
+    plan
+        The plan.
+    how
+        What it is among those that have them, for people.
+    """
+
+    plan: Plan
+    how: str
+
+
+def are_settings(text: str) -> bool:
+    """Whether a text means settings, not a file; a file goes first."""
+    return (
+        "=" in text
+        and os.sep not in text
+        and not text.endswith((".json", ".yaml", ".yml"))
+        and not os.path.exists(text)
+    )
+
+
+def plan_by_settings(
+    problem: Problem,
+    text: str,
+    option: str = "--plan",
+    time_limit_s: float = TIME_LIMIT_S,
+    on_progress: OnProgress | None = None,
+) -> Filled:
+    """Return the plan that settings stand for.
+
+    Parameters
+    ----------
+    problem
+        The problem; what its job does not allow no plan has.
+    text
+        Settings as of ``--pin``: ``tp=8,pp=4``.
+    option
+        Where they come from, for messages.
+    time_limit_s
+        For the search, and once more for the least memory.
+    on_progress
+        Called meanwhile.
+
+    Raises
+    ------
+    InvalidOptionError, UnknownNameError
+        If the text is malformed, or no plan has such settings.
+    InvalidPlanError
+        If no plan is found in time.
+    """
+    pins: Restrictions = parse([text], option)
+    narrow = restrict(problem, pins, option=option)
+    options = SolveOptions(
+        time_limit_s=time_limit_s, num_workers=default_workers(SOLVER)
+    )
+    result = run_solver(narrow, SOLVER, options, on_progress)
+    said = describe(pins, {}, option).removeprefix(f"{option} ")
+    plan, how = result.plan, f"the fastest with {said}"
+    if plan is not None and result.status is not Status.OPTIMAL:
+        how = f"the fastest known after {time_limit_s:g} s with {said}"
+    if result.status is Status.INFEASIBLE and len(problem.cluster.types) == 1:
+        least = least_memory(
+            narrow, problem.cluster.memory_bytes(), time_limit_s, SOLVER
+        )
+        if least.trial is not None:
+            plan = least.trial.result.plan
+        known = "" if least.proven else " known"
+        how = f"the one that needs least memory{known} with {said}, none fits"
+    if plan is not None:
+        own = replace(plan, problem_hash=problem_hash(problem))
+        return Filled(own, how)
+    raise InvalidPlanError(
+        f"{option} {text}: expected settings of a plan that is found within "
+        f"{time_limit_s:g} s, got none "
+        f"({result.detail or result.status}); say more of the plan, or write "
+        f"a plan file"
+    )

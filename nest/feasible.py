@@ -1,0 +1,294 @@
+"""Why no plan fits, and what would do: so much memory, or so many devices.
+
+Both are asked of an exact solver, as :mod:`nest.fit` asks for a target that
+every plan keeps: an interval closes around the least memory per device that
+some plan needs, and clusters with twice, four times, … as many devices of the
+same kind are tried until one has a plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec import structs
+
+from nest.errors import NestError
+from nest.fit import Asker, Trial, most_memory_bytes, shrunk, with_memory
+from nest.ir.cluster import Hierarchy
+from nest.ir.io import plan_to_json
+from nest.ir.problem import Problem
+from nest.solvers.base import Deadline, SolveOptions
+from nest.solvers.cell import OnProgress
+from nest.units import MAX_TOTAL, ceil_div, format_bytes
+
+#: Wall-clock seconds for all questions together.
+TIME_LIMIT_S = 30.0
+
+#: At most so many times the devices are tried.
+MOST_TIMES = 64
+
+#: What the parts of a device's memory are called.
+_PARTS = {
+    "weight_bytes": "weights",
+    "gradient_bytes": "gradients",
+    "state_bytes": "optimizer state",
+    "buffer_bytes": "buffers",
+    "kept_bytes": "activations",
+    "working_bytes": "working memory",
+    "reserve_bytes": "reserve",
+}
+
+
+@dataclass(frozen=True)
+class LeastMemory:
+    """How little memory per device some plan needs.
+
+    Attributes
+    ----------
+    refuted_bytes
+        With so much, proven, no plan fits.
+    trial
+        The problem with the least memory known to do, and a plan for it;
+        ``None`` if none is known.
+    impossible
+        Whether it is proven that there is no plan, whatever the memory.
+    """
+
+    refuted_bytes: int
+    trial: Trial | None
+    impossible: bool = False
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """The least memory per device known to do."""
+        return None if self.trial is None else self.trial.memory_bytes
+
+    @property
+    def proven(self) -> bool:
+        """Whether a byte less would not do."""
+        return self.memory_bytes == self.refuted_bytes + 1
+
+
+@dataclass(frozen=True)
+class Remedies:
+    """What would make a problem feasible, as far as there was time to ask.
+
+    Attributes
+    ----------
+    problem
+        The problem.
+    memory
+        The least memory that would do; ``None`` where devices are of several
+        types.
+    num_devices
+        So many devices would do, the least of those tried; ``None`` if none
+        is known.
+    refuted_devices
+        The most devices tried that, proven, would not do.
+    """
+
+    problem: Problem
+    memory: LeastMemory | None
+    num_devices: int | None
+    refuted_devices: int
+
+    @property
+    def lines(self) -> list[str]:
+        """Why no plan fits, and what would do, for people."""
+        found = [*self._why()]
+        if self.num_devices is not None:
+            found.append(
+                f"would do: {self.num_devices} such devices "
+                f"({self.refuted_devices} would not)"
+            )
+        elif self.refuted_devices > self.problem.cluster.num_devices:
+            found.append(
+                f"more devices alone: {self.refuted_devices} would not do"
+            )
+        return found
+
+    def _why(self) -> Iterator[str]:
+        memory = self.memory
+        if memory is None:
+            return
+        if memory.impossible:
+            yield (
+                "why: no plan exists, whatever the memory: batch, degrees "
+                "and stages that the job allows do not go together on "
+                f"{self.problem.cluster.num_devices} devices"
+            )
+        elif memory.trial is not None and memory.memory_bytes is not None:
+            own = self.problem.cluster.memory_bytes()
+            at_best = "at best" if memory.proven else "or less"
+            yield (
+                f"why: memory is short by "
+                f"{format_bytes(memory.memory_bytes - own)} per device "
+                f"{at_best}; {_holds(memory.trial)}"
+            )
+            least = "no less" if memory.proven else "less was not refuted"
+            yield (
+                f"would do: {format_bytes(memory.memory_bytes)} per device "
+                f"instead of {format_bytes(own)} ({least})"
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what a document says about them."""
+        memory, own = self.memory, self.problem.cluster.memory_bytes()
+        known = None if memory is None else memory.memory_bytes
+        trial = None if memory is None else memory.trial
+        return {
+            "whatever_the_memory": memory and memory.impossible,
+            "memory_short_bytes": None if known is None else known - own,
+            "memory_bytes": known,
+            "memory_proven": known is not None and memory.proven
+            if memory
+            else False,
+            "plan": plan_to_json(trial.result.plan) if trial else None,
+            "num_devices": self.num_devices,
+            "refuted_devices": self.refuted_devices,
+        }
+
+
+def _holds(trial: Trial) -> str:
+    """Say what the fullest device of a plan holds, the largest parts."""
+    assert trial.result.score is not None
+    block = max(trial.result.score.blocks, key=lambda x: x.memory_bytes)
+    parts = sorted(block.memory.items(), key=lambda part: -part[1])[:3]
+    texts = [
+        f"{_PARTS[name]} {format_bytes(size)}" for name, size in parts if size
+    ]
+    return f"the fullest device then holds {', '.join(texts)}"
+
+
+def remedies(
+    problem: Problem,
+    time_limit_s: float = TIME_LIMIT_S,
+    solver: str = "dp",
+    on_progress: OnProgress | None = None,
+) -> Remedies:
+    """Find out what would make an infeasible problem feasible.
+
+    Parameters
+    ----------
+    problem
+        A problem without a plan.
+    time_limit_s
+        For all questions together; memory gets half of it.
+    solver, on_progress
+        Who answers; called meanwhile.
+    """
+    clock = Deadline(time_limit_s)
+    memory = None
+    if len(problem.cluster.types) == 1:
+        own = problem.cluster.memory_bytes()
+        half = time_limit_s / 2
+        memory = least_memory(problem, own, half, solver, on_progress)
+    num_devices, refuted = None, problem.cluster.num_devices
+    for larger in _larger(problem):
+        answer = _ask(larger, clock, solver, on_progress)
+        if answer is None or answer.answer == "open":
+            break
+        if answer.answer == "yes":
+            num_devices = larger.cluster.num_devices
+            break
+        refuted = larger.cluster.num_devices
+    return Remedies(problem, memory, num_devices, refuted)
+
+
+def least_memory(
+    problem: Problem,
+    refuted_bytes: int,
+    time_limit_s: float = TIME_LIMIT_S,
+    solver: str = "dp",
+    on_progress: OnProgress | None = None,
+) -> LeastMemory:
+    """Return how little memory per device some plan needs.
+
+    To the byte if there is time. The plan is the fastest one with so much
+    memory, or the one in hand when time is up.
+
+    Parameters
+    ----------
+    problem
+        A problem whose devices are of one type.
+    refuted_bytes
+        So much is known not to do.
+    time_limit_s, solver, on_progress
+        As of :func:`remedies`.
+    """
+    clock = Deadline(time_limit_s)
+    unlimited = with_memory(problem, most_memory_bytes(problem))
+    first = _ask(unlimited, clock, solver, on_progress)
+    if first is None or first.answer != "yes":
+        impossible = first is not None and first.answer == "no"
+        return LeastMemory(refuted_bytes, None, impossible)
+    best, low, at_edge = shrunk(first), refuted_bytes, False
+    while low + 1 < best.memory_bytes:
+        middle = (low + best.memory_bytes) // 2
+        if at_edge:
+            middle = best.memory_bytes - 1
+        narrow = with_memory(problem, middle)
+        trial = _ask(narrow, clock, solver, on_progress)
+        if trial is None:
+            break
+        if trial.answer == "yes":
+            best = shrunk(trial)
+        elif trial.answer == "no":
+            low = middle
+        # A byte below a plan found settles it where nothing is in between.
+        at_edge = not at_edge
+    ask = _asker(clock, solver, on_progress)
+    return LeastMemory(low, ask.improved(best) if ask else best)
+
+
+def _ask(
+    problem: Problem,
+    clock: Deadline,
+    solver: str,
+    on_progress: OnProgress | None,
+) -> Trial | None:
+    """Ask for any plan; ``None`` if there is no time left."""
+    ask = _asker(clock, solver, on_progress)
+    return None if ask is None else ask(problem, MAX_TOTAL)
+
+
+def _asker(
+    clock: Deadline, solver: str, on_progress: OnProgress | None
+) -> Asker | None:
+    left_s = clock.remaining_s
+    if not left_s:
+        return None
+    return Asker(solver, SolveOptions(time_limit_s=left_s), on_progress)
+
+
+def _larger(problem: Problem) -> Iterator[Problem]:
+    """Yield the problem on twice, four times, … as many devices.
+
+    More units of the highest level of the network, which stays as it is
+    otherwise. None where the network is a graph, or devices differ.
+    """
+    cluster = problem.cluster
+    network = cluster.topology
+    if not isinstance(network, Hierarchy) or len(cluster.types) > 1:
+        return
+    *lower, top = network.levels
+    below = network.max_devices // top.fan_out
+    times = 2
+    while times <= MOST_TIMES:
+        count = times * cluster.num_devices
+        fan_out = max(top.fan_out, ceil_div(count, below))
+        wider = structs.replace(top, fan_out=fan_out)
+        try:
+            yield structs.replace(
+                problem,
+                cluster=structs.replace(
+                    cluster,
+                    num_devices=count,
+                    topology=structs.replace(network, levels=(*lower, wider)),
+                ),
+            )
+        except NestError:
+            return
+        times *= 2
