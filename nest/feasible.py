@@ -24,7 +24,7 @@ from nest.solvers.cell import OnProgress
 from nest.units import MAX_TOTAL, ceil_div, format_bytes
 
 #: Wall-clock seconds for all questions together.
-TIME_LIMIT_S = 30.0
+TIME_LIMIT_S = 20.0
 
 #: At most so many times the devices are tried.
 MOST_TIMES = 64
@@ -95,6 +95,13 @@ class Remedies:
     refuted_devices: int
 
     @property
+    def fits(self) -> bool:
+        """Whether there is a plan after all."""
+        memory, own = self.memory, self.problem.cluster.memory_bytes()
+        known = None if memory is None else memory.memory_bytes
+        return known is not None and known <= own
+
+    @property
     def lines(self) -> list[str]:
         """Why no plan fits, and what would do, for people."""
         found = [*self._why()]
@@ -119,36 +126,39 @@ class Remedies:
                 "and stages that the job allows do not go together on "
                 f"{self.problem.cluster.num_devices} devices"
             )
+        elif self.fits:
+            yield "a plan that fits was found: the claim is wrong"
         elif memory.trial is not None and memory.memory_bytes is not None:
             own = self.problem.cluster.memory_bytes()
-            at_best = "at best" if memory.proven else "or less"
-            yield (
-                f"why: memory is short by "
-                f"{format_bytes(memory.memory_bytes - own)} per device "
-                f"{at_best}; {_holds(memory.trial)}"
-            )
-            least = "no less" if memory.proven else "less was not refuted"
+            short = format_bytes(memory.memory_bytes - own)
+            least = format_bytes(memory.refuted_bytes - own)
+            if memory.proven:
+                between = f"{short} per device at best"
+            elif memory.refuted_bytes > own:
+                between = f"{least} to {short} per device at best"
+            else:
+                between = f"at most {short} per device at best"
+            yield f"why: memory is short by {between}; {_holds(memory.trial)}"
             yield (
                 f"would do: {format_bytes(memory.memory_bytes)} per device "
-                f"instead of {format_bytes(own)} ({least})"
+                f"instead of {format_bytes(own)}"
             )
 
     def to_json(self) -> dict[str, Any]:
         """Return what a document says about them."""
-        memory, own = self.memory, self.problem.cluster.memory_bytes()
-        known = None if memory is None else memory.memory_bytes
-        trial = None if memory is None else memory.trial
-        return {
-            "whatever_the_memory": memory and memory.impossible,
-            "memory_short_bytes": None if known is None else known - own,
-            "memory_bytes": known,
-            "memory_proven": known is not None and memory.proven
-            if memory
-            else False,
-            "plan": plan_to_json(trial.result.plan) if trial else None,
+        found: dict[str, Any] = {
             "num_devices": self.num_devices,
             "refuted_devices": self.refuted_devices,
         }
+        if self.memory is not None:
+            trial = self.memory.trial
+            found |= {
+                "whatever_the_memory": self.memory.impossible,
+                "memory_bytes": self.memory.memory_bytes,
+                "refuted_memory_bytes": self.memory.refuted_bytes,
+                "plan": trial and plan_to_json(trial.result.plan),
+            }
+        return found
 
 
 def _holds(trial: Trial) -> str:
@@ -186,6 +196,8 @@ def remedies(
         half = time_limit_s / 2
         memory = least_memory(problem, own, half, solver, on_progress)
     num_devices, refuted = None, problem.cluster.num_devices
+    if Remedies(problem, memory, None, refuted).fits:
+        return Remedies(problem, memory, None, refuted)
     for larger in _larger(problem):
         answer = _ask(larger, clock, solver, on_progress)
         if answer is None or answer.answer == "open":
@@ -231,11 +243,11 @@ def least_memory(
             middle = best.memory_bytes - 1
         narrow = with_memory(problem, middle)
         trial = _ask(narrow, clock, solver, on_progress)
-        if trial is None:
+        if trial is None or trial.answer == "open":
             break
         if trial.answer == "yes":
             best = shrunk(trial)
-        elif trial.answer == "no":
+        else:
             low = middle
         # A byte below a plan found settles it where nothing is in between.
         at_edge = not at_edge

@@ -41,6 +41,7 @@ from nest.errors import (
 
 if TYPE_CHECKING:
     from nest.export.settings import Settings
+    from nest.feasible import Remedies
     from nest.robust import Robust
     from nest.solvers.base import SolveOptions
     from nest.solvers.result import SolveResult
@@ -242,6 +243,7 @@ class _Session:
     files: Mapping[str, str] | None = None
     unsaid: str | None = None
     robust: Robust | None = None
+    remedies: Remedies | None = None
     models: Sequence[dict[str, Any]] | None = None
     results: Sequence[SolveResult] = ()
 
@@ -255,6 +257,8 @@ class _Session:
             document["target_loss"] = self.loss.to_json()
         if self.robust is not None:
             document["robust"] = self.robust.to_json()
+        if self.remedies is not None:
+            document["infeasible"] = self.remedies.to_json()
         if self.files is not None:
             document["launch"] = {"files": dict(self.files)}
         if self.models is not None:
@@ -353,6 +357,7 @@ def _run(
     from nest.compare import compare
     from nest.intervals import why_none
     from nest.robust import robust_of
+    from nest.solvers.base import Status
     from nest.solvers.run import run_solver
     from nest.targets import loss_of
 
@@ -397,6 +402,12 @@ def _run(
                 on_cell=on_cell,
                 on_progress=None if engine.log_path == "-" else progress,
             )
+            if any(
+                result.status is Status.INFEASIBLE
+                for result in session.results
+            ):
+                session = _remedied(session, progress)
+                write()
             if target_loss and restricted.untargeted is not None:
                 (name, options), *_ = cells.items()
                 free = run_solver(
@@ -441,6 +452,17 @@ def _run(
     return session
 
 
+def _remedied(session: _Session, progress: ProgressLine) -> _Session:
+    """Return the session with what would make its problem feasible."""
+    from nest.feasible import TIME_LIMIT_S, remedies
+
+    limit_s = min(session.given.time_limit or TIME_LIMIT_S, TIME_LIMIT_S)
+    problem = session.restricted.problem
+    found = remedies(problem, limit_s, on_progress=progress)
+    progress.clear()
+    return replace(session, remedies=found)
+
+
 def _launched(session: _Session) -> _Session:
     """Return the session with what starts its plan, written if asked for."""
     from nest.export.export import export, write_folder
@@ -483,6 +505,8 @@ def _show_table(session: _Session) -> None:
         notes.append(f"warm start not used by {', '.join(cold)}")
     if session.loss is not None:
         notes.append(str(session.loss))
+    if session.remedies is not None:
+        notes += session.remedies.lines
     own_hash = results[0].problem_hash
     show(
         session.given.people,
@@ -515,6 +539,8 @@ def _show_answer(session: _Session) -> None:
         else:
             parts = solve_block(problem, result)
             notes = [*session.given.notes(restricted), *loss]
+            if session.remedies is not None:
+                notes += session.remedies.lines
             if session.models is not None:
                 notes += model_lines(session.models)
             parts[1:1] = [*notes, *([key_lines(safe)] if safe else [])]

@@ -35,7 +35,7 @@ def chain(memory_bytes: int = 1000) -> Problem:
         edges=(("a", "b", 0),),
         devices=2,
         memory_bytes=memory_bytes,
-        topology=make_levels((2, 0.0, 1e15)),
+        topology=make_levels((2, 0.0, 1e15), (1, 0.0, 1e15)),
         global_batch=2,
     )
 
@@ -140,6 +140,31 @@ def test_a_file_goes_before_settings(
     write("tp=1", make_plan(("a", SINGLE), ("b", SINGLE)))
     assert cli("score", problem, "tp=1") == 0
     assert cli.err == ""
+
+
+# Without a plan
+
+
+def test_infeasible_says_what_would_do(cli: Cli, tmp_path: Path) -> None:
+    """Of two stages the first keeps 100 bytes of two micro-batches.
+
+    So does one stage with both layers; on four devices two replicas keep
+    those of one micro-batch.
+    """
+    path = str(tmp_path / "small.json")
+    write(path, chain(150))
+    assert cli("compare", path, "--solvers", "dp,brute", "--json", "-") == 0
+    found = json.loads(cli.out)["infeasible"]
+    assert found.pop("plan")["solver"] == "dp"
+    assert found == {
+        "whatever_the_memory": False,
+        "memory_bytes": 200,
+        "refuted_memory_bytes": 199,
+        "num_devices": 4,
+        "refuted_devices": 2,
+    }
+    assert cli.err.count("why: memory is short by ") == 1
+    assert "would do: 4 such devices (2 would not)" in cli.err
 
 
 # Bad input

@@ -1,0 +1,92 @@
+"""What would make an infeasible problem feasible."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from nest import feasible
+from nest.feasible import least_memory, remedies
+from nest.fit import Trial
+from nest.ir import Problem
+from nest.units import GIB
+from tests.builders import make_cost, make_levels, make_problem
+
+
+def chain(memory_bytes: int, devices: int = 1, **job: object) -> Problem:
+    """Four layers that keep 1 GiB per sample each.
+
+    With one sample per step nothing but stages shares the memory: one, two or
+    four devices hold 4, 2 or 1 GiB each.
+    """
+    cost = make_cost(10, 20, weight_bytes=0, kept_bytes=GIB)
+    return make_problem(
+        dict.fromkeys("abcd", cost),
+        edges=(("a", "b", 0), ("b", "c", 0), ("c", "d", 0)),
+        devices=devices,
+        memory_bytes=memory_bytes,
+        topology=make_levels((2, 0.0, 1e15), (2, 0.0, 1e15)),
+        **job,
+    )
+
+
+def test_memory_is_short_to_the_byte_and_devices_would_do() -> None:
+    """Two stages hold 2 GiB each, four 1 GiB: that fits 1.5 GiB."""
+    found = remedies(chain(3 * GIB // 2), time_limit_s=60)
+    assert found.memory is not None
+    assert found.memory.memory_bytes == 4 * GIB
+    assert found.memory.proven
+    assert found.num_devices == 4
+    assert found.refuted_devices == 2
+    assert found.lines == [
+        "why: memory is short by 2.50 GiB per device at best; the fullest "
+        "device then holds activations 4.00 GiB",
+        "would do: 4.00 GiB per device instead of 1.50 GiB",
+        "would do: 4 such devices (2 would not)",
+    ]
+    assert found.to_json()["refuted_memory_bytes"] == 4 * GIB - 1
+
+
+def test_without_time_nothing_is_claimed() -> None:
+    found = least_memory(chain(GIB), GIB, time_limit_s=0)
+    assert found.trial is None
+    assert not found.impossible
+    assert remedies(chain(GIB), time_limit_s=0).lines == []
+
+
+def test_no_memory_makes_a_batch_divide() -> None:
+    """Two samples a step on one replica, of micro-batches of four."""
+    found = remedies(chain(9 * GIB, micro_batches=(4,), global_batch=2))
+    assert found.memory is not None
+    assert found.memory.impossible
+    assert found.lines[0].startswith("why: no plan exists, whatever the mem")
+    assert found.num_devices is None
+
+
+def test_a_wrong_claim_is_named() -> None:
+    found = remedies(chain(9 * GIB), time_limit_s=60)
+    assert found.lines == ["a plan that fits was found: the claim is wrong"]
+
+
+def test_an_open_answer_refutes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After the first plan nothing is known any more."""
+    asked: list[int] = []
+    real = feasible._ask
+
+    def ask(problem: Problem, *rest: Any) -> Trial | None:
+        asked.append(problem.cluster.memory_bytes())
+        trial = real(problem, *rest)
+        if len(asked) == 1 or trial is None:
+            return trial
+        return replace(trial, answer="open")
+
+    monkeypatch.setattr(feasible, "_ask", ask)
+    found = least_memory(chain(GIB), GIB)
+    assert found.memory_bytes == 4 * GIB
+    assert found.refuted_bytes == GIB
+    assert not found.proven
+    assert len(asked) == 2
