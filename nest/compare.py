@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from nest.errors import SolverNotInstalledError
+from nest.errors import SolverNotInstalledError, UnknownNameError
 from nest.intervals import Intervals, equal, intervals_of
 from nest.ir.io import problem_hash
 from nest.ir.problem import Problem
+from nest.ir.views import Row, Tabular
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.cell import OnProgress
 from nest.solvers.registry import default_workers, is_plugin
@@ -171,6 +172,70 @@ def refuted(
     if bound_quanta is not None and bound_quanta > best_quanta:
         return f"claims a lower bound of {bound_quanta} quanta"
     return None
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison(Tabular):
+    """The answers of several solvers to one problem.
+
+    It has a length, is iterated over, and gives an answer by its place or by
+    the keyword of its solver.
+
+    Attributes
+    ----------
+    problem
+        The problem.
+    results
+        One per solver.
+    """
+
+    problem: Problem
+    results: tuple[SolveResult, ...]
+
+    def __len__(self) -> int:
+        """Return how many answers there are."""
+        return len(self.results)
+
+    def __iter__(self) -> Iterator[SolveResult]:
+        """Return the answers one after the other."""
+        return iter(self.results)
+
+    def __getitem__(self, which: int | str) -> SolveResult:
+        """Return the answer at a place, or of a solver."""
+        if isinstance(which, int):
+            return self.results[which]
+        for result in self.results:
+            if result.solver == which:
+                return result
+        raise UnknownNameError(
+            "solver", which, [result.solver for result in self.results]
+        )
+
+    @property
+    def best(self) -> SolveResult | None:
+        """The first answer with the fastest plan; ``None`` without plans."""
+        found = [x for x in self.results if x.step_quanta is not None]
+        return min(found, key=lambda x: x.step_quanta or 0, default=None)
+
+    def __repr__(self) -> str:
+        """Return what it is in a line."""
+        best = self.best
+        text = "no plan" if best is None else f"best {best.solver}"
+        return (
+            f"<Comparison of {', '.join(x.solver for x in self.results)} on "
+            f"{self.problem.name}: {text}>"
+        )
+
+    def to_rows(self) -> list[Row]:
+        """Return a row per solver; how much longer, as a fraction."""
+        best = self.best
+        least = 0 if best is None else best.step_quanta
+        rows = []
+        for result in self.results:
+            step = result.step_quanta
+            longer = (step - least) / least if step and least else None
+            rows.append({**result.to_row(), "longer_than_best": longer})
+        return rows
 
 
 class Beside(NamedTuple):

@@ -16,7 +16,12 @@ from typing import Any, NamedTuple
 
 from msgspec import structs
 
-from nest.cost.breakdown import Breakdown, breakdown, with_fast_network
+from nest.cost.breakdown import (
+    STEP_TERMS,
+    Breakdown,
+    breakdown,
+    with_fast_network,
+)
 from nest.cost.model import CostModel
 from nest.cost.rules import get_rules
 from nest.cost.score import Score, score
@@ -26,6 +31,7 @@ from nest.intervals import Faster, Intervals, equal, intervals_of
 from nest.ir.io import plan_to_json, problem_hash
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
+from nest.ir.views import Row, Tabular, ns_text
 from nest.neighbours import Neighbour, neighbours
 from nest.restrictions import Restrictions, describe, restrict
 from nest.solvers.base import SolveOptions, Status
@@ -94,8 +100,8 @@ class Preferred:
     terms: Breakdown | None
 
 
-@dataclass(frozen=True)
-class Explanation:
+@dataclass(frozen=True, repr=False)
+class Explanation(Tabular):
     """What there is to say about a plan.
 
     Attributes
@@ -129,6 +135,29 @@ class Explanation:
     relaxed: tuple[Relaxed, ...] = ()
     preferred: Preferred | None = None
     intervals: Intervals | None = None
+
+    def __repr__(self) -> str:
+        """Return what it is in a line."""
+        binding = self.binding
+        text = "" if binding is None else f", bound by {binding.name}"
+        return (
+            f"<Explanation of {ns_text(self.score.step_time_ns)} a step of "
+            f"{self.plan.text}{text}>"
+        )
+
+    def to_rows(self) -> list[Row]:
+        """Return a row per term of the step time, the longest first."""
+        step = self.score.step_quanta
+        return [
+            {
+                "term": STEP_TERMS[name],
+                "time_ns": quanta_to_ns(value, self.problem.quantum_ps),
+                "share": value / step if step else None,
+            }
+            for name, value in sorted(
+                self.terms.step.items(), key=lambda item: -item[1]
+            )
+        ]
 
     @property
     def equal_to_best(self) -> bool | None:

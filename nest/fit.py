@@ -25,6 +25,7 @@ from nest.errors import InvalidOptionError
 from nest.interrupts import Interrupted
 from nest.ir.io import plan_to_json, problem_hash
 from nest.ir.problem import Problem
+from nest.ir.views import Row, Tabular
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.cell import OnProgress, about
 from nest.solvers.registry import solver_class
@@ -91,8 +92,8 @@ class Trial:
         return self.problem.cluster.memory_bytes()
 
 
-@dataclass(frozen=True)
-class Fit:
+@dataclass(frozen=True, repr=False)
+class Fit(Tabular):
     """The answer to a question.
 
     Attributes
@@ -120,6 +121,31 @@ class Fit:
     best: Trial | None
     proven: bool
     fastest: Trial | None = None
+
+    def __repr__(self) -> str:
+        """Return what it is in a line."""
+        text = "none keeps it"
+        if self.best is not None:
+            text = (
+                f"{self.best.num_devices} devices of "
+                f"{format_bytes(self.best.memory_bytes)}"
+            )
+        proven = "proven" if self.proven else "not proven"
+        return f"<Fit of {self.question} for {self.target.text}: {text}, " + (
+            f"{proven}>"
+        )
+
+    def to_rows(self) -> list[Row]:
+        """Return a row per candidate."""
+        return [
+            {
+                "num_devices": trial.num_devices,
+                "memory_bytes": trial.memory_bytes,
+                "answer": trial.answer,
+                **trial.result.summary(),
+            }
+            for trial in self.trials
+        ]
 
 
 # Targets

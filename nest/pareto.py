@@ -31,6 +31,7 @@ from nest.ir.base import check_real
 from nest.ir.io import problem_hash
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
+from nest.ir.views import Row, Tabular
 from nest.search.frontier import Gap, Point
 from nest.solvers.base import (
     Deadline,
@@ -39,6 +40,7 @@ from nest.solvers.base import (
 )
 from nest.solvers.cell import Cell, OnProgress, Running, about, run_cells
 from nest.solvers.messages import Failure
+from nest.units import quanta_to_ns
 
 PS_PER_HOUR = 3600 * 10**12
 
@@ -121,8 +123,8 @@ class Curve:
         return fitting[-1] if fitting else None
 
 
-@dataclass(frozen=True)
-class Frontier:
+@dataclass(frozen=True, repr=False)
+class Frontier(Tabular):
     """The frontier of a problem.
 
     Attributes
@@ -159,6 +161,30 @@ class Frontier:
             point.device_quanta * self.problem.quantum_ps, PS_PER_HOUR
         )
         return float(hours * Fraction(self.price_usd_per_hour))
+
+    def __repr__(self) -> str:
+        """Return what it is in a line."""
+        return (
+            f"<Frontier of {self.problem.name} in "
+            f"{', '.join(self.objectives)}: {len(self.points)} points, "
+            f"{'proven' if self.proven else 'not all proven'}>"
+        )
+
+    def to_rows(self) -> list[Row]:
+        """Return a row per point."""
+        quantum_ps = self.problem.quantum_ps
+        return [
+            {
+                "point": number,
+                "devices": point.devices,
+                "step_time_ns": quanta_to_ns(point.step_quanta, quantum_ps),
+                "memory_bytes": point.memory_bytes,
+                "step_usd": self.step_usd(point),
+                "proven": point.proven,
+                "plan": point.plan.text,
+            }
+            for number, point in enumerate(self.points, 1)
+        ]
 
     def curve(self, devices: int) -> Curve:
         """Return the curve of one number of devices."""

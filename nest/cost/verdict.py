@@ -8,7 +8,8 @@ from typing import Any
 
 from nest.cost.schedules import Schedule
 from nest.cost.schedules.timeline import Timeline, run
-from nest.units import quanta_to_ns
+from nest.ir.views import Row, Tabular, ns_text
+from nest.units import format_bytes, quanta_to_ns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,8 +117,8 @@ class BlockScore(MemoryScore):
     inflight: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Score:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Score(Tabular):
     """The verdict on one plan.
 
     Attributes
@@ -164,6 +165,23 @@ class Score:
     memory_left_bytes: int
     quantum_ps: int
     schedule: Schedule | None = field(default=None, compare=False, repr=False)
+
+    def __repr__(self) -> str:
+        """Return what it is in a line."""
+        fits = "fits" if self.feasible else "does not fit"
+        return (
+            f"<Score {ns_text(self.step_time_ns)} a step, {fits}, "
+            f"{format_bytes(self.memory_left_bytes)} left on the fullest "
+            f"device>"
+        )
+
+    def to_rows(self) -> list[Row]:
+        """Return a row per stage, memory by part."""
+        rows = []
+        for number, terms in enumerate(self.to_json()["stages"], 1):
+            parts = terms.pop("memory")
+            rows.append({"stage": number, **terms, **parts})
+        return rows
 
     @property
     def feasible(self) -> bool:

@@ -301,6 +301,13 @@ class Cluster(Struct, frozen=True, kw_only=True, dict=True):
     others: tuple[DeviceRange, ...] = ()
     topology: Topology
 
+    def __repr__(self) -> str:
+        """Return what it is in a line."""
+        return (
+            f"<Cluster {self.name}: {self.num_devices} × {self.device_name}, "
+            f"{self.topology.text}>"
+        )
+
     def __post_init__(self) -> None:
         super().__post_init__()
         room = self.topology.max_devices

@@ -273,6 +273,10 @@ class LayerKind(Struct, frozen=True, kw_only=True):
     name: str
     costs: tuple[LayerCost, ...]
 
+    def __repr__(self) -> str:
+        """Return what it is in a line."""
+        return f"<LayerKind {self.name}: {len(self.costs)} costs>"
+
     def __post_init__(self) -> None:
         keys = (cost.key for cost in self.costs)
         # As in files, where false is left out.
@@ -328,6 +332,13 @@ class Graph(Struct, frozen=True, kw_only=True):
     kinds: tuple[LayerKind, ...]
     layers: tuple[Layer, ...]
     edges: tuple[Edge, ...] = ()
+
+    def __repr__(self) -> str:
+        """Return what it is in a line."""
+        return (
+            f"<Graph: {len(self.layers)} layers of {len(self.kinds)} kinds, "
+            f"{len(self.edges)} edges>"
+        )
 
     def __post_init__(self) -> None:
         check_distinct("kinds", tuple(kind.name for kind in self.kinds))

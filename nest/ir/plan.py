@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from msgspec import field
 
 from nest.ir.base import Count, Distinct, LayerId, Struct, check_distinct
+from nest.ir.views import Row, Tabular
 
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
@@ -178,7 +179,12 @@ class Stage(Struct, frozen=True, kw_only=True):
 
 
 class Plan(
-    Struct, frozen=True, kw_only=True, tag_field="schema", tag="nest-plan/1"
+    Struct,
+    Tabular,
+    frozen=True,
+    kw_only=True,
+    tag_field="schema",
+    tag="nest-plan/1",
 ):
     """A complete answer: how one training step runs.
 
@@ -247,6 +253,57 @@ class Plan(
                     f"{i + 1}, as in stage {block + 1} on the same block, got "
                     f"{chunk.devices}"
                 )
+
+    @property
+    def text(self) -> str:
+        """It in short: replicas, micro-batch, stages, strategies."""
+        strategies = list(
+            dict.fromkeys(
+                str(strategy)
+                for stage in self.stages
+                for strategy in stage.layer_strategies
+            )
+        )
+        if len(strategies) > 3:
+            strategies[2:] = [f"{len(strategies) - 2} others"]
+        return (
+            f"r={self.replicas}, b={self.micro_batch}, pp={self.num_blocks}, "
+            f"strategies {' | '.join(strategies)}"
+        )
+
+    def __repr__(self) -> str:
+        """Return what it is in a line; files have all of it."""
+        return f"<Plan {self.text}>"
+
+    def to_rows(self) -> list[Row]:
+        """Return a row per stage; degrees are those of its first layer.
+
+        Devices are those of the first replica, from 0.
+        """
+        rows: list[Row] = []
+        first = [0]
+        for stage in self.stages[: self.num_blocks]:
+            first.append(first[-1] + stage.devices)
+        for number, stage in enumerate(self.stages):
+            strategy = stage.layer_strategies[0]
+            block = self.block_of(number)
+            rows.append(
+                {
+                    "stage": number + 1,
+                    "block": block + 1,
+                    "first_layer": stage.layers[0],
+                    "last_layer": stage.layers[-1],
+                    "num_layers": len(stage.layers),
+                    "first_device": first[block],
+                    "devices": stage.devices,
+                    **{
+                        name: getattr(strategy, name)
+                        for name in strategy.__struct_fields__
+                    },
+                    "strategies": len(set(stage.layer_strategies)),
+                }
+            )
+        return rows
 
     def block_of(self, chunk: int) -> int:
         """Return the block of a chunk, both from 0."""

@@ -8,6 +8,8 @@ from nest.ir.base import Count, Real, Struct
 from nest.ir.cluster import Cluster
 from nest.ir.graph import Graph
 from nest.ir.job import Job
+from nest.ir.views import Row as TableRow
+from nest.ir.views import Tabular
 
 #: A row of a matrix over the times of devices, of the network and of hosts.
 Row = tuple[float, float, float]
@@ -59,7 +61,12 @@ class OwnRuns(Struct, frozen=True, kw_only=True):
 
 
 class Problem(
-    Struct, frozen=True, kw_only=True, tag_field="schema", tag="nest-problem/1"
+    Struct,
+    Tabular,
+    frozen=True,
+    kw_only=True,
+    tag_field="schema",
+    tag="nest-problem/1",
 ):
     """Everything that determines which plans exist and what they cost.
 
@@ -87,6 +94,26 @@ class Problem(
     quantum_ps: Count = 1000
     time_unit: str = "s"
     own_runs: OwnRuns | None = None
+
+    def __repr__(self) -> str:
+        """Return what it is in a line; files have all of it."""
+        cluster, job = self.cluster, self.job
+        return (
+            f"<Problem {self.name}: {len(self.graph.layers)} layers, "
+            f"{cluster.num_devices} × {cluster.device_name}, global batch "
+            f"{job.global_batch}, {job.schedule}, preset {self.preset}>"
+        )
+
+    def to_rows(self) -> list[TableRow]:
+        """Return a row per kind of layers."""
+        return [
+            {
+                "kind": kind.name,
+                "layers": sum(x.kind == kind.name for x in self.graph.layers),
+                "costs": len(kind.costs),
+            }
+            for kind in self.graph.kinds
+        ]
 
     def __post_init__(self) -> None:
         super().__post_init__()

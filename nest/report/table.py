@@ -411,19 +411,7 @@ def key_lines(rows: Sequence[tuple[str, str]]) -> RenderableType:
 
 def plan_text(plan: Plan) -> str:
     """Return a plan in short: replicas, micro-batch, stages, strategies."""
-    strategies = list(
-        dict.fromkeys(
-            str(strategy)
-            for stage in plan.stages
-            for strategy in stage.layer_strategies
-        )
-    )
-    if len(strategies) > 3:
-        strategies[2:] = [f"{len(strategies) - 2} others"]
-    return (
-        f"r={plan.replicas}, b={plan.micro_batch}, pp={plan.num_blocks}, "
-        f"strategies {' | '.join(strategies)}"
-    )
+    return plan.text
 
 
 def status_text(result: SolveResult) -> str:

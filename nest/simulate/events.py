@@ -18,6 +18,8 @@ from nest.cost.score import Score, score
 from nest.errors import UnsupportedProblemError
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
+from nest.ir.views import Row, Tabular, ns_text
+from nest.units import quanta_to_ns
 
 Kind = Literal[
     "forward",
@@ -111,7 +113,7 @@ class BlockUse:
         return self.idle / self.step if self.step else 0.0
 
 
-class Simulation:
+class Simulation(Tabular):
     """One step of a plan, run pass by pass.
 
     Parameters
@@ -153,6 +155,30 @@ class Simulation:
         self.timeline: Timeline = timeline
         self.step: int = step
         self._times = [pass_times(stage) for stage in found.stages]
+
+    def __repr__(self) -> str:
+        """Return what it is in a line."""
+        step = quanta_to_ns(self.step, self.score.quantum_ps)
+        return (
+            f"<Simulation of {self.problem.name}: {ns_text(step)} a step on "
+            f"{len(self.score.blocks)} blocks>"
+        )
+
+    def to_rows(self) -> list[Row]:
+        """Return a row per event, those of the first block first."""
+        quantum_ps = self.score.quantum_ps
+        return [
+            {
+                "block": block + 1,
+                "kind": event.kind,
+                "start_ns": quanta_to_ns(event.start, quantum_ps),
+                "duration_ns": quanta_to_ns(event.duration, quantum_ps),
+                "chunk": event.chunk,
+                "micro_batch": event.micro_batch,
+            }
+            for block in range(len(self.score.blocks))
+            for event in self.events(block)
+        ]
 
     def events(self, block: int) -> Iterator[Event]:
         """Yield what a block (from 0) does, in order.

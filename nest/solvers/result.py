@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from nest.ir.io import plan_to_json
 from nest.ir.plan import Plan
+from nest.ir.problem import Problem
+from nest.ir.views import Row, Tabular, ns_text
 from nest.solvers.base import Limit, SolveOptions, Status
 from nest.units import quanta_to_ns
 
@@ -87,8 +89,8 @@ class Verdict:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SolveResult(Verdict):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SolveResult(Verdict, Tabular):
     """The checked answer of one solver to one problem: its verdict, and how.
 
     Attributes
@@ -111,6 +113,8 @@ class SolveResult(Verdict):
         Of the solver and its engines.
     options
         What it was asked.
+    problem
+        The problem, where the result was asked for in Python.
 
     Raises
     ------
@@ -129,6 +133,43 @@ class SolveResult(Verdict):
     peak_rss_bytes: int | None = None
     version: str | None = None
     options: SolveOptions = field(default_factory=SolveOptions)
+    problem: Problem | None = field(default=None, compare=False)
+
+    def __repr__(self) -> str:
+        """Return what it is in a line."""
+        step = self.step_time_ns
+        said = self.status or self.outcome
+        parts = [f"<SolveResult {self.solver}: {said}"]
+        if step is not None and self.plan is not None:
+            parts += [f"{ns_text(step)} a step", self.plan.text]
+        elif self.detail:
+            parts.append(self.detail)
+        return ", ".join([*parts, f"{self.wall_s:.2f} s>"])
+
+    def to_rows(self) -> list[Row]:
+        """Return a row per stage of the plan with its score; none without."""
+        if self.plan is None or self.score is None:
+            return []
+        return [
+            stage | terms
+            for stage, terms in zip(
+                self.plan.to_rows(), self.score.to_rows(), strict=True
+            )
+        ]
+
+    def to_row(self) -> Row:
+        """Return what it is among the answers to one problem."""
+        score, gap = self.score, self.gap
+        return {
+            "solver": self.solver,
+            "outcome": str(self.outcome),
+            **self.summary(),
+            "gap": None if gap is None else float(gap),
+            "tokens_per_s": score and score.throughput_tokens_per_s,
+            "memory_bytes": score
+            and max(block.memory_bytes for block in score.blocks),
+            "plan": self.plan and self.plan.text,
+        }
 
     def __post_init__(self) -> None:
         problem = self._contradiction()

@@ -1,0 +1,134 @@
+"""Short texts, tables and data frames of records."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+import nest
+from nest.compare import Comparison
+from nest.cost.score import score
+from nest.errors import NestError, UnknownNameError
+from nest.explain import explain
+from nest.fit import Fit, Target
+from nest.ir.views import MOST_ROWS, Tabular, html_table
+from nest.pareto import Curve, Frontier, FrontierPoint
+from nest.simulate.events import Simulation
+from nest.solvers.base import Status
+from nest.solvers.result import Outcome, SolveResult
+from tests.builders import SINGLE, make_cost, make_plan, make_problem
+
+PROBLEM = make_problem(
+    {"a": make_cost(10, 20, kept_bytes=7), "b": make_cost(30, 40)},
+    edges=(("a", "b", 0),),
+    devices=2,
+    global_batch=2,
+)
+PLAN = make_plan(("a", SINGLE), ("b", SINGLE))
+SCORE = score(PROBLEM, PLAN)
+
+
+def result(solver: str, *, solved: bool = True) -> SolveResult:
+    return SolveResult(
+        solver=solver,
+        exact=False,
+        outcome=Outcome.SOLVED if solved else Outcome.SKIPPED,
+        status=Status.FEASIBLE if solved else None,
+        plan=PLAN if solved else None,
+        score=SCORE if solved else None,
+        detail="" if solved else "cannot",
+        problem_hash="",
+        quantum_ps=1000,
+    )
+
+
+POINT = FrontierPoint(2, SCORE.step_quanta, 7, PLAN, SCORE)
+FRONTIER = Frontier(
+    PROBLEM, ("time",), (Curve(2, PROBLEM, (POINT,)),), (POINT,), 3.6
+)
+COMPARISON = Comparison(PROBLEM, (result("one"), result("two", solved=False)))
+RECORDS: list[Tabular] = [
+    PROBLEM,
+    PLAN,
+    SCORE,
+    result("one"),
+    COMPARISON,
+    FRONTIER,
+    Fit("devices", Target(200, "a step within 1 s"), (), None, True),
+    explain(PROBLEM, PLAN, search=False),
+    Simulation(PROBLEM, PLAN),
+]
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda x: type(x).__name__)
+def test_records_are_short_and_have_tables(record: Tabular) -> None:
+    text = repr(record)
+    assert len(text) < 200
+    assert "\n" not in text
+    assert text.startswith(f"<{type(record).__name__}")
+    html = record._repr_html_()
+    assert html.startswith(f"<table><caption>&lt;{type(record).__name__}")
+    names = {name for row in record.to_rows() for name in row}
+    assert all(f"<th>{name}</th>" in html for name in names)
+    frame = pytest.importorskip("pandas").DataFrame
+    found = record.to_pandas()
+    assert isinstance(found, frame)
+    assert set(found.columns) == names
+    assert len(found) == len(record.to_rows())
+
+
+def test_a_large_problem_is_short_too() -> None:
+    problem = nest.load_problem("gpt3-175b-256")
+    for record in (problem, problem.graph, problem.cluster):
+        assert len(repr(record)) < 200
+
+
+def test_rows_of_a_plan_and_its_score() -> None:
+    """The first stage takes 30 ns and keeps two micro-batches."""
+    first, second = result("one").to_rows()
+    assert (first["stage"], first["first_layer"], first["devices"]) == (
+        1,
+        "a",
+        1,
+    )
+    assert (first["forward_ns"], first["backward_ns"]) == (10, 20)
+    assert first["kept_bytes"] == 14
+    assert (second["first_device"], second["forward_ns"]) == (1, 30)
+    assert result("one", solved=False).to_rows() == []
+
+
+def test_rows_of_a_comparison() -> None:
+    first, second = COMPARISON.to_rows()
+    assert first["longer_than_best"] == 0
+    assert first["step_time_ns"] == SCORE.step_time_ns
+    assert second["detail"] == "cannot"
+    assert second["longer_than_best"] is None
+    assert COMPARISON["one"] is COMPARISON[0] is COMPARISON.best
+    assert [x.solver for x in COMPARISON] == ["one", "two"]
+    assert len(COMPARISON) == 2
+    with pytest.raises(UnknownNameError, match=r"got 'tow'; did you mean"):
+        COMPARISON["tow"]
+    assert Comparison(PROBLEM, (result("x", solved=False),)).best is None
+
+
+def test_rows_of_a_frontier() -> None:
+    """A device costs 3.6 $ an hour, a thousandth of a $ a second."""
+    (row,) = FRONTIER.to_rows()
+    assert row["step_time_ns"] == SCORE.step_time_ns
+    assert row["step_usd"] == pytest.approx(2e-12 * SCORE.step_time_ns)
+
+
+def test_tables_are_escaped_and_cut() -> None:
+    rows = [{"<b>": "a & b"}] * (MOST_ROWS + 2)
+    html = html_table("<i>", rows)
+    assert "<caption>&lt;i&gt;</caption>" in html
+    assert "<th>&lt;b&gt;</th>" in html
+    assert html.count("<td>a &amp; b</td>") == MOST_ROWS
+    assert '<td colspan="1">2 more rows</td>' in html
+
+
+def test_without_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(NestError, match="expected pandas to be installed"):
+        PLAN.to_pandas()
