@@ -1,21 +1,36 @@
 """Compare planners for large training runs.
 
 >>> import nest
->>> problem = nest.load_problem("llama2-7b-8")  # doctest: +SKIP
->>> nest.solve(problem, "dp").step_time_ns  # doctest: +SKIP
+>>> result = nest.solve("llama2-7b-8")
+>>> result.step_time_ns
+121994771348
 
 The names below are loaded when they are used: ``import nest`` is cheap and
-imports no solver engine.
+imports no solver engine. :mod:`nest.api` says what each of the functions
+takes: the words of the command of that name.
 """
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from nest.api import (
+        compare,
+        explain,
+        export,
+        fit,
+        load,
+        pareto,
+        problem,
+        score,
+        simulate,
+        solve,
+    )
     from nest.compare import compare as compare_solvers
-    from nest.cost.score import score
     from nest.errors import NestError
     from nest.ir.io import read_plan, read_problem, write
     from nest.ir.plan import Plan
@@ -28,7 +43,6 @@ if TYPE_CHECKING:
         solver_names,
     )
     from nest.solvers.result import SolveResult
-    from nest.solvers.run import run_solver as solve
 
     __version__: str
 
@@ -39,20 +53,31 @@ __all__ = [
     "SolveOptions",
     "SolveResult",
     "__version__",
+    "compare",
     "compare_solvers",
+    "explain",
+    "export",
+    "fit",
+    "load",
     "load_problem",
+    "pareto",
+    "problem",
     "read_plan",
     "read_problem",
     "register_planner",
     "register_solver",
     "score",
+    "simulate",
     "solve",
     "solver_names",
     "write",
 ]
 
-# ``compare`` itself is the module nest.compare; a function of that name
-# would turn into the module as soon as anything imports it.
+#: Functions of :mod:`nest.api` that have the name of a module. They are that
+#: module, which can be called: a function would turn into the module as soon
+#: as anything imports it.
+_CALLED = ("compare", "explain", "export", "fit", "pareto", "simulate")
+
 _PLACES = {
     "NestError": "nest.errors:NestError",
     "Plan": "nest.ir.plan:Plan",
@@ -60,13 +85,15 @@ _PLACES = {
     "SolveOptions": "nest.solvers.base:SolveOptions",
     "SolveResult": "nest.solvers.result:SolveResult",
     "compare_solvers": "nest.compare:compare",
+    "load": "nest.api:load",
     "load_problem": "nest.models.builtin:load",
+    "problem": "nest.api:problem",
     "read_plan": "nest.ir.io:read_plan",
     "read_problem": "nest.ir.io:read_problem",
     "register_planner": "nest.solvers.registry:register_planner",
     "register_solver": "nest.solvers.registry:register_solver",
-    "score": "nest.cost.score:score",
-    "solve": "nest.solvers.run:run_solver",
+    "score": "nest.api:score",
+    "solve": "nest.api:solve",
     "solver_names": "nest.solvers.registry:solver_names",
     "write": "nest.ir.io:write",
 }
@@ -77,6 +104,8 @@ def __getattr__(name: str) -> Any:
         from nest.versions import nest_version
 
         return nest_version()
+    if name in _CALLED:
+        return import_module(f"nest.{name}")
     if name not in _PLACES:
         raise AttributeError(f"module 'nest' has no attribute {name!r}")
     module, _, attribute = _PLACES[name].partition(":")
@@ -87,3 +116,29 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+class _Called(ModuleType):
+    """A module that can be called as the function of its name."""
+
+    @property
+    def __wrapped__(self) -> Any:
+        """The function, whose signature it has."""
+        name = self.__name__.removeprefix("nest.")
+        return getattr(import_module("nest.api"), name)
+
+    def __call__(self, *args: Any, **words: Any) -> Any:
+        """Call the function."""
+        return self.__wrapped__(*args, **words)
+
+
+class _Package(ModuleType):
+    """What this package is: it gets its modules as attributes."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _CALLED and isinstance(value, ModuleType):
+            value.__class__ = _Called
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -204,7 +204,7 @@ def _guarded(arguments: Sequence[str] | None) -> int:
     except click.ClickException as error:
         if debug:
             raise
-        _say(f"nest: error: {_describe_usage(error)}")
+        _say(f"nest: error: {describe_usage(error)}")
         return 2
     except NestError as error:
         if debug:
@@ -221,7 +221,7 @@ def _guarded(arguments: Sequence[str] | None) -> int:
         return 1
 
 
-def _describe_usage(error: click.ClickException) -> str:
+def describe_usage(error: click.ClickException) -> str:
     """Return ``where: expected …, got …; remedy`` for an error of click."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "nest"

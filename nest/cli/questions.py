@@ -120,7 +120,7 @@ def fit_command(
     }
     asked = [name for name, value in given.items() if value is not None]
     _check_prices(asked, price, quota)
-    _check_target(target, budget is not None, bool(asked) and not cheapest)
+    check_target(target, budget is not None, bool(asked) and not cheapest)
     for name in asked:
         if memory or devices_list is not None:
             other = "--memory" if memory else "--devices-list"
@@ -140,7 +140,7 @@ def fit_command(
     options.check_files()
     restricted = options.restricted()
     problem = restricted.problem
-    goal = _target(problem, target)
+    goal = find_target(problem, target)
     solver, limits = options.solver, options.solve_options(options.solver)
     if asked:
         types = problem.cluster.types
@@ -238,7 +238,7 @@ def _by_type(
     return found
 
 
-def _check_target(target: _Target, with_budget: bool, optional: bool) -> None:
+def check_target(target: _Target, with_budget: bool, optional: bool) -> None:
     """Check that targets make sense, with a budget of a run or without.
 
     One may be missing only where it is optional.
@@ -270,8 +270,9 @@ def _check_target(target: _Target, with_budget: bool, optional: bool) -> None:
         )
 
 
-def _target(problem: Problem, target: _Target) -> Target | None:
-    from nest import fit
+def find_target(problem: Problem, target: _Target) -> Target | None:
+    """Return the target that options ask for, if any."""
+    import nest.fit as fit
 
     match target:
         case {"within": Fraction() as step_s}:
