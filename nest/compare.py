@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nest.errors import SolverNotInstalledError, UnknownNameError
 from nest.intervals import Intervals, equal, intervals_of
@@ -17,6 +17,9 @@ from nest.solvers.registry import default_workers, is_plugin
 from nest.solvers.result import Outcome, SolveResult
 from nest.solvers.run import CellInterrupted, check_request, run_solver
 from nest.versions import provenance
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 #: Called with all results so far whenever a cell is finished.
 OnCell = Callable[[Sequence[SolveResult]], None]
@@ -225,6 +228,12 @@ class Comparison(Tabular):
             f"<Comparison of {', '.join(x.solver for x in self.results)} on "
             f"{self.problem.name}: {text}>"
         )
+
+    def plot(self, axes: Axes | None = None) -> Axes:
+        """Draw the step times, see :mod:`nest.plots`."""
+        from nest.plots import bars
+
+        return bars(self.to_rows(), axes)
 
     def to_rows(self) -> list[Row]:
         """Return a row per solver; how much longer, as a fraction."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from msgspec import structs
@@ -41,6 +41,9 @@ from nest.solvers.base import (
 from nest.solvers.cell import Cell, OnProgress, Running, about, run_cells
 from nest.solvers.messages import Failure
 from nest.units import quanta_to_ns
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 PS_PER_HOUR = 3600 * 10**12
 
@@ -169,6 +172,21 @@ class Frontier(Tabular):
             f"{', '.join(self.objectives)}: {len(self.points)} points, "
             f"{'proven' if self.proven else 'not all proven'}>"
         )
+
+    def plot(self, axes: Axes | None = None) -> Axes:
+        """Draw step time against memory.
+
+        Raises
+        ------
+        NestError
+            If Matplotlib is not installed.
+        """
+        from nest.plots import new_axes
+        from nest.report.frontier import draw
+
+        axes = axes or new_axes()
+        draw(axes, self)
+        return axes
 
     def to_rows(self) -> list[Row]:
         """Return a row per point."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from nest.cost.schedules import Pass
 from nest.cost.schedules.timeline import Timeline, pair_time, pass_times
@@ -20,6 +20,9 @@ from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.ir.views import Row, Tabular, ns_text
 from nest.units import quanta_to_ns
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Kind = Literal[
     "forward",
@@ -179,6 +182,12 @@ class Simulation(Tabular):
             for block in range(len(self.score.blocks))
             for event in self.events(block)
         ]
+
+    def plot_timeline(self, axes: Axes | None = None) -> Axes:
+        """Draw what every block does when, see :mod:`nest.plots`."""
+        from nest.plots import timeline
+
+        return timeline(self.to_rows(), axes)
 
     def events(self, block: int) -> Iterator[Event]:
         """Yield what a block (from 0) does, in order.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from nest.errors import InvalidPlanError
 from nest.ir.io import plan_to_json
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
@@ -17,6 +18,8 @@ from nest.solvers.base import Limit, SolveOptions, Status
 from nest.units import quanta_to_ns
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from nest.cost.score import Score
 
 
@@ -156,6 +159,43 @@ class SolveResult(Verdict, Tabular):
                 self.plan.to_rows(), self.score.to_rows(), strict=True
             )
         ]
+
+    def plot_timeline(self, axes: Axes | None = None) -> Axes:
+        """Draw when every block does what, see :mod:`nest.plots`.
+
+        Raises
+        ------
+        NestError
+            If there is no plan, or Matplotlib is not installed.
+        """
+        from nest.plots import timeline
+        from nest.simulate.events import Simulation
+
+        problem, plan, found = self._drawn()
+        return timeline(Simulation(problem, plan, found).to_rows(), axes)
+
+    def plot_memory(self, axes: Axes | None = None) -> Axes:
+        """Draw what the devices of every stage hold.
+
+        Raises
+        ------
+        NestError
+            If there is no plan, or Matplotlib is not installed.
+        """
+        from nest.plots import memory
+
+        problem, _, found = self._drawn()
+        limit_bytes = problem.cluster.memory_bytes()
+        return memory(found.to_rows(), limit_bytes, axes)
+
+    def _drawn(self) -> tuple[Problem, Plan, Score]:
+        if self.problem is None or self.plan is None or self.score is None:
+            lacking = "plan" if self.plan is None else "problem"
+            raise InvalidPlanError(
+                f"plot: expected a result of nest.solve with a plan, got one "
+                f"without a {lacking}; solve for one first"
+            )
+        return self.problem, self.plan, self.score
 
     def to_row(self) -> Row:
         """Return what it is among the answers to one problem."""

@@ -37,6 +37,17 @@ def test_examples(module: Any) -> None:
     assert found.failed == 0
 
 
+def test_examples_of_the_page() -> None:
+    found = doctest.testfile(
+        str(Path(__file__).parents[2] / "docs/python.md"),
+        module_relative=False,
+        encoding="utf-8",
+        optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS,
+    )
+    assert found.attempted > 0
+    assert found.failed == 0
+
+
 def test_modules_are_functions_too() -> None:
     """Their attributes are those of the module, whoever imports it."""
     for name in ("compare", "explain", "export", "fit", "pareto", "simulate"):

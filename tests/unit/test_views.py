@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
 import nest
 from nest.compare import Comparison
 from nest.cost.score import score
-from nest.errors import NestError, UnknownNameError
+from nest.errors import InvalidPlanError, NestError, UnknownNameError
 from nest.explain import explain
 from nest.fit import Fit, Target
 from nest.ir.views import MOST_ROWS, Tabular, html_table
@@ -17,7 +19,11 @@ from nest.pareto import Curve, Frontier, FrontierPoint
 from nest.simulate.events import Simulation
 from nest.solvers.base import Status
 from nest.solvers.result import Outcome, SolveResult
+from nest.units import GIB
 from tests.builders import SINGLE, make_cost, make_plan, make_problem
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 PROBLEM = make_problem(
     {"a": make_cost(10, 20, kept_bytes=7), "b": make_cost(30, 40)},
@@ -132,3 +138,60 @@ def test_without_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(NestError, match="expected pandas to be installed"):
         PLAN.to_pandas()
+
+
+# Pictures
+
+
+@pytest.fixture
+def axes() -> Axes:
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    return figure.add_subplot()
+
+
+def test_the_timeline_has_every_pass(axes: Axes) -> None:
+    """Two forward and two backward passes on each of two blocks."""
+    found = replace(result("one"), problem=PROBLEM)
+    assert found.plot_timeline(axes) is axes
+    spans = [len(bars.get_paths()) for bars in axes.collections]
+    assert sum(spans) == 8
+    assert axes.get_xlabel() == "time (ns)"
+    texts = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert texts == ["forward", "backward"]
+
+
+def test_memory_has_its_parts_and_the_limit(axes: Axes) -> None:
+    """What is kept on the first stage: 14 bytes; nothing else anywhere."""
+    replace(result("one"), problem=PROBLEM).plot_memory(axes)
+    assert [bar.get_height() * GIB for bar in axes.patches] == [14, 0]
+    (line,) = axes.lines
+    assert line.get_ydata()[0] * GIB == 10**9
+
+
+def test_comparisons_and_frontiers_are_drawn(axes: Axes) -> None:
+    COMPARISON.plot(axes)
+    assert [bar.get_width() for bar in axes.patches] == [SCORE.step_time_ns]
+    axes.clear()
+    FRONTIER.plot(axes)
+    assert axes.get_xlabel() == "memory of the fullest device (GiB)"
+
+
+def test_new_axes_are_those_of_pyplot() -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    pyplot.switch_backend("agg")
+    drawn = Simulation(PROBLEM, PLAN).plot_timeline()
+    assert pyplot.gcf() is drawn.figure
+    pyplot.close("all")
+
+
+def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(NestError, match="expected matplotlib to be inst"):
+        COMPARISON.plot()
+
+
+def test_without_a_plan_there_is_no_timeline() -> None:
+    with pytest.raises(InvalidPlanError, match="got one without a plan"):
+        result("one", solved=False).plot_timeline()
+    with pytest.raises(InvalidPlanError, match="got one without a problem"):
+        result("one").plot_memory()

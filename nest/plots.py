@@ -1,0 +1,189 @@
+"""Pictures for notebooks, drawn with Matplotlib where it is installed.
+
+Every function draws into the axes it is given, or into new ones, and returns
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from nest.errors import NestError
+from nest.units import GIB
+from nest.versions import DISTRIBUTION
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: What a block does, with a colour of Okabe and Ito's palette, which people
+#: with colour blindness can tell apart.
+_KINDS = {
+    "forward": "#56B4E9",
+    "backward": "#0072B2",
+    "input-gradient": "#0072B2",
+    "weight-gradient": "#009E73",
+    "receive-forward": "#F0E442",
+    "receive-backward": "#E69F00",
+    "sync": "#D55E00",
+}
+
+#: Units of time, in ns, the largest first.
+_UNITS = {"s": 1e9, "ms": 1e6, "µs": 1e3, "ns": 1.0}
+
+_PARTS = {
+    "weight_bytes": "weights",
+    "gradient_bytes": "gradients",
+    "state_bytes": "optimizer state",
+    "buffer_bytes": "buffers",
+    "kept_bytes": "activations",
+    "working_bytes": "working memory",
+    "reserve_bytes": "reserve",
+}
+
+
+def new_axes(width: float = 9.0, height: float = 4.0) -> Axes:
+    """Return axes of a new figure.
+
+    Raises
+    ------
+    NestError
+        If Matplotlib is not installed.
+    """
+    try:
+        from matplotlib import pyplot
+    except ImportError:
+        raise NestError(
+            f"plot: expected matplotlib to be installed, got no such "
+            f"package; install it with: pip install '{DISTRIBUTION}[plot]'"
+        ) from None
+    figure = pyplot.figure(figsize=(width, height), layout="constrained")
+    axes: Axes = figure.add_subplot()
+    return axes
+
+
+def timeline(
+    events: Sequence[Mapping[str, Any]], axes: Axes | None = None
+) -> Axes:
+    """Draw what every block does when.
+
+    Parameters
+    ----------
+    events
+        Rows of a simulation: ``block``, ``kind``, ``start_ns``,
+        ``duration_ns``.
+    axes
+        Where to draw.
+
+    Raises
+    ------
+    NestError
+        If Matplotlib is not installed.
+    """
+    axes = axes or new_axes()
+    end_ns = max((x["start_ns"] + x["duration_ns"] for x in events), default=0)
+    unit, unit_ns = _unit(end_ns)
+    blocks = sorted({event["block"] for event in events})
+    for kind, colour in _KINDS.items():
+        label: str | None = kind
+        for block in blocks:
+            spans = [
+                (x["start_ns"] / unit_ns, x["duration_ns"] / unit_ns)
+                for x in events
+                if x["block"] == block and x["kind"] == kind
+            ]
+            if spans:
+                axes.broken_barh(
+                    spans,
+                    (block - 0.4, 0.8),
+                    facecolors=colour,
+                    edgecolor="white",
+                    linewidth=0.3,
+                    label=label,
+                )
+                label = None
+    axes.set_yticks(blocks)
+    axes.invert_yaxis()
+    axes.set_ylabel("block of devices")
+    axes.set_xlabel(f"time ({unit})")
+    axes.set_xlim(0, end_ns / unit_ns if end_ns else 1)
+    axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=5)
+    return axes
+
+
+def memory(
+    rows: Sequence[Mapping[str, Any]], limit_bytes: int, axes: Axes | None
+) -> Axes:
+    """Draw what a device of every stage holds, and what it has.
+
+    Parameters
+    ----------
+    rows
+        Rows of a score: ``stage`` and the parts of its memory.
+    limit_bytes
+        What a device has.
+    axes
+        Where to draw.
+
+    Raises
+    ------
+    NestError
+        If Matplotlib is not installed.
+    """
+    axes = axes or new_axes()
+    stages = [row["stage"] for row in rows]
+    below = [0.0] * len(rows)
+    for name, label in _PARTS.items():
+        sizes = [row[name] / GIB for row in rows]
+        if any(sizes):
+            axes.bar(stages, sizes, bottom=below, label=label)
+        below = [a + b for a, b in zip(below, sizes, strict=True)]
+    axes.axhline(limit_bytes / GIB, color="black", linestyle="--")
+    axes.set_xlabel("stage; the line is the memory of a device")
+    axes.set_ylabel("GiB per device")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return axes
+
+
+def bars(rows: Sequence[Mapping[str, Any]], axes: Axes | None = None) -> Axes:
+    """Draw the step time of every solver with a plan, and its lower bound.
+
+    Parameters
+    ----------
+    rows
+        Rows of a comparison: ``solver``, ``step_time_ns``,
+        ``lower_bound_ns``.
+    axes
+        Where to draw.
+
+    Raises
+    ------
+    NestError
+        If Matplotlib is not installed.
+    """
+    axes = axes or new_axes()
+    found = [row for row in rows if row["step_time_ns"] is not None]
+    unit, unit_ns = _unit(max((x["step_time_ns"] for x in found), default=0))
+    names = [row["solver"] for row in found]
+    axes.barh(names, [row["step_time_ns"] / unit_ns for row in found])
+    bounds = [
+        (row["solver"], row["lower_bound_ns"] / unit_ns)
+        for row in found
+        if row["lower_bound_ns"] is not None
+    ]
+    if bounds:
+        solvers, times = zip(*bounds, strict=True)
+        axes.plot(times, solvers, "k|", markersize=18, label="lower bound")
+        axes.legend(loc="lower right")
+    axes.invert_yaxis()
+    axes.set_xlabel(f"step time ({unit})")
+    return axes
+
+
+def _unit(time_ns: float) -> tuple[str, float]:
+    """Return the unit in which a time is at least 1, and its ns."""
+    for name, unit_ns in _UNITS.items():
+        if time_ns >= unit_ns:
+            return name, unit_ns
+    return "ns", 1.0
