@@ -141,7 +141,7 @@ def memory(
     axes.axhline(limit_bytes / GIB, color="black", linestyle="--")
     axes.set_xlabel("stage; the line is the memory of a device")
     axes.set_ylabel("GiB per device")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.locator_params(axis="x", integer=True)
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return axes
 

@@ -36,6 +36,7 @@ from nest.cli.inspecting import (
     versions_command,
 )
 from nest.cli.instances import instances_group
+from nest.cli.making import new_group
 from nest.cli.pareto import pareto_command
 from nest.cli.profiling import profile_command
 from nest.cli.progress import add_talk
@@ -98,6 +99,7 @@ for _command in (
     conform_command,
     problems_command,
     instances_group,
+    new_group,
     import_group,
     export_command,
     topology_group,

@@ -15,6 +15,12 @@ from nest.hardware.machines import Machine, machine, parse_clusters
 from nest.ir.cluster import Cluster, Device, Hierarchy, Level
 from nest.ir.io import convert, decode, read_bytes
 
+#: Where the figures of such a device come from.
+_SOURCE = "the cluster file"
+
+#: What a device of no known machine must say.
+OWN = ("name", "memory_bytes", "hbm_bytes_per_s", "peak_flops")
+
 #: Endings of files that hold a cluster.
 SUFFIXES = (".json", ".yaml", ".yml")
 
@@ -24,7 +30,10 @@ def read_cluster(path: str | Path) -> tuple[Cluster, list[Part]]:
 
     A device names the machine that it is one of (``machine: h100``), whose
     figures count for what it leaves out. The topology left out is that of
-    the machines, as for ``h100x64`` and ``h100x64+a100x64``.
+    the machines, as for ``h100x64`` and ``h100x64+a100x64``. A device of no
+    known machine says all of :data:`OWN` and the machine whose kernels its
+    own are taken to be like (``kernels: h100``): that part of the peak they
+    reach. Its topology must be said.
 
     Parameters
     ----------
@@ -60,10 +69,17 @@ def read_cluster(path: str | Path) -> tuple[Cluster, list[Part]]:
         InvalidProblemError,
     )
     parts = [
-        (sites[device.name], end - first)
+        (_joined(sites[device.name], cluster), end - first)
         for first, end, device in cluster.runs
     ]
     if "topology" not in document:
+        own = [part.name for part, _ in parts if part.source == _SOURCE]
+        if own:
+            raise InvalidProblemError(
+                f"{where}: $.topology: expected the network of {own[0]}, "
+                f"which is no known machine, got none; add it, see 'nest new "
+                f"cluster'"
+            )
         (site, count), *rest = parts
         made = mixed_cluster(parts) if rest else site.cluster(count)
         cluster = replace(cluster, topology=made.topology)
@@ -79,15 +95,15 @@ def _range(part: Any, where: str, sites: dict[str, Machine]) -> Any:
 def _device(said: Any, where: str, sites: dict[str, Machine]) -> Device:
     """Return a device with what its machine's has; adds a machine of it."""
     where = f"{where}.device"
+    if isinstance(said, Mapping) and "kernels" in said:
+        return _own_device(said, where, sites)
     if not isinstance(said, Mapping) or "machine" not in said:
         raise InvalidProblemError(
             f"{where}: expected a device with the key 'machine', such as "
-            f"{{machine: h100}}, got {said!r}; see 'nest problems --clusters'"
+            f"{{machine: h100}}, got {said!r}; see 'nest problems "
+            f"--clusters', or for a device of your own 'nest new cluster'"
         )
-    try:
-        site = machine(str(said["machine"]))
-    except UnknownNameError as error:
-        raise InvalidProblemError(f"{where}.{error}") from None
+    site = _machine(said["machine"], where)
     own = {key: value for key, value in said.items() if key != "machine"}
     device = convert(
         {**msgspec.to_builtins(site.device), **own},
@@ -97,6 +113,51 @@ def _device(said: Any, where: str, sites: dict[str, Machine]) -> Device:
     )
     sites[device.name] = replace(site, device=device)
     return device
+
+
+def _own_device(
+    said: Mapping[str, Any], where: str, sites: dict[str, Machine]
+) -> Device:
+    """Return a device of no known machine; adds a machine of it."""
+    if "machine" in said:
+        raise InvalidProblemError(
+            f"{where}: expected either the key 'machine' or 'kernels', got "
+            f"both; keep 'machine' for a known one"
+        )
+    like = _machine(said["kernels"], where, "kernels")
+    for name in OWN:
+        if name not in said:
+            raise InvalidProblemError(
+                f"{where}: expected key {name!r} of a device with the key "
+                f"'kernels', got none; add it"
+            )
+    own = {key: value for key, value in said.items() if key != "kernels"}
+    device = convert(own, where, Device, InvalidProblemError)
+    sites[device.name] = replace(
+        like,
+        name=device.name,
+        source=_SOURCE,
+        device=device,
+        power_w=None,
+        exponentials_per_s=None,
+    )
+    return device
+
+
+def _machine(name: Any, where: str, key: str = "machine") -> Machine:
+    try:
+        return machine(str(name))
+    except UnknownNameError as error:
+        text = str(error).replace("machine:", f"{key}:", 1)
+        raise InvalidProblemError(f"{where}.{text}") from None
+
+
+def _joined(site: Machine, cluster: Cluster) -> Machine:
+    """Return a machine of a user's own with the nodes of its network."""
+    sizes = cluster.topology.unit_sizes
+    if site.source != _SOURCE or not sizes:
+        return site
+    return replace(site, node=replace(site.node, fan_out=min(sizes)))
 
 
 def _room(document: Mapping[str, Any]) -> Hierarchy:

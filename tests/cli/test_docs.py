@@ -48,7 +48,7 @@ def test_the_example_files_belong_together(tmp_path):
 
 def test_the_example_graph_is_a_network_for_the_example(tmp_path):
     """Two devices of three, the first ones of the order."""
-    problem_text, _, graph_text = blocks("docs/files.md", "yaml")
+    problem_text, *_, graph_text = blocks("docs/files.md", "yaml")
     (plan_text,) = blocks("docs/files.md", "json")
     document = yaml.safe_load(problem_text)
     document["cluster"] |= yaml.safe_load(graph_text) | {"num_devices": 2}
@@ -60,7 +60,7 @@ def test_the_example_graph_is_a_network_for_the_example(tmp_path):
 
 
 def test_the_example_cluster_has_two_types(tmp_path):
-    _, cluster_text, _ = blocks("docs/files.md", "yaml")
+    _, cluster_text, own_text, _ = blocks("docs/files.md", "yaml")
     path = tmp_path / "ours.yaml"
     path.write_text(cluster_text)
     cluster, parts = read_cluster(path)
@@ -69,6 +69,9 @@ def test_the_example_cluster_has_two_types(tmp_path):
         "H100-80GB-SXM",
         "H100-94GB",
     ]
+    path.write_text(own_text)
+    cluster, _ = read_cluster(path)
+    assert cluster.device.name == "our-chip"
 
 
 def readme_commands() -> list[str]:
@@ -85,7 +88,7 @@ def test_commands_of_the_readme_exist(command):
     """Their options are in the help of the command."""
     words = shlex.split(command)[1:]
     # A group's options are those of its commands.
-    count = 2 if words[0] in ("import", "topology") else 1
+    count = 2 if words[0] in ("import", "new", "topology") else 1
     result = CliRunner().invoke(cli, [*words[:count], "--help"])
     assert result.exit_code == 0
     for option in (word for word in words if word.startswith("--")):

@@ -81,6 +81,42 @@ def test_a_network_of_its_own(write):
     assert level == Level(fan_out=4, bandwidth_bytes_per_s=1e9, latency_ns=5.0)
 
 
+OWN = """\
+num_devices: 8
+device:
+  name: ours
+  kernels: h100
+  memory_bytes: 100000000000
+  hbm_bytes_per_s: 2.0e+12
+  peak_flops: {bf16: 5.0e+14}
+  price_usd_per_hour: 1.5
+"""
+NETWORK = """\
+topology:
+  kind: hierarchy
+  levels:
+    - {fan_out: 4, bandwidth_bytes_per_s: 1.0e+11, latency_ns: 2000}
+    - {fan_out: 2, bandwidth_bytes_per_s: 1.0e+10, latency_ns: 9000}
+"""
+
+
+def test_a_device_of_no_known_machine(write):
+    """Its own figures and no others, but what kernels reach of a peak.
+
+    No power and no exponentials of the other machine count, and nodes are
+    those of its network.
+    """
+    cluster, ((site, count),) = read_cluster(write(OWN + NETWORK))
+    assert cluster.device.name == "ours"
+    assert cluster.device.reserve_bytes == 0
+    assert cluster.device.peak_flops == {"bf16": 5e14}
+    assert cluster.device.price_usd_per_hour == 1.5
+    assert (site.device, count) == (cluster.device, 8)
+    assert site.calibration == machine("h100").calibration
+    assert (site.power_share, site.exponential_size) == (1.0, 0.0)
+    assert site.node.fan_out == 4
+
+
 def test_names_are_no_files():
     ((site, count),), cluster = find_cluster("h100x64")
     assert (site, count, cluster) == (machine("h100"), 64, None)
@@ -102,6 +138,24 @@ BAD = {
         "{num_devices: 4, device: {name: h100}}",
         r"\$.device: expected a device with the key 'machine'.*got "
         r"\{'name': 'h100'\}",
+    ),
+    "a device of no machine without a network": (
+        OWN,
+        r"ours.yaml: \$.topology: expected the network of ours, which is no "
+        r"known machine, got none; add it",
+    ),
+    "a device of no machine without a peak": (
+        OWN.replace("  peak_flops: {bf16: 5.0e+14}\n", "") + NETWORK,
+        r"\$.device: expected key 'peak_flops' of a device with the key "
+        r"'kernels', got none; add it",
+    ),
+    "a device of a machine and of none": (
+        OWN.replace("  kernels", "  machine: h100\n  kernels") + NETWORK,
+        r"\$.device: expected either the key 'machine' or 'kernels', got bo",
+    ),
+    "kernels of no machine": (
+        OWN.replace("kernels: h100", "kernels: x100") + NETWORK,
+        r"\$.device.kernels: expected one of .*; got 'x100'",
     ),
     "an unknown machine": (
         "{num_devices: 4, device: {machine: h1000}}",

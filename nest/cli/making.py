@@ -1,0 +1,219 @@
+"""``nest new``: files to begin with, from a few questions."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import click
+
+from nest.cli.declare import integer, option, output_option, positive, reader
+from nest.cli.inputs import Group, check_output, write_record, write_text
+from nest.cli.options import MODEL, Options, takes
+from nest.errors import InvalidOptionError, NestError
+
+_RATE = positive("gigabytes per second", "data-sheet figures are fine")
+
+
+@click.group("new", cls=Group)
+def new_group() -> None:
+    """Write a cluster or a problem file, from five questions or options.
+
+    For example: nest new cluster --machine h100 --devices 32 -o my.yaml, then
+    nest solve --model llama3-8b --cluster my.yaml
+    """
+
+
+@new_group.command("cluster")
+@option(
+    "--machine NAME",
+    "Machine that it is, or whose kernels those of --name are like; see "
+    "'nest problems --clusters'.",
+)
+@option("--devices N", "Number of devices.", integer())
+@option("--node-size N", "Devices of a node.", integer())
+@option(
+    "--network-gb-per-s X",
+    "Bandwidth between nodes: GB/s per device, one direction, data sheet.",
+    _RATE,
+)
+@option(
+    "--price USD",
+    "Price of a device per hour.",
+    positive("dollars", "for example 2.5"),
+)
+@option(
+    "--node-gb-per-s X",
+    "Bandwidth inside a node: GB/s per device, one direction, data sheet.",
+    _RATE,
+)
+@option("--name NAME", "Name of a device that is no known one.")
+@option("--memory SIZE", "Memory of a device, such as 141GB.")
+@option(
+    "--tflops X",
+    "Dense peak of a device in 16 bits, in TFLOP/s.",
+    positive("TFLOP/s", "for example 989"),
+)
+@option("--hbm-gb-per-s X", "Memory bandwidth of a device, in GB/s.", _RATE)
+@output_option("cluster file")
+def cluster_command(
+    machine: str | None,
+    devices: int | None,
+    node_size: int | None,
+    network_gb_per_s: float | None,
+    price: float | None,
+    node_gb_per_s: float | None,
+    name: str | None,
+    memory: str | None,
+    tflops: float | None,
+    hbm_gb_per_s: float | None,
+    output: str,
+) -> int:
+    """Write a cluster file with comments, for --cluster.
+
+    What is not said is the machine's own. On a terminal the machine, the
+    number of devices, the size of a node, the bandwidth between nodes and the
+    price are asked for.
+    """
+    from nest.hardware import machine as find
+    from nest.hardware.template import Wanted, cluster_text
+
+    check_output(output, "-o")
+    machine = _answer("--machine", machine, "Machine", "h100")
+    site = find(machine)
+    devices = _answer("--devices", devices, "Devices", "64", integer())
+    node, port = site.node, site.network
+    if _asking():
+        own = str(node.fan_out)
+        size = _answer("", node_size, "Devices of a node", own, integer())
+        node_size = None if size == node.fan_out else size
+        own = f"{port.bandwidth_bytes_per_s / 1e9:g}"
+        rate = _answer(
+            "",
+            network_gb_per_s,
+            "GB/s per device between nodes",
+            own,
+            _RATE,
+        )
+        network_gb_per_s = None if f"{rate:g}" == own else rate
+        if price is None:
+            text = "Dollars per device and hour (0: unknown)"
+            price = _answer("", None, text, "0", _price) or None
+    wanted = Wanted(
+        num_devices=devices,
+        node_size=node_size,
+        node_bytes_per_s=_giga(node_gb_per_s),
+        network_bytes_per_s=_giga(network_gb_per_s),
+        price_usd_per_hour=price,
+        name=name,
+        memory_bytes=None if memory is None else _size(memory),
+        hbm_bytes_per_s=_giga(hbm_gb_per_s),
+        peak_flops=None if tflops is None else tflops * 1e12,
+    )
+    write_text(output, cluster_text(site, wanted))
+    return 0
+
+
+@new_group.command("problem")
+@takes(
+    *(*MODEL, "target", "output"),
+    target="Framework whose gradients and optimizer the problem keeps.  "
+    "[default: any]",
+    output="Where to write the problem; '-' is standard output.  [required]",
+)
+def problem_command(options: Options) -> int:
+    """Write the problem of training a model on a cluster.
+
+    It is that of 'nest problems' with the same options. On a terminal the
+    model, the cluster, the tokens of a sample, the samples of a step and the
+    framework are asked for.
+    """
+    if options.output is None:
+        raise InvalidOptionError(
+            "nest new problem: expected -o, got none; name a file, or '-' "
+            "for standard output"
+        )
+    check_output(options.output, "-o")
+    job = dict(options.job)
+    for name, text, default in (
+        ("model", "Model ('nest problems --models')", "llama3-8b"),
+        ("cluster", "Cluster: <machine>x<devices>, or a file", "h100x64"),
+    ):
+        job[name] = _answer(f"--{name}", job[name], text, default)
+    target = options.target
+    if _asking():
+        for name, text in (
+            ("sequence_length", "Tokens of a sample (0: as usual)"),
+            ("global_batch", "Samples of a step (0: about 4 Mi tokens)"),
+        ):
+            number = _answer("", job[name], text, "0", integer(0))
+            job[name] = number or None
+        text = "Framework (any, megatron, torchtitan, deepspeed, maxtext)"
+        target = _answer("", target, text, "any")
+    options = replace(options, job=job, target=target)
+    assert options.output is not None
+    write_record(options.output, options.find_problem())
+    return 0
+
+
+def _asking() -> bool:
+    """Whether somebody sits at a terminal."""
+    return sys.stdin.isatty()
+
+
+def _answer(
+    flag: str,
+    given: Any,
+    text: str,
+    default: str,
+    read: Callable[[Any], Any] = str,
+) -> Any:
+    """Return what is given, or the answer to a question on a terminal."""
+    if given is not None:
+        return given
+    if not _asking():
+        raise InvalidOptionError(
+            f"{flag}: expected a value where nobody can be asked, got none; "
+            f"for example {flag} {default}"
+        )
+    try:
+        return read(click.prompt(text, default=default, err=True))
+    except click.BadParameter as error:
+        raise InvalidOptionError(f"{text}: {error.message}") from None
+    except click.Abort:
+        raise KeyboardInterrupt from None
+
+
+_price = reader(
+    float,
+    lambda value: 0 <= value < math.inf,
+    "a finite number of dollars >= 0",
+    "for example 2.5",
+)
+
+
+def _giga(value: float | None) -> float | None:
+    return None if value is None else value * 1e9
+
+
+def _size(text: str) -> int:
+    """Return the bytes of a size such as ``141GB``."""
+    from nest.headroom import UNITS
+
+    for unit, size in sorted(UNITS.items(), key=lambda x: -len(x[0])):
+        number = text.removesuffix(unit).strip()
+        if number != text.strip():
+            try:
+                size_bytes = int(Fraction(number) * size)
+            except (ValueError, ZeroDivisionError):
+                break
+            if 0 < size_bytes < 2**53:
+                return size_bytes
+    raise NestError(
+        f"--memory: expected a size such as 141GB or 80GiB, got {text!r}; "
+        f"correct the value"
+    )

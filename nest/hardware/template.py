@@ -1,0 +1,166 @@
+"""Cluster files to begin with: a machine, what differs, and comments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from nest.hardware.machines import Machine
+from nest.ir.base import Struct
+
+
+class Wanted(Struct, frozen=True, kw_only=True):
+    """What a cluster file shall say; ``None`` is as the machine has it.
+
+    Attributes
+    ----------
+    num_devices, node_size
+        All devices, and those of a node.
+    node_bytes_per_s, network_bytes_per_s
+        Data-sheet bandwidth inside a node and between nodes, per device, in
+        one direction.
+    price_usd_per_hour
+        Of a device.
+    name
+        Of a device of a user's own; with one all its figures are written.
+    memory_bytes, hbm_bytes_per_s, peak_flops
+        Figures of the device; FLOP/s in 16 bits.
+    """
+
+    num_devices: int
+    node_size: int | None = None
+    node_bytes_per_s: float | None = None
+    network_bytes_per_s: float | None = None
+    price_usd_per_hour: float | None = None
+    name: str | None = None
+    memory_bytes: int | None = None
+    hbm_bytes_per_s: float | None = None
+    peak_flops: float | None = None
+
+
+def cluster_text(site: Machine, wanted: Wanted) -> str:
+    """Return a cluster file in YAML for :func:`nest.hardware.read_cluster`.
+
+    Bandwidths are what links reach of the data sheet by their calibration,
+    see :mod:`nest.hardware.links`. A network that is the machine's own is
+    left out, and a comment says how to describe it.
+    """
+    device = _device(site, wanted)
+    lines = [
+        "# A cluster for --cluster; see docs/files.md, 'A cluster apart'.",
+        "# Every quantity has its unit in its name; all of it may be changed.",
+        f"num_devices: {wanted.num_devices}",
+        "device:",
+        *(f"  {name}: {value}" for name, value in device.items()),
+        "# Devices of other types, by position:",
+        "# others:",
+        "#   - {first: 0, count: 8, device: {machine: a100}}",
+    ]
+    own_network = wanted.name is not None or any(
+        (wanted.node_size, wanted.node_bytes_per_s, wanted.network_bytes_per_s)
+    )
+    network = _network(site, wanted)
+    if own_network:
+        lines.append("# Levels from the device up, with what links reach:")
+        lines += network
+    else:
+        lines.append("# The network is the machine's own, unless it is said:")
+        lines += [f"# {line}" for line in network]
+    lines += [
+        "# Any other network is a graph of devices, switches and links:",
+        "# topology: {kind: graph, nodes: [{id: gpu0}], links: []}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _device(site: Machine, wanted: Wanted) -> Mapping[str, str]:
+    """Return the keys of the device."""
+    own = site.device
+    figures: dict[str, str] = {}
+    said = {
+        "memory_bytes": wanted.memory_bytes,
+        "hbm_bytes_per_s": wanted.hbm_bytes_per_s,
+    }
+    peaks = dict(own.peak_flops)
+    if wanted.peak_flops is not None:
+        half = site.half_precision_flops
+        peaks = {
+            kind: float(f"{wanted.peak_flops * peak / half:.4g}")
+            for kind, peak in peaks.items()
+        }
+    if wanted.name is None:
+        figures["machine"] = site.name
+        figures |= {k: _number(v) for k, v in said.items() if v is not None}
+        if said != dict.fromkeys(said) or wanted.peak_flops is not None:
+            figures["name"] = json.dumps(f"{own.name}-changed")
+        if wanted.peak_flops is not None:
+            figures["peak_flops"] = _flow(peaks)
+    else:
+        figures["name"] = json.dumps(wanted.name, ensure_ascii=False)
+        figures["kernels"] = (
+            f"{site.name}  # they reach as much of the peak as those of"
+        )
+        for name, value in said.items():
+            figures[name] = _number(value or getattr(own, name))
+        figures["reserve_bytes"] = (
+            f"{own.reserve_bytes}  # what no plan can use"
+        )
+        figures["peak_flops"] = _flow(peaks)
+    price = wanted.price_usd_per_hour
+    if price is not None:
+        figures["price_usd_per_hour"] = _number(price)
+    return figures
+
+
+def _network(site: Machine, wanted: Wanted) -> list[str]:
+    """Return the lines of the topology."""
+    node, network = site.node, site.network
+    peer = node.peer_bandwidth_bytes_per_s
+    if wanted.node_bytes_per_s is not None:
+        times = wanted.node_bytes_per_s / node.bandwidth_bytes_per_s
+        node = replace(
+            node,
+            bandwidth_bytes_per_s=wanted.node_bytes_per_s,
+            peer_bandwidth_bytes_per_s=None if peer is None else peer * times,
+        )
+    if wanted.network_bytes_per_s is not None:
+        network = replace(
+            network, bandwidth_bytes_per_s=wanted.network_bytes_per_s
+        )
+    node = replace(node, fan_out=wanted.node_size or node.fan_out)
+    own = replace(site, node=node, network=network)
+    topology = msgspec.to_builtins(own.cluster(wanted.num_devices).topology)
+    lines = ["topology:"]
+    for name, value in topology.items():
+        if name != "levels":
+            lines.append(f"  {name}: {value}")
+    lines.append("  levels:")
+    lines += [f"    - {_flow(level)}" for level in topology["levels"]]
+    return lines
+
+
+def _flow(value: Any) -> str:
+    """Return a value in YAML on one line."""
+    if isinstance(value, Mapping):
+        parts = (f"{name}: {_flow(x)}" for name, x in value.items())
+        return f"{{{', '.join(parts)}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_flow, value))}]"
+    return _number(value) if isinstance(value, int | float) else str(value)
+
+
+def _number(value: float) -> str:
+    """Return a number that YAML 1.1 reads as one, exactly."""
+    if isinstance(value, int):
+        return str(value)
+    if abs(value) < 1e6:
+        return repr(float(value))
+    return next(
+        text
+        for digits in range(1, 18)
+        if float(text := f"{value:.{digits}e}") == value
+    )

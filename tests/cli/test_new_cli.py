@@ -1,0 +1,139 @@
+"""``nest new``: cluster and problem files to begin with."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+from nest.cli import making
+from nest.hardware import machine, read_cluster
+from nest.headroom import UNITS
+from nest.ir import read_problem
+from nest.ir.cluster import Hierarchy
+from tests.cli.conftest import Cli
+
+
+def test_a_machine_alone_is_that_machine(cli: Cli, tmp_path: Path) -> None:
+    path = str(tmp_path / "x.yaml")
+    words = ("--machine", "h100", "--devices", "16", "-o", path)
+    assert cli("new", "cluster", *words) == 0
+    cluster, ((site, count),) = read_cluster(path)
+    assert (site, count) == (machine("h100"), 16)
+    assert cluster.topology == machine("h100").cluster(16).topology
+    # What is a comment there is the same network.
+    text = Path(path).read_text()
+    start, end = text.index("# topology:"), text.index("# Any other network")
+    shown = re.sub("^# ", "", text[start:end], flags=re.MULTILINE)
+    Path(path).write_text(text + shown)
+    assert read_cluster(path)[0].topology == cluster.topology
+
+
+def test_what_differs_is_written(cli: Cli, tmp_path: Path) -> None:
+    """NDR reaches 46.8 of 50 GB/s: 23.4 of 25."""
+    path = str(tmp_path / "x.yaml")
+    assert (
+        cli(
+            *("new", "cluster", "--machine", "h100", "--devices", "8"),
+            *("--node-size", "4", "--network-gb-per-s", "25"),
+            *("--price", "2.2", "--memory", "94GB", "-o", path),
+        )
+        == 0
+    )
+    cluster, _ = read_cluster(path)
+    assert isinstance(cluster.topology, Hierarchy)
+    node, network = cluster.topology.levels
+    assert (node.fan_out, network.fan_out) == (4, 2)
+    assert network.bandwidth_bytes_per_s == pytest.approx(23.4e9)
+    assert cluster.device.price_usd_per_hour == 2.2
+    assert cluster.device.memory_bytes == 94 * UNITS["GB"]
+
+
+def test_a_device_of_ones_own_has_a_problem(cli: Cli, tmp_path: Path) -> None:
+    path, problem = str(tmp_path / "x.yaml"), str(tmp_path / "p.json")
+    assert (
+        cli(
+            *("new", "cluster", "--machine", "h100", "--devices", "8"),
+            *("--name", "our: chip", "--memory", "141GB", "--tflops", "1200"),
+            *("--hbm-gb-per-s", "4800", "-o", path),
+        )
+        == 0
+    )
+    device = read_cluster(path)[0].device
+    assert device.name == "our: chip"
+    assert device.memory_bytes == 141 * UNITS["GB"]
+    assert device.hbm_bytes_per_s == 4.8e12
+    assert device.peak_flops["bf16"] == 1.2e15
+    words = ("--model", "llama2-7b", "--cluster", path, "--global-batch", "8")
+    assert cli("new", "problem", *words, "-o", problem) == 0
+    found = read_problem(problem)
+    assert found.cluster.device == device
+    assert cli("problems", *words) == 0
+    assert cli.out == Path(problem).read_text()
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Return answers by the beginning of questions; else the defaults."""
+    said: dict[str, str] = {}
+
+    def prompt(text: str, default: str, err: bool) -> str:
+        assert err
+        return said.pop(text.partition(" ")[0], default)
+
+    monkeypatch.setattr(making, "_asking", lambda: True)
+    monkeypatch.setattr(click, "prompt", prompt)
+    return said
+
+
+def test_a_terminal_is_asked(
+    cli: Cli, tmp_path: Path, answers: dict[str, str]
+) -> None:
+    path, problem = str(tmp_path / "x.yaml"), str(tmp_path / "p.json")
+    answers |= {"Machine": "a100", "Devices": "8", "Dollars": "1.5"}
+    assert cli("new", "cluster", "-o", path) == 0
+    cluster, ((site, count),) = read_cluster(path)
+    assert (site.name, count) == ("dgx-a100", 8)
+    assert cluster.device.price_usd_per_hour == 1.5
+    assert "\ntopology" not in Path(path).read_text()
+    answers |= {"Model": "llama2-7b", "Cluster:": path, "Samples": "16"}
+    assert cli("new", "problem", "-o", problem) == 0
+    assert read_problem(problem).job.global_batch == 16
+    assert not answers
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("cluster", "-o", "-"), "--machine: expected a value where nobody c"),
+        (
+            ("cluster", "--machine", "h100", "-o", "-"),
+            "--devices: expected a value where nobody can be asked, got none",
+        ),
+        (
+            ("cluster", "--machine", "x100", "--devices", "8", "-o", "-"),
+            "machine: expected one of .* got 'x100'",
+        ),
+        (
+            (
+                *("cluster", "--machine", "h100", "--devices", "8"),
+                *("--memory", "8XB", "-o", "-"),
+            ),
+            "--memory: expected a size such as 141GB or 80GiB, got '8XB'",
+        ),
+        (("cluster",), "nest new cluster: expected --output, got none"),
+        (("problem",), "nest new problem: expected -o, got none; name a file"),
+        (("problem", "-o", "-"), "--model: expected a value where nobody can"),
+        (("prblem",), "nest new COMMAND: expected one of cluster, problem"),
+    ],
+)
+def test_bad_calls(cli: Cli, arguments: tuple[str, ...], text: str) -> None:
+    assert re.match(text, cli.refuses("new", *arguments))
+
+
+def test_a_bad_answer_is_one_line(cli: Cli, answers: dict[str, str]) -> None:
+    answers["Dollars"] = "-1"
+    said = cli.refuses("new", "cluster", "-o", "-")
+    assert said.startswith("Dollars per device and hour (0: unknown): ")
