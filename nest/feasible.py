@@ -209,6 +209,16 @@ def remedies(
     return Remedies(problem, memory, num_devices, refuted)
 
 
+def remedies_within(
+    problem: Problem,
+    time_limit_s: float | None,
+    on_progress: OnProgress | None = None,
+) -> Remedies:
+    """Return :func:`remedies` within the limit of a solver, if it is less."""
+    limit_s = min(time_limit_s or TIME_LIMIT_S, TIME_LIMIT_S)
+    return remedies(problem, limit_s, on_progress=on_progress)
+
+
 def least_memory(
     problem: Problem,
     refuted_bytes: int,

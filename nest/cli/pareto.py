@@ -104,6 +104,7 @@ def pareto_command(
 
     Exits with 1 if a solver of --prove contradicts the frontier.
     """
+    from nest.feasible import remedies_within
     from nest.pareto import check_objectives, frontier, known_price
     from nest.prove import check_prover
     from nest.report.frontier import (
@@ -156,7 +157,14 @@ def pareto_command(
                 _prove(found, prover, numbers, options, progress, proofs)
             except KeyboardInterrupt as interrupt:
                 stop = interrupt
+        remedied = None
+        if stop is None and found.proven and not found.points:
+            remedied = remedies_within(
+                restricted.problem, options.time_limit, progress
+            )
     notes = options.notes(restricted)
+    if remedied is not None:
+        notes += remedied.lines
     parts = frontier_block(found, notes, steps, prover, proofs, top)
     show(options.people, *parts)
     for line in contradictions(found, prover, proofs):
@@ -164,6 +172,8 @@ def pareto_command(
     if plot_path is not None:
         write_plot(plot_path, found)
     document = to_document(found, steps=steps, prover=prover, proofs=proofs)
+    if remedied is not None:
+        document["infeasible"] = remedied.to_json()
     options.write_json(document | restricted.document())
     if folder is not None:
         _write_plans(folder, restricted, found)

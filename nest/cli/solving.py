@@ -454,11 +454,11 @@ def _run(
 
 def _remedied(session: _Session, progress: ProgressLine) -> _Session:
     """Return the session with what would make its problem feasible."""
-    from nest.feasible import TIME_LIMIT_S, remedies
+    from nest.feasible import remedies_within
 
-    limit_s = min(session.given.time_limit or TIME_LIMIT_S, TIME_LIMIT_S)
-    problem = session.restricted.problem
-    found = remedies(problem, limit_s, on_progress=progress)
+    found = remedies_within(
+        session.restricted.problem, session.given.time_limit, progress
+    )
     progress.clear()
     return replace(session, remedies=found)
 

@@ -11,7 +11,7 @@ import click
 from nest.cli.declare import integer, option
 from nest.cli.inputs import Group
 from nest.cli.networks import find_network
-from nest.cli.options import Options, takes
+from nest.cli.options import KEPT_TARGET, PLANNED, Options, takes
 from nest.errors import InvalidOptionError, InvalidProblemError
 
 
@@ -167,32 +167,30 @@ def price_command(options: Options, path: str) -> int:
 
 
 @topology_group.command("order")
-@click.argument("text", metavar="PROBLEM")
-@click.argument("plan", metavar="PLAN")
 @option("--hostfile FILE", "Write the host of every rank, one per line.")
 @option("--rankfile FILE", "Write host and device of every rank.")
-@takes("output", "json_path", output="Write the problem in this order.")
-def order_command(
-    options: Options, text: str, plan: str, **files: str | None
-) -> int:
+@takes(
+    *(*PLANNED, "target", "output", "json_path"),
+    target=KEPT_TARGET,
+    output="Write the problem in this order.",
+)
+def order_command(options: Options, **files: str | None) -> int:
     """Look for an order of the devices in which a plan is faster.
 
     The network of PROBLEM is a graph. What PLAN sends, how often and between
     whom, says which devices to keep together; what it finds is scored. The
     rank file is one for --order, to plan anew in that order.
     """
-    from nest.cli.inputs import load_problem, write_record
-    from nest.ir.io import read_plan
+    from nest.cli.inputs import write_record
     from nest.reorder import reorder
     from nest.report.network import order_block, order_document
     from nest.report.table import show
     from nest.topology.files import write_hostfile, write_rankfile
 
     options.check_files(
-        {"PROBLEM": text, "PLAN": plan},
-        {f"--{name}": path for name, path in files.items()},
+        writes={f"--{name}": path for name, path in files.items()}
     )
-    found = reorder(load_problem(text), read_plan(plan))
+    found = reorder(*options.find_problem_and_plan())
     graph = found.graph
     show(options.people, *order_block(found, graph))
     if files["hostfile"]:

@@ -164,6 +164,9 @@ def test_infeasible_says_what_would_do(cli: Cli, tmp_path: Path) -> None:
         "refuted_devices": 2,
     }
     assert cli.err.count("why: memory is short by ") == 1
+    assert cli("pareto", path, "--json", "-") == 0
+    assert json.loads(cli.out)["infeasible"]["num_devices"] == 4
+    assert "no plan fits" in cli.err
     assert "would do: 4 such devices (2 would not)" in cli.err
 
 
