@@ -9,6 +9,14 @@ from nest.solvers.registry import get_solver
 from nest.solvers.result import SolveResult
 from nest.solvers.run import OnProgress
 
+#: Where modules have the runner.
+PLACES = (
+    "nest.fit.run_solver",
+    "nest.by_settings.run_solver",
+    "nest.compare.run_solver",
+    "nest.solvers.run.run_solver",
+)
+
 
 def run_inside(
     problem: Problem,

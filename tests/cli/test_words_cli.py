@@ -20,11 +20,18 @@ from tests.builders import (
     make_problem,
 )
 from tests.cli.conftest import Cli
+from tests.inside import PLACES, run_inside
 
 MODEL = (
     *("--model", "llama2-7b", "--cluster", "h100x8", "--micro-batches", "1"),
     *("--global-batch", "8", "--layers-per-node", "8"),
 )
+
+
+@pytest.fixture(autouse=True)
+def _inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in PLACES:
+        monkeypatch.setattr(place, run_inside)
 
 
 def chain(memory_bytes: int = 1000) -> Problem:
@@ -155,7 +162,7 @@ def test_infeasible_says_what_would_do(cli: Cli, tmp_path: Path) -> None:
     write(path, chain(150))
     assert cli("compare", path, "--solvers", "dp,brute", "--json", "-") == 0
     found = json.loads(cli.out)["infeasible"]
-    assert found.pop("plan")["solver"] == "dp"
+    assert found.pop("plan")["schema"] == "nest-plan/1"
     assert found == {
         "whatever_the_memory": False,
         "memory_bytes": 200,

@@ -15,8 +15,15 @@ from nest import api
 from nest.errors import InvalidOptionError, InvalidPlanError, NestError
 from nest.ir import Problem, problem_hash, write
 from tests.builders import SINGLE, make_cost, make_plan, make_problem
+from tests.inside import PLACES, run_inside
 
 PLAN = make_plan(("a", SINGLE), ("b", SINGLE))
+
+
+@pytest.fixture(autouse=True)
+def _inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in PLACES:
+        monkeypatch.setattr(place, run_inside)
 
 
 def chain() -> Problem:

@@ -13,6 +13,13 @@ from nest.fit import Trial
 from nest.ir import Problem
 from nest.units import GIB
 from tests.builders import make_cost, make_levels, make_problem
+from tests.inside import PLACES, run_inside
+
+
+@pytest.fixture(autouse=True)
+def _inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in PLACES:
+        monkeypatch.setattr(place, run_inside)
 
 
 def chain(memory_bytes: int, devices: int = 1, **job: object) -> Problem:
