@@ -9,7 +9,7 @@ same kind are tried until one has a plan.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from msgspec import structs
@@ -18,6 +18,7 @@ from nest.errors import NestError
 from nest.fit import Asker, Trial, most_memory_bytes, shrunk, with_memory
 from nest.ir.cluster import Hierarchy
 from nest.ir.io import plan_to_json
+from nest.ir.plan import RECOMPUTE
 from nest.ir.problem import Problem
 from nest.solvers.base import Deadline, SolveOptions
 from nest.solvers.cell import OnProgress
@@ -25,6 +26,9 @@ from nest.units import MAX_TOTAL, ceil_div, format_bytes
 
 #: Wall-clock seconds for all questions together.
 TIME_LIMIT_S = 20.0
+
+#: Where an interval of memory is but such a part of it, a byte less is tried.
+NEAR = 16
 
 #: At most so many times the devices are tried.
 MOST_TIMES = 64
@@ -152,11 +156,14 @@ class Remedies:
         }
         if self.memory is not None:
             trial = self.memory.trial
+            plan = plan_to_json(trial.result.plan) if trial else None
+            if plan is not None:
+                plan.pop("problem_hash", None)
             found |= {
                 "whatever_the_memory": self.memory.impossible,
                 "memory_bytes": self.memory.memory_bytes,
                 "refuted_memory_bytes": self.memory.refuted_bytes,
-                "plan": trial and plan_to_json(trial.result.plan),
+                "plan": plan,
             }
         return found
 
@@ -241,28 +248,85 @@ def least_memory(
         As of :func:`remedies`.
     """
     clock = Deadline(time_limit_s)
-    unlimited = with_memory(problem, most_memory_bytes(problem))
-    first = _ask(unlimited, clock, solver, on_progress)
-    if first is None or first.answer != "yes":
-        impossible = first is not None and first.answer == "no"
-        return LeastMemory(refuted_bytes, None, impossible)
-    best, low, at_edge = shrunk(first), refuted_bytes, False
+    best = None
+    lean = _lean(problem)
+    if lean != problem:
+        # Among fewer plans a good one is found sooner.
+        first = Deadline(time_limit_s / 2)
+        _, best, _ = _closed(lean, refuted_bytes, None, first, solver)
+    if best is not None:
+        whole = with_memory(problem, best.memory_bytes)
+        best = replace(best, problem=whole)
+    low, best, impossible = _closed(
+        problem, refuted_bytes, best, clock, solver, on_progress
+    )
+    ask = _asker(clock, solver, on_progress)
+    if ask is not None and best is not None:
+        best = ask.improved(best)
+    return LeastMemory(low, best, impossible)
+
+
+def _lean(problem: Problem) -> Problem:
+    """Return the problem with the settings that use to need least memory."""
+    job = problem.job
+    return structs.replace(
+        problem,
+        job=structs.replace(
+            job,
+            zero=(max(job.zero),),
+            recompute=(max(job.recompute, key=RECOMPUTE.index),),
+            micro_batches=(
+                min(
+                    (b for b in job.micro_batches if not job.global_batch % b),
+                    default=min(job.micro_batches),
+                ),
+            ),
+        ),
+    )
+
+
+def _closed(
+    problem: Problem,
+    low: int,
+    best: Trial | None,
+    clock: Deadline,
+    solver: str,
+    on_progress: OnProgress | None = None,
+) -> tuple[int, Trial | None, bool]:
+    """Close the interval around the least memory while there is time.
+
+    Returns
+    -------
+    tuple
+        A refuted size, the least one known to do, and whether none does.
+    """
+    at_edge = best is not None
+    if best is None:
+        unlimited = with_memory(problem, most_memory_bytes(problem))
+        first = _ask(unlimited, clock, solver, on_progress)
+        if first is None or first.answer != "yes":
+            impossible = first is not None and first.answer == "no"
+            return low, None, impossible
+        best = shrunk(first)
+    found = False
     while low + 1 < best.memory_bytes:
         middle = (low + best.memory_bytes) // 2
+        if not found:
+            # What any plan needs may be far from what the best one does.
+            middle = min(middle, max(2 * low, 1))
         if at_edge:
             middle = best.memory_bytes - 1
-        narrow = with_memory(problem, middle)
-        trial = _ask(narrow, clock, solver, on_progress)
+        trial = _ask(with_memory(problem, middle), clock, solver, on_progress)
         if trial is None or trial.answer == "open":
             break
         if trial.answer == "yes":
-            best = shrunk(trial)
+            best, found = shrunk(trial), True
         else:
             low = middle
         # A byte below a plan found settles it where nothing is in between.
-        at_edge = not at_edge
-    ask = _asker(clock, solver, on_progress)
-    return LeastMemory(low, ask.improved(best) if ask else best)
+        near = best.memory_bytes - low <= best.memory_bytes // NEAR
+        at_edge = near and not at_edge
+    return low, best, False
 
 
 def _ask(

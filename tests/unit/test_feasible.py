@@ -10,7 +10,7 @@ import pytest
 from nest import feasible
 from nest.feasible import least_memory, remedies
 from nest.fit import Trial
-from nest.ir import Problem
+from nest.ir import Activations, Problem
 from nest.units import GIB
 from tests.builders import make_cost, make_levels, make_problem
 from tests.inside import PLACES, run_inside
@@ -75,6 +75,36 @@ def test_no_memory_makes_a_batch_divide() -> None:
 def test_a_wrong_claim_is_named() -> None:
     found = remedies(chain(9 * GIB), time_limit_s=60)
     assert found.lines == ["a plan that fits was found: the claim is wrong"]
+
+
+def test_the_least_memory_may_be_where_settings_are_not_lean() -> None:
+    """Without recomputation 4 GiB are kept, with it 1 GiB four times.
+
+    And what is computed again takes 9 GiB more.
+    """
+    both = (
+        Activations(kept_bytes=GIB),
+        Activations(recompute="full", kept_bytes=GIB, working_bytes=9 * GIB),
+    )
+    cost = make_cost(10, 20, weight_bytes=0, activations=both)
+    problem = make_problem(
+        dict.fromkeys("abcd", cost),
+        edges=(("a", "b", 0), ("b", "c", 0), ("c", "d", 0)),
+        devices=1,
+        recompute=("none", "full"),
+        micro_batches=(1, 2),
+        global_batch=2,
+    )
+    found = least_memory(problem, GIB)
+    assert found.memory_bytes == 4 * GIB
+    assert found.proven
+    assert found.trial is not None
+    assert found.trial.problem.job == problem.job
+    # A plan of the lean settings alone needs more, and is where it begins.
+    lean = feasible._lean(problem)
+    assert lean.job.recompute == ("full",)
+    assert lean.job.micro_batches == (1,)
+    assert least_memory(lean, GIB).memory_bytes == 13 * GIB
 
 
 def test_an_open_answer_refutes_nothing(
