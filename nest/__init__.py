@@ -5,15 +5,16 @@
 >>> result.step_time_ns
 121994771348
 
-The names below are loaded when they are used: ``import nest`` is cheap and
-imports no solver engine. :mod:`nest.api` says what each of the functions
-takes: the words of the command of that name.
+The names below, and modules, are loaded when they are used: ``import nest``
+is cheap and imports no solver engine. :mod:`nest.api` says what each of the
+functions takes: the words of the command of that name.
 """
 
 from __future__ import annotations
 
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -104,9 +105,9 @@ def __getattr__(name: str) -> Any:
         from nest.versions import nest_version
 
         return nest_version()
-    if name in _CALLED:
-        return import_module(f"nest.{name}")
     if name not in _PLACES:
+        if not name.startswith("_") and find_spec(f"nest.{name}"):
+            return import_module(f"nest.{name}")
         raise AttributeError(f"module 'nest' has no attribute {name!r}")
     module, _, attribute = _PLACES[name].partition(":")
     value = getattr(import_module(module), attribute)

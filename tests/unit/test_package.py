@@ -47,6 +47,13 @@ def test_import_nest_alone_loads_none_of_its_modules() -> None:
     assert "msgspec" not in loaded_by("import nest")
 
 
+def test_modules_are_loaded_when_they_are_used() -> None:
+    code = "import nest; nest.api.solve, nest.targets.names()"
+    loaded = loaded_by(code)
+    assert "msgspec" in loaded
+    assert not loaded & HEAVY
+
+
 def test_public_names_exist() -> None:
     for name in nest.__all__:
         if name != "load_problem":
