@@ -75,7 +75,7 @@ class LeastMemory:
         return self.memory_bytes == self.refuted_bytes + 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Remedies:
     """What would make a problem feasible, as far as there was time to ask.
 
@@ -97,6 +97,11 @@ class Remedies:
     memory: LeastMemory | None
     num_devices: int | None
     refuted_devices: int
+
+    def __repr__(self) -> str:
+        """Return what would do, in a line."""
+        text = "; ".join(self.lines) or "nothing is known"
+        return f"<Remedies of {self.problem.name}: {text}>"
 
     @property
     def fits(self) -> bool:

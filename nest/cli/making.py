@@ -14,7 +14,12 @@ import click
 from nest.cli.declare import integer, option, output_option, positive, reader
 from nest.cli.inputs import Group, check_output, write_record, write_text
 from nest.cli.options import MODEL, Options, takes
-from nest.errors import InvalidOptionError, NestError
+from nest.errors import InvalidOptionError, NestError, UnknownNameError
+
+_TFLOPS = positive("TFLOP/s", "for example 989")
+
+#: Whose kernels those of an unknown device are like, unless it is said.
+LIKE = "h100"
 
 _RATE = positive("gigabytes per second", "data-sheet figures are fine")
 
@@ -56,7 +61,7 @@ def new_group() -> None:
 @option(
     "--tflops X",
     "Dense peak of a device in 16 bits, in TFLOP/s.",
-    positive("TFLOP/s", "for example 989"),
+    _TFLOPS,
 )
 @option("--hbm-gb-per-s X", "Memory bandwidth of a device, in GB/s.", _RATE)
 @output_option("cluster file")
@@ -77,14 +82,27 @@ def cluster_command(
 
     What is not said is the machine's own. On a terminal the machine, the
     number of devices, the size of a node, the bandwidth between nodes and the
-    price are asked for.
+    price are asked for; and the figures of a device that is no known one,
+    whose kernels are then taken to be like those of h100.
     """
     from nest.hardware import machine as find
     from nest.hardware.template import Wanted, cluster_text
 
     check_output(output, "-o")
+    asked = machine is None
     machine = _answer("--machine", machine, "Machine", "h100")
-    site = find(machine)
+    try:
+        site = find(machine)
+    except UnknownNameError:
+        if not asked or name is not None:
+            raise
+        # Somebody at a terminal has devices that are no known ones.
+        name, site = machine, find(LIKE)
+        memory = _answer("", memory, "Memory, such as 80GB", "80GB")
+        text = "TFLOP/s in 16 bits, dense"
+        tflops = _answer("", tflops, text, "1000", _TFLOPS)
+        text = "GB/s of its memory"
+        hbm_gb_per_s = _answer("", hbm_gb_per_s, text, "3350", _RATE)
     devices = _answer("--devices", devices, "Devices", "64", integer())
     node, port = site.node, site.network
     if _asking():

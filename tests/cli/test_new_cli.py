@@ -104,6 +104,20 @@ def test_a_terminal_is_asked(
     assert not answers
 
 
+def test_an_unknown_device_is_asked_about(
+    cli: Cli, tmp_path: Path, answers: dict[str, str]
+) -> None:
+    path = str(tmp_path / "x.yaml")
+    answers |= {"Machine": "ours", "Memory,": "64GB", "TFLOP/s": "400"}
+    assert cli("new", "cluster", "-o", path) == 0
+    device = read_cluster(path)[0].device
+    assert (device.name, device.memory_bytes) == ("ours", 64 * 10**9)
+    assert device.peak_flops["bf16"] == 4e14
+    assert device.hbm_bytes_per_s == 3.35e12
+    assert "kernels: dgx-h100 " in Path(path).read_text()
+    assert not answers
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

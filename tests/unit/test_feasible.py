@@ -53,6 +53,7 @@ def test_memory_is_short_to_the_byte_and_devices_would_do() -> None:
         "would do: 4.00 GiB per device instead of 1.50 GiB",
         "would do: 4 such devices (2 would not)",
     ]
+    assert repr(found).startswith("<Remedies of problem: why: memory is sh")
     assert found.to_json()["refuted_memory_bytes"] == 4 * GIB - 1
 
 
