@@ -157,7 +157,7 @@ COMPILE := $(BIN)/uv pip compile --universal --upgrade --generate-hashes \
 lock: $(STAMP)
 	$(BIN)/python -m pip install -qq --disable-pip-version-check uv
 	$(COMPILE) pyproject.toml --extra chakra --extra dask --extra highs --extra plot \
-	  --group dev --output-file requirements.lock
+	  --extra report --group dev --output-file requirements.lock
 	$(COMPILE) --group torch --output-file requirements-torch.lock
 	$(COMPILE) --group exports --output-file requirements-exports.lock
 	$(COMPILE) --group models --output-file requirements-models.lock

@@ -48,7 +48,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "nest.instances",
     ),
     (
-        *("nest.prove", "nest.conform", "nest.report"),
+        *("nest.prove", "nest.conform", "nest.report", "nest.pages"),
         *("nest.benchmarks", "nest.studies"),
     ),
     ("nest.cli",),

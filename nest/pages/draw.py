@@ -1,0 +1,132 @@
+"""Charts as SVG: drawn once, when a page is written, without a browser.
+
+A page so has no scripts: it opens at once, prints, and works where scripts
+are forbidden (mail, viewers of build artefacts). What a mark stands for is its
+``title``, which browsers show where somebody points at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.util import find_spec
+from typing import Any
+from xml.etree import ElementTree
+
+from nest.pages.charts import BACK, TEXT
+from nest.pages.parts import Chart
+
+_SVG = "http://www.w3.org/2000/svg"
+
+_AXIS = {
+    "domainColor": "#808080",
+    "gridColor": "#808080",
+    "gridOpacity": 0.25,
+    "tickColor": "#808080",
+    "labelColor": TEXT,
+    "titleColor": TEXT,
+    "titleFontWeight": "normal",
+    "labelFontSize": 12,
+    "titleFontSize": 12,
+}
+_CONFIG: dict[str, Any] = {
+    "background": None,
+    "font": "Arial, Liberation Sans, sans-serif",
+    "axis": _AXIS,
+    "legend": {
+        "labelColor": TEXT,
+        "titleColor": TEXT,
+        "labelFontSize": 12,
+        "symbolType": "square",
+    },
+    "text": {"color": TEXT, "fontSize": 12},
+    "title": {"color": TEXT},
+    "view": {"stroke": None},
+}
+
+
+def can_draw() -> bool:
+    """Whether the package that draws is there."""
+    return find_spec("vl_convert") is not None
+
+
+def pictures(charts: Iterable[Chart]) -> dict[str, str] | None:
+    """Return charts as SVG by their names; ``None`` if nothing can draw."""
+    if not can_draw():
+        return None
+    return {
+        chart.name: chart.picture
+        if chart.spec is None
+        else picture(chart.spec, chart.title)
+        for chart in charts
+    }
+
+
+def picture(spec: dict[str, Any], title: str) -> str:
+    """Return one chart as SVG for a page.
+
+    Parameters
+    ----------
+    spec
+        The chart in Vega-Lite.
+    title
+        What readers of the screen are told that it is.
+    """
+    import vl_convert
+
+    text = vl_convert.vegalite_to_svg(
+        _clean({**spec, "config": _CONFIG}), allowed_base_urls=[]
+    )
+    root = ElementTree.fromstring(text)
+    _simplify(root)
+    root.set("role", "img")
+    root.set("aria-label", title)
+    ElementTree.register_namespace("", _SVG)
+    found = ElementTree.tostring(root, encoding="unicode")
+    return found.replace(TEXT, "currentColor").replace(BACK, "var(--back)")
+
+
+def _simplify(node: ElementTree.Element) -> None:
+    """Keep what is to be seen, with texts of marks as their titles."""
+    label = node.attrib.get("aria-label")
+    marked = node.attrib.get("role") == "graphics-symbol"
+    for name in [x for x in node.attrib if x.startswith("aria-")]:
+        del node.attrib[name]
+    for name in ("role", "class"):
+        node.attrib.pop(name, None)
+    for child in list(node):
+        hidden = child.attrib.get("display") == "none"
+        empty = child.tag == f"{{{_SVG}}}path" and not child.attrib.get("d")
+        if hidden or empty:
+            node.remove(child)
+        else:
+            _simplify(child)
+    if label is not None and marked:
+        title = ElementTree.Element(f"{{{_SVG}}}title")
+        title.text = label
+        node.insert(0, title)
+
+
+def _clean(value: Any) -> Any:
+    """Return a chart without characters that XML does not know."""
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, dict):
+        return {key: _clean(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_clean(item) for item in value]
+    return value
+
+
+def clean(text: str) -> str:
+    """Return a text with a mark for each character that no page may have."""
+    return "".join(x if _is_text(ord(x)) else "\ufffd" for x in text)
+
+
+def _is_text(code: int) -> bool:
+    """Whether XML 1.0 and HTML have a character, controls left out."""
+    return (
+        code in (0x9, 0xA)
+        or 0x20 <= code < 0x7F
+        or 0xA0 <= code < 0xD800
+        or (0xE000 <= code <= 0x10FFFF and code & 0xFFFE != 0xFFFE)
+    )

@@ -1,0 +1,154 @@
+"""Pages for tests: a plan made by hand, and its document."""
+
+from __future__ import annotations
+
+from functools import cache
+from html.parser import HTMLParser
+from typing import Any
+
+from msgspec.structs import replace
+
+from nest.cost.score import Score, score
+from nest.ir.plan import Plan, Stage, Strategy
+from nest.ir.problem import Problem
+from nest.models import builtin
+from nest.pages.document import (
+    Answer,
+    Context,
+    Document,
+    Wish,
+    page_document,
+)
+
+#: Tags that have no end.
+_VOID = {"meta", "link", "br", "img", "input"}
+
+
+@cache
+def problem() -> Problem:
+    """Return the built-in problem of 2 nodes with 4 devices."""
+    return builtin.load("llama2-7b-8")
+
+
+def plan(whole: Problem | None = None) -> Plan:
+    """Return two stages of four devices, a node each."""
+    ids = tuple(layer.id for layer in (whole or problem()).graph.layers)
+    first = Strategy(dp=2, tp=2, zero=1, recompute="full")
+    last = Strategy(dp=1, tp=4, zero=0, recompute="full")
+    return Plan(
+        replicas=1,
+        micro_batch=2,
+        stages=(
+            Stage(layers=ids[:5], devices=4, strategy=first),
+            Stage(layers=ids[5:], devices=4, strategy=last),
+        ),
+    )
+
+
+@cache
+def scored() -> Score:
+    """Return the score of that plan."""
+    return score(problem(), plan())
+
+
+def document(**changes: Any) -> Document:
+    """Return the document of a report on that plan."""
+    answer = Answer(plan(), scored(), "by-hand.json")
+    settings: dict[str, Any] = {
+        "context": Context("nest report llama2-7b-8 by-hand.json"),
+        "wish": Wish(tokens=1e12, price_usd_per_hour=2.0),
+    }
+    return page_document("report", problem(), answer, **(settings | changes))
+
+
+def named(name: str) -> Document:
+    """Return a document in which everything with a name has this one."""
+    whole = problem()
+    hostile = replace(
+        whole,
+        name=name,
+        source=name,
+        cluster=replace(
+            whole.cluster,
+            name=name,
+            device=replace(whole.cluster.device, name=name),
+            topology=replace(
+                whole.cluster.topology,
+                levels=tuple(
+                    replace(level, name=f"{name} {i}")
+                    for i, level in enumerate(whole.cluster.topology.levels)
+                ),
+            ),
+        ),
+        graph=replace(
+            whole.graph,
+            layers=tuple(
+                replace(layer, id=f"{name} {i}")
+                for i, layer in enumerate(whole.graph.layers)
+            ),
+            edges=(),
+        ),
+    )
+    made = plan(hostile)
+    answer = Answer(made, score(hostile, made), name)
+    return page_document(
+        "report",
+        hostile,
+        answer,
+        context=Context(f"nest report '{name}'", [name]),
+        unfinished=name,
+    )
+
+
+class Page(HTMLParser):
+    """What is in a page: elements with their attributes, and texts.
+
+    Raises
+    ------
+    AssertionError
+        If an element is not closed in its turn.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.rows: list[list[str]] = []
+        self.texts: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        assert not self._open
+
+    def handle_starttag(
+        self, tag: str, attrs: list[tuple[str, str | None]]
+    ) -> None:
+        self.elements.append((tag, {k: v or "" for k, v in attrs}))
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+        if tag not in _VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(
+        self, tag: str, attrs: list[tuple[str, str | None]]
+    ) -> None:
+        self.elements.append((tag, {k: v or "" for k, v in attrs}))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+        if {"td", "th"} & {*self._open[-1:]}:
+            self.rows[-1][-1] += data
+
+    @property
+    def text(self) -> str:
+        """All its text."""
+        return " ".join(" ".join(self.texts).split())
+
+    def all(self, tag: str) -> list[dict[str, str]]:
+        """Return the attributes of all elements of a kind."""
+        return [
+            attributes for name, attributes in self.elements if name == tag
+        ]
