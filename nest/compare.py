@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nest.errors import SolverNotInstalledError, UnknownNameError
@@ -11,7 +12,7 @@ from nest.intervals import Intervals, equal, intervals_of
 from nest.ir.io import problem_hash
 from nest.ir.problem import Problem
 from nest.ir.views import Row, Tabular
-from nest.solvers.base import SolveOptions, Status
+from nest.solvers.base import Progress, SolveOptions, Status
 from nest.solvers.cell import OnProgress
 from nest.solvers.registry import default_workers, is_plugin
 from nest.solvers.result import Outcome, SolveResult
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 #: Called with all results so far whenever a cell is finished.
 OnCell = Callable[[Sequence[SolveResult]], None]
 
+#: Called with every report: its solver, the seconds it came after, and it.
+OnSolverReport = Callable[[str, float, Progress], None]
+
 
 def compare(
     problem: Problem,
@@ -32,6 +36,7 @@ def compare(
     *,
     on_cell: OnCell | None = None,
     on_progress: OnProgress | None = None,
+    on_report: OnSolverReport | None = None,
 ) -> list[SolveResult]:
     """Run solvers on one problem, each alone on the machine.
 
@@ -51,6 +56,8 @@ def compare(
     on_cell, on_progress
         Called with the results so far after every cell, and while a cell
         runs.
+    on_report
+        Called with every report of every solver, unchecked.
 
     Returns
     -------
@@ -87,8 +94,9 @@ def compare(
             on_cell(tuple(results))
 
     for name, cell_options in cells.items():
+        taken = None if on_report is None else partial(on_report, name)
         try:
-            finish(run_solver(problem, name, cell_options, on_progress))
+            finish(run_solver(problem, name, cell_options, on_progress, taken))
         except CellInterrupted as interrupt:
             finish(interrupt.result)
             raise

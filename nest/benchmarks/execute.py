@@ -70,7 +70,7 @@ def run_cell(work: Work, parent: int | None = None) -> bytes:
     if work.cell.planner or work.cell.solver not in solver_names():
         register_solver(work.cell.solver, work.target)
     problem = msgspec.json.decode(work.problem, type=Problem)
-    recorder = _Recorder()
+    recorder = Recorder()
     try:
         result = run_solver(
             problem,
@@ -116,12 +116,13 @@ def failed(cell: BenchCell, quantum_ps: int, text: str) -> SolveResult:
 
 
 @dataclass
-class _Recorder:
+class Recorder:
     """Gathers what a solver reports; plans are scored when it has ended."""
 
     reports: list[tuple[float, Progress]] = field(default_factory=list)
 
     def take(self, wall_s: float, report: Progress) -> None:
+        """Take a report, if it says anything of a plan or of a bound."""
         if report.plan is not None or report.lower_bound_quanta is not None:
             self.reports.append((wall_s, report))
 

@@ -174,7 +174,9 @@ def _guarded(arguments: Sequence[str] | None) -> int:
     try:
         # Not cli.main(): it has ways of its own to report interrupts and
         # broken pipes.
-        with cli.make_context("nest", list(arguments)) as context:
+        words = list(arguments)
+        # Pages say what was called: parsing takes words from the list.
+        with cli.make_context("nest", words, obj=tuple(arguments)) as context:
             code = cli.invoke(context)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0

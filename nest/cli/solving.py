@@ -32,6 +32,7 @@ from nest.cli.options import (
     Options,
     takes,
 )
+from nest.cli.pages import Paging, Traces, paged
 from nest.cli.progress import ProgressLine
 from nest.errors import (
     InvalidOptionError,
@@ -103,12 +104,7 @@ _LIMIT = "Wall-clock seconds per solver, everything included."
     None,
     "csv_path",
 )
-@option(
-    "--html FILE",
-    "Also write a page with statistics and plots, as 'nest bench' does.",
-    None,
-    "html_path",
-)
+@paged
 @JOBS
 @option(
     "--resume DIR",
@@ -123,7 +119,7 @@ def compare_command(
     solvers_text: str,
     target_loss: bool,
     csv_path: str | None,
-    html_path: str | None,
+    page: Paging,
     jobs: int,
     kept: str | None,
 ) -> int:
@@ -141,11 +137,7 @@ def compare_command(
         from nest.models import builtin
 
         texts = (builtin.DEFAULT,)
-    asked = {
-        "--resume": kept is not None,
-        "--jobs": jobs > 1,
-        "--html": html_path is not None,
-    }
+    asked = {"--resume": kept is not None, "--jobs": jobs > 1}
     benchmark = next((name for name, given in asked.items() if given), None)
     if texts and (len(texts) > 1 or benchmark):
         if target_loss:
@@ -161,7 +153,7 @@ def compare_command(
             jobs=jobs,
             kept=kept,
             csv_path=csv_path,
-            html_path=html_path,
+            html_path=page.path,
         )
     if benchmark is not None:
         raise InvalidOptionError(
@@ -169,8 +161,8 @@ def compare_command(
             f"with 'nest problems --model' and name its file"
         )
     options = replace(options, problem_text=texts[0] if texts else None)
-    options.check_files(writes={"--csv": csv_path})
-    session = _run(options, solvers, _show_table, target_loss)
+    options.check_files(writes={"--csv": csv_path, "--html": page.path})
+    session = _run(options, solvers, _show_table, target_loss, page=page)
     if csv_path is not None:
         write_text(csv_path, _csv(session))
     return int(any(result.outcome.failed for result in session.results))
@@ -191,6 +183,7 @@ def compare_command(
 @_MODEL_FILE
 @_MODELS
 @_LOG
+@paged
 @takes("problem_text", "output", *_SHARED, time_limit=_LIMIT)
 def solve_command(
     options: Options,
@@ -202,6 +195,7 @@ def solve_command(
     model_path: str | None,
     models_folder: str | None,
     log_path: str | None,
+    page: Paging,
 ) -> int:
     """Run one solver on one problem and show its plan.
 
@@ -216,7 +210,10 @@ def solve_command(
     launched = Launching(launch_dir) if launch or launch_dir else None
     engine = EngineOptions(model_path, models_folder, log_path)
     show = _show_answer
-    run = _run(options, [solver], show, target_loss, launched, robust, engine)
+    run = _run(
+        *(options, [solver], show, target_loss, launched, robust, engine),
+        page=page,
+    )
     (result,) = run.results
     # Nobody can run a plan that does not fit the memory, or cannot be said.
     unfit = result.over_memory_bytes is not None or run.unsaid is not None
@@ -271,6 +268,7 @@ def _checked(
     solvers: list[str],
     launching: Launching | None,
     engine: EngineOptions,
+    page: Paging,
 ) -> _Session:
     """Check everything that can be checked before a solver runs."""
     from nest.solvers.registry import get_solver, is_plugin, solver_names
@@ -284,7 +282,7 @@ def _checked(
         if not is_plugin(name) or len(solvers) == 1:
             get_solver(name, given.time_limit)
     extra = parse_extra(given.extra, solvers)
-    given.check_files(writes=engine.writes_to)
+    given.check_files(writes={"--html": page.path, **engine.writes_to})
     if engine != EngineOptions():
         engine.check(solvers[0], extra.get(solvers[0], {}))
     if launching is not None:
@@ -345,6 +343,7 @@ def _run(
     launching: Launching | None = None,
     robust: bool = False,
     engine: EngineOptions | None = None,
+    page: Paging | None = None,
 ) -> _Session:
     """Run all solvers; finished cells go to the JSON file at once.
 
@@ -352,7 +351,8 @@ def _run(
     ``target_loss`` the first solver runs without the target, too; with
     ``robust`` for longer times, and its answer is then the plan with the best
     guaranteed step time; with ``launching`` its plan is written for the
-    target; with ``engine`` models and logs are written, too.
+    target; with ``engine`` models and logs are written, too; with ``page``
+    what is finished is a page as well.
     """
     from nest.compare import compare
     from nest.intervals import why_none
@@ -361,8 +361,8 @@ def _run(
     from nest.solvers.run import run_solver
     from nest.targets import loss_of
 
-    engine = engine or EngineOptions()
-    session = _checked(given, solvers, launching, engine)
+    engine, page = engine or EngineOptions(), page or Paging()
+    session = _checked(given, solvers, launching, engine, page)
     restricted = session.restricted
     if target_loss and restricted.untargeted is None:
         raise InvalidOptionError(
@@ -387,6 +387,7 @@ def _run(
         session = replace(session, results=tuple(found))
         write()
 
+    traces = None if page.path is None else Traces()
     try:
         with (
             ProgressLine(
@@ -401,6 +402,7 @@ def _run(
                 cells,
                 on_cell=on_cell,
                 on_progress=None if engine.log_path == "-" else progress,
+                on_report=None if traces is None else traces.take,
             )
             if any(
                 result.status is Status.INFEASIBLE
@@ -449,6 +451,16 @@ def _run(
             show(session)
             if given.json_path == "-":
                 given.write_json(session.document())
+            if page.path is not None:
+                page.write_answers(
+                    "solve" if show is _show_answer else "compare",
+                    given,
+                    restricted,
+                    session.cells,
+                    session.results,
+                    notes=[str(session.loss)] * (session.loss is not None),
+                    traces=traces,
+                )
     return session
 
 

@@ -226,7 +226,7 @@ def bounds(rows: Sequence[Document], scale: TimeScale) -> Spec:
                 "domain": ["best plan", "lower bound"],
                 "range": [[1, 0], [6, 4]],
             },
-            "legend": {"orient": "bottom"},
+            "legend": {"orient": "bottom", "symbolType": "stroke"},
         },
     }
     dots = {key: line[key] for key in ("x", "y", "color")}

@@ -292,15 +292,14 @@ def test_one_problem_as_csv(cli: Cli, place: Path) -> None:
     assert text.startswith("--csv: expected another file than for --json")
 
 
-def test_one_problem_as_a_page(
+def test_several_problems_as_a_page(
     cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is a benchmark of one problem then."""
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(plots, "draw_all", draw_all)
-    arguments = ("compare", "one.json", "--solvers", "brute")
+    arguments = ("compare", "one.json", "two.json", "--solvers", "brute")
     assert cli(*arguments, "--html", "page.html") == 0
-    assert "1 of 1 cells finished" in cli.out
+    assert "2 of 2 cells finished" in cli.out
     page = (place / "page.html").read_text()
     assert page.startswith("<!DOCTYPE html>")
     assert "<svg" in page
@@ -313,9 +312,9 @@ def test_one_problem_as_a_page(
         (
             ("--target-loss",),
             "--target-loss: expected one PROBLEM without --resume, --jobs, "
-            "--html, got 2 of them; leave it out",
+            "got 2 of them; leave it out",
         ),
-        (("--target-loss", "--html", "x"), "got --html; leave it out"),
+        (("--target-loss", "--resume", "x"), "got --resume; leave it out"),
         (("--model", "llama2-7b"), "--model: expected either PROBLEM or"),
         (("--csv", "no/all.csv"), "--csv no/all.csv: .* no directory no"),
         (("--csv", "x", "--json", "x"), "--csv: expected another file"),

@@ -1,0 +1,228 @@
+"""``--html``: what commands hand to a page, and where it goes."""
+
+from __future__ import annotations
+
+import functools
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from nest.cli.declare import Command, amount, option, positive
+from nest.cli.inputs import Restricted, flag, write_text
+from nest.cli.options import JOB, Options
+from nest.errors import InvalidOptionError
+
+if TYPE_CHECKING:
+    from nest.benchmarks.execute import Recorder
+    from nest.ir.problem import Problem
+    from nest.pages.document import Context, Document, Wish
+    from nest.solvers.base import Progress, SolveOptions
+    from nest.solvers.result import SolveResult
+
+_HTML = option(
+    "--html FILE",
+    "Also write a page with charts, for a browser.",
+    None,
+    "html_path",
+)
+_TOKENS = option(
+    "--tokens N",
+    "Tokens of the training run, such as 15e12: the page says how many days "
+    "it takes.",
+    amount,
+)
+_PRICE = option(
+    "--price-usd-per-device-hour X",
+    "Price of a device, for the page.  [default: as the problem says]",
+    positive("dollars", "for example 2.5"),
+    "price_usd",
+)
+
+#: Settings that pins call otherwise than options of a job do.
+_PINNED = {"micro_batches": "b", "virtual_stages": "v"}
+
+
+@dataclass(frozen=True)
+class Paging:
+    """The page that ``--html`` asks for, if it does.
+
+    Attributes
+    ----------
+    path
+        Where it goes; ``None`` for nowhere.
+    tokens, price_usd
+        Of the training run, and of a device and hour, if they are known.
+    """
+
+    path: str | None = None
+    tokens: Fraction | None = None
+    price_usd: float | None = None
+
+    @property
+    def wish(self) -> Wish:
+        """What is known of the training run."""
+        from nest.pages.document import Wish
+
+        tokens = None if self.tokens is None else float(self.tokens)
+        return Wish(tokens, self.price_usd)
+
+    def write(self, document: Document) -> None:
+        """Write a page."""
+        from nest.pages.html import to_html
+
+        assert self.path is not None
+        write_text(self.path, to_html(document))
+
+    def write_answers(
+        self,
+        kind: str,
+        options: Options,
+        restricted: Restricted,
+        cells: Mapping[str, SolveOptions],
+        results: Sequence[SolveResult],
+        *,
+        notes: Sequence[str] = (),
+        traces: Traces | None = None,
+    ) -> None:
+        """Write what solvers answered, and which of them are missing."""
+        from nest.pages.document import (
+            best_answer,
+            page_document,
+            solver_rows,
+        )
+
+        problem = restricted.problem
+        found = {result.solver for result in results}
+        missing = [name for name in cells if name not in found]
+        interrupted = [
+            r.solver for r in results if str(r.outcome) == "interrupted"
+        ]
+        unfinished = ""
+        if missing or interrupted:
+            names = ", ".join([*interrupted, *missing])
+            unfinished = f"The run was stopped: {names} did not finish."
+        rows = solver_rows(
+            results,
+            problem,
+            traces.of(problem, results) if traces else {},
+            missing,
+        )
+        self.write(
+            page_document(
+                kind,
+                problem,
+                best_answer(results),
+                solvers=rows,
+                context=context_of(options, restricted, cells, notes),
+                wish=self.wish,
+                unfinished=unfinished,
+            )
+        )
+
+
+def paged(command: Command) -> Command:
+    """Add ``--html`` and what it takes; the command gets ``page``."""
+
+    @functools.wraps(command)
+    def run(
+        html_path: str | None,
+        tokens: Fraction | None,
+        price_usd: float | None,
+        **values: Any,
+    ) -> Any:
+        if html_path == "-":
+            raise InvalidOptionError(
+                "--html: expected a file, got '-'; name one, such as "
+                "report.html"
+            )
+        page = Paging(html_path, tokens, price_usd)
+        return command(page=page, **values)
+
+    for add in (_PRICE, _TOKENS, _HTML):
+        add(run)
+    return run
+
+
+@dataclass
+class Traces:
+    """Gathers what solvers report, for curves over time."""
+
+    recorders: dict[str, Recorder] = field(default_factory=dict)
+
+    def take(self, solver: str, wall_s: float, report: Progress) -> None:
+        """Take a report of a solver."""
+        from nest.benchmarks.execute import Recorder
+
+        self.recorders.setdefault(solver, Recorder()).take(wall_s, report)
+
+    def of(
+        self, problem: Problem, results: Sequence[SolveResult]
+    ) -> dict[str, list[tuple[float, int | None, int | None]]]:
+        """Return what every solver had and when, plans scored."""
+        return {
+            result.solver: [
+                (point.wall_s, point.step_quanta, point.bound_quanta)
+                for point in self.recorders[result.solver].trace(
+                    problem, result
+                )
+            ]
+            for result in results
+            if result.solver in self.recorders
+        }
+
+
+def context_of(
+    options: Options,
+    restricted: Restricted,
+    cells: Mapping[str, SolveOptions],
+    notes: Sequence[str] = (),
+) -> Context:
+    """Return how an answer came about: command, restrictions, limits."""
+    from nest.pages.document import Context
+
+    limits: dict[str, str] = {}
+    for name, own in cells.items():
+        if own.time_limit_s is not None:
+            limits["time limit"] = f"{own.time_limit_s:g} s each"
+        if own.gap:
+            limits["gap"] = f"{100 * own.gap:g} %"
+        limits[f"workers of {name}"] = str(own.num_workers)
+        limits["seed"] = str(own.seed)
+    return Context(
+        command_line(),
+        [*restricted.notes, *notes],
+        unchosen(options, restricted),
+        limits,
+    )
+
+
+def unchosen(options: Options, restricted: Restricted) -> dict[str, str]:
+    """Return the options that nobody gave, by the settings they choose.
+
+    Of the problem of a model only: whether those of a file were chosen is not
+    known.
+    """
+    if options.model is None:
+        return {}
+    given, pins = {*options.given_job}, {*restricted.pins}
+    found = {
+        name: flag(name)
+        for name in JOB
+        if name not in given and _PINNED.get(name, name) not in pins
+    }
+    for name, setting in (("replicas", "r"), ("pp", "pp"), ("dp", "dp")):
+        if setting not in pins:
+            found[name] = f"--pin {setting}="
+    if options.granularity is None:
+        found["granularity"] = "--granularity"
+    return found
+
+
+def command_line() -> str:
+    """Return the command line that is running, as a shell reads it."""
+    words = click.get_current_context().find_root().obj or ()
+    return shlex.join(["nest", *words])

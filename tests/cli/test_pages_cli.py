@@ -1,0 +1,140 @@
+"""``--html`` and ``nest report``: pages of what commands found."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from nest.pages import draw
+from nest.solvers import registry
+from nest.solvers.base import Limit, Status
+from nest.solvers.result import Outcome
+from nest.solvers.run import CellInterrupted, run_solver
+from tests.cli.conftest import Cli
+from tests.loopback import TARGET
+from tests.pages import Page
+
+
+@pytest.fixture(autouse=True)
+def loopback() -> Iterator[None]:
+    registry.register_solver("loopback", TARGET)
+    yield
+    registry.unregister_solver("loopback")
+
+
+@pytest.fixture(autouse=True)
+def tables_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw nothing: charts have tests of their own."""
+    monkeypatch.setattr(draw, "find_spec", lambda _: None)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def rows_of(page: Page, columns: int) -> dict[str, list[str]]:
+    return {row[0]: row for row in page.rows if len(row) == columns}
+
+
+def test_a_solver_that_crashes_costs_its_row_alone(
+    cli: Cli, files: dict[str, str], place: Path
+) -> None:
+    arguments = ("compare", files["problem"], "--solvers", "loopback,brute")
+    option = ("--option", "loopback.act=raise")
+    assert cli(*arguments, *option, "--html", "page.html") == 1
+    page = Page((place / "page.html").read_text())
+    rows = rows_of(page, 8)
+    assert rows["loopback"][1] == "error"
+    assert rows["brute"][1:4] == ["optimal", "90.0000 ns", "best"]
+    assert "loopback failed; the rest stands." in page.text
+    assert "Step time 90.0000 ns" in page.text
+    assert "Plan of brute (optimal): 1 replica × 2 stages" in page.text
+    assert "--option loopback.act=raise --html page.html" in page.text
+
+
+def test_what_is_there_when_it_is_interrupted_is_a_page(
+    cli: Cli, files: dict[str, str], place: Path
+) -> None:
+    """The first solver ends, the second is stopped, the third never begins."""
+
+    def run(problem: Any, name: str, *rest: Any) -> Any:
+        result = run_solver(problem, "brute", *rest)
+        if name == "brute":
+            return result
+        raise CellInterrupted(
+            dataclasses.replace(
+                result,
+                solver=name,
+                outcome=Outcome.INTERRUPTED,
+                status=Status.NO_SOLUTION,
+                limit=Limit.INTERRUPT,
+                plan=None,
+                score=None,
+                lower_bound_quanta=None,
+                detail="interrupted by the user",
+            )
+        )
+
+    with mock.patch("nest.compare.run_solver", run):
+        arguments = ("compare", files["problem"], "--solvers", "brute,dp,milp")
+        assert cli(*arguments, "--html", "page.html") == 130
+    page = Page((place / "page.html").read_text())
+    rows = rows_of(page, 8)
+    assert [rows[x][1] for x in ("brute", "dp", "milp")] == [
+        "optimal",
+        "interrupted",
+        "not run",
+    ]
+    assert "The run was stopped: dp, milp did not finish." in page.text
+    assert "Plan of brute (optimal)" in page.text
+
+
+def test_solve_writes_the_same_figures_as_it_prints(
+    cli: Cli, files: dict[str, str], place: Path
+) -> None:
+    arguments = ("solve", files["problem"], "--solver", "brute")
+    price = ("--tokens", "2e3", "--price-usd-per-device-hour", "1.5")
+    assert cli(*arguments, *price, "--html", "page.html") == 0
+    text = (place / "page.html").read_text()
+    assert "90.0000 ns" in cli.out
+    page = Page(text)
+    assert "Plan for tiny" in page.text
+    assert "Step time 90.0000 ns proven: no plan is faster" in page.text
+    # 3 dollars an hour for two devices.
+    assert "Cost per step $7.5e-11 $3 per hour for all devices" in page.text
+
+
+def test_defaults_of_a_model_are_told_with_their_options(
+    cli: Cli, place: Path
+) -> None:
+    model = ("--model", "gpt2", "--cluster", "h100x2", "--tp", "1,2")
+    arguments = ("solve", "--solver", "megatron", *model, "--pin", "pp=1")
+    assert cli(*arguments, "--html", "page.html") == 0
+    rows = rows_of(Page((place / "page.html").read_text()), 4)
+    assert rows["tensor parallel degree"][1:] == ["1, 2", "as asked", ""]
+    assert rows["pipeline stages"][1:] == ["1", "as asked", ""]
+    assert rows["ZeRO stage"][2:] == ["default", "--zero"]
+    assert rows["data parallel degree"][2:] == ["default", "--pin dp="]
+
+
+@pytest.mark.parametrize("command", ["solve", "compare"])
+def test_where_a_page_cannot_go(
+    cli: Cli, files: dict[str, str], place: Path, command: str
+) -> None:
+    solver = ("--solver", "brute")
+    arguments = (command, files["problem"], *solver * (command == "solve"))
+    text = cli.refuses(*arguments, "--html", "-")
+    assert text.startswith("--html: expected a file, got '-'; name one")
+    text = cli.refuses(*arguments, "--html", "no/page.html")
+    assert text.startswith("--html no/page.html: expected a writable file")
+    text = cli.refuses(*arguments, "--html", files["problem"])
+    assert text.startswith("--html: expected another file than for PROBLEM")
+    text = cli.refuses(*arguments, "--tokens", "-3")
+    assert text.startswith("--tokens: expected a number > 0, got '-3'")
