@@ -8,6 +8,7 @@
 #   make test-torch the tests that need PyTorch, with its CPU build
 #   make test-exports  the tests that need the parsers of frameworks
 #   make test-models  the tests that count the models of transformers
+#   make test-browser  the pages in a headless browser, with screenshots
 #   make test-scip  the tests that need SCIP, another engine of milp
 #   make mutation   break the solvers on purpose; some test must notice
 #   make bench-quick  a small benchmark with its report in build/bench-quick
@@ -23,8 +24,8 @@ PYTEST_ARGS ?= -n 2 --dist worksteal
 SEED ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint test-full test-torch test-exports test-models \
-  test-scip coverage mutation bench-quick lock clean
+.PHONY: help demo test lint test-full test-torch test-exports \
+  test-models test-browser test-scip coverage mutation bench-quick lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -127,6 +128,23 @@ test-models: .models/.installed-from-lock
 	PYTHONPATH=.models:.torch $(BIN)/python -c 'import transformers'
 	PYTHONPATH=.models:.torch $(BIN)/python -m pytest -m models tests/models
 
+# What drives a browser, and axe-core, which finds what keeps people out; it
+# comes with a package whose own dependency, another driver, is left out. The
+# browser is the system's: on Debian, apt install chromium chromium-driver.
+AXE := axe-playwright-python==0.1.8
+BROWSER_PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check \
+  --no-compile --target .browser
+.browser/.installed-from-lock: requirements-browser.lock $(STAMP)
+	rm -rf .browser
+	$(BROWSER_PIP) --require-hashes -r requirements-browser.lock
+	$(BROWSER_PIP) --no-deps $(AXE)
+	@touch $@
+
+# Without the package these tests would be skipped: the import fails instead.
+test-browser: .browser/.installed-from-lock
+	PYTHONPATH=.browser $(BIN)/python -c 'import selenium'
+	PYTHONPATH=.browser $(BIN)/python -m pytest -m browser tests/browser
+
 # SCIP through its Python interface; its hash is not checked, as every platform
 # has its own build.
 SCIP := pyscipopt==6.3.0
@@ -161,9 +179,10 @@ lock: $(STAMP)
 	$(COMPILE) --group torch --output-file requirements-torch.lock
 	$(COMPILE) --group exports --output-file requirements-exports.lock
 	$(COMPILE) --group models --output-file requirements-models.lock
+	$(COMPILE) --group browser --output-file requirements-browser.lock
 
 clean:
-	rm -rf $(VENV) .torch .exports .models .scip .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	rm -rf $(VENV) .torch .exports .models .browser .scip .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 	  .coverage .coverage.* build dist
 	find nest formulations baselines tests bench -name __pycache__ \
 	  -type d -prune -exec rm -rf {} +

@@ -61,6 +61,110 @@ def document(**changes: Any) -> Document:
     return page_document("report", problem(), answer, **(settings | changes))
 
 
+def full() -> Document:
+    """Return a document with every part and every chart, made by hand."""
+    step_ns = scored().step_time_ns
+    nothing = dict.fromkeys(
+        (
+            *("version", "limit", "over_memory_bytes", "own_objective_ns"),
+            "peak_rss_bytes",
+        )
+    )
+    proven: Document = {
+        **nothing,
+        "name": "dp",
+        "exact": True,
+        "outcome": "solved",
+        "status": "optimal",
+        "failed": False,
+        "step_time_ns": step_ns,
+        "over_best": 0.0,
+        "lower_bound_ns": step_ns,
+        "gap": 0.0,
+        "wall_s": 2.5,
+        "detail": "",
+        "trace": [
+            {"wall_s": 0.5, "step_time_ns": None, "lower_bound_ns": 1e11},
+            {"wall_s": 1.0, "step_time_ns": 2e11, "lower_bound_ns": 1.2e11},
+            {
+                "wall_s": 2.5,
+                "step_time_ns": step_ns,
+                "lower_bound_ns": step_ns,
+            },
+        ],
+    }
+    found: Document = {
+        **proven,
+        "name": "alpa",
+        "exact": False,
+        "status": "feasible",
+        "step_time_ns": 1.1 * step_ns,
+        "over_best": 0.1,
+        "lower_bound_ns": None,
+        "gap": None,
+        "detail": "10 clusters",
+        "trace": [],
+    }
+    crashed: Document = {
+        **found,
+        "name": "mine",
+        "outcome": "error",
+        "status": "no-solution",
+        "failed": True,
+        "step_time_ns": None,
+        "over_best": None,
+        "detail": "a sentence about what went wrong that does not end " * 3,
+    }
+    points = [
+        {
+            "number": number,
+            "devices": 8,
+            "step_time_ns": time * step_ns,
+            "memory_bytes": size * 2**30,
+            "usd_per_step": 0.5 * time,
+            "usd_per_run": 1e6 * time,
+            "proven": number < 3,
+            "replicas": 1,
+            "micro_batch": 2,
+            "num_stages": 2,
+            "strategies": ["dp2·tp2·zero1", "tp4"],
+        }
+        for number, time, size in ((1, 1.5, 20), (2, 1.2, 25), (3, 1.0, 35))
+    ]
+    frontier = {
+        "objectives": ["time", "memory"],
+        "proven": False,
+        "price_usd_per_device_hour": 2.0,
+        "steps": 1000,
+        "points": points,
+        "curves": [
+            {
+                "devices": 8,
+                "capacity_bytes": 40 * 10**9,
+                "points": points,
+                "gaps": [
+                    {
+                        "above_bytes": 25 * 2**30,
+                        "up_to_bytes": 30 * 2**30,
+                        "lower_bound_ns": step_ns,
+                    }
+                ],
+            }
+        ],
+    }
+    return document(
+        solvers=[proven, found, crashed],
+        frontier=frontier,
+        unfinished="The run was stopped: late did not finish.",
+        context=Context(
+            "nest compare llama2-7b-8 --solvers dp,alpa,mine",
+            ["only plans under --pin pp=2"],
+            {"zero": "--zero", "replicas": "--pin r="},
+            {"time limit": "60 s each"},
+        ),
+    )
+
+
 def named(name: str) -> Document:
     """Return a document in which everything with a name has this one."""
     whole = problem()

@@ -326,7 +326,12 @@ def _device_axis(end: int, units: Sequence[int]) -> Spec:
     while end // pitch > 16:
         pitch *= 2
     values = [*range(0, end, pitch), end]
-    return {"grid": False, "values": values, "labelOverlap": True}
+    return {
+        "grid": False,
+        "values": values,
+        "labelOverlap": True,
+        "format": "d",
+    }
 
 
 def memory(document: Document) -> Spec:

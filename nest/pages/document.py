@@ -35,9 +35,10 @@ if TYPE_CHECKING:
 
 SCHEMA = "nest-page/1"
 
-#: Events of a timeline that a page shows; of longer ones the first half of so
-#: many, and the last half, with those that end or begin at the same moment.
-MOST_EVENTS = 1600
+#: Events of a timeline that a page shows, in all and per block of devices; of
+#: longer ones the first half of so many, and the last half, with those that
+#: end or begin at the same moment.
+MOST_EVENTS, MOST_EVENTS_PER_BLOCK = 3000, 160
 
 #: Rows of devices of a map; of more replicas it shows the first ones.
 MOST_RANGES = 1500
@@ -388,8 +389,8 @@ def term_facts(problem: Problem, plan: Plan, found: Score) -> Document:
 def timeline_facts(problem: Problem, plan: Plan, found: Score) -> Document:
     """Return what every block does when, in one replica.
 
-    All of it, or the first and the last events where there are more than
-    :data:`MOST_EVENTS`; ``windows`` are the spans of time that are complete.
+    All of it, or the first and the last events where there are too many (see
+    :data:`MOST_EVENTS`); ``windows`` are the spans of time that are complete.
     """
     try:
         simulation = Simulation(problem, plan, found)
@@ -404,7 +405,10 @@ def timeline_facts(problem: Problem, plan: Plan, found: Score) -> Document:
         for block in range(plan.num_blocks)
         for event in simulation.events(block)
     ]
-    windows = _windows([(start, end) for start, end, _, _ in events])
+    windows = _windows(
+        [(start, end) for start, end, _, _ in events],
+        min(MOST_EVENTS, MOST_EVENTS_PER_BLOCK * plan.num_blocks),
+    )
     rows = [
         {
             "block": block + 1,
@@ -436,12 +440,14 @@ def timeline_facts(problem: Problem, plan: Plan, found: Score) -> Document:
     }
 
 
-def _windows(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def _windows(
+    spans: Sequence[tuple[int, int]], most: int
+) -> list[tuple[int, int]]:
     """Return the times within which all events can be shown."""
     last = max(end for _, end in spans)
-    if len(spans) <= MOST_EVENTS:
+    if len(spans) <= most:
         return [(0, last)]
-    half = MOST_EVENTS // 2
+    half = most // 2
     ends = sorted(end for _, end in spans)
     starts = sorted((start for start, _ in spans), reverse=True)
     return [(0, ends[half - 1]), (starts[half - 1], last)]

@@ -219,6 +219,7 @@ def test_a_long_timeline_is_cut_in_the_middle(monkeypatch: Any):
     # Several may end at the same moment.
     assert 90 <= len(facts["events"]) <= 110
     monkeypatch.setattr(document_module, "MOST_EVENTS", 10**6)
+    monkeypatch.setattr(document_module, "MOST_EVENTS_PER_BLOCK", 10**6)
     facts = timeline_facts(problem(), plan(), scored())
     assert facts["windows"] == [[0, facts["step_time_ns"]]]
     assert len(facts["events"]) == facts["num_events"]

@@ -1,0 +1,153 @@
+"""Pages in a real browser: errors, people who cannot see, sizes of windows.
+
+``make test-browser`` installs what this needs, but for the browser; without
+it all is skipped. Pictures of the pages go to ``build/pages``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nest.pages.html import to_html
+from tests.browser import driver as driver_module
+from tests.browser.driver import axe, picture, show
+from tests.pages import full, named
+
+REASON = driver_module.why_not()
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(bool(REASON), reason=REASON),
+]
+
+ROOT = Path(__file__).parents[2]
+WIDTHS = (375, 768, 1280)
+HOSTILE = "</title><script>document.title='x'</script><b onclick=1>\"'&"
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[Any]:
+    with driver_module.browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    made = {"full": full(), "named": named(HOSTILE)}
+    for name, document in made.items():
+        (folder / f"{name}.html").write_text(to_html(document), "utf-8")
+    return {name: folder / f"{name}.html" for name in made}
+
+
+@pytest.fixture(scope="module")
+def pictures() -> Path:
+    folder = ROOT / "build" / "pages"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["full", "named"])
+def test_no_error_and_nothing_fetched(
+    driver: Any, pages: dict[str, Path], name: str
+) -> None:
+    driver.get_log("browser")
+    show(driver, pages[name], 1280)
+    assert driver.get_log("browser") == []
+    entries = "return performance.getEntriesByType('resource').length"
+    assert driver.execute_script(entries) == 0
+    assert driver.execute_script("return document.scripts.length") == 0
+
+
+def test_hostile_names_are_shown(driver: Any, pages: dict[str, Path]) -> None:
+    show(driver, pages["named"], 1280)
+    assert driver.title == f"Report on {HOSTILE}"
+    assert HOSTILE in driver.find_element("tag name", "h1").text
+    assert driver.find_elements("css selector", "[onclick]") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "scheme"),
+    [("full", "light"), ("full", "dark"), ("named", "light")],
+)
+def test_axe_finds_nothing_serious(
+    driver: Any, pages: dict[str, Path], name: str, scheme: str
+) -> None:
+    show(driver, pages[name], 1280, scheme)
+    driver.execute_script(
+        "document.querySelectorAll('details').forEach(x => x.open = true)"
+    )
+    driver.execute_script(axe())
+    found = driver.execute_async_script(
+        "const done = arguments[arguments.length - 1];"
+        "axe.run().then(done, error => done({error: String(error)}))"
+    )
+    assert "error" not in found
+    # It did look.
+    checked = {rule["id"] for rule in found["passes"]}
+    assert {"color-contrast", "svg-img-alt", "landmark-one-main"} <= checked
+    assert [
+        (rule["id"], rule["impact"], [n["html"][:200] for n in rule["nodes"]])
+        for rule in found["violations"]
+    ] == []
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_page_is_no_wider_than_the_window(
+    driver: Any, pages: dict[str, Path], pictures: Path, width: int
+) -> None:
+    for name, path in pages.items():
+        show(driver, path, width)
+        picture(driver, pictures / f"{name}-{width}.png")
+        wide = driver.execute_script(
+            "return document.documentElement.scrollWidth"
+        )
+        assert wide <= width, name
+
+
+def test_dark_and_print_have_colours_of_their_own(
+    driver: Any, pages: dict[str, Path], pictures: Path
+) -> None:
+    colour = "return getComputedStyle(document.body).backgroundColor"
+    show(driver, pages["full"], 1280)
+    assert driver.execute_script(colour) == "rgb(255, 255, 255)"
+    show(driver, pages["full"], 1280, "dark")
+    picture(driver, pictures / "full-dark.png")
+    assert driver.execute_script(colour) == "rgb(22, 24, 27)"
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    assert driver.execute_script(colour) == "rgb(255, 255, 255)"
+    shown = "return getComputedStyle(document.querySelector('nav')).display"
+    assert driver.execute_script(shown) == "none"
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+def test_the_keyboard_reaches_everything(
+    driver: Any, pages: dict[str, Path]
+) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    show(driver, pages["full"], 1280)
+    body = driver.find_element("tag name", "body")
+    body.send_keys(Keys.TAB)
+    skip = driver.switch_to.active_element
+    assert skip.text == "Skip to the answer"
+    skip.send_keys(Keys.ENTER)
+    assert driver.current_url.endswith("#main")
+    seen = []
+    for _ in range(100):
+        driver.switch_to.active_element.send_keys(Keys.TAB)
+        active = driver.switch_to.active_element
+        if active.tag_name == "body":
+            break
+        seen.append((active.tag_name, active.get_attribute("role")))
+        if active.tag_name == "summary" and seen.count(seen[-1]) == 1:
+            active.send_keys(Keys.ENTER)
+    charts = driver.find_elements("css selector", "figure .wide")
+    folded = driver.find_elements("tag name", "summary")
+    assert seen.count(("summary", None)) == len(folded) > 3
+    assert seen.count(("div", "region")) >= len(charts)
+    opened = driver.find_elements("css selector", "details[open]")
+    assert len(opened) == 1
