@@ -41,6 +41,7 @@ from nest.cli.pareto import pareto_command
 from nest.cli.profiling import profile_command
 from nest.cli.progress import add_talk
 from nest.cli.questions import explain_command, fit_command
+from nest.cli.reporting import report_command
 from nest.cli.simulating import simulate_command, trace_command
 from nest.cli.solving import compare_command, solve_command
 from nest.cli.topology import topology_group
@@ -88,6 +89,7 @@ for _command in (
     sweep_command,
     audit_command,
     solve_command,
+    report_command,
     score_command,
     simulate_command,
     trace_command,

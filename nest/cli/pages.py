@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from nest.solvers.base import Progress, SolveOptions
     from nest.solvers.result import SolveResult
 
-_HTML = option(
+HTML = option(
     "--html FILE",
     "Also write a page with charts, for a browser.",
     None,
     "html_path",
 )
-_TOKENS = option(
+TOKENS = option(
     "--tokens N",
     "Tokens of the training run, such as 15e12: the page says how many days "
     "it takes.",
     amount,
 )
-_PRICE = option(
+PRICE = option(
     "--price-usd-per-device-hour X",
     "Price of a device, for the page.  [default: as the problem says]",
     positive("dollars", "for example 2.5"),
@@ -134,17 +134,22 @@ def paged(command: Command) -> Command:
         price_usd: float | None,
         **values: Any,
     ) -> Any:
-        if html_path == "-":
-            raise InvalidOptionError(
-                "--html: expected a file, got '-'; name one, such as "
-                "report.html"
-            )
+        check_page(html_path)
         page = Paging(html_path, tokens, price_usd)
         return command(page=page, **values)
 
-    for add in (_PRICE, _TOKENS, _HTML):
+    for add in (PRICE, TOKENS, HTML):
         add(run)
     return run
+
+
+def check_page(path: str | None, option: str = "--html") -> None:
+    """Refuse standard output, which is for people and for data."""
+    if path == "-":
+        raise InvalidOptionError(
+            f"{option}: expected a file, got '-'; name one, such as "
+            f"report.html"
+        )
 
 
 @dataclass

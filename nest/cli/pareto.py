@@ -12,6 +12,7 @@ import click
 from nest.cli.declare import integer, integers, option, positive
 from nest.cli.inputs import Restricted, check_output, write_record
 from nest.cli.options import MODEL, RESTRICTIONS, Options, takes
+from nest.cli.pages import HTML, Paging, check_page, context_of
 from nest.cli.progress import ProgressLine
 from nest.errors import InvalidOptionError
 from nest.interrupts import Interrupted
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     None,
     "plot_path",
 )
+@HTML
 @option(
     "-o --output DIR",
     "Write a plan file per point, and the problem of every smaller cluster, "
@@ -94,6 +96,7 @@ def pareto_command(
     prover: str | None,
     numbers: tuple[int, ...] | None,
     plot_path: str | None,
+    html_path: str | None,
     folder: str | None,
 ) -> int:
     """Find the exact frontier: all plans that no other plan beats.
@@ -128,7 +131,8 @@ def pareto_command(
     if prover is not None:
         check_prover(prover)
     check_plot(plot_path)
-    options.check_files(writes={"--plot": plot_path})
+    check_page(html_path)
+    options.check_files(writes={"--plot": plot_path, "--html": html_path})
     check_output(folder, "-o", folder=True)
     restricted = options.restricted()
     if steps is not None:
@@ -171,6 +175,8 @@ def pareto_command(
         click.echo(f"nest: {line}", err=True)
     if plot_path is not None:
         write_plot(plot_path, found)
+    if html_path is not None:
+        _write_page(html_path, options, restricted, found, steps)
     document = to_document(found, steps=steps, prover=prover, proofs=proofs)
     if remedied is not None:
         document["infeasible"] = remedied.to_json()
@@ -213,6 +219,52 @@ def _prove(
     for number in numbers or range(1, count + 1):
         point = found.points[number - 1]
         proofs.append(prove(found, point, prover, limits, progress))
+
+
+def _write_page(
+    path: str,
+    options: Options,
+    restricted: Restricted,
+    found: Frontier,
+    steps: int | None,
+) -> None:
+    """Write a page of the frontier and of its fastest plan."""
+    from nest.pages.document import (
+        Answer,
+        Wish,
+        frontier_facts,
+        page_document,
+    )
+
+    problem, answer, tokens = found.problem, None, None
+    if found.points:
+        fastest = min(found.points, key=lambda point: point.step_quanta)
+        curve = found.curve(fastest.devices)
+        problem = curve.problem
+        step_ns = fastest.score.step_time_ns
+        answer = Answer(
+            *(fastest.plan, fastest.score),
+            f"point {found.points.index(fastest) + 1}",
+            "the fastest of the frontier",
+            step_ns if curve.proven else None,
+        )
+    length = problem.job.sequence_length
+    if steps is not None and length is not None:
+        tokens = float(steps * problem.job.global_batch * length)
+    limits = {"processes": str(options.workers)}
+    if options.time_limit is not None:
+        limits["time limit"] = f"{options.time_limit:g} s"
+    context = context_of(options, restricted, {})
+    Paging(path).write(
+        page_document(
+            "pareto",
+            problem,
+            answer,
+            context=replace(context, limits=limits),
+            wish=Wish(tokens, found.price_usd_per_hour),
+            frontier=frontier_facts(found, steps),
+        )
+    )
 
 
 def _write_plans(folder: str, restricted: Restricted, found: Frontier) -> None:

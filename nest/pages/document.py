@@ -154,7 +154,9 @@ def page_document(
         "timeline": None,
         "solvers": list(solvers),
         "frontier": frontier,
-        "network": network_facts(problem),
+        "network": network_facts(
+            problem, None if answer is None else answer.plan
+        ),
         "searched": searched(problem, context),
         "repeat": {"command": context.command, **provenance()},
     }
@@ -661,11 +663,12 @@ def frontier_facts(found: Frontier, steps: int | None) -> Document:
 # The network
 
 
-def network_facts(problem: Problem) -> Document:
+def network_facts(problem: Problem, plan: Plan | None = None) -> Document:
     """Return the levels of the network, or its links where it is a graph.
 
     ``units`` are sizes of groups of devices that are closer to each other
-    than to others, for boundaries: nodes first.
+    than to others, for boundaries: nodes first. The picture of a graph has the
+    stages of a plan on its devices.
     """
     cluster = problem.cluster
     topology, most = cluster.topology, cluster.num_devices
@@ -704,11 +707,15 @@ def network_facts(problem: Problem) -> Document:
         {"bandwidth_bytes_per_s": speed, "latency_ns": ns, "count": count}
         for (speed, ns), count in sorted(bandwidths.items(), reverse=True)
     ]
+    # A network may have room for more devices than the cluster has.
+    fits = topology.max_devices == most
     if topology.max_devices <= MOST_DRAWN:
         from nest.topology.graph.convert import networkx_of
         from nest.topology.plot import network_svg
 
-        facts["picture"] = network_svg(networkx_of(topology))
+        facts["picture"] = network_svg(
+            networkx_of(topology), plan=plan if fits else None
+        )
     return facts
 
 

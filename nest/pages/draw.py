@@ -8,6 +8,7 @@ are forbidden (mail, viewers of build artefacts). What a mark stands for is its
 from __future__ import annotations
 
 from collections.abc import Iterable
+from html import escape
 from importlib.util import find_spec
 from typing import Any
 from xml.etree import ElementTree
@@ -54,7 +55,7 @@ def pictures(charts: Iterable[Chart]) -> dict[str, str] | None:
     if not can_draw():
         return None
     return {
-        chart.name: chart.picture
+        chart.name: _named(chart.picture, chart.title)
         if chart.spec is None
         else picture(chart.spec, chart.title)
         for chart in charts
@@ -83,6 +84,14 @@ def picture(spec: dict[str, Any], title: str) -> str:
     ElementTree.register_namespace("", _SVG)
     found = ElementTree.tostring(root, encoding="unicode")
     return found.replace(TEXT, "currentColor").replace(BACK, "var(--back)")
+
+
+def _named(picture: str, title: str) -> str:
+    """Return a picture with a name for readers of the screen."""
+    label = escape(clean(title))
+    return picture.replace(
+        "<svg ", f'<svg role="img" aria-label="{label}" ', 1
+    )
 
 
 def _simplify(node: ElementTree.Element) -> None:

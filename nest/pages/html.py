@@ -23,6 +23,7 @@ from nest.pages.parts import (
     parts_of,
     title_of,
 )
+from nest.report.table import count
 from nest.versions import DISTRIBUTION
 
 #: Tables with more rows are shown only when asked.
@@ -150,7 +151,7 @@ def _folded(table: Table, folded: bool) -> str:
         return _table(table)
     return (
         f"<details><summary>Table: {_text(table.caption)} "
-        f"({len(table.rows)} rows)</summary>{_table(table)}</details>"
+        f"({count(len(table.rows), 'row')})</summary>{_table(table)}</details>"
     )
 
 

@@ -10,6 +10,7 @@ from unittest import mock
 
 import pytest
 
+from nest.ir import write
 from nest.pages import draw
 from nest.solvers import registry
 from nest.solvers.base import Limit, Status
@@ -18,6 +19,7 @@ from nest.solvers.run import CellInterrupted, run_solver
 from tests.cli.conftest import Cli
 from tests.loopback import TARGET
 from tests.pages import Page
+from tests.unit.test_pareto import PRICE, small
 
 
 @pytest.fixture(autouse=True)
@@ -138,3 +140,86 @@ def test_where_a_page_cannot_go(
     assert text.startswith("--html: expected another file than for PROBLEM")
     text = cli.refuses(*arguments, "--tokens", "-3")
     assert text.startswith("--tokens: expected a number > 0, got '-3'")
+
+
+# nest report
+
+
+def test_a_report_of_plans_shows_the_fastest_that_fits(
+    cli: Cli, files: dict[str, str], place: Path
+) -> None:
+    """The plan with one stage is too big for a device."""
+    arguments = ("report", files["problem"], files["big"], files["plan"])
+    assert cli(*arguments, "-o", "page.html") == 1
+    assert cli.out == "report: page.html\n"
+    page = Page((place / "page.html").read_text())
+    rows = rows_of(page, 5)
+    assert rows[files["plan"]][1:4] == ["fits", "90.0000 ns", "best"]
+    assert rows[files["big"]][1:3] == ["over memory", ""]
+    assert "too much" in rows[files["big"]][4]
+    assert f"Plan of {files['plan']}: 1 replica × 2 stages" in page.text
+
+
+def test_a_report_of_a_plan_that_does_not_fit_says_so(
+    cli: Cli, files: dict[str, str], place: Path
+) -> None:
+    assert cli("report", files["problem"], files["big"]) == 1
+    page = Page((place / "report.html").read_text())
+    assert "The plan does not fit: stage 1: expected at most 100" in page.text
+    assert "Memory short by" in page.text
+
+
+def test_a_report_without_a_plan_finds_one(
+    cli: Cli, files: dict[str, str], place: Path
+) -> None:
+    arguments = ("report", files["problem"], "--solver", "brute")
+    assert cli(*arguments) == 0
+    assert cli.out == "report: report.html\n"
+    page = Page((place / "report.html").read_text())
+    assert "Report on tiny" in page.text
+    assert "Plan of brute (optimal): 1 replica × 2 stages" in page.text
+    option = "loopback"
+    with mock.patch(
+        "nest.solvers.run.run_cells", side_effect=KeyboardInterrupt
+    ):
+        arguments = ("report", files["problem"], "--solver", option)
+        assert cli(*arguments, "-o", "stopped.html") == 130
+    page = Page((place / "stopped.html").read_text())
+    assert "The run was stopped: loopback did not finish." in page.text
+
+
+def test_what_a_report_refuses(
+    cli: Cli, files: dict[str, str], place: Path
+) -> None:
+    text = cli.refuses("report")
+    assert text.startswith("nest report: expected PROBLEM, got none")
+    text = cli.refuses("report", files["problem"], files["foreign"])
+    assert text.startswith(f"{files['foreign']}: stage 2: expected")
+    text = cli.refuses("report", files["problem"], "-o", "-")
+    assert text.startswith("-o: expected a file, got '-'; name one")
+    text = cli.refuses("report", files["problem"], "-o", files["problem"])
+    assert text.startswith("-o: expected another file than for PROBLEM")
+    assert not (place / "report.html").exists()
+
+
+# nest pareto
+
+
+def test_a_frontier_as_a_page(cli: Cli, place: Path) -> None:
+    """Two devices, 90 ns, 0.001 $ per ns: 0.18 $, a thousand times."""
+    write("small.json", small())
+    arguments = ("pareto", "small.json", "--steps", "1000")
+    price = ("--price-usd-per-device-hour", str(PRICE))
+    assert cli(*arguments, *price, "--html", "page.html") == 0
+    page = Page((place / "page.html").read_text())
+    assert "Frontier of" in page.text
+    rows = rows_of(page, 8)
+    assert [row[1] for number, row in rows.items() if number.isdigit()] == [
+        *("120.0000 ns", "110.0000 ns", "90.0000 ns"),
+    ]
+    assert rows["3"][4:7] == ["0.18", "180", "yes"]
+    assert "Plan of point 3 (the fastest of the frontier)" in page.text
+    assert "Step time 90.0000 ns proven: no plan is faster" in page.text
+    assert "Proven: every plan is matched or beaten by one" in page.text
+    text = cli.refuses(*arguments, *price, "--html", "-")
+    assert text.startswith("--html: expected a file, got '-'")

@@ -1,0 +1,137 @@
+"""``nest report``: a page about a problem and plans for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import click
+
+from nest.cli.inputs import Restricted, warn_if_foreign
+from nest.cli.options import MODEL, RESTRICTIONS, Options, takes
+from nest.cli.pages import (
+    PRICE,
+    TOKENS,
+    Paging,
+    Traces,
+    check_page,
+    context_of,
+)
+from nest.cli.progress import ProgressLine
+from nest.errors import InvalidPlanError
+
+if TYPE_CHECKING:
+    from nest.pages.document import Answer
+
+#: Where a page goes if nobody says.
+_DEFAULT = "report.html"
+
+
+@click.command("report")
+@click.argument("texts", metavar="[PROBLEM] [PLAN]…", nargs=-1)
+@TOKENS
+@PRICE
+@takes(
+    *("output", "solver", "time_limit", "gap", "workers", "seed"),
+    *("granularity", *RESTRICTIONS, *MODEL),
+    output=f"Where to write the page.  [default: {_DEFAULT}]",
+)
+def report_command(
+    options: Options,
+    texts: tuple[str, ...],
+    tokens: Fraction | None,
+    price_usd: float | None,
+) -> int:
+    """Write a page about a problem and plans for it, for a browser.
+
+    The fastest of the plans is shown in full: its figures, where its stages
+    run, their memory, where the time goes, the pipeline pass by pass, the
+    network. Without PLAN, --solver finds one. With --model and --cluster there
+    is no PROBLEM.
+
+    Exits with 1 if a plan does not fit, or the solver failed.
+    """
+    check_page(options.output, "-o")
+    page = Paging(options.output or _DEFAULT, tokens, price_usd)
+    plans = texts
+    if not options.given_job:
+        options = replace(options, problem_text=texts[0] if texts else None)
+        plans = texts[1:]
+    options = replace(options.limited(), output=page.path)
+    options.check_problem_choice()
+    options.check_files(
+        {f"PLAN {number}": path for number, path in enumerate(plans, 1)}
+    )
+    restricted = options.restricted()
+    if plans:
+        return _given(options, restricted, plans, page)
+    return _solved(options, restricted, page)
+
+
+def _given(
+    options: Options,
+    restricted: Restricted,
+    plans: Sequence[str],
+    page: Paging,
+) -> int:
+    """Write a page of plans from files."""
+    from nest.pages.document import page_document, plan_rows
+
+    problem = restricted.problem
+    answers = [_answer(restricted, path) for path in plans]
+    fitting = [a for a in answers if a.score.feasible]
+    best = min(fitting or answers, key=lambda a: a.score.step_quanta)
+    page.write(
+        page_document(
+            "report",
+            problem,
+            best,
+            solvers=plan_rows(answers, problem) if len(answers) > 1 else (),
+            context=context_of(options, restricted, {}),
+            wish=page.wish,
+        )
+    )
+    click.echo(f"report: {page.path}")
+    return int(len(fitting) < len(answers))
+
+
+def _answer(restricted: Restricted, path: str) -> Answer:
+    from nest.cost.score import score
+    from nest.ir.io import read_plan
+    from nest.pages.document import Answer
+
+    plan = read_plan(path)
+    warn_if_foreign(restricted.whole, plan)
+    try:
+        return Answer(plan, score(restricted.problem, plan), path)
+    except InvalidPlanError as error:
+        raise InvalidPlanError(f"{path}: {error}") from None
+
+
+def _solved(options: Options, restricted: Restricted, page: Paging) -> int:
+    """Write a page of what a solver finds."""
+    from nest.solvers.run import CellInterrupted, run_solver
+
+    name, traces = options.solver, Traces()
+    limits = options.solve_options(name)
+    stopped: CellInterrupted | None = None
+    with ProgressLine(restricted.problem.time_unit) as progress:
+        try:
+            result = run_solver(
+                restricted.problem,
+                name,
+                limits,
+                progress,
+                lambda wall_s, report: traces.take(name, wall_s, report),
+            )
+        except CellInterrupted as interrupt:
+            result, stopped = interrupt.result, interrupt
+    page.write_answers(
+        "report", options, restricted, {name: limits}, [result], traces=traces
+    )
+    click.echo(f"report: {page.path}")
+    if stopped is not None:
+        raise stopped
+    return int(result.outcome.failed or result.over_memory_bytes is not None)
