@@ -46,7 +46,7 @@ class Section:
     grid
         Its table, if it has rows.
     plots
-        Names of its plots, see :mod:`nest.benchmarks.plots`.
+        Names of its charts, see :mod:`nest.benchmarks.charts`.
     measured
         Whether it is about times, so that another run may say other things.
     folded

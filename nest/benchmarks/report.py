@@ -12,10 +12,10 @@ import io
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from html import escape
 from typing import Any
 
 from nest.benchmarks.layout import Grid, Section, headline, sections
+from nest.pages.parts import Part, Table
 from nest.solvers.result import SolveResult
 
 #: Answers, and then what was measured.
@@ -151,82 +151,40 @@ def _ordered(
 
 # HTML
 
-_STYLE = """
-:root { color-scheme: light dark; --line: #d0d0d0; --dim: #666666; }
-@media (prefers-color-scheme: dark) {
-  :root { --line: #444444; --dim: #a0a0a0; }
-}
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto;
-  max-width: 72rem; padding: 0 1rem; }
-h1 { font-size: 1.6rem; } h2 { margin-top: 2.5rem; }
-p { max-width: 52rem; color: var(--dim); }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .2rem .7rem; text-align: right; white-space: nowrap;
-  border-bottom: 1px solid var(--line); }
-th.word, td.word { text-align: left; }
-svg { max-width: 100%; height: auto; }
-summary { cursor: pointer; color: var(--dim); }
-"""
-
 
 def to_html(document: dict[str, Any]) -> str:
     """Return one page that needs no other file, in light and dark."""
-    from nest.benchmarks.plots import draw_all
+    from nest.pages.html import page
 
-    plots = draw_all(document)
-    title = escape(document["run"]["title"])
-    note = (
-        ""
-        if plots is not None
-        else (
-            "<p>Plots need matplotlib: pip install 'nest-planner[plot]'.</p>"
-        )
-    )
-    body = _ordered(
-        sections(document),
-        lambda text: [f"<h2>{escape(text)}</h2>"],
-        lambda part: _html_section(part, plots or {}),
-    )
-    return "\n".join(
-        [
-            "<!DOCTYPE html>",
-            '<html lang="en"><head><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width">',
-            f"<title>{title}</title><style>{_STYLE}</style></head><body>",
-            f"<h1>{title}</h1><p>{escape(headline(document))}</p>{note}",
-            *body,
-            "</body></html>",
-            "",
-        ]
+    parts = sections(document)
+    ordered = sorted(parts, key=lambda part: part.measured)
+    return page(
+        document["run"]["title"],
+        headline(document),
+        [_part(part, document) for part in ordered],
     )
 
 
-def _html_section(part: Section, plots: Mapping[str, str]) -> list[str]:
-    found = [f"<h3>{escape(part.title)}</h3>", f"<p>{escape(part.text)}</p>"]
-    if part.grid is not None:
-        table = _html_table(part.grid)
-        if part.folded:
-            count = len(part.grid.rows)
-            table = (
-                f"<details><summary>{count} rows</summary>{table}</details>"
-            )
-        found.append(table)
-    found += [f"<figure>{plots[x]}</figure>" for x in part.plots if x in plots]
-    return found
+def _part(section: Section, document: dict[str, Any]) -> Part:
+    """Return a part of a page: what is measured says so."""
+    from nest.benchmarks.charts import chart
 
-
-def _html_table(grid: Grid) -> str:
-    def line(tag: str, texts: Iterable[str]) -> str:
-        cells = (
-            f"<{tag}{' class=word' if grid.is_word(i) else ''}>"
-            f"{escape(text)}</{tag}>"
-            for i, text in enumerate(texts)
-        )
-        return f"<tr>{''.join(cells)}</tr>"
-
-    rows = "\n".join(line("td", row) for row in grid.rows)
-    return (
-        f'<div class="wide"><table>\n<thead>{line("th", grid.headers)}'
-        f"</thead>\n<tbody>{rows}</tbody></table></div>"
+    charts = (chart(name, document) for name in section.plots)
+    measured = "Measured: another run may say other things."
+    tables = [] if section.grid is None else [_table(section)]
+    return Part(
+        "-".join(section.title.lower().split()),
+        section.title,
+        (*([measured] if section.measured else []), section.text),
+        charts=tuple(found for found in charts if found is not None),
+        tables=tuple(tables),
+        folded=section.folded,
     )
+
+
+def _table(section: Section) -> Table:
+    grid = section.grid
+    assert grid is not None
+    columns = range(len(grid.headers))
+    words = frozenset(i for i in columns if grid.is_word(i))
+    return Table(section.title, grid.headers, grid.rows, words)

@@ -23,6 +23,7 @@ from nest.cli.inputs import (
     write_text,
 )
 from nest.cli.options import Options, takes
+from nest.cli.pages import HTML, check_page
 from nest.cli.progress import StatusLine, hint, share_left
 from nest.errors import InvalidOptionError
 from nest.versions import num_cpus
@@ -86,6 +87,7 @@ _RESUME = option(
 @JOBS
 @_DASK
 @_RESUME
+@HTML
 @takes(
     *("time_limit", "gap", "workers", "repair", "extra", "json_path"),
     time_limit="Wall-clock seconds per cell, everything included.  "
@@ -101,6 +103,7 @@ def bench_command(
     jobs: int,
     dask: str | None,
     resume: bool,
+    html_path: str | None,
 ) -> int:
     """Run solvers on a set of problems and report what came of it.
 
@@ -114,6 +117,8 @@ def bench_command(
     from nest.benchmarks.instances import find_set
 
     place = _wanted(options, folder)
+    check_page(html_path)
+    check_output(html_path, "--html")
     if not texts and not resume:
         raise InvalidOptionError(
             f"{options.command}: expected SET, got none; name problems, "
@@ -123,13 +128,15 @@ def bench_command(
         _check_nothing_given()
     run, instances = None, []
     solvers = split_solvers(solvers_text)
-    check_distinct_files({"-o": folder, "--json": options.json_path})
+    check_distinct_files(
+        {"-o": folder, "--json": options.json_path, "--html": html_path}
+    )
     if texts:
         instances = find_set(texts)
         title = f"Benchmark of {', '.join(texts)}"
         options = options.limited(slow=True)
         run = _run(options, title, instances, solvers, seeds or (0,))
-    return _Running(options.json_path).go(
+    return _Running(options.json_path, html_path=html_path).go(
         place, run, instances, resume=resume, jobs=jobs, dask=dask
     )
 

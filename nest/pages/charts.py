@@ -87,14 +87,38 @@ def _rows(number: int) -> dict[str, int]:
     return {"step": 26 if number <= 24 else 16 if number <= 64 else 9}
 
 
-def _number(
-    field: str, title: str, zero: bool = True, **more: Any
-) -> dict[str, Any]:
+def number(
+    field: str,
+    title: str,
+    zero: bool = True,
+    scale: str = "linear",
+    most: float | None = None,
+    **more: Any,
+) -> Spec:
+    """Return an axis of numbers.
+
+    Parameters
+    ----------
+    field, title
+        Where they are, and what the axis says.
+    zero
+        Whether it begins at 0.
+    scale, most
+        ``linear``, ``log`` or ``symlog``, and where it ends if that is fixed.
+    """
+    how: Spec = {"type": scale, "nice": scale == "linear", "zero": zero}
+    if scale == "log":
+        how = {"type": "log", "nice": False}
+    if scale == "symlog":
+        how = {"type": "symlog", "constant": 0.1, "nice": False}
+    if most is not None:
+        how |= {"domain": [0, most]}
     return {
         "field": field,
         "type": "quantitative",
         "title": title,
-        "scale": {"zero": zero, "nice": True},
+        "scale": how,
+        "axis": {"labelOverlap": True},
         **more,
     }
 
@@ -114,7 +138,8 @@ def _names(field: str, order: Sequence[str], title: str | None = None) -> Spec:
     }
 
 
-def _colours(field: str, order: Sequence[str], columns: int = 4) -> Spec:
+def colours(field: str, order: Sequence[str], columns: int = 4) -> Spec:
+    """Return a colour per name, with a legend below."""
     found = [COLOURS[i % len(COLOURS)] for i in range(len(order))]
     return {
         "field": field,
@@ -133,6 +158,35 @@ def _colours(field: str, order: Sequence[str], columns: int = 4) -> Spec:
 _TIP = {"field": "tip", "type": "nominal"}
 
 
+def lines(
+    values: Sequence[Document],
+    x: Spec,
+    y: Spec,
+    colour: Spec,
+    *,
+    step: bool = True,
+    dots: bool = True,
+) -> Spec:
+    """Return lines, in steps or from point to point, with dots on them."""
+    own = {"x": x, "y": y, "color": colour}
+    line = {"type": "line", "interpolate": "step-after" if step else "linear"}
+    dot = {
+        "type": "point",
+        "filled": True,
+        # Without dots there still is something to point at.
+        "size": 40 if dots else 60,
+        "opacity": 1 if dots else 0,
+    }
+    return _chart(
+        values,
+        height=280,
+        layer=[
+            {"mark": line, "encoding": own},
+            {"mark": dot, "encoding": {**own, "description": _TIP}},
+        ],
+    )
+
+
 def steps(rows: Sequence[Document], scale: TimeScale) -> Spec:
     """Return step times, a bar per solver or plan, and the best bound."""
     shown = [row for row in rows if row["step_time_ns"] is not None]
@@ -146,7 +200,7 @@ def steps(rows: Sequence[Document], scale: TimeScale) -> Spec:
         for row in shown
     ]
     order = [row["name"] for row in shown]
-    x = _number("time", f"step time ({scale.unit})")
+    x = number("time", f"step time ({scale.unit})")
     y = _names("solver", order)
     layers: list[Spec] = [
         {
@@ -215,9 +269,9 @@ def bounds(rows: Sequence[Document], scale: TimeScale) -> Spec:
         if point[key] is not None
     ]
     line = {
-        "x": _number("seconds", "seconds"),
-        "y": _number("time", f"step time ({scale.unit})", zero=False),
-        "color": _colours("solver", [row["name"] for row in rows]),
+        "x": number("seconds", "seconds"),
+        "y": number("time", f"step time ({scale.unit})", zero=False),
+        "color": colours("solver", [row["name"] for row in rows]),
         "strokeDash": {
             "field": "what",
             "type": "nominal",
@@ -295,7 +349,7 @@ def device_map(document: Document) -> tuple[Spec, tuple[int, int] | None]:
                 "x": x,
                 "x2": {"field": "end"},
                 "y": _names("stage", order),
-                "color": _colours("strategies", found, columns=2),
+                "color": colours("strategies", found, columns=2),
                 "description": _TIP,
             },
         }
@@ -370,9 +424,9 @@ def memory(document: Document) -> Spec:
             {
                 "mark": "bar",
                 "encoding": {
-                    "x": _number("size", "GiB per device", stack="zero"),
+                    "x": number("size", "GiB per device", stack="zero"),
                     "y": y,
-                    "color": _colours("part", parts),
+                    "color": colours("part", parts),
                     "order": {"field": "order", "type": "quantitative"},
                     "description": _TIP,
                 },
@@ -410,7 +464,7 @@ def terms(rows: Sequence[Document], scale: TimeScale, step_ns: float) -> Spec:
         for row in shown
     ]
     longest = max(value["time"] for value in values) if values else 1.0
-    x = _number("time", f"time ({scale.unit})")
+    x = number("time", f"time ({scale.unit})")
     # Room for the texts behind the bars.
     least = min([0.0, *(value["time"] for value in values)])
     x["scale"] = {"domain": [least, 1.25 * longest], "nice": False}
@@ -468,11 +522,9 @@ def timeline(document: Document, window: int, scale: TimeScale) -> Spec:
             }
         )
     used = {value["kind"] for value in values}
-    colours = {
-        name: colour for name, colour in EVENTS.values() if name in used
-    }
-    colour = _colours("kind", list(colours))
-    colour["scale"]["range"] = list(colours.values())
+    kinds = {name: shown for name, shown in EVENTS.values() if name in used}
+    colour = colours("kind", list(kinds))
+    colour["scale"]["range"] = list(kinds.values())
     return _chart(
         values,
         height=_rows(len(labels)),
@@ -529,9 +581,9 @@ def frontier(facts: Document, scale: TimeScale) -> Spec:
         if curve["points"]
     ]
     encoding = {
-        "x": _number("memory", "memory of the fullest device (GiB)", False),
-        "y": _number("time", f"step time ({scale.unit})", False),
-        "color": _colours("devices", order),
+        "x": number("memory", "memory of the fullest device (GiB)", False),
+        "y": number("time", f"step time ({scale.unit})", False),
+        "color": colours("devices", order),
     }
     return _chart(
         curves,
@@ -581,7 +633,7 @@ def levels(network: Document) -> Spec:
                 }
             )
     order = [name for name, _, _ in reversed(units)]
-    colour = _colours("level", order)
+    colour = colours("level", order)
     colour["legend"] = None
     return _chart(
         values,

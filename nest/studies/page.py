@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from nest.benchmarks.layout import Grid
-from nest.benchmarks.plots import can_draw, picture, styles
 from nest.benchmarks.report import markdown_table
+from nest.studies.plots import can_draw, picture, styles
 from nest.studies.study import Findings, Plot, Study, Table
 from nest.versions import DISTRIBUTION, provenance
 

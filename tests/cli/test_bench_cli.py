@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from nest.benchmarks import plots
-from nest.benchmarks.plots import draw_all
 from nest.ir import write
 from nest.solvers import registry
 from nest.versions import num_cpus
@@ -31,7 +29,7 @@ def _solvers() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     """They take most of the time."""
-    monkeypatch.setattr(plots, "draw_all", lambda _: {})
+    monkeypatch.setattr("nest.pages.draw.find_spec", lambda _: None)
 
 
 @pytest.fixture
@@ -46,9 +44,12 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_benchmark(cli: Cli, place: Path) -> None:
     code = cli(
         *("bench", "one.json", "two.json", "--solvers", "brute"),
-        *("-o", "run", "--json", "report.json"),
+        *("-o", "run", "--json", "report.json", "--html", "report.html"),
     )
     assert code == 0
+    assert (place / "report.html").read_bytes() == (
+        place / "run" / "report.html"
+    ).read_bytes()
     assert re.search(r"^brute +2 +2 +2 of 2", cli.out, re.M)
     assert "2 of 2 cells finished: 2 problems × 1 solver" in cli.out
     assert "1 seed (0), 60 s each" in cli.out
@@ -295,8 +296,9 @@ def test_one_problem_as_csv(cli: Cli, place: Path) -> None:
 def test_several_problems_as_a_page(
     cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("matplotlib")
-    monkeypatch.setattr(plots, "draw_all", draw_all)
+    pytest.importorskip("vl_convert")
+    monkeypatch.undo()
+    monkeypatch.chdir(place)
     arguments = ("compare", "one.json", "two.json", "--solvers", "brute")
     assert cli(*arguments, "--html", "page.html") == 0
     assert "2 of 2 cells finished" in cli.out

@@ -23,6 +23,7 @@ from nest.solvers.base import Limit, Status
 from nest.solvers.result import Outcome
 from nest.versions import package_version
 from tests.benchmarks import instances, make_run
+from tests.pages import Page
 
 LIMIT_S = 10.0
 PROBLEMS = instances(3)
@@ -407,7 +408,7 @@ def test_settings():
 
 def test_html_stands_alone(document, files):
     """In light and dark, with plots, and nothing from anywhere else."""
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("vl_convert")
     text = files["report.html"]
     assert to_html(document) == text
     assert text.count("<svg") == 5
@@ -431,13 +432,15 @@ def test_html_of_nothing(document):
     ]
 
 
-def test_html_without_matplotlib(document, monkeypatch):
-    import sys
-
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    text = to_html(document)
-    assert "Plots need matplotlib: pip install 'nest-planner[plot]'" in text
-    assert "<svg" not in text
+def test_html_without_what_draws(document, monkeypatch):
+    monkeypatch.setattr("nest.pages.draw.find_spec", lambda _: None)
+    page = Page(to_html(document))
+    assert "pip install 'nest-planner[report]'" in page.text
+    assert not page.all("svg")
+    # The figures of a chart are a table.
+    for solver, curve in document["answers"]["step_time_profile"].items():
+        for x, y in curve:
+            assert [solver, f"{x:.6g}", f"{y:.6g}"] in page.rows
 
 
 def test_html_escapes_what_it_is_told(document):

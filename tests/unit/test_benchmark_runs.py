@@ -46,7 +46,7 @@ def _solvers() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     """They take most of the time, and are tested elsewhere."""
-    monkeypatch.setattr("nest.benchmarks.plots.draw_all", lambda _: {})
+    monkeypatch.setattr("nest.pages.draw.find_spec", lambda _: None)
 
 
 def wait_for(condition: Callable[[], object]) -> None:
