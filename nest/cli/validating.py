@@ -15,6 +15,7 @@ import click
 from nest.cli.declare import integer, names, option
 from nest.cli.inputs import people, write_text
 from nest.cli.options import Options, takes
+from nest.cli.pages import HTML, check_page, command_line
 from nest.cli.progress import StatusLine, share_left
 from nest.errors import InvalidOptionError, UnknownNameError
 from nest.versions import num_cpus
@@ -68,6 +69,7 @@ _MANY = 500
     "--intervals",
     "Also say how many measured step times lie within their intervals.",
 )
+@HTML
 @takes("json_path")
 def validate_command(
     options: Options,
@@ -77,6 +79,7 @@ def validate_command(
     details_path: str | None,
     calibration_path: str | None,
     intervals: bool,
+    html_path: str | None,
     **chosen: Any,
 ) -> int:
     """Predict published runs and show how far off the cost model is.
@@ -105,8 +108,9 @@ def validate_command(
             "FILE": None if path == "-" else path,
             "--calibration": calibration_path,
         },
-        {"--details": details_path},
+        {"--details": details_path, "--html": html_path},
     )
+    check_page(html_path)
     if path is None:
         rows = published_rows()
     elif path == "-":
@@ -144,9 +148,32 @@ def validate_command(
     options.write_json(document)
     if details_path is not None:
         write_text(details_path, details_csv(outcomes))
+    if html_path is not None:
+        from nest.pages.validation import to_html
+
+        runs = [_run(each) for each in outcomes if each.time_error is not None]
+        write_text(html_path, to_html(document, runs, command_line()))
     if stop is not None:
         raise stop
     return 0
+
+
+def _run(outcome: Assessment) -> dict[str, Any]:
+    """Return what a page shows of a run."""
+    from nest.validation.report import device_family, source_of
+
+    row = outcome.row
+    return {
+        "line": row.line,
+        "source": source_of(row),
+        "device": row.hardware or "",
+        "family": device_family(row),
+        "model": row.model or "",
+        "num_devices": row.num_devices,
+        "measured_s": outcome.measured_s,
+        "predicted_s": outcome.predicted_s,
+        "error": outcome.time_error,
+    }
 
 
 def _select(rows: Sequence[Row], selection: Selection) -> list[Row]:

@@ -73,6 +73,14 @@ def block_label(block: Document) -> str:
     return f"stages {', '.join(map(str, numbers))}"
 
 
+def some(texts: Sequence[str], most: int = 3) -> str:
+    """Return texts on one line; of many, the first ones and a count."""
+    if len(texts) <= most:
+        return " | ".join(texts)
+    first = " | ".join(texts[: most - 1])
+    return f"{first} | {len(texts) - most + 1} others"
+
+
 def _chart(values: Sequence[Document], **more: Any) -> Spec:
     return {
         "width": WIDTH,
@@ -312,7 +320,7 @@ def device_map(document: Document) -> tuple[Spec, tuple[int, int] | None]:
         end = max(block["ranges"][shown - 1][1] for block in blocks)
     values = []
     for block in blocks:
-        label, strategies = block_label(block), " | ".join(block["strategies"])
+        label, strategies = block_label(block), some(block["strategies"])
         for number, (first, last) in enumerate(block["ranges"][:shown], 1):
             where = f", replica {number}" if replicas > 1 else ""
             values.append(
@@ -597,6 +605,52 @@ def frontier(facts: Document, scale: TimeScale) -> Spec:
                 "data": {"values": points},
                 "mark": {"type": "point", "filled": True, "size": 60},
                 "encoding": {**encoding, "description": _TIP},
+            },
+        ],
+    )
+
+
+def scatter(runs: Sequence[Document]) -> Spec:
+    """Return predicted against measured step times, and where they agree."""
+    values = [
+        {
+            "family": run["family"],
+            "measured": run["measured_s"],
+            "predicted": run["predicted_s"],
+            "tip": f"{run['model']} on {run['num_devices']} "
+            f"{run['device']}: measured {run['measured_s']:.4g} s, "
+            f"predicted {run['predicted_s']:.4g} s",
+        }
+        for run in runs
+        if run["measured_s"] > 0 and run["predicted_s"] > 0
+    ]
+    times = [v[key] for v in values for key in ("measured", "predicted")]
+    ends = [min(times, default=0.1), max(times, default=1.0)]
+    x = number("measured", "measured step time (s)", scale="log")
+    y = number("predicted", "predicted step time (s)", scale="log")
+    for axis in (x, y):
+        axis["scale"]["domain"] = ends
+    families = sorted({value["family"] for value in values})
+    return _chart(
+        values,
+        height=520,
+        layer=[
+            {
+                "data": {"values": [{"at": end} for end in ends]},
+                "mark": {"type": "line", "color": TEXT, "strokeWidth": 1},
+                "encoding": {
+                    "x": {**x, "field": "at"},
+                    "y": {**y, "field": "at"},
+                },
+            },
+            {
+                "mark": {"type": "point", "filled": True, "opacity": 0.7},
+                "encoding": {
+                    "x": x,
+                    "y": y,
+                    "color": colours("family", families),
+                    "description": _TIP,
+                },
             },
         ],
     )

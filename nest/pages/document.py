@@ -43,6 +43,9 @@ MOST_EVENTS, MOST_EVENTS_PER_BLOCK = 3000, 160
 #: Rows of devices of a map; of more replicas it shows the first ones.
 MOST_RANGES = 1500
 
+#: Points of a solver's curves over time; of more, so many evenly chosen ones.
+MOST_POINTS = 200
+
 #: Networks with more devices are shown level by level only.
 MOST_DRAWN = 256
 
@@ -513,12 +516,22 @@ def solver_rows(
                     "step_time_ns": ns(point[1]),
                     "lower_bound_ns": ns(point[2]),
                 }
-                for point in traces.get(result.solver, ())
+                for point in _thinned(traces.get(result.solver, ()))
             ],
         }
         for result in results
     ]
     return rows + [_not_run(name) for name in missing]
+
+
+def _thinned(
+    points: Sequence[Sequence[float | None]],
+) -> list[Sequence[float | None]]:
+    """Return the points to show, the first and the last among them."""
+    last = len(points) - 1
+    if last < MOST_POINTS:
+        return list(points)
+    return [points[i * last // (MOST_POINTS - 1)] for i in range(MOST_POINTS)]
 
 
 def _not_run(name: str) -> Document:

@@ -286,17 +286,12 @@ def _plan_sentence(document: Document) -> str:
         f"Plan of {answer['name']}{status}: "
         f"{count(plan['replicas'], 'replica')} × "
         f"{count(plan['num_stages'], 'stage')}{chunks}, strategies "
-        f"{_some(strategies)}; {count(plan['micro_batch'], 'sample')} per "
-        f"micro-batch, {count(plan['num_micro_batches'], 'micro-batch')} per "
-        f"replica; {count(plan['devices_used'], 'device')} work"
+        f"{charts.some(strategies)}; "
+        f"{count(plan['micro_batch'], 'sample')} per micro-batch, "
+        f"{count(plan['num_micro_batches'], 'micro-batch')} per replica; "
+        f"{count(plan['devices_used'], 'device')} work"
         + (f" and {idle} idle." if idle else ".")
     )
-
-
-def _some(texts: Sequence[str], most: int = 3) -> str:
-    if len(texts) <= most:
-        return " | ".join(texts)
-    return f"{' | '.join(texts[: most - 1])} | {len(texts) - most + 1} others"
 
 
 # Solvers
@@ -461,7 +456,7 @@ def _stages(document: Document) -> Part | None:
                 stage["layers"],
                 str(stage["num_layers"]),
                 device_text(block["ranges"], node),
-                _some(stage["strategies"]),
+                charts.some(stage["strategies"]),
                 scale(stage["forward_ns"]),
                 scale(stage["backward_ns"]),
                 scale(stage["sync_ns"]),
@@ -678,7 +673,7 @@ def _frontier(document: Document) -> Part | None:
             "yes" if point["proven"] else "no",
             f"{count(point['replicas'], 'replica')} × "
             f"{count(point['num_stages'], 'stage')}, micro-batch "
-            f"{point['micro_batch']}, {_some(point['strategies'])}",
+            f"{point['micro_batch']}, {charts.some(point['strategies'])}",
         )
         for point in points
     ]

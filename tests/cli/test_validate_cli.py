@@ -18,6 +18,7 @@ from nest.cli.progress import StatusLine
 from nest.headroom import MEAN_ERROR
 from nest.validation.predict import Prediction
 from nest.validation.rows import Row, measured_step_time_s
+from tests.pages import Page
 from tests.unit.test_validation import CELLS, MESHES, text_of
 
 ROOT = Path(__file__).parents[2]
@@ -248,6 +249,25 @@ def test_bad_files(cli, tmp_path, data, text):
 def test_a_missing_file(cli, tmp_path):
     assert cli("validate", tmp_path / "no.csv") == 2
     assert "expected a readable CSV file, got No such file" in cli.err
+
+
+def test_a_page_of_a_validation(cli, table, tmp_path, monkeypatch):
+    """Every prediction is a tenth too long."""
+    monkeypatch.setattr("nest.pages.draw.find_spec", lambda _: None)
+    path = tmp_path / "page.html"
+    assert cli("validate", table, "--html", path) == 0
+    page = Page(path.read_text())
+    assert "Median error 10.0 %" in page.text
+    assert "Bias +10.0 %" in page.text
+    runs = [row for row in page.rows if len(row) == 8 and row[0] != "line"]
+    assert runs
+    assert {row[6] for row in runs} == {"+10.0 %"}
+    for row in runs:
+        measured, predicted = (float(x.split()[0]) for x in row[4:6])
+        assert predicted == pytest.approx(1.1 * measured, rel=1e-3)
+    assert f"nest validate {table} --html {path}" in page.text
+    assert cli("validate", table, "--html", "-") == 2
+    assert "--html: expected a file, got '-'" in cli.err
 
 
 def test_an_interrupt_is_clean(cli, table, monkeypatch):

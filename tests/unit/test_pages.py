@@ -346,6 +346,13 @@ def test_traces_are_told_in_ns():
     ]
 
 
+def test_long_traces_are_thinned(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(document_module, "MOST_POINTS", 3)
+    traces = {"dp": [(float(i), None, i) for i in range(10)]}
+    (row,) = solver_rows([result()], problem(), traces)
+    assert [point["wall_s"] for point in row["trace"]] == [0, 4, 9]
+
+
 # The network
 
 
