@@ -42,6 +42,9 @@ _LETTER = 7.3
 #: Borders of units that a map shows at most.
 _MOST_BORDERS = 160
 
+#: Units of a level that a picture of the network shows one by one.
+_MOST_BARS = 256
+
 #: Parts of the memory of a device, for people, in the order of the bars.
 MEMORY_PARTS = {
     "weight_bytes": "weights",
@@ -308,6 +311,13 @@ def bounds(rows: Sequence[Document], scale: TimeScale) -> Spec:
     )
 
 
+def bordered(document: Document) -> list[int]:
+    """Return the units whose borders a map shows: where they are few."""
+    network = document["network"]
+    most = network["num_devices"]
+    return [x for x in network["units"] if -(-most // x) <= _MOST_BORDERS]
+
+
 def device_map(document: Document) -> tuple[Spec, tuple[int, int] | None]:
     """Return devices × stages, and (shown, all) if replicas are left out."""
     plan, network = document["plan"], document["network"]
@@ -335,10 +345,11 @@ def device_map(document: Document) -> tuple[Spec, tuple[int, int] | None]:
             )
     order = [block_label(block) for block in blocks]
     found = list(dict.fromkeys(value["strategies"] for value in values))
+    drawn = bordered(document)
     borders = [
         {"at": at, "unit": unit}
         for number, unit in enumerate(units)
-        if -(-end // unit) <= _MOST_BORDERS
+        if unit in drawn
         for at in range(0, end + 1, unit)
         # A border of a larger unit is drawn once, thick.
         if number == len(units) - 1 or at % units[number + 1]
@@ -672,12 +683,14 @@ def levels(network: Document) -> Spec:
     ]
     values = []
     for name, size, speed in units:
-        if -(-most // size) > MOST_RANGES:
+        count = -(-most // size)
+        many = f"{count} units of {size}" if count > _MOST_BARS else ""
+        if many:
             size = most  # one bar stands for all of them
         for first in range(0, most, size):
             end = min(most, first + size)
             said = f"{speed / 1e9:,.4g} GB/s per device" if speed else ""
-            devices = f"devices {first}–{end - 1}"
+            devices = many or f"devices {first}–{end - 1}"
             values.append(
                 {
                     "level": name,

@@ -486,13 +486,21 @@ def _stages(document: Document) -> Part | None:
     chart = Chart(
         "map",
         "Devices and the stages on them",
-        "A row per stage, a column per device; colours are strategies, thin "
-        "lines are borders of nodes, thick ones of larger units.",
+        "A row per stage, a column per device; colours are strategies"
+        + _borders(charts.bordered(document)),
         shown,
     )
     return Part(
         "stages", "Where stages run", tuple(text), (), (chart,), (table,)
     )
+
+
+def _borders(units: Sequence[int]) -> str:
+    """Return what the lines of a map are, for the end of a sentence."""
+    if not units:
+        return "."
+    sizes = " and ".join(str(unit) for unit in units)
+    return f", lines are borders between units of {sizes} devices."
 
 
 def device_text(ranges: Sequence[Sequence[int]], node: int | None) -> str:

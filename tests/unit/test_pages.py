@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from nest.cost.breakdown import breakdown
 from nest.cost.score import score
+from nest.pages import charts, draw
 from nest.pages import document as document_module
-from nest.pages import draw
 from nest.pages.document import (
     Answer,
     Wish,
@@ -460,9 +460,9 @@ def test_landmarks_headings_and_tables(text: str):
 @needs_charts
 def test_every_chart_has_a_name_and_a_table(made: Any, text: str):
     page = Page(text)
-    charts = [chart for part in parts_of(made) for chart in part.charts]
-    assert len(charts) >= 5
-    assert len(page.all("figure")) == len(charts)
+    shown = [chart for part in parts_of(made) for chart in part.charts]
+    assert len(shown) >= 5
+    assert len(page.all("figure")) == len(shown)
     for attributes in page.all("svg"):
         assert attributes["role"] == "img"
         assert attributes["aria-label"]
@@ -534,10 +534,68 @@ def test_what_no_page_may_have_is_marked():
 # Charts that need more than the example has
 
 
+def on_many_devices() -> document_module.Document:
+    """Return the document of 2 of 32,768 devices in nodes of 8."""
+    levels = problem().cluster.topology.levels
+    sizes = (8, 4096)
+    many = replace(
+        problem().cluster,
+        num_devices=8 * 4096,
+        topology=replace(
+            problem().cluster.topology,
+            levels=tuple(
+                replace(level, fan_out=size)
+                for level, size in zip(levels, sizes, strict=True)
+            ),
+        ),
+    )
+    whole = replace(problem(), cluster=many)
+    answer = Answer(plan(), score(whole, plan()), "x")
+    return page_document("report", whole, answer)
+
+
+def test_borders_of_many_nodes_are_not_drawn_and_not_claimed(made: Any):
+    found = on_many_devices()
+    assert charts.bordered(found) == []
+    assert charts.bordered(made) == [4]
+    for document_, said in (
+        (found, "colours are strategies."),
+        (made, "lines are borders between units of 4 devices."),
+    ):
+        (chart,) = (
+            chart
+            for part in parts_of(document_)
+            for chart in part.charts
+            if chart.name == "map"
+        )
+        assert chart.summary.endswith(said)
+
+
+def test_units_of_a_large_level_are_one_bar():
+    values = charts.levels(on_many_devices()["network"])["data"]["values"]
+    assert [value["tip"].split(",")[1] for value in values] == [
+        " 32768 units of 1",
+        " 4096 units of 8",
+        " devices 0–32767",
+    ]
+
+
+def test_a_map_of_many_replicas_shows_the_first(
+    made: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(charts, "MOST_RANGES", 4)
+    ranges = [[i * 4, i * 4 + 2] for i in range(5)]
+    blocks = [{**block, "ranges": ranges} for block in made["plan"]["blocks"]]
+    many = {**made, "plan": {**made["plan"], "blocks": blocks, "replicas": 5}}
+    spec, left_out = charts.device_map(many)
+    assert left_out == (2, 5)
+    values = spec["data"]["values"]
+    assert [value["first"] for value in values] == [0, 4, 0, 4]
+    assert spec["layer"][0]["encoding"]["x"]["scale"]["domain"] == [0, 6]
+
+
 @needs_charts
 def test_a_step_without_time_is_drawn():
     rows = [{"meaning": "computation", "name": "compute", "time_ns": 0}]
-    from nest.pages.charts import terms
-
-    spec = terms(rows, TimeScale.fitting(None), 0)
+    spec = charts.terms(rows, TimeScale.fitting(None), 0)
     assert draw.picture(spec, "nothing").startswith("<svg")
