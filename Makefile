@@ -2,6 +2,7 @@
 # python3 (3.11 or newer, with its venv module).
 #
 #   make demo       compare two exact solvers and Alpa on a built-in problem
+#   make report     a page about Llama 3 70B on 64 H100, build/report.html
 #   make test       lint, type check, and the whole test suite
 #   make lint       only the static checks
 #   make test-full  the agreement tests on thousands of random problems
@@ -24,7 +25,7 @@ PYTEST_ARGS ?= -n 2 --dist worksteal
 SEED ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint test-full test-torch test-exports \
+.PHONY: help demo report test lint test-full test-torch test-exports \
   test-models test-browser test-scip coverage mutation bench-quick lock clean
 .DELETE_ON_ERROR:
 
@@ -51,6 +52,12 @@ $(STAMP): requirements.lock pyproject.toml
 
 demo: $(STAMP)
 	$(BIN)/nest compare --solvers dp,milp,alpa
+
+report: $(STAMP)
+	@mkdir -p build
+	$(BIN)/nest compare --model llama3-70b --cluster h100x64 \
+	  --solvers dp,alpa,galvatron,megatron --html build/report.html
+	@echo "report: build/report.html"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

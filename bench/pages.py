@@ -1,0 +1,125 @@
+"""Pages: how long writing and opening them takes, how large they are.
+
+Writes the page of ``make report`` and others, opens each from its file in a
+headless Chromium, and shows the first: ``bench/results/pages.json`` and the
+pictures of docs/report.md. Needs what ``make test-browser`` installs:
+
+    PYTHONPATH=.browser:. python bench/pages.py
+"""
+
+from __future__ import annotations
+
+import io
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from result_files import ROOT, fill, write_rows
+
+from tests.browser.driver import browser, picture, show, why_not
+
+COMMANDS = {
+    "llama3-70b on 64 H100": (
+        *("compare", "--model", "llama3-70b", "--cluster", "h100x64"),
+        *("--solvers", "dp,alpa,galvatron,megatron", "--html"),
+    ),
+    "gpt3-175b-256": ("report", "gpt3-175b-256", "-o"),
+    "frontier of llama2-7b-8": ("pareto", "llama2-7b-8", "--html"),
+    "llama3-405b on 4,096 H100": (
+        *("report", "--model", "llama3-405b", "--cluster", "h100x4096"),
+        *("--solver", "megatron", "-o"),
+    ),
+    "published runs": ("validate", "--html"),
+}
+REPEATS = 5
+
+#: What docs/report.md shows: name, width and height, scheme.
+PICTURES = (
+    ("report", 1100, 1180, "light"),
+    ("report-dark", 1100, 1180, "dark"),
+    ("report-narrow", 375, 1180, "light"),
+)
+
+#: Opening a page, by its own clock: until all of it is loaded and laid out.
+_OPENED = (
+    "const x = performance.getEntriesByType('navigation')[0];"
+    "document.body.getBoundingClientRect();"
+    "return x.loadEventEnd - x.startTime"
+)
+
+
+def write(command: tuple[str, ...], path: Path) -> float:
+    """Write a page and return the seconds it took, the solvers included."""
+    start_s = time.monotonic()
+    subprocess.run(
+        [sys.executable, "-m", "nest", *command, str(path)],
+        cwd=ROOT,
+        check=False,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    return time.monotonic() - start_s
+
+
+def opened_ms(driver: Any, path: Path) -> float:
+    """Return how long opening a page takes, the median of some times."""
+    times = []
+    for _ in range(REPEATS):
+        show(driver, path, 1280)
+        times.append(driver.execute_script(_OPENED))
+    return statistics.median(times)
+
+
+def small(path: Path) -> None:
+    """Write a picture again with few colours, which is a third of it."""
+    picture_ = Image.open(io.BytesIO(path.read_bytes())).convert("RGB")
+    picture_.quantize(64, dither=Image.Dither.NONE).save(path, optimize=True)
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Return what docs/report.md says of them."""
+    lines = ["| page | written | size | opened |", "|---|---:|---:|---:|"]
+    lines += [
+        f"| {row['page']} | {row['written_s']:.1f} s | "
+        f"{row['bytes'] / 1000:.0f} kB | {row['opened_ms']:.0f} ms |"
+        for row in rows
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    reason = why_not()
+    if reason:
+        sys.exit(f"pages: {reason}")
+    images = ROOT / "docs" / "images"
+    images.mkdir(exist_ok=True)
+    rows: list[dict[str, object]] = []
+    with tempfile.TemporaryDirectory() as folder, browser() as driver:
+        for number, (name, command) in enumerate(COMMANDS.items()):
+            path = Path(folder, f"{number}.html")
+            wall_s = write(command, path)
+            rows.append(
+                {
+                    "page": name,
+                    "command": " ".join(("nest", *command, "FILE")),
+                    "written_s": round(wall_s, 2),
+                    "bytes": path.stat().st_size,
+                    "opened_ms": round(opened_ms(driver, path), 1),
+                }
+            )
+            print(rows[-1])
+        for name, width, height, scheme in PICTURES:
+            show(driver, Path(folder, "0.html"), width, scheme)
+            picture(driver, images / f"{name}.png", height)
+            small(images / f"{name}.png")
+    write_rows("pages", rows)
+    fill(ROOT / "docs" / "report.md", "pages", table(rows))
+
+
+if __name__ == "__main__":
+    main()
