@@ -179,7 +179,11 @@ def test_signs_of_life(cli, table, monkeypatch):
     monkeypatch.setattr(StatusLine, "FIRST_S", 0.0)
     monkeypatch.setattr(StatusLine, "PIPE_S", 0.0)
     assert cli("validate", table) == 0
-    assert cli.err.splitlines() == [f"{n} of 5 rows" for n in range(1, 6)]
+    lines = cli.err.splitlines()
+    assert [line.partition(",")[0] for line in lines] == [
+        f"{n} of 5 rows" for n in range(1, 6)
+    ]
+    assert [line.endswith(" s left") for line in lines] == [True] * 4 + [False]
 
 
 @pytest.mark.parametrize(
