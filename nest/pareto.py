@@ -597,34 +597,79 @@ def bulges(found: Frontier) -> list[Fraction]:
     One per point, below 1; 0 for the ends in two objectives, and for all
     points where no objective varies.
     """
-    values = [
-        [OBJECTIVES[name](point) for name in found.objectives]
-        for point in found.points
-    ]
-    ranges = [
-        (min(column), max(column)) for column in zip(*values, strict=True)
-    ]
-    varying = [n for n, (low, high) in enumerate(ranges) if low < high]
-    if not varying:
-        return [Fraction(0)] * len(values)
     return [
-        Fraction(1)
-        - sum(
-            Fraction(row[n] - ranges[n][0], ranges[n][1] - ranges[n][0])
-            for n in varying
-        )
-        for row in values
+        1 - sum(row, Fraction(0)) if row else Fraction(0)
+        for row in _scaled(found)
+    ]
+
+
+def _scaled(found: Frontier) -> list[list[Fraction]]:
+    """Return the objectives that vary, from 0 at the best to 1, by point."""
+    columns = []
+    for name in found.objectives:
+        values = [OBJECTIVES[name](point) for point in found.points]
+        low, high = min(values, default=0), max(values, default=0)
+        if low < high:
+            columns.append([Fraction(v - low, high - low) for v in values])
+    return [list(row) for row in zip(*columns, strict=True)] or [
+        [] for _ in found.points
     ]
 
 
 def knees(found: Frontier, count: int) -> list[int]:
-    """Return the positions of the points that bulge most, ascending.
+    """Return the positions of the points that say most, ascending.
 
-    Of points that bulge as much the first ones.
+    The first is the knee, the point that bulges most. Where two objectives
+    vary it parts the frontier, and the next one is the point that is farthest
+    below the chord of its part, and so on, as Ramer (1972) and Douglas and
+    Peucker (1973) outline a curve: so they are not all neighbours of the knee.
+    When no point is below its chord, and where more objectives vary, it is the
+    next one by its bulge. Of points that are alike the first one counts.
     """
-    sizes = bulges(found)
+    rows, sizes = _scaled(found), bulges(found)
+    chosen = _corners(rows, count) if rows and len(rows[0]) == 2 else []
     order = sorted(range(len(sizes)), key=lambda i: -sizes[i])
-    return sorted(order[:count])
+    rest = [i for i in order if i not in chosen]
+    return sorted([*chosen, *rest][:count])
+
+
+def _corners(rows: Sequence[Sequence[Fraction]], count: int) -> list[int]:
+    """Return points below the chords of parts, the farthest first."""
+    order = sorted(range(len(rows)), key=lambda i: tuple(rows[i]))
+    parts = [(0, len(order) - 1)]
+    found: list[int] = []
+    while len(found) < count:
+        best = max(
+            (
+                (_below(rows, order, part, i), -i, part)
+                for part in parts
+                for i in range(part[0] + 1, part[1])
+            ),
+            default=(Fraction(0), 0, (0, 0)),
+        )
+        distance, i, part = best
+        if distance <= 0:
+            break
+        found.append(order[-i])
+        parts.remove(part)
+        parts += [(part[0], -i), (-i, part[1])]
+    return found
+
+
+def _below(
+    rows: Sequence[Sequence[Fraction]],
+    order: Sequence[int],
+    part: tuple[int, int],
+    i: int,
+) -> Fraction:
+    """Return the squared distance of a point from the chord of its part.
+
+    Below 0 for a point that is above it.
+    """
+    (x0, y0), (x1, y1), (x, y) = (rows[order[n]] for n in (*part, i))
+    across = (x - x0) * (y1 - y0) - (y - y0) * (x1 - x0)
+    length = (x1 - x0) ** 2 + (y1 - y0) ** 2
+    return across * abs(across) / length
 
 
 # The frontier in the chosen objectives

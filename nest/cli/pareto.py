@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 )
 @option(
     "--top N",
-    "Show only the N points that bulge most: the knee, where the exchange of "
-    "one objective for another turns, and what is like it.",
+    "Show only the N points that say most: the knee, which bulges most, and "
+    "the corners beside it (docs/frontier.md).",
     integer(),
 )
 @option(

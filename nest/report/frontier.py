@@ -53,7 +53,8 @@ def frontier_block(
 ) -> list[RenderableType]:
     """Return the table, the proofs, and what is proven.
 
-    ``top`` is how many points to show, those that bulge most; all if none.
+    ``top`` is how many points to show, see :func:`nest.pareto.knees`; all if
+    none.
     """
     parts = []
     if found.points:

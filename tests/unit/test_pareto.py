@@ -1097,3 +1097,37 @@ def test_a_third_objective_moves_the_plane():
     ] == [(1, 160, 8), (1, 120, 20)]
     assert bulges(found)[:2] == [0, Fraction(-3, 7)]
     assert knees(found, 1) == [0]
+
+
+def test_points_that_say_most_are_not_neighbours():
+    """Bytes 0 to 100, ns 100 to 0, each a hundredth of its range.
+
+    B bulges most, 1 - 10/100 - 40/100, and C beside it nearly as much. From B
+    to E the chord leads by (90, -40): D is 40 · -40 + 20 · 90 = 200 below it,
+    C 2 · -40 + 1 · 90 = 10. Then no point is below a chord, and C is the next
+    by its bulge.
+    """
+    found = frontier(small())
+    vectors_of = {
+        "A": (0, 100),
+        "B": (10, 40),
+        "C": (12, 39),
+        "D": (50, 20),
+        "E": (100, 0),
+    }
+    points = tuple(
+        replace(found.points[0], memory_bytes=m, step_quanta=t)
+        for m, t in vectors_of.values()
+    )
+    made = replace(found, points=points)
+    assert bulges(made) == [Fraction(n, 100) for n in (0, 50, 49, 30, 0)]
+    chosen = [
+        "".join("ABCDE"[i] for i in knees(made, count)) for count in range(7)
+    ]
+    assert chosen == ["", "B", "BD", "BCD", "ABCD", "ABCDE", "ABCDE"]
+    # A point above every chord is none of them.
+    hump = replace(made, points=(points[0], points[4]))
+    assert knees(hump, 1) == [0]
+    above = replace(points[0], memory_bytes=90, step_quanta=90)
+    hump = replace(made, points=(points[0], above, points[4]))
+    assert knees(hump, 2) == [0, 2]
