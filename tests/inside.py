@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nest.ir import Problem, problem_hash
 from nest.solvers.base import SolveOptions
+from nest.solvers.cell import OnReport
 from nest.solvers.judge import judge
 from nest.solvers.registry import get_solver
 from nest.solvers.result import SolveResult
@@ -23,6 +24,7 @@ def run_inside(
     name: str,
     options: SolveOptions | None = None,
     on_progress: OnProgress | None = None,
+    on_report: OnReport | None = None,
 ) -> SolveResult:
     """Solve and judge; the same answers as of ``run_solver``, sooner."""
     solver = get_solver(name)

@@ -118,6 +118,20 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "nest instances update gpt2-v100-16gbx4 --plan plan.json \\\n"
         "  --by me -o best.json",
     ),
+    "nest new": (
+        "nest new cluster --machine h100 --devices 32 -o my.yaml",
+        "nest new problem --model llama3-8b --cluster h100x8 -o p.json",
+    ),
+    "nest new cluster": (
+        "nest new cluster --machine h100 --devices 32 -o my.yaml",
+        "nest new cluster --machine h100 --devices 64 --node-size 4 \\\n"
+        "  --network-gb-per-s 25 --price 2.5 -o my.yaml",
+    ),
+    "nest new problem": (
+        "nest new problem --model llama3-8b --cluster h100x8 -o p.json",
+        "nest new problem --model llama3-8b --cluster my.yaml \\\n"
+        "  --global-batch 256 -o p.json",
+    ),
     "nest pareto": (
         "nest pareto llama2-7b-8 --objectives time,memory --top 5",
         "nest pareto llama2-70b-64 --objectives time,devices -o plans",
@@ -129,6 +143,10 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "nest profile": (
         "nest profile --model llama2-7b --tp 1,2,4 -o profile.json",
         "nest profile --model gpt2 --device cpu --dtype fp32 -o profile.json",
+    ),
+    "nest report": (
+        "nest report --model llama3-70b --cluster h100x64",
+        "nest report problem.json plan.json --tokens 15e12 -o report.html",
     ),
     "nest score": (
         "nest score llama2-7b-8 plan.json",

@@ -65,7 +65,7 @@ def test_examples_are_commands(path, text, tmp_path, monkeypatch):
     values = context.params
     if values.get("model"):
         architecture(values["model"])
-    if values.get("cluster"):
+    if not (values.get("cluster") or ".yaml").endswith(".yaml"):
         find_cluster(values["cluster"])
     for name in (values.get("solvers_text") or "dp").split(","):
         assert name in solver_names()
@@ -82,6 +82,7 @@ RUN = [
     "nest trace llama2-7b-8 plan.json -o trace.json",
     "nest problems --model llama3-70b --cluster h100x64 -o problem.json",
     "nest problems",
+    "nest new cluster --machine h100 --devices 32 -o my.yaml",
     "nest instances --class tight,moe",
     "nest instances show gpt2-v100-16gbx4",
     "nest instances fetch gpt2-v100-16gbx4 --plans -o instance",
@@ -104,7 +105,7 @@ def test_some_of_them_run(cli, tmp_path, monkeypatch):
         assert cli.out or "-o" in text
     assert {path.name for path in tmp_path.iterdir()} == {
         *("plan.json", "score.json", "trace.json", "problem.json"),
-        *("instance", "runs.csv"),
+        *("instance", "runs.csv", "my.yaml"),
     }
 
 
