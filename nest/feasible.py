@@ -58,11 +58,14 @@ class LeastMemory:
         ``None`` if none is known.
     impossible
         Whether it is proven that there is no plan, whatever the memory.
+    possible
+        Whether there is a plan with more memory, if nothing else was asked.
     """
 
     refuted_bytes: int
     trial: Trial | None
     impossible: bool = False
+    possible: bool = False
 
     @property
     def memory_bytes(self) -> int | None:
@@ -84,8 +87,8 @@ class Remedies:
     problem
         The problem.
     memory
-        The least memory that would do; ``None`` where devices are of several
-        types.
+        The least memory that would do; of devices of several types only
+        whether any would.
     num_devices
         So many devices would do, the least of those tried; ``None`` if none
         is known.
@@ -94,7 +97,7 @@ class Remedies:
     """
 
     problem: Problem
-    memory: LeastMemory | None
+    memory: LeastMemory
     num_devices: int | None
     refuted_devices: int
 
@@ -106,8 +109,8 @@ class Remedies:
     @property
     def fits(self) -> bool:
         """Whether there is a plan after all."""
-        memory, own = self.memory, self.problem.cluster.memory_bytes()
-        known = None if memory is None else memory.memory_bytes
+        known = self.memory.memory_bytes
+        own = self.problem.cluster.memory_bytes()
         return known is not None and known <= own
 
     @property
@@ -127,14 +130,14 @@ class Remedies:
 
     def _why(self) -> Iterator[str]:
         memory = self.memory
-        if memory is None:
-            return
         if memory.impossible:
             yield (
                 "why: no plan exists, whatever the memory: batch, degrees "
                 "and stages that the job allows do not go together on "
                 f"{self.problem.cluster.num_devices} devices"
             )
+        elif memory.possible:
+            yield "why: memory is short: with more on every device plans fit"
         elif self.fits:
             yield "a plan that fits was found: the claim is wrong"
         elif memory.trial is not None and memory.memory_bytes is not None:
@@ -155,22 +158,18 @@ class Remedies:
 
     def to_json(self) -> dict[str, Any]:
         """Return what a document says about them."""
-        found: dict[str, Any] = {
+        trial = self.memory.trial
+        plan = plan_to_json(trial.result.plan) if trial else None
+        if plan is not None:
+            plan.pop("problem_hash", None)
+        return {
             "num_devices": self.num_devices,
             "refuted_devices": self.refuted_devices,
+            "whatever_the_memory": self.memory.impossible,
+            "memory_bytes": self.memory.memory_bytes,
+            "refuted_memory_bytes": self.memory.refuted_bytes,
+            "plan": plan,
         }
-        if self.memory is not None:
-            trial = self.memory.trial
-            plan = plan_to_json(trial.result.plan) if trial else None
-            if plan is not None:
-                plan.pop("problem_hash", None)
-            found |= {
-                "whatever_the_memory": self.memory.impossible,
-                "memory_bytes": self.memory.memory_bytes,
-                "refuted_memory_bytes": self.memory.refuted_bytes,
-                "plan": plan,
-            }
-        return found
 
 
 def _holds(trial: Trial) -> str:
@@ -202,11 +201,14 @@ def remedies(
         Who answers; called meanwhile.
     """
     clock = Deadline(time_limit_s)
-    memory = None
+    own, half_s = problem.cluster.memory_bytes(), time_limit_s / 2
     if len(problem.cluster.types) == 1:
-        own = problem.cluster.memory_bytes()
-        half = time_limit_s / 2
-        memory = least_memory(problem, own, half, solver, on_progress)
+        memory = least_memory(problem, own, half_s, solver, on_progress)
+    else:
+        unlimited = with_memory(problem, most_memory_bytes(problem))
+        trial = _ask(unlimited, Deadline(half_s), solver, on_progress)
+        said = "open" if trial is None else trial.answer
+        memory = LeastMemory(own, None, said == "no", said == "yes")
     num_devices, refuted = None, problem.cluster.num_devices
     if Remedies(problem, memory, None, refuted).fits:
         return Remedies(problem, memory, None, refuted)

@@ -71,8 +71,16 @@ def cluster_text(site: Machine, wanted: Wanted) -> str:
         lines.append("# The network is the machine's own, unless it is said:")
         lines += [f"# {line}" for line in network]
     lines += [
-        "# Any other network is a graph of devices, switches and links:",
-        "# topology: {kind: graph, nodes: [{id: gpu0}], links: []}",
+        "# Any other network is a graph, such as two devices on a switch:",
+        "# topology:",
+        "#   kind: graph",
+        "#   nodes: [{id: gpu0}, {id: gpu1}, {id: leaf, kind: switch}]",
+        "#   links:",
+        *(
+            f"#     - {{source: {gpu}, target: leaf, "
+            f"bandwidth_bytes_per_s: 5.0e+10, latency_ns: 500}}"
+            for gpu in ("gpu0", "gpu1")
+        ),
     ]
     return "\n".join(lines) + "\n"
 

@@ -29,6 +29,10 @@ def test_a_machine_alone_is_that_machine(cli: Cli, tmp_path: Path) -> None:
     shown = re.sub("^# ", "", text[start:end], flags=re.MULTILINE)
     Path(path).write_text(text + shown)
     assert read_cluster(path)[0].topology == cluster.topology
+    graph = re.sub("^# ", "", text[text.rindex("# topology") :], flags=re.M)
+    assert "kind: graph" in graph
+    Path(path).write_text("num_devices: 2\ndevice: {machine: h100}\n" + graph)
+    assert read_cluster(path)[0].topology.max_devices == 2
 
 
 def test_what_differs_is_written(cli: Cli, tmp_path: Path) -> None:

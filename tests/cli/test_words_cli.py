@@ -124,8 +124,8 @@ def test_settings_that_do_not_fit_stand_for_the_least_memory(
     assert "infeasible" in cli.out
     assert "got 200" in cli.out
     assert (
-        "--plan is the one that needs least memory with pp=1,r=1, none fits"
-        in cli.err
+        "--plan is the one that needs least memory with pp=1,r=1, none fits: "
+        "r=1, b=1, pp=1" in cli.err
     )
 
 

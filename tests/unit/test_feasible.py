@@ -6,11 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from nest import feasible
 from nest.feasible import least_memory, remedies
 from nest.fit import Trial
-from nest.ir import Activations, Problem
+from nest.ir import Activations, Device, DeviceRange, Problem
 from nest.units import GIB
 from tests.builders import make_cost, make_levels, make_problem
 from tests.inside import PLACES, run_inside
@@ -42,7 +43,6 @@ def chain(memory_bytes: int, devices: int = 1, **job: object) -> Problem:
 def test_memory_is_short_to_the_byte_and_devices_would_do() -> None:
     """Two stages hold 2 GiB each, four 1 GiB: that fits 1.5 GiB."""
     found = remedies(chain(3 * GIB // 2), time_limit_s=60)
-    assert found.memory is not None
     assert found.memory.memory_bytes == 4 * GIB
     assert found.memory.proven
     assert found.num_devices == 4
@@ -67,10 +67,21 @@ def test_without_time_nothing_is_claimed() -> None:
 def test_no_memory_makes_a_batch_divide() -> None:
     """Two samples a step on one replica, of micro-batches of four."""
     found = remedies(chain(9 * GIB, micro_batches=(4,), global_batch=2))
-    assert found.memory is not None
     assert found.memory.impossible
     assert found.lines[0].startswith("why: no plan exists, whatever the mem")
     assert found.num_devices is None
+
+
+def test_of_several_types_it_says_that_memory_is_short() -> None:
+    whole = chain(GIB, 2)
+    other = DeviceRange(
+        first=1, count=1, device=Device(name="other", memory_bytes=GIB)
+    )
+    cluster = structs.replace(whole.cluster, others=(other,))
+    found = remedies(structs.replace(whole, cluster=cluster))
+    assert found.lines == [
+        "why: memory is short: with more on every device plans fit"
+    ]
 
 
 def test_a_wrong_claim_is_named() -> None:
