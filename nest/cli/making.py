@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -121,6 +122,13 @@ def cluster_command(
         if price is None:
             text = "Dollars per device and hour (0: unknown)"
             price = _answer("", None, text, "0", _price) or None
+    memory_bytes = None if memory is None else _size(memory)
+    reserve_bytes = site.device.reserve_bytes
+    if memory_bytes is not None and memory_bytes <= reserve_bytes:
+        raise InvalidOptionError(
+            f"--memory {memory}: expected more than the {reserve_bytes} bytes "
+            f"of it that no plan can use, got {memory_bytes}; say more"
+        )
     wanted = Wanted(
         num_devices=devices,
         node_size=node_size,
@@ -128,7 +136,7 @@ def cluster_command(
         network_bytes_per_s=_giga(network_gb_per_s),
         price_usd_per_hour=price,
         name=name,
-        memory_bytes=None if memory is None else _size(memory),
+        memory_bytes=memory_bytes,
         hbm_bytes_per_s=_giga(hbm_gb_per_s),
         peak_flops=None if tflops is None else tflops * 1e12,
     )
@@ -206,6 +214,8 @@ def _answer(
         raise KeyboardInterrupt from None
 
 
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([A-Za-z]+)")
+
 _price = reader(
     float,
     lambda value: 0 <= value < math.inf,
@@ -222,15 +232,11 @@ def _size(text: str) -> int:
     """Return the bytes of a size such as ``141GB``."""
     from nest.headroom import UNITS
 
-    for unit, size in sorted(UNITS.items(), key=lambda x: -len(x[0])):
-        number = text.removesuffix(unit).strip()
-        if number != text.strip():
-            try:
-                size_bytes = int(Fraction(number) * size)
-            except (ValueError, ZeroDivisionError):
-                break
-            if 0 < size_bytes < 2**53:
-                return size_bytes
+    found = _SIZE.fullmatch(text.strip())
+    if found and found[2] in UNITS:
+        size_bytes = int(Fraction(found[1]) * UNITS[found[2]])
+        if 0 < size_bytes < 2**53:
+            return size_bytes
     raise NestError(
         f"--memory: expected a size such as 141GB or 80GiB, got {text!r}; "
         f"correct the value"

@@ -141,6 +141,13 @@ def test_an_unknown_device_is_asked_about(
             ),
             "--memory: expected a size such as 141GB or 80GiB, got '8XB'",
         ),
+        (
+            (
+                *("cluster", "--machine", "h100", "--devices", "8"),
+                *("--memory", "2GB", "-o", "-"),
+            ),
+            "--memory 2GB: expected more than the 3000000000 bytes of it th",
+        ),
         (("cluster",), "nest new cluster: expected --output, got none"),
         (("problem",), "nest new problem: expected -o, got none; name a file"),
         (("problem", "-o", "-"), "--model: expected a value where nobody can"),
