@@ -7,6 +7,7 @@ are forbidden (mail, viewers of build artefacts). What a mark stands for is its
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from html import escape
 from importlib.util import find_spec
@@ -51,15 +52,20 @@ def can_draw() -> bool:
 
 
 def pictures(charts: Iterable[Chart]) -> dict[str, str] | None:
-    """Return charts as SVG by their names; ``None`` if nothing can draw."""
+    """Return charts as SVG by their names; ``None`` if nothing can draw.
+
+    One that cannot be drawn is left out: a page does without it.
+    """
     if not can_draw():
         return None
-    return {
-        chart.name: _named(chart.picture, chart.title)
-        if chart.spec is None
-        else picture(chart.spec, chart.title)
-        for chart in charts
-    }
+    found = {}
+    for chart in charts:
+        if chart.spec is None:
+            found[chart.name] = _named(chart.picture, chart.title)
+            continue
+        with contextlib.suppress(ValueError):
+            found[chart.name] = picture(chart.spec, chart.title)
+    return found
 
 
 def picture(spec: dict[str, Any], title: str) -> str:
@@ -71,6 +77,11 @@ def picture(spec: dict[str, Any], title: str) -> str:
         The chart in Vega-Lite.
     title
         What readers of the screen are told that it is.
+
+    Raises
+    ------
+    ValueError
+        If the chart cannot be drawn.
     """
     import vl_convert
 

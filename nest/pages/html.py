@@ -32,6 +32,7 @@ _MOST_ROWS = 24
 #: Texts with more letters may take several lines of a table.
 _LONG = 36
 
+_SOME_CHARTS = "Charts that could not be drawn are tables."
 _NO_CHARTS = (
     f"This page has tables instead of charts: what draws them is not "
     f"installed. Get it with: pip install '{DISTRIBUTION}[report]'"
@@ -43,12 +44,7 @@ def to_html(document: Document) -> str:
     return page(title_of(document), lead_of(document), parts_of(document))
 
 
-def page(
-    title: str,
-    lead: str,
-    parts: Sequence[Part],
-    drawn: Mapping[str, str] | None = None,
-) -> str:
+def page(title: str, lead: str, parts: Sequence[Part]) -> str:
     """Return a page.
 
     Parameters
@@ -57,13 +53,14 @@ def page(
         Its heading, and the sentence below it.
     parts
         What it shows.
-    drawn
-        Pictures by the names of charts, if the caller has them.
     """
     charts = [chart for part in parts for chart in part.charts]
+    drawn = pictures(charts) if charts else {}
+    missing = ""
     if drawn is None:
-        drawn = pictures(charts) if charts else {}
-    missing = f'<p class="warning">{_text(_NO_CHARTS)}</p>'
+        missing = f'<p class="warning">{_text(_NO_CHARTS)}</p>'
+    elif any(chart.name not in drawn for chart in charts):
+        missing = f'<p class="warning">{_text(_SOME_CHARTS)}</p>'
     links = (
         f'<li><a href="#{_text(part.key)}">{_text(part.title)}</a></li>'
         for part in parts
@@ -82,7 +79,7 @@ def page(
             f"<style>\n{_style()}</style></head><body>",
             '<a class="skip" href="#main">Skip to the answer</a>',
             f'<header><h1>{_text(title)}</h1><p class="lead">{_text(lead)}'
-            f"</p>{missing if drawn is None else ''}</header>",
+            f"</p>{missing}</header>",
             f'<nav aria-label="Parts"><ul>{"".join(links)}</ul></nav>',
             '<main id="main">',
             *(_part(part, drawn or {}) for part in parts),
@@ -142,7 +139,8 @@ def _chart(chart: Chart, drawn: str | None) -> str:
         f'<figcaption id="{name}-caption"><b>{_text(chart.title)}</b>'
         f"<span>{_text(chart.summary)}</span></figcaption>"
         f'<div class="wide {name}" role="region" tabindex="0" '
-        f'aria-label="{_text(chart.title)}">{drawn}</div>{table}</figure>'
+        f'aria-label="Chart: {_text(chart.title)}">{drawn}</div>{table}'
+        f"</figure>"
     )
 
 
@@ -179,7 +177,7 @@ def _table(table: Table) -> str:
     body = "\n".join(row(texts) for texts in table.rows)
     return (
         f'<div class="wide" role="region" tabindex="0" '
-        f'aria-label="{_text(table.caption)}"><table>'
+        f'aria-label="Table: {_text(table.caption)}"><table>'
         f"<caption>{_text(table.caption)}</caption>\n"
         f"<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>"
     )

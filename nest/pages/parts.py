@@ -783,7 +783,7 @@ def _network(document: Document) -> Part:
     if network["picture"]:
         shown = (
             Chart(
-                "network",
+                "graph",
                 "The network",
                 "Devices at the bottom, switches above them by how far they "
                 "are from a device.",

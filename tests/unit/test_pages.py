@@ -505,6 +505,21 @@ def test_without_what_draws_there_are_tables_and_a_line(made: Any):
             assert [*row] in page.rows
 
 
+@needs_charts
+def test_a_chart_that_cannot_be_drawn_is_a_table(
+    made: Any, monkeypatch: pytest.MonkeyPatch
+):
+    def broken(document_: Any) -> dict[str, Any]:
+        return {"mark": "no such mark"}
+
+    monkeypatch.setattr(charts, "memory", broken)
+    page = Page(to_html(made))
+    assert "Charts that could not be drawn are tables." in page.text
+    shown = [chart for part in parts_of(made) for chart in part.charts]
+    assert len(page.all("figure")) == len(shown) - 1
+    assert page.text.count("Memory of a device, in GiB") == 1
+
+
 @pytest.mark.parametrize(
     "name",
     [
