@@ -87,8 +87,11 @@ class Paging:
         *,
         notes: Sequence[str] = (),
         traces: Traces | None = None,
-    ) -> None:
-        """Write what solvers answered, and which of them are missing."""
+    ) -> Document:
+        """Write what solvers answered, and which of them are missing.
+
+        Returns the document of the page.
+        """
         from nest.pages.document import (
             best_answer,
             page_document,
@@ -111,17 +114,17 @@ class Paging:
             traces.of(problem, results) if traces else {},
             missing,
         )
-        self.write(
-            page_document(
-                kind,
-                problem,
-                best_answer(results),
-                solvers=rows,
-                context=context_of(options, restricted, cells, notes),
-                wish=self.wish,
-                unfinished=unfinished,
-            )
+        document = page_document(
+            kind,
+            problem,
+            best_answer(results),
+            solvers=rows,
+            context=context_of(options, restricted, cells, notes),
+            wish=self.wish,
+            unfinished=unfinished,
         )
+        self.write(document)
+        return document
 
 
 def paged(command: Command) -> Command:

@@ -23,7 +23,7 @@ from nest.cli.progress import ProgressLine
 from nest.errors import InvalidPlanError
 
 if TYPE_CHECKING:
-    from nest.pages.document import Answer
+    from nest.pages.document import Answer, Document
 
 #: Where a page goes if nobody says.
 _DEFAULT = "report.html"
@@ -35,7 +35,7 @@ _DEFAULT = "report.html"
 @PRICE
 @takes(
     *("output", "solver", "time_limit", "gap", "workers", "seed"),
-    *("granularity", *RESTRICTIONS, *MODEL),
+    *("granularity", "json_path", *RESTRICTIONS, *MODEL),
     output=f"Where to write the page.  [default: {_DEFAULT}]",
 )
 def report_command(
@@ -83,18 +83,23 @@ def _given(
     answers = [_answer(restricted, path) for path in plans]
     fitting = [a for a in answers if a.score.feasible]
     best = min(fitting or answers, key=lambda a: a.score.step_quanta)
-    page.write(
-        page_document(
-            "report",
-            problem,
-            best,
-            solvers=plan_rows(answers, problem) if len(answers) > 1 else (),
-            context=context_of(options, restricted, {}),
-            wish=page.wish,
-        )
+    document = page_document(
+        "report",
+        problem,
+        best,
+        solvers=plan_rows(answers, problem) if len(answers) > 1 else (),
+        context=context_of(options, restricted, {}),
+        wish=page.wish,
     )
-    click.echo(f"report: {page.path}")
+    page.write(document)
+    _end(options, page, document)
     return int(len(fitting) < len(answers))
+
+
+def _end(options: Options, page: Paging, document: Document) -> None:
+    """Say where the page is, and write what it is made of."""
+    print(f"report: {page.path}", file=options.people)
+    options.write_json(document)
 
 
 def _answer(restricted: Restricted, path: str) -> Answer:
@@ -128,10 +133,10 @@ def _solved(options: Options, restricted: Restricted, page: Paging) -> int:
             )
         except CellInterrupted as interrupt:
             result, stopped = interrupt.result, interrupt
-    page.write_answers(
+    document = page.write_answers(
         "report", options, restricted, {name: limits}, [result], traces=traces
     )
-    click.echo(f"report: {page.path}")
+    _end(options, page, document)
     if stopped is not None:
         raise stopped
     return int(result.outcome.failed or result.over_memory_bytes is not None)

@@ -229,7 +229,9 @@ def _span(document: Document) -> str:
     span = answer["step_time_90_ns"]
     scale = _scale(document)
     said = []
-    if answer["lower_bound_ns"] == answer["step_time_ns"]:
+    if answer["lower_bound_ns"] is None:
+        said.append("not proven: no lower bound is known")
+    elif answer["lower_bound_ns"] == answer["step_time_ns"]:
         said.append("proven: no plan is faster")
     elif answer["lower_bound_ns"] is not None:
         said.append(
@@ -396,7 +398,8 @@ def _status(row: Document) -> str:
 
 
 def _note(row: Document) -> str:
-    said = [] if row["limit"] is None else [f"{row['limit']} limit"]
+    stopped = row["limit"] in (None, "interrupt")
+    said = [] if stopped else [f"{row['limit']} limit"]
     if row["over_memory_bytes"]:
         said.append(f"{format_bytes(row['over_memory_bytes'])} too much")
     if row["detail"]:

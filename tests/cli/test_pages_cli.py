@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,13 @@ import pytest
 
 from nest.ir import write
 from nest.pages import draw
+from nest.pages.html import to_html
 from nest.solvers import registry
 from nest.solvers.base import Limit, Status
 from nest.solvers.result import Outcome
 from nest.solvers.run import CellInterrupted, run_solver
 from tests.cli.conftest import Cli
-from tests.loopback import TARGET
+from tests.loopback import GOOD_NS, TARGET
 from tests.pages import Page
 from tests.unit.test_pareto import PRICE, small
 
@@ -150,9 +152,15 @@ def test_a_report_of_plans_shows_the_fastest_that_fits(
 ) -> None:
     """The plan with one stage is too big for a device."""
     arguments = ("report", files["problem"], files["big"], files["plan"])
-    assert cli(*arguments, "-o", "page.html") == 1
-    assert cli.out == "report: page.html\n"
-    page = Page((place / "page.html").read_text())
+    assert cli(*arguments, "-o", "page.html", "--json", "-") == 1
+    assert cli.err == "report: page.html\n"
+    text = (place / "page.html").read_text()
+    document = json.loads(cli.out)
+    assert document["schema"] == "nest-page/1"
+    assert document["answer"]["step_time_ns"] == GOOD_NS
+    assert to_html(document) == text
+    page = Page(text)
+    assert "not proven: no lower bound is known" in page.text
     rows = rows_of(page, 5)
     assert rows[files["plan"]][1:4] == ["fits", "90.0000 ns", "best"]
     assert rows[files["big"]][1:3] == ["over memory", ""]
