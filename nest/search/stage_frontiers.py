@@ -257,16 +257,25 @@ class StageFrontier(Growth):
         return [total + column for column in sync_columns(labels)]
 
     def _final_criteria(self, found: StageWays) -> list[Ints]:
-        """Return the columns in which a way must be no worse to beat."""
+        """Return the columns in which a way must be no worse to beat.
+
+        Ways are alike in memory only if they are up to the floor with any
+        in-flight count: what is the larger of the floor and a line may be
+        less at both ends, and more between.
+        """
         demand = self.demand
         sync = np.maximum(found.sync, demand.sync_floor)
         columns = [*found.amounts, sync]
         if self.alone:
             total = self.stage.schedule.added(found.amounts)
             columns = [total + self.stage.wait(found.amounts) + found.sync]
+
+        def memory(inflight: int) -> Ints:
+            return found.fixed_bytes + inflight * found.kept_bytes
+
+        always = memory(demand.most_inflight) <= self.floor
         for inflight in sorted({demand.least_inflight, demand.most_inflight}):
-            memory = found.fixed_bytes + inflight * found.kept_bytes
-            columns.append(np.maximum(memory, self.floor))
+            columns.append(np.where(always, -1, memory(inflight)))
         return columns
 
 

@@ -153,6 +153,14 @@ def test_memory_below_the_floor_is_alike_whatever_comes():
     assert points(grow(EITHER, EITHER, floor=60)) == [(20, 60)]
 
 
+def test_memory_below_the_floor_is_alike_only_with_any_number_in_flight():
+    """30, 60, 90 bytes, or 62, 74, 86: two in flight are above 65 or not."""
+    layer = (10, 0, 30, 0), (10, 50, 12, 0)
+    found = grow(layer, inflight=(1, 3), floor=65)
+    assert points(found, 2) == [(10, 60), (10, 74)]
+    assert len(grow(layer, inflight=(1, 3), floor=90)) == 1
+
+
 def test_memory_is_compared_with_fewest_and_most_in_flight():
     """30 bytes, or 20 per micro-batch: each is better with one number."""
     layer = (10, 30, 0, 0), (10, 0, 20, 0)
