@@ -17,7 +17,13 @@ from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.cost.space import undivided
 from nest.ir import Problem
-from nest.search import dominance, frontier, layer_frontier, paths
+from nest.search import (
+    dominance,
+    frontier,
+    layer_frontier,
+    layer_least,
+    paths,
+)
 from nest.search.best import Bounded, OpenSplit, bound_paths
 from nest.search.closed_sets import closed_sets
 from nest.search.frontier import FrontierSearch, Gap, Point
@@ -50,7 +56,7 @@ MERGING: dict[str, dict[str, int]] = {
     "as-it-is": {},
     # One level, and all of it at once.
     "one-level": {"WIDE": 1, "ENOUGH": 10**9},
-    # Levels are cut small, ways are run one by one.
+    # Levels are cut small, ways are run one by one, bounds are rough.
     "cut-again": {
         "ENOUGH": 100,
         "WIDE": 8,
@@ -58,11 +64,12 @@ MERGING: dict[str, dict[str, int]] = {
         "MOST_LABELS": 1,
         "BATCH": 1,
         "CHUNK": 1,
+        "MOST": 2,
     },
 }
 
 #: Where these constants are, if not in the room of frontiers.
-ROOMS = {"SQUARE": dominance, "FINE": paths}
+ROOMS = {"SQUARE": dominance, "FINE": paths, "MOST": layer_least}
 
 
 def _without_plans(
@@ -111,7 +118,8 @@ def merged(
     """Return what merging frontiers finds if no plan is known."""
     with pytest.MonkeyPatch.context() as patch:
         for constant, value in MERGING[setting].items():
-            patch.setattr(layer_frontier, constant, value)
+            room = ROOMS.get(constant, layer_frontier)
+            patch.setattr(room, constant, value)
         found = LayerFrontierSearch(
             CostModel(problem),
             closed_sets(problem.graph, together=undivided(problem)),

@@ -6,21 +6,22 @@ pipelines (:mod:`nest.search.labels`). Nothing is solved per point.
 
 Plans of one stage come first, those of an ``(R, B)`` and a number of devices
 at all capacities at once. Of pipelines with several stages the bounds of
-:mod:`nest.search.frontier` rule out most, level by level, with the relaxed
-options of :mod:`nest.search.layers`; stages that are left get frontiers of
-their own.
+:mod:`nest.search.frontier` rule out most, level by level, with relaxed options
+whose loads at every capacity are merged once (:mod:`nest.search.layer_least`);
+stages that are left get frontiers of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from itertools import pairwise, product
 from typing import NamedTuple
 
 import numpy as np
 
-from nest.cost.space import leading_runtimes
+from nest.cost.space import BatchSplit, Family, leading_runtimes
 from nest.search.best import (
     Bounded,
     bound_paths,
@@ -40,11 +41,20 @@ from nest.search.frontier import (
 )
 from nest.search.labels import LabelSearch
 from nest.search.layer_growth import Demand, StageWays
+from nest.search.layer_least import (
+    LeastCosts,
+    Merged,
+    Stairs,
+    least_costs,
+)
+from nest.search.layer_options import LayerOptions
 from nest.search.layers import LayerStages
 from nest.search.meetings import tell_apart
 from nest.search.options import (
     INFINITE,
+    BatchTerms,
     Below,
+    Bools,
     Ints,
     LooseOptions,
     PairOptions,
@@ -81,13 +91,175 @@ FIRST_LEVELS = 64
 CHUNK = 2_000_000
 
 
+class Relaxed(NamedTuple):
+    """Relaxed options of all stages, whatever the memory is.
+
+    Attributes
+    ----------
+    found
+        The options but for their costs, with what they hold less the
+        capacity.
+    capacity
+        Memory of the devices of each.
+    passing_bytes
+        What passing tensors take of it.
+    least
+        The least of every amount.
+    """
+
+    found: LooseOptions
+    capacity: Ints
+    passing_bytes: Ints
+    least: list[LeastCosts]
+
+
 class Pipelines(LayerStages):
     """The stage options of pipelines with several stages."""
 
+    def __init__(
+        self,
+        terms: BatchTerms,
+        split: BatchSplit,
+        family: Family | None = None,
+    ) -> None:
+        super().__init__(terms, split, family)
+        self._stairs: dict[object, list[Stairs]] = {}
+        self._least: dict[object, list[LeastCosts]] = {}
+
     def loose(self, limit: Below, cap_bytes: int) -> LooseOptions:
         """Return relaxed options; all layers in one stage are left out."""
-        found = super().loose(limit, cap_bytes)
-        return found.take(found.shape != self.shapes.of_pair[self.whole])
+        every, capacity, passing, least = self._relaxed_options
+        room = np.minimum(capacity, cap_bytes)
+        rows = np.arange(len(every))
+        amounts = np.array([x.of(rows, room - passing) for x in least])
+        amounts, possible = self._clipped(amounts)
+        once, wait = self.costs(amounts)
+        rows = np.flatnonzero(possible & limit.admits(once, wait))
+        found = every.take(rows)
+        return replace(
+            found,
+            once=once[rows],
+            wait=wait[rows],
+            fixed_bytes=found.fixed_bytes + room[rows],
+        )
+
+    @cached_property
+    def _relaxed_options(self) -> Relaxed:
+        """Relaxed options at every capacity, ordered by shape."""
+        shapes, zones = self.shapes, self.zones
+        allowed = np.arange(len(shapes)) != shapes.of_pair[self.whole]
+        if self.shapes_allowed is not None:
+            allowed &= self.shapes_allowed
+        rows: list[tuple[int, ...]] = []
+        stairs: list[list[Stairs]] = [[] for _ in self.schedule.sums]
+        for size, span in product(self.sizes, range(len(zones.spans))):
+            low, high = zones.window(zones.spans[span], np.array(size))
+            if low > high:
+                continue
+            options = self._options(size, None, zones.sites[span])
+            sync = self._least_sync(options, np.arange(len(shapes)))
+            passing = self.passing_bytes(max(self._shards[size]))
+            for group, (first, last) in enumerate(self._groups):
+                number = self._relaxed(size, group)
+                found = self._stairs_of(options, size, first)
+                for shape in np.flatnonzero(allowed).tolist():
+                    if not len(found[0][shape][0]):
+                        continue
+                    rows.append(
+                        (
+                            *(span, shape, number, size, 0, 0),
+                            *(int(sync[shape]), -last, 1),
+                            int(self.span_bytes[span]),
+                            first * int(passing[shape]),
+                        )
+                    )
+                    for mine, theirs in zip(stairs, found, strict=True):
+                        mine.append(theirs[shape])
+        width = len(fields(LooseOptions))
+        table = np.array(rows, dtype=np.int64).reshape(len(rows), width + 2)
+        order = np.argsort(table[:, 1], kind="stable")
+        *columns, capacity, passing_bytes = table[order].T.copy()
+        return Relaxed(
+            LooseOptions(*columns),
+            capacity,
+            passing_bytes,
+            [LeastCosts([mine[row] for row in order]) for mine in stairs],
+        )
+
+    def _bounds_within(
+        self,
+        options: list[LayerOptions],
+        size: int,
+        shape: Ints,
+        group: Ints,
+        room: Ints,
+    ) -> Ints:
+        """Bound stages by the frontiers of their layers.
+
+        As exact as can be without places, and looked up at every capacity.
+        """
+        passing = self.passing_bytes(max(self._shards[size]))[shape]
+        found = np.full((len(self.schedule.sums) + 1, len(shape)), INFINITE)
+        for number in np.unique(group).tolist():
+            rows = np.flatnonzero(group == number)
+            first, _ = self._groups[number]
+            least = self._least_costs(options, size, first)
+            free = room[rows] - first * passing[rows]
+            amounts, possible = self._clipped(
+                np.array([x.of(shape[rows], free) for x in least])
+            )
+            _, wait = self.costs(amounts)
+            together = wait + self._least_sync(options, shape[rows])
+            found[:, rows[possible]] = np.stack((*amounts, together))[
+                :, possible
+            ]
+        return found
+
+    def _clipped(self, amounts: Ints) -> tuple[Ints, Bools]:
+        """Return amounts that no plan's stage exceeds, and which are any."""
+        most = INFINITE // self.split.num_micro_batches
+        return np.minimum(amounts, most), amounts[0] < INFINITE
+
+    def _least_costs(
+        self, options: list[LayerOptions], size: int, inflight: int
+    ) -> list[LeastCosts]:
+        """Return the least amounts of stages with so many in flight."""
+        key = id(options), inflight
+        if key not in self._least:
+            self._least[key] = [
+                LeastCosts(stairs)
+                for stairs in self._stairs_of(options, size, inflight)
+            ]
+        return self._least[key]
+
+    def _stairs_of(
+        self, options: list[LayerOptions], size: int, inflight: int
+    ) -> list[list[Stairs]]:
+        """Return how every amount falls with memory, by shape.
+
+        With so many in flight there are stages behind, of one layer and the
+        devices of the smallest stage at least: where these are not left,
+        nothing fits.
+        """
+        behind = int(np.searchsorted(self._inflight, inflight))
+        most_layers = int(self.shapes.kind_counts[-1].sum()) - behind
+        if size + behind * self.smallest > self.split.devices:
+            most_layers = 0
+        capacity = self.model.problem.cluster.memory_bytes()
+        found = []
+        for costs in zip(*(o.amounts for o in options), strict=True):
+            layers = [
+                Merged(c, o.memory(inflight), o.working_bytes).unbeaten()
+                for c, o in zip(costs, options, strict=True)
+            ]
+            # Most places are alike in what layers take.
+            alike = most_layers, *(x.tobytes() for y in layers for x in y)
+            if alike not in self._stairs:
+                self._stairs[alike] = least_costs(
+                    layers, self.shapes.counts, most_layers, capacity
+                )
+            found.append(self._stairs[alike])
+        return found
 
     @property
     def whole(self) -> int:

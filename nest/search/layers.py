@@ -344,6 +344,42 @@ class LayerStages(StageOptions):
             together = fitting.together.of(counts, free)
         return shape[possible], np.array(amounts), together
 
+    def _bounds_within(
+        self,
+        options: list[LayerOptions],
+        size: int,
+        shape: Ints,
+        group: Ints,
+        room: Ints,
+    ) -> Ints:
+        """Bound stages, each in its group of in-flight counts and its room.
+
+        Returns
+        -------
+        array
+            Bounds of the amounts, a row each, and of what waits for them with
+            ``Y``; :data:`~nest.search.options.INFINITE` where nothing fits.
+        """
+        values = np.full((len(self.schedule.sums) + 1, len(shape)), INFINITE)
+        which, of_row = np.unique(
+            np.stack((group, room)), axis=1, return_inverse=True
+        )
+        for row, (number, held) in enumerate(which.T.tolist()):
+            rows = np.flatnonzero(of_row.reshape(-1) == row)
+            distinct, inverse = np.unique(shape[rows], return_inverse=True)
+            table = np.full((len(values), len(distinct)), INFINITE)
+            fits, amounts, together = self._bounds(
+                options,
+                size,
+                distinct,
+                self._groups[number][0],
+                held,
+                joint=True,
+            )
+            table[:, np.searchsorted(distinct, fits)] = [*amounts, together]
+            values[:, rows] = table[:, inverse]
+        return values
+
     def _fitting(
         self, options: list[LayerOptions], inflight: int, capacity: int
     ) -> Fitting:
@@ -393,24 +429,7 @@ class LayerStages(StageOptions):
         # What they were bounded with, of every level its own.
         room = np.minimum(found.fixed_bytes + last[group], capacity)
         shape = shapes.of_pair[found.pair]
-        values = np.full((len(self.schedule.sums) + 1, len(found)), INFINITE)
-        which, of_row = np.unique(
-            np.stack((group, room)), axis=1, return_inverse=True
-        )
-        for row, (number, held) in enumerate(which.T.tolist()):
-            rows = np.flatnonzero(of_row.reshape(-1) == row)
-            distinct, inverse = np.unique(shape[rows], return_inverse=True)
-            table = np.full((len(values), len(distinct)), INFINITE)
-            fits, amounts, together = self._bounds(
-                options,
-                size,
-                distinct,
-                self._groups[number][0],
-                held,
-                joint=True,
-            )
-            table[:, np.searchsorted(distinct, fits)] = [*amounts, together]
-            values[:, rows] = table[:, inverse]
+        values = self._bounds_within(options, size, shape, group, room)
         source = sets.pair_source[found.pair]
         target = sets.pair_target[found.pair]
         before, after = self.least_routes(block.offset, block.devices)
