@@ -438,7 +438,9 @@ class FrontierSearch:
 
     # Levels
 
-    def _cut(self, floor: int, cap: int) -> list[tuple[int, int]]:
+    def _cut(
+        self, floor: int, cap: int, split: Split | None = None
+    ) -> list[tuple[int, int]]:
         """Cut an interval of memory where ``U`` has steps."""
         steps = [
             point.memory_bytes
@@ -456,7 +458,7 @@ class FrontierSearch:
         """So many options are searched together, of several levels."""
         return BATCH
 
-    def _wide(self, number: int, floor: int, cap: int) -> bool:
+    def _wide(self, split: Split, number: int, floor: int, cap: int) -> bool:
         """Whether a level with so many options left is worth a cut."""
         return number > ENOUGH and cap - floor > max(cap // NEAR, 1)
 
@@ -484,8 +486,8 @@ class FrontierSearch:
             if not survivors:
                 continue
             number = sum(map(len, survivors))
-            if self._wide(number, floor, cap):
-                todo += self._cut(floor, cap)[::-1]
+            if self._wide(split, number, floor, cap):
+                todo += self._cut(floor, cap, split)[::-1]
             else:
                 batch.append((Gap(floor, cap, bounded.bound), survivors))
                 num_options += number

@@ -105,12 +105,15 @@ class Relaxed(NamedTuple):
         What passing tensors take of it.
     least
         The least of every amount.
+    steps
+        What makes a difference to any of them, ascending.
     """
 
     found: LooseOptions
     capacity: Ints
     passing_bytes: Ints
     least: list[LeastCosts]
+    steps: Ints
 
 
 class Pipelines(LayerStages):
@@ -128,7 +131,7 @@ class Pipelines(LayerStages):
 
     def loose(self, limit: Below, cap_bytes: int) -> LooseOptions:
         """Return relaxed options; all layers in one stage are left out."""
-        every, capacity, passing, least = self._relaxed_options
+        every, capacity, passing, least, _ = self._relaxed_options
         room = np.minimum(capacity, cap_bytes)
         rows = np.arange(len(every))
         amounts = np.array([x.of(rows, room - passing) for x in least])
@@ -184,7 +187,24 @@ class Pipelines(LayerStages):
             capacity,
             passing_bytes,
             [LeastCosts([mine[row] for row in order]) for mine in stairs],
+            np.unique(
+                np.concatenate(
+                    [
+                        stair[0] + passed
+                        for mine in stairs
+                        for stair, passed in zip(
+                            mine, table[:, -1], strict=True
+                        )
+                    ]
+                    or [capacity]
+                )
+            ),
         )
+
+    @property
+    def steps(self) -> Ints:
+        """Memory from which on some relaxed option takes less, ascending."""
+        return self._relaxed_options.steps
 
     def _bounds_within(
         self,
@@ -479,11 +499,29 @@ class LayerFrontierSearch(FrontierSearch):
         """So many relaxed options are searched together."""
         return BATCH
 
-    def _wide(self, number: int, floor: int, cap: int) -> bool:
-        """Whether a level with so many options left is worth a cut."""
-        return _is_wide(floor, cap, WIDE) or (
-            number > ENOUGH and _is_wide(floor, cap, NEAR)
-        )
+    def _wide(self, split: Split, number: int, floor: int, cap: int) -> bool:
+        """Whether a level with so many options left is worth a cut.
+
+        Not where neither ``U`` nor any relaxed option has a step.
+        """
+        part = NEAR if number > ENOUGH else WIDE
+        if not _is_wide(floor, cap, part):
+            return False
+        known = self.staircase
+        below = known.least_time(floor) > known.least_time(cap - 1)
+        return below or bool(len(_steps(split, floor, cap)))
+
+    def _cut(
+        self, floor: int, cap: int, split: Split | None = None
+    ) -> list[tuple[int, int]]:
+        """Cut where ``U`` has steps, or else where relaxed options have."""
+        known = self.staircase
+        if split and known.least_time(floor) == known.least_time(cap - 1):
+            steps = _steps(split, floor, cap)
+            if len(steps):
+                middle = int(steps[len(steps) // 2]) - 1
+                return [(floor, middle), (middle, cap)]
+        return super()._cut(floor, cap)
 
     def run(self) -> None:
         """Search until all is proven or the time is up."""
@@ -605,7 +643,7 @@ class LayerFrontierSearch(FrontierSearch):
             )
         except TooManyWaysError:
             if single:
-                return self._cut(*levels[0])
+                return self._cut(*levels[0], split)
             return [
                 level for one in batch for level in self._label(split, [one])
             ]
@@ -614,6 +652,18 @@ class LayerFrontierSearch(FrontierSearch):
             for pipeline in LabelSearch(grown).pipelines(None):
                 self._add(options, pipeline.stages)
         return []
+
+
+def _steps(split: Split, floor: int, cap: int) -> Ints:
+    """Return memory from which on relaxed options take less, in a level.
+
+    All of it is more than a byte above the floor: the level can end below.
+    """
+    options = split.item.options
+    assert isinstance(options, Pipelines)
+    steps = options.steps
+    first, last = np.searchsorted(steps, [floor + 1, cap], "right")
+    return steps[first:last]
 
 
 def _is_wide(floor: int, cap: int, part: int) -> bool:
