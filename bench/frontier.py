@@ -18,10 +18,11 @@ from pathlib import Path
 from result_files import ROOT, fill, read_rows, write_rows
 from speed import COMMAND, measure
 
-#: A strategy per layer, all layers in one stage.
-LAYERS = ["--granularity", "layer", "--pin", "pp=1"]
+#: A strategy per layer.
+LAYERS = ["--granularity", "layer"]
 
-#: One cluster each; several clusters; a strategy per layer, with a limit.
+#: One cluster each; several clusters; a strategy per layer, in one stage or
+#: in any number, and with a limit.
 RUNS = [
     *(
         [name]
@@ -37,7 +38,8 @@ RUNS = [
     ),
     ["llama2-70b-64", "--objectives", "time,memory,devices"],
     *(
-        ["--model", model, "--cluster", cluster, *LAYERS]
+        ["--model", model, "--cluster", cluster, *LAYERS, *pins]
+        for pins in (["--pin", "pp=1"], [])
         for model, cluster in (
             ("bert-large", "v100x16"),
             ("llama2-7b", "h100x8"),
