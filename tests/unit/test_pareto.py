@@ -16,6 +16,7 @@ import json
 import os
 from dataclasses import replace
 from fractions import Fraction
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -258,6 +259,20 @@ def test_without_time_nothing_is_proven(workers):
         assert [g.up_to_bytes for g in curve.gaps] == [100]
         assert curve.gaps[0].above_bytes <= 0
         assert curve.gaps[0].lower_bound_quanta == 0
+
+
+def test_gaps_of_processes_are_kept(monkeypatch):
+    said = {"points": (), "gaps": ((5, 100, 42),)}
+
+    def run_cells(cells, workers, take):
+        for cell in cells:
+            cell.last = SimpleNamespace(output=SimpleNamespace(extra=said))
+            take(cell)
+
+    monkeypatch.setattr("nest.pareto.run_cells", run_cells)
+    found = frontier(small(), devices=(1, 2), workers=2)
+    assert [curve.gaps for curve in found.curves] == [(Gap(5, 100, 42),)] * 2
+    assert not found.proven
 
 
 def gapped(*gaps: Gap) -> Frontier:
