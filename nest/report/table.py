@@ -226,27 +226,43 @@ def compare_table(
 def _interval_table(
     results: Sequence[SolveResult], beside: Sequence[Beside], scale: TimeScale
 ) -> RenderableType:
-    """Return the intervals that the table of a comparison leaves out."""
+    """Return the figures that the table of a comparison leaves out."""
+    speeds = [_tokens_per_s(result) for result in results]
+    has_tokens = any(speeds)
     return simple_table(
         (
             Column("solver"),
-            Column("step 50 %", rank=1, right=True),
+            *([Column("tokens/s", rank=1, right=True)] if has_tokens else []),
+            Column("step 50 %", rank=2, right=True),
             Column("memory", right=True),
-            Column("90 %", rank=2, right=True),
-            Column("50 %", rank=3, right=True),
+            Column("90 %", rank=3, right=True),
+            Column("50 %", rank=4, right=True),
         ),
         [
             (
                 result.solver,
+                *([speed] if has_tokens else []),
                 scale.interval(near.intervals.step_50_ns),
                 format_bytes(max(b.memory_bytes for b in result.score.blocks)),
                 _gib(near.intervals.memory_90_bytes),
                 _gib(near.intervals.memory_50_bytes),
             )
-            for result, near in zip(results, beside, strict=True)
+            for result, near, speed in zip(
+                results, beside, speeds, strict=True
+            )
             if near.intervals is not None and result.score is not None
         ],
     )
+
+
+def _tokens_per_s(result: SolveResult) -> str:
+    """Return the throughput of a plan, empty where it is unknown."""
+    if result.score is None:
+        return ""
+    tokens = result.score.to_json()["throughput_tokens_per_s"]
+    if tokens is None:
+        return ""
+    return f"{tokens:,.0f}" if tokens >= 1000 else f"{tokens:.4g}"
 
 
 def compare_footer(

@@ -92,7 +92,7 @@ def test_of_other_costs_nothing_is_said(
 def test_compare_shows_intervals_and_equals(cli: Cli, problem: str) -> None:
     """One stage takes 6.67 % more than two: one link of 20 % of the step."""
     code = cli(
-        *("compare", problem, "--solvers", "dp,mcmc", "--json", "-"),
+        *("compare", problem, "--solvers", "dp,mcmc", "--json", "-", "-q"),
     )
     assert code == 0
     first, second = json.loads(cli.out)["cells"]
@@ -107,7 +107,7 @@ def test_compare_shows_intervals_and_equals(cli: Cli, problem: str) -> None:
     assert "+6.67 (equal)" in rows[1]
     at = next(i for i, row in enumerate(rows) if "step 50 %" in row)
     heads = " ".join(rows[at].split())
-    assert heads == "solver step 50 % memory 90 % 50 %"
+    assert heads == "solver tokens/s step 50 % memory 90 % 50 %"
     assert [row.split()[0] for row in rows[at + 2 : at + 4]] == ["dp", "mcmc"]
     assert "0.00 GiB" in rows[at + 2]
 

@@ -11,6 +11,8 @@ import msgspec
 import pytest
 
 from nest.cost.score import score
+from nest.instances import best_known
+from nest.instances import problem as problem_of
 from nest.ir import Plan, Stage, Strategy
 from nest.report.table import (
     TimeScale,
@@ -217,3 +219,22 @@ def test_strategies_of_a_mixed_stage() -> None:
     row = text_of(*score_block(problem, plan, document))[-1]
     assert "0 – 1 (2)" in row
     assert "single | zero1" in row
+
+
+def test_tokens_per_second_beside_the_intervals() -> None:
+    """Those of the score: 62.3283 s for 512 samples of 8192 tokens."""
+    problem = problem_of("llama3-70b-dgx-h100x64-megatron")
+    plan = best_known(problem.name).plan
+    assert plan is not None
+    found = score(problem, plan)
+    best = replace(
+        make_results()[0],
+        plan=plan,
+        score=found,
+        lower_bound_quanta=found.step_quanta,
+    )
+    lines = text_of(compare_table(problem, [best]))
+    header, _, row = (line.split() for line in lines[-3:])
+    assert header[:2] == ["solver", "tokens/s"]
+    tokens = 512 * 8192 / (found.step_time_ns / 10**9)
+    assert row[1] == f"{tokens:,.0f}"
