@@ -462,27 +462,30 @@ def _trace_apart(
             yield cell
 
     def take(cell: Cell) -> None:
-        cluster = cell.problem.cluster
-        if isinstance(cell.last, Failure):
-            raise _failure(cell.last)
-        lost = cell.out_of_time or is_over()
-        if cell.last is None and not lost:
+        cluster, last = cell.problem.cluster, cell.last
+        if last is None or isinstance(last, Failure):
+            wall_s = cell.clock.elapsed_s
+            lost = _untraced(cell.problem)._replace(wall_s=wall_s)
+            traced[cluster.num_devices] = lost
+            # A process that is interrupted as it begins has nothing to say.
+            if is_over() or (last is None and cell.out_of_time):
+                return
+            if last is not None:
+                raise _failure(last)
             assert cell.usage is not None
             raise SolverError(
                 f"frontier of {cluster.num_devices} devices: the process "
                 f"ended with code {cell.usage.exit_code}, no answer; give it "
                 f"more memory, or use fewer --workers"
             )
-        extra = cell.last.output.extra if cell.last is not None else {}
+        extra = last.output.extra
         traced[cluster.num_devices] = _Traced(
             cell.problem,
             tuple(
                 Point(quanta, memory_bytes, msgspec.convert(plan, Plan))
                 for quanta, memory_bytes, plan in extra.get("points", ())
             ),
-            tuple(Gap(*gap) for gap in extra["gaps"])
-            if "gaps" in extra
-            else (_everything(cell.problem),),
+            tuple(Gap(*gap) for gap in extra["gaps"]),
             cell.clock.elapsed_s,
         )
 
@@ -498,11 +501,8 @@ def _trace_apart(
 
 def _untraced(problem: Problem) -> _Traced:
     """Return that nothing is known of a size."""
-    return _Traced(problem, (), (_everything(problem),), 0.0)
-
-
-def _everything(problem: Problem) -> Gap:
-    return Gap(-1, problem.cluster.memory_bytes(), 0)
+    everything = Gap(-1, problem.cluster.memory_bytes(), 0)
+    return _Traced(problem, (), (everything,), 0.0)
 
 
 def _failure(failure: Failure) -> Exception:

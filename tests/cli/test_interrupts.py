@@ -27,6 +27,7 @@ from nest.offers import Limits, best_offer, with_prices
 from nest.pareto import frontier
 from nest.profiles import torch_profiler
 from nest.solvers.base import Deadline, Limit, Status
+from nest.solvers.messages import Failure
 from nest.solvers.result import Outcome
 from nest.solvers.run import CellInterrupted
 from nest.studies.study import Findings, Plot, Setting, Study
@@ -146,6 +147,25 @@ def test_a_frontier_that_is_interrupted_is_what_is_known(workers):
         best = whole.curves[0].at_most(point.memory_bytes)
         assert best is not None
         assert best.step_quanta <= point.step_quanta
+
+
+def test_sizes_that_did_not_begin_are_open(monkeypatch):
+    """The largest one is interrupted as it begins, others never begin."""
+
+    def run_cells(cells, workers, take):
+        first = next(cells)
+        assert first.problem.cluster.num_devices == 2
+        interrupt()
+        first.last = Failure(error="KeyboardInterrupt", text="")
+        take(first)
+        assert list(cells) == []
+
+    monkeypatch.setattr("nest.pareto.run_cells", run_cells)
+    with pytest.raises(Interrupted) as caught:
+        frontier(small(), ("time", "devices"), workers=2)
+    for curve in caught.value.found.curves:
+        assert not curve.points
+        assert [gap.above_bytes for gap in curve.gaps] == [-1]
 
 
 def test_pareto_writes_what_is_known(cli, problem, tmp_path, monkeypatch):
