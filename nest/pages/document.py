@@ -18,7 +18,6 @@ from nest.cost.model import CostModel
 from nest.cost.rules import get_rules
 from nest.cost.score import Score
 from nest.cost.space import make_split
-from nest.errors import NestError
 from nest.intervals import intervals_of
 from nest.ir.cluster import Hierarchy
 from nest.ir.io import problem_hash
@@ -397,10 +396,13 @@ def timeline_facts(problem: Problem, plan: Plan, found: Score) -> Document:
     All of it, or the first and the last events where there are too many (see
     :data:`MOST_EVENTS`); ``windows`` are the spans of time that are complete.
     """
-    try:
-        simulation = Simulation(problem, plan, found)
-    except NestError as error:
-        return {"missing": str(error), "windows": [], "blocks": []}
+    if get_rules(problem.preset).steady_state:
+        missing = (
+            f"The rules {problem.preset} price a micro-batch among many, not "
+            f"a step: there is nothing to run pass by pass."
+        )
+        return {"missing": missing, "windows": [], "blocks": []}
+    simulation = Simulation(problem, plan, found)
 
     def ns(quanta: int) -> int | float:
         return quanta_to_ns(quanta, problem.quantum_ps)

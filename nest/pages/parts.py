@@ -597,8 +597,8 @@ def _terms(document: Document) -> Part | None:
         "Where the time goes",
         (
             f"Of the slowest block of devices, {charts.block_label(block)}, "
-            f"whose passes count {terms['num_loads']:,} times; waiting for "
-            f"the others is the bubble.",
+            f"whose passes count {count(terms['num_loads'], 'time')}; waiting "
+            f"for the others is the bubble.",
         ),
         charts=(chart,),
     )

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from nest.cost.breakdown import breakdown
 from nest.cost.score import score
+from nest.ir.plan import Plan, Stage, Strategy
 from nest.pages import charts, draw
 from nest.pages import document as document_module
 from nest.pages.document import (
@@ -36,8 +37,10 @@ from nest.solvers.base import Status
 from nest.solvers.result import Outcome, SolveResult
 from nest.topology.graph.convert import graph_of
 from nest.units import GIB, quanta_to_ns
+from tests.builders import make_cost
 from tests.loopback import tiny_problem
 from tests.pages import Page, document, named, plan, problem, scored
+from tests.unit.test_piper import piper_problem
 
 needs_charts = pytest.mark.skipif(
     find_spec("vl_convert") is None, reason="vl-convert is not installed"
@@ -145,12 +148,9 @@ def test_stages_and_their_places(made: Any):
 
 def test_replicas_have_ranges_of_their_own():
     ids = tuple(layer.id for layer in problem().graph.layers)
+    strategy = Strategy(tp=2, zero=0, recompute="full")
     stages = tuple(
-        type(plan().stages[0])(
-            layers=part,
-            devices=2,
-            strategy=replace(plan().stages[0].strategy, dp=1),
-        )
+        Stage(layers=part, devices=2, strategy=strategy)
         for part in (ids[:5], ids[5:])
     )
     two = replace(plan(), replicas=2, micro_batch=1, stages=stages)
@@ -223,6 +223,23 @@ def test_a_long_timeline_is_cut_in_the_middle(monkeypatch: Any):
     facts = timeline_facts(problem(), plan(), scored())
     assert facts["windows"] == [[0, facts["step_time_ns"]]]
     assert len(facts["events"]) == facts["num_events"]
+
+
+def test_a_steady_state_has_no_timeline_and_no_step():
+    """One layer of 60 + 30 ns on one device; four micro-batches a step."""
+    cost = make_cost(60, 30, weight_bytes=1)
+    whole = piper_problem({"a": cost}, devices=1)
+    stage = Stage(layers=("a",), devices=1, strategy=Strategy())
+    one = Plan(replicas=1, micro_batch=1, stages=(stage,))
+    answer = Answer(one, score(whole, one), "x")
+    made = page_document("report", whole, answer, wish=Wish(1e9, 2.0))
+    page = Page(to_html(made))
+    scale = TimeScale.fitting(answer.score.step_time_ns)
+    assert f"Micro-batch time {scale(answer.score.step_time_ns)}" in page.text
+    assert "The rules piper price a micro-batch among many" in page.text
+    assert made["answer"]["run"]["usd_per_step"] is None
+    assert "network" in {part.key for part in parts_of(made)}
+    assert "One device, no network." in page.text
 
 
 # Solvers
