@@ -63,6 +63,13 @@ class Paging:
     price_usd: float | None = None
 
     @property
+    def known(self) -> str:
+        """The first option that says something of the run, if any."""
+        if self.tokens is not None:
+            return "--tokens"
+        return "--price-usd-per-device-hour" * (self.price_usd is not None)
+
+    @property
     def wish(self) -> Wish:
         """What is known of the training run."""
         from nest.pages.document import Wish
@@ -139,6 +146,11 @@ def paged(command: Command) -> Command:
     ) -> Any:
         check_page(html_path)
         page = Paging(html_path, tokens, price_usd)
+        if html_path is None and page.known:
+            raise InvalidOptionError(
+                f"{page.known}: expected --html too, whose page shows it, "
+                f"got none; add it"
+            )
         return command(page=page, **values)
 
     for add in (PRICE, TOKENS, HTML):

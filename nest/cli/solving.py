@@ -146,6 +146,12 @@ def compare_command(
                 f"{', '.join(asked)}, got "
                 f"{benchmark or f'{len(texts)} of them'}; leave it out"
             )
+        if page.known:
+            raise InvalidOptionError(
+                f"{page.known}: expected one PROBLEM without "
+                f"{', '.join(asked)}, whose page shows it, got "
+                f"{benchmark or f'{len(texts)} of them'}; leave it out"
+            )
         return compare_several(
             options,
             texts,

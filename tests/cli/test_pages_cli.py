@@ -142,6 +142,19 @@ def test_where_a_page_cannot_go(
     assert text.startswith("--html: expected another file than for PROBLEM")
     text = cli.refuses(*arguments, "--tokens", "-3")
     assert text.startswith("--tokens: expected a number > 0, got '-3'")
+    text = cli.refuses(*arguments, "--tokens", "1e12")
+    assert text.startswith("--tokens: expected --html too, whose page shows")
+    text = cli.refuses(*arguments, "--price-usd-per-device-hour", "2")
+    assert text.startswith("--price-usd-per-device-hour: expected --html too")
+
+
+def test_a_benchmark_has_no_run_to_price(
+    cli: Cli, files: dict[str, str], place: Path
+) -> None:
+    arguments = ("compare", files["problem"], "--html", "page.html")
+    text = cli.refuses(*arguments, "--tokens", "1e9", "--resume", "kept")
+    assert text.startswith("--tokens: expected one PROBLEM without --resume")
+    assert text.endswith("got --resume; leave it out")
 
 
 # nest report

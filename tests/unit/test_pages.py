@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from nest.cost.breakdown import breakdown
 from nest.cost.score import score
+from nest.ir.cluster import DeviceRange
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.pages import charts, draw
 from nest.pages import document as document_module
@@ -119,6 +120,20 @@ def test_prices_of_the_problem_count_where_none_is_given():
     assert (
         answer_facts(problem(), answer, Wish())["run"]["usd_per_step"] is None
     )
+
+
+def test_devices_of_several_types_cost_their_own_prices():
+    """Six of 1 $ and two of 10 $ an hour; none if one is unknown."""
+    own = problem().cluster
+    cheap = replace(own.device, price_usd_per_hour=1.0)
+    for price, total in ((10.0, 26), (None, None)):
+        dear = replace(own.device, name="dear", price_usd_per_hour=price)
+        others = (DeviceRange(first=6, count=2, device=dear),)
+        cluster = replace(own, device=cheap, others=others)
+        whole = replace(problem(), cluster=cluster)
+        answer = Answer(plan(), score(whole, plan()), "x")
+        facts = answer_facts(whole, answer, Wish())["run"]
+        assert facts["usd_per_hour"] == total
 
 
 def test_a_time_that_is_not_in_seconds_has_no_price_and_no_days():
@@ -335,6 +350,19 @@ def test_without_a_plan_the_page_says_why():
     page = Page(to_html(made))
     assert "No plan was found." in page.text
     assert made["plan"] is made["terms"] is made["timeline"] is None
+
+
+def test_a_proof_that_nothing_fits_is_said():
+    nothing = result(
+        status=Status.INFEASIBLE,
+        plan=None,
+        score=None,
+        lower_bound_quanta=None,
+    )
+    rows = solver_rows([nothing], problem())
+    made = page_document("solve", problem(), None, solvers=rows)
+    page = Page(to_html(made))
+    assert "There is no plan that fits: this is proven." in page.text
 
 
 def test_plans_that_were_given_are_rows():
