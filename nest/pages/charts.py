@@ -134,6 +134,11 @@ def number(
     }
 
 
+def _upright(axis: Spec) -> Spec:
+    """Return an axis of numbers that stands, with room for wide ones."""
+    return {**axis, "axis": {**axis["axis"], "minExtent": 56}}
+
+
 def _names(field: str, order: Sequence[str], title: str | None = None) -> Spec:
     return {
         "field": field,
@@ -179,7 +184,7 @@ def lines(
     dots: bool = True,
 ) -> Spec:
     """Return lines, in steps or from point to point, with dots on them."""
-    own = {"x": x, "y": y, "color": colour}
+    own = {"x": x, "y": _upright(y), "color": colour}
     line = {"type": "line", "interpolate": "step-after" if step else "linear"}
     dot = {
         "type": "point",
@@ -281,7 +286,7 @@ def bounds(rows: Sequence[Document], scale: TimeScale) -> Spec:
     ]
     line = {
         "x": number("seconds", "seconds"),
-        "y": number("time", f"step time ({scale.unit})", zero=False),
+        "y": _upright(number("time", f"step time ({scale.unit})", zero=False)),
         "color": colours("solver", [row["name"] for row in rows]),
         "strokeDash": {
             "field": "what",
@@ -601,7 +606,7 @@ def frontier(facts: Document, scale: TimeScale) -> Spec:
     ]
     encoding = {
         "x": number("memory", "memory of the fullest device (GiB)", False),
-        "y": number("time", f"step time ({scale.unit})", False),
+        "y": _upright(number("time", f"step time ({scale.unit})", False)),
         "color": colours("devices", order),
     }
     return _chart(
@@ -638,7 +643,7 @@ def scatter(runs: Sequence[Document]) -> Spec:
     times = [v[key] for v in values for key in ("measured", "predicted")]
     ends = [min(times, default=0.1), max(times, default=1.0)]
     x = number("measured", "measured step time (s)", scale="log")
-    y = number("predicted", "predicted step time (s)", scale="log")
+    y = _upright(number("predicted", "predicted step time (s)", scale="log"))
     for axis in (x, y):
         axis["scale"]["domain"] = ends
     families = sorted({value["family"] for value in values})
