@@ -165,7 +165,8 @@ def colours(field: str, order: Sequence[str], columns: int = 4) -> Spec:
         "legend": {
             "orient": "bottom",
             "columns": columns,
-            "columnPadding": 8 + 1.5 * max(map(len, order), default=0),
+            "columnPadding": 8
+            + min(150, 1.5 * max(map(len, order), default=0)),
             "labelLimit": 420,
         },
     }

@@ -105,6 +105,8 @@ class Context:
         What narrows down the plans, for people.
     defaults
         Settings that nobody chose: their options.
+    limits
+        What solvers ran under, by what it is called.
     """
 
     command: str = ""
@@ -799,7 +801,6 @@ def searched(problem: Problem, context: Context) -> Document:
             for name, meaning, values in settings
         ],
         "limits": dict(context.limits),
-        "order": "first to last as the cluster lists them",
     }
 
 

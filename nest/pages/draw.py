@@ -17,6 +17,9 @@ from xml.etree import ElementTree
 from nest.pages.charts import BACK, TEXT
 from nest.pages.parts import Chart
 
+#: Letters of one text that a page shows: names come from files.
+MOST_LETTERS = 4000
+
 _SVG = "http://www.w3.org/2000/svg"
 
 _AXIS = {
@@ -138,7 +141,14 @@ def _clean(value: Any) -> Any:
 
 
 def clean(text: str) -> str:
-    """Return a text with a mark for each character that no page may have."""
+    """Return a text as a page may have it.
+
+    With a mark for each character that no page may have, and no longer than
+    :data:`MOST_LETTERS`.
+    """
+    if len(text) > MOST_LETTERS:
+        left_out = len(text) - MOST_LETTERS
+        text = f"{text[:MOST_LETTERS]}… ({left_out} more characters)"
     return "".join(x if _is_text(ord(x)) else "\ufffd" for x in text)
 
 

@@ -589,6 +589,12 @@ def test_names_stay_texts(name: str):
 def test_what_no_page_may_have_is_marked():
     assert draw.clean("a\ud800b\uffffc\x85\n") == "a\ufffdb\ufffdc\ufffd\n"
     assert draw.clean("ä 層 😀") == "ä 層 😀"
+    assert draw.clean("x" * 4001) == "x" * 4000 + "… (1 more characters)"
+
+
+def test_long_names_make_no_large_page():
+    """Of 100,000 letters each: of layers, levels, the device, the problem."""
+    assert len(to_html(named("long " * 20_000)).encode()) < 2_000_000
 
 
 # Charts that need more than the example has
