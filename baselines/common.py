@@ -34,6 +34,7 @@ from nest.solvers.base import (
     Status,
     ignore_progress,
 )
+from nest.text import whole_number
 
 T = TypeVar("T")
 
@@ -229,9 +230,10 @@ class Search:
             If it is something else.
         """
         text = self.options.extra.get(key, str(default))
-        if not (text.isascii() and text.isdecimal()) or int(text) < 1:
+        number = whole_number(text)
+        if not number:
             raise self.refusal(key, "a whole number >= 1")
-        return int(text)
+        return number
 
     def choice(self, key: str, choices: Mapping[str, T], default: str) -> T:
         """Return what an option chooses, of values by their texts.

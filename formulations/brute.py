@@ -47,6 +47,7 @@ from nest.solvers.base import (
     ignore_progress,
 )
 from nest.solvers.warm_start import check_warm_start
+from nest.text import whole_number
 
 #: Plans that are enumerated at most, unless the option says otherwise.
 MAX_PLANS = 200_000
@@ -148,11 +149,8 @@ class BruteSolver:
 
 def _max_plans(options: SolveOptions) -> int:
     text = options.extra.get("max_plans", str(MAX_PLANS))
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
+    value = whole_number(text)
+    if not value:
         raise InvalidOptionError(
             f"brute: expected max_plans to be an integer >= 1, got {text!r}"
         )

@@ -9,9 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from nest.text import clipped
+
 
 class NestError(Exception):
-    """Base class of everything the project raises on purpose."""
+    """Base class of everything the project raises on purpose.
+
+    The text keeps the beginning of numbers and words that are very long.
+    """
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(
+            *(clipped(x) if isinstance(x, str) else x for x in arguments)
+        )
 
 
 class InvalidProblemError(NestError, ValueError):

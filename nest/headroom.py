@@ -34,7 +34,7 @@ MEMORY_ERROR = math.expm1(stored_deviations().memory.high_50)
 #: ``nest validate`` asks whether runs fit.
 MEAN_ERROR = math.expm1(stored_deviations().memory_error)
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(%|[A-Za-z]+)")
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,30})?)\s*(%|[A-Za-z]+)")
 
 
 def with_headroom(

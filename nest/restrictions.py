@@ -18,6 +18,7 @@ from nest.cost.space import batch_splits, families, max_stages, strategies
 from nest.errors import InvalidOptionError, UnknownNameError
 from nest.ir.plan import RECOMPUTE, Strategy
 from nest.ir.problem import Problem
+from nest.text import whole_number
 
 Value = int | str
 #: Values by the short names of settings.
@@ -128,8 +129,9 @@ def _read(option: str, name: str, text: str) -> Value:
     text, setting = text.strip(), SETTINGS[name]
     if text in setting.words:
         return text
-    if text.isdecimal() and int(text) in setting.numbers:
-        return int(text)
+    number = whole_number(text)
+    if number is not None and number in setting.numbers:
+        return number
     expected = f"an integer >= {setting.numbers.start}"
     if setting.words:
         expected = f"one of {', '.join(setting.words)}"

@@ -28,6 +28,7 @@ from nest.solvers.registry import (
     is_command,
     solver_target,
 )
+from nest.text import whole_number
 from nest.versions import DISTRIBUTION, num_cpus
 
 #: Called with every cell that is finished.
@@ -63,7 +64,8 @@ def check_parallel(jobs: int, workers: int, dask: str | None) -> None:
         raise InvalidOptionError(
             f"--jobs {jobs}: expected it or --dask, got both; remove one"
         )
-    if dask.isdigit() and not 1 <= int(dask) * workers <= num_cpus():
+    number = whole_number(dask)
+    if number is not None and not 1 <= number * workers <= num_cpus():
         raise InvalidOptionError(
             f"--dask {dask}: expected the address of a scheduler, or as many "
             f"worker processes as there are CPUs at hand ({num_cpus()}) for "
@@ -236,7 +238,7 @@ def _on_dask(works: Sequence[Work], where: str) -> Generator[bytes]:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     with contextlib.ExitStack() as stack:
         address: Any = where
-        if where.isdigit():
+        if where.isdecimal():
             address = stack.enter_context(
                 LocalCluster(
                     n_workers=int(where),

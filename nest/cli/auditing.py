@@ -11,6 +11,7 @@ import click
 from nest.cli.declare import option
 from nest.cli.inputs import check_output, write_text
 from nest.cli.progress import StatusLine, hint
+from nest.cli.saying import say
 from nest.interrupts import Ending
 
 
@@ -89,7 +90,7 @@ def audit_command(
 
         show(sys.stdout, *audit_block(study, findings, quick))
     else:
-        sys.stdout.write(page)
+        say(page, end="")
     if ending.asked is not None:
         ending.stop(findings)
     return 0

@@ -25,6 +25,7 @@ from nest.cli.inputs import (
 from nest.cli.options import Options, takes
 from nest.cli.pages import HTML, check_page
 from nest.cli.progress import StatusLine, hint, share_left
+from nest.cli.saying import say
 from nest.errors import InvalidOptionError
 from nest.versions import num_cpus
 
@@ -355,7 +356,7 @@ class _Running:
             def opened(folder: RunFolder) -> None:
                 check_parallel(jobs, folder.run.most_workers, dask)
                 for text in folder.complaints:
-                    click.echo(f"nest: {text}", err=True)
+                    say(f"nest: {text}", err=True)
                 line.begin(folder)
 
             def ended(outcome: Ended) -> None:
@@ -392,7 +393,7 @@ class _Running:
             ),
         )
         if self.report:
-            print(f"report: {outcome.folder.path / 'report.html'}", file=out)
+            show(out, f"report: {outcome.folder.path / 'report.html'}")
         if self.csv_path is not None:
             write_text(self.csv_path, joint_csv(document))
         if self.html_path is not None:

@@ -7,8 +7,9 @@ from pathlib import Path
 import click
 
 from nest.cli.declare import output_option
-from nest.cli.inputs import people, write_text
+from nest.cli.inputs import write_text
 from nest.cli.options import KEPT_TARGET, PLANNED, Options, takes
+from nest.cli.saying import say
 
 
 @click.command("certify")
@@ -49,10 +50,10 @@ def certify_command(options: Options, output: str) -> int:
         gap = 100 * (1 - bound / step) if step else 0
         text = f"step time {step} ns, lower bound {bound} ns, gap {gap:.2g} %"
     write_text(output, f"{json.dumps(found, indent=1)}\n")
-    print(
+    say(
         f"{found['status']}: {text}; {len(found['proof'])} batch splits, "
         f"{sum(len(x['prices']) for x in found['proof'])} prices, "
         f"{sum(x['labels'] for x in found['proof'])} labels",
-        file=people(output),
+        err=output == "-",
     )
     return 0

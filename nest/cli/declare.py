@@ -18,6 +18,11 @@ Reader = TypeVar("Reader", bound=Callable[..., Any])
 #: Largest value of an integer whose reader names no limit.
 _MOST = 2**31 - 1
 
+#: Least value of an exact number, whose inverse is the largest one, and the
+#: most characters of one.
+_LEAST = 1e-30
+_MOST_CHARACTERS = 100
+
 
 def option(
     usage: str,
@@ -116,13 +121,31 @@ fraction = reader(
     "0.02 is 2 %",
 )
 
-#: Numbers above 0 exactly as they are written.
-amount = reader(
-    lambda text: Fraction(0 if "/" in text else text),
+
+_positive = reader(
+    float,
     lambda value: value > 0,
     "a number > 0",
     "for example 1.5 or 2e12",
 )
+
+
+def amount(text: str) -> Fraction:
+    """Read a number above 0 exactly as it is written.
+
+    Raises
+    ------
+    click.BadParameter
+        If it is none, or one that would take long: 1e999999999 has as many
+        digits.
+    """
+    value = _positive(text)
+    if len(text) > _MOST_CHARACTERS or not _LEAST <= value <= 1 / _LEAST:
+        raise click.BadParameter(
+            f"expected a number from {_LEAST:g} to {1 / _LEAST:g} of at most "
+            f"{_MOST_CHARACTERS} characters, got {text!r}; correct the value"
+        )
+    return Fraction(text)
 
 
 def integer(lowest: int = 1, highest: int = _MOST) -> Callable[[Any], int]:

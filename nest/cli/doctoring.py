@@ -10,6 +10,7 @@ import click
 from nest.cli.declare import option
 from nest.cli.options import Options, takes
 from nest.cli.progress import StatusLine
+from nest.cli.saying import say
 
 
 @click.command("doctor")
@@ -54,4 +55,4 @@ def cite_command(solvers: tuple[str, ...], bibtex: bool) -> None:
     found = works(solvers)
     if not bibtex:
         show(sys.stdout, *(work.text() for work in found), "")
-    click.echo("\n\n".join(work.bibtex() for work in found))
+    say("\n\n".join(work.bibtex() for work in found))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,9 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import click
-
 from nest.cli.inputs import check_output, write_json
+from nest.cli.saying import say
 from nest.errors import InvalidOptionError
 
 if TYPE_CHECKING:
@@ -234,8 +232,7 @@ def _shown(path: str) -> Iterator[None]:
             while True:
                 last = ended.wait(TICK_S)
                 text = file.read().decode(errors="replace")
-                click.echo(text, err=True, nl=False)
-                sys.stderr.flush()
+                say(text, err=True, end="")
                 if last:
                     return
 

@@ -11,6 +11,7 @@ import click
 from nest.cli.declare import integer, option
 from nest.cli.inputs import check_output, load_model
 from nest.cli.options import PLANNED, Options, takes
+from nest.cli.saying import say
 from nest.errors import InvalidOptionError, InvalidPlanError
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def export_command(
         settings = Settings(shape, gpus_per_node, flavor)
         files = _launch(problem, plan, to, settings, nearest)
     write_folder(output, files)
-    click.echo(files["README"], nl=False)
+    say(str(files["README"]), end="")
     return 0
 
 
@@ -167,19 +168,17 @@ def _launch(
         check_schedule(problem, plan, to)
     there, changes = as_run_by(problem, to)
     for change in changes:
-        click.echo(f"nest: note: with {to}, {change}", err=True)
+        say(f"nest: note: with {to}, {change}", err=True)
     if not nearest:
         _warn_if_infeasible(score(there, plan))
         return {**export(problem, plan, to, settings)}
     from nest.export.nearest import nearest as find_nearest
 
     found = find_nearest(problem, plan, to, settings)
-    click.echo(f"nearest plan: {found.text}")
+    say(f"nearest plan: {found.text}")
     return {**found.files, "plan.json": encode(found.plan).decode()}
 
 
 def _warn_if_infeasible(found: Score) -> None:
     for violation in found.violations:
-        click.echo(
-            f"nest: warning: the plan is infeasible: {violation}", err=True
-        )
+        say(f"nest: warning: the plan is infeasible: {violation}", err=True)

@@ -18,6 +18,7 @@ from nest.cli.inputs import (
     write_record,
 )
 from nest.cli.options import JOB, Options, defaults_of, takes
+from nest.cli.saying import say
 from nest.errors import InvalidOptionError, InvalidPlanError
 
 if TYPE_CHECKING:
@@ -95,9 +96,9 @@ def hf_command(
     write_record(output, problem)
     unsaid = defaults_of(problem, model, options.given_job)
     if unsaid:
-        click.echo(f"nest: note: {path}: defaults: {unsaid}", err=True)
+        say(f"nest: note: {path}: defaults: {unsaid}", err=True)
     if model.note:
-        click.echo(f"nest: note: {path}: {model.note}", err=True)
+        say(f"nest: note: {path}: {model.note}", err=True)
     return 0
 
 
@@ -239,7 +240,7 @@ def _finish(
     write_record(output, problem)
     write_record(plan, record)
     for note in (*notes, *imported.notes):
-        click.echo(f"nest: note: {note}", err=True)
+        say(f"nest: note: {note}", err=True)
     return 0
 
 

@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from nest.cli.saying import say, say_data
 from nest.errors import (
     InvalidOptionError,
     InvalidProblemError,
@@ -95,9 +96,7 @@ def fill_in(settings: str, problem: Problem, option: str) -> Plan:
         found = plan_by_settings(
             problem, settings, option, on_progress=progress
         )
-    click.echo(
-        f"nest: {option} is {found.how}: {plan_text(found.plan)}", err=True
-    )
+    say(f"nest: {option} is {found.how}: {plan_text(found.plan)}", err=True)
     return found.plan
 
 
@@ -276,8 +275,7 @@ def write_text(path: str, text: str) -> None:
     from nest.ir.io import write_atomically
 
     if path == "-":
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        say_data(text)
     else:
         write_atomically(Path(path), text.encode())
 

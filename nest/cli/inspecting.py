@@ -18,6 +18,7 @@ from nest.cli.inputs import (
     write_record,
 )
 from nest.cli.options import KEPT_TARGET, MODEL, PLANNED, Options, takes
+from nest.cli.saying import say
 from nest.errors import InvalidOptionError
 from nest.targets import ANY
 from nest.targets import target as find_target
@@ -132,7 +133,7 @@ def solvers_command(options: Options) -> int:
         ),
     )
     for plugin, reason in ignored_plugins().items():
-        click.echo(f"ignored: {plugin}: {reason}", err=True)
+        say(f"ignored: {plugin}: {reason}", err=True)
     return 0
 
 

@@ -18,6 +18,7 @@ from nest.cli.declare import (
 )
 from nest.cli.inputs import Group, check_output, write_json
 from nest.cli.progress import ProgressLine
+from nest.cli.saying import say
 from nest.errors import InvalidOptionError, NestError
 from nest.versions import num_cpus
 
@@ -93,7 +94,7 @@ def instances_group(
         show(sys.stdout, report.class_table())
     else:
         show(sys.stdout, report.instance_table(found))
-        click.echo(f"{len(found)} instance{'s' * (len(found) != 1)}")
+        say(f"{len(found)} instance{'s' * (len(found) != 1)}")
 
 
 @instances_group.command("show")
@@ -160,7 +161,7 @@ def fetch_command(
         if plans and plan is not None:
             files[f"{name}.plan.json"] = encode(plan)
     write_folder(output, files)
-    click.echo(f"{len(files)} file{'s' * (len(files) != 1)} in {output}")
+    say(f"{len(files)} file{'s' * (len(files) != 1)} in {output}")
 
 
 @instances_group.command("update")
@@ -250,7 +251,7 @@ def update_command(
             changes += found
     write_atomically(target, store.encode_best_known(records))
     for change in changes:
-        click.echo(f"{change.name}: {change.text}")
+        say(f"{change.name}: {change.text}")
 
 
 def _prover(time_limit_s: float, workers: int) -> Prover:

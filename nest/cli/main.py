@@ -42,11 +42,13 @@ from nest.cli.profiling import profile_command
 from nest.cli.progress import add_talk
 from nest.cli.questions import explain_command, fit_command
 from nest.cli.reporting import report_command
+from nest.cli.saying import say
 from nest.cli.simulating import simulate_command, trace_command
 from nest.cli.solving import compare_command, solve_command
 from nest.cli.topology import topology_group
 from nest.cli.validating import validate_command
 from nest.errors import NestError, SolverError
+from nest.text import clipped
 
 
 class Terminated(KeyboardInterrupt):
@@ -77,10 +79,10 @@ def cli(context: click.Context, version: bool) -> None:
     if version:
         from nest.versions import nest_version
 
-        click.echo(f"nest {nest_version()}")
+        say(f"nest {nest_version()}")
         context.exit()
     if context.invoked_subcommand is None:
-        click.echo(context.get_help())
+        say(context.get_help())
 
 
 for _command in (
@@ -260,11 +262,8 @@ def _name(parameter: click.Parameter) -> str:
 
 def _say(text: str) -> None:
     """Write one line to standard error, if anybody still reads it."""
-    try:
-        sys.stderr.write(" ".join(text.split()) + "\n")
-        sys.stderr.flush()
-    except (OSError, ValueError):
-        pass
+    with contextlib.suppress(OSError, ValueError):
+        say(clipped(" ".join(text.split())), err=True)
 
 
 def _drop_output() -> None:

@@ -42,6 +42,7 @@ from nest.cli.inputs import (
     write_json,
     write_record,
 )
+from nest.cli.saying import say
 from nest.cost.axes import AXES
 from nest.errors import InvalidOptionError
 from nest.ir.job import GRANULARITIES, SCHEDULES
@@ -657,4 +658,4 @@ class Options:
         if plan is not None:
             write_record(self.output, plan)
         else:
-            click.echo(f"nest: {self.output} not written: no plan", err=True)
+            say(f"nest: {self.output} not written: no plan", err=True)

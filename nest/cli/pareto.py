@@ -14,6 +14,7 @@ from nest.cli.inputs import Restricted, check_output, write_record
 from nest.cli.options import MODEL, RESTRICTIONS, Options, takes
 from nest.cli.pages import HTML, Paging, check_page, context_of
 from nest.cli.progress import ProgressLine
+from nest.cli.saying import say
 from nest.errors import InvalidOptionError
 from nest.interrupts import Interrupted
 from nest.versions import num_cpus
@@ -172,7 +173,7 @@ def pareto_command(
     parts = frontier_block(found, notes, steps, prover, proofs, top)
     show(options.people, *parts)
     for line in contradictions(found, prover, proofs):
-        click.echo(f"nest: {line}", err=True)
+        say(f"nest: {line}", err=True)
     if plot_path is not None:
         write_plot(plot_path, found)
     if html_path is not None:

@@ -11,8 +11,10 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 import click
 
+from nest.cli.saying import say
 from nest.errors import InvalidOptionError
 from nest.report.verbosity import QUIET, VERBOSE
+from nest.text import printable
 
 if TYPE_CHECKING:
     from nest.solvers.cell import Running
@@ -63,7 +65,7 @@ def _switch(
 def hint(text: str) -> None:
     """Say a line on standard error, unless it is for errors only."""
     if not QUIET.get():
-        click.echo(text, err=True)
+        say(text, err=True)
 
 
 def duration(seconds: float) -> str:
@@ -127,6 +129,7 @@ class StatusLine:
         """Show a text, unless it is too early to."""
         if self._is_quiet or elapsed_s < self._next_s:
             return
+        text = printable(text)
         period_s = self.TERMINAL_S if self._is_terminal else self.PIPE_S
         self._next_s = elapsed_s + (
             self.VERBOSE_S if self._is_verbose else period_s

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from nest.errors import InvalidPlanError
 from nest.export.shell import Word
+from nest.text import whole_number
 
 #: Options that are read and have underscores.
 _UNDERSCORED = frozenset({"--deepspeed_config"})
@@ -176,10 +177,12 @@ class Arguments:
         text = self.text(name)
         if text is None:
             return default
-        digits = text.removeprefix("-")
-        if not (digits.isascii() and digits.isdecimal()) or int(text) < least:
+        number = whole_number(text.removeprefix("-"))
+        if number is not None and text.startswith("-"):
+            number = -number
+        if number is None or number < least:
             raise self.refuse(name, f"an integer >= {least}", repr(text))
-        return int(text)
+        return number
 
     def count(self, name: str) -> int:
         """Return a degree: 1 if it is not given."""

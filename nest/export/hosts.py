@@ -95,7 +95,7 @@ def read_hosts(files: Mapping[str, str]) -> tuple[int, ...]:
         text = line.partition("#")[0].strip()
         if not text:
             continue
-        found = re.fullmatch(r"(\S+)\s+slots=([1-9]\d*)", text)
+        found = re.fullmatch(r"(\S+)\s+slots=([1-9]\d{0,6})", text)
         if found is None:
             raise InvalidPlanError(
                 f"{HOSTS}:{number}: expected 'name slots=N', got {line!r}; "

@@ -151,7 +151,7 @@ def _read(name: str, blocks: int, modules: int) -> Chunk | None:
         return Chunk(name == "embedding", 0, name == "head")
     if name == f"mtp-{modules}":
         return Chunk(False, 0, False, 1)
-    found = re.fullmatch(r"layers?-(\d+)(?:-(\d+))?", name)
+    found = re.fullmatch(r"layers?-(\d{1,9})(?:-(\d{1,9}))?", name)
     if found is None or int(found[1]) != blocks:
         return None
     last = int(found[2] or found[1])

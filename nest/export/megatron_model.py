@@ -25,6 +25,7 @@ from nest.models.blocks import (
     Tower,
     unusual,
 )
+from nest.text import whole_number
 
 #: Options in the order in which they are written: name and values.
 Flags = list[tuple[str, tuple[object, ...]]]
@@ -337,7 +338,7 @@ def _read_attention(
     window = 0
     text = ask.text("--window-size")
     if text is not None:
-        found = re.fullmatch(r"\(?\s*(\d+)\s*,\s*0\s*\)?", text)
+        found = re.fullmatch(r"\(?\s*(\d{1,15})\s*,\s*0\s*\)?", text)
         if found is None:
             raise ask.refuse("--window-size", "N,0", repr(text))
         window = int(found[1]) + 1
@@ -421,8 +422,8 @@ def _frequency(ask: Arguments, pattern: str | None, layers: int) -> list[bool]:
     if pattern is None:
         return [True] * layers
     text = re.sub(r"[\s()]", "", pattern)
-    if text.isdecimal() and int(text):
-        return [number % int(text) == 0 for number in range(layers)]
+    if every := whole_number(text):
+        return [number % every == 0 for number in range(layers)]
     found: list[bool] = []
     for part in text.split("+"):
         match = re.fullmatch(r"\[([01](?:,[01])*)\](?:\*(\d{1,5}))?", part)

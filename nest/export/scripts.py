@@ -17,6 +17,7 @@ from nest.export.megatron import Reading, read_arguments
 from nest.export.megatron_model import model_flags
 from nest.export.shell import Script, Word, read_script, words_in
 from nest.models.architectures import Architecture
+from nest.text import whole_number
 
 #: A command that has one of these starts Megatron-LM.
 _SIGNS = frozenset(
@@ -389,9 +390,10 @@ def _counted(
         # One task may start all ranks of a node.
         if kind in found or (name == "--ntasks-per-node" and text == "1"):
             continue
-        if text.isdecimal() and not value.unknown:
+        number = whole_number(text)
+        if number is not None and not value.unknown:
             place = f"{where}:{value.line}: {name} {text}"
-            found[kind] = program, Count(int(text), place)
+            found[kind] = program, Count(number, place)
         else:
             asked.setdefault(kind, (name, value))
     stated = [found["devices"][1]] if "devices" in found else []
@@ -429,9 +431,10 @@ def _counted(
     if stated:
         return stated[0], notes
     world = script.variables.get("WORLD_SIZE", ())
-    if world and world[0].text.isdecimal():
+    number = whole_number(world[0].text) if world else None
+    if number is not None:
         place = f"{where}:{world[0].line}: WORLD_SIZE"
-        return Count(int(world[0].text), place), ()
+        return Count(number, place), ()
     return None, ()
 
 

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from nest.errors import InvalidOptionError
 from nest.export.shell_arithmetic import Arithmetic, written_names
+from nest.text import whole_number
 
 
 class Word(NamedTuple):
@@ -884,7 +885,8 @@ class _Reader:
                     self.goes_on = _both(self.goes_on, _not(self.runs))
                 return {"0": True, "1": False}.get("".join(texts))
             case "shift":
-                count = int(texts[0]) if texts and texts[0].isdecimal() else 1
+                count = whole_number(texts[0]) if texts else None
+                count = 1 if count is None else count
                 if self.arguments is not None and self.runs:
                     self.arguments = self.arguments[count:]
                 elif self.arguments is not None:
@@ -1163,8 +1165,8 @@ class _Reader:
         if found is None:
             return ()
         if self.arguments is not None:
-            number = int(found[1])
-            if number <= len(self.arguments):
+            number = whole_number(found[1])
+            if number is not None and number <= len(self.arguments):
                 return self.arguments[number - 1 : number]
             return (self._text(found[2] or "", line),)
         if found[1] in self.given:

@@ -20,6 +20,7 @@ from nest.ir.cluster import (
     Level,
 )
 from nest.stored import read_records
+from nest.text import whole_number
 from nest.units import ceil_div
 
 
@@ -274,7 +275,12 @@ def parse_cluster(text: str) -> tuple[Machine, int]:
             f"cluster: expected <machine>x<devices> such as h100x64, got "
             f"{text!r}"
         )
-    count = int(found.group(2))
+    count = whole_number(found.group(2))
+    if count is None:
+        raise InvalidOptionError(
+            f"cluster: expected fewer devices, got {text!r}; write "
+            f"<machine>x<devices> such as h100x64"
+        )
     if count < 1:
         raise InvalidOptionError(
             f"cluster: expected at least 1 device, got {count} in {text!r}; "

@@ -10,8 +10,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import IO, Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import (
+    Console,
+    ConsoleOptions,
+    Group,
+    RenderableType,
+    RenderResult,
+)
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.text import Text
 
 from nest.compare import Beside, beside_best
@@ -31,6 +38,7 @@ from nest.report.stages import (
 from nest.report.verbosity import VERBOSE
 from nest.solvers.base import Limit, SolveOptions, Status
 from nest.solvers.result import Outcome, SolveResult
+from nest.text import printable
 from nest.units import GIB, format_bytes
 
 #: In a pipe a table is as wide as it needs to be, so that a row is a line.
@@ -100,13 +108,15 @@ def show(file: IO[str], *parts: RenderableType) -> None:
         color_system=None if plain else "auto",
         width=columns_of(file) if is_terminal else _PIPE_WIDTH,
         highlight=False,
+        markup=False,
+        emoji=False,
         legacy_windows=False,
     )
     for part in parts:
         # No text is markup.
         item = Text(part) if isinstance(part, str) else part
         verbatim = isinstance(item, Text) and bool(item.no_wrap)
-        console.print(item, soft_wrap=verbatim, crop=False)
+        console.print(_Printable(item), soft_wrap=verbatim, crop=False)
     lines = [line.rstrip() for line in buffer.getvalue().splitlines()]
     if not is_terminal:
         # A long note must not draw a long rule.
@@ -121,6 +131,19 @@ def show(file: IO[str], *parts: RenderableType) -> None:
         text = text.encode(encoding, "replace").decode(encoding)
     file.write(text)
     file.flush()
+
+
+class _Printable:
+    """What is shown, without control characters of the names in it."""
+
+    def __init__(self, part: RenderableType) -> None:
+        self._part = part
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> RenderResult:
+        for text, style, control in console.render(self._part, options):
+            yield Segment(printable(text), style, control)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from nest.solvers.base import (
     Status,
     ignore_progress,
 )
+from nest.text import whole_number
 from nest.units import MAX_TOTAL
 
 if TYPE_CHECKING:
@@ -199,8 +200,9 @@ def _read_number(options: SolveOptions, name: str, lowest: int) -> int | None:
     text = options.extra.get(name)
     if text is None:
         return None
-    if not text.isdecimal() or int(text) < lowest:
+    number = whole_number(text)
+    if number is None or number < lowest:
         raise InvalidOptionError(
             f"dp.{name}: expected a whole number >= {lowest}, got {text!r}"
         )
-    return int(text)
+    return number

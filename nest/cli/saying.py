@@ -1,0 +1,24 @@
+"""Lines for people, and documents on standard output."""
+
+from __future__ import annotations
+
+import sys
+
+from nest.text import printable
+
+
+def say(text: str, err: bool = False, end: str = "\n") -> None:
+    """Write a text to standard output, or to standard error.
+
+    What is in it came from files and from other programs: a terminal gets
+    no control characters of theirs.
+    """
+    file = sys.stderr if err else sys.stdout
+    file.write(printable(text) + end)
+    file.flush()
+
+
+def say_data(text: str) -> None:
+    """Write a document to standard output; as it is, unless people read it."""
+    sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
+    sys.stdout.flush()

@@ -1,0 +1,67 @@
+"""Text that comes from elsewhere, made fit for a terminal and for a line."""
+
+from __future__ import annotations
+
+import re
+
+#: What terminals act on, or cannot be written: control characters but for
+#: tabs and ends of lines, those that turn the direction of text, and halves
+#: of characters.
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+_DIGITS = re.compile(r"\d{41,}")
+_WORD = re.compile(r"\S{301,}")
+
+#: The most characters of a message.
+_MOST = 10_000
+
+#: The most digits of an integer.
+_MOST_DIGITS = 19
+
+
+def whole_number(text: str) -> int | None:
+    """Return what a text of digits says; ``None`` for all other texts.
+
+    Those with more than 19 digits are others: they are typing errors, and
+    Python takes long to read them, or refuses to.
+    """
+    if len(text) > _MOST_DIGITS or not (text.isascii() and text.isdecimal()):
+        return None
+    return int(text)
+
+
+def printable(text: str) -> str:
+    """Return a text with its control characters written out, as in Python.
+
+    All that reaches a terminal passes here. Tabs and ends of lines stay.
+    """
+    return _CONTROL.sub(_written, text)
+
+
+def _written(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode()
+
+
+def clipped(text: str) -> str:
+    """Return a message without what nobody would read to its end.
+
+    Numbers and words keep their beginning and say how long they are; of a
+    very long text the middle is left out.
+    """
+    text = _DIGITS.sub(_short_number, text)
+    text = _WORD.sub(_short_word, text)
+    if len(text) > _MOST:
+        head, tail = text[: _MOST * 3 // 4], text[-_MOST // 4 :]
+        text = f"{head} … {tail}"
+    return text
+
+
+def _short_number(match: re.Match[str]) -> str:
+    return f"{match[0][:12]}… ({len(match[0])} digits)"
+
+
+def _short_word(match: re.Match[str]) -> str:
+    word = match[0]
+    return f"{word[:150]}… ({len(word)} characters) …{word[-20:]}"
