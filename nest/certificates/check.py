@@ -1,19 +1,17 @@
 """nest-check PROBLEM CERTIFICATE: a plan's step time, and that none is faster.
 
-Or that no plan fits. How, and why it suffices: docs/certificates.md. Standard
-library only, and of nest nothing but the prices beside this file. Exit code 0:
-verified, 1: rejected, 2: bad input.
+Or that no plan fits: see docs/certificates.md. Needs the standard library and
+the prices beside this file. Exit code 0: verified, 1: rejected, 2: bad input.
 """
 import hashlib
 import json
 import sys
 from fractions import Fraction
 from operator import add, le, mul
-from pathlib import Path
 
 from .prices import NEVER, BadInputError, Problem, near, remember, typed, up
 
-MOST_LABELS = 100_000
+MOST_LABELS, MOST_BYTES = 100_000, 2**26  # of proofs and files
 # What objects of a problem hold; nothing depends on keys with a star.
 KEYS = {place.strip(): {*keys.split()} for place, keys in (
     text.split(":") for text in """
@@ -69,9 +67,13 @@ def digest(value):
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
-def parse(data, where):
-    """Return what a JSON text holds, and its hash."""
+def parse(where):
+    """Return what a JSON file holds, and its hash."""
     try:
+        with open(where, "rb") as file:
+            data = file.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise ValueError(f"more than {MOST_BYTES} bytes")
         value = json.loads(data, object_pairs_hook=distinct)
         place = value.get("schema") == "nest-problem/1" and "problem"
         return covered(value, where, place), digest(value)
@@ -377,12 +379,10 @@ def main():
     """Check the files on the command line."""
     try:
         if {"-h", "--help"} & {*sys.argv}:
-            print(__doc__)
-            return 0
+            return print(__doc__)
         if len(sys.argv) != 3:
             raise BadInputError("expected PROBLEM CERTIFICATE, two JSON files")
-        (data, own_hash), certificate = (
-            parse(Path(path).read_bytes(), path) for path in sys.argv[1:])
+        (data, own_hash), certificate = map(parse, sys.argv[1:])
         print("verified:", check(Problem(data), own_hash, *certificate))
     except RejectedError as error:
         print(f"rejected: {error.args[0]}")

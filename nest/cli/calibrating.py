@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 
 import click
@@ -65,9 +64,10 @@ def calibrate_command(
     from nest.calibration.document import to_document
     from nest.calibration.runs import learn, read_runs, runs_of
     from nest.calibration.template import planned_csv
+    from nest.ir.documents import read_stdin
     from nest.report.calibration import calibration_block
     from nest.report.table import show
-    from nest.validation.rows import parse_rows
+    from nest.validation.rows import InvalidMeasurementsError, parse_rows
 
     start_s = time.monotonic()
     with StatusLine() as line:
@@ -77,7 +77,9 @@ def calibrate_command(
 
         chosen = (hardware or "", interconnect or "", devices_per_node or 0)
         if path == "-":
-            rows = parse_rows(sys.stdin.buffer.read(), "standard input")
+            rows = parse_rows(
+                read_stdin(InvalidMeasurementsError), "standard input"
+            )
             runs = runs_of(rows, "standard input", *chosen)
         else:
             runs = read_runs(path, *chosen)

@@ -205,15 +205,9 @@ def _site(cluster: str, calibration: str | None) -> Site:
 
 
 def _text(path: str) -> str:
-    from nest.ir.io import read_bytes
+    from nest.ir.io import read_text
 
-    data = read_bytes(path, InvalidPlanError)
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise InvalidPlanError(
-            f"{path}: expected UTF-8 text, got {error}; convert it"
-        ) from None
+    return read_text(path, InvalidPlanError)
 
 
 def _devices(path: str, rank_map: str | None) -> tuple[int, ...] | None:

@@ -49,10 +49,13 @@ def load_problem(text: str) -> Problem:
     """
     from difflib import get_close_matches
 
+    from nest.ir.documents import read_stdin
     from nest.ir.io import decode_problem, read_problem
 
     if text == "-":
-        return decode_problem(sys.stdin.buffer.read(), "standard input")
+        return decode_problem(
+            read_stdin(InvalidProblemError), "standard input"
+        )
     if os.path.exists(text):
         return read_problem(text)
 

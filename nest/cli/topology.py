@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +147,7 @@ def price_command(options: Options, path: str) -> int:
     it), groups of devices that work at the same time, a collective and its
     bytes; '-' is standard input. docs/files.md describes it.
     """
+    from nest.ir.documents import read_stdin
     from nest.ir.io import decode, read_bytes
     from nest.report.network import price_block
     from nest.report.table import show
@@ -155,7 +155,7 @@ def price_command(options: Options, path: str) -> int:
 
     options.check_files({"CASE": path})
     if path == "-":
-        where, data = "standard input", sys.stdin.buffer.read()
+        where, data = "standard input", read_stdin(InvalidProblemError)
     else:
         where, data = path, read_bytes(path, InvalidProblemError)
     case = decode(data, where, Case, "case", InvalidProblemError)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -88,6 +87,7 @@ def validate_command(
     the published runs that come along; columns and sources are described in
     docs/validation.md. Rows that cannot be predicted are counted by reason.
     """
+    from nest.ir.documents import read_stdin
     from nest.report.table import show
     from nest.report.validation import validation_block
     from nest.validation.report import (
@@ -96,7 +96,12 @@ def validate_command(
         details_csv,
         validation_document,
     )
-    from nest.validation.rows import parse_rows, published_rows, read_rows
+    from nest.validation.rows import (
+        InvalidMeasurementsError,
+        parse_rows,
+        published_rows,
+        read_rows,
+    )
 
     if intervals and calibration_path is not None:
         raise InvalidOptionError(
@@ -114,7 +119,9 @@ def validate_command(
     if path is None:
         rows = published_rows()
     elif path == "-":
-        rows = parse_rows(sys.stdin.buffer.read(), "standard input")
+        rows = parse_rows(
+            read_stdin(InvalidMeasurementsError), "standard input"
+        )
     else:
         rows = read_rows(path)
     selection = Selection(

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from nest.errors import InvalidPlanError
+from nest.ir.documents import check_yaml, parse_yaml, refusing
 
 #: OmegaConf's value of what must be given by others.
 MISSING = "???"
@@ -70,8 +71,10 @@ class Config:
         self._found: dict[str, Entry] = {}
         #: Keys that hold keys, with their lines.
         self.sections: dict[str, int] = {}
-        loader = yaml.SafeLoader(text)
         try:
+            with refusing(where, InvalidPlanError):
+                check_yaml(text)
+            loader = yaml.SafeLoader(text)
             root = loader.get_single_node()
             if not isinstance(root, yaml.MappingNode):
                 raise InvalidPlanError(
@@ -88,7 +91,8 @@ class Config:
                 f"correct it"
             ) from None
         for key, value in (said or {}).items():
-            self._found[key] = Entry(yaml.safe_load(value), 0)
+            with refusing(f"--say {key}", InvalidPlanError):
+                self._found[key] = Entry(parse_yaml(value), 0)
 
     def _walk(
         self, loader: yaml.SafeLoader, node: yaml.MappingNode, prefix: str
@@ -112,7 +116,13 @@ class Config:
                 self.sections[name] = line
                 self._walk(loader, value, f"{name}.")
             else:
-                made = loader.construct_object(value, deep=True)
+                try:
+                    made = loader.construct_object(value, deep=True)
+                except ValueError as error:  # a date that is none
+                    raise InvalidPlanError(
+                        f"{self.where}:{line}: {name}: expected a value, got "
+                        f"{error}; correct it"
+                    ) from None
                 self._found[name] = Entry(made, line)
 
     @property
@@ -172,7 +182,8 @@ class Config:
             return other._replace(line=entry.line)
         name = name.removeprefix("oc.env:").partition(",")[0].strip()
         if name in self._given:
-            made = yaml.safe_load(self._given[name])
+            with refusing(f"--set {name}", InvalidPlanError):
+                made = parse_yaml(self._given[name])
             return entry._replace(value=made)
         if re.fullmatch(r"[A-Za-z_]\w*", name):
             reason = f"${name}, which the file does not set"

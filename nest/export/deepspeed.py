@@ -36,6 +36,7 @@ from nest.export.megatron_model import (
 from nest.export.scripts import unread as unread_arguments
 from nest.export.settings import Settings
 from nest.export.shell import Word
+from nest.ir.documents import parse_json, refusing
 from nest.models.architectures import Architecture
 
 NAME = "deepspeed"
@@ -335,35 +336,13 @@ class Config:
 
     def __init__(self, text: str, where: str) -> None:
         self.where = where
-        try:
-            self.document = json.loads(text, object_pairs_hook=self._once)
-        except json.JSONDecodeError as error:
-            raise InvalidPlanError(
-                f"{where}: expected JSON, got a syntax error ({error}); "
-                f"correct it"
-            ) from None
-        except RecursionError:
-            raise InvalidPlanError(
-                f"{where}: expected JSON, got brackets inside brackets, too "
-                f"deep for any configuration; check what wrote the file"
-            ) from None
+        with refusing(where, InvalidPlanError):
+            self.document = parse_json(text)
         if not isinstance(self.document, dict):
             raise InvalidPlanError(
                 f"{where}: expected a JSON object, got something else; pass "
                 f"the configuration of DeepSpeed"
             )
-
-    def _once(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        """Return an object, and refuse keys that occur twice."""
-        found: dict[str, Any] = {}
-        for key, value in pairs:
-            if key in found:
-                raise InvalidPlanError(
-                    f"{self.where}: {key}: expected it once, got it twice; "
-                    f"remove one"
-                )
-            found[key] = value
-        return found
 
     def check_known(self) -> None:
         """Refuse keys that exports do not write."""

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from nest.errors import InvalidOptionError, InvalidPlanError
 from nest.ir.cluster import Cluster, Hierarchy
+from nest.ir.documents import parse_json, refusing
 
 HOSTS, RANK_MAP = "hostfile", "rank_map.json"
 
@@ -121,12 +122,8 @@ def read_map(text: str, where: str) -> tuple[int, ...]:
     InvalidPlanError
         If it is no list of devices, or one is there twice.
     """
-    try:
-        devices = json.loads(text)
-    except ValueError as error:
-        raise InvalidPlanError(
-            f"{where}: expected a list of devices, got {error}; correct it"
-        ) from None
+    with refusing(where, InvalidPlanError):
+        devices = parse_json(text, "a list of devices")
     if not isinstance(devices, list) or any(
         type(device) is not int or device < 0 for device in devices
     ):

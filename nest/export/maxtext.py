@@ -6,7 +6,6 @@ compiler to say, so that only degrees and layers are read back, no groups.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,6 +25,7 @@ from nest.export.launch import (
 )
 from nest.export.megatron_model import comparable, why_not
 from nest.export.settings import Settings
+from nest.ir.documents import parse_yaml, refusing
 from nest.models.architectures import Architecture
 from nest.models.blocks import Attention, Block, Head, Mlp, Run, Tower
 
@@ -242,23 +242,14 @@ class _Config:
     """The keys of the file, with types checked."""
 
     def __init__(self, text: str) -> None:
-        try:
-            values = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise InvalidPlanError(
-                f"{FILE}: expected YAML, got a syntax error ({error}); "
-                f"correct it"
-            ) from None
+        with refusing(FILE, InvalidPlanError):
+            values = parse_yaml(text)
         if not isinstance(values, dict):
             raise InvalidPlanError(
                 f"{FILE}: expected keys with values, got something else; "
                 f"correct it"
             )
         self.values = values
-        keys = re.findall(r"^(\w+):", text, re.MULTILINE)
-        for key in keys:
-            if keys.count(key) > 1:
-                raise self.refuse(key, "it once", "it twice")
         for key, value in values.items():
             if key not in KEYS:
                 raise self.refuse(key, "a known key", repr(key))

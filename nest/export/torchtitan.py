@@ -291,7 +291,9 @@ class JobFile:
         self.text = text
         try:
             self.sections: dict[str, Any] = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+        # Besides malformed text: integers of thousands of digits, and tables
+        # inside tables without end.
+        except (ValueError, RecursionError) as error:
             raise InvalidPlanError(
                 f"{where}: expected TOML, got a syntax error ({error}); "
                 f"correct it"
@@ -669,7 +671,7 @@ def _modernise(ask: JobFile, said: Sequence[tuple[str, str]]) -> None:
             raise ask.refuse(section, key, "a known key", name)
         try:
             typed = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):
             typed = value
         sections.setdefault(section, {})[key] = typed
 

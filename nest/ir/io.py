@@ -19,6 +19,14 @@ import msgspec
 
 from nest.errors import InvalidPlanError, InvalidProblemError, NestError
 from nest.ir.cluster import ALGORITHMS, TOPOLOGIES
+from nest.ir.documents import (
+    MalformedError,
+    parse_json,
+    parse_yaml,
+    read_file,
+    refusing,
+    text_of,
+)
 from nest.ir.graph import AXES, COLLECTIVES, PHASES
 from nest.ir.graph_topology import NODE_KINDS
 from nest.ir.job import (
@@ -147,7 +155,10 @@ def problem_hash(problem: Problem) -> str:
 def read_bytes(
     path: str | Path, error_type: type[NestError], what: str = "file"
 ) -> bytes:
-    """Return what a file holds; raise ``error_type`` if it has nothing."""
+    """Return what a file holds; raise ``error_type`` if it has nothing.
+
+    So too if it has more than :data:`~nest.ir.documents.MAX_FILE_BYTES`.
+    """
     path = Path(path)
     try:
         if path.is_dir():
@@ -155,12 +166,22 @@ def read_bytes(
                 f"{path}: expected a {what}, got a directory; name a file in "
                 f"it"
             )
-        return path.read_bytes()
+        with refusing(str(path), error_type):
+            return read_file(path)
     except OSError as error:
         raise error_type(
             f"{path}: expected a readable {what}, got "
             f"{error.strerror or error}; check the path"
         ) from error
+
+
+def read_text(
+    path: str | Path, error_type: type[NestError], what: str = "file"
+) -> str:
+    """Return the text in a file; see :func:`read_bytes`."""
+    data = read_bytes(path, error_type, what)
+    with refusing(str(path), error_type):
+        return text_of(data)
 
 
 def decode(
@@ -182,24 +203,43 @@ def decode(
         Raised if it is not.
     """
     is_yaml = where.endswith((".yaml", ".yml"))
+    expected = f"a {what} in {'YAML' if is_yaml else 'JSON'}"
     try:
-        if is_yaml:
-            return msgspec.yaml.decode(data, type=record_type)
-        return msgspec.json.decode(data, type=record_type)
+        with refusing(where, error_type):
+            text = text_of(data, expected)
+            if is_yaml:
+                document = parse_yaml(text, expected)
+                record = msgspec.convert(document, record_type)
+            else:
+                record, document = _decode_json(text, expected, record_type)
     except msgspec.ValidationError as error:
         raise error_type(_describe(where, error, record_type)) from error
-    except RecursionError:
+    config: Any = getattr(record_type, "__struct_config__", None)
+    field = None if config is None else config.tag_field
+    if field is not None and field not in document:
         raise error_type(
-            f"{where}: expected a {what}, got brackets inside brackets, too "
-            f"deep for any {what}; check what wrote the file"
+            f"{where}: $: expected key {field!r}, got none; add {field!r} "
+            f"with the value {config.tag!r}"
+        )
+    return record
+
+
+def _decode_json(
+    text: str, expected: str, record_type: type[T]
+) -> tuple[T, Any]:
+    """Return the record, and the same as plain values."""
+    try:
+        record = msgspec.json.decode(text, type=record_type)
+        return record, parse_json(text, expected)
+    except msgspec.ValidationError:
+        raise
+    except (msgspec.DecodeError, RecursionError) as error:
+        parse_json(text, expected)  # says in which line
+        raise MalformedError(
+            expected,
+            f"malformed text ({error})",
+            "check that the file is complete",
         ) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        text = " ".join(str(error).split())
-        raise error_type(
-            f"{where}: expected a {what} in "
-            f"{'YAML' if is_yaml else 'JSON'}, got malformed text ({text}); "
-            f"check that the file is complete"
-        ) from error
 
 
 def convert(

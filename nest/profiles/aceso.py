@@ -27,6 +27,7 @@ Kept activations
 from __future__ import annotations
 
 import csv
+import io
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -36,6 +37,7 @@ from typing import NamedTuple
 
 from nest.errors import InvalidOptionError, UnknownNameError
 from nest.ir.base import check_integer
+from nest.ir.io import read_text
 from nest.models.blocks import Block, Head, Tower, unusual
 from nest.models.graphs import count_layer
 from nest.models.operators import Execution, Node, Split
@@ -259,10 +261,10 @@ def _named(path: Path) -> File:
 
 def _read(path: Path) -> dict[str, Measured]:
     """Return the lines of a file by the name of their operator."""
+    text = read_text(path, InvalidProfileError, "CSV file")
     try:
-        with open(path, newline="", encoding="utf-8") as stream:
-            lines = list(csv.reader(stream))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        lines = list(csv.reader(io.StringIO(text, newline="")))
+    except csv.Error as error:
         raise InvalidProfileError(
             f"{path}: expected a readable CSV file, got {error}; check the "
             f"path"

@@ -22,6 +22,7 @@ from typing import NamedTuple, get_args, get_type_hints
 from nest.errors import NestError, UnknownNameError
 from nest.hardware.devices import DeviceSpec, device_spec
 from nest.ir.base import Struct
+from nest.ir.documents import refusing, text_of
 from nest.ir.io import read_bytes
 from nest.units import GIB, MAX_TERM
 
@@ -283,19 +284,8 @@ def published_rows() -> list[Row]:
 
 def parse_rows(data: bytes, where: str = "measurements") -> list[Row]:
     """Read the bytes of a file of measurements; see :func:`read_rows`."""
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InvalidMeasurementsError(
-            f"{where}: expected text in UTF-8, got the byte "
-            f"0x{data[error.start]:02x} at offset {error.start}; convert "
-            f"the file"
-        ) from error
-    if "\0" in text:
-        raise InvalidMeasurementsError(
-            f"{where}: expected a CSV file, got binary data (a NUL at offset "
-            f"{text.index(chr(0))}); name another file"
-        )
+    with refusing(where, InvalidMeasurementsError):
+        text = text_of(data)
     # What completes rows is written against this module.
     from nest.validation.complete import complete
 

@@ -162,8 +162,8 @@ def test_a_cut_cell_is_told_in_a_line(cli: Cli, place: Path) -> None:
     path.write_bytes(path.read_bytes()[:50])
     assert cli(*arguments, "--resume") == 0
     assert cli.err.startswith(
-        f"nest: run/cells/{path.name}: expected a finished cell in JSON, got "
-        f"malformed text"
+        f"nest: run/cells/{path.name}: line 3: expected a finished cell in "
+        f"JSON, got malformed text"
     )
     assert cli.err.count("\n") == 1
     assert "1 of 1 cells finished" in cli.out

@@ -435,7 +435,7 @@ def test_files_that_are_no_text_are_refused(cli, tmp_path):
         "import", "megatron-args", str(path), "--cluster", "dgx-a100x8", "-o",
         str(tmp_path / "p.json"),
     )  # fmt: skip
-    assert line.startswith(f"{path}: expected UTF-8 text, got ")
+    assert line.startswith(f"{path}: line 1: expected text in UTF-8, got ")
 
 
 def test_job_files_and_configurations_become_problems(cli, tmp_path):

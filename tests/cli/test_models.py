@@ -462,8 +462,8 @@ MODEL = ("--model", "gpt3-13b", "--cluster", "h100x64")
         ),
         (
             ("problems", "--model", "no/config.json", "--cluster", "h100x8"),
-            "no/config.json: expected a config.json of Hugging Face, got No "
-            "such file or directory; check the path",
+            "no/config.json: expected a readable config.json of Hugging "
+            "Face, got No such file or directory; check the path",
         ),
         (
             ("import", "hf", "config.json", "-o", "p.json"),

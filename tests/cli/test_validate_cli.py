@@ -238,7 +238,7 @@ def test_the_measurements_are_not_overwritten(cli, table):
     ("data", "text"),
     [
         (b"", "expected a line of column names, got an empty file"),
-        (b"\xff", "expected text in UTF-8, got the byte 0xff"),
+        (b"\xff", "line 1: expected text in UTF-8, got byte 0xff"),
         (b"a,b\n1,2\n", "expected the columns hardware,"),
     ],
 )

@@ -371,7 +371,8 @@ def test_a_cell_file_cut_short_is_told_and_runs_again(folder, size):
     (folder / "cells" / ".half").write_text("{")
     found = opened(folder)
     (text,) = found.complaints
-    assert text.startswith(f"{first}: expected a finished cell in JSON")
+    assert text.startswith(f"{first}: line ")
+    assert "expected a finished cell in JSON, got malformed" in text
     assert text.endswith("the cell counts as not run")
     assert "\n" not in text
     assert list(found.finished) == [second.stem]
@@ -417,8 +418,8 @@ def test_a_manifest_cut_short(folder):
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(
         NestError,
-        match=r"run\.json: expected a run in JSON, got malformed text .*; "
-        r"name SET and the options of the run again, which keeps",
+        match=r"run\.json: line \d+: expected a run in JSON, got malformed "
+        r"text .*; name SET and the options of the run again, which keeps",
     ):
         opened(folder)
     run = make_run(instances(2), ["quick"])

@@ -204,7 +204,7 @@ BAD = {
     "a list": ("[1, 2]", r"ours.yaml: \$: expected `object`, got `array`"),
     "half a file": (
         "{num_devices: 4, device: {machine",
-        r"ours.yaml: expected a cluster in YAML, got malformed text",
+        r"ours.yaml: line 2: expected a cluster in YAML, got malformed text",
     ),
 }
 

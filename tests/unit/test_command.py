@@ -183,7 +183,8 @@ def test_a_command_and_its_children_are_gone_after_the_limit(
         f"echo $first $! $$ > {pids}\nsleep 62\n"
     )
     description.write_text(
-        "name: mine\ncommand: sh {here}/slow.sh {problem} {plan}\n"
+        "schema: nest-planner/1\nname: mine\n"
+        "command: sh {here}/slow.sh {problem} {plan}\n"
     )
     name = registry.register_planner(description)
     options = SolveOptions(time_limit_s=4)
@@ -278,11 +279,12 @@ def test_a_description_is_all_that_is_needed_elsewhere() -> None:
             "searches: expected some of virtual_stages, .*, got 'all'",
         ),
         (
-            "{name: Mine, command: '{problem} {plan}'}",
+            "{schema: nest-planner/1, name: Mine, "
+            "command: '{problem} {plan}'}",
             "name: solver 'Mine': expected a name of lower-case letters",
         ),
         (
-            "{name: dp, command: '{problem} {plan}'}",
+            "{schema: nest-planner/1, name: dp, command: '{problem} {plan}'}",
             "name: solver 'dp': expected a new name, got that of an existing",
         ),
         (

@@ -976,11 +976,11 @@ def test_names_tell_models_of_a_family_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", r": expected JSON, got a syntax error \(.+\); correct the file"),
+        ("{", r": line 1: expected JSON, got malformed text \(.+\); check"),
         (
             "[" * 100_000,
-            r": expected JSON, got objects nested too deeply; correct the "
-            r"file",
+            r": expected JSON, got malformed text \(values inside values, "
+            r"hundreds deep\); check that it is the right file",
         ),
         (
             "[1]",
@@ -999,7 +999,7 @@ def test_bad_files(tmp_path: Path, text: str, message: str) -> None:
 def test_missing_files(tmp_path: Path) -> None:
     with pytest.raises(
         InvalidProblemError,
-        match=r"none.json: expected a config.json of Hugging Face, got No "
-        r"such file or directory; check the path$",
+        match=r"none.json: expected a readable config.json of Hugging Face, "
+        r"got No such file or directory; check the path$",
     ):
         read_hf(tmp_path / "none.json")

@@ -440,8 +440,8 @@ def test_truncated_file(tmp_path: Path, document: Document) -> None:
     path.write_text(path.read_text()[:-40])
     with pytest.raises(
         InvalidProblemError,
-        match=r"chain\.json: expected .* in JSON, got malformed text .*; "
-        r"check that the file is complete",
+        match=r"chain\.json: line 1: expected .* in JSON, got malformed text "
+        r".*; check that the file is complete",
     ):
         import_nest_artifact(path)
 

@@ -157,7 +157,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
     broken = tmp_path / "broken.json"
     broken.write_text("{")
     with pytest.raises(
-        InvalidProfileError, match=r"broken.json: expected a profile in JSON"
+        InvalidProfileError, match=r"broken.json: line 1: expected a profile"
     ):
         load_profile(broken)
 
@@ -1354,7 +1354,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
     binary = tmp_path / NAME
     binary.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(
-        InvalidProfileError, match="expected a readable CSV file, got"
+        InvalidProfileError, match="line 1: expected text in UTF-8, got"
     ):
         run_import(binary)
 

@@ -73,11 +73,14 @@ class TestAnyFile:
             path, "net: expected a topology, got an empty file", format=form
         )
 
-    @pytest.mark.parametrize("data", [b"\x89PNG\r\n\xff\xfe", b"a\0b"])
-    def test_binary(self, tmp_path: Path, data: bytes) -> None:
+    @pytest.mark.parametrize(
+        ("data", "got"),
+        [(b"\x89PNG\r\n\xff\xfe", "byte 0x89"), (b"a\0b", "binary data")],
+    )
+    def test_binary(self, tmp_path: Path, data: bytes, got: str) -> None:
         path = tmp_path / "net.xml"
         path.write_bytes(data)
-        refused(path, "net.xml: expected text in UTF-8, got binary data")
+        refused(path, f"net.xml: line 1: expected text in UTF-8, got {got}")
 
     def test_missing(self, tmp_path: Path) -> None:
         refused(
@@ -91,10 +94,10 @@ class TestAnyFile:
     def test_too_large(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("nest.topology.files.source.MAX_BYTES", 3)
+        monkeypatch.setattr("nest.ir.documents.MAX_FILE_BYTES", 3)
         path = tmp_path / "net.conf"
         path.write_text("four")
-        refused(path, "net.conf: expected at most 3 bytes, got 4")
+        refused(path, "net.conf: expected at most 3 bytes, got more")
         path.write_text("thr")
         refused(path, "net.conf: expected one of the formats")
 

@@ -195,7 +195,7 @@ def test_rows_of_the_wrong_length_are_unusable():
     [
         (b"", "expected a line of column names, got an empty file"),
         (b"\n\n", "expected a line of column names, got an empty file"),
-        (b"\xff\xfe", "expected text in UTF-8, got the byte 0xff at offset 0"),
+        (b"a\n\xff", "t.csv: line 2: expected text in UTF-8, got byte 0xff"),
         (
             b"a,b\n1,2\n",
             r"expected the columns hardware, .*, pp, got only 'a, b'; add",
@@ -265,7 +265,7 @@ def test_rows_of_the_wrong_length_are_unusable():
         ),
         (
             b"PK\0\0",
-            r"expected a CSV file, got binary data \(a NUL at offset 2\)",
+            r"t.csv: line 1: expected text in UTF-8, got binary data",
         ),
     ],
 )

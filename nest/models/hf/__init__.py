@@ -14,10 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from nest.errors import InvalidProblemError, UnknownNameError
+from nest.ir.documents import parse_json, refusing
+from nest.ir.io import read_text
 from nest.models.architectures import Architecture
 from nest.models.hf import decoders, encoders, hybrids
 from nest.models.hf.config import Config, Parts, shown
@@ -51,25 +52,10 @@ def read_hf(path: str | Path, *, mtp: bool = False) -> Architecture:
         If ``model_type`` is not a known family.
     """
     file = Path(path)
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise InvalidProblemError(
-            f"{path}: expected a config.json of Hugging Face, got "
-            f"{error.strerror or error}; check the path"
-        ) from None
-    try:
-        fields = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidProblemError(
-            f"{path}: expected JSON, got a syntax error ({error}); correct "
-            f"the file"
-        ) from None
-    except RecursionError:
-        raise InvalidProblemError(
-            f"{path}: expected JSON, got objects nested too deeply; correct "
-            f"the file"
-        ) from None
+    what = "config.json of Hugging Face"
+    text = read_text(path, InvalidProblemError, what)
+    with refusing(str(path), InvalidProblemError):
+        fields = parse_json(text)
     if not isinstance(fields, dict):
         raise InvalidProblemError(
             f"{path}: expected a JSON object, got {shown(fields)}; pass the "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable
@@ -10,13 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from nest.errors import InvalidProblemError
-from nest.ir.io import read_bytes
-
-#: Larger files are no topology.
-MAX_BYTES = 2**28
+from nest.ir import documents
+from nest.ir.documents import refusing
+from nest.ir.io import read_text
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
@@ -163,127 +159,27 @@ def read_source(path: str | Path) -> Source:
     Raises
     ------
     InvalidProblemError
-        If it is missing, empty, very large, or no text.
+        If it is missing, empty, too large, or no text.
     """
-    data = read_bytes(path, InvalidProblemError, "topology file")
+    text = read_text(path, InvalidProblemError, "topology file")
     where = str(path)
-    empty = Source(where, "")
-    if len(data) > MAX_BYTES:
-        raise empty.refuse(
-            "",
-            f"at most {MAX_BYTES} bytes",
-            len(data),
-            "name a file that describes a topology",
-        )
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = "\0"
-    if "\0" in text:
-        raise empty.refuse(
-            "",
-            "text in UTF-8",
-            "binary data",
-            "name a file that describes a topology",
-        )
     if not text.strip():
-        raise empty.refuse("", "a topology", "an empty file", "write it again")
+        raise Source(where, "").refuse(
+            "", "a topology", "an empty file", "write it again"
+        )
     return Source(where, text)
 
 
 def parse_json(source: Source) -> Any:
     """Parse strict JSON: no NaN, no key twice in an object."""
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise source.refuse(
-                "", "every key once", f"{twice!r} twice", "remove one"
-            )
-        return found
-
-    def constant(name: str) -> None:
-        raise source.refuse("", "finite numbers", name)
-
-    try:
-        return json.loads(
-            source.text, object_pairs_hook=unique, parse_constant=constant
-        )
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, InvalidProblemError):
-            raise
-        raise _malformed(source, "JSON", error) from error
-
-
-class _PlainLoader(yaml.SafeLoader):
-    """The safe loader, without aliases and keys given twice.
-
-    A few aliases of aliases are a value that fills all memory when shown.
-    """
-
-    def compose_node(
-        self, parent: yaml.Node | None, index: int
-    ) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.composer.ComposerError(
-                None, None, "an alias, which is not needed here", None
-            )
-        node: yaml.Node | None = super().compose_node(parent, index)
-        return node
-
-
-def _mapping(loader: _PlainLoader, node: yaml.MappingNode) -> dict[Any, Any]:
-    keys = set()
-    for key_node, _ in node.value:
-        key = (key_node.tag, str(key_node.value))
-        if key in keys:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"{key[1]!r} twice", key_node.start_mark
-            )
-        keys.add(key)
-    return loader.construct_mapping(node, deep=True)
-
-
-def _int(loader: _PlainLoader, node: yaml.ScalarNode) -> int | str:
-    """Keep what YAML would read as octal or base 60: 0101 is a name."""
-    text = loader.construct_scalar(node)
-    plain = re.fullmatch(r"[+-]?(0|[1-9][0-9]*)", text)
-    return int(text) if plain else text
-
-
-def _float(loader: _PlainLoader, node: yaml.ScalarNode) -> float | str:
-    text = loader.construct_scalar(node)
-    if ":" in text or "_" in text:
-        return text
-    return loader.construct_yaml_float(node)
-
-
-_PlainLoader.add_constructor("tag:yaml.org,2002:int", _int)
-_PlainLoader.add_constructor("tag:yaml.org,2002:float", _float)
-_PlainLoader.add_constructor(
-    yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping
-)
+    with refusing(source.where, InvalidProblemError):
+        return documents.parse_json(source.text)
 
 
 def parse_yaml(source: Source) -> Any:
-    """Parse one YAML document, safely: no tags, no key twice in a mapping."""
-    try:
-        return yaml.load(source.text, _PlainLoader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise _malformed(source, "YAML", error) from error
+    """Parse one YAML document, safely: no tags, no key twice in a mapping.
 
-
-def _malformed(
-    source: Source, language: str, error: Exception
-) -> InvalidProblemError:
-    mark = getattr(error, "problem_mark", None)
-    text = getattr(error, "problem", None) or str(error)
-    place = f"line {mark.line + 1}" if mark is not None else ""
-    return source.refuse(
-        place,
-        language,
-        f"malformed text ({shown(text)})",
-        "check that the file is complete",
-    )
+    Nor aliases, which are not needed here.
+    """
+    with refusing(source.where, InvalidProblemError):
+        return documents.parse_yaml(source.text, aliases=False)
