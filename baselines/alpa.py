@@ -93,7 +93,7 @@ from nest.ir.problem import Problem
 from nest.solvers.base import Capabilities, OutOfTimeError, SolverOutput
 from nest.units import quanta_to_ns
 
-#: Clusters of layers, unless option ``layers`` says otherwise.
+#: Clusters of layers, unless option ``clusters`` says otherwise.
 NUM_CLUSTERS = 16
 
 #: Values of the options: whether all numbers of nodes are submeshes, and

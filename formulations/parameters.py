@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from difflib import get_close_matches
 
 from nest.errors import InvalidOptionError
+from nest.text import did_you_mean
 
 #: Begins the option of a solver that is a parameter of its engine.
 PREFIX = "engine."
@@ -57,8 +57,7 @@ def check_name(
         If it is refused.
     """
     if name not in known:
-        close = get_close_matches(name, known, n=1, cutoff=0.5)
-        hint = f"did you mean {close[0]!r}?" if close else "correct the name"
+        hint = did_you_mean(name, known, "correct the name")
         raise InvalidOptionError(
             f"{where}: expected a parameter of {engine}, got {name!r}; {hint}"
         )

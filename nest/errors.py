@@ -7,9 +7,9 @@ problems and exhausted time limits are results, never exceptions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from nest.text import clipped
+from nest.text import clipped, did_you_mean
 
 
 class NestError(Exception):
@@ -36,11 +36,8 @@ class UnknownNameError(NestError, LookupError):
     """A name (solver, preset, built-in problem) is not registered."""
 
     def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
-        from difflib import get_close_matches
-
         names = sorted(known)
-        close = get_close_matches(name, names, n=1, cutoff=0.5)
-        hint = f"did you mean {close[0]!r}?" if close else "choose one of them"
+        hint = did_you_mean(name, names, "choose one of them")
         super().__init__(
             f"{what}: expected one of {', '.join(names)}; got {name!r}; {hint}"
         )
@@ -49,8 +46,8 @@ class UnknownNameError(NestError, LookupError):
 class UnknownInstanceError(NestError, LookupError):
     """No instance of the library has that name."""
 
-    def __init__(self, name: str, close: Sequence[str]) -> None:
-        hint = f"did you mean {close[0]!r}?" if close else "choose another"
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        hint = did_you_mean(name, known, "choose another")
         super().__init__(
             f"instance: expected a name that 'nest instances' lists, got "
             f"{name!r}; {hint}"

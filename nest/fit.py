@@ -364,7 +364,8 @@ def fewest_devices(
             break
     if trials[-1].answer == "yes":
         proven = all(trial.answer == "no" for trial in trials[:-1])
-        best = ask.improved(trials[-1])
+        # The candidate is shown with the plan that is the answer.
+        trials[-1] = best = ask.improved(trials[-1])
         return ask.ended(Fit("devices", target, tuple(trials), best, proven))
     # The largest ones first: their plans rule out most of the others.
     fastest = ask.fastest([trial.problem for trial in reversed(trials)])
@@ -428,7 +429,8 @@ def smallest_memory(
             low = middle + 1
         # A step below a plan found settles it where nothing is in between.
         at_edge = not at_edge
-    fit = Fit("memory", target, tuple(trials), ask.improved(best), proven)
+    best = ask.improved(best)
+    fit = Fit("memory", target, (*trials, best), best, proven)
     return ask.ended(fit)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 #: What terminals act on, or cannot be written: control characters but for
 #: tabs and ends of lines, those that turn the direction of text, and halves
@@ -30,6 +31,28 @@ def whole_number(text: str) -> int | None:
     if len(text) > _MOST_DIGITS or not (text.isascii() and text.isdecimal()):
         return None
     return int(text)
+
+
+def closest(name: str, names: Iterable[str]) -> str | None:
+    """Return the one of some names that a wrong one was meant to be, if any.
+
+    The first one that begins with it, or one of which it differs in a letter
+    or two.
+    """
+    from difflib import get_close_matches
+
+    known = list(names)
+    if len(name) > 2:
+        for other in known:
+            if other.lower().startswith(name.lower()):
+                return other
+    return next(iter(get_close_matches(name, known, n=1, cutoff=0.7)), None)
+
+
+def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:
+    """Return the remedy for a wrong name: :func:`closest`, or another."""
+    found = closest(name, names)
+    return otherwise if found is None else f"did you mean {found!r}?"
 
 
 def printable(text: str) -> str:

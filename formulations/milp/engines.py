@@ -79,12 +79,14 @@ def engine_name(text: str) -> str:
     available = pulp.listSolvers(onlyAvailable=True)
     name = ALIASES.get(text.lower(), text)
     if name not in available:
+        short = {name: alias for alias, name in ALIASES.items()}
+        named = sorted(short.get(name, name) for name in available)
         install = "install it"
         if name in EXTRAS:
             install = f"pip install '{DISTRIBUTION}[{EXTRAS[name]}]'"
         raise InvalidOptionError(
             f"milp: expected option engine to be one of "
-            f"{', '.join(available)}, got {text!r}; choose one or {install}"
+            f"{', '.join(named)}, got {text!r}; choose one or {install}"
         )
     return name
 

@@ -27,6 +27,7 @@ from nest.models.choices import Request, choose
 from nest.models.graphs import build_mixed_problem, build_problem
 from nest.models.zoo import architecture
 from nest.stored import read_stored
+from nest.text import did_you_mean
 
 _PROBLEMS = (".json", ".yaml", ".yml")
 _LISTS = (".txt", ".yaml", ".yml")
@@ -216,16 +217,13 @@ def _find(
 
 
 def _named(text: str, path: Path) -> list[Instance]:
-    from difflib import get_close_matches
-
     known = named(text)
     if known is not None:
         return known
     if os.sep in text or text.endswith((*_PROBLEMS, *_LISTS)):
         return [_read(path)]  # says that there is no such file
     names = [*set_names(), *builtin.names()]
-    close = get_close_matches(text, names, n=1, cutoff=0.4)
-    hint = f"did you mean {close[0]!r}?" if close else "see 'nest problems'"
+    hint = did_you_mean(text, names, "see 'nest problems'")
     raise InvalidProblemError(
         f"{text}: expected a file, a directory, a set or a built-in problem "
         f"({', '.join(names)}), got none of them; {hint}"

@@ -67,11 +67,9 @@ def digest(value):
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
-def parse(where):
-    """Return what a JSON file holds, and its hash."""
+def parse(data, where):
+    """Return what a JSON text holds, and its hash."""
     try:
-        with open(where, "rb") as file:
-            data = file.read(MOST_BYTES + 1)
         if len(data) > MOST_BYTES:
             raise ValueError(f"more than {MOST_BYTES} bytes")
         value = json.loads(data, object_pairs_hook=distinct)
@@ -382,8 +380,10 @@ def main():
             return print(__doc__)
         if len(sys.argv) != 3:
             raise BadInputError("expected PROBLEM CERTIFICATE, two JSON files")
-        (data, own_hash), certificate = map(parse, sys.argv[1:])
-        print("verified:", check(Problem(data), own_hash, *certificate))
+        with open(sys.argv[1], "rb") as one, open(sys.argv[2], "rb") as two:
+            (data, own), certificate = (parse(x.read(MOST_BYTES + 1), x.name)
+                                        for x in (one, two))
+        print("verified:", check(Problem(data), own, *certificate))
     except RejectedError as error:
         print(f"rejected: {error.args[0]}")
         return 1

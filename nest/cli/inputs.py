@@ -15,10 +15,12 @@ import click
 from nest.cli.saying import say, say_data
 from nest.errors import (
     InvalidOptionError,
+    InvalidPlanError,
     InvalidProblemError,
     NestError,
     UnknownNameError,
 )
+from nest.text import did_you_mean
 
 if TYPE_CHECKING:
     from nest.hardware.calibration import CalibrationFile
@@ -47,8 +49,6 @@ def load_problem(text: str) -> Problem:
 
     A file wins over a built-in problem or an instance of the same name.
     """
-    from difflib import get_close_matches
-
     from nest.ir.documents import read_stdin
     from nest.ir.io import decode_problem, read_problem
 
@@ -68,10 +68,9 @@ def load_problem(text: str) -> Problem:
     if os.sep in text or text.endswith((".json", ".yaml", ".yml")):
         return read_problem(text)  # says that there is no such file
     known = (*builtin.names(), *store.index())
-    close = get_close_matches(text, known, n=1, cutoff=0.4)
-    hint = "see 'nest problems' and 'nest instances'"
-    if close:
-        hint = f"did you mean {close[0]!r}?"
+    hint = did_you_mean(
+        text, known, "see 'nest problems' and 'nest instances'"
+    )
     raise InvalidProblemError(
         f"{text}: expected a file, a built-in problem "
         f"({', '.join(builtin.names())}) or an instance, got no such file and "
@@ -104,19 +103,32 @@ def fill_in(settings: str, problem: Problem, option: str) -> Plan:
 
 
 def warn_if_foreign(problem: Problem, plan: Plan) -> None:
-    """Say on standard error that a plan was made for something else."""
+    """Say on standard error that a plan was made for something else.
+
+    Raises
+    ------
+    InvalidPlanError
+        If it is none of this problem either.
+    """
+    from nest.cost.score import score
     from nest.ir.io import problem_hash
 
     if plan.problem_hash is None:
         return
     own = problem_hash(problem)
-    if plan.problem_hash != own:
-        from nest.cli.progress import hint
+    if plan.problem_hash == own:
+        return
+    text = (
+        f"the plan was made for problem {plan.problem_hash[:12]}, this is "
+        f"{own[:12]}"
+    )
+    try:
+        score(problem, plan)
+    except InvalidPlanError as error:
+        raise InvalidPlanError(f"{error}: {text}") from None
+    from nest.cli.progress import hint
 
-        hint(
-            f"nest: warning: the plan was made for problem "
-            f"{plan.problem_hash[:12]}, this is {own[:12]}"
-        )
+    hint(f"nest: warning: {text}")
 
 
 def named_problem(name: str) -> Problem | None:

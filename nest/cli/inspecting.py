@@ -85,7 +85,38 @@ def check_command(options: Options) -> int:
         rows += [("violation", text) for text in violations]
         code = int(bool(violations))
     show(sys.stdout, key_lines(rows))
+    why = _why_no_plan(problem)
+    if why:
+        say(f"nest: warning: no plan is possible: {why}", err=True)
     return code
+
+
+def _why_no_plan(problem: Problem) -> str:
+    """Return why no replicas and micro-batch are allowed; empty if some are.
+
+    Those that divide the global batch come closest.
+    """
+    from nest.cost.space import batch_splits, why_not_split
+
+    if batch_splits(problem):
+        return ""
+    job = problem.job
+    splits = [
+        (replicas, micro_batch)
+        for replicas in job.replicas
+        or range(1, problem.cluster.num_devices + 1)
+        for micro_batch in job.micro_batches
+        if job.uneven_batches
+        or job.global_batch % (replicas * micro_batch) == 0
+    ]
+    if not splits:
+        return (
+            f"job: expected replicas * micro_batch to divide the global batch "
+            f"{job.global_batch}, got none that does with micro-batches "
+            f"{_join(job.micro_batches)}; change either"
+        )
+    reasons = [why_not_split(problem, *split) for split in splits]
+    return f"job: {reasons[0]}; change the job or the cluster"
 
 
 @click.command("solvers")

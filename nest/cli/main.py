@@ -1,12 +1,14 @@
 """The ``nest`` command: its sub-commands, and what happens when one fails.
 
 Exit codes: 0 fine, infeasible and out-of-time answers included; 1 a solver
-failed or a plan is infeasible; 2 bad input; 130 and 143 interrupted.
+failed, a plan is infeasible, or a file was asked for a plan and there is none;
+2 bad input; 130 and 143 interrupted.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -48,7 +50,7 @@ from nest.cli.solving import compare_command, solve_command
 from nest.cli.topology import topology_group
 from nest.cli.validating import validate_command
 from nest.errors import NestError, SolverError
-from nest.text import clipped
+from nest.text import clipped, closest
 
 
 class Terminated(KeyboardInterrupt):
@@ -143,6 +145,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+    # It tells at length of folders that it may not write to.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     with _stop_signals():
         code = complete(cli)
         if code is None:
@@ -240,11 +244,9 @@ def describe_usage(error: click.ClickException) -> str:
         case click.BadParameter(param=click.Parameter() as parameter):
             return f"{_name(parameter)}: {error.message}"
         case click.NoSuchOption():
-            close = error.possibilities
-            hint = f"did you mean {close[0]!r}?" if close else see
             return (
                 f"{path}: expected a known option, got "
-                f"{error.option_name!r}; {hint}"
+                f"{error.option_name!r}; {_option_hint(error, see)}"
             )
         case click.BadOptionUsage():
             return f"{error.option_name}: expected a value, got none; {see}"
@@ -252,6 +254,18 @@ def describe_usage(error: click.ClickException) -> str:
     return (
         f"{path}: expected a valid call, {text[:1].lower()}{text[1:]}; {see}"
     )
+
+
+def _option_hint(error: click.NoSuchOption, otherwise: str) -> str:
+    """Return the option that was meant; dashes make no two alike."""
+    known = {
+        name.lstrip("-"): name
+        for parameter in (error.ctx.command.params if error.ctx else ())
+        for name in parameter.opts
+        if name.startswith("--")
+    }
+    found = closest(error.option_name.lstrip("-"), (*known, "help"))
+    return f"did you mean '--{found}'?" if found else otherwise
 
 
 def _name(parameter: click.Parameter) -> str:

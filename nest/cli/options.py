@@ -10,6 +10,7 @@ import functools
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -652,10 +653,19 @@ class Options:
             write_json(self.json_path, document)
 
     def write_plan(self, plan: Plan | None) -> None:
-        """Write the plan that ``-o`` asks for, or say that there is none."""
+        """Write the plan that ``-o`` asks for, or say that there is none.
+
+        Then a file of that name is removed, so that nobody takes a plan of
+        before for this one.
+        """
         if self.output is None:
             return
         if plan is not None:
             write_record(self.output, plan)
-        else:
-            say(f"nest: {self.output} not written: no plan", err=True)
+            return
+        file = Path(self.output)
+        removed = self.output != "-" and file.is_file()
+        if removed:
+            file.unlink()
+        what = "removed" if removed else "not written"
+        say(f"nest: {self.output} {what}: no plan", err=True)

@@ -206,6 +206,9 @@ def solve_command(
     """Run one solver on one problem and show its plan.
 
     The problem is PROBLEM, or --model on --cluster.
+
+    Exits with 1 if the solver failed, the plan does not fit, or -o asks for
+    a plan and there is none; a file of that name is removed then.
     """
     options.check_problem_choice()
     if robust and target_loss:
@@ -223,7 +226,8 @@ def solve_command(
     (result,) = run.results
     # Nobody can run a plan that does not fit the memory, or cannot be said.
     unfit = result.over_memory_bytes is not None or run.unsaid is not None
-    return int(result.outcome.failed or unfit)
+    missing = options.output is not None and result.plan is None
+    return int(result.outcome.failed or unfit or missing)
 
 
 @dataclass(frozen=True)

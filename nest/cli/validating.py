@@ -83,9 +83,10 @@ def validate_command(
 ) -> int:
     """Predict published runs and show how far off the cost model is.
 
-    FILE is a CSV file of measurements, '-' for standard input, by default
-    the published runs that come along; columns and sources are described in
-    docs/validation.md. Rows that cannot be predicted are counted by reason.
+    FILE is a CSV file of measurements, '-' for standard input; 'nest
+    calibrate --template' prints one to fill in. By default it is the
+    published runs that come along, with their sources. Rows that cannot be
+    predicted are counted by reason.
     """
     from nest.ir.documents import read_stdin
     from nest.report.table import show

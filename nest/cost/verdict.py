@@ -189,6 +189,11 @@ class Score(Tabular):
         return not self.violations
 
     @property
+    def step_time_quanta(self) -> int:
+        """Step time in quanta, by the name that it has in documents."""
+        return self.step_quanta
+
+    @property
     def step_time_ns(self) -> int | float:
         """Step time in ns; whole unless the quantum is finer."""
         return quanta_to_ns(self.step_quanta, self.quantum_ps)

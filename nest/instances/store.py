@@ -10,7 +10,6 @@ import gzip
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -111,8 +110,7 @@ def find(name: str) -> Instance:
     """
     found = index().get(name)
     if found is None:
-        close = get_close_matches(name, index(), n=1, cutoff=0.4)
-        raise UnknownInstanceError(name, close)
+        raise UnknownInstanceError(name, index())
     return found
 
 

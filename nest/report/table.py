@@ -177,7 +177,10 @@ class TimeScale:
         """Return the time with its unit."""
         if time_ns is None:
             return ""
-        return f"{time_ns / self.unit_ns:.{self.decimals}f} {self.unit}"
+        text = f"{time_ns / self.unit_ns:.{self.decimals}f}"
+        if not float(text):
+            text = _digits(time_ns / self.unit_ns, 3)
+        return f"{text} {self.unit}"
 
     def range(self, times_ns: Sequence[float]) -> str:
         """Return a time, or from the least to the greatest, with its unit."""

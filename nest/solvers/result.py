@@ -273,6 +273,11 @@ class SolveResult(Verdict, Tabular):
         return self.score.step_quanta
 
     @property
+    def step_time_quanta(self) -> int | None:
+        """The same by the name that it has in documents."""
+        return self.step_quanta
+
+    @property
     def step_time_ns(self) -> int | float | None:
         """The same in ns."""
         return self._in_ns(self.step_quanta)

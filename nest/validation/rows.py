@@ -24,6 +24,7 @@ from nest.hardware.devices import DeviceSpec, device_spec
 from nest.ir.base import Struct
 from nest.ir.documents import refusing, text_of
 from nest.ir.io import read_bytes
+from nest.text import closest
 from nest.units import GIB, MAX_TERM
 
 
@@ -620,8 +621,8 @@ def _check_header(names: list[str], where: str) -> None:
             )
     for name in names:
         if name not in COLUMNS and name not in UNUSED_COLUMNS:
-            close = get_close_matches(name, COLUMNS, n=1)
-            hint = f"did you mean {close[0]!r}? " if close else ""
+            other = closest(name, COLUMNS)
+            hint = f"did you mean {other!r}? " if other else ""
             raise InvalidMeasurementsError(
                 f"{where}: expected the columns of docs/validation.md, got "
                 f"{name[:40]!r}; {hint}rename or remove it"

@@ -112,11 +112,17 @@ def test_solve_prints_and_writes(
 def test_solve_without_a_plan(
     cli: Cli, files: dict[str, str], tmp_path: Path
 ) -> None:
+    """A plan of before is gone, so that nobody takes it for this one."""
     plan = tmp_path / "out.json"
-    assert cli(*solve(files["problem"], "infeasible", "-o", str(plan))) == 0
+    command = solve(files["problem"], "infeasible", "-o", str(plan))
+    assert cli(*command) == 1
     assert re.search(r"^status +infeasible \(no room\)$", cli.out, re.M)
     assert cli.err == f"nest: {plan} not written: no plan\n"
+    plan.write_text("stale")
+    assert cli(*command) == 1
+    assert cli.err == f"nest: {plan} removed: no plan\n"
     assert not plan.exists()
+    assert cli(*solve(files["problem"], "infeasible")) == 0
 
 
 def test_solve_to_standard_output(cli: Cli, files: dict[str, str]) -> None:

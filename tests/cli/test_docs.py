@@ -22,9 +22,11 @@ from nest.errors import NestError
 from nest.hardware import read_cluster
 from nest.ir import read_plan, read_problem, write
 from nest.ir.io import decode
+from nest.models import builtin
 from nest.report.fitted import FittedTable
 from nest.solvers.command import Answer, read_planner
 from nest.solvers.registry import solver_names
+from tests.inside import run_inside
 from tests.loopback import tiny_problem
 from tests.tables import FOLDER, made
 
@@ -100,6 +102,21 @@ def test_the_readme_lists_every_solver():
         r"^\| `(\w+)` \|", (ROOT / "README.md").read_text(), re.M
     )
     assert sorted(listed) == sorted(solver_names())
+
+
+def test_the_figures_below_the_first_table_of_the_readme():
+    """What dp proves, and what Alpa believes and gets."""
+    text = " ".join((ROOT / "README.md").read_text().split())
+    problem = builtin.load("llama2-7b-8")
+    best, alpa = (run_inside(problem, name) for name in ("dp", "alpa"))
+    assert best.status == "optimal"
+    assert f"the same step time, {best.step_time_ns:,} ns" in text
+    more = alpa.step_time_ns / best.step_time_ns - 1
+    assert (
+        f"believes that its plan takes {alpa.own_objective_ns / 1e9:.2f} s; "
+        f"by the shared model it takes {alpa.step_time_ns / 1e9:.2f} s, "
+        f"{100 * more:.2f} % more than the optimum"
+    ) in text
 
 
 def test_the_readme_shows_the_screen_to_launch_from():

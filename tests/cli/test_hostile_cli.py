@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import nest.cli
-from nest.ir import write
+from nest.ir import problem_hash, write
 from tests.cli.conftest import Cli
-from tests.loopback import tiny_problem
+from tests.loopback import foreign_plan, tiny_problem
 
 HUGE = "9" * 5000
 SHORT = "999999999999… (5000 digits)"
@@ -115,3 +119,103 @@ def test_commands_print_in_one_place() -> None:
         if pattern.search(path.read_text(encoding="utf-8"))
     ]
     assert found == ["saying.py"]
+
+
+# What helps
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("score", "x", "y", "--model", "z"), "see 'nest score --help'"),
+        (("solvers", "--moddel", "z"), "see 'nest solvers --help'"),
+        (("solve", "--modle", "z"), "did you mean '--model'?"),
+        (("solve", "--solvr", "z"), "did you mean '--solver'?"),
+        (("solve", "--hepl"), "did you mean '--help'?"),
+        (("frob",), "choose one of them"),
+        (("slove",), "did you mean 'solve'?"),
+        (
+            ("problems", "--model", "mamba", "--cluster", "h100x8"),
+            "choose one of them",
+        ),
+        (
+            ("problems", "--model", "mixtral", "--cluster", "h100x8"),
+            "did you mean 'mixtral-8x22b'?",
+        ),
+        (("check", "mamba"), "see 'nest problems' and 'nest instances'"),
+        (("check", "llama2-7b-9"), "did you mean 'llama2-7b-8'?"),
+        (("instances", "show", "mamba"), "choose another"),
+    ],
+)
+def test_hints_are_of_what_was_meant(
+    cli: Cli, arguments: tuple[str, ...], hint: str
+) -> None:
+    assert cli.refuses(*arguments).endswith(f"; {hint}")
+
+
+def test_a_family_of_models_is_no_typing_error(
+    cli: Cli, tmp_path: Path
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "rwkv"}')
+    said = cli.refuses("problems", "--model", str(path), "--cluster", "h100x8")
+    assert said.endswith("; got 'rwkv'; choose one of them")
+
+
+@pytest.mark.parametrize("command", ["explain", "score", "check"])
+def test_a_plan_of_another_problem_is_one_line(
+    cli: Cli, files: dict[str, str], tmp_path: Path, command: str
+) -> None:
+    problem = tiny_problem()
+    path = tmp_path / "plan.json"
+    write(path, replace(foreign_plan(), problem_hash="0" * 64))
+    assert cli.refuses(command, files["problem"], str(path)) == (
+        f"stage 2: expected layers of the problem, got 7; check that plan "
+        f"and problem belong together: the plan was made for problem "
+        f"000000000000, this is {problem_hash(problem)[:12]}"
+    )
+
+
+def test_check_says_why_no_plan_is_possible(cli: Cli, tmp_path: Path) -> None:
+    """A global batch of 2 has no micro-batch of 3; 2 devices no 4 replicas."""
+    path, problem = tmp_path / "problem.json", tiny_problem()
+    batch = problem.job.global_batch
+    job = replace(problem.job, micro_batches=(batch + 1,))
+    write(path, replace(problem, job=job))
+    assert cli("check", str(path)) == 0
+    assert "micro-batch B  none fits" in cli.out
+    assert cli.err == (
+        f"nest: warning: no plan is possible: job: expected replicas * "
+        f"micro_batch to divide the global batch {batch}, got none that does "
+        f"with micro-batches {batch + 1}; change either\n"
+    )
+    job = replace(problem.job, replicas=(4,), global_batch=4)
+    write(path, replace(problem, job=job))
+    assert cli("check", str(path)) == 0
+    assert cli.err == (
+        "nest: warning: no plan is possible: job: replicas: expected at most "
+        "one per device (2), got 4; change the job or the cluster\n"
+    )
+    write(path, problem)
+    assert cli("check", str(path)) == 0
+    assert cli.err == ""
+
+
+def test_matplotlib_says_nothing_of_its_own(
+    files: dict[str, str], tmp_path: Path
+) -> None:
+    """Without a folder that it may write to it tells of another one."""
+    pytest.importorskip("matplotlib")
+    plot = tmp_path / "plot.svg"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "nest", "pareto", files["problem"]),
+            *("--plot", str(plot)),
+        ],
+        env={**os.environ, "HOME": "/proc/none", "MPLCONFIGDIR": "/proc/none"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert plot.is_file()
+    assert done.stderr == ""

@@ -248,7 +248,8 @@ def test_conform(cli, tmp_path, monkeypatch):
 
     broken = tmp_path / "broken.yaml"
     broken.write_text(
-        "name: replicate\ncommand: sh -c 'exit 3' sh {problem} {plan}\n"
+        "schema: nest-planner/1\nname: replicate\n"
+        "command: sh -c 'exit 3' sh {problem} {plan}\n"
     )
     assert cli("conform", str(broken)) == 1
     assert "the command ended with code 3" in cli.out

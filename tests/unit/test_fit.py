@@ -378,7 +378,7 @@ def test_the_document_has_every_candidate():
     assert [
         (c["num_devices"], c["answer"], c["lower_bound_ns"])
         for c in document["candidates"]
-    ] == [(1, "no", 121), (2, "yes", None)]
+    ] == [(1, "no", 121), (2, "yes", 120)]
 
 
 # The option that stops at a target
@@ -462,3 +462,21 @@ def test_signs_of_life_name_the_candidate(monkeypatch):
         "2 devices of 1.00 GiB: busy",
         "2 devices of 1.00 GiB: busy",
     ]
+
+
+def test_the_candidate_is_shown_with_the_plan_of_the_answer() -> None:
+    """Its first plan was enough for the target, the best one is shown.
+
+    On two devices the target of 170 ns is kept by the plan that a solver
+    finds first, or by the best one of 120 ns.
+    """
+    problem = chain()
+    found = fewest_devices(problem, Target(170, ""))
+    assert found.best is not None
+    assert found.trials[-1] is found.best
+    assert found.best.result.step_quanta == 120
+    (*_, last) = to_document(problem, found, "dp")["candidates"]
+    assert last["step_time_ns"] == 120
+    found = smallest_memory(problem, Target(170, ""))
+    assert found.best is not None
+    assert found.trials[-1] is found.best

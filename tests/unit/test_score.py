@@ -13,6 +13,8 @@ from tests.builders import (
     make_plan,
     make_problem,
 )
+from tests.inside import run_inside
+from tests.loopback import good_plan, tiny_problem
 
 
 def three_stages(**fields):
@@ -345,3 +347,10 @@ def test_layer_ids_may_be_numbers_or_their_text():
         stages=(Stage(layers=(7,), devices=1, strategy=SINGLE),),
     )
     assert score(problem, plan).step_quanta == 7
+
+
+def test_a_step_time_has_the_name_that_documents_give_it() -> None:
+    found = score(tiny_problem(), good_plan())
+    assert found.step_time_quanta == found.to_json()["step_time_quanta"]
+    result = run_inside(tiny_problem(), "dp")
+    assert result.step_time_quanta == result.to_json()["step_time_quanta"]
