@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -93,3 +95,24 @@ def test_the_ir_depends_on_nothing_above_it() -> None:
                     assert module.startswith(
                         ("nest.ir", "nest.errors", "nest.units")
                     ), (path, module)
+
+
+def test_the_page_of_dependencies_has_their_bounds() -> None:
+    """Those of the core and of the extras, as the project file has them."""
+    page = (ROOT.parent / "docs" / "dependencies.md").read_text(
+        encoding="utf-8"
+    )
+    shown = re.findall(r"^\| (?:`\w+` \| )?([\w-]+) \| `(\S+)` \|", page, re.M)
+    project = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())[
+        "project"
+    ]
+    stated = [
+        *project["dependencies"],
+        *(
+            text
+            for name, texts in project["optional-dependencies"].items()
+            for text in texts
+            if name != "all"
+        ),
+    ]
+    assert sorted(name + bound for name, bound in shown) == sorted(stated)
