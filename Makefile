@@ -11,6 +11,7 @@
 #   make test-models  the tests that count the models of transformers
 #   make test-browser  the pages in a headless browser, with screenshots
 #   make test-scip  the tests that need SCIP, another engine of milp
+#   make fuzz       break 100,000 files of all readers; none may do harm
 #   make mutation   break the solvers on purpose; some test must notice
 #   make bench-quick  a small benchmark with its report in build/bench-quick
 #   make coverage   the whole test suite, with what it reaches
@@ -26,7 +27,8 @@ SEED ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo report test lint test-full test-torch test-exports \
-  test-models test-browser test-scip coverage mutation bench-quick lock clean
+  test-models test-browser test-scip coverage fuzz mutation \
+  bench-quick lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -165,6 +167,11 @@ SCIP := pyscipopt==6.3.0
 test-scip: .scip/.installed
 	PYTHONPATH=.scip $(BIN)/python -c 'import pyscipopt'
 	PYTHONPATH=.scip $(BIN)/python -m pytest -m scip tests/unit
+
+# make fuzz SEED=n repeats a run.
+FUZZ ?= 100000
+fuzz: $(STAMP)
+	$(BIN)/python -m tests.fuzz $(FUZZ) $(SEED)
 
 mutation: $(STAMP)
 	$(BIN)/python bench/mutation.py

@@ -14,6 +14,7 @@ from nest.hardware.fabric import Part, mixed_cluster
 from nest.hardware.machines import Machine, machine, parse_clusters
 from nest.ir.cluster import Cluster, Device, Hierarchy, Level
 from nest.ir.io import convert, decode, read_bytes
+from nest.units import MAX_TERM
 
 #: Where the figures of such a device come from.
 _SOURCE = "the cluster file"
@@ -163,7 +164,9 @@ def _joined(site: Machine, cluster: Cluster) -> Machine:
 def _room(document: Mapping[str, Any]) -> Hierarchy:
     """Return some network for the devices, until they are known."""
     count = document.get("num_devices")
-    wanted = count if isinstance(count, int) and count > 0 else 1
+    wanted = 1
+    if isinstance(count, int) and 0 < count <= MAX_TERM:
+        wanted = count
     return Hierarchy(
         levels=(
             Level(fan_out=wanted, bandwidth_bytes_per_s=1.0, latency_ns=0.0),

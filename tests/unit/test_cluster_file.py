@@ -201,6 +201,10 @@ BAD = {
         "latency_ns: 5}]}}",
         r"num_devices: expected <= 2 .*, got 4",
     ),
+    "devices beyond all": (
+        "{num_devices: 18446744073709551616, device: {machine: h100}}",
+        r"num_devices: expected <= 2\*\*53, got 18446744073709551616",
+    ),
     "a list": ("[1, 2]", r"ours.yaml: \$: expected `object`, got `array`"),
     "half a file": (
         "{num_devices: 4, device: {machine",

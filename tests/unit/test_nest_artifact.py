@@ -52,6 +52,10 @@ def edge(source: int, target: int, size: int = 64) -> Document:
 
 @pytest.fixture
 def document() -> Document:
+    return chain_document()
+
+
+def chain_document() -> Document:
     """Three layers in a chain, the first one not first in the file."""
     return {
         "nodes": {

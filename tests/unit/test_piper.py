@@ -738,6 +738,10 @@ def pair(**fields: Any) -> list[Document]:
 
 @pytest.fixture
 def document() -> Document:
+    return workload()
+
+
+def workload() -> Document:
     """Return nodes 7 and 3 alike but for their edges, and 5 on one width."""
     ends: Document = {"syncTimeFw": {"5": 0.0}, "syncTimeBw": {}}
     wide: Document = {"syncTimeFw": {"5": 12.0}, "syncTimeBw": {}}
