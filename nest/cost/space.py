@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -277,12 +277,26 @@ def make_split(
 
 
 def batch_splits(problem: Problem) -> list[BatchSplit]:
-    """Return every legal ``(R, B)``, ordered by ``R`` and then ``B``."""
+    """Return every legal ``(R, B)``, ordered by ``R`` and then ``B``.
+
+    Those that :func:`why_not_split` has nothing against, without asking it
+    about every number of devices.
+    """
+    job, num_devices = problem.job, problem.cluster.num_devices
+    sizes = sorted(job.micro_batches)
+    counts: Iterable[int] = range(1, num_devices + 1)
+    if job.replicas is not None:
+        counts = sorted(x for x in job.replicas if x <= num_devices)
+    elif not job.uneven_batches:
+        counts = range(1, min(num_devices, job.global_batch // sizes[0]) + 1)
     return [
         make_split(problem, replicas, micro_batch)
-        for replicas in range(1, problem.cluster.num_devices + 1)
-        for micro_batch in sorted(problem.job.micro_batches)
-        if why_not_split(problem, replicas, micro_batch) is None
+        for replicas in counts
+        if (job.idle_devices or num_devices % replicas == 0)
+        and (job.uneven_batches or job.global_batch % replicas == 0)
+        for micro_batch in sizes
+        if job.uneven_batches
+        or job.global_batch % (replicas * micro_batch) == 0
     ]
 
 

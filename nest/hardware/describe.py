@@ -11,6 +11,7 @@ import re
 
 from msgspec.structs import replace
 
+from nest.errors import InvalidOptionError
 from nest.hardware.devices import device_spec
 from nest.hardware.links import link_spec
 from nest.hardware.machines import Machine, build_machine, machine_specs
@@ -45,18 +46,18 @@ _NODE_WORDS = (
 NVLINK_BYTES_PER_S = 25e9
 
 #: Bits, not bytes: the b must be a small letter.
-_RATE = r"(\d+(?:\.\d+)?)\s*([GT])(?:b/(?:s|[Ss]ec)|bps|bit/s)"
+_RATE = r"(\d{1,9}(?:\.\d{1,9})?)\s*([GT])(?:b/(?:s|[Ss]ec)|bps|bit/s)"
 _UNIT = {"G": 1e9 / 8, "T": 1e12 / 8}
 _PER_DEVICE = re.compile(
     _RATE + r"[^,;+()]{0,20}?\bper (?i:gpu|device|chip|accelerator)\b"
 )
 _PORTS = re.compile(
-    r"\b(\d+)\s*[x×]\s*(?:(?!GPU|[ABHLV]\d)[^,;:+]){0,40}?" + _RATE
+    r"\b(\d{1,6})\s*[x×]\s*(?:(?!GPU|[ABHLV]\d)[^,;:+]){0,40}?" + _RATE
 )
 _PER_NODE = re.compile(
     _RATE + r"[^,;+()]{0,20}?\b(?i:per node|inter-?node|between nodes)\b"
 )
-_OMNI_PATH = re.compile(r"\b(\d+) omni-?path 100", re.IGNORECASE)
+_OMNI_PATH = re.compile(r"\b(\d{1,6}) omni-?path 100", re.IGNORECASE)
 _NOT_FOR_TRAINING = re.compile(
     r"(?i)(?:storage|management)[^:]*:[^:]*?(?=compute|,|$)"
 )
@@ -84,6 +85,8 @@ def machine_for(
     ------
     UnknownNameError
         If the device is unknown.
+    InvalidOptionError
+        If a link has no bandwidth.
     """
     device = device_spec(hardware)
     default = next(
@@ -101,9 +104,14 @@ def machine_for(
     if rate is None and family != network.name:
         rate = link_spec(family).bytes_per_s
     node_rate = node.bandwidth_bytes_per_s
-    links = re.search(r"\bNVLink (\d+) inter-gpu connects", text)
+    links = re.search(r"\bNVLink (\d{1,6}) inter-gpu connects", text)
     if links is not None:
         node_rate = min(node_rate, int(links.group(1)) * NVLINK_BYTES_PER_S)
+    if rate == 0 or node_rate == 0:
+        raise InvalidOptionError(
+            f"interconnect: expected a bandwidth above 0, got {text!r}; "
+            f"correct it"
+        )
     return replace(
         base,
         node=replace(node, fan_out=size, bandwidth_bytes_per_s=node_rate),

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -29,6 +29,7 @@ from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.solvers.base import Status
 from nest.solvers.registry import is_built_in, solver_class
+from nest.units import MAX_TERM
 from nest.versions import nest_version
 
 #: Documents that are read: answers of solvers to one problem, and one answer
@@ -42,6 +43,9 @@ CHECKER = "nest-check"
 #: Lets a solver work on a problem; returns its answer, as documents have it.
 Prover = Callable[[Problem, str], Mapping[str, Any]]
 
+#: A time, as stored ones are.
+_Quanta = Annotated[int, msgspec.Meta(ge=0, le=MAX_TERM)]
+
 
 class _Cell(msgspec.Struct, frozen=True):
     """What is read of an answer."""
@@ -50,8 +54,8 @@ class _Cell(msgspec.Struct, frozen=True):
     outcome: str
     status: str | None = None
     version: str | None = None
-    step_time_quanta: int | None = None
-    lower_bound_quanta: int | None = None
+    step_time_quanta: _Quanta | None = None
+    lower_bound_quanta: _Quanta | None = None
     plan: Plan | None = None
     detail: str = ""
 

@@ -26,6 +26,12 @@ from nest.ir.graph_topology import GraphTopology
 Algorithms = Literal["best", "nccl"]
 ALGORITHMS: tuple[str, ...] = get_args(Algorithms)
 
+#: Larger clusters are typing errors: what asks each device would not end.
+MAX_DEVICES = 2**20
+
+#: More levels are none: each that is one has two parts at least.
+MAX_LEVELS = 64
+
 #: Ranges of devices, as (first, end).
 Ranges = Iterable[tuple[int, int]]
 
@@ -170,6 +176,11 @@ class Hierarchy(
     def __post_init__(self) -> None:
         if not self.levels:
             raise ValueError("levels: expected at least one level, got none")
+        if len(self.levels) > MAX_LEVELS:
+            raise ValueError(
+                f"levels: expected at most {MAX_LEVELS}, got "
+                f"{len(self.levels)}; join levels with a fan_out of 1"
+            )
 
     @property
     def capacities(self) -> tuple[int, ...]:
@@ -310,6 +321,11 @@ class Cluster(Struct, frozen=True, kw_only=True, dict=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.num_devices > MAX_DEVICES:
+            raise ValueError(
+                f"num_devices: expected <= {MAX_DEVICES}, got "
+                f"{self.num_devices}; describe a part of the cluster"
+            )
         room = self.topology.max_devices
         if self.num_devices > room:
             limit, remedy = self.topology.room

@@ -40,6 +40,10 @@ def fit_block(
     def time(time_ns: float | None) -> str:
         return TimeScale.fitting(time_ns, problem.time_unit)(time_ns)
 
+    def bound(time_ns: float | None) -> str:
+        scale = TimeScale.fitting(time_ns, problem.time_unit)
+        return scale.bound(time_ns)
+
     rows = [
         ("problem", f"{problem.name} (preset {problem.preset})"),
         ("target", fit.target.text),
@@ -78,7 +82,7 @@ def fit_block(
                 size(trial),
                 trial.answer,
                 time(trial.result.step_time_ns),
-                time(trial.result.lower_bound_ns),
+                bound(trial.result.lower_bound_ns),
                 f"{trial.result.wall_s:.2f}",
                 note(trial.result),
             )

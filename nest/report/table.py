@@ -177,10 +177,17 @@ class TimeScale:
         """Return the time with its unit."""
         if time_ns is None:
             return ""
-        text = f"{time_ns / self.unit_ns:.{self.decimals}f}"
-        if not float(text):
-            text = _digits(time_ns / self.unit_ns, 3)
-        return f"{text} {self.unit}"
+        return f"{time_ns / self.unit_ns:.{self.decimals}f} {self.unit}"
+
+    def bound(self, time_ns: float | None) -> str:
+        """Return a lower bound with its unit; one of 0 says nothing.
+
+        It may be far below what the scale is for.
+        """
+        text = self(time_ns)
+        if time_ns is None or float(text.split()[0]):
+            return text
+        return self.short(time_ns)
 
     def range(self, times_ns: Sequence[float]) -> str:
         """Return a time, or from the least to the greatest, with its unit."""
@@ -337,7 +344,7 @@ def solve_block(problem: Problem, result: SolveResult) -> list[RenderableType]:
     if result.own_objective_ns is not None:
         rows.append(("own objective", scale(result.own_objective_ns)))
     if result.lower_bound_ns is not None:
-        rows.append(("lower bound", scale(result.lower_bound_ns)))
+        rows.append(("lower bound", scale.bound(result.lower_bound_ns)))
     if result.gap is not None:
         rows.append(("gap", f"{percent(result.gap)} %"))
     rows.append(("wall", f"{result.wall_s:.2f} s"))

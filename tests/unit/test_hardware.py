@@ -488,3 +488,20 @@ def test_what_was_recalled_of_machines_is_confirmed() -> None:
 @pytest.mark.parametrize("table", [devices_table, machines_table, links_table])
 def test_the_documentation_shows_the_data(table):
     assert table() in DOCS.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "text", ["8x0 Gb/s HDR InfiniBand per node", "NVLink 0 inter-gpu connects"]
+)
+def test_links_without_bandwidth_are_refused(text: str) -> None:
+    with pytest.raises(
+        InvalidOptionError,
+        match=rf"^interconnect: expected a bandwidth above 0, got '{text}'; ",
+    ):
+        machine_for("A100-80GB-SXM", text, 8)
+
+
+def test_numbers_of_a_text_without_end_are_read_in_part() -> None:
+    """Python reads no integer of 5,000 digits."""
+    text = f"{'9' * 5000}x200 Gb/s HDR InfiniBand per node"
+    assert machine_for("A100-80GB-SXM", text, 8).network.name

@@ -220,6 +220,10 @@ def test_what_failed_or_does_not_fit_changes_nothing() -> None:
             document(schema="nest-pareto/1"),
             "expected nest-compare/1 or nest-bench-cell/1, got 'nest-par",
         ),
+        (
+            document("feasible", bound=-1),
+            r"r.json: \$.cells\[0\].lower_bound_quanta: expected `int` >= 0",
+        ),
         ({"cells": []}, "or nest-bench-cell/1, got none"),
         ({"schema": "nest-bench-cell/1"}, "expected key 'cell', got none"),
         ({"schema": "nest-compare/1"}, "expected key 'problem_hash', got no"),

@@ -1310,3 +1310,33 @@ def test_gradients_of_weights_are_part_of_the_backward_pass(record):
         r"which it is a part, got 3",
     ):
         record()
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "reason"),
+    [
+        (
+            ("cluster", "num_devices"),
+            2**20 + 1,
+            r"num_devices: expected <= 1048576, got 1048577; describe a part",
+        ),
+        (
+            ("cluster", "topology"),
+            {
+                "kind": "hierarchy",
+                "levels": 65
+                * [
+                    {
+                        "fan_out": 1,
+                        "bandwidth_bytes_per_s": 1.0,
+                        "latency_ns": 0.0,
+                    }
+                ],
+            },
+            r"levels: expected at most 64, got 65; join levels with a fan_out",
+        ),
+    ],
+)
+def test_clusters_have_an_end(where, value, reason):
+    with pytest.raises(InvalidProblemError, match=reason):
+        decode_problem(put(where, value), "p.json")

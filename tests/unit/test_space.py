@@ -16,7 +16,7 @@ from nest.cost.space import (
     why_not_strategy,
 )
 from nest.ir import Activations, Strategy
-from tests.builders import make_cost, make_problem
+from tests.builders import make_cost, make_levels, make_problem
 
 
 def test_cases_are_all_legal_replicas_and_micro_batches():
@@ -56,6 +56,41 @@ def test_uneven_batches_round_the_count_up():
         BatchSplit(3, 2, 1, 1),
     ]
     assert make_split(problem, 2, 2) == BatchSplit(2, 2, 2, 1)
+
+
+@pytest.mark.parametrize("idle", [False, True])
+@pytest.mark.parametrize("uneven", [False, True])
+@pytest.mark.parametrize("replicas", [None, (8, 2, 3)])
+def test_cases_are_those_that_no_rule_is_against(idle, uneven, replicas):
+    """R = 1..6 and B in {1, 2, 4} of a batch of 12, asked one by one."""
+    problem = make_problem(
+        {"a": make_cost()},
+        devices=6,
+        global_batch=12,
+        micro_batches=(4, 1, 2),
+        replicas=replicas,
+        idle_devices=idle,
+        uniform=() if idle else ("devices",),
+        uneven_batches=uneven,
+    )
+    assert batch_splits(problem) == [
+        make_split(problem, count, size)
+        for count in range(1, 7)
+        for size in (1, 2, 4)
+        if why_not_split(problem, count, size) is None
+    ]
+
+
+def test_cases_of_large_clusters_are_found_at_once():
+    """2**20 devices and 50,000 sizes, of which 7 divide a batch of 64."""
+    problem = make_problem(
+        {"a": make_cost()},
+        devices=2**20,
+        topology=make_levels((2**20, 0.0, 1e9)),
+        global_batch=64,
+        micro_batches=tuple(range(1, 50_001)),
+    )
+    assert len(batch_splits(problem)) == 28
 
 
 def test_no_case_may_be_left():

@@ -45,15 +45,29 @@ def text_of(*parts: object) -> list[str]:
         (90, 90, "90.0000 ns"),
         (0.5, 0.5, "0.500000 ns"),
         (1e15, 1e15, "1000000 s"),
-        (None, 0, "0 s"),
-        (1_500, 0, "0 µs"),
-        (41_237_000_000, 3, "3e-09 s"),
+        (None, 0, "0.00000 s"),
     ],
 )
 def test_time_scale(
     reference_ns: float | None, time_ns: float, text: str
 ) -> None:
     assert TimeScale.fitting(reference_ns)(time_ns) == text
+
+
+@pytest.mark.parametrize(
+    ("reference_ns", "time_ns", "text"),
+    [
+        (None, None, ""),
+        (None, 0, "0 s"),
+        (1_500, 0, "0 µs"),
+        (41_237_000_000, 3, "3e-09 s"),
+        (41_237_000_000, 41_000_000_000, "41.0000 s"),
+    ],
+)
+def test_bounds_of_nothing_are_no_figures(
+    reference_ns: float | None, time_ns: float | None, text: str
+) -> None:
+    assert TimeScale.fitting(reference_ns).bound(time_ns) == text
 
 
 def test_time_scale_of_a_foreign_unit() -> None:
