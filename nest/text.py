@@ -12,6 +12,7 @@ _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
+_ENDS = re.compile(r"\s*[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
 _DIGITS = re.compile(r"\d{41,}")
 _WORD = re.compile(r"\S{301,}")
 
@@ -68,11 +69,12 @@ def _written(match: re.Match[str]) -> str:
 
 
 def clipped(text: str) -> str:
-    """Return a message without what nobody would read to its end.
+    """Return a message in one line, of what somebody would read to its end.
 
     Numbers and words keep their beginning and say how long they are; of a
     very long text the middle is left out.
     """
+    text = _ENDS.sub(" ", text)
     text = _DIGITS.sub(_short_number, text)
     text = _WORD.sub(_short_word, text)
     if len(text) > _MOST:

@@ -86,6 +86,7 @@ class Config:
             mark = getattr(error, "problem_mark", None)
             place = where if mark is None else f"{where}:{mark.line + 1}"
             what = getattr(error, "problem", None) or str(error)
+            what = " ".join(what.split())
             raise InvalidPlanError(
                 f"{place}: expected YAML, got a syntax error ({what}); "
                 f"correct it"

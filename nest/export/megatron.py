@@ -35,6 +35,7 @@ from nest.export.settings import Settings
 from nest.export.shell import read_script
 from nest.ir.plan import OVERLAP, Overlap, Recompute
 from nest.models.architectures import Architecture
+from nest.models.hf.config import MOST_LAYERS
 from nest.targets import OPTIMIZERS
 
 NAME = "megatron"
@@ -50,6 +51,10 @@ _OVERLAP: dict[Overlap, str] = {
 #: Megatron-FSDP's names of the ZeRO stages that need it.
 _SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
 _LAYOUT = "--pipeline-model-parallel-layout"
+
+#: Letters of a layout with all its repeats: repeats of repeats would fill
+#: all memory.
+_MOST_LAYOUT = 4 * MOST_LAYERS
 _CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 #: What says the layers of stages beside a layout.
 _SPLITS = (
@@ -854,6 +859,12 @@ def _read_layout(
     while found := group.search(text):
         repeated = found[1] * int(found[2] or 1)
         text = text[: found.start()] + repeated + text[found.end() :]
+        if len(text) > _MOST_LAYOUT:
+            raise ask.refuse(
+                _LAYOUT,
+                f"at most {_MOST_LAYOUT} characters with all repeats",
+                "more",
+            )
     parts = []
     for number, part in enumerate(text.split("|"), 1):
         if re.fullmatch(r"(?:[EtmL](?:\*\d{1,5})?)*", part) is None:
@@ -862,11 +873,15 @@ def _read_layout(
                 "stages of E, t, t*N, m and L between |",
                 f"{part!r} as stage {number}",
             )
-        parts.append(
-            "".join(
-                letter * int(count or 1)
-                for letter, count in re.findall(r"([EtmL])(?:\*(\d+))?", part)
+        pairs = re.findall(r"([EtmL])(?:\*(\d+))?", part)
+        if sum(int(count or 1) for _, count in pairs) > _MOST_LAYOUT:
+            raise ask.refuse(
+                _LAYOUT,
+                f"at most {_MOST_LAYOUT} layers",
+                f"more in stage {number}",
             )
+        parts.append(
+            "".join(letter * int(count or 1) for letter, count in pairs)
         )
     joined = "".join(parts)
     if re.fullmatch(r"E[tm]*L", joined) is None:

@@ -25,6 +25,7 @@ from nest.models.blocks import (
     Tower,
     unusual,
 )
+from nest.models.hf.config import MOST_LAYERS
 from nest.text import whole_number
 
 #: Options in the order in which they are written: name and values.
@@ -238,6 +239,8 @@ def read_model(arguments: Arguments, name: str) -> tuple[Architecture, int]:
     """
     ask = arguments
     layers = ask.needed("--num-layers")
+    if layers > MOST_LAYERS:
+        raise ask.refuse("--num-layers", f"at most {MOST_LAYERS}", layers)
     hidden = ask.needed("--hidden-size")
     heads = ask.needed("--num-attention-heads")
     length = ask.needed("--seq-length")
@@ -434,7 +437,9 @@ def _frequency(ask: Arguments, pattern: str | None, layers: int) -> list[bool]:
                 repr(pattern),
             )
         one = [digit == "1" for digit in match[1].split(",")]
-        found += one * int(match[2] or 1)
+        found += one * min(int(match[2] or 1), MOST_LAYERS)
+        if len(found) > layers:
+            break
     if len(found) != layers:
         raise ask.refuse(
             "--moe-layer-freq",

@@ -66,14 +66,6 @@ SHORT = "999999999999… (5000 digits)"
             f"--cluster: expected fewer devices, got 'h100x{SHORT}'; write "
             f"<machine>x<devices> such as h100x64",
         ),
-        (
-            (
-                *("solve", "PROBLEM", "--solver", "dp"),
-                *("--option", f"dp.max_closed_sets={HUGE}"),
-            ),
-            f"solver 'dp': dp.max_closed_sets: expected a whole number >= 1, "
-            f"got '{SHORT}'",
-        ),
     ],
 )
 def test_huge_numbers(

@@ -383,6 +383,18 @@ def test_what_may_hide_arguments_is_named():
         ("srun python", "echo python",
          "run.sh:3: .* expected|expected"),
         ("--num-layers", "--layers", "--num-layers: expected a value"),
+        # What would fill all memory.
+        ("--num-layers 8", "--num-layers 1000000000000",
+         "--num-layers: expected at most 10000, got 1000000000000"),
+        ("--num-layers 8", f"--num-layers {'9' * 5000}",
+         "--num-layers: expected an integer >= 1, got '999999999999…"),
+        ("--swiglu", "--swiglu --num-experts 4 --moe-layer-freq "
+         "[1]*99999+[1]*99999", "--moe-layer-freq: expected --num-layers 8"),
+        ("--swiglu", "--swiglu --pipeline-model-parallel-layout "
+         "'E((((t)*9999)*9999)*9999)*9999|L'",
+         "-layout: expected at most 40000 characters with all repeats, got"),
+        ("--swiglu", "--swiglu --pipeline-model-parallel-layout "
+         "'Et*99999|L'", "-layout: expected at most 40000 layers, got more"),
     ],
 )  # fmt: skip
 def test_broken_scripts_are_refused(old, new, message):

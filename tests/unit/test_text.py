@@ -68,6 +68,13 @@ def test_long_numbers_and_words_are_cut_short() -> None:
     assert len(many) < 10_100
 
 
+def test_errors_are_one_line() -> None:
+    """However many ends of lines there are in a name."""
+    assert str(NestError("x: got 'a \r\n\n b\x85\u2028c'; end")) == (
+        "x: got 'a b c'; end"
+    )
+
+
 def test_errors_are_cut_short_however_they_are_made() -> None:
     text = str(NestError(f"x: expected 1, got {'7' * 5000}; correct it"))
     assert text == "x: expected 1, got 777777777777… (5000 digits); correct it"
