@@ -347,13 +347,14 @@ class Cluster(Struct, frozen=True, kw_only=True, dict=True):
                 f"within num_devices = {self.num_devices}, got an end of "
                 f"{end}; correct it"
             )
-        names = [device.name for device in self.types]
-        for name in names:
-            if names.count(name) > 1:
+        names: set[str] = set()
+        for device in self.types:
+            if device.name in names:
                 raise ValueError(
-                    f"others: expected types of distinct names, got {name!r} "
-                    f"twice; name them apart"
+                    f"others: expected types of distinct names, got "
+                    f"{device.name!r} twice; name them apart"
                 )
+            names.add(device.name)
 
     @cached_property
     def types(self) -> tuple[Device, ...]:
@@ -361,8 +362,11 @@ class Cluster(Struct, frozen=True, kw_only=True, dict=True):
         if not self.others:
             return (self.device,)
         found: list[Device] = []
+        named: dict[str, list[Device]] = {}
         for _, _, device in self.runs:
-            if device not in found:
+            known = named.setdefault(device.name, [])
+            if device not in known:
+                known.append(device)
                 found.append(device)
         return tuple(found)
 
