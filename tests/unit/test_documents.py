@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from nest.certificates import check as checker
 from nest.errors import InvalidPlanError, InvalidProblemError
 from nest.ir import documents, encode, read_plan, read_problem
 from nest.ir.documents import (
@@ -273,3 +274,32 @@ def test_a_number_that_is_none() -> None:
         rf"JSON has no such number",
     ):
         decode_problem(text.encode(), "p.json")
+
+
+def test_standard_input_is_read_to_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(documents, "MAX_FILE_BYTES", 4)
+    for text, size in ((b"1234", 4), (b"12345", None)):
+        stream = io.TextIOWrapper(io.BytesIO(text))
+        monkeypatch.setattr("sys.stdin", stream)
+        if size is not None:
+            assert len(documents.read_stdin(InvalidProblemError)) == size
+            continue
+        with pytest.raises(
+            InvalidProblemError,
+            match="^standard input: expected at most 4 bytes, got more; name",
+        ):
+            documents.read_stdin(InvalidProblemError)
+
+
+def test_the_checker_of_certificates_reads_to_the_limit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has its own, as it uses nothing of nest."""
+    assert checker.MOST_BYTES == documents.MAX_FILE_BYTES
+    monkeypatch.setattr("sys.argv", ["", "/dev/zero", "/dev/zero"])
+    assert checker.main() == 2
+    assert capsys.readouterr().err == (
+        "nest-check: /dev/zero: expected JSON, got more than 67108864 bytes\n"
+    )
