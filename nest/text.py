@@ -37,17 +37,19 @@ def whole_number(text: str) -> int | None:
 def closest(name: str, names: Iterable[str]) -> str | None:
     """Return the one of some names that a wrong one was meant to be, if any.
 
-    The first one that begins with it, or one of which it differs in a letter
-    or two.
+    One of which it differs in a letter or two, or the first one that begins
+    with it.
     """
     from difflib import get_close_matches
 
     known = list(names)
-    if len(name) > 2:
-        for other in known:
-            if other.lower().startswith(name.lower()):
-                return other
-    return next(iter(get_close_matches(name, known, n=1, cutoff=0.7)), None)
+    for other in get_close_matches(name, known, n=1, cutoff=0.7):
+        return other
+    start = name.lower()
+    return next(
+        (x for x in known if len(name) > 2 and x.lower().startswith(start)),
+        None,
+    )
 
 
 def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:

@@ -6,6 +6,7 @@ compiler to say, so that only degrees and layers are read back, no groups.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -384,7 +385,7 @@ def _read_batch(ask: _Config, world: int, stages: int) -> tuple[int, int]:
     """Return samples of a step, and its micro-batches."""
     steps = ask.count("gradient_accumulation_steps", 1)
     samples = ask.get("per_device_batch_size") * world
-    if samples < 1 or round(samples) != samples:
+    if not 1 <= samples < math.inf or round(samples) != samples:
         raise ask.refuse(
             "per_device_batch_size", "whole samples on all devices", samples
         )

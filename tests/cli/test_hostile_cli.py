@@ -132,7 +132,7 @@ def test_commands_print_in_one_place() -> None:
         ),
         (
             ("problems", "--model", "mixtral", "--cluster", "h100x8"),
-            "did you mean 'mixtral-8x22b'?",
+            "did you mean 'mixtral-8x7b'?",
         ),
         (("check", "mamba"), "see 'nest problems' and 'nest instances'"),
         (("check", "llama2-7b-9"), "did you mean 'llama2-7b-8'?"),

@@ -288,7 +288,7 @@ def test_standard_input_is_read_to_the_limit(
             continue
         with pytest.raises(
             InvalidProblemError,
-            match="^standard input: expected at most 4 bytes, got more; name",
+            match=r"^standard input: expected at most 4 bytes, got more; name",
         ):
             documents.read_stdin(InvalidProblemError)
 
