@@ -377,7 +377,7 @@ def main():
     """Check the files on the command line."""
     try:
         if {"-h", "--help"} & {*sys.argv}:
-            return print(__doc__)
+            return print(__doc__) or 0
         if len(sys.argv) != 3:
             raise BadInputError("expected PROBLEM CERTIFICATE, two JSON files")
         with open(sys.argv[1], "rb") as one, open(sys.argv[2], "rb") as two:

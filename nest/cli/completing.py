@@ -14,6 +14,7 @@ from click.shell_completion import (
 )
 
 from nest.cli.declare import one_of
+from nest.cli.saying import say_data
 
 if TYPE_CHECKING:
     _Type = click.ParamType[Any]
@@ -38,7 +39,7 @@ def completion_command(shell: str) -> None:
 
     found = get_completion_class(shell)
     assert found is not None
-    click.echo(found(cli, {}, "nest", _VARIABLE).source())
+    say_data(found(cli, {}, "nest", _VARIABLE).source() + "\n")
 
 
 def complete(cli: click.Command) -> int | None:

@@ -98,7 +98,9 @@ def _given(
 
 def _end(options: Options, page: Paging, document: Document) -> None:
     """Say where the page is, and write what it is made of."""
-    print(f"report: {page.path}", file=options.people)
+    from nest.report.table import show
+
+    show(options.people, f"report: {page.path}")
     options.write_json(document)
 
 

@@ -119,7 +119,7 @@ def test_commands_print_in_one_place() -> None:
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
-        (("score", "x", "y", "--model", "z"), "see 'nest score --help'"),
+        (("score", "x", "y", "--model", "z"), "remove one"),
         (("solvers", "--moddel", "z"), "see 'nest solvers --help'"),
         (("solve", "--modle", "z"), "did you mean '--model'?"),
         (("solve", "--solvr", "z"), "did you mean '--solver'?"),
