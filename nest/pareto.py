@@ -39,7 +39,7 @@ from nest.solvers.base import (
     check_limits,
 )
 from nest.solvers.cell import Cell, OnProgress, Running, about, run_cells
-from nest.solvers.messages import Failure
+from nest.solvers.messages import Failure, OutputMessage
 from nest.units import quanta_to_ns
 
 if TYPE_CHECKING:
@@ -463,22 +463,24 @@ def _trace_apart(
 
     def take(cell: Cell) -> None:
         cluster, last = cell.problem.cluster, cell.last
-        if last is None or isinstance(last, Failure):
+        extra = last.output.extra if isinstance(last, OutputMessage) else {}
+        if "gaps" not in extra:
             wall_s = cell.clock.elapsed_s
             lost = _untraced(cell.problem)._replace(wall_s=wall_s)
             traced[cluster.num_devices] = lost
-            # A process that is interrupted as it begins has nothing to say.
-            if is_over() or (last is None and cell.out_of_time):
+            # A process that ends as it begins has nothing to say.
+            if is_over() or isinstance(last, OutputMessage):
                 return
-            if last is not None:
+            if isinstance(last, Failure):
                 raise _failure(last)
+            if cell.out_of_time:
+                return
             assert cell.usage is not None
             raise SolverError(
                 f"frontier of {cluster.num_devices} devices: the process "
                 f"ended with code {cell.usage.exit_code}, no answer; give it "
                 f"more memory, or use fewer --workers"
             )
-        extra = last.output.extra
         traced[cluster.num_devices] = _Traced(
             cell.problem,
             tuple(

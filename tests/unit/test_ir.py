@@ -864,8 +864,9 @@ def test_a_file_of_brackets_is_refused():
     """No word of the interpreter's stack."""
     with pytest.raises(
         InvalidProblemError,
-        match=r"^p\.json: expected a problem, got brackets inside brackets, "
-        r"too deep for any problem; check what wrote the file$",
+        match=r"^p\.json: expected a problem in JSON, got malformed text "
+        r"\(values inside values, hundreds deep\); check that it is the right "
+        r"file$",
     ):
         decode_problem(b'{"schema": ' + b"[" * 100_000, "p.json")
 

@@ -16,7 +16,6 @@ import json
 import os
 from dataclasses import replace
 from fractions import Fraction
-from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -43,8 +42,9 @@ from nest.report.frontier import (
 )
 from nest.search import tracer as tracing
 from nest.search.frontier import Gap, Point, merge_gaps
-from nest.solvers.base import SolveOptions, Status
+from nest.solvers.base import SolveOptions, SolverOutput, Status
 from nest.solvers.cell import Running
+from nest.solvers.messages import OutputMessage
 from nest.solvers.process import Worker
 from nest.solvers.result import Outcome, SolveResult
 from nest.versions import num_cpus
@@ -262,11 +262,12 @@ def test_without_time_nothing_is_proven(workers):
 
 
 def test_gaps_of_processes_are_kept(monkeypatch):
-    said = {"points": (), "gaps": ((5, 100, 42),)}
+    extra = {"points": (), "gaps": ((5, 100, 42),)}
+    output = SolverOutput(status=Status.NO_SOLUTION, extra=extra)
 
     def run_cells(cells, workers, take):
         for cell in cells:
-            cell.last = SimpleNamespace(output=SimpleNamespace(extra=said))
+            cell.last = OutputMessage(output)
             take(cell)
 
     monkeypatch.setattr("nest.pareto.run_cells", run_cells)
