@@ -1003,3 +1003,17 @@ def test_missing_files(tmp_path: Path) -> None:
         r"got No such file or directory; check the path$",
     ):
         read_hf(tmp_path / "none.json")
+
+
+def test_a_dropout_rate_larger_than_any_float(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(
+        '{"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 2, '
+        '"n_positions": 32, "vocab_size": 100, "resid_pdrop": '
+        f"{10**400}}}"
+    )
+    with pytest.raises(
+        InvalidProblemError,
+        match=r"resid_pdrop: expected a rate from 0 to 1, got 100000",
+    ):
+        read_hf(path)

@@ -154,11 +154,12 @@ class Config:
         value = self.fields.get(name)
         if value is None:
             return default > 0
-        number = float(value) if type(value) is int else value
-        rate = self.typed(name, number, float, "a number")
-        if not 0 <= rate <= 1:
-            raise self.refuse(name, "a rate from 0 to 1", value)
-        return rate > 0
+        # An integer may be larger than any float.
+        if type(value) is not int:
+            value = self.typed(name, value, float, "a number")
+        if not 0 <= value <= 1:
+            raise self.refuse(name, "a rate from 0 to 1", shown(value))
+        return bool(value > 0)
 
     def has(self, name: str) -> bool:
         """Return whether a field has a value."""
