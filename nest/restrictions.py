@@ -264,12 +264,17 @@ def _check_pin(
     for value in values:
         if value in possible:
             continue
-        if name == "pp" and problem.job.pipeline_parallel is None:
+        most = max(
+            (max_stages(problem, case) for case in batch_splits(problem)),
+            default=0,
+        )
+        # Where stages must be even, fewer may be no number of them either.
+        if (
+            name == "pp"
+            and problem.job.pipeline_parallel is None
+            and int(value) > most
+        ):
             layers = len(problem.graph.layers)
-            most = max(
-                (max_stages(problem, case) for case in batch_splits(problem)),
-                default=0,
-            )
             raise InvalidOptionError(
                 f"{option} pp={value}: expected at most {most} stages "
                 f"({layers} layers, {problem.cluster.num_devices} devices), "

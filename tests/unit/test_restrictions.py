@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from msgspec.structs import replace
 
 from nest.errors import InvalidOptionError, UnknownNameError
 from nest.ir import Activations, Problem
@@ -233,3 +234,28 @@ def test_a_job_that_restricts_stages_itself_lists_them():
         r"job allows and the layers have costs for \(1\), got 2",
     ):
         restrict(problem, {"pp": (2,)})
+
+
+def test_stages_that_must_be_even_are_listed():
+    """Three layers of a kind are in one stage or in three, never in two."""
+    cost = make_cost(1, 1)
+    problem = make_problem(
+        {"a": cost, "b": cost, "c": cost},
+        edges=(("a", "b", 0), ("b", "c", 0)),
+        global_batch=4,
+        even_layers=True,
+    )
+    kind, *_ = problem.graph.kinds
+    layers = tuple(
+        replace(layer, kind=kind.name) for layer in problem.graph.layers
+    )
+    graph = replace(problem.graph, kinds=(kind,), layers=layers)
+    problem = replace(problem, graph=graph)
+    with pytest.raises(
+        InvalidOptionError,
+        match=r"--pin pp=2: expected one of the numbers of stages that the "
+        r"job allows and the layers have costs for \(1, 3\), got 2; choose",
+    ):
+        restrict(problem, {"pp": (2,)})
+    with pytest.raises(InvalidOptionError, match="at most 3 stages"):
+        restrict(problem, {"pp": (4,)})
