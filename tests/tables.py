@@ -612,6 +612,7 @@ def _run_document() -> dict[str, Any]:
             "penalties": [1],
             "shift_s": 1.0,
             "hosts": [],
+            "sharing_cpus": 0,
             "solvers": [],
             "gap_over_time": [],
             "close": 0.01,

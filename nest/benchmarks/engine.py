@@ -37,6 +37,9 @@ OnFinished = Callable[[Finished], None]
 #: Seconds to wait for a scheduler.
 _CONNECT_S = 10.0
 
+#: Local workers that may share a CPU: enough to try a cluster out.
+MOST_SHARING = 8
+
 _DIED = "the process that ran it died"
 
 
@@ -65,11 +68,12 @@ def check_parallel(jobs: int, workers: int, dask: str | None) -> None:
             f"--jobs {jobs}: expected it or --dask, got both; remove one"
         )
     number = whole_number(dask)
-    if number is not None and not 1 <= number * workers <= num_cpus():
+    most = MOST_SHARING * num_cpus() // workers
+    if number is not None and not 1 <= number <= most:
         raise InvalidOptionError(
-            f"--dask {dask}: expected the address of a scheduler, or as many "
-            f"worker processes as there are CPUs at hand ({num_cpus()}) for "
-            f"{workers} each, got {dask}; correct the value"
+            f"--dask {dask}: expected the address of a scheduler, or 1 to "
+            f"{most} local workers ({MOST_SHARING} threads per CPU at hand), "
+            f"got {dask}; correct the value"
         )
     try:
         import distributed  # noqa: F401
@@ -78,6 +82,23 @@ def check_parallel(jobs: int, workers: int, dask: str | None) -> None:
             f"--dask: expected distributed to be installed, got no such "
             f"package; install it with: pip install '{DISTRIBUTION}[dask]'"
         ) from None
+
+
+def shared_cpus(workers: int, dask: str | None) -> str | None:
+    """Return what is to be said of times if local workers share CPUs.
+
+    ``workers`` is the most that a solver of the run has.
+    """
+    if dask is None or not dask.isdigit():
+        return None
+    threads, cpus = int(dask) * workers, num_cpus()
+    if threads <= cpus:
+        return None
+    return (
+        f"--dask {dask}: {threads} threads share {cpus} "
+        f"CPU{'s' if cpus > 1 else ''}, so measured times are too long, and "
+        f"time limits cut off earlier"
+    )
 
 
 def run_missing(
@@ -111,10 +132,18 @@ def run_missing(
         key: msgspec.json.encode(problem)
         for key, problem in folder.problems.items()
     }
+    at_once = int(dask) if dask and dask.isdigit() else jobs
     works = [
-        Work(cell, problems[cell.problem_hash], solver_target(cell.solver))
+        Work(
+            cell,
+            problems[cell.problem_hash],
+            solver_target(cell.solver),
+            at_once,
+        )
         for cell in folder.missing()
     ]
+    if not works:
+        return
     least_s: dict[str, float] = {}
     for work in works:
         limit_s = work.cell.time_limit_s
@@ -133,14 +162,15 @@ def run_missing(
         if on_finished is not None:
             on_finished(finished)
 
-    for work in works:
-        if work.cell.solver in broken:
-            keep(died(work, broken[work.cell.solver]))
-    sound = [work for work in works if work.cell.solver not in broken]
-    if not sound:
-        return
-    answers = _on_dask(sound, dask) if dask else _here(sound, jobs)
-    with contextlib.closing(answers):
+    with contextlib.ExitStack() as stack:
+        # Before the first cell is stored: a run that is refused leaves none.
+        client = dask and stack.enter_context(_client(dask))
+        for work in works:
+            if work.cell.solver in broken:
+                keep(died(work, broken[work.cell.solver]))
+        sound = [work for work in works if work.cell.solver not in broken]
+        answers = _on_dask(sound, client, dask) if dask else _here(sound, jobs)
+        stack.enter_context(contextlib.closing(answers))
         for data in answers:
             keep(data)
 
@@ -226,13 +256,10 @@ def _key(data: bytes) -> str:
     return msgspec.json.decode(data, type=Finished).key
 
 
-def _on_dask(works: Sequence[Work], where: str) -> Generator[bytes]:
-    """Yield answers of cells that run on a cluster.
-
-    Cells of workers that are lost run again on others; one that loses its
-    worker again and again is an error of its own.
-    """
-    from distributed import Client, KilledWorker, LocalCluster, as_completed
+@contextlib.contextmanager
+def _client(where: str) -> Iterator[Any]:
+    """Connect with a scheduler, or start a cluster on this machine."""
+    from distributed import Client, LocalCluster
 
     for name in ("distributed", "tornado", "bokeh"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -257,31 +284,44 @@ def _on_dask(works: Sequence[Work], where: str) -> Generator[bytes]:
                 f"got no answer ({' '.join(str(error).split())}); start one "
                 f"with 'dask scheduler', or correct the address"
             ) from None
-        pending = deque(works)
-        running: dict[str, Work] = {}
-        done = as_completed(with_results=False)
+        yield client
 
-        def submit() -> None:
-            slots = sum(client.nthreads().values())
-            while pending and len(running) < max(2, 2 * slots):
-                work = pending.popleft()
-                future = client.submit(run_cell, work, key=work.cell.key)
-                running[future.key] = work
-                done.add(future)
 
+def _on_dask(
+    works: Sequence[Work], client: Any, where: str
+) -> Generator[bytes]:
+    """Yield answers of cells that run on a cluster.
+
+    Cells of workers that are lost run again on others; one that loses its
+    worker again and again is an error of its own.
+    """
+    from distributed import KilledWorker, as_completed
+
+    pending = deque(works)
+    running: dict[str, Work] = {}
+    done = as_completed(with_results=False)
+
+    def submit() -> None:
+        slots = sum(client.nthreads().values())
+        while pending and len(running) < max(2, 2 * slots):
+            work = pending.popleft()
+            future = client.submit(run_cell, work, key=work.cell.key)
+            running[future.key] = work
+            done.add(future)
+
+    submit()
+    while running:
+        future = next(done)
+        work = running.pop(future.key)
+        try:
+            yield future.result()
+        except KilledWorker:
+            yield died(work, _DIED)
+        except CancelledError:
+            raise NestError(
+                f"--dask {where}: expected a scheduler that stays, got "
+                f"none any more; what is finished is kept, go on with "
+                f"--resume"
+            ) from None
+        future.release()
         submit()
-        while running:
-            future = next(done)
-            work = running.pop(future.key)
-            try:
-                yield future.result()
-            except KilledWorker:
-                yield died(work, _DIED)
-            except CancelledError:
-                raise NestError(
-                    f"--dask {where}: expected a scheduler that stays, got "
-                    f"none any more; what is finished is kept, go on with "
-                    f"--resume"
-                ) from None
-            future.release()
-            submit()

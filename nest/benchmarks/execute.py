@@ -34,11 +34,14 @@ class Work:
         Its problem in JSON.
     target
         Its solver as ``"module:Class"``.
+    at_once
+        Cells that run at the same time on the machine, as far as is known.
     """
 
     cell: BenchCell
     problem: bytes
     target: str
+    at_once: int = 1
 
 
 def run_cell(work: Work, parent: int | None = None) -> bytes:
@@ -87,7 +90,11 @@ def run_cell(work: Work, parent: int | None = None) -> bytes:
             cell=work.cell,
             result=result.to_json(),
             trace=recorder.trace(problem, result),
-            machine={**machine(), "host": os.uname().nodename},
+            machine={
+                **machine(),
+                "host": os.uname().nodename,
+                "at_once": work.at_once,
+            },
         )
     )
 

@@ -358,13 +358,21 @@ def _times(run: dict[str, Any], times: dict[str, Any]) -> Section:
         if limit_s is None
         else f"the others count as {counted} ({limit_s:g} s)"
     )
+    sharing = times["sharing_cpus"]
+    warning = (
+        f" {count(sharing, 'cell')} shared CPUs with others: their times are "
+        f"too long, and limits cut them off earlier."
+        if sharing
+        else ""
+    )
     return Section(
         "Times",
         f"Answered: ended by itself with a plan that fits or a proof. Means "
         f"are geometric, shifted by {times['shift_s']:g} s, over all cells: "
         f"{unanswered}. Primal integral: mean distance from the best plan "
         f"known over the time limit, 0 is at once and 1 never; of all cells "
-        f"of problems with a plan. Hosts: {', '.join(times['hosts']) or '–'}.",
+        f"of problems with a plan. Hosts: {', '.join(times['hosts']) or '–'}."
+        f"{warning}",
         Grid(
             (
                 *("solver", "answered"),

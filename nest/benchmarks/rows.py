@@ -39,8 +39,8 @@ class Row:
         What it took.
     trace
         Plans and bounds over time.
-    host
-        Where it ran.
+    host, shares_cpus
+        Where it ran, and whether on CPUs that it shared with other cells.
     quantum_ps, time_unit
         Of the problem.
     """
@@ -61,6 +61,7 @@ class Row:
     peak_rss_bytes: int | None
     trace: tuple[TracePoint, ...]
     host: str
+    shares_cpus: bool
     quantum_ps: int
     time_unit: str
 
@@ -198,9 +199,16 @@ def _row(
         peak_rss_bytes=found["peak_rss_bytes"],
         trace=finished.trace,
         host=str(finished.machine.get("host", "")),
+        shares_cpus=_shares_cpus(finished),
         quantum_ps=problem.quantum_ps,
         time_unit=problem.time_unit,
     )
+
+
+def _shares_cpus(finished: Finished) -> bool:
+    machine = finished.machine
+    at_once, cpus = (int(machine.get(x, 1)) for x in ("at_once", "cpus"))
+    return at_once * finished.cell.num_workers > cpus
 
 
 def _cross_checked(rows: Sequence[Row]) -> list[Row]:

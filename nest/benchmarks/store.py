@@ -137,9 +137,15 @@ def open_run(
     NestError
         If somebody else works in the directory, it holds another run or
         other files, or cannot be written.
+
+    Notes
+    -----
+    Of a run that a ``NestError`` ends before its first cell nothing stays.
     """
     path = Path(folder)
     _check_folder(path, run, resume)
+    new = [each for each in (path, *path.parents) if not each.exists()]
+    begun_here = False
     try:
         (path / "cells").mkdir(parents=True, exist_ok=True)
         (path / "problems").mkdir(exist_ok=True)
@@ -152,14 +158,37 @@ def open_run(
     try:
         _take(lock, path)
         # Under the lock: until then another run may have written it.
+        begun_here = not (path / MANIFEST).exists()
         run = _agreed(path, run, resume)
         for instance in instances:
             file = path / "problems" / f"{instance.hash}.json"
             write_atomically(file, encode(instance.problem), durable=True)
         write_atomically(path / MANIFEST, encode(run), durable=True)
         yield RunFolder(path, run, dict(_problems(path, run)))
+    except NestError:
+        if begun_here:
+            _clear(path, instances, new)
+        raise
     finally:
         os.close(lock)
+
+
+def _clear(
+    path: Path, instances: Sequence[Instance], new: Sequence[Path]
+) -> None:
+    """Remove what a run made that was refused before its first cell."""
+    with contextlib.suppress(OSError):  # why it is refused matters more
+        if any((path / "cells").iterdir()):
+            return
+        (path / MANIFEST).unlink(missing_ok=True)
+        for instance in instances:
+            file = path / "problems" / f"{instance.hash}.json"
+            file.unlink(missing_ok=True)
+        for folder in (path / "problems", path / "cells"):
+            folder.rmdir()
+        (path / LOCK).unlink()
+        for folder in new:
+            folder.rmdir()
 
 
 def _check_folder(path: Path, run: Run | None, resume: bool) -> None:

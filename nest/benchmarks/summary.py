@@ -68,6 +68,7 @@ def to_document(run: Run, rows: Sequence[Row]) -> dict[str, Any]:
             "penalties": list(PENALTIES),
             "close": CLOSE,
             "hosts": sorted({row.host for row in rows} - {""}),
+            "sharing_cpus": sum(row.shares_cpus for row in rows),
             "solvers": [_times(run, s, own[s], facts) for s in run.solvers],
             "proof_time_profile": _proof_profile(whole),
             "cactus": _cactus(run, rows, facts),

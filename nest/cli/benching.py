@@ -346,7 +346,7 @@ class _Running:
         dask: str | None = None,
     ) -> int:
         """Run it and return the exit code."""
-        from nest.benchmarks.engine import check_parallel
+        from nest.benchmarks.engine import check_parallel, shared_cpus
         from nest.benchmarks.session import execute
 
         # Before there is a directory, if it is known by then what runs.
@@ -354,8 +354,10 @@ class _Running:
         with _CellLine() as line:
 
             def opened(folder: RunFolder) -> None:
-                check_parallel(jobs, folder.run.most_workers, dask)
-                for text in folder.complaints:
+                workers = folder.run.most_workers
+                check_parallel(jobs, workers, dask)
+                slow = shared_cpus(workers, dask)
+                for text in (*folder.complaints, *([slow] if slow else [])):
                     say(f"nest: {text}", err=True)
                 line.begin(folder)
 

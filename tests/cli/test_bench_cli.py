@@ -105,8 +105,13 @@ def test_a_failed_cell_is_the_exit_code(cli: Cli, place: Path) -> None:
             "--jobs 2: expected it or --dask, got both",
         ),
         (
-            ("one.json", "-o", "run", "--dask", str(num_cpus() + 1)),
-            f"--dask {num_cpus() + 1}: expected the address of a scheduler",
+            ("one.json", "-o", "run", "--dask", "0"),
+            "--dask 0: expected the address of a scheduler, or 1 to "
+            f"{8 * num_cpus()} local workers",
+        ),
+        (
+            ("one.json", "-o", "run", "--dask", str(8 * num_cpus() + 1)),
+            f"--dask {8 * num_cpus() + 1}: expected the address of a sched",
         ),
         (("--resume", "-o", "run"), "-o run: .* without run.json; name SET"),
         (
@@ -178,6 +183,26 @@ def test_no_scheduler(
     arguments = ("bench", "one.json", "--solvers", "loopback", "-o", "run")
     text = cli.refuses(*arguments, "--dask", where)
     assert text.startswith(f"--dask {where}: expected the address of a Dask")
+    assert not (place / "run").exists()
+    # A directory that was there before stays, and is as empty as it was.
+    (place / "run").mkdir()
+    cli.refuses(*arguments, "--dask", where)
+    assert list((place / "run").iterdir()) == []
+
+
+def test_more_local_workers_than_cpus(
+    cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They share CPUs, which standard error and the report say."""
+    pytest.importorskip("distributed")
+    for module in ("nest.benchmarks.engine", "nest.versions"):
+        monkeypatch.setattr(f"{module}.num_cpus", lambda: 1)
+    arguments = ("bench", "one.json", "--solvers", "loopback", "-o", "run")
+    assert cli(*arguments, "--dask", "2") == 0
+    assert (
+        "nest: --dask 2: 2 threads share 1 CPU, so measured times are too "
+        "long, and time limits cut off earlier" in cli.err.splitlines()
+    )
 
 
 # Sweeps

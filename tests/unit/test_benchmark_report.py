@@ -70,6 +70,7 @@ def row(
             TracePoint(wall_s=wall_s, step_quanta=step, bound_quanta=bound),
         ),
         "host": "here",
+        "shares_cpus": False,
         "quantum_ps": 1000,
         "time_unit": "s",
     }

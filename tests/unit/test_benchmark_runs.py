@@ -20,7 +20,9 @@ from msgspec.structs import replace
 from nest.benchmarks import engine
 from nest.benchmarks.cells import BenchCell, Finished, Run
 from nest.benchmarks.execute import Work, run_cell
+from nest.benchmarks.report import reports
 from nest.benchmarks.rows import read_rows
+from nest.benchmarks.session import Ended
 from nest.benchmarks.store import RunFolder, open_run
 from nest.errors import InvalidProblemError, NestError
 from nest.ir.io import encode, write_atomically
@@ -507,6 +509,37 @@ def test_a_directory_that_cannot_be_made(tmp_path):
     run = make_run(instances(1), ["quick"])
     with pytest.raises(NestError, match="expected a directory that can be"):
         go(Path("/proc/none/run"), run, instances(1))
+
+
+@pytest.mark.parametrize(("at_once", "expected"), [(3, 1), (1, 0)])
+def test_a_report_says_which_cells_shared_cpus(
+    tmp_path, monkeypatch, at_once, expected
+):
+    """Three at once on two CPUs; the answers stay the same."""
+    two_cpus = {"cpus": 2}
+    monkeypatch.setattr("nest.benchmarks.execute.machine", lambda: two_cpus)
+    run = make_run(instances(1), ["quick"])
+    with open_run(tmp_path / "run", run, instances(1), False) as folder:
+        (cell,) = folder.missing()
+        problem = msgspec.json.encode(folder.problems[cell.problem_hash])
+        folder.keep(run_cell(Work(cell, problem, TARGET, at_once)))
+        document = Ended(folder).document
+    assert document["times"]["sharing_cpus"] == expected
+    told = "1 cell shared CPUs with others: their times are too long"
+    assert (told in reports(document)["report.md"]) == bool(expected)
+
+
+def test_a_refused_run_that_has_cells_stays(tmp_path):
+    path = tmp_path / "run"
+    run = make_run(instances(1), ["quick"])
+
+    def stop(finished: Finished) -> None:
+        raise NestError("no more")
+
+    with pytest.raises(NestError, match="no more"):
+        go(path, run, instances(1), on_finished=stop)
+    assert (path / "run.json").exists()
+    assert len(list((path / "cells").iterdir())) == 1
 
 
 def test_a_full_disk_has_a_remedy():
