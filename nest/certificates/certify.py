@@ -119,7 +119,7 @@ def _terms(problem: Problem, document: bytes | None) -> tuple[Prices, str]:
         document = encode(decode_problem(encode(problem)))
     try:
         data, problem_hash = check.parse(document, problem.name)
-        return Prices(data), problem_hash
+        return Prices(data, problem.name), problem_hash
     except BadInputError as error:
         raise UnsupportedProblemError(str(error)) from error
 

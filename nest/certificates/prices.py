@@ -35,7 +35,7 @@ def typed(value, where):
         raise BadInputError(f"{where}: expected {kind}, got {str(value)[:60]}")
     return Fraction(value) if type(value) is float else value
 
-def sane(data):
+def sane(data, where):
     """Refuse what nest refuses, where numbers would mean something else."""
     job, graph = data["job"], data["graph"]
     kinds, layers = graph["kinds"], graph["layers"]
@@ -49,12 +49,12 @@ def sane(data):
     named += [x for x in job.items() if type(x[1]) is list]
     for what, x in named:
         if len({*x}) < len(x):
-            raise BadInputError(f"problem: {what}: one is there twice")
+            raise BadInputError(f"{where}: {what}: one is there twice")
     if (any(x == [] for x in job.values()) or not layers
             or data.get("schema") != "nest-problem/1"
             or job.get("gradient_sync_overlap", 0) > 1
             or data.get("quantum_ps", 1) < 1 or job["global_batch"] < 1):
-        raise BadInputError("problem: not one that nest takes")
+        raise BadInputError(f"{where}: not one that nest takes")
 
 def remember(thing, *names):
     """Cache methods."""
@@ -143,20 +143,24 @@ class Problem:
     of costs (tp, cp, ep, splits the sequence, samples).
     """
 
-    def __init__(self, data):
-        sane(data)
+    def __init__(self, data, where="problem"):
+        sane(data, where)
+        self.where = where
         self.job, graph, cluster = data["job"], data["graph"], data["cluster"]
         self.quantum = data.get("quantum_ps", 1000)
         self.rule = self.job.get("optimizer", {})
         network = cluster["topology"]
         if network["kind"] and "algorithms" not in network:
             raise BadInputError(
-                "problem.cluster.topology.algorithms: expected nccl, for a "
+                f"{where}.cluster.topology.algorithms: expected nccl, for a "
                 "certificate, got none, which is best; add it")
         self.tree = Tree(network["levels"])
         self.devices, device = cluster["num_devices"], cluster["device"]
-        if self.devices > min(MOST_DEVICES, self.tree.above[-1]):
-            raise BadInputError(f"problem: {self.devices} devices, too many")
+        most = min(MOST_DEVICES, self.tree.above[-1])
+        if self.devices > most:
+            raise BadInputError(
+                f"{where}.cluster.num_devices: expected at most {most}, for a "
+                f"certificate, got {self.devices}; take fewer")
         self.room = device["memory_bytes"] - device.get("reserve_bytes", 0)
         self.rate = device.get("hbm_bytes_per_s")
         self.costs = [{tuple(x.get(y, y != KEY[3]) for y in KEY): x
@@ -175,7 +179,7 @@ class Problem:
                    if not s >> i & 1 and not need & ~s}
             found = found | new
         if len(found) > MOST_SETS or (1 << len(self.layers)) - 1 not in found:
-            raise BadInputError(f"problem: a cycle, or over {MOST_SETS} cuts")
+            raise BadInputError(f"{where}: a cycle, or over {MOST_SETS} cuts")
         self.sets = sorted(found, key=lambda s: (s.bit_count(), s))
         remember(self, "shapes", "passes", "traffic", "extra", "sizes",
                  "memory", "receive", "nearest", "choices", "rows", "options")
@@ -218,7 +222,7 @@ class Problem:
         time = near(near(ns * 1000) / self.quantum)
         found = near(time + Fraction(1, 2)) // 1
         if found > 1 << 53:
-            raise BadInputError("problem: a time above 2**53 quanta")
+            raise BadInputError(f"{self.where}: a time above 2**53 quanta")
         return found
 
     def shapes(self, dp, tp, cp, ep, starts):

@@ -101,6 +101,30 @@ def test_what_is_not_covered_is_refused(
     assert not paths["certificate"].exists()
 
 
+def test_too_many_devices_are_refused_by_name(
+    cli: Cli, paths: dict[str, Path]
+) -> None:
+    """By the name of the problem, and of the file where it is checked."""
+    level = replace(NCCL.levels[0], fan_out=4096)
+    problem = two_stages(topology=replace(NCCL, levels=(level,)))
+    cluster = replace(problem.cluster, num_devices=4096)
+    write(paths["problem"], replace(problem, name="two", cluster=cluster))
+    text = (
+        ".cluster.num_devices: expected at most 1024, for a certificate, got "
+        "4096; take fewer"
+    )
+    output = str(paths["certificate"])
+    said = cli.refuses("certify", *texts(paths), "-o", output)
+    assert said == f"two{text}"
+    paths["other"].write_text("{}")
+    command = [sys.executable, "-m", "nest.certificates.check"]
+    arguments = [paths["problem"], paths["other"]]
+    found = subprocess.run([*command, *arguments], capture_output=True)
+    assert found.returncode == 2
+    expected = f"nest-check: {paths['problem']}{text}\n"
+    assert found.stderr.decode() == expected
+
+
 def test_a_plan_that_does_not_fit_has_none(
     cli: Cli, paths: dict[str, Path]
 ) -> None:
