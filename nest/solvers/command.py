@@ -9,7 +9,6 @@ of any other solver.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shlex
@@ -170,6 +169,10 @@ class Answer(
     lower_bound_quanta: Size | None = None
     own_objective_ns: float | None = None
     detail: str = ""
+
+
+class _Tagged(msgspec.Struct):
+    schema: object = None
 
 
 def is_description(text: str) -> bool:
@@ -357,8 +360,9 @@ class CommandSolver:
 def _decode(data: bytes) -> Answer:
     """Return an answer; a plan alone claims nothing."""
     schema = None
-    with contextlib.suppress(ValueError, AttributeError, RecursionError):
-        schema = json.loads(data).get("schema")
+    with contextlib.suppress(msgspec.MsgspecError, RecursionError):
+        # Nothing else of it is read here, so nothing else can hide it.
+        schema = msgspec.json.decode(data, type=_Tagged).schema
     if schema == "nest-answer/1":
         return decode(data, "plan file", Answer, "answer", InvalidPlanError)
     plan = decode(data, "plan file", Plan, "plan", InvalidPlanError)

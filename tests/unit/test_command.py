@@ -129,6 +129,12 @@ def test_a_command_gets_all_options(tmp_path: Path) -> None:
             "expected key 'status', got none; add it",
         ),
         (
+            'printf \'{"claimed_quanta": 1%05000d, "status": "feasible", '
+            '"schema": "nest-answer/1"}\' 0 > $2',
+            InvalidPlanError,
+            "claimed_quanta: expected",
+        ),
+        (
             'echo \'{"schema": "nest-answer/2"}\' > $2',
             InvalidPlanError,
             "schema: expected 'nest-plan/1', got 'nest-answer/2'",
