@@ -154,7 +154,6 @@ def _check_proofs(candidate: Candidate) -> Finding:
             or result.outcome in (Outcome.INVALID_PLAN, Outcome.MISMATCH)
         ):
             continue
-        # What else is wrong with an answer makes no proof of it true.
         status, bound = claimed(result)
         proven += bound is not None or status is Status.INFEASIBLE
         if best is None:
@@ -163,9 +162,9 @@ def _check_proofs(candidate: Candidate) -> Finding:
                     f"{trial.name}: has a plan, but none fits: report it"
                 )
             continue
-        claim = refuted(status, bound, best)
-        if claim is not None:
-            wrong.append(f"{trial.name}: {claim}, but a plan takes {best}")
+        false = _false_proof(trial)
+        if false is not None:
+            wrong.append(f"{trial.name}: {false}")
         elif result.step_quanta is not None and result.step_quanta < best:
             wrong.append(
                 f"{trial.name}: {result.step_quanta} quanta are below the "
@@ -174,6 +173,16 @@ def _check_proofs(candidate: Candidate) -> Finding:
     if not wrong and not proven:
         return _nothing("it proves nothing")
     return _first(wrong, f"{proven} bounds and proofs, all true")
+
+
+def _false_proof(trial: Trial) -> str | None:
+    """Return why what is proven cannot be, by a plan that is known."""
+    result, best = trial.result, trial.reference.optimum_quanta
+    if result is None or best is None:
+        return None
+    # What else is wrong with an answer makes no proof of it true.
+    claim = refuted(*claimed(result), best)
+    return None if claim is None else f"{claim}, but a plan takes {best}"
 
 
 def _check_decides(candidate: Candidate) -> Finding:
@@ -187,13 +196,18 @@ def _check_decides(candidate: Candidate) -> Finding:
     ]
     if not trials:
         return _nothing("limits stopped it everywhere")
+    wrong = []
+    for trial in trials:
+        false = _false_proof(trial)
+        if trial.status not in (Status.OPTIMAL, Status.INFEASIBLE):
+            wrong.append(
+                f"{trial.name}: expected optimal or infeasible from an exact "
+                f"solver that no limit stopped, got {trial.status}"
+            )
+        elif false is not None:
+            wrong.append(f"{trial.name}: expected a proof, got a false one")
     return _first(
-        (
-            f"{t.name}: expected optimal or infeasible from an exact solver "
-            f"that no limit stopped, got {t.status}"
-            for t in trials
-            if t.status not in (Status.OPTIMAL, Status.INFEASIBLE)
-        ),
+        wrong,
         f"{len(trials)} of {len(candidate.trials)} problems proven",
     )
 

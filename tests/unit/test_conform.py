@@ -20,7 +20,7 @@ from nest.conform.trials import Candidate, Trial
 from nest.cost.score import score
 from nest.errors import InvalidOptionError, UnknownSolverError
 from nest.solvers import cell, registry
-from nest.solvers.base import SolveOptions, Status
+from nest.solvers.base import Capabilities, SolveOptions, Status
 from nest.solvers.result import Outcome
 from nest.solvers.run import run_solver
 from tests.inside import run_inside
@@ -231,6 +231,29 @@ def test_a_false_claim_does_not_hide_behind_its_plan() -> None:
             assert failed == broken, act
     finally:
         registry.unregister_solver("loopback")
+
+
+def test_a_false_proof_decides_nothing() -> None:
+    """An optimum of one quantum above the best plan's is no proof."""
+    problem = tiny_problem()
+    (decides,) = (x for x in CHECKS if x.name == "decides")
+    registry.register_solver("loopback", LOOPBACK)
+    try:
+        result = run_solver(problem, "loopback")
+    finally:
+        registry.unregister_solver("loopback")
+    assert result.status is Status.OPTIMAL
+    for best, state, reason in (
+        (GOOD_NS, State.PASSED, "1 of 1 problems proven"),
+        (GOOD_NS - 1, State.FAILED, "tiny: expected a proof, got a false one"),
+    ):
+        tiny = Reference("tiny", problem, best, None)
+        trial = Trial(tiny, SolveOptions(), result, "")
+        able = Capabilities(exact=True, method="says so")
+        candidate = cast(
+            "Candidate", SimpleNamespace(trials=[trial], capabilities=able)
+        )
+        assert decides.ask(candidate) == (state, reason)
 
 
 def test_options_must_be_known() -> None:
