@@ -112,7 +112,7 @@ def positive(what: str, remedy: str) -> Callable[[Any], float]:
     )
 
 
-seconds = positive("seconds", "leave it out for no limit")
+seconds = positive("seconds", "leave it out for the default")
 
 fraction = reader(
     float,

@@ -608,7 +608,8 @@ def test_import_piper(cli: Cli, tmp_path: Path) -> None:
         ),
         (
             ("compare", "--time-limit", "0"),
-            "--time-limit: expected a finite number of seconds > 0, got '0'",
+            "--time-limit: expected a finite number of seconds > 0, got '0'; "
+            "leave it out for the default",
         ),
         (("compare", "--time-limit", "inf"), "--time-limit: expected a fin"),
         (("compare", "--time-limit", "soon"), "--time-limit: expected a fin"),
