@@ -33,13 +33,19 @@ class InvalidPlanError(NestError, ValueError):
 
 
 class UnknownNameError(NestError, LookupError):
-    """A name (solver, preset, built-in problem) is not registered."""
+    """A name (solver, preset, built-in problem) is not registered.
 
-    def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
+    ``also`` says where else a name could be looked up.
+    """
+
+    def __init__(
+        self, what: str, name: str, known: Iterable[str], also: str = ""
+    ) -> None:
         names = sorted(known)
         hint = did_you_mean(name, names, "choose one of them")
         super().__init__(
             f"{what}: expected one of {', '.join(names)}; got {name!r}; {hint}"
+            f"{also and '; '}{also}"
         )
 
 

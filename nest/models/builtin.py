@@ -9,6 +9,7 @@ under the preset ``standard``.
 
 from __future__ import annotations
 
+from nest.errors import UnknownNameError
 from nest.hardware import machine
 from nest.ir.problem import Problem
 from nest.models.choices import Request, choose
@@ -73,6 +74,9 @@ def load(name: str) -> Problem:
     UnknownNameError
         If there is no such problem; the text lists all names.
     """
+    if name not in names():
+        also = "nest.load reads files and instances, nest.read_problem files"
+        raise UnknownNameError("built-in problem", name, names(), also)
     return build(find("built-in problem", name, RECIPES))
 
 

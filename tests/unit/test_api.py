@@ -76,6 +76,12 @@ def test_problems_come_as_such_by_name_and_by_file(tmp_path: Path) -> None:
     assert nest.load(path) == nest.load(str(path)) == chain()
     assert nest.problem(path) == nest.problem(chain()) == chain()
     assert nest.load("llama2-7b-8") == nest.load_problem("llama2-7b-8")
+    with pytest.raises(
+        nest.NestError,
+        match=r"got '.*/problem.json'; choose one of them; nest.load reads "
+        r"files and instances, nest.read_problem files$",
+    ):
+        nest.load_problem(str(path))
 
 
 def test_words_of_a_model_are_those_of_the_command_line() -> None:
