@@ -383,7 +383,7 @@ def main():
         with open(sys.argv[1], "rb") as one, open(sys.argv[2], "rb") as two:
             (data, own), certificate = (parse(x.read(MOST_BYTES + 1), x.name)
                                         for x in (one, two))
-        print("verified:", check(Problem(data, sys.argv[1]), own, *certificate))
+        print("verified:", check(Problem(data, one.name), own, *certificate))
     except RejectedError as error:
         print(f"rejected: {error.args[0]}")
         return 1
