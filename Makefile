@@ -10,6 +10,7 @@
 #   make test-exports  the tests that need the parsers of frameworks
 #   make test-models  the tests that count the models of transformers
 #   make test-browser  the pages in a headless browser, with screenshots
+#   make docs       the site of build/docs, with its examples run
 #   make test-scip  the tests that need SCIP, another engine of milp
 #   make fuzz       break 100,000 files of all readers; none may do harm
 #   make mutation   break the solvers on purpose; some test must notice
@@ -27,7 +28,7 @@ SEED ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo report test lint test-full test-torch test-exports \
-  test-models test-browser test-scip coverage fuzz mutation \
+  test-models test-browser test-scip docs coverage fuzz mutation \
   bench-quick lock clean
 .DELETE_ON_ERROR:
 
@@ -154,6 +155,21 @@ test-browser: .browser/.installed-from-lock
 	PYTHONPATH=.browser $(BIN)/python -c 'import selenium'
 	PYTHONPATH=.browser $(BIN)/python -m pytest -m browser tests/browser
 
+# What makes the site from docs/, beside the environment that it runs nest in.
+.docs/.installed-from-lock: requirements-docs.lock $(STAMP)
+	rm -rf .docs
+	$(BIN)/python -m pip install -qq --disable-pip-version-check \
+	  --no-compile --target .docs --require-hashes -r requirements-docs.lock
+	@touch $@
+
+# Warnings are errors; then every link of what was written is followed. The
+# examples of docstrings and of docs/python.md are among the tests.
+DOCS_PYTHON := PYTHONPATH=$(CURDIR)/.docs $(BIN)/python
+docs: .docs/.installed-from-lock
+	$(DOCS_PYTHON) -m sphinx -W --keep-going -E -q -d build/doctrees \
+	  -b html docs build/docs
+	$(DOCS_PYTHON) docs/check_links.py build/docs
+
 # SCIP through its Python interface; its hash is not checked, as every platform
 # has its own build.
 SCIP := pyscipopt==6.3.0
@@ -194,9 +210,10 @@ lock: $(STAMP)
 	$(COMPILE) --group exports --output-file requirements-exports.lock
 	$(COMPILE) --group models --output-file requirements-models.lock
 	$(COMPILE) --group browser --output-file requirements-browser.lock
+	$(COMPILE) --group docs --output-file requirements-docs.lock
 
 clean:
-	rm -rf $(VENV) .torch .exports .models .browser .scip .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	rm -rf $(VENV) .torch .exports .models .browser .docs .scip .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 	  .coverage .coverage.* build dist
 	find nest formulations baselines tests bench -name __pycache__ \
 	  -type d -prune -exec rm -rf {} +

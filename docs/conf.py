@@ -1,0 +1,153 @@
+"""What Sphinx makes of this folder: ``make docs``, see CONTRIBUTING.md."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import functools
+import importlib
+import inspect
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+sys.path[:0] = [str(DOCS), str(ROOT)]
+# Cells that call nest take the one of this environment.
+os.environ["PATH"] = os.pathsep.join(
+    [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+)
+
+from nest.versions import nest_version  # noqa: E402
+
+project = "nest"
+author = "The nest developers"
+copyright = author
+version = release = nest_version()
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "numpydoc",
+    "sphinx_click",
+    "gallery",
+]
+html_theme = "furo"
+html_title = "nest"
+html_copy_source = False
+html_show_sphinx = False
+highlight_language = "none"
+# Two dashes are those of an option.
+smartquotes = False
+
+# Every reference has to lead somewhere.
+nitpicky = True
+myst_heading_anchors = 4
+
+# A cell that raises fails the build.
+nb_execution_mode = "force"
+nb_execution_in_temp = True
+nb_execution_raise_on_error = True
+nb_execution_timeout = 300
+nb_merge_streams = True
+
+numpydoc_show_class_members = False
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_default_options = {"members": True}
+
+
+#: Pages of the site that are files elsewhere, whose links are from there.
+_MOVED = {
+    "CHANGELOG.md": "/project/changelog.md",
+    "CONTRIBUTING.md": "/project/contributing.md",
+    "formulations/README.md": "/explanation/formulations.md",
+    "examples/even-planner": "/reference/examples.md",
+    "examples/shell-planner": "/reference/examples.md",
+}
+
+
+def on_the_site(text: str) -> str:
+    """Return a text whose links to other files lead to pages."""
+    for file, page in _MOVED.items():
+        text = re.sub(rf"\]\((\.\./)*{re.escape(file)}", f"]({page}", text)
+    return re.sub(r"\]\((\.\./)*docs/", "](/", text)
+
+
+def _read(app: Any, docname: str, source: list[str]) -> None:
+    source[0] = on_the_site(source[0])
+    if docname == "index" and not (DOCS / "howto" / "index.md").exists():
+        source[0] = source[0].replace("howto/index\n", "")
+    # Its index says what the pages of the folder are about; this puts those
+    # that are there on the left.
+    if docname == "howto/index" and "{toctree}" not in source[0]:
+        source[0] += "\n```{toctree}\n:hidden:\n:glob:\n\n*\n```\n"
+
+
+def _include(app: Any, path: Path, docname: str, source: list[str]) -> None:
+    source[0] = on_the_site(source[0])
+
+
+def _resolve(app: Any, env: Any, node: Any, contnode: Any) -> Any:
+    """Resolve what no page has: names without module, and those of others.
+
+    What is not on the site is text, if it can be imported.
+    """
+    if node.get("refdomain") != "py":
+        return None
+    target = node["reftarget"].partition("[")[0]
+    domain = env.get_domain("py")
+    places = {
+        name
+        for name in domain.objects
+        if name.endswith(f".{target}") and not name.startswith("nest.api.")
+    }
+    if len(places) == 1:
+        return domain.resolve_xref(
+            env, node["refdoc"], app.builder, "obj", *places, node, contnode
+        )
+    scopes = [node.get("py:module") or "", node.get("py:class") or ""]
+    for scope in ("", scopes[0], ".".join(scopes)):
+        if _exists(f"{scope}.{target}".strip(".")):
+            return contnode
+    known = any(target in _imported(module) for module in domain.modules)
+    return contnode if known else None
+
+
+def _exists(name: str) -> bool:
+    """Whether a name can be imported, with the modules that it names."""
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(parts[:count]))
+        except ImportError:
+            continue
+        for part in parts[count:]:
+            known = getattr(found, "__dataclass_fields__", ())
+            if part in (*known, *getattr(found, "__struct_fields__", ())):
+                return True
+            found = getattr(found, part, None)
+        return found is not None
+    return hasattr(builtins, name)
+
+
+@functools.cache
+def _imported(module: str) -> set[str]:
+    """Return what a module imports, for annotations too."""
+    tree = ast.parse(inspect.getsource(importlib.import_module(module)))
+    return {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+def setup(app: Any) -> None:
+    """Connect what is above."""
+    app.connect("source-read", _read)
+    app.connect("include-read", _include)
+    app.connect("missing-reference", _resolve)

@@ -1,0 +1,121 @@
+"""The gallery: pages that the project writes when the site is built.
+
+Each is the answer to a command of ``REPORTS``; the directive ``reports`` of
+gallery.md lists them.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from docutils import nodes
+from sphinx.util.docutils import SphinxDirective
+
+#: Where pages are, from the root of the site.
+FOLDER = "reports"
+
+
+class Report(NamedTuple):
+    """A page: its file, what it shows, and the command without the file."""
+
+    file: str
+    shows: str
+    command: str
+
+
+REPORTS = (
+    Report(
+        "comparison.html",
+        "Four planners, one problem: who is how far from the optimum.",
+        "compare llama2-7b-8 --solvers dp,alpa,galvatron,megatron --html",
+    ),
+    Report(
+        "mixed.html",
+        "Two types of devices, and what a run of 2 T tokens takes.",
+        "solve --model llama2-7b --cluster h100x8+a100x8 --tokens 2e12 "
+        "--price-usd-per-device-hour 2 --html",
+    ),
+    Report(
+        "infeasible.html",
+        "No plan fits: by how much, and what would do.",
+        "solve --model llama3-8b --cluster a100x2 --html",
+    ),
+    Report(
+        "frontier.html",
+        "Every trade-off of time and memory without tensor parallelism.",
+        "pareto llama2-7b-8 --pin tp=1 --html",
+    ),
+    Report(
+        "benchmark.html",
+        "Statistics of a small benchmark: two problems, three solvers.",
+        "bench llama2-7b-8 llama2-7b-16 --solvers dp,megatron,random -o run "
+        "--html",
+    ),
+)
+
+
+def write(folder: Path) -> None:
+    """Write all pages into a folder.
+
+    Raises
+    ------
+    RuntimeError
+        If a command fails, or writes no page.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "NO_COLOR": "1"}
+    for report in REPORTS:
+        page = folder / report.file
+        page.unlink(missing_ok=True)
+        words = [*shlex.split(report.command), str(page)]
+        with tempfile.TemporaryDirectory() as here:
+            done = subprocess.run(
+                [sys.executable, "-m", "nest", *words],
+                cwd=here,
+                env=environment,
+                capture_output=True,
+                text=True,
+            )
+        if done.returncode or not page.is_file():
+            raise RuntimeError(
+                f"gallery: expected 'nest {report.command}' to write a page "
+                f"and exit with 0, got {done.returncode}: "
+                f"{done.stderr.strip()}"
+            )
+
+
+class Reports(SphinxDirective):
+    """A list of the pages: a link, what it shows, and the command."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return a definition list."""
+        items = nodes.definition_list()
+        for report in REPORTS:
+            term = nodes.term()
+            uri = f"{FOLDER}/{report.file}"
+            term += nodes.reference("", report.shows, refuri=uri)
+            command = f"nest {report.command} {report.file}"
+            text = nodes.paragraph()
+            text += nodes.literal("", command)
+            items += nodes.definition_list_item(
+                "", term, nodes.definition("", text)
+            )
+        return [items]
+
+
+def _begin(app: Any) -> None:
+    if app.builder.name == "html":
+        write(Path(app.outdir, FOLDER))
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Tell Sphinx of the directive and the pages."""
+    app.add_directive("reports", Reports)
+    app.connect("builder-inited", _begin)
+    return {"parallel_read_safe": True}
