@@ -136,6 +136,21 @@ def test_dark_and_print_have_colours_of_their_own(
     assert driver.execute_script(colour) == "rgb(255, 255, 255)"
     shown = "return getComputedStyle(document.querySelector('nav')).display"
     assert driver.execute_script(shown) == "none"
+    # No table is wider than a sheet of A4 without its margins.
+    driver.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {
+            "width": 718,
+            "height": 900,
+            "deviceScaleFactor": 1,
+            "mobile": False,
+        },
+    )
+    widest = (
+        "return Math.max(...[...document.querySelectorAll('table')]"
+        ".map(x => x.offsetWidth))"
+    )
+    assert 500 < driver.execute_script(widest) <= 718
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
