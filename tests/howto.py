@@ -89,7 +89,7 @@ def run(command: str, folder: Path) -> Ran:
         done = subprocess.run(
             ["bash", "-c", command],
             cwd=folder,
-            env=os.environ | {"PATH": path},
+            env=os.environ | {"PATH": path, "LC_ALL": "C"},
             capture_output=True,
             text=True,
             check=False,
@@ -114,10 +114,10 @@ def _plain(line: str) -> str:
     return re.sub("─+", "─", re.sub(" +", " ", line)).strip()
 
 
-def _differs(shown: list[str], printed: list[str]) -> str | None:
-    """Return the first line shown that is not printed there, if one is."""
+def _alike(shown: list[str], printed: list[str]) -> int:
+    """Count the lines shown until one is not printed there, the end too."""
     ends = {0}
-    for line in shown:
+    for number, line in enumerate(shown):
         if line.strip() == "…":
             ends = set(range(min(ends), len(printed) + 1))
             continue
@@ -130,8 +130,8 @@ def _differs(shown: list[str], printed: list[str]) -> str | None:
             if end < len(printed) and pattern.fullmatch(_plain(printed[end]))
         }
         if not ends:
-            return line
-    return None if len(printed) in ends else "(the end)"
+            return number
+    return len(shown) + (len(printed) in ends)
 
 
 def complaint(command: Command, ran: Ran) -> str | None:
@@ -145,10 +145,11 @@ def complaint(command: Command, ran: Ran) -> str | None:
     if not command.shown:
         return None
     texts = (ran.out, ran.err, f"{ran.err}{ran.out}")
-    differ = [_differs(command.shown, text.splitlines()) for text in texts]
-    if None in differ:
+    count = max(_alike(command.shown, text.splitlines()) for text in texts)
+    if count > len(command.shown):
         return None
-    return f"$ {command.text}\nexpected {differ[0]!r}, got:\n{said}"
+    line = [*command.shown, "(the end)"][count]
+    return f"$ {command.text}\nexpected {line!r}, got:\n{said}"
 
 
 def follow(
