@@ -25,7 +25,7 @@ from nest.ir.io import decode
 from nest.models import builtin
 from nest.report.fitted import FittedTable
 from nest.solvers.command import Answer, read_planner
-from nest.solvers.registry import solver_names
+from nest.solvers.registry import is_built_in, solver_names
 from tests.inside import run_inside
 from tests.loopback import tiny_problem
 from tests.tables import FOLDER, made
@@ -209,6 +209,12 @@ def test_the_table_of_promises_is_the_list_of_checks():
     assert re.findall(r"^\| ([a-z ]+) \| (.+) \|$", table, re.M)[1:] == [
         (check.name, check.meaning) for check in CHECKS
     ]
+
+
+def test_every_solver_of_the_project_is_to_conform():
+    page = (ROOT / "docs/your-planner.md").read_text()
+    (listed,) = re.findall(r"^    for s in (.+)$", page, re.M)
+    assert listed.split() == [*filter(is_built_in, solver_names())]
 
 
 def fitted(parts):
