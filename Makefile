@@ -166,6 +166,7 @@ test-browser: .browser/.installed-from-lock
 # examples of docstrings and of docs/python.md are among the tests.
 DOCS_PYTHON := PYTHONPATH=$(CURDIR)/.docs $(BIN)/python
 docs: .docs/.installed-from-lock
+	rm -rf build/docs
 	$(DOCS_PYTHON) -m sphinx -W --keep-going -E -q -d build/doctrees \
 	  -b html docs build/docs
 	$(DOCS_PYTHON) docs/check_links.py build/docs

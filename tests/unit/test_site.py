@@ -1,0 +1,129 @@
+"""The documentation site: links of its pages, and of files that move there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+
+
+def load(name: str) -> ModuleType:
+    """Import a file of docs/, which is no package."""
+    spec = spec_from_file_location(f"docs_{name}", DOCS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(autouse=True)
+def _places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the paths as they are, which conf.py adds to."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("PATH", os.environ["PATH"])
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """Two pages whose links all lead somewhere."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "index.html").write_text(
+        '<h1 id="top">A</h1><a href="sub/b.html#here">b</a><a href="#top">'
+        '<img src="a.png"><a href="https://example.org/gone">elsewhere</a>'
+        '<a href="sub/b.html?highlight=x">b</a>'
+    )
+    (tmp_path / "sub" / "b.html").write_text(
+        '<p id="here"><a href="../index.html">a</a><a href="..">a</a>'
+    )
+    (tmp_path / "a.png").write_bytes(b"")
+    return tmp_path
+
+
+def test_links_that_lead_somewhere_are_fine(site: Path) -> None:
+    assert load("check_links").broken(site) == []
+
+
+@pytest.mark.parametrize(
+    ("link", "reason"),
+    [
+        ('<a href="c.html">', "expected a file of the site, got none"),
+        ('<img src="b.png">', "expected a file of the site, got none"),
+        ('<a href="../../x.html">', "expected a file of the site, got none"),
+        ('<a href="index.html#no">', "expected a place on the page"),
+        ('<a href="#no">', "expected a place on the page, got none"),
+    ],
+)
+def test_links_that_lead_nowhere_are_named(
+    site: Path, link: str, reason: str
+) -> None:
+    page = site / "c-d.html"
+    page.write_text(link)
+    (line,) = load("check_links").broken(site)
+    assert line.startswith("c-d.html: ")
+    assert reason in line
+
+
+def test_the_check_of_links_fails(site: Path) -> None:
+    """Also where there is no page at all."""
+
+    def run(folder: Path) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, DOCS / "check_links.py", folder],
+            capture_output=True,
+            text=True,
+        )
+        return done.returncode, done.stdout
+
+    assert run(site) == (0, "links: 2 pages, 0 broken links\n")
+    (site / "c.html").write_text('<a href="gone.html">')
+    assert run(site) == (1, "links: 3 pages, 1 broken links\n")
+    assert run(site / "none") == (1, "links: 0 pages, 0 broken links\n")
+
+
+@pytest.mark.parametrize(
+    ("link", "page"),
+    [
+        ("[c](../CONTRIBUTING.md)", "[c](/project/contributing.md)"),
+        ("[c](docs/cost-model.md#a)", "[c](/cost-model.md#a)"),
+        ("[c](../docs/files.md)", "[c](/files.md)"),
+        ("[c](files.md)", "[c](files.md)"),
+        ("[e](../examples/even-planner)", "[e](/reference/examples.md)"),
+    ],
+)
+def test_links_to_files_that_move_lead_to_pages(link: str, page: str) -> None:
+    assert load("conf").on_the_site(link) == page
+
+
+def test_names_in_docstrings_have_to_exist() -> None:
+    exists = load("conf")._exists
+    assert exists("nest.ir.plan.Plan")
+    assert exists("nest.ir.plan.Plan.replicas")
+    assert exists("collections.abc.Mapping")
+    assert exists("int")
+    assert not exists("nest.ir.plan.Plam")
+    assert not exists("nest.no.module")
+    assert not exists("nest.ir.plan.Plan.replica")
+
+
+def test_every_page_is_on_the_left() -> None:
+    """Sphinx checks it too; this does without it."""
+    listed = "\n".join(
+        block
+        for page in DOCS.rglob("*.md")
+        for block in re.findall(
+            r"```\{toctree\}\n(.*?)```", page.read_text(), re.DOTALL
+        )
+    )
+    named = {line.rpartition("/")[2] for line in listed.splitlines()}
+    pages = {page.stem for page in DOCS.glob("*.md")} - {"index"}
+    assert pages <= named
