@@ -196,16 +196,17 @@ def _check_decides(candidate: Candidate) -> Finding:
     ]
     if not trials:
         return _nothing("limits stopped it everywhere")
-    wrong = []
-    for trial in trials:
-        false = _false_proof(trial)
-        if trial.status not in (Status.OPTIMAL, Status.INFEASIBLE):
-            wrong.append(
-                f"{trial.name}: expected optimal or infeasible from an exact "
-                f"solver that no limit stopped, got {trial.status}"
-            )
-        elif false is not None:
-            wrong.append(f"{trial.name}: expected a proof, got a false one")
+    wrong = [
+        f"{t.name}: expected optimal or infeasible from an exact solver that "
+        f"no limit stopped, got {t.status}"
+        for t in trials
+        if t.status not in (Status.OPTIMAL, Status.INFEASIBLE)
+    ]
+    wrong += [
+        f"{t.name}: expected a proof, got a false one"
+        for t in trials
+        if _false_proof(t) is not None
+    ]
     return _first(
         wrong,
         f"{len(trials)} of {len(candidate.trials)} problems proven",

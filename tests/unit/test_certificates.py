@@ -11,6 +11,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -589,6 +590,29 @@ def test_no_mutation_is_believed(
     assert seen == 45
 
 
+def test_what_says_the_same_in_other_words_holds(
+    examples: list[tuple[Problem, Certificate]],
+) -> None:
+    """Layers of a stage are a set, and other prices may prove a bound too.
+
+    What the checker finds with them has to stand beside them.
+    """
+    turned = 0
+    for problem, certificate in examples:
+        changed = copy.deepcopy(certificate)
+        for stage in changed["plan"]["stages"]:
+            stage["layers"].reverse()
+        verify(problem, sealed(changed))
+        turned += changed != certificate
+        bound, terms = changed["lower_bound_quanta"], read(problem)
+        for entry in changed["proof"]:
+            split = check.Split(terms, entry["replicas"], entry["micro_batch"])
+            doubled = [2 * price for price, _ in entry["prices"]]
+            entry["prices"], entry["labels"] = split.prove(bound, doubled)
+        verify(problem, sealed(changed))
+    assert turned
+
+
 def test_a_certificate_is_for_one_problem(
     examples: list[tuple[Problem, Certificate]],
 ) -> None:
@@ -1026,6 +1050,22 @@ def test_problems_that_nest_refuses_are_refused(
     change(document)
     with pytest.raises(prices.BadInputError, match=message):
         prices.Problem(check.parse(json.dumps(document), "problem")[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0.1", Fraction(3602879701896397, 1 << 55)),
+        ("1.00000000000000000001", 1),
+        ("9007199254740993", (1 << 53) + 1),
+    ],
+)
+def test_fractions_are_the_nearest_doubles(
+    text: str, value: Fraction | int
+) -> None:
+    """As nest reads them; whole numbers are as they stand there."""
+    document = f'{{"forward_ns": {text}}}'
+    assert check.parse(document, "problem")[0] == {"forward_ns": value}
 
 
 @pytest.mark.parametrize(
