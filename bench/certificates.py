@@ -7,8 +7,13 @@ docs/certificates.md and prints a row per problem: the CPU time that solving,
 certifying and checking took, the start of the process included in the last
 one. Exits with 1 if a certificate is rejected.
 
-    python bench/certificates.py [--models NAME ...] [--clusters NAME ...]
-                                 [--time-limit S] [--only TEXT]
+With ``--library`` the problems are the instances of the library, and what is
+certified is the best known plan, or that there is none; ``dp`` solves those
+with a certificate that holds. That writes
+``bench/results/certificates_library.json`` and fills the table of the library.
+
+    python bench/certificates.py [--library] [--only TEXT] [--time-limit S]
+                                 [--models NAME ...] [--clusters NAME ...]
 """
 
 from __future__ import annotations
@@ -20,14 +25,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from result_files import ROOT, fill, write_rows
 
 from nest.certificates.certify import certify, certify_infeasible
 from nest.errors import NestError
 from nest.hardware import parse_cluster
+from nest.instances import store
 from nest.ir.io import encode
+from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.models import builtin
 from nest.models.choices import Request, choose
@@ -54,6 +63,7 @@ BUILTIN = (
 
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--library", action="store_true")
     parser.add_argument("--models", nargs="*", default=list(MODELS))
     parser.add_argument("--clusters", nargs="*", default=list(CLUSTERS))
     parser.add_argument("--time-limit", type=float, default=60)
@@ -61,6 +71,8 @@ def main() -> None:
     options = parser.parse_args()
     names = list(BUILTIN)
     names += [f"{m}/{c}" for c in options.clusters for m in options.models]
+    if options.library:
+        names = list(store.index())
     rows: list[dict[str, object]] = []
     print(
         f"{'problem':28} {'certificate':11} {'verdict':9} {'gap %':>7} "
@@ -70,11 +82,17 @@ def main() -> None:
     for name in names:
         if options.only not in name:
             continue
-        row = examine(name, options.time_limit)
+        row = (examine_known if options.library else examine)(
+            name, options.time_limit
+        )
         rows.append(row)
         print(shown(row), flush=True)
-    summary(rows)
-    write_rows("certificates", rows)
+    if options.library:
+        summary_of_library(rows)
+        write_rows("certificates_library", rows)
+    else:
+        summary(rows)
+        write_rows("certificates", rows)
     sys.exit(any(row.get("verdict") == "rejected" for row in rows))
 
 
@@ -90,18 +108,49 @@ def load(name: str) -> Problem:
 
 
 def examine(name: str, time_limit: float) -> dict[str, object]:
+    """Solve a problem and certify what was found."""
     row: dict[str, object] = {"problem": name}
     problem = load(name)
-    result = run_solver(problem, "dp", SolveOptions(time_limit_s=time_limit))
-    row |= {"solved": str(result.status), "solve_s": result.cpu_s}
-    if result.plan is None and result.status is not Status.INFEASIBLE:
+    row |= solved(problem, time_limit)
+    plan = row.pop("plan")
+    if plan is None and row["solved"] != Status.INFEASIBLE:
         return row
+    return row | certified(problem, plan)
+
+
+def examine_known(name: str, time_limit: float) -> dict[str, object]:
+    """Certify what is known of an instance; solve it if that holds."""
+    row: dict[str, object] = {"problem": name}
+    known, problem = store.known()[name], store.load(name)
+    row |= {"known": known.status, "solved": "nothing is known"}
+    if known.plan is None and not known.infeasible:
+        return row
+    row |= certified(problem, known.plan)
+    if row.get("verdict") == "verified":
+        row |= solved(problem, time_limit)
+        del row["plan"]
+    return row
+
+
+def solved(problem: Problem, time_limit: float) -> dict[str, Any]:
+    """Return what ``dp`` finds, and the CPU time that it takes."""
+    result = run_solver(problem, "dp", SolveOptions(time_limit_s=time_limit))
+    return {
+        "plan": result.plan,
+        "solved": str(result.status),
+        "solve_s": result.cpu_s,
+    }
+
+
+def certified(problem: Problem, plan: Plan | None) -> dict[str, Any]:
+    """Return what a certificate proves, and what it takes to check."""
+    row: dict[str, Any] = {}
     began = time.process_time()
     try:
-        if result.plan is None:
+        if plan is None:
             certificate = certify_infeasible(problem)
         else:
-            certificate = certify(problem, result.plan)
+            certificate = certify(problem, plan)
     except NestError as error:
         return row | {"refused": str(error)}
     row["certify_s"] = time.process_time() - began
@@ -111,6 +160,8 @@ def examine(name: str, time_limit: float) -> dict[str, object]:
     proof = certificate["proof"]
     row |= {
         "status": certificate["status"],
+        "step_time_quanta": step,
+        "lower_bound_quanta": bound,
         "gap_percent": 100 * (1 - bound / step) if step else 0.0,
         "splits": len(proof),
         "prices": sum(len(x["prices"]) for x in proof),
@@ -191,6 +242,52 @@ def summary(rows: list[dict[str, object]]) -> None:
     )
     page = ROOT / "docs" / "certificates.md"
     fill(page, "certificates", f"| | |\n|---|---:|\n{table}")
+
+
+def summary_of_library(rows: list[dict[str, Any]]) -> None:
+    """Fill the table of the library."""
+    held = [row for row in rows if row.get("verdict") == "verified"]
+    by_status = Counter(row["status"] for row in held)
+    lines = [
+        ("instances", len(rows)),
+        ("certificates, all of them verified", len(held)),
+        ("best known plans proven optimal", by_status["optimal"]),
+        ("proven to have no plan", by_status["infeasible"]),
+        ("with a bound below the best known plan", by_status["feasible"]),
+        ("refused", sum("refused" in row for row in rows)),
+        (
+            "without a plan or a proof that there is none",
+            sum("refused" not in r and "status" not in r for r in rows),
+        ),
+        (
+            "checked in less CPU time than solved",
+            sum(row["check_s"] < row["solve_s"] for row in held),
+        ),
+    ]
+    text = "| | |\n|---|---:|\n"
+    text += "\n".join(f"| {name} | {count} |" for name, count in lines)
+    text += (
+        "\n\n| a bound below the plan | step time, quanta | bound, quanta | "
+        "gap | check, CPU s | solve, CPU s |\n|---|---:|---:|---:|---:|---:|"
+    )
+    for row in held:
+        if row["status"] == "feasible":
+            text += (
+                f"\n| `{row['problem']}` | {row['step_time_quanta']:,} | "
+                f"{row['lower_bound_quanta']:,} | {row['gap_percent']:.2g} % "
+                f"| {row['check_s']:.1f} | {row['solve_s']:.1f} |"
+            )
+    text += "\n\n| refused for | instances |\n|---|---:|"
+    reasons = Counter(reason(row) for row in rows if "refused" in row)
+    for why, count in reasons.most_common():
+        text += f"\n| `{why}` | {count} |"
+    fill(ROOT / "docs" / "certificates.md", "library", text)
+
+
+def reason(row: dict[str, Any]) -> str:
+    """Return what is not covered: a field of the problem or of the plan."""
+    field = row["refused"].removeprefix(f"{row['problem']}.")
+    return str(field.split(": ")[0])
 
 
 if __name__ == "__main__":

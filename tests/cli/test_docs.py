@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from nest.conform import CHECKS
 from nest.cost.score import score
 from nest.errors import NestError
 from nest.hardware import read_cluster
+from nest.instances import store
 from nest.ir import read_plan, read_problem, write
 from nest.ir.io import decode
 from nest.models import builtin
@@ -215,6 +217,33 @@ def test_every_solver_of_the_project_is_to_conform():
     page = (ROOT / "docs/your-planner.md").read_text()
     (listed,) = re.findall(r"^    for s in (.+)$", page, re.M)
     assert listed.split() == [*filter(is_built_in, solver_names())]
+
+
+def test_the_table_of_certificates_is_what_was_measured():
+    """Of every instance of the library, and of no other."""
+    path = ROOT / "bench/results/certificates_library.json"
+    rows = json.loads(path.read_text())["rows"]
+    assert {row["problem"] for row in rows} == {*store.index()}
+    held = Counter(
+        row["status"] for row in rows if row.get("verdict") == "verified"
+    )
+    page = (ROOT / "docs/certificates.md").read_text()
+    table = page.partition("library: begin")[2].partition("<!--")[0]
+    for what, count in (
+        ("instances", len(rows)),
+        ("certificates, all of them verified", held.total()),
+        ("best known plans proven optimal", held["optimal"]),
+        ("proven to have no plan", held["infeasible"]),
+        ("with a bound below the best known plan", held["feasible"]),
+        ("refused", sum("refused" in row for row in rows)),
+    ):
+        assert f"| {what} | {count} |" in table
+    for row in rows:
+        bound, step = (
+            row.get(f"{name}_quanta") for name in ("lower_bound", "step_time")
+        )
+        if row.get("status") == "feasible":
+            assert f"`{row['problem']}` | {step:,} | {bound:,} |" in table
 
 
 def fitted(parts):
