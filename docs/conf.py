@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pygments.lexers.special import TextLexer
+
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 sys.path[:0] = [str(DOCS), str(ROOT)]
@@ -148,6 +150,8 @@ def _imported(module: str) -> set[str]:
 
 def setup(app: Any) -> None:
     """Connect what is above."""
+    # Pygments has none for tables.
+    app.add_lexer("csv", TextLexer)
     app.connect("source-read", _read)
     app.connect("include-read", _include)
     app.connect("missing-reference", _resolve)
