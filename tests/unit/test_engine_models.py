@@ -402,7 +402,7 @@ def test_parameters_are_passed_on(solver, engine, parameter, value, tmp_path):
 @pytest.mark.parametrize(
     ("solver", "engine", "parameter", "value", "match"),
     [
-        ("milp", "cbc", "gomri", "on", "of CBC, got 'gomri'; did you mean"),
+        ("milp", "cbc", "gomoryCutz", "on", "got 'gomoryCutz'; did you mean"),
         ("milp", "cbc", "ratio", "0.1", "no proof rests, got 'ratioGap'"),
         ("milp", "cbc", "sec", "9", "no proof rests, got 'seconds'"),
         ("milp", "cbc", "preprocess", "on", "no proof rests, got 'preproc"),

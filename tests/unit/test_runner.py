@@ -626,9 +626,9 @@ def test_solver_that_keeps_its_limit() -> None:
 def test_solver_that_ignores_its_limit(tmp_path: Path, report: str) -> None:
     pids = tmp_path / "pids"
     result = solve(
-        "hang-grandchild", time_limit_s=0.7, pids=str(pids), report=report
+        "hang-grandchild", time_limit_s=1.5, pids=str(pids), report=report
     )
-    assert 1.0 <= result.wall_s < 5
+    assert 1.8 <= result.wall_s < 6
     assert result.outcome is Outcome.SOLVED
     assert result.limit is Limit.TIME
     assert "did not stop at its limit; killed after" in result.detail
