@@ -113,8 +113,8 @@ def test_rows_of_a_comparison() -> None:
     assert COMPARISON["one"] is COMPARISON[0] is COMPARISON.best
     assert [x.solver for x in COMPARISON] == ["one", "two"]
     assert len(COMPARISON) == 2
-    with pytest.raises(UnknownNameError, match=r"got 'twoo'; did you mean"):
-        COMPARISON["twoo"]
+    with pytest.raises(UnknownNameError, match=r"got 'twos'; did you mean"):
+        COMPARISON["twos"]
     assert Comparison(PROBLEM, (result("x", solved=False),)).best is None
 
 
