@@ -438,6 +438,7 @@ class BestSearch:
         """Return splits with those that their bounds hold for, too.
 
         Gradients that hide change what a stage syncs, which paths leave out.
+        What they need may leave other strategies, which paths do not.
         """
         first: dict[object, OpenSplit] = {}
         found: dict[OpenSplit, list[OpenSplit]] = {}
@@ -447,7 +448,8 @@ class BestSearch:
                 runtime = options.model.runtime
                 shown = runtime.overlap - {"gradients"}
                 passes = runtime._replace(overlap=shown)
-                key = options.split, options.family, passes
+                strategies = tuple(options.terms.strategies)
+                key = options.split, options.family, passes, strategies
             found.setdefault(first.setdefault(key, item), []).append(item)
         return found
 
