@@ -857,6 +857,14 @@ def test_overlap_hides_the_sync_and_not_the_update():
     assert hidden.sync == 0
 
 
+def test_what_is_left_of_a_sync_is_rounded():
+    """0.75 * (20 + 2) = 16.5 is 17; twice as slow a network takes 33."""
+    left = {"weight_bytes": 1, "gradient_sync_overlap": 0.25}
+    assert zero_stage(0, **left).sync == 17
+    slow = make_levels((2, 20.0, 5e8), (2, 200.0, 5e7))
+    assert zero_stage(0, **left, topology=slow).sync == 33
+
+
 def test_sync_of_a_stage_adds_up_and_of_a_plan_is_the_largest():
     """R = 2 on two devices: 2*10 + 2W per layer, gradients 4 per 2 bytes.
 
