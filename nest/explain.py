@@ -25,6 +25,7 @@ from nest.cost.breakdown import (
 from nest.cost.model import CostModel
 from nest.cost.rules import get_rules
 from nest.cost.score import Score, score
+from nest.cost.space import fills_batches
 from nest.fit import most_memory_bytes, with_memory
 from nest.interrupts import Interrupted
 from nest.intervals import Faster, Intervals, equal, intervals_of
@@ -237,7 +238,7 @@ def relaxations(problem: Problem) -> Iterator[Relaxation]:
         for size in {2 * size for size in job.micro_batches}
         if size not in job.micro_batches
         and size <= job.global_batch
-        and (job.uneven_batches or job.global_batch % size == 0)
+        and fills_batches(job, size)
     }
     # Ranks that take turns have one size.
     if sizes and not get_rules(problem.preset).round_robin:

@@ -96,27 +96,28 @@ def _why_no_plan(problem: Problem) -> str:
 
     Those that divide the global batch come closest.
     """
-    from nest.cost.space import batch_splits, why_not_split
+    from nest.cost.space import batch_splits, fills_batches, why_not_split
 
     if batch_splits(problem):
         return ""
     job = problem.job
-    splits = [
-        (replicas, micro_batch)
-        for replicas in job.replicas
-        or range(1, problem.cluster.num_devices + 1)
-        for micro_batch in job.micro_batches
-        if job.uneven_batches
-        or job.global_batch % (replicas * micro_batch) == 0
+    every = job.replicas or range(1, problem.cluster.num_devices + 1)
+    counts = [count for count in every if fills_batches(job, count)]
+    sizes = [size for size in job.micro_batches if fills_batches(job, size)]
+    closest = [
+        (count, size)
+        for count in counts
+        for size in sizes
+        if fills_batches(job, count * size)
     ]
-    if not splits:
+    if not closest:
         return (
             f"job: expected replicas * micro_batch to divide the global batch "
             f"{job.global_batch}, got none that does with micro-batches "
             f"{_join(job.micro_batches)}; change either"
         )
-    reasons = [why_not_split(problem, *split) for split in splits]
-    return f"job: {reasons[0]}; change the job or the cluster"
+    reason = why_not_split(problem, *closest[0])
+    return f"job: {reason}; change the job or the cluster"
 
 
 @click.command("solvers")

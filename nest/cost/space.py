@@ -9,16 +9,23 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Sequence,
+)
+from functools import partial
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
 
 from nest.cost.axes import AXES, EXPERT_AXIS, RANK_AXES
 from nest.cost.rules import get_rules
 from nest.cost.schedules import schedule_of
-from nest.ir.job import SHARED, OverlapNeed
+from nest.ir.job import SHARED, Job, OverlapNeed
 from nest.ir.plan import (
     COST_AXES,
     OVERLAP,
@@ -232,35 +239,83 @@ def why_not_runtime(
     return None
 
 
+class SplitRule(NamedTuple):
+    """A counting rule about replicas and micro-batch.
+
+    Attributes
+    ----------
+    about
+        What it is about: ``micro_batch``, ``replicas``, or ``samples``, the
+        product of both.
+    keeps
+        Whether a number keeps it. If ``samples`` do, so do their divisors.
+    expected
+        What it asks for, for messages.
+    """
+
+    about: Literal["micro_batch", "replicas", "samples"]
+    keeps: Callable[[int], bool]
+    expected: Callable[[], str]
+
+
+def fills_batches(job: Job, samples: int) -> bool:
+    """Whether steps of so many samples at once leave no rest of a batch."""
+    return job.uneven_batches or job.global_batch % samples == 0
+
+
+def _split_rules(problem: Problem) -> Iterator[SplitRule]:
+    """Yield the rules that the job has, in the order of messages."""
+    job, num_devices = problem.job, problem.cluster.num_devices
+    yield SplitRule(
+        "micro_batch",
+        frozenset(job.micro_batches).__contains__,
+        lambda: f"one of {list(job.micro_batches)}",
+    )
+    if job.replicas is not None:
+        allowed = job.replicas
+        yield SplitRule(
+            "replicas",
+            frozenset(allowed).__contains__,
+            lambda: f"one of {list(allowed)}",
+        )
+    yield SplitRule(
+        "replicas",
+        num_devices.__ge__,
+        lambda: f"at most one per device ({num_devices})",
+    )
+    yield SplitRule(
+        "samples",
+        partial(fills_batches, job),
+        lambda: (
+            f"replicas * micro_batch to divide the global batch "
+            f"{job.global_batch}"
+        ),
+    )
+    if not job.idle_devices:
+        yield SplitRule(
+            "replicas",
+            lambda replicas: num_devices % replicas == 0,
+            lambda: (
+                f"a divisor of the {num_devices} devices, as none may idle"
+            ),
+        )
+
+
 def why_not_split(
     problem: Problem, replicas: int, micro_batch: int
 ) -> str | None:
     """Return which counting rule forbids ``(R, B)``, or ``None``."""
-    job, num_devices = problem.job, problem.cluster.num_devices
-    if micro_batch not in job.micro_batches:
-        return (
-            f"micro_batch: expected one of {list(job.micro_batches)}, "
-            f"got {micro_batch}"
-        )
-    if job.replicas is not None and replicas not in job.replicas:
-        return (
-            f"replicas: expected one of {list(job.replicas)}, got {replicas}"
-        )
-    if replicas > num_devices:
-        return (
-            f"replicas: expected at most one per device ({num_devices}), "
-            f"got {replicas}"
-        )
-    if not job.uneven_batches and job.global_batch % (replicas * micro_batch):
-        return (
-            f"replicas: expected replicas * micro_batch to divide the global "
-            f"batch {job.global_batch}, got {replicas} * {micro_batch}"
-        )
-    if not job.idle_devices and num_devices % replicas:
-        return (
-            f"replicas: expected a divisor of the {num_devices} devices, as "
-            f"none may idle, got {replicas}"
-        )
+    numbers = {
+        "micro_batch": micro_batch,
+        "replicas": replicas,
+        "samples": replicas * micro_batch,
+    }
+    for about, keeps, expected in _split_rules(problem):
+        if not keeps(numbers[about]):
+            field, got = about, str(numbers[about])
+            if about == "samples":
+                field, got = "replicas", f"{replicas} * {micro_batch}"
+            return f"{field}: expected {expected()}, got {got}"
     return None
 
 
@@ -280,23 +335,25 @@ def batch_splits(problem: Problem) -> list[BatchSplit]:
     """Return every legal ``(R, B)``, ordered by ``R`` and then ``B``.
 
     Those that :func:`why_not_split` has nothing against, without asking it
-    about every number of devices.
+    about every pair: factors of what fills no batch are left out at once.
     """
     job, num_devices = problem.job, problem.cluster.num_devices
-    sizes = sorted(job.micro_batches)
-    counts: Iterable[int] = range(1, num_devices + 1)
-    if job.replicas is not None:
-        counts = sorted(x for x in job.replicas if x <= num_devices)
-    elif not job.uneven_batches:
-        counts = range(1, min(num_devices, job.global_batch // sizes[0]) + 1)
+    rules = [*_split_rules(problem)]
+
+    def kept(about: str, numbers: Iterable[int]) -> Iterable[int]:
+        for rule in rules:
+            if rule.about == about:
+                numbers = filter(rule.keeps, numbers)
+        return numbers
+
+    every = range(1, num_devices + 1)
+    counts = sorted(every if job.replicas is None else job.replicas)
+    counts = [*kept("replicas", kept("samples", counts))]
+    sizes = [*kept("micro_batch", kept("samples", sorted(job.micro_batches)))]
     return [
-        make_split(problem, replicas, micro_batch)
+        make_split(problem, replicas, samples // replicas)
         for replicas in counts
-        if (job.idle_devices or num_devices % replicas == 0)
-        and (job.uneven_batches or job.global_batch % replicas == 0)
-        for micro_batch in sizes
-        if job.uneven_batches
-        or job.global_batch % (replicas * micro_batch) == 0
+        for samples in kept("samples", [replicas * size for size in sizes])
     ]
 
 

@@ -1,5 +1,6 @@
 """Counting rules: which (R, B) and strategies exist."""
 
+import itertools
 import re
 
 import pytest
@@ -62,7 +63,7 @@ def test_uneven_batches_round_the_count_up():
 @pytest.mark.parametrize("uneven", [False, True])
 @pytest.mark.parametrize("replicas", [None, (8, 2, 3)])
 def test_cases_are_those_that_no_rule_is_against(idle, uneven, replicas):
-    """R = 1..6 and B in {1, 2, 4} of a batch of 12, asked one by one."""
+    """Six devices, B in {1, 2, 4} of a batch of 12: each rule as stated."""
     problem = make_problem(
         {"a": make_cost()},
         devices=6,
@@ -73,12 +74,21 @@ def test_cases_are_those_that_no_rule_is_against(idle, uneven, replicas):
         uniform=() if idle else ("devices",),
         uneven_batches=uneven,
     )
-    assert batch_splits(problem) == [
-        make_split(problem, count, size)
-        for count in range(1, 7)
-        for size in (1, 2, 4)
-        if why_not_split(problem, count, size) is None
+    legal = [
+        (count, size)
+        for count in range(1, 10)
+        for size in range(1, 6)
+        if size in (1, 2, 4)
+        and count in (replicas or range(1, 7))
+        and count <= 6
+        and (uneven or 12 % (count * size) == 0)
+        and (idle or 6 % count == 0)
     ]
+    assert batch_splits(problem) == [
+        make_split(problem, *pair) for pair in legal
+    ]
+    for pair in itertools.product(range(1, 10), range(1, 6)):
+        assert (why_not_split(problem, *pair) is None) == (pair in legal)
 
 
 def test_cases_of_large_clusters_are_found_at_once():
