@@ -10,7 +10,8 @@
 #   make test-exports  the tests that need the parsers of frameworks
 #   make test-models  the tests that count the models of transformers
 #   make test-browser  the pages in a headless browser, with screenshots
-#   make docs       the site of build/docs, with its examples run
+#   make docs       the site of build/docs: cells and the gallery are run
+#   make pictures   the pictures of the report in the repository anew
 #   make test-scip  the tests that need SCIP, another engine of milp
 #   make fuzz       break 100,000 files of all readers; none may do harm
 #   make mutation   break the solvers on purpose; some test must notice
@@ -28,7 +29,7 @@ SEED ?= $(shell date +%s)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo report test lint test-full test-torch test-exports \
-  test-models test-browser test-scip docs coverage fuzz mutation \
+  test-models test-browser test-scip docs pictures coverage fuzz mutation \
   bench-quick lock clean
 .DELETE_ON_ERROR:
 
@@ -163,13 +164,20 @@ test-browser: .browser/.installed-from-lock
 	@touch $@
 
 # Warnings are errors; then every link of what was written is followed. The
-# examples of docstrings and of docs/python.md are among the tests.
-DOCS_PYTHON := PYTHONPATH=$(CURDIR)/.docs $(BIN)/python
-docs: .docs/.installed-from-lock
+# examples of docstrings and of docs/python.md are among the tests. Where there
+# is a browser, the build takes the pictures of the site.
+BROWSER_HERE := $(and $(shell which chromium chromium-browser \
+  google-chrome 2>/dev/null),$(shell which chromedriver 2>/dev/null))
+DOCS_PYTHON := PYTHONPATH=$(CURDIR)/.docs:$(CURDIR)/.browser $(BIN)/python
+docs: .docs/.installed-from-lock \
+  $(if $(BROWSER_HERE),.browser/.installed-from-lock)
 	rm -rf build/docs
 	$(DOCS_PYTHON) -m sphinx -W --keep-going -E -q -d build/doctrees \
 	  -b html docs build/docs
 	$(DOCS_PYTHON) docs/check_links.py build/docs
+
+pictures: .browser/.installed-from-lock
+	PYTHONPATH=.browser $(BIN)/python docs/pictures.py
 
 # SCIP through its Python interface; its hash is not checked, as every platform
 # has its own build.

@@ -1,15 +1,14 @@
 """Pages: how long writing and opening them takes, how large they are.
 
-Writes the page of ``make report`` and others, opens each from its file in a
-headless Chromium, and shows the first: ``bench/results/pages.json`` and the
-pictures of docs/report.md. Needs what ``make test-browser`` installs:
+Writes the page of ``make report`` and others and opens each from its file in
+a headless Chromium: ``bench/results/pages.json`` and the table of
+docs/report.md. Needs what ``make test-browser`` installs:
 
     PYTHONPATH=.browser:. python bench/pages.py
 """
 
 from __future__ import annotations
 
-import io
 import statistics
 import subprocess
 import sys
@@ -18,10 +17,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
 from result_files import ROOT, fill, write_rows
 
-from tests.browser.driver import browser, picture, show, why_not
+from tests.browser.driver import browser, show, why_not
 
 COMMANDS = {
     "llama3-70b on 64 H100": (
@@ -37,13 +35,6 @@ COMMANDS = {
     "published runs": ("validate", "--html"),
 }
 REPEATS = 5
-
-#: What docs/report.md shows: name, width and height, scheme.
-PICTURES = (
-    ("report", 1100, 1180, "light"),
-    ("report-dark", 1100, 1180, "dark"),
-    ("report-narrow", 375, 1180, "light"),
-)
 
 #: Opening a page, by its own clock: until all of it is loaded and laid out.
 _OPENED = (
@@ -75,12 +66,6 @@ def opened_ms(driver: Any, path: Path) -> float:
     return statistics.median(times)
 
 
-def small(path: Path) -> None:
-    """Write a picture again with few colours, which is a third of it."""
-    picture_ = Image.open(io.BytesIO(path.read_bytes())).convert("RGB")
-    picture_.quantize(64, dither=Image.Dither.NONE).save(path, optimize=True)
-
-
 def table(rows: list[dict[str, Any]]) -> str:
     """Return what docs/report.md says of them."""
     lines = ["| page | written | size | opened |", "|---|---:|---:|---:|"]
@@ -96,8 +81,6 @@ def main() -> None:
     reason = why_not()
     if reason:
         sys.exit(f"pages: {reason}")
-    images = ROOT / "docs" / "images"
-    images.mkdir(exist_ok=True)
     rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as folder, browser() as driver:
         for number, (name, command) in enumerate(COMMANDS.items()):
@@ -113,10 +96,6 @@ def main() -> None:
                 }
             )
             print(rows[-1])
-        for name, width, height, scheme in PICTURES:
-            show(driver, Path(folder, "0.html"), width, scheme)
-            picture(driver, images / f"{name}.png", height)
-            small(images / f"{name}.png")
     write_rows("pages", rows)
     fill(ROOT / "docs" / "report.md", "pages", table(rows))
 

@@ -81,8 +81,6 @@ def on_the_site(text: str) -> str:
 
 def _read(app: Any, docname: str, source: list[str]) -> None:
     source[0] = on_the_site(source[0])
-    if docname == "index" and not (DOCS / "howto" / "index.md").exists():
-        source[0] = source[0].replace("howto/index\n", "")
     # Its index says what the pages of the folder are about; this puts those
     # that are there on the left.
     if docname == "howto/index" and "{toctree}" not in source[0]:

@@ -1,7 +1,9 @@
 """The gallery: pages that the project writes when the site is built.
 
 Each is the answer to a command of ``REPORTS``; the directive ``reports`` of
-gallery.md lists them.
+gallery.md lists them. Where there is a browser, pictures of them are taken:
+small ones for the list, and those of the page of ``make report`` again, in
+place of the ones in the repository.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from docutils import nodes
+from pictures import REPORT, shown, take, thumbnails
 from sphinx.util.docutils import SphinxDirective
 
 #: Where pages are, from the root of the site.
@@ -29,7 +32,16 @@ class Report(NamedTuple):
     command: str
 
 
+#: What ``make report`` writes.
+MAKE_REPORT = Report(
+    "llama3-70b.html",
+    "Llama-3-70B on 64 H100: the plan, and how far others are from it.",
+    "compare --model llama3-70b --cluster h100x64 --solvers "
+    "dp,alpa,galvatron,megatron --html",
+)
+
 REPORTS = (
+    MAKE_REPORT,
     Report(
         "comparison.html",
         "Four planners, one problem: who is how far from the optimum.",
@@ -60,41 +72,54 @@ REPORTS = (
 )
 
 
-def write(folder: Path) -> None:
-    """Write all pages into a folder.
+def write_page(report: Report, folder: Path) -> Path:
+    """Write a page into a folder and return its path.
 
     Raises
     ------
     RuntimeError
-        If a command fails, or writes no page.
+        If the command fails, or writes no page.
     """
+    page = folder / report.file
+    page.unlink(missing_ok=True)
+    words = [*shlex.split(report.command), str(page)]
+    with tempfile.TemporaryDirectory() as here:
+        done = subprocess.run(
+            [sys.executable, "-m", "nest", *words],
+            cwd=here,
+            env={**os.environ, "NO_COLOR": "1"},
+            capture_output=True,
+            text=True,
+        )
+    if done.returncode or not page.is_file():
+        raise RuntimeError(
+            f"gallery: expected 'nest {report.command}' to write a page "
+            f"and exit with 0, got {done.returncode}: "
+            f"{done.stderr.strip()}"
+        )
+    return page
+
+
+def write(folder: Path) -> None:
+    """Write all pages into a folder, and small pictures of them."""
     folder.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "NO_COLOR": "1"}
-    for report in REPORTS:
-        page = folder / report.file
-        page.unlink(missing_ok=True)
-        words = [*shlex.split(report.command), str(page)]
-        with tempfile.TemporaryDirectory() as here:
-            done = subprocess.run(
-                [sys.executable, "-m", "nest", *words],
-                cwd=here,
-                env=environment,
-                capture_output=True,
-                text=True,
-            )
-        if done.returncode or not page.is_file():
-            raise RuntimeError(
-                f"gallery: expected 'nest {report.command}' to write a page "
-                f"and exit with 0, got {done.returncode}: "
-                f"{done.stderr.strip()}"
-            )
+    pages = [write_page(report, folder) for report in REPORTS]
+    take(
+        [
+            (page, picture)
+            for page in pages
+            for picture in thumbnails(page.name).values()
+        ],
+        folder,
+    )
 
 
 class Reports(SphinxDirective):
-    """A list of the pages: a link, what it shows, and the command."""
+    """A list of the pages: a link, the command, and a picture."""
 
     def run(self) -> list[nodes.Node]:
         """Return a definition list."""
+        folder = Path(self.env.app.outdir, FOLDER)
         items = nodes.definition_list()
         for report in REPORTS:
             term = nodes.term()
@@ -103,8 +128,9 @@ class Reports(SphinxDirective):
             command = f"nest {report.command} {report.file}"
             text = nodes.paragraph()
             text += nodes.literal("", command)
+            image = nodes.raw("", shown(folder, report.file), format="html")
             items += nodes.definition_list_item(
-                "", term, nodes.definition("", text)
+                "", term, nodes.definition("", text, image)
             )
         return [items]
 
@@ -114,8 +140,16 @@ def _begin(app: Any) -> None:
         write(Path(app.outdir, FOLDER))
 
 
+def _end(app: Any, error: Exception | None) -> None:
+    """Put pictures of the page as it is now in place of committed ones."""
+    if app.builder.name == "html" and error is None:
+        page = Path(app.outdir, FOLDER, MAKE_REPORT.file)
+        take([(page, each) for each in REPORT], Path(app.outdir, "_images"))
+
+
 def setup(app: Any) -> dict[str, bool]:
     """Tell Sphinx of the directive and the pages."""
     app.add_directive("reports", Reports)
     app.connect("builder-inited", _begin)
+    app.connect("build-finished", _end)
     return {"parallel_read_safe": True}

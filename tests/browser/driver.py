@@ -79,7 +79,9 @@ def show(driver: Any, path: Path, width: int, scheme: str = "light") -> None:
     driver.get(path.as_uri())
 
 
-def picture(driver: Any, path: Path, height: int | None = None) -> None:
+def picture(
+    driver: Any, path: Path, height: int | None = None, scale: float = 1
+) -> None:
     """Write what is shown, or its top, to a file."""
     import base64
 
@@ -96,7 +98,7 @@ def picture(driver: Any, path: Path, height: int | None = None) -> None:
                 "y": 0,
                 "width": size[0],
                 "height": min(size[1], height or size[1]),
-                "scale": 1,
+                "scale": scale,
             },
         },
     )

@@ -127,3 +127,42 @@ def test_every_page_is_on_the_left() -> None:
     named = {line.rpartition("/")[2] for line in listed.splitlines()}
     pages = {page.stem for page in DOCS.glob("*.md")} - {"index"}
     assert pages <= named
+
+
+def test_pictures_in_the_repository_are_those_that_the_build_takes() -> None:
+    pictures = load("pictures")
+    files = {each.file for each in pictures.REPORT}
+    assert files == {path.name for path in (DOCS / "images").iterdir()}
+    named = re.findall(
+        r"images/([\w-]+\.png)", (DOCS / "report.md").read_text()
+    )
+    assert set(named) == files
+    assert "docs/images/report.png" in (ROOT / "README.md").read_text()
+
+
+def test_without_a_browser_no_picture_is_taken_and_it_says_so(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pictures = load("pictures")
+    monkeypatch.setattr(pictures, "why_not", lambda: "there is no Chromium")
+    wanted = [(tmp_path / "x.html", each) for each in pictures.REPORT]
+    assert not pictures.take(wanted, tmp_path)
+    assert capsys.readouterr().out == (
+        "pictures: report.png, report-dark.png, report-narrow.png not taken, "
+        "those of the repository stay: there is no Chromium\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+    assert pictures.shown(tmp_path, "x.html") == ""
+
+
+def test_pictures_of_a_page_are_links_to_it(tmp_path: Path) -> None:
+    folder = tmp_path / "reports"
+    folder.mkdir()
+    (folder / "x-dark.png").touch()
+    assert load("pictures").shown(folder, "x.html") == (
+        '<a href="reports/x.html" tabindex="-1" aria-hidden="true">'
+        '<img class="only-dark" src="reports/x-dark.png" alt="" '
+        'loading="lazy" width="495" height="450"></a>'
+    )
