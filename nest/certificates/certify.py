@@ -16,6 +16,7 @@ from nest.certificates.prices import NEVER, BadInputError
 from nest.certificates.prices import Problem as Prices
 from nest.cost.score import score
 from nest.errors import InvalidPlanError, UnsupportedProblemError
+from nest.interrupts import Interrupted
 from nest.ir.io import decode_problem, encode, plan_to_json
 from nest.ir.plan import Plan, Stage
 from nest.ir.problem import Problem
@@ -52,6 +53,9 @@ def certify(
         If the problem has something that no certificate covers.
     InvalidPlanError
         If the plan is infeasible, or has a strategy per layer.
+    Interrupted
+        If the user stops it: the certificate then has the step time, and a
+        bound of 0.
     """
     plan = msgspec.structs.replace(
         plan,
@@ -68,11 +72,19 @@ def certify(
     found = check.score(terms, written)
     if found != step_quanta:
         raise AssertionError(f"two scores: {step_quanta} and {found} quanta")
-    bound, proof = _prove(terms, step_quanta)
+    stop: KeyboardInterrupt | None = None
+    try:
+        bound, proof = _prove(terms, step_quanta)
+    except KeyboardInterrupt as interrupt:
+        stop, bound = interrupt, 0
+        proof = [prove_split(terms, x, 0) for x in check.splits(terms)]
     status = "optimal" if bound == step_quanta else "feasible"
-    return _certificate(
+    certificate = _certificate(
         problem_hash, status, proof, written, step_quanta, bound
     )
+    if stop is not None:
+        raise Interrupted(certificate) from stop
+    return certificate
 
 
 def certify_infeasible(
@@ -94,11 +106,19 @@ def certify_infeasible(
         has a plan, so that the proof would be too long.
     InvalidPlanError
         If some plan fits.
+    Interrupted
+        If the user stops it, with the numbers of batch splits in which no
+        plan fits, and of all.
     """
     terms, problem_hash = _terms(problem, document)
     terms.forget_times()
+    proof: list[dict[str, Any]] = []
+    splits = check.splits(terms)
     try:
-        proof = [prove_split(terms, x, 1) for x in check.splits(terms)]
+        for split in splits:
+            proof.append(prove_split(terms, split, 1))
+    except KeyboardInterrupt as stop:
+        raise Interrupted((len(proof), len(splits))) from stop
     except check.RejectedError as error:
         if len(error.args) > 1:
             raise InvalidPlanError(

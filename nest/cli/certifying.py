@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,6 +11,10 @@ from nest.cli.declare import output_option
 from nest.cli.inputs import write_text
 from nest.cli.options import KEPT_TARGET, PLANNED, Options, takes
 from nest.cli.saying import say
+from nest.interrupts import Interrupted
+
+if TYPE_CHECKING:
+    from nest.ir.problem import Problem
 
 
 @click.command("certify")
@@ -23,12 +28,10 @@ def certify_command(options: Options, output: str) -> int:
     nest-check PROBLEM CERTIFICATE checks it, with nothing of nest: PROBLEM is
     then the same JSON file. The bound is the step time where that can be
     proven. Exits with 2 if the plan is none or does not fit, or if no
-    certificate covers what the problem has.
+    certificate covers what the problem has. Ctrl-C writes the certificate of
+    the step time, with a bound of 0.
     """
-    import json
-
     from nest.certificates.certify import certify, certify_infeasible
-    from nest.units import quanta_to_ns
 
     options.check_problem_choice()
     options.check_plan_choice(required=False)
@@ -38,17 +41,40 @@ def certify_command(options: Options, output: str) -> int:
     path = Path(options.problem_text or "")
     written = path.suffix == ".json" and path.is_file()
     document = path.read_bytes() if written else None
-    if plan is None:
-        found = certify_infeasible(problem, document)
-        text = "no plan fits"
-    else:
-        found = certify(problem, plan, document)
+    try:
+        if plan is None:
+            found = certify_infeasible(problem, document)
+        else:
+            found = certify(problem, plan, document)
+    except Interrupted as stop:
+        if plan is None:
+            proven, splits = stop.found
+            say(
+                f"nest: {output} not written: no plan fits in {proven} of "
+                f"{splits} batch splits, the others are open",
+                err=True,
+            )
+        else:
+            _write(output, problem, stop.found)
+        raise
+    _write(output, problem, found)
+    return 0
+
+
+def _write(output: str, problem: Problem, found: dict[str, Any]) -> None:
+    """Write a certificate and say what it is."""
+    import json
+
+    from nest.units import quanta_to_ns
+
+    text = "no plan fits"
+    if found["plan"] is not None:
         step, bound = (
             quanta_to_ns(found[name], problem.quantum_ps)
             for name in ("step_time_quanta", "lower_bound_quanta")
         )
         gap = 100 * (1 - bound / step) if step else 0
-        text = f"step time {step} ns, lower bound {bound} ns, gap {gap:.2g} %"
+        text = f"step time {step} ns, lower bound {bound} ns, gap {gap:.3g} %"
     write_text(output, f"{json.dumps(found, indent=1)}\n")
     say(
         f"{found['status']}: {text}; {len(found['proof'])} batch splits, "
@@ -56,4 +82,3 @@ def certify_command(options: Options, output: str) -> int:
         f"{sum(x['labels'] for x in found['proof'])} labels",
         err=output == "-",
     )
-    return 0

@@ -8,6 +8,7 @@ from nest.cli.declare import option
 from nest.cli.inputs import parse_extra, solver_keyword
 from nest.cli.options import Options, takes
 from nest.cli.progress import ProgressLine
+from nest.interrupts import Interrupted
 
 
 @click.command("conform")
@@ -24,7 +25,7 @@ def conform_command(options: Options, solver_text: str, promises: bool) -> int:
     Every run goes through the runner and the judge of 'nest compare'. What
     is promised is in docs/your-planner.md.
 
-    Exits with 1 if a promise is broken.
+    Exits with 1 if a promise is broken. Ctrl-C shows what is known by then.
     """
     from nest.conform import CHECKS, conform
     from nest.conform.run import TIME_LIMIT_S
@@ -40,13 +41,19 @@ def conform_command(options: Options, solver_text: str, promises: bool) -> int:
     options.check_files()
     name = solver_keyword(solver_text)
     extra = parse_extra(options.extra, [name]).get(name, {})
+    stop: Interrupted | None = None
     with ProgressLine("s") as progress:
-        report = conform(
-            name,
-            time_limit_s=options.time_limit or TIME_LIMIT_S,
-            extra=extra,
-            on_progress=progress,
-        )
+        try:
+            report = conform(
+                name,
+                time_limit_s=options.time_limit or TIME_LIMIT_S,
+                extra=extra,
+                on_progress=progress,
+            )
+        except Interrupted as interrupt:
+            report, stop = interrupt.found, interrupt
     show(options.people, *conform_block(report))
     options.write_json(report.to_json())
+    if stop is not None:
+        raise stop
     return int(bool(report.failed))

@@ -164,9 +164,12 @@ def pareto_command(
                 stop = interrupt
         remedied = None
         if stop is None and found.proven and not found.points:
-            remedied = remedies_within(
-                restricted.problem, options.time_limit, progress
-            )
+            try:
+                remedied = remedies_within(
+                    restricted.problem, options.time_limit, progress
+                )
+            except KeyboardInterrupt as interrupt:
+                stop = interrupt
     notes = options.notes(restricted)
     if remedied is not None:
         notes += remedied.lines

@@ -83,7 +83,9 @@ def _check_loads(candidate: Candidate) -> Finding:
 
 
 def _check_runs(candidate: Candidate) -> Finding:
-    trials = (*candidate.trials, candidate.large)
+    trials = [*candidate.trials]
+    if candidate.large is not None:
+        trials.append(candidate.large)
     bad = (Outcome.ERROR, Outcome.NOT_INSTALLED)
     return _first(
         (f"{t.name}: {t.detail}" for t in trials if t.outcome in bad),
@@ -95,6 +97,8 @@ def _check_answers(candidate: Candidate) -> Finding:
     trials = [t for t in candidate.trials if t.reference.plan is not None]
     found = [t for t in trials if t.result and t.result.plan is not None]
     text = f"a plan for {len(found)} of {len(trials)} problems that have one"
+    if candidate.large is None and not found:
+        return _nothing(text)
     return _passed(text) if found else _failed(text)
 
 
@@ -220,16 +224,20 @@ def _check_limits(candidate: Candidate) -> Finding:
             f"{late[0].name}: its command does not take {{time_limit_s}}, so "
             f"it was stopped"
         )
-    large = candidate.large
-    took_s = 0.0 if large.result is None else large.result.wall_s
+    fine, large = "", candidate.large
+    if large is not None:
+        took_s = 0.0 if large.result is None else large.result.wall_s
+        fine = (
+            f"{large.name}: {took_s:.1f} s of {large.options.time_limit_s:g} "
+            f"s ({GRACE_S:g} s of grace)"
+        )
     return _first(
         (
             f"{t.name}: expected it to stop within {t.options.time_limit_s:g} "
             f"s and {GRACE_S:g} s of grace, got none: it was killed"
             for t in late
         ),
-        f"{large.name}: {took_s:.1f} s of {large.options.time_limit_s:g} s "
-        f"({GRACE_S:g} s of grace)",
+        fine,
     )
 
 
@@ -304,6 +312,8 @@ def _value(result: SolveResult | None) -> object:
 
 def _check_options(candidate: Candidate) -> Finding:
     known = candidate.capabilities.options
+    if not candidate.trials:
+        return _nothing("it was not run")
     reference = candidate.trials[0].reference
     unknown = "no-such-option"
     while unknown in known:

@@ -17,6 +17,8 @@ class State(enum.StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     NOT_APPLICABLE = "not applicable"
+    #: It was interrupted before that was known.
+    OPEN = "open"
 
 
 class Check(NamedTuple):
@@ -63,6 +65,13 @@ class Report:
             if check.state is State.FAILED
         )
 
+    @property
+    def conforms(self) -> bool | None:
+        """Whether no promise was broken; None if that is open."""
+        if self.failed:
+            return False
+        return None if self.count(State.OPEN) else True
+
     def to_json(self) -> dict[str, Any]:
         """Return the ``nest-conform/1`` document."""
         return {
@@ -71,7 +80,7 @@ class Report:
             "version": self.version,
             "time_limit_s": self.time_limit_s,
             "grace_s": GRACE_S,
-            "conforms": not self.failed,
+            "conforms": self.conforms,
             **provenance(),
             "checks": [
                 {

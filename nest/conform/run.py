@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from nest.conform.checks import CHECKS
+from nest.conform.checks import CHECKS, Promise
 from nest.conform.problems import Reference, large, references
 from nest.conform.records import Check, Report, State
 from nest.conform.trials import Candidate, Trial
 from nest.errors import NestError
+from nest.interrupts import Interrupted
 from nest.solvers.base import Progress, SolveOptions
 from nest.solvers.cell import Cell, OnProgress, about
 from nest.solvers.registry import get_solver, solver_target, solver_version
@@ -61,6 +63,9 @@ def conform(
         If there is no such solver.
     InvalidOptionError
         If it has no such option.
+    Interrupted
+        If the user stops it: what was broken by then is failed, what was not
+        checked to the end is open.
     """
     solver_target(solver)
     try:
@@ -79,28 +84,42 @@ def conform(
     check_request(problems[0].problem, solver, options)
     with tempfile.TemporaryDirectory(prefix="nest-conform-") as folder:
         runner = _Runner(solver, options, folder, on_progress)
-        trials = tuple(runner.run(reference) for reference in problems)
-        limited = replace(
-            options, time_limit_s=min(LARGE_LIMIT_S, time_limit_s)
-        )
         candidate = Candidate(
             name=solver,
             capabilities=capabilities,
             options=options,
-            trials=trials,
-            large=runner.run(large(), limited),
+            trials=runner.run_all(problems),
+            large=runner.run_large(),
             every=runner.trials,
             run=runner.run,
-            left_behind=lambda: sorted(os.listdir(folder)),
+            left_behind=lambda: runner.left,
         )
-        checks = [Check(check.name, *check.ask(candidate)) for check in CHECKS]
-    return Report(
+        checks = [_ask(check, candidate, runner) for check in CHECKS]
+    report = Report(
         solver,
         version,
         time_limit_s,
         tuple(checks),
         tuple(trial.to_json() for trial in runner.trials),
     )
+    if runner.stopped is not None:
+        raise Interrupted(report) from runner.stopped
+    return report
+
+
+def _ask(check: Promise, candidate: Candidate, runner: _Runner) -> Check:
+    """Return whether a promise was kept, as far as runs can tell."""
+    try:
+        found = Check(check.name, *check.ask(candidate))
+    except KeyboardInterrupt as stop:
+        runner.stopped = runner.stopped or stop
+        return Check(check.name, State.OPEN, "interrupted before its runs")
+    # What is broken is so whatever comes; the first check needs no runs.
+    early = candidate.large is None and check is not CHECKS[0]
+    if early and found.state is not State.FAILED:
+        reason = f"interrupted after {len(runner.trials)} runs"
+        return Check(check.name, State.OPEN, reason)
+    return found
 
 
 @dataclass
@@ -112,12 +131,39 @@ class _Runner:
     folder: str
     on_progress: OnProgress | None
     trials: list[Trial] = field(default_factory=list)
+    #: Files that finished runs have left.
+    left: list[str] = field(default_factory=list)
+    #: What the user stopped it with: nothing runs from then on.
+    stopped: KeyboardInterrupt | None = None
+
+    def run_all(self, problems: Sequence[Reference]) -> tuple[Trial, ...]:
+        """Run it on problems until the user stops it."""
+        with suppress(KeyboardInterrupt):
+            for reference in problems:
+                self.run(reference)
+        return tuple(self.trials)
+
+    def run_large(self) -> Trial | None:
+        """Run it shortly on the large problem; None if the user stops it."""
+        own_s = self.options.time_limit_s or LARGE_LIMIT_S
+        limited = replace(self.options, time_limit_s=min(LARGE_LIMIT_S, own_s))
+        with suppress(KeyboardInterrupt):
+            return self.run(large(), limited)
+        return None
 
     def run(
         self, reference: Reference, options: SolveOptions | None = None
     ) -> Trial:
         """Run it once and keep everything that it said."""
-        options = options or self.options
+        if self.stopped is not None:
+            raise self.stopped
+        try:
+            return self._run(reference, options or self.options)
+        except KeyboardInterrupt as stop:
+            self.stopped = stop
+            raise
+
+    def _run(self, reference: Reference, options: SolveOptions) -> Trial:
         reports: list[Progress] = []
         ended: list[Cell] = []
         result, error = None, ""
@@ -143,4 +189,5 @@ class _Runner:
             *(log, late, num_detached),
         )
         self.trials.append(trial)
+        self.left = sorted(os.listdir(self.folder))
         return trial

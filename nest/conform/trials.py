@@ -117,7 +117,8 @@ class Candidate:
     options
         Of the runs so far.
     trials, large
-        A run per problem, and the one on the large problem.
+        A run per problem, and the one on the large problem; None if it was
+        interrupted before.
     every
         All runs so far, further ones too.
     run
@@ -130,7 +131,7 @@ class Candidate:
     capabilities: Capabilities
     options: SolveOptions
     trials: tuple[Trial, ...]
-    large: Trial
+    large: Trial | None
     every: Sequence[Trial]
     run: Run
     left_behind: Callable[[], list[str]]

@@ -19,6 +19,13 @@ _STYLES = {
     State.PASSED: "green",
     State.FAILED: "bold red",
     State.NOT_APPLICABLE: "dim",
+    State.OPEN: "yellow",
+}
+
+_VERDICTS = {
+    True: "conforms",
+    False: "does not conform",
+    None: "was not checked to the end",
 }
 
 
@@ -36,8 +43,12 @@ def conform_block(report: Report) -> list[RenderableType]:
             for reason in (check.reason,)
         ],
     )
-    counts = ", ".join(f"{report.count(state)} {state}" for state in State)
-    verdict = "does not conform" if report.failed else "conforms"
+    counts = ", ".join(
+        f"{report.count(state)} {state}"
+        for state in State
+        if state is not State.OPEN or report.count(state)
+    )
+    verdict = _VERDICTS[report.conforms]
     who = (
         f"{report.solver} ({report.version})"
         if report.version

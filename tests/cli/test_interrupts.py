@@ -16,9 +16,11 @@ from pathlib import Path
 import pytest
 
 from nest.calibration import design, runs
+from nest.certificates.certify import certify
 from nest.cli import validating
 from nest.cli.main import Terminated
 from nest.cli.progress import ProgressLine
+from nest.conform import CHECKS, State, conform, references
 from nest.errors import NestError
 from nest.explain import explain
 from nest.fit import fewest_devices, smallest_memory, within
@@ -32,6 +34,8 @@ from nest.solvers.messages import Failure
 from nest.solvers.result import Outcome
 from nest.solvers.run import CellInterrupted
 from nest.studies.study import Findings, Plot, Setting, Study
+from tests.builders import SINGLE, make_plan, two_stages
+from tests.cli.test_certify_cli import NCCL
 from tests.inside import run_inside
 from tests.unit.test_explain import BOTH, chain
 from tests.unit.test_pareto import small
@@ -191,6 +195,34 @@ def test_pareto_writes_what_is_known(cli, problem, tmp_path, monkeypatch):
     assert not written["proven"]
     plans = sorted((tmp_path / "plans").iterdir())
     assert len(plans) == len(written["points"])
+
+
+def test_pareto_writes_the_page_of_what_is_known(
+    cli, problem, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(ProgressLine, "__call__", interrupt)
+    page = tmp_path / "out.html"
+    arguments = ("pareto", problem, "--workers", "1", "--html", str(page))
+    assert cli(*arguments) == 130
+    assert cli.err == "nest: interrupted\n"
+    assert "not proven: 2 devices from 0.00 GiB" in cli.out
+    assert "The frontier" in page.read_text()
+
+
+def test_pareto_without_points_writes_what_is_known(
+    cli, tmp_path, monkeypatch
+):
+    """It is interrupted while it looks for what would be feasible."""
+
+    def remedies_within(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("nest.feasible.remedies_within", remedies_within)
+    path, page = tmp_path / "tight.json", tmp_path / "out.html"
+    write(path, small(memory_bytes=1))
+    assert cli("pareto", str(path), "--html", str(page)) == 130
+    assert cli.out
+    assert "The frontier" in page.read_text()
 
 
 def test_proofs_so_far_are_kept(cli, problem, monkeypatch):
@@ -402,6 +434,134 @@ def test_audit_says_what_was_done(cli, tmp_path, monkeypatch, broken):
     assert page == cli.out
     assert "Interrupted: only what was done by then is counted." in page
     assert "done: ['one', 'two']" in page
+
+
+# nest certify and nest conform
+
+
+def test_a_certificate_that_is_interrupted_has_the_step_time(
+    cli, tmp_path, monkeypatch
+):
+    """143 ns: see tests/unit/test_certificates.py."""
+
+    def prove(problem, step_quanta):
+        raise KeyboardInterrupt
+
+    problem = two_stages(topology=NCCL)
+    plan = make_plan(("a b", SINGLE), replicas=2)
+    with monkeypatch.context() as patch:
+        patch.setattr("nest.certificates.certify._prove", prove)
+        with pytest.raises(Interrupted) as caught:
+            certify(problem, plan)
+        paths = [tmp_path / name for name in ("problem", "plan", "certified")]
+        paths = [str(path.with_suffix(".json")) for path in paths]
+        write(paths[0], problem)
+        write(paths[1], plan)
+        assert cli("certify", *paths[:2], "-o", paths[2]) == 130
+    assert cli.out.startswith(
+        "feasible: step time 143 ns, lower bound 0 ns, gap 100 %; "
+    )
+    assert cli.err == "nest: interrupted\n"
+    found = json.loads(Path(paths[2]).read_text())
+    assert found["proof"] == caught.value.found["proof"]
+    command = [sys.executable, "-m", "nest.certificates.check"]
+    checked = subprocess.run(
+        [*command, paths[0], paths[2]], capture_output=True, text=True
+    )
+    assert checked.stdout.startswith("verified: feasible")
+
+
+def test_that_no_plan_fits_is_said_as_far_as_it_is_known(
+    cli, tmp_path, monkeypatch
+):
+    splits = []
+
+    def prove_split(problem, split, bound):
+        splits.append(split)
+        if len(splits) == 2:
+            raise KeyboardInterrupt
+        return {}
+
+    monkeypatch.setattr("nest.certificates.certify.prove_split", prove_split)
+    problem, output = tmp_path / "problem.json", tmp_path / "out.json"
+    write(problem, two_stages(topology=NCCL, memory_bytes=1))
+    assert cli("certify", str(problem), "-o", str(output)) == 130
+    assert cli.err == (
+        f"nest: {output} not written: no plan fits in 1 of 2 batch splits, "
+        f"the others are open\nnest: interrupted\n"
+    )
+    assert not output.exists()
+
+
+def stopping_trials(monkeypatch, after: int) -> None:
+    count = 0
+
+    def run(problem, name, options, *_, **__):
+        nonlocal count
+        count += 1
+        if count > after:
+            raise KeyboardInterrupt
+        return run_inside(problem, name, options)
+
+    monkeypatch.setattr("nest.conform.run.run_solver", run)
+
+
+def test_promises_are_open_where_runs_are_missing(monkeypatch):
+    stopping_trials(monkeypatch, 1)
+    with pytest.raises(Interrupted) as caught:
+        conform("brute", problems=references()[:2])
+    report = caught.value.found
+    states = {check.name: check.state for check in report.checks}
+    assert states.pop("loads") is State.PASSED
+    assert set(states.values()) == {State.OPEN}
+    assert report.conforms is None
+    assert len(report.cells) == 1
+
+
+def test_promises_that_all_runs_kept_are_kept(monkeypatch):
+    """Two problems and the large one; what runs once more is open."""
+    stopping_trials(monkeypatch, 3)
+    problems = references()[:2]
+    monkeypatch.setattr("nest.conform.run.large", lambda: problems[0])
+    with pytest.raises(Interrupted) as caught:
+        conform("brute", problems=problems)
+    states = {check.name: check.state for check in caught.value.found.checks}
+    assert states["proofs"] is State.PASSED
+    assert states["repeatable"] is State.OPEN
+    assert states["options"] is State.OPEN
+
+
+def test_a_promise_that_is_broken_stays_so(monkeypatch):
+    """Whatever the runs that are missing would have been."""
+
+    def ask(candidate):
+        return State.FAILED, "it was broken"
+
+    broken = replace_promise("plans", ask)
+    monkeypatch.setattr("nest.conform.run.CHECKS", broken)
+    stopping_trials(monkeypatch, 0)
+    with pytest.raises(Interrupted) as caught:
+        conform("brute", problems=references()[:1])
+    report = caught.value.found
+    assert report.failed == ("plans: it was broken",)
+    assert report.conforms is False
+
+
+def replace_promise(name, ask):
+    return tuple(
+        check._replace(ask=ask) if check.name == name else check
+        for check in CHECKS
+    )
+
+
+def test_conform_shows_what_is_known(cli, tmp_path, monkeypatch):
+    stopping_trials(monkeypatch, 0)
+    document = tmp_path / "out.json"
+    assert cli("conform", "brute", "--json", str(document)) == 130
+    assert cli.err == "nest: interrupted\n"
+    assert "interrupted after 0 runs" in cli.out
+    assert "was not checked to the end: 1 passed, 0 failed, " in cli.out
+    assert json.loads(document.read_text())["conforms"] is None
 
 
 # Processes
