@@ -22,7 +22,7 @@ from nest.cli.inputs import (
     write_json,
     write_text,
 )
-from nest.cli.options import Options, takes
+from nest.cli.options import MODEL, Options, takes
 from nest.cli.pages import HTML, check_page
 from nest.cli.progress import StatusLine, hint, share_left
 from nest.cli.saying import say
@@ -91,6 +91,7 @@ _RESUME = option(
 @HTML
 @takes(
     *("time_limit", "gap", "workers", "repair", "extra", "json_path"),
+    *MODEL,
     time_limit="Wall-clock seconds per cell, everything included.  "
     "[default: 60]",
     workers="Threads or processes per solver.  [default: 1]",
@@ -110,6 +111,7 @@ def bench_command(
 
     SET is built-in problems, problem files, directories, patterns of files,
     lists of these (text or YAML), or a named set; see docs/benchmarks.md.
+    Instead of it, --model on --cluster is one problem.
     The report in DIR is report.md, report.html, report.json, answers.csv and
     times.csv. A run that was stopped goes on with --resume.
 
@@ -120,26 +122,41 @@ def bench_command(
     place = _wanted(options, folder)
     check_page(html_path)
     check_output(html_path, "--html")
-    if not texts and not resume:
+    given = bool(texts or options.given_job)
+    if not given and not resume:
         raise InvalidOptionError(
             f"{options.command}: expected SET, got none; name problems, "
-            f"files or a set such as 'quick', or --resume a run"
+            f"files or a set such as 'quick', pass --model and --cluster, or "
+            f"--resume a run"
         )
-    if not texts:
+    if not given:
         _check_nothing_given()
+    if options.given_job:
+        named = replace(options, problem_text=texts[0] if texts else None)
+        named.check_problem_choice()
     run, instances = None, []
     solvers = split_solvers(solvers_text)
     check_distinct_files(
         {"-o": folder, "--json": options.json_path, "--html": html_path}
     )
-    if texts:
-        instances = find_set(texts)
-        title = f"Benchmark of {', '.join(texts)}"
+    if given:
+        instances = find_set(texts) if texts else [_of_model(options)]
+        names = texts or [each.name for each in instances]
+        title = f"Benchmark of {', '.join(names)}"
         options = options.limited(slow=True)
         run = _run(options, title, instances, solvers, seeds or (0,))
     return _Running(options.json_path, html_path=html_path).go(
         place, run, instances, resume=resume, jobs=jobs, dask=dask
     )
+
+
+def _of_model(options: Options) -> Instance:
+    """Return the problem of ``--model`` on ``--cluster``."""
+    from nest.benchmarks.instances import Instance
+
+    problem = options.find_problem()
+    source = f"{options.model} on {options.job['cluster']}"
+    return Instance(problem.name, problem, source)
 
 
 @click.command("sweep")

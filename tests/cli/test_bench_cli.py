@@ -68,6 +68,23 @@ def test_a_benchmark(cli: Cli, place: Path) -> None:
     assert "nest: 2 of 2 cells are finished" in cli.err
 
 
+def test_a_model_on_a_cluster_is_a_benchmark(cli: Cli, place: Path) -> None:
+    model = ("--model", "gpt2-large", "--cluster", "a10gx2")
+    arguments = (
+        *("bench", *model, "--layers-per-node", "36"),
+        *("--solvers", "brute", "-o", "run"),
+    )
+    assert cli(*arguments, "--json", "out.json") == 0
+    document = json.loads((place / "out.json").read_text())
+    (problem,) = document["run"]["problems"]
+    assert problem["name"] == "gpt2-large-a10gx2"
+    assert problem["source"] == "gpt2-large on a10gx2"
+    assert document["run"]["title"] == "Benchmark of gpt2-large-a10gx2"
+    for again in (arguments, ("bench", "-o", "run")):
+        assert cli(*again, "--resume") == 0
+        assert "nest: 1 of 1 cells are finished" in cli.err
+
+
 def test_a_failed_cell_is_the_exit_code(cli: Cli, place: Path) -> None:
     option = ("--option", "loopback.act=raise")
     arguments = ("bench", "one.json", "--solvers", "loopback", "-o", "run")
@@ -120,6 +137,18 @@ def test_a_failed_cell_is_the_exit_code(cli: Cli, place: Path) -> None:
         ),
         (("--resume", "-o", "run", "--gap", "0"), "--gap: expected SET too"),
         (("one.json", "-o", "x.json", "--json", "x.json"), "for both"),
+        (
+            ("one.json", "-o", "run", "--model", "gpt2-large"),
+            "--model: expected either PROBLEM or --model with its options",
+        ),
+        (
+            ("-o", "run", "--model", "gpt2-large"),
+            "--cluster: expected <machine>x<devices> with --model, got none",
+        ),
+        (
+            ("-o", "run", "--global-batch", "8"),
+            "--global-batch: expected --model too, got none",
+        ),
     ],
 )
 def test_what_is_no_benchmark(
