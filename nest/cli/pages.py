@@ -217,7 +217,28 @@ def context_of(
         [*restricted.notes, *notes],
         unchosen(options, restricted),
         limits,
+        ""
+        if restricted.target is None
+        else f"--target {restricted.target.name}",
+        _untargeted(options, restricted),
     )
+
+
+def _untargeted(options: Options, restricted: Restricted) -> Problem | None:
+    """Return the problem as it would be without ``--target``."""
+    from msgspec.structs import replace
+
+    from nest.targets import ANY, optimizer_of, target
+
+    found = restricted.untargeted
+    if found is None:
+        return None
+    # For the price of a target both train with the same optimiser.
+    optimizer = restricted.whole.job.optimizer
+    if options.model is not None and options.job.get("gradients") is None:
+        asked = options.job.get("optimizer")
+        optimizer = optimizer_of(target(ANY), optimizer=asked)
+    return replace(found, job=replace(found.job, optimizer=optimizer))
 
 
 def unchosen(options: Options, restricted: Restricted) -> dict[str, str]:

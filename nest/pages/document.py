@@ -107,12 +107,17 @@ class Context:
         Settings that nobody chose: their options.
     limits
         What solvers ran under, by what it is called.
+    target, untargeted
+        The option that names a framework, and the problem as it would be
+        without it; settings that differ were not chosen but are its own.
     """
 
     command: str = ""
     notes: Sequence[str] = ()
     defaults: Mapping[str, str] = field(default_factory=dict)
     limits: Mapping[str, str] = field(default_factory=dict)
+    target: str = ""
+    untargeted: Problem | None = None
 
 
 def page_document(
@@ -742,9 +747,30 @@ def network_facts(problem: Problem, plan: Plan | None = None) -> Document:
 def searched(problem: Problem, context: Context) -> Document:
     """Return which values plans could take, and which option changes them.
 
-    ``chosen`` is whether somebody chose them; what nobody chose bound the
-    answer all the same.
+    ``default`` is whether nobody chose them; that bound the answer all the
+    same. ``target`` is the framework whose they are, if that decided.
     """
+    known = context.untargeted
+    free = {} if known is None else {x[0]: x[2] for x in _settings(known)}
+    rows = []
+    for name, meaning, values in _settings(problem):
+        bound = values != free.get(name, values)
+        option = context.target if bound else context.defaults.get(name, "")
+        rows.append(
+            {
+                "name": name,
+                "meaning": meaning,
+                "values": values,
+                "default": name in context.defaults and not bound,
+                "target": context.target if bound else "",
+                "option": option,
+            }
+        )
+    return {"settings": rows, "limits": dict(context.limits)}
+
+
+def _settings(problem: Problem) -> list[tuple[str, str, str]]:
+    """Return the name of every setting, what it is, and its values."""
     job, kinds = problem.job, problem.graph.kinds
     costs = [cost for kind in kinds for cost in kind.costs]
 
@@ -753,7 +779,7 @@ def searched(problem: Problem, context: Context) -> Document:
         return _list(x for x in known if allowed is None or x in allowed)
 
     split = job.sequence_parallel
-    settings: list[tuple[str, str, str]] = [
+    return [
         ("sequence_length", "sequence length", _list([job.sequence_length])),
         ("global_batch", "samples per step", _list([job.global_batch])),
         ("micro_batches", "samples per micro-batch", _list(job.micro_batches)),
@@ -787,21 +813,13 @@ def searched(problem: Problem, context: Context) -> Document:
         ),
         ("granularity", "a strategy for every", job.granularity),
         ("dtype", "data type", job.dtype),
-        ("optimizer", "optimiser", job.optimizer.name),
+        (
+            "optimizer",
+            "optimiser",
+            f"{job.optimizer.name}, {job.optimizer.gradient_bytes} bytes of "
+            f"gradient and {job.optimizer.state_bytes} of state per weight",
+        ),
     ]
-    return {
-        "settings": [
-            {
-                "name": name,
-                "meaning": meaning,
-                "values": values,
-                "default": name in context.defaults,
-                "option": context.defaults.get(name, ""),
-            }
-            for name, meaning, values in settings
-        ],
-        "limits": dict(context.limits),
-    }
 
 
 def _list(values: Iterable[Any]) -> str:

@@ -803,16 +803,25 @@ def _network(document: Document) -> Part:
 
 def _searched(document: Document) -> Part:
     found = document["searched"]
+    defaults = any(row["default"] for row in found["settings"])
+    targeted = any(row["target"] for row in found["settings"])
     rows: tuple[tuple[str, ...], ...] = tuple(
         (
             row["meaning"],
             row["values"],
-            "default" if row["default"] else "as asked",
+            "the target"
+            if row["target"]
+            else "default"
+            if row["default"]
+            # Whether those of a file were chosen is not known.
+            else "as asked"
+            if defaults
+            else "the problem",
             row["option"],
         )
         for row in found["settings"]
     )
-    named = any(row["default"] for row in found["settings"])
+    named = defaults or targeted
     if not named:
         rows = tuple(row[:2] for row in rows)
     headers = (
@@ -827,10 +836,15 @@ def _searched(document: Document) -> Part:
         "sequence length, schedule or order of the devices would give is not "
         "said here."
     ]
-    if named:
+    if defaults:
         text.append(
             "A default bound the answer as much as a choice; its option "
             "changes it."
+        )
+    if targeted:
+        text.append(
+            "What the target chose is all that the framework can express; "
+            "the answer without it is that of another target."
         )
     if limits:
         said = "; ".join(f"{name} {value}" for name, value in limits.items())

@@ -128,6 +128,45 @@ def test_defaults_of_a_model_are_told_with_their_options(
     assert rows["data parallel degree"][2:] == ["default", "--pin dp="]
 
 
+def test_what_a_target_chose_is_told(cli: Cli, place: Path) -> None:
+    """DeepSpeed has no selective recomputation, and no such split of SP.
+
+    torchtitan keeps gradients in 4 bytes.
+    """
+    model = ("--model", "gpt2", "--cluster", "h100x2", "--pin", "pp=1")
+    choice = ("--sequence-parallel", "on,off", "--html", "page.html")
+    arguments = ("solve", "--solver", "megatron", *model)
+    assert cli(*arguments, "--target", "deepspeed", *choice) == 0
+    rows = rows_of(Page((place / "page.html").read_text()), 4)
+    chosen = ["the target", "--target deepspeed"]
+    assert rows["recomputation"][1:] == ["none, full", *chosen]
+    assert rows["sequence parallelism"][1:] == ["off", *chosen]
+    assert rows["ZeRO stage"][2:] == ["default", "--zero"]
+    assert rows["pipeline stages"][2:] == ["as asked", ""]
+    assert rows["optimiser"][2:] == ["default", "--optimizer"]
+    assert cli(*arguments, "--target", "torchtitan", *choice[2:]) == 0
+    rows = rows_of(Page((place / "page.html").read_text()), 4)
+    assert rows["optimiser"][2:] == ["the target", "--target torchtitan"]
+    gradients = ("--gradients", "fp32", *choice[2:])
+    assert cli(*arguments, "--target", "torchtitan", *gradients) == 0
+    rows = rows_of(Page((place / "page.html").read_text()), 4)
+    assert rows["optimiser"][2:] == ["default", "--optimizer"]
+
+
+def test_what_a_target_chose_of_a_file_is_told(cli: Cli, place: Path) -> None:
+    """Who chose the rest is not known; without a target nothing is said."""
+    arguments = ("solve", "llama2-7b-8", "--solver", "megatron")
+    page = ("--html", "page.html")
+    assert cli(*arguments, "--target", "torchtitan", *page) == 0
+    rows = rows_of(Page((place / "page.html").read_text()), 4)
+    chosen = ["the target", "--target torchtitan"]
+    assert rows["optimiser"][2:] == chosen
+    assert rows["recomputation"][2:] == ["the problem", ""]
+    assert cli(*arguments, *page) == 0
+    text = (place / "page.html").read_text()
+    assert "who chose" not in text
+
+
 @pytest.mark.parametrize("command", ["solve", "compare"])
 def test_where_a_page_cannot_go(
     cli: Cli, files: dict[str, str], place: Path, command: str
