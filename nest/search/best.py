@@ -330,7 +330,7 @@ class BestSearch:
             detail = f"{len(self.open)} choices of (R, B) not settled"
             return self._known(self._proven(), Limit.TIME, detail)
         except EnoughError:
-            return self._known(self._proven(), None, "within the gap")
+            return self._known(self._proven())
         if winner is not None and self.best < given:
             # Whichever process was first: the same plan.
             settled = self._enough()

@@ -109,7 +109,7 @@ class UniformSearch(BestSearch):
             detail = f"{len(self._heap)} cases with one strategy not settled"
             return self._known(self._proven(), Limit.TIME, detail)
         if self._heap and self._heap[0][0] < self.best:
-            return self._known(self._proven(), None, "within the gap")
+            return self._known(self._proven())
         return self._known(self.best)
 
     def _proven(self) -> int:

@@ -284,6 +284,14 @@ def test_compare_table(cli: Cli, files: dict[str, str]) -> None:
     ]
 
 
+@pytest.mark.parametrize("granularity", [(), ("--target", "megatron")])
+def test_a_gap_is_said_once(cli: Cli, granularity: tuple[str, ...]) -> None:
+    """By the runner: the solver has nothing to add, in either search."""
+    arguments = ("solve", "llama2-7b-8", "--gap", "0.2", "--workers", "1")
+    assert cli(*arguments, *granularity) == 0
+    assert "(stopped within a gap of 20 %)" in cli.out
+
+
 def test_solvers_stop_at_a_gap(cli: Cli, files: dict[str, str]) -> None:
     """It hangs after it reported a plan of 90 quanta and a bound of 88."""
     code = cli(
