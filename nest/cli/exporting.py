@@ -13,6 +13,7 @@ from nest.cli.inputs import check_output, load_model
 from nest.cli.options import PLANNED, Options, takes
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError, InvalidPlanError
+from nest.targets import ANY
 
 if TYPE_CHECKING:
     from nest.cost.verdict import Score
@@ -94,7 +95,11 @@ def export_command(
     problem = options.find_problem()
     plan = options.find_plan(problem, warn=False)
     assert plan is not None
-    _refuse_foreign(problem, plan, to)
+    made_for = options.made_for(problem, plan)
+    if made_for == ANY:
+        # What the framework has otherwise is said.
+        problem = replace(options, target=None).find_problem()
+    _refuse_foreign(problem, plan, to, made_for)
     if to in TRACES:
         files = _traces(problem, plan)
     else:
@@ -119,10 +124,13 @@ def _refuse_options(to: str, given: Mapping[str, object]) -> None:
             )
 
 
-def _refuse_foreign(problem: Problem, plan: Plan, to: str) -> None:
+def _refuse_foreign(
+    problem: Problem, plan: Plan, to: str, made_for: str | None
+) -> None:
     """Refuse a plan that was made for something else.
 
-    Plans of ``nest solve PROBLEM --target`` are of the problem, too.
+    Plans of ``nest solve PROBLEM --target`` are of the problem, too;
+    ``made_for`` is the other target whose problem of ``--model`` it was.
     """
     from nest.export.export import TRACES
     from nest.ir.io import problem_hash
@@ -138,10 +146,14 @@ def _refuse_foreign(problem: Problem, plan: Plan, to: str) -> None:
             continue
         if plan.problem_hash == problem_hash(there):
             return
+    whose, remedy = "", "pass its problem"
+    if made_for is not None:
+        whose = f", that of --target {made_for}"
+        remedy = f"solve with --target {to}"
     raise InvalidPlanError(
         f"plan: expected one that was made for problem "
-        f"{problem_hash(problem)[:12]}, got one for {plan.problem_hash[:12]}; "
-        f"pass its problem, or remove problem_hash from the plan"
+        f"{problem_hash(problem)[:12]}, got one for {plan.problem_hash[:12]}"
+        f"{whose}; {remedy}, or remove problem_hash from the plan"
     )
 
 

@@ -102,8 +102,10 @@ def fill_in(settings: str, problem: Problem, option: str) -> Plan:
     return found.plan
 
 
-def warn_if_foreign(problem: Problem, plan: Plan) -> None:
+def warn_if_foreign(problem: Problem, plan: Plan, remedy: str = "") -> None:
     """Say on standard error that a plan was made for something else.
+
+    ``remedy`` follows, what to do about it.
 
     Raises
     ------
@@ -120,7 +122,7 @@ def warn_if_foreign(problem: Problem, plan: Plan) -> None:
         return
     text = (
         f"the plan was made for problem {plan.problem_hash[:12]}, this is "
-        f"{own[:12]}"
+        f"{own[:12]}{remedy}"
     )
     try:
         score(problem, plan)

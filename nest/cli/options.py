@@ -40,12 +40,13 @@ from nest.cli.inputs import (
     model_problem,
     people,
     read_solver,
+    warn_if_foreign,
     write_json,
     write_record,
 )
 from nest.cli.saying import say
 from nest.cost.axes import AXES
-from nest.errors import InvalidOptionError
+from nest.errors import InvalidOptionError, NestError
 from nest.ir.job import GRANULARITIES, SCHEDULES
 from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap
 from nest.restrictions import SETTINGS
@@ -561,10 +562,41 @@ class Options:
         if text is None:
             return None
         if not are_settings(text):
-            return load_plan(text, problem if warn else None)
+            plan = load_plan(text)
+            if warn:
+                warn_if_foreign(problem, plan, self._remedy(problem, plan))
+            return plan
         if self.target is not None:
             problem = self.restricted(problem).problem
         return fill_in(text, problem, name)
+
+    def made_for(self, problem: Problem, plan: Plan) -> str | None:
+        """Return the target of the same ``--model`` that a plan was made for.
+
+        ``None`` if it was made for this problem, or for something else.
+        """
+        from nest.ir.io import problem_hash
+
+        known = plan.problem_hash
+        if self.model is None or known in (None, problem_hash(problem)):
+            return None
+        for name in dict.fromkeys((ANY, *names())):
+            try:
+                other = replace(self, target=name).find_problem()
+            except NestError:
+                continue
+            if problem_hash(other) == known:
+                return name
+        return None
+
+    def _remedy(self, problem: Problem, plan: Plan) -> str:
+        """Return what makes this problem that of a plan; empty if nothing."""
+        name = self.made_for(problem, plan)
+        if name is None:
+            return ""
+        if name == ANY:
+            return f", with --target {self.target}; leave it out"
+        return f", without --target {name}; add it"
 
     def find_problem_and_plan(self) -> tuple[Problem, Plan]:
         """Return what PROBLEM and PLAN say, or the options instead."""

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from nest.cost.score import score
+from nest.cli.options import MODEL, Options
 from nest.ir import Plan, Stage, Strategy, read_plan, read_problem, write
 from nest.ir.io import problem_hash
 from nest.models import builtin
@@ -17,6 +18,10 @@ from nest.targets import for_target
 from tests.chakra import replay
 from tests.cli.conftest import Cli
 from tests.unit.test_launch_configs import NEMO
+
+
+SMALL = ("gpt2", "h100x2")
+FOR_SMALL = ("--model", SMALL[0], "--cluster", SMALL[1])
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +73,69 @@ def test_plans_of_other_problems_are_refused(
         write(path, replace(plan, problem_hash=known))
         folder = str(tmp_path / str(number))
         assert cli(*arguments, "-o", folder, "--to", "megatron") == 0
+
+
+@pytest.fixture(scope="module")
+def made_for(tmp_path_factory):
+    """A plan of a model, as solved for each of some targets."""
+    folder = tmp_path_factory.mktemp("made-for")
+    found = {}
+    for target in ("any", "megatron", "torchtitan"):
+        job = {**dict.fromkeys(MODEL), "model": SMALL[0], "cluster": SMALL[1]}
+        options = Options("nest", job=job, target=target)
+        problem = options.find_problem()
+        layers = [layer.id for layer in problem.graph.layers]
+        stage = Stage.of(layers, [Strategy(dp=2)] * len(layers))
+        plan = Plan(replicas=1, micro_batch=2, stages=(stage,))
+        found[target] = str(folder / f"{target}.json")
+        write(found[target], replace(plan, problem_hash=problem_hash(problem)))
+    return found
+
+
+@pytest.mark.parametrize("nearest", [(), ("--nearest",)])
+def test_plans_of_a_model_that_knew_no_target_are_exported(
+    cli: Cli, made_for: dict[str, str], tmp_path: Path, nearest
+) -> None:
+    """Gradients are of 2 bytes then, and of 4 by Megatron's default."""
+    arguments = ("export", *FOR_SMALL, made_for["any"], "--to", "megatron")
+    assert cli(*arguments, *nearest, "-o", str(tmp_path / "out")) == 0
+    assert (tmp_path / "out" / "args.sh").exists()
+
+
+def test_plans_for_another_target_are_refused_by_its_name(
+    cli: Cli, made_for: dict[str, str], tmp_path: Path
+) -> None:
+    arguments = ("export", *FOR_SMALL, made_for["torchtitan"], "--nearest")
+    out = str(tmp_path / "out")
+    said = cli.refuses(*arguments, "--to", "megatron", "-o", out)
+    assert said.endswith(
+        ", that of --target torchtitan; solve with --target megatron, or "
+        "remove problem_hash from the plan"
+    )
+
+
+@pytest.mark.parametrize(
+    ("known", "target", "remedy"),
+    [
+        ("megatron", (), ", without --target megatron; add it\n"),
+        ("any", ("--target", "megatron"), ", with --target megatron; leave"),
+        ("megatron", ("--target", "torchtitan"), ", without --target mega"),
+    ],
+)
+def test_a_warning_of_another_problem_names_the_target(
+    cli: Cli, made_for: dict[str, str], known: str, target, remedy: str
+) -> None:
+    cli("simulate", *FOR_SMALL, made_for[known], *target)
+    assert "nest: warning: the plan was made for problem " in cli.err
+    assert remedy in cli.err
+
+
+def test_a_plan_for_the_target_is_no_stranger(
+    cli: Cli, made_for: dict[str, str]
+) -> None:
+    arguments = ("simulate", *FOR_SMALL, made_for["megatron"])
+    cli(*arguments, "--target", "megatron")
+    assert "warning: the plan was made" not in cli.err
 
 
 def test_traces_of_any_plan_take_the_simulated_step(cli: Cli, plans, tmp_path):
