@@ -39,7 +39,10 @@ def completion_command(shell: str) -> None:
 
     found = get_completion_class(shell)
     assert found is not None
-    say_data(found(cli, {}, "nest", _VARIABLE).source() + "\n")
+    text = found(cli, {}, "nest", _VARIABLE).source()
+    # Click's script for fish cuts words, which may have commas, at each.
+    text = text.replace('split ","', 'split --max 1 ","')
+    say_data(f"{text}\n")
 
 
 def complete(cli: click.Command) -> int | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pty
+import select
 import shlex
 import shutil
 import subprocess
@@ -161,33 +163,96 @@ def test_an_unknown_shell_is_refused(cli):
     )
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
-def test_bash_completes(cli, tmp_path):
-    """A shell that reads the script asks the program for words."""
-    assert cli("completion", "bash") == 0
-    (tmp_path / "complete.bash").write_text(cli.out)
+@pytest.fixture
+def shell(cli, tmp_path):
+    """A folder where a shell finds nest; what is needed to be in it."""
+    for name in SHELLS:
+        assert cli("completion", name) == 0
+        (tmp_path / f"complete.{name}").write_text(cli.out)
     nest = tmp_path / "nest"
     nest.write_text(f'#!/bin/sh\nexec {sys.executable} -m nest "$@"\n')
     nest.chmod(0o755)
+    own = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "HOME": str(tmp_path),
+    }
+    return {"cwd": tmp_path, "env": os.environ | own}
+
+
+def needs(name):
+    reason = f"no {name} here"
+    return pytest.mark.skipif(shutil.which(name) is None, reason=reason)
+
+
+def lines_of(words, shell):
+    done = subprocess.run(words, **shell, capture_output=True, text=True)
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+@needs("bash")
+def test_bash_completes(shell):
+    """A shell that reads the script asks the program for words."""
     script = (
         "source complete.bash\n"
         "COMP_WORDS=(nest conform --opt); COMP_CWORD=2; COMPREPLY=()\n"
         "_nest_completion nest\n"
         'echo "${COMPREPLY[@]}"\n'
     )
-    root = Path(__file__).parents[2]
-    done = subprocess.run(
-        ["bash", "-c", script],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env=os.environ
-        | {
-            "PATH": f"{tmp_path}:{os.environ['PATH']}",
-            "PYTHONPATH": str(root),
-        },
+    assert lines_of(["bash", "-c", script], shell) == ["--option"]
+
+
+@needs("fish")
+def test_fish_completes(shell):
+    """Also the last name of a list, and what has commas in its help."""
+    script = (
+        "source complete.fish\n"
+        'complete -C "nest conform --opt"\n'
+        'complete -C "nest compare --solvers dp,mil"\n'
+        'complete -C "nest score llama2-7b-8 complete.z"\n'
     )
-    assert done.stdout == "--option\n"
+    option, *others = lines_of(["fish", "-c", script], shell)
+    assert option.startswith("--option\tOption of one solver, see 'nest ")
+    assert others == ["dp,milp", "complete.zsh"]
+
+
+@needs("zsh")
+def test_zsh_completes(shell):
+    """In a terminal, as only there it does: the answer follows the tab."""
+    controller, terminal = pty.openpty()
+    process = subprocess.Popen(
+        ["zsh", "-f", "-i"],
+        cwd=shell["cwd"],
+        env=shell["env"] | {"TERM": "dumb", "PS1": "> "},
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+    )
+    os.close(terminal)
+
+    def say(text, answer):
+        os.write(controller, text.encode())
+        said = ""
+        while answer not in said:
+            ready, _, _ = select.select([controller], [], [], 60)
+            assert ready, said
+            said += os.read(controller, 4096).decode(errors="replace")
+
+    try:
+        say(
+            "autoload -Uz compinit; compinit -u; source complete.zsh; "
+            "print -r 'rea''dy'\n",
+            "ready",
+        )
+        say("nest conform --opt\t", "--option ")
+        say("\x15nest compare --solvers dp,mil\t", "dp,milp ")
+        say("\x15nest score llama2-7b-8 complete.z\t", "complete.zsh ")
+    finally:
+        process.kill()
+        process.wait()
+        os.close(controller)
 
 
 def test_main_answers_a_shell(monkeypatch, capsys):

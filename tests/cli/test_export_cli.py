@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from nest.cost.score import score
 from nest.cli.options import MODEL, Options
+from nest.cost.score import score
 from nest.ir import Plan, Stage, Strategy, read_plan, read_problem, write
 from nest.ir.io import problem_hash
 from nest.models import builtin
@@ -18,7 +18,6 @@ from nest.targets import for_target
 from tests.chakra import replay
 from tests.cli.conftest import Cli
 from tests.unit.test_launch_configs import NEMO
-
 
 SMALL = ("gpt2", "h100x2")
 FOR_SMALL = ("--model", SMALL[0], "--cluster", SMALL[1])
