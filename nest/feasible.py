@@ -16,7 +16,7 @@ from msgspec import structs
 
 from nest.errors import NestError
 from nest.fit import Asker, Trial, most_memory_bytes, shrunk, with_memory
-from nest.ir.cluster import Hierarchy
+from nest.ir.cluster import Hierarchy, Level
 from nest.ir.io import plan_to_json
 from nest.ir.plan import RECOMPUTE
 from nest.ir.problem import Problem
@@ -118,8 +118,10 @@ class Remedies:
         """Why no plan fits, and what would do, for people."""
         found = [*self._why()]
         if self.num_devices is not None:
+            joined = isinstance(self.problem.cluster.topology, Hierarchy)
             found.append(
-                f"would do: {self.num_devices} such devices "
+                f"would do: {self.num_devices} such devices"
+                f"{'' if joined else ', however they are joined'} "
                 f"({self.refuted_devices} would not)"
             )
         elif self.refuted_devices > self.problem.cluster.num_devices:
@@ -360,12 +362,17 @@ def _larger(problem: Problem) -> Iterator[Problem]:
     """Yield the problem on twice, four times, … as many devices.
 
     More units of the highest level of the network, which stays as it is
-    otherwise. None where the network is a graph, or devices differ.
+    otherwise. A graph does not say how more devices are joined; one switch
+    takes its place, as whether a plan fits is not up to the network. None
+    where devices differ.
     """
     cluster = problem.cluster
     network = cluster.topology
-    if not isinstance(network, Hierarchy) or len(cluster.types) > 1:
+    if len(cluster.types) > 1:
         return
+    if not isinstance(network, Hierarchy):
+        level = Level(fan_out=network.max_devices, bandwidth_bytes_per_s=1e12)
+        network = Hierarchy(levels=(level,))
     *lower, top = network.levels
     below = network.max_devices // top.fan_out
     times = 2

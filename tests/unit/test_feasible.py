@@ -11,9 +11,17 @@ from msgspec import structs
 from nest import feasible
 from nest.feasible import least_memory, remedies
 from nest.fit import Trial
-from nest.ir import Activations, Device, DeviceRange, Problem
+from nest.ir import (
+    Activations,
+    Device,
+    DeviceRange,
+    GraphTopology,
+    Problem,
+)
+from nest.solvers.base import Status
 from nest.units import GIB
 from tests.builders import make_cost, make_levels, make_problem
+from tests.graphs import make_graph
 from tests.inside import PLACES, run_inside
 
 
@@ -23,7 +31,15 @@ def _inside(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(place, run_inside)
 
 
-def chain(memory_bytes: int, devices: int = 1, **job: object) -> Problem:
+def line(count: int, closed: bool = False) -> GraphTopology:
+    """Devices each joined to the next; if closed, the last to the first."""
+    links = [(f"d{i}", f"d{i + 1}", 0.0, 1e9) for i in range(count - 1)]
+    if closed:
+        links.append((f"d{count - 1}", "d0", 0.0, 1e9))
+    return make_graph([f"d{i}" for i in range(count)], links, forward=True)
+
+
+def chain(memory_bytes: int, devices: int = 1, **job: Any) -> Problem:
     """Four layers that keep 1 GiB per sample each.
 
     With one sample per step nothing but stages shares the memory: one, two or
@@ -35,8 +51,7 @@ def chain(memory_bytes: int, devices: int = 1, **job: object) -> Problem:
         edges=(("a", "b", 0), ("b", "c", 0), ("c", "d", 0)),
         devices=devices,
         memory_bytes=memory_bytes,
-        topology=make_levels((2, 0.0, 1e15), (2, 0.0, 1e15)),
-        **job,
+        **{"topology": make_levels((2, 0.0, 1e15), (2, 0.0, 1e15))} | job,
     )
 
 
@@ -55,6 +70,25 @@ def test_memory_is_short_to_the_byte_and_devices_would_do() -> None:
     ]
     assert repr(found).startswith("<Remedies of problem: why: memory is sh")
     assert found.to_json()["refuted_memory_bytes"] == 4 * GIB - 1
+
+
+@pytest.mark.parametrize("times", [1, 2, 4])
+def test_whether_a_plan_fits_is_not_up_to_the_network(times: int) -> None:
+    """So many devices would do on a graph, too: one line and one ring."""
+    expected = Status.OPTIMAL if times == 4 else Status.INFEASIBLE
+    for closed in (False, True):
+        graph = line(4, closed)
+        problem = chain(3 * GIB // 2, times, topology=graph)
+        assert run_inside(problem, "brute").status is expected
+
+
+def test_on_a_graph_devices_would_do_however_they_are_joined() -> None:
+    problem = chain(3 * GIB // 2, topology=line(2))
+    found = remedies(problem, time_limit_s=60)
+    assert (found.num_devices, found.refuted_devices) == (4, 2)
+    assert found.lines[-1] == (
+        "would do: 4 such devices, however they are joined (2 would not)"
+    )
 
 
 def test_without_time_nothing_is_claimed() -> None:
