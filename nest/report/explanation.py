@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -21,6 +23,7 @@ from nest.report.table import (
     simple_table,
     status_text,
 )
+from nest.report.verbosity import VERBOSE
 from nest.solvers.base import Status
 from nest.solvers.result import SolveResult
 from nest.units import format_bytes
@@ -155,7 +158,7 @@ def _neighbour_lines(found: Explanation) -> list[RenderableType]:
     own = found.score.blocks[found.fullest].memory_bytes
     # What fits first, then what does not, what is illegal last.
     order = ("fits", "too large", "illegal")
-    rows = []
+    rows, illegal = [], []
     for near, same in sorted(
         zip(found.neighbours, found.equal, strict=True),
         key=lambda pair: (
@@ -166,7 +169,10 @@ def _neighbour_lines(found: Explanation) -> list[RenderableType]:
         if near.score is None:
             # What is wrong with it; the remedy is for plans made by hand.
             reason = near.reason.split("; ")[0]
-            rows.append((near.name, "", "", "", f"illegal: {reason}"))
+            if VERBOSE.get():
+                rows.append((near.name, "", "", "", f"illegal: {reason}"))
+            else:
+                illegal.append(reason)
             continue
         note = near.detail
         if near.verdict == "too large":
@@ -191,7 +197,26 @@ def _neighbour_lines(found: Explanation) -> list[RenderableType]:
         Column("memory", rank=2),
         Column("note", rank=1, least=20),
     )
-    return [simple_table(columns, rows)]
+    parts: list[RenderableType] = [simple_table(columns, rows)] if rows else []
+    if illegal:
+        parts.append(_illegal_line(illegal))
+    return parts
+
+
+def _illegal_line(reasons: Sequence[str]) -> str:
+    """Return how many moves are illegal and why, without places and values."""
+    known = Counter(
+        re.sub(
+            r"^(stage \d+: |layer '.*?': )*|,? (\(.*?\), )?got .*", "", text
+        )
+        for text in reasons
+    )
+    said = "; ".join(
+        f"{count} × {text}" if count > 1 else text
+        for text, count in known.items()
+    )
+    moves = "1 move is" if len(reasons) == 1 else f"{len(reasons)} moves are"
+    return f"{moves} illegal (--verbose says which): {said}"
 
 
 def _preferred_lines(found: Explanation) -> list[RenderableType]:

@@ -413,6 +413,17 @@ def test_explain_has_every_part(cli: Cli, problem: str, plan: str) -> None:
         "computation 90.000 ns 180.000 ns +90.000 ns",
     ):
         assert line in lines
+    (illegal,) = (line for line in lines if "illegal" in line)
+    assert illegal.startswith("9 moves are illegal (--verbose says which): ")
+    assert "zero: expected one of [0]" in cli.out
+
+
+def test_explain_lists_what_is_illegal_if_asked(
+    cli: Cli, problem: str, plan: str
+) -> None:
+    assert cli("explain", problem, plan, "--no-search", "--verbose") == 0
+    lines = [" ".join(line.split()) for line in cli.out.splitlines()]
+    assert "moves are illegal" not in cli.out
     assert any(
         line.startswith("zero raised by 1 illegal: stage 1: zero: expected")
         for line in lines
