@@ -396,5 +396,8 @@ def deepspeed_command(
             lambda name: _text(str(Path(path).parent / name)),
         )
         notes = (*taken, *notes)
-    imported = build(launch, shape, site, fractions, layers_per_node, devices)
+    imported = build(
+        *(launch, shape, site, fractions, layers_per_node, devices),
+        target="deepspeed",
+    )
     return _finish(imported, notes, output, plan)

@@ -25,6 +25,8 @@ from nest.models.architectures import Architecture
 from nest.models.choices import Choices, Request, choose, read_overlap
 from nest.models.graphs import build_mixed_problem, build_problem
 from nest.models.operators import DTYPES, Dtype
+from nest.targets import ANY
+from nest.targets import target as find_target
 
 
 class Site(NamedTuple):
@@ -72,6 +74,7 @@ def build(
     layers_per_node: int = 1,
     devices: Sequence[int] | None = None,
     mesh_inside: bool = False,
+    target: str = ANY,
 ) -> Imported:
     """Return the problem that a launch is a plan of, and the plan.
 
@@ -93,6 +96,9 @@ def build(
         The plan's device of every rank; ``None`` for all in order.
     mesh_inside
         Whether all stages of a data rank come before the next data rank.
+    target
+        What the launch is of: where it has no sequence parallelism, plans
+        may be without, too.
 
     Raises
     ------
@@ -117,7 +123,7 @@ def build(
     if devices is None:
         devices = range(launch.world)
     launch = placed(launch, site.num_devices, devices, mesh_inside)
-    problem = _problem(launch, model, site, overlap, layers_per_node)
+    problem = _problem(launch, model, site, overlap, layers_per_node, target)
     problem = replace(problem, own_runs=site.own_runs)
     plan = plan_of(launch, placement_of(problem.graph))
     return Imported(problem, plan, notes)
@@ -193,6 +199,7 @@ def _problem(
     site: Site,
     overlap: Mapping[Overlap, float],
     layers_per_node: int,
+    target: str,
 ) -> Problem:
     machine, _ = site.parts[0]
     total = site.num_devices
@@ -217,6 +224,8 @@ def _problem(
     choices = choose(model, machine, total, asked)
     if launch.tp > 1:
         choices = replace(choices, sequence_parallel=launch.sequence_parallel)
+    elif choices.sequence_parallel and _has_no_sequences(target):
+        choices = replace(choices, sequence_parallel=(False, True))
     problem = _build(model, site, choices)
     job = replace(
         problem.job,
@@ -233,6 +242,11 @@ def _problem(
         distributed_optimizer=launch.distributed_optimizer,
     )
     return replace(problem, job=job)
+
+
+def _has_no_sequences(target: str) -> bool:
+    rules = find_target(target).rules
+    return rules is not None and rules.sequence_parallel.value is False
 
 
 def _dtype(launch: Launch) -> Dtype:

@@ -537,6 +537,13 @@ def test_job_files_and_configurations_become_problems(cli, tmp_path):
     plan = read_plan(tmp_path / "p-plan.json")
     assert plan.stages[0].strategy == Strategy(dp=8, zero=1)
     assert plan.micro_batch == 16
+    # DeepSpeed splits tensors without sequences, other frameworks both.
+    job = read_problem(out).job
+    assert job.sequence_parallel == (False, True)
+    pinned = ("solve", out, "--pin", "tp=2,pp=1,zero=1")
+    for target in ("deepspeed", "megatron"):
+        assert cli(*pinned, "--target", target) == 0
+        assert "tp2" in cli.out
 
 
 def test_configurations_are_imported(cli: Cli, tmp_path):
