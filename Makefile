@@ -165,7 +165,7 @@ test-browser: .browser/.installed-from-lock
 
 # Warnings are errors; then every link of what was written is followed. The
 # examples of docstrings and of docs/python.md are among the tests. Where there
-# is a browser, the build takes the pictures of the site.
+# is a browser, the build takes the pictures of the site, and looks at pages.
 BROWSER_HERE := $(and $(shell which chromium chromium-browser \
   google-chrome 2>/dev/null),$(shell which chromedriver 2>/dev/null))
 DOCS_PYTHON := PYTHONPATH=$(CURDIR)/.docs:$(CURDIR)/.browser $(BIN)/python
@@ -175,6 +175,7 @@ docs: .docs/.installed-from-lock \
 	$(DOCS_PYTHON) -m sphinx -W --keep-going -E -q -d build/doctrees \
 	  -b html docs build/docs
 	$(DOCS_PYTHON) docs/check_links.py build/docs
+	$(DOCS_PYTHON) docs/check_access.py build/docs
 
 pictures: .browser/.installed-from-lock
 	PYTHONPATH=.browser $(BIN)/python docs/pictures.py

@@ -40,6 +40,9 @@ extensions = [
 html_theme = "furo"
 html_title = "nest"
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 html_show_sphinx = False
 highlight_language = "none"
 # Two dashes are those of an option.
@@ -85,6 +88,14 @@ def _read(app: Any, docname: str, source: list[str]) -> None:
     # that are there on the left.
     if docname == "howto/index" and "{toctree}" not in source[0]:
         source[0] += "\n```{toctree}\n:hidden:\n:glob:\n\n*\n```\n"
+
+
+def _page(
+    app: Any, pagename: str, template: str, context: Any, doctree: Any
+) -> None:
+    """Take corners of tables for what they are, which head nothing."""
+    empty = r"<th[^>]*>(<p></p>)?</th>"
+    context["body"] = re.sub(empty, "<td></td>", context.get("body", ""))
 
 
 def _include(app: Any, path: Path, docname: str, source: list[str]) -> None:
@@ -152,4 +163,5 @@ def setup(app: Any) -> None:
     app.add_lexer("csv", TextLexer)
     app.connect("source-read", _read)
     app.connect("include-read", _include)
+    app.connect("html-page-context", _page)
     app.connect("missing-reference", _resolve)

@@ -54,6 +54,8 @@ def browser() -> Iterator[Any]:
             options.add_argument(flag)
         service = Service(shutil.which("chromedriver"), log_output=os.devnull)
         driver = webdriver.Chrome(options=options, service=service)
+        # Of axe-core on a large page, on a busy machine.
+        driver.set_script_timeout(300)
         try:
             yield driver
         finally:
@@ -111,3 +113,23 @@ def axe() -> str:
 
     (place,) = axe_playwright_python.__path__
     return Path(place, "axe.min.js").read_text(encoding="utf-8")
+
+
+def violations(
+    driver: Any, must: frozenset[str] = frozenset()
+) -> list[tuple[str, str, list[str]]]:
+    """Return what axe-core finds on a page: rule, impact and elements.
+
+    Rules that must have been checked, and passed somewhere, are asserted.
+    """
+    driver.execute_script(axe())
+    found = driver.execute_async_script(
+        "const done = arguments[arguments.length - 1];"
+        "axe.run().then(done, error => done({error: String(error)}))"
+    )
+    assert "error" not in found, found["error"]
+    assert must <= {rule["id"] for rule in found["passes"]}
+    return [
+        (rule["id"], rule["impact"], [n["html"][:200] for n in rule["nodes"]])
+        for rule in found["violations"]
+    ]

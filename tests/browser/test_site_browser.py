@@ -1,4 +1,4 @@
-"""Pictures of the documentation site."""
+"""Pictures of the documentation site, and what keeps people out of it."""
 
 from __future__ import annotations
 
@@ -26,3 +26,26 @@ def test_pictures_are_taken(tmp_path: Path) -> None:
     for each in thumbnails:
         with Image.open(tmp_path / each.file) as image:
             assert image.size == (495, 450)
+
+
+def test_what_keeps_people_out_is_found(tmp_path: Path) -> None:
+    """Text without contrast in dark, a box of 700 px, and an error."""
+    (tmp_path / "fine.html").write_text(
+        "<!doctype html><html lang=en><title>a</title><main><h1>a</h1>"
+    )
+    access = load("check_access")
+    assert list(access.shortcomings(tmp_path, ["fine"])) == []
+    (tmp_path / "grey.html").write_text(
+        "<!doctype html><html lang=en><title>a</title><style>"
+        "@media (prefers-color-scheme: dark) { p { color: #ddd } }"
+        "</style><main><h1>a</h1><p>barely</p>"
+        "<div style='width: 700px; height: 9px'></div><script>gone()</script>"
+    )
+    found = list(access.shortcomings(tmp_path, ["grey"]))
+    wide = [line for line in found if "px, got " in line]
+    assert [line.partition(":")[0] for line in wide] == ["grey.html at 375 px"]
+    assert sum("gone is not defined" in line for line in found) == 3
+    serious = [line for line in found if "serious: color-contrast" in line]
+    assert [line.partition(": ")[0] for line in serious] == [
+        f"grey.html at {width} px, dark" for width in (1280, 768, 375)
+    ]

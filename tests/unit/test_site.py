@@ -166,3 +166,19 @@ def test_pictures_of_a_page_are_links_to_it(tmp_path: Path) -> None:
         '<img class="only-dark" src="reports/x-dark.png" alt="" '
         'loading="lazy" width="495" height="450"></a>'
     )
+
+
+def test_without_a_browser_nobody_looks_and_it_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    access = load("check_access")
+    monkeypatch.setattr(access, "why_not", lambda: "there is no Chromium")
+    assert access.main() == 0
+    said = capsys.readouterr().out
+    assert said == "access: not checked: there is no Chromium\n"
+
+
+def test_corners_of_tables_head_nothing() -> None:
+    context = {"body": '<tr><th class="head"><p></p></th><th>a</th></tr>'}
+    load("conf")._page(None, "index", "page.html", context, None)
+    assert context["body"] == "<tr><td></td><th>a</th></tr>"
