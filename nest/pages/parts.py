@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nest.pages import charts
-from nest.pages.document import Document
+from nest.pages.document import MOST_DRAWN, Document
 from nest.report.table import TimeScale, count
 from nest.units import GIB, format_bytes
 
@@ -768,6 +768,8 @@ def _network(document: Document) -> Part:
         if links
         else "One device, no network."
     )
+    if links and not network["picture"]:
+        text += f" Graphs are drawn up to {MOST_DRAWN} devices."
     tables = (
         Table(
             "Links by what they carry, one way",

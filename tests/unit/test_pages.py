@@ -416,8 +416,10 @@ def test_a_graph_is_drawn_up_to_a_size(monkeypatch: pytest.MonkeyPatch):
     assert facts["picture"].startswith("<svg")
     assert facts["num_links"] == sum(link["count"] for link in facts["links"])
     monkeypatch.setattr(document_module, "MOST_DRAWN", 4)
-    facts = network_facts(replace(whole, cluster=cluster))
-    assert facts["picture"] == ""
+    large = replace(whole, cluster=cluster)
+    assert network_facts(large)["picture"] == ""
+    text = to_html(page_document("report", large, None))
+    assert "Graphs are drawn up to 256 devices." in text
 
 
 # The page
