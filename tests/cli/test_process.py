@@ -68,6 +68,29 @@ def test_python_m_nest() -> None:
     assert done.stdout.startswith("nest ")
 
 
+def test_interrupt_of_the_start() -> None:
+    """While the command line is loaded: as by someone quick."""
+    code = (
+        "import os, signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "class Quick:\n"
+        "    def find_spec(self, name, *more):\n"
+        "        if name == 'nest.cli.options':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Quick())\n"
+        "from nest.__main__ import main\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "problems"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "nest: interrupted\n"
+
+
 @pytest.mark.parametrize(
     ("number", "code", "text"),
     [
