@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn, Self
 
@@ -23,6 +24,31 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, found: Any) -> None:
         super().__init__("interrupted by the user")
         self.found = found
+
+
+@contextlib.contextmanager
+def deferred() -> Iterator[None]:
+    """Let SIGINT, SIGTERM and SIGHUP wait until the block is through.
+
+    For what must be done wholly or not at all, and soon is. Outside the main
+    thread signals are left alone.
+    """
+    arrived: list[int] = []
+    previous: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # What is ignored stays so, and what ends a process ends it.
+            if callable(signal.getsignal(number)):
+                previous[number] = signal.signal(
+                    number, lambda caught, _: arrived.append(caught)
+                )
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        if arrived:
+            previous[arrived[0]](arrived[0], None)
 
 
 class Ending:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from nest.interrupts import deferred
 from nest.ir.problem import Problem
 from nest.solvers.base import Deadline, Progress, SolveOptions
 from nest.solvers.messages import (
@@ -145,11 +146,9 @@ class Cell:
             options=replace(self.options, extra=dict(self.options.extra)),
             deadline=deadline,
         )
-        self._worker = Worker(
-            msgspec.json.encode(request),
-            self.options.num_workers,
-            self.folder,
-        )
+        asked = msgspec.json.encode(request)
+        with deferred():
+            self._worker = Worker(asked, self.options.num_workers, self.folder)
 
     def listen(self, timeout_s: float) -> bool:
         """Take what it says, for so long; return whether that was all."""
@@ -185,7 +184,8 @@ class Cell:
     def stop(self) -> None:
         """End the process, if there is one."""
         if self._worker is not None:
-            self.usage = self._worker.stop()
+            with deferred():
+                self.usage = self._worker.stop()
 
     def _show(self) -> None:
         if self.on_progress is not None:
@@ -258,5 +258,6 @@ def run_cells(
                     running.remove(cell)
                     on_end(cell)
     finally:
-        for cell in running:
-            cell.stop()
+        with deferred():
+            for cell in running:
+                cell.stop()
