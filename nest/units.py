@@ -26,6 +26,15 @@ MAX_TERM = 2**53
 MAX_TOTAL = 2**61
 
 
+def finite(quanta: int | None) -> int | None:
+    """Return a lower bound on the step time, in quanta, if it is one.
+
+    ``None`` above :data:`MAX_TOTAL`, which no plan takes: that is how a
+    search says that no plan is left.
+    """
+    return None if quanta is None or quanta > MAX_TOTAL else quanta
+
+
 def quantise(time_ns: float, quantum_ps: int) -> int:
     """Round a time to quanta: the only rounding rule of the project.
 

@@ -178,6 +178,9 @@ CLAIMS: dict[str, SolverOutput] = {
         status=Status.INFEASIBLE, claimed_quanta=90
     ),
     "nothing": SolverOutput(status=Status.NO_SOLUTION),
+    "endless": SolverOutput(
+        status=Status.INFEASIBLE, lower_bound_quanta=2**61 + 1
+    ),
     "foreign-plan": SolverOutput(
         status=Status.FEASIBLE, plan=foreign_plan(), claimed_quanta=90
     ),
@@ -275,6 +278,8 @@ class Loopback:
             report(Progress(lower_bound_quanta=50))
         elif options.extra.get("report") == "close":
             report(Progress(good_plan(), GOOD_NS, 88))
+        elif options.extra.get("report") == "endless":
+            report(Progress(lower_bound_quanta=2**61 + 2**58))
         elif options.extra.get("report") == "proof":
             report(Progress(good_plan(), GOOD_NS, GOOD_NS))
         elif options.extra.get("report") == "lie":

@@ -19,6 +19,7 @@ from nest.solvers.base import Progress, Status
 from nest.solvers.registry import register_solver, solver_names
 from nest.solvers.result import Outcome, SolveResult
 from nest.solvers.run import run_solver
+from nest.units import finite
 from nest.versions import machine, nest_version
 
 
@@ -151,14 +152,16 @@ class Recorder:
             if report.plan is not None:
                 found = _least(step, _step_quanta(problem, report.plan))
             proven = bound
-            if result.exact and report.lower_bound_quanta is not None:
-                proven = max(bound or 0, report.lower_bound_quanta)
+            claim = finite(report.lower_bound_quanta)
+            if result.exact and claim is not None:
+                proven = max(bound or 0, claim)
             if (found, proven) != (step, bound):
                 step, bound = found, proven
                 points.append(_point(wall_s, step, bound))
         claim = result.lower_bound_quanta
         if result.outcome is Outcome.INVALID_PLAN and result.exact:
             _, claim = claimed(result)
+        claim = finite(claim)
         if claim is not None:
             bound = max(bound or 0, claim)
         # A better plan than the one it hands in is of no use to anybody.

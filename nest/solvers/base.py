@@ -23,7 +23,7 @@ from nest.errors import InvalidOptionError
 from nest.ir.job import FIXED_CHUNKS
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
-from nest.units import MAX_TOTAL
+from nest.units import finite
 from nest.versions import num_cpus
 
 
@@ -417,7 +417,7 @@ def exact_output(
         status=status,
         plan=plan,
         claimed_quanta=None if plan is None else step_quanta,
-        lower_bound_quanta=None if bound_quanta > MAX_TOTAL else bound_quanta,
+        lower_bound_quanta=finite(bound_quanta),
         limit=None if proven else limit,
         detail="" if proven else detail,
     )

@@ -26,6 +26,7 @@ from nest.solvers.messages import (
     Request,
 )
 from nest.solvers.process import Usage, Worker
+from nest.units import finite
 
 #: How often a running cell shows a sign of life.
 TICK_S = 0.5
@@ -194,7 +195,7 @@ class Cell:
                     solver=self.name,
                     elapsed_s=self.clock.elapsed_s,
                     best_quanta=self.best.claimed_quanta,
-                    lower_bound_quanta=self.bound,
+                    lower_bound_quanta=finite(self.bound),
                     has_plan=self.best.plan is not None,
                     message=self.message,
                     quantum_ps=self.problem.quantum_ps,

@@ -18,7 +18,7 @@ from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.solvers.base import Capabilities, SolverOutput, Status
 from nest.solvers.result import Outcome, Verdict
-from nest.units import format_bytes
+from nest.units import finite, format_bytes
 
 if TYPE_CHECKING:
     from nest.cost.score import Score
@@ -113,14 +113,14 @@ def judge(
     if claim.plan is not None and found is not None and not fits:
         said = replace(claim, detail=detail)
         over = over_memory(problem, said, claim.plan, found)
-        return replace(over, lower_bound_quanta=bound)
+        return replace(over, lower_bound_quanta=finite(bound))
     return Verdict(
         outcome=Outcome.SOLVED,
         status=status,
         limit=claim.limit,
         plan=claim.plan,
         score=found,
-        lower_bound_quanta=bound,
+        lower_bound_quanta=finite(bound),
         own_objective_ns=claim.own_objective_ns,
         detail=detail,
         extra=claim.extra,

@@ -293,6 +293,10 @@ def test_plans_that_do_not_fit_are_in_no_trace():
     assert found == [(None, 60)]
 
 
+def test_what_no_plan_takes_is_in_no_trace():
+    assert trace_of(report="endless", act="endless") == [(None, None)]
+
+
 def test_a_trace_has_the_bound_of_a_refused_plan():
     assert trace_of(act="big-plan-and-bound") == [(None, 91)]
 

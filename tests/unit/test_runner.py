@@ -6,11 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import msgspec
 import pytest
@@ -24,7 +27,7 @@ from nest.errors import (
     UnknownSolverError,
 )
 from nest.ir import Plan, Stage, Strategy, problem_hash
-from nest.solvers import cell, descendants, registry
+from nest.solvers import cell, descendants, process, registry
 from nest.solvers.base import (
     Capabilities,
     Limit,
@@ -807,6 +810,61 @@ def test_interrupt_keeps_the_best_plan(tmp_path: Path) -> None:
     assert result.step_time_ns == GOOD_NS
     assert isinstance(caught.value, KeyboardInterrupt)
     assert_gone(pids)
+
+
+def test_what_no_plan_takes_is_no_bound() -> None:
+    """A search that has nothing left has an endless bound."""
+    heard: list[Running] = []
+    options = SolveOptions(extra={"act": "endless", "report": "endless"})
+    result = run_solver(tiny_problem(), "loopback", options, heard.append)
+    assert (result.status, result.lower_bound_quanta) == ("infeasible", None)
+    assert {running.lower_bound_quanta for running in heard} <= {None}
+    # At its limit it is all that is known.
+    output = SolverOutput(
+        status=Status.NO_SOLUTION, lower_bound_quanta=2**61 + 1
+    )
+    verdict = judge(
+        tiny_problem(), output, capabilities=Capabilities(True, "none")
+    )
+    assert verdict.lower_bound_quanta is None
+
+
+@pytest.fixture
+def _heard() -> Iterator[None]:
+    """Shells start what runs in the background with this signal ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_heard")
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [(subprocess, "Popen"), (process.os, "wait4"), (process.shutil, "rmtree")],
+)
+def test_an_interrupt_of_a_start_or_an_end_is_not_lost(
+    module: ModuleType,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """What was begun is done first, so that nothing is left behind."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    work, once = getattr(module, name), iter([signal.SIGINT])
+
+    def interrupted(*arguments: Any, **settings: Any) -> Any:
+        found = work(*arguments, **settings)
+        for number in once:
+            os.kill(os.getpid(), number)
+        return found
+
+    monkeypatch.setattr(module, name, interrupted)
+    with pytest.raises(CellInterrupted, match="'loopback' was interrupted"):
+        solve("optimal")
+    monkeypatch.undo()
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
