@@ -17,6 +17,7 @@ from typing import Any
 from nest.benchmarks.layout import Grid, Section, headline, sections
 from nest.pages.parts import Part, Table
 from nest.solvers.result import SolveResult
+from nest.text import printable
 
 #: Answers, and then what was measured.
 ANSWER_FIELDS = (
@@ -59,8 +60,15 @@ def to_csv(fields: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(fields)
     for row in rows:
-        writer.writerow(["" if row[x] is None else row[x] for x in fields])
+        writer.writerow([_cell(row[x]) for x in fields])
     return buffer.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """Return a value as a table has it: names go to terminals, too."""
+    if isinstance(value, str):
+        return printable(value)
+    return "" if value is None else value
 
 
 def joint_csv(document: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ import pytest
 from nest.benchmarks import rows as rows_module
 from nest.benchmarks.cells import TracePoint
 from nest.benchmarks.layout import sections
-from nest.benchmarks.report import reports, to_html
+from nest.benchmarks.report import reports, to_csv, to_html
 from nest.benchmarks.rows import Row, known
 from nest.benchmarks.summary import to_document
 from nest.solvers.base import Limit, Status
@@ -357,6 +357,11 @@ def test_what_a_limit_cut_short_is_not_quoted():
     told = document["answers"]["rows"][0]["detail"]
     assert told == "ended by the time limit, see times"
     assert document["times"]["rows"][0]["detail"] == "killed after 10.2 s"
+
+
+def test_names_in_a_csv_do_nothing_to_a_terminal():
+    text = to_csv(("name", "size"), [{"name": "a\x1b[2Jb", "size": None}])
+    assert text == "name,size\na\\x1b[2Jb,\n"
 
 
 def test_csv(files):
