@@ -23,6 +23,12 @@ COLOURS = (
     *("#8c6bb1", "#a6761d", "#7f7f7f", "#1b9e9e", "#b2468c"),
 )
 
+#: Of marks, for those who see few colours.
+SHAPES = (
+    *("circle", "square", "triangle-up", "cross", "diamond"),
+    *("triangle-down", "triangle-right", "triangle-left"),
+)
+
 #: Stands for the colour of the text around, which a chart cannot name.
 TEXT = "#010203"
 
@@ -154,9 +160,30 @@ def _names(field: str, order: Sequence[str], title: str | None = None) -> Spec:
     }
 
 
+def colour_of(number: int) -> str:
+    """Return a colour: those of :data:`COLOURS`, then lighter, then darker."""
+    turn, place = divmod(number, len(COLOURS))
+    text = COLOURS[place]
+    light, part = ((0, 0.0), (255, 0.5), (0, 0.4))[turn % 3]
+    parts = (int(text[at : at + 2], 16) for at in (1, 3, 5))
+    mixed = (round(own + part * (light - own)) for own in parts)
+    return "#" + "".join(f"{own:02x}" for own in mixed)
+
+
+def shapes(field: str, order: Sequence[str]) -> Spec:
+    """Return a shape per name, which its colour need not be told from."""
+    found = [SHAPES[i % len(SHAPES)] for i in range(len(order))]
+    return {
+        "field": field,
+        "type": "nominal",
+        "title": None,
+        "scale": {"domain": list(order), "range": found},
+    }
+
+
 def colours(field: str, order: Sequence[str], columns: int = 4) -> Spec:
     """Return a colour per name, with a legend below."""
-    found = [COLOURS[i % len(COLOURS)] for i in range(len(order))]
+    found = [colour_of(i) for i in range(len(order))]
     return {
         "field": field,
         "type": "nominal",
@@ -170,6 +197,12 @@ def colours(field: str, order: Sequence[str], columns: int = 4) -> Spec:
             "labelLimit": 420,
         },
     }
+
+
+def _marked(spec: Spec) -> Spec:
+    """Return a channel of two whose legends are one, which shows the marks."""
+    legend = {"orient": "bottom", "columns": 4, "symbolType": None}
+    return {**spec, "legend": {**spec.get("legend", {}), **legend}}
 
 
 _TIP = {"field": "tip", "type": "nominal"}
@@ -661,11 +694,17 @@ def scatter(runs: Sequence[Document]) -> Spec:
                 },
             },
             {
-                "mark": {"type": "point", "filled": True, "opacity": 0.7},
+                "mark": {
+                    "type": "point",
+                    "filled": True,
+                    "opacity": 0.8,
+                    "size": 50,
+                },
                 "encoding": {
                     "x": x,
                     "y": y,
-                    "color": colours("family", families),
+                    "color": _marked(colours("family", families)),
+                    "shape": _marked(shapes("family", families)),
                     "description": _TIP,
                 },
             },
