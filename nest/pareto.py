@@ -120,6 +120,13 @@ class Curve:
         """Whether the curve is the exact frontier."""
         return not self.gaps
 
+    @property
+    def lower_bound_quanta(self) -> int | None:
+        """What no plan on the cluster is faster than; ``None`` if unknown."""
+        steps = [point.step_quanta for point in self.points[-1:]]
+        steps += [gap.lower_bound_quanta for gap in self.gaps]
+        return min(steps, default=None) or None
+
     def at_most(self, memory_bytes: int) -> FrontierPoint | None:
         """Return the fastest point that needs no more memory, if any."""
         fitting = [p for p in self.points if p.memory_bytes <= memory_bytes]
@@ -603,6 +610,16 @@ def bulges(found: Frontier) -> list[Fraction]:
         1 - sum(row, Fraction(0)) if row else Fraction(0)
         for row in _scaled(found)
     ]
+
+
+def knee(sizes: Sequence[Fraction]) -> int | None:
+    """Return the number of the point that bulges most, from 1.
+
+    ``None`` if none bulges: where more than two objectives vary all points
+    may be behind the plane.
+    """
+    most = max(sizes, default=Fraction(0))
+    return sizes.index(most) + 1 if most > 0 else None
 
 
 def _scaled(found: Frontier) -> list[list[Fraction]]:

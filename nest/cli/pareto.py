@@ -17,6 +17,7 @@ from nest.cli.progress import ProgressLine
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError
 from nest.interrupts import Interrupted
+from nest.units import quanta_to_ns
 from nest.versions import num_cpus
 
 if TYPE_CHECKING:
@@ -180,7 +181,8 @@ def pareto_command(
     if plot_path is not None:
         write_plot(plot_path, found)
     if html_path is not None:
-        _write_page(html_path, options, restricted, found, steps)
+        lines = [] if remedied is None else remedied.lines
+        _write_page(html_path, options, restricted, found, steps, lines)
     document = to_document(found, steps=steps, prover=prover, proofs=proofs)
     if remedied is not None:
         document["infeasible"] = remedied.to_json()
@@ -231,6 +233,7 @@ def _write_page(
     restricted: Restricted,
     found: Frontier,
     steps: int | None,
+    notes: Sequence[str],
 ) -> None:
     """Write a page of the frontier and of its fastest plan."""
     from nest.pages.document import (
@@ -245,12 +248,12 @@ def _write_page(
         fastest = min(found.points, key=lambda point: point.step_quanta)
         curve = found.curve(fastest.devices)
         problem = curve.problem
-        step_ns = fastest.score.step_time_ns
+        bound = curve.lower_bound_quanta
         answer = Answer(
             *(fastest.plan, fastest.score),
             f"point {found.points.index(fastest) + 1}",
             "the fastest of the frontier",
-            step_ns if curve.proven else None,
+            None if bound is None else quanta_to_ns(bound, problem.quantum_ps),
         )
     length = problem.job.sequence_length
     if steps is not None and length is not None:
@@ -258,7 +261,7 @@ def _write_page(
     limits = {"processes": str(options.workers)}
     if options.time_limit is not None:
         limits["time limit"] = f"{options.time_limit:g} s"
-    context = context_of(options, restricted, {})
+    context = context_of(options, restricted, {}, notes)
     Paging(path).write(
         page_document(
             "pareto",

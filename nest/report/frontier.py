@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from nest.pareto import (
     Frontier,
     FrontierPoint,
     bulges,
+    knee,
     knees,
     leave_room,
 )
@@ -38,6 +38,10 @@ _WIDE_RATIO = 4
 
 #: Formats of a plot, by the end of the file's name.
 PLOT_SUFFIXES = (".svg", ".png", ".pdf")
+
+
+#: What is said of a frontier without one.
+NO_KNEE = "no knee: no point is better than the plane of the extremes"
 
 
 # Tables
@@ -62,6 +66,8 @@ def frontier_block(
     if prover is not None and proofs:
         table = proof_table(found, prover, proofs)
         parts.append(Padding(table, (1, 0, 0, 0)))
+    if top is not None and found.points and knee(bulges(found)) is None:
+        notes = [NO_KNEE, *notes]
     return [*parts, frontier_footer(found, notes)]
 
 
@@ -108,10 +114,12 @@ def _plan(point: FrontierPoint) -> str:
 def _bulge_texts(found: Frontier) -> dict[int, str]:
     """Return how far points bulge, by their identity; the most is the knee."""
     sizes = bulges(found)
-    most = max(sizes)
+    number = knee(sizes)
     return {
-        id(point): f"{float(size):.3f}{' knee' * (0 < size == most)}"
-        for point, size in zip(found.points, sizes, strict=True)
+        id(point): f"{float(size):.3f}{' knee' * (place == number)}"
+        for place, (point, size) in enumerate(
+            zip(found.points, sizes, strict=True), 1
+        )
     }
 
 
@@ -441,7 +449,7 @@ def to_document(
         "proven": found.proven,
         # Until 0.2 fields of the job whose plans were left out.
         "unsearched": [],
-        "knee": _knee(sizes),
+        "knee": knee(sizes),
         "points": [full(i, p) for i, p in enumerate(found.points, 1)],
         "curves": [curve(item) for item in found.curves],
         "prover": prover,
@@ -457,9 +465,3 @@ def to_document(
         ],
         **provenance(),
     }
-
-
-def _knee(sizes: Sequence[Fraction]) -> int | None:
-    """Return the number of the point that bulges most, if any bulges."""
-    most = max(sizes, default=Fraction(0))
-    return sizes.index(most) + 1 if most > 0 else None

@@ -12,6 +12,7 @@ max(8, 10); recomputing both 80 + 40 = 120 ns with 8.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from dataclasses import replace
@@ -32,14 +33,17 @@ from nest.errors import (
 )
 from nest.fit import with_devices, with_memory
 from nest.ir import Activations, Device, Problem, problem_hash
+from nest.pages.document import frontier_facts
 from nest.pareto import Curve, Frontier, bulges, frontier, knees
 from nest.prove import check_prover, prove
 from nest.report.frontier import (
     check_plot,
+    frontier_block,
     proof_lines,
     to_document,
     write_plot,
 )
+from nest.report.table import show
 from nest.search import tracer as tracing
 from nest.search.frontier import Gap, Point, merge_gaps
 from nest.solvers.base import SolveOptions, SolverOutput, Status
@@ -1113,6 +1117,25 @@ def test_a_third_objective_moves_the_plane():
     ] == [(1, 160, 8), (1, 120, 20)]
     assert bulges(found)[:2] == [0, Fraction(-3, 7)]
     assert knees(found, 1) == [0]
+
+
+def test_a_frontier_without_a_knee_says_so():
+    """The first two are behind the plane of three objectives, or on it."""
+    found = frontier(small(), ("time", "memory", "devices"), devices=(1, 2))
+    flat = replace(found, points=found.points[:2])
+    assert max(bulges(flat)) == 0
+    facts = frontier_facts(flat, None)
+    assert facts["knee"] is None
+    assert to_document(flat)["knee"] is None
+    assert text_of(flat, top=2).count("no knee: ") == 1
+    assert "no knee" not in text_of(flat, top=None)
+    assert "knee" in text_of(frontier(small()), top=1)
+
+
+def text_of(found, top):
+    file = io.StringIO()
+    show(file, *frontier_block(found, [], None, None, [], top))
+    return file.getvalue()
 
 
 def test_points_that_say_most_are_not_neighbours():
