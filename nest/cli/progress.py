@@ -178,6 +178,10 @@ class ProgressLine(StatusLine):
         self._limit_s, self._cells = limit_s, cells
         self._solver, self._number = "", 0
 
+    def uncounted(self) -> None:
+        """Know that what runs from now on is none of the cells."""
+        self._cells = None
+
     def __call__(self, running: Running) -> None:
         """Show the state, unless it is too early to."""
         if running.solver != self._solver:
@@ -188,7 +192,9 @@ class ProgressLine(StatusLine):
 
     def _describe(self, running: Running) -> str:
         parts = [f"{running.solver}: {running.elapsed_s:.0f} s"]
-        if self._limit_s is not None:
+        if self._limit_s is None:
+            parts.append("no time limit")
+        else:
             left_s = max(0.0, self._limit_s - running.elapsed_s)
             of_all = ""
             if self._cells is not None:

@@ -45,8 +45,20 @@ def test_a_line_says_time_left_incumbent_and_bound():
         "2 of 2, milp: 9 s, at most 31 s left, best 100 s, bound 60 s, "
         "gap 40.00 %",
         "dp: 8 s, at most 32 s left for this one, has a plan",
-        "dp: 8 s",
+        "dp: 8 s, no time limit",
     ]
+
+
+def test_what_runs_beyond_the_cells_is_not_counted():
+    """Why nothing fits is asked of a solver, too."""
+    file = io.StringIO()
+    progress = ProgressLine("s", file, limit_s=40, cells=2)
+    progress(running(8.0, "alpa"))
+    progress.uncounted()
+    progress(running(9.0, "dp"))
+    assert file.getvalue().splitlines()[1] == (
+        "dp: 9 s, at most 31 s left for this one"
+    )
 
 
 def test_a_bound_above_a_claim_is_no_gap_below_zero():
