@@ -119,12 +119,17 @@ def _answer(restricted: Restricted, path: str) -> Answer:
 
 def _solved(options: Options, restricted: Restricted, page: Paging) -> int:
     """Write a page of what a solver finds."""
+    from nest.feasible import remedies_within
+    from nest.solvers.base import Status
     from nest.solvers.run import CellInterrupted, run_solver
 
     name, traces = options.solver, Traces()
     limits = options.solve_options(name)
-    stopped: CellInterrupted | None = None
-    with ProgressLine(restricted.problem.time_unit) as progress:
+    stopped: KeyboardInterrupt | None = None
+    found: list[str] = []
+    limit_s = options.time_limit
+    unit = restricted.problem.time_unit
+    with ProgressLine(unit, limit_s=limit_s) as progress:
         try:
             result = run_solver(
                 restricted.problem,
@@ -135,8 +140,17 @@ def _solved(options: Options, restricted: Restricted, page: Paging) -> int:
             )
         except CellInterrupted as interrupt:
             result, stopped = interrupt.result, interrupt
+        if result.status is Status.INFEASIBLE:
+            try:
+                found = remedies_within(
+                    restricted.problem, limit_s, progress
+                ).lines
+            except KeyboardInterrupt as interrupt:
+                stopped = interrupt
     document = page.write_answers(
-        "report", options, restricted, {name: limits}, [result], traces=traces
+        *("report", options, restricted, {name: limits}, [result]),
+        notes=found,
+        traces=traces,
     )
     _end(options, page, document)
     if stopped is not None:

@@ -168,9 +168,11 @@ def compare_command(
         )
     options = replace(options, problem_text=texts[0] if texts else None)
     options.check_files(writes={"--csv": csv_path, "--html": page.path})
-    session = _run(options, solvers, _show_table, target_loss, page=page)
-    if csv_path is not None:
-        write_text(csv_path, _csv(session))
+    session = _run(
+        *(options, solvers, _show_table, target_loss),
+        page=page,
+        csv_path=csv_path,
+    )
     return int(any(result.outcome.failed for result in session.results))
 
 
@@ -253,6 +255,12 @@ class _Session:
     remedies: Remedies | None = None
     models: Sequence[dict[str, Any]] | None = None
     results: Sequence[SolveResult] = ()
+
+    @property
+    def found(self) -> list[str]:
+        """What was found beside the results, for people."""
+        lines = [] if self.loss is None else [str(self.loss)]
+        return lines + ([] if self.remedies is None else self.remedies.lines)
 
     def document(self) -> dict[str, Any]:
         """Return the JSON document."""
@@ -354,6 +362,7 @@ def _run(
     robust: bool = False,
     engine: EngineOptions | None = None,
     page: Paging | None = None,
+    csv_path: str | None = None,
 ) -> _Session:
     """Run all solvers; finished cells go to the JSON file at once.
 
@@ -361,8 +370,8 @@ def _run(
     ``target_loss`` the first solver runs without the target, too; with
     ``robust`` for longer times, and its answer is then the plan with the best
     guaranteed step time; with ``launching`` its plan is written for the
-    target; with ``engine`` models and logs are written, too; with ``page``
-    what is finished is a page as well.
+    target; with ``engine`` models and logs are written, too; with ``page`` and
+    ``csv_path`` what is finished is a page and a table as well.
     """
     from nest.compare import compare
     from nest.intervals import why_none
@@ -461,6 +470,8 @@ def _run(
             show(session)
             if given.json_path == "-":
                 given.write_json(session.document())
+            if csv_path is not None:
+                write_text(csv_path, _csv(session))
             if page.path is not None:
                 page.write_answers(
                     "solve" if show is _show_answer else "compare",
@@ -468,7 +479,7 @@ def _run(
                     restricted,
                     session.cells,
                     session.results,
-                    notes=[str(session.loss)] * (session.loss is not None),
+                    notes=session.found,
                     traces=traces,
                 )
     return session
@@ -478,6 +489,7 @@ def _remedied(session: _Session, progress: ProgressLine) -> _Session:
     """Return the session with what would make its problem feasible."""
     from nest.feasible import remedies_within
 
+    progress.uncounted()
     found = remedies_within(
         session.restricted.problem, session.given.time_limit, progress
     )
@@ -525,10 +537,11 @@ def _show_table(session: _Session) -> None:
     ]
     if cold:
         notes.append(f"warm start not used by {', '.join(cold)}")
-    if session.loss is not None:
-        notes.append(str(session.loss))
-    if session.remedies is not None:
-        notes += session.remedies.lines
+    notes += session.found
+    ended = {result.solver for result in results}
+    waiting = [name for name in session.cells if name not in ended]
+    if waiting:
+        notes.append(f"stopped before they began: {', '.join(waiting)}")
     own_hash = results[0].problem_hash
     show(
         session.given.people,
@@ -546,12 +559,12 @@ def _show_answer(session: _Session) -> None:
     restricted, problem = session.restricted, session.restricted.problem
     unsaid = session.given.unsaid(restricted)
     for result in session.results:
-        loss = [] if session.loss is None else [str(session.loss)]
         safe = robust_rows(problem, session.robust) if session.robust else []
         if session.files is not None:
             _, framework, *costs = restricted.notes
             rows = [("target", framework), *(("costs", x) for x in costs)]
-            rows += [("price", x) for x in loss]
+            if session.loss is not None:
+                rows.append(("price", str(session.loss)))
             rows += safe
             rows += [("defaults", unsaid)] * bool(unsaid)
             texts = launch_texts(session.files)
@@ -560,9 +573,7 @@ def _show_answer(session: _Session) -> None:
             )
         else:
             parts = solve_block(problem, result)
-            notes = [*session.given.notes(restricted), *loss]
-            if session.remedies is not None:
-                notes += session.remedies.lines
+            notes = [*session.given.notes(restricted), *session.found]
             if session.models is not None:
                 notes += model_lines(session.models)
             parts[1:1] = [*notes, *([key_lines(safe)] if safe else [])]

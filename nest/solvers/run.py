@@ -153,6 +153,8 @@ def run_solver(
         detail = str(error).removeprefix(f"solver {name!r}: ")
         verdict = Verdict(Outcome.NOT_INSTALLED, None, detail=detail)
         return _Run(cell, _known_capabilities(name)).result(verdict)
+    except KeyboardInterrupt:
+        raise _interrupted(_Run(cell, _known_capabilities(name))) from None
     run = _Run(cell, capabilities)
     reason = capabilities.unable(problem)
     if reason is not None:
@@ -164,10 +166,15 @@ def run_solver(
         text = f"cannot start a process: {error}"
         return run.result(run.settle(Outcome.ERROR, None, text))
     except KeyboardInterrupt:
-        verdict = run.settle(
-            Outcome.INTERRUPTED, Limit.INTERRUPT, "interrupted by the user"
-        )
-        raise CellInterrupted(run.result(verdict)) from None
+        raise _interrupted(run) from None
+
+
+def _interrupted(run: _Run) -> CellInterrupted:
+    """Return what is known of a run that the user stopped."""
+    verdict = run.settle(
+        Outcome.INTERRUPTED, Limit.INTERRUPT, "interrupted by the user"
+    )
+    return CellInterrupted(run.result(verdict))
 
 
 def _known_capabilities(name: str) -> Capabilities:

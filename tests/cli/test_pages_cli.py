@@ -11,15 +11,18 @@ from unittest import mock
 
 import pytest
 
+from nest.interrupts import Interrupted
 from nest.ir import write
 from nest.pages import draw
 from nest.pages.html import to_html
+from nest.pareto import frontier
+from nest.search.frontier import Gap
 from nest.solvers import registry
 from nest.solvers.base import Limit, Status
 from nest.solvers.result import Outcome
 from nest.solvers.run import CellInterrupted, run_solver
 from tests.cli.conftest import Cli
-from tests.loopback import GOOD_NS, TARGET
+from tests.loopback import GOOD_NS, TARGET, tiny_problem
 from tests.pages import Page
 from tests.unit.test_pareto import PRICE, small
 
@@ -88,7 +91,11 @@ def test_what_is_there_when_it_is_interrupted_is_a_page(
 
     with mock.patch("nest.compare.run_solver", run):
         arguments = ("compare", files["problem"], "--solvers", "brute,dp,milp")
-        assert cli(*arguments, "--html", "page.html") == 130
+        written = ("--html", "page.html", "--csv", "cells.csv")
+        assert cli(*arguments, *written) == 130
+    assert "stopped before they began: milp" in cli.out
+    _, *lines = (place / "cells.csv").read_text().splitlines()
+    assert [line.split(",")[1] for line in lines] == ["brute", "dp"]
     page = Page((place / "page.html").read_text())
     rows = rows_of(page, 8)
     assert [rows[x][1] for x in ("brute", "dp", "milp")] == [
@@ -248,6 +255,54 @@ def test_a_report_without_a_plan_finds_one(
     assert "The run was stopped: loopback did not finish." in page.text
 
 
+@pytest.mark.parametrize("command", ["solve", "compare", "report"])
+def test_a_page_says_why_nothing_fits(
+    cli: Cli, place: Path, command: str
+) -> None:
+    write("tight.json", tiny_problem(memory_bytes=30))
+    option = "--solvers" if command == "compare" else "--solver"
+    path = "-o" if command == "report" else "--html"
+    assert cli(command, "tight.json", option, "brute", path, "page.html") == 0
+    page = Page((place / "page.html").read_text())
+    assert "There is no plan that fits: this is proven." in page.text
+    assert "why: " in page.text
+    assert "would do: " in page.text
+    for line in cli.out.splitlines():
+        if line.startswith(("why: ", "would do: ")):
+            assert line in page.text
+
+
+def test_a_frontier_without_points_says_why(cli: Cli, place: Path) -> None:
+    write("tight.json", tiny_problem(memory_bytes=30))
+    assert cli("pareto", "tight.json", "--html", "page.html") == 0
+    page = Page((place / "page.html").read_text())
+    assert "Proven: no plan fits." in page.text
+    assert "why: " in page.text
+    assert "Plans that no other beats" not in page.text
+
+
+def test_a_page_has_one_bound_of_a_frontier(cli: Cli, place: Path) -> None:
+    """The fastest plan takes 90 ns; of the gap 70 ns are known."""
+    write("small.json", small())
+    arguments = ("pareto", "small.json", "--html", "page.html")
+    for bound, card, text in (
+        (70, "no plan is below 70 ns", "a step takes at least 70.0000 ns"),
+        (0, "no lower bound is known", "nothing is known of the step time"),
+    ):
+
+        def stopped(*given: Any, bound: int = bound, **settings: Any) -> Any:
+            found = frontier(*given, **settings)
+            gap = Gap(10, 20, bound)
+            curve = dataclasses.replace(found.curves[0], gaps=(gap,))
+            raise Interrupted(dataclasses.replace(found, curves=(curve,)))
+
+        with mock.patch("nest.pareto.frontier", stopped):
+            assert cli(*arguments) == 130
+        page = Page((place / "page.html").read_text())
+        assert card in page.text
+        assert text in page.text
+
+
 def test_what_a_report_refuses(
     cli: Cli, files: dict[str, str], place: Path
 ) -> None:
@@ -274,9 +329,12 @@ def test_a_frontier_as_a_page(cli: Cli, place: Path) -> None:
     page = Page((place / "page.html").read_text())
     assert "Frontier of" in page.text
     rows = rows_of(page, 8)
-    assert [row[1] for number, row in rows.items() if number.isdigit()] == [
-        *("120.0000 ns", "110.0000 ns", "90.0000 ns"),
+    assert [(number, row[1]) for number, row in [*rows.items()][1:]] == [
+        ("1", "120.0000 ns"),
+        ("2 (knee)", "110.0000 ns"),
+        ("3", "90.0000 ns"),
     ]
+    assert "Point 2 is the knee: it is farthest from" in page.text
     assert rows["3"][4:7] == ["0.18", "180", "yes"]
     assert "Plan of point 3 (the fastest of the frontier)" in page.text
     assert "Step time 90.0000 ns proven: no plan is faster" in page.text
