@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 from nest.cost.breakdown import STEP_TERMS, breakdown
@@ -23,6 +23,7 @@ from nest.ir.cluster import Hierarchy
 from nest.ir.io import problem_hash
 from nest.ir.plan import Plan, Stage
 from nest.ir.problem import Problem
+from nest.report.stages import nodes_text
 from nest.simulate.events import Simulation
 from nest.solvers.base import Status
 from nest.solvers.result import SolveResult
@@ -41,6 +42,9 @@ MOST_EVENTS, MOST_EVENTS_PER_BLOCK = 3000, 160
 
 #: Rows of devices of a map; of more replicas it shows the first ones.
 MOST_RANGES = 1500
+
+#: Ranges of devices of a block that a table names.
+MOST_NAMED = 2
 
 #: Points of a solver's curves over time; of more, so many evenly chosen ones.
 MOST_POINTS = 200
@@ -305,7 +309,8 @@ def plan_facts(problem: Problem, plan: Plan, found: Score) -> Document:
     """Return stages, and where they are: blocks of devices.
 
     A block has one stage, or several chunks of an interleaved plan. The
-    ranges of its devices are (first, end), one per replica.
+    ranges of its devices are (first, end), one per replica; ``nodes`` are
+    those of the first ones.
     """
     model = CostModel(problem)
     split = make_split(problem, plan.replicas, plan.micro_batch)
@@ -328,6 +333,10 @@ def plan_facts(problem: Problem, plan: Plan, found: Score) -> Document:
                 "strategies": list(strategies),
                 "devices_per_replica": plan.stages[number].devices,
                 "ranges": [list(x) for x in places[number].ranges()],
+                "nodes": [
+                    nodes_text(problem, devices)
+                    for devices in islice(places[number].ranges(), MOST_NAMED)
+                ],
                 "num_layers": sum(len(plan.stages[c].layers) for c in chunks),
                 "load_ns": ns(scored.load),
                 "sync_ns": ns(scored.sync),
@@ -622,6 +631,8 @@ def best_answer(results: Iterable[SolveResult]) -> Answer | None:
 
 def frontier_facts(found: Frontier, steps: int | None) -> Document:
     """Return points and curves of a frontier."""
+    from nest.pareto import bulges, knee
+
     problem = found.problem
 
     def ns(quanta: int) -> int | float:
@@ -656,6 +667,7 @@ def frontier_facts(found: Frontier, steps: int | None) -> Document:
         "proven": found.proven,
         "price_usd_per_device_hour": found.price_usd_per_hour,
         "steps": steps,
+        "knee": knee(bulges(found)),
         "points": points,
         "curves": [
             {

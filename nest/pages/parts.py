@@ -442,10 +442,9 @@ def _trace_table(rows: Sequence[Document], scale: TimeScale) -> Table:
 
 
 def _stages(document: Document) -> Part | None:
-    plan, network = document["plan"], document["network"]
+    plan = document["plan"]
     if plan is None:
         return None
-    node = network["units"][0] if network["units"] else None
     scale = TimeScale.fitting(
         max(s["forward_ns"] + s["backward_ns"] for s in plan["stages"]),
         document["problem"]["time_unit"],
@@ -458,7 +457,7 @@ def _stages(document: Document) -> Part | None:
                 str(stage["number"]),
                 stage["layers"],
                 str(stage["num_layers"]),
-                device_text(block["ranges"], node),
+                device_text(block),
                 charts.some(stage["strategies"]),
                 scale(stage["forward_ns"]),
                 scale(stage["backward_ns"]),
@@ -477,8 +476,9 @@ def _stages(document: Document) -> Part | None:
         frozenset({0, 1, 3, 4}),
     )
     text = ["Devices are numbered from 0, in the order of the cluster."]
-    if node is not None:
-        text[0] += f" Nodes of {node} devices are numbered from 1."
+    nodes = [name for block in plan["blocks"] for name in block["nodes"]]
+    if any(name[:1].isdecimal() for name in nodes):
+        text[0] += " So are nodes."
     if plan["devices_idle"]:
         text.append(f"{count(plan['devices_idle'], 'device')} idle.")
     shown, left_out = charts.device_map(document)
@@ -506,19 +506,20 @@ def _borders(units: Sequence[int]) -> str:
     return f", lines are borders between units of {sizes} devices."
 
 
-def device_text(ranges: Sequence[Sequence[int]], node: int | None) -> str:
+def device_text(block: Document) -> str:
     """Return the devices of a block: of the first replicas, with nodes."""
     found = []
-    for first, end in ranges[:2]:
+    for (first, end), nodes in zip(
+        block["ranges"], block["nodes"], strict=False
+    ):
         text = f"{first}" if end == first + 1 else f"{first}–{end - 1}"
-        if node is not None:
-            low, high = first // node + 1, (end - 1) // node + 1
-            text += (
-                f" (node {low})" if low == high else f" (nodes {low}–{high})"
-            )
+        if nodes:
+            several = "s" * any(mark in nodes for mark in "–,…")
+            text += f" (node{several} {nodes})"
         found.append(text)
-    if len(ranges) > 2:
-        found.append(f"{len(ranges) - 2} more replicas")
+    left = len(block["ranges"]) - len(found)
+    if left:
+        found.append(f"{left} more replicas")
     return ", ".join(found)
 
 
@@ -671,7 +672,8 @@ def _frontier(document: Document) -> Part | None:
     priced = frontier["price_usd_per_device_hour"] is not None
     rows = [
         (
-            str(point["number"]),
+            f"{point['number']}"
+            + " (knee)" * (point["number"] == frontier["knee"]),
             scale(point["step_time_ns"]),
             format_bytes(point["memory_bytes"]),
             str(point["devices"]),
@@ -699,20 +701,9 @@ def _frontier(document: Document) -> Part | None:
         tuple(rows),
         frozenset({0, last - 1, last}),
     )
-    text = (
-        "Proven: every plan is matched or beaten by one of these."
-        if frontier["proven"]
-        else "Not all of it is proven: "
-        + "; ".join(
-            f"{curve['devices']} devices from "
-            f"{format_bytes(gap['above_bytes'])} to "
-            f"{format_bytes(gap['up_to_bytes'])}, where a step takes at least "
-            f"{scale(gap['lower_bound_ns'])}"
-            for curve in frontier["curves"]
-            for gap in curve["gaps"]
-        )
-        + "."
-    )
+    text = [_proof(frontier, scale)]
+    if points:
+        text.append(_knee(frontier))
     shown: tuple[Chart, ...] = ()
     if any(curve["points"] for curve in frontier["curves"]):
         shown = (
@@ -724,7 +715,46 @@ def _frontier(document: Document) -> Part | None:
                 charts.frontier(frontier, scale),
             ),
         )
-    return Part("frontier", "The frontier", (text,), (), shown, (table,))
+    return Part(
+        *("frontier", "The frontier", tuple(text), (), shown),
+        (table,) * bool(rows),
+    )
+
+
+def _proof(frontier: Document, scale: TimeScale) -> str:
+    """Return whether a frontier is proven, and else where it is not."""
+    if frontier["proven"]:
+        if not frontier["points"]:
+            return "Proven: no plan fits."
+        return "Proven: every plan is matched or beaten by one of these."
+    open_ = []
+    for curve in frontier["curves"]:
+        for gap in curve["gaps"]:
+            low, high = (
+                format_bytes(gap[x]) for x in ("above_bytes", "up_to_bytes")
+            )
+            least = "nothing is known of the step time"
+            if gap["lower_bound_ns"]:
+                bound = scale.bound(gap["lower_bound_ns"])
+                least = f"a step takes at least {bound}"
+            devices = count(curve["devices"], "device")
+            open_.append(f"{devices} from {low} to {high}, where {least}")
+    return f"Not all of it is proven: {'; '.join(open_)}."
+
+
+def _knee(frontier: Document) -> str:
+    """Return which point is the knee, and what that is."""
+    number = frontier["knee"]
+    if number is None:
+        return (
+            "No point is the knee: none is better than the plane of the "
+            "extremes."
+        )
+    return (
+        f"Point {number} is the knee: it is farthest from the plane of the "
+        f"extremes, and from there a part of one objective's range buys no "
+        f"equal part of another's."
+    )
 
 
 # The network

@@ -131,12 +131,13 @@ def devices_text(run: Run) -> str:
     return f"{run.stages[0].devices}{run.each} ({which})"
 
 
-def nodes_text(problem: Problem, run: Run) -> str:
-    """Return the nodes that devices sit in, empty if there are none.
+def nodes_text(problem: Problem, devices: Sequence[int]) -> str:
+    """Return the nodes of devices from a first to before an end.
 
-    Nodes of a hierarchy are numbered from 0, those of a graph have names.
+    Empty if there are none. Nodes of a hierarchy are numbered from 0, as
+    launchers do; those of a graph have names.
     """
-    first, end = run.devices
+    first, end = devices
     found = problem.cluster.topology.nodes_of(range(first, end))
     names = list(dict.fromkeys(found))
     if len(names) <= 1:

@@ -405,7 +405,7 @@ def stage_table(
                 f"{run.first}–{run.last}" if run.each else f"{run.first}",
                 layers_text(run),
                 devices_text(run),
-                nodes_text(problem, run),
+                nodes_text(problem, run.devices),
                 strategies_text(run.stages[0].layer_strategies),
                 *(
                     scale.range([terms[key] for terms in run.terms])

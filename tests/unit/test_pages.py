@@ -32,6 +32,7 @@ from nest.pages.document import (
 )
 from nest.pages.html import to_html
 from nest.pages.parts import device_text, parts_of, tables_of
+from nest.report.stages import nodes_text, runs
 from nest.report.table import TimeScale
 from nest.simulate.events import Simulation
 from nest.solvers.base import Status
@@ -178,23 +179,34 @@ def test_replicas_have_ranges_of_their_own():
 
 
 @pytest.mark.parametrize(
-    ("ranges", "node", "said"),
+    ("ranges", "nodes", "said"),
     [
-        ([[0, 4]], 4, "0–3 (node 1)"),
-        ([[4, 12]], 4, "4–11 (nodes 2–3)"),
-        ([[7, 8]], 4, "7 (node 2)"),
-        ([[0, 2], [2, 4]], None, "0–1, 2–3"),
+        ([[0, 4]], ["0"], "0–3 (node 0)"),
+        ([[4, 12]], ["1–2"], "4–11 (nodes 1–2)"),
+        ([[7, 8]], ["host-b"], "7 (node host-b)"),
+        ([[0, 2], [2, 4]], ["", ""], "0–1, 2–3"),
         (
             [[0, 2], [4, 6], [8, 10], [12, 14]],
-            4,
-            "0–1 (node 1), 4–5 (node 2), 2 more replicas",
+            ["0", "1"],
+            "0–1 (node 0), 4–5 (node 1), 2 more replicas",
         ),
     ],
 )
 def test_devices_are_said_with_their_nodes(
-    ranges: list[list[int]], node: int | None, said: str
+    ranges: list[list[int]], nodes: list[str], said: str
 ):
-    assert device_text(ranges, node) == said
+    assert device_text({"ranges": ranges, "nodes": nodes}) == said
+
+
+def test_pages_call_nodes_what_a_terminal_does(made: Any, text: str):
+    whole, terms = problem(), [{}] * len(plan().stages)
+    shown = [
+        nodes_text(whole, run.devices) for run in runs(whole, plan(), terms)
+    ]
+    assert shown == ["0", "1"]
+    assert [x["nodes"] for x in made["plan"]["blocks"]] == [["0"], ["1"]]
+    assert "0–3 (node 0)" in text
+    assert "Devices are numbered from 0, in the order of the cluster." in text
 
 
 def test_terms_add_up_to_the_step(made: Any):

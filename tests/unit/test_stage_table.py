@@ -155,7 +155,7 @@ def test_nodes_of_graphs_have_names() -> None:
         strategy = Strategy(dp=2, tp=size // 2)
         plan = make_plan(("a", strategy), micro_batch=2)
         (run,) = runs(problem, plan, [{}])
-        assert nodes_text(problem, run) == text
+        assert nodes_text(problem, run.devices) == text
 
 
 def test_the_micro_batch_of_a_rank() -> None:
