@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,12 @@ else:  # not generic in older versions
     _Type = click.ParamType
 
 SHELLS = ("bash", "zsh", "fish")
+
+#: What parts the words of a metavar.
+_PART = re.compile(r"[|,…\[\] ]+")
+
+#: A setting with at most so many values has each of them completed.
+_FEW = 8
 
 #: Set by the script of a shell that asks for words.
 _VARIABLE = "_NEST_COMPLETE"
@@ -95,6 +103,56 @@ def _targets() -> Iterable[str]:
     return names()
 
 
+def _objectives() -> Iterable[str]:
+    from nest.pareto import OBJECTIVES
+
+    return tuple(OBJECTIVES)
+
+
+def _classes() -> Iterable[str]:
+    from nest.instances import CLASSES, STATES
+
+    return (*(item.name for item in CLASSES), *STATES)
+
+
+def _exports() -> Iterable[str]:
+    from nest.export.export import TARGETS, TRACES
+
+    return (*TARGETS, *TRACES)
+
+
+def _machines() -> Iterable[str]:
+    from nest.hardware.machines import machine_specs
+
+    return [name for x in machine_specs() for name in (x.name, *x.aliases)]
+
+
+def _settings() -> Iterable[str]:
+    """Return settings, with their values where these are few."""
+    from nest.restrictions import SETTINGS
+
+    for name, setting in SETTINGS.items():
+        few = len(setting.numbers) <= _FEW
+        values = (*setting.words, *(setting.numbers if few else ()))
+        yield from (f"{name}={value}" for value in values or ("",))
+
+
+def _overlaps() -> Iterable[str]:
+    from nest.ir.plan import OVERLAP
+
+    return [f"{name}=" for name in OVERLAP]
+
+
+def _solver_options() -> Iterable[str]:
+    from nest.errors import SolverNotInstalledError
+    from nest.solvers.registry import solver_class, solver_names
+
+    for name in solver_names():
+        with contextlib.suppress(SolverNotInstalledError):
+            for key in solver_class(name).capabilities.options:
+                yield f"{name}.{key}="
+
+
 def _audits() -> Iterable[str]:
     from nest.studies import study_names
 
@@ -109,11 +167,22 @@ _NAMES: dict[str, Callable[[], Iterable[str]]] = {
     "--model": _models,
     "--cluster": _clusters,
     "--target": _targets,
+    "--objectives": _objectives,
+    "--class": _classes,
+    "--to": _exports,
+    "--machine": _machines,
+    "--zero": lambda: "0123",
+    "--overlap": _overlaps,
+    "--option": _solver_options,
+    "SETTING=VALUE,": _settings,
     "PROBLEM": _problems,
     "SET": _problems,
     "SOLVER": _solvers,
     "nest problems NAME": _problems,
     "nest instances show NAME": _instances,
+    "nest instances fetch NAME|CLASS,": lambda: (*_instances(), *_classes()),
+    "nest instances update RESULTS…|NAME": _instances,
+    "nest report PROBLEM] [PLAN": _problems,
     "nest audit NAME": _audits,
     "nest completion bash|zsh|fish": lambda: SHELLS,
 }
@@ -183,9 +252,12 @@ def add_words(path: str, command: click.Command) -> None:
         what = (parameter.metavar or "").strip("[]…")
         keys = [*parameter.opts, f"{path} {what}", what]
         names = next((_NAMES[key] for key in keys if key in _NAMES), None)
-        kinds = [_FILES[word] for word in what.split("|") if word in _FILES]
+        parts = _PART.split(what)
+        kinds = [_FILES[word] for word in parts if word in _FILES]
         words = getattr(parameter.type, "func", None)
-        known = getattr(words, "words", ())
+        # Small letters are what a value is, not what it is called.
+        plain = tuple(dict.fromkeys(x for x in parts if x and x.islower()))
+        known = getattr(words, "words", ()) or plain
         if names is None and known:
             names = _const(known)
         if names is not None or kinds:

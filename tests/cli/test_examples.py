@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import select
 import shlex
 import shutil
@@ -15,7 +16,7 @@ import click
 import pytest
 from click.shell_completion import ShellComplete
 
-from nest.cli.completing import SHELLS
+from nest.cli.completing import SHELLS, _Completed
 from nest.cli.examples import EXAMPLES
 from nest.cli.main import cli as nest_cli
 from nest.cli.main import commands, main
@@ -140,6 +141,48 @@ def test_names_are_completed():
     assert set(completed("instances", "show", "gpt2-v")) == {
         "gpt2-v100-16gbx4"
     }
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["pareto", "--objectives", "time,m"], {"time,memory"}),
+        (["instances", "--class", "ti"], {"tiny", "tight"}),
+        (["export", "--to", "meg"], {"megatron"}),
+        (["export", "--to", "ch"], {"chakra"}),
+        (["solve", "--pin", "t"], {"tp="}),
+        (["solve", "--pin", "tp=8,zero=0"], {"tp=8,zero=0"}),
+        (["fit", "--forbid", "recompute=f"], {"recompute=full"}),
+        (["solve", "--overlap", "g"], {"gradients="}),
+        (["solve", "--zero", "0,3"], {"0,3"}),
+        (["solve", "--sequence-parallel", "o"], {"on", "off"}),
+        (["new", "cluster", "--machine", "h10"], {"h100"}),
+        (["solve", "--option", "milp.eng"], {"milp.engine="}),
+        (["report", "gpt3-175b-2"], {"gpt3-175b-2", "gpt3-175b-256"}),
+        (["instances", "update", "gpt2-v100-16gbx4"], {"gpt2-v100-16gbx4"}),
+    ],
+)
+def test_whatever_is_one_of_a_few_is_completed(words, found):
+    offered = set(completed(*words))
+    assert found <= offered
+    assert all(text.startswith(words[-1]) for text in offered)
+
+
+#: What values are called that are none of a few.
+FREE = re.compile(
+    r"[A-Z]|USD|TEXT|SIZE|NAME|NAME=VALUE|KEY=VALUE|TYPE=\w+|NAME/FLAVOR"
+    r"|NAME=F|ADDRESS\|N|A,B"
+)
+
+
+def test_what_is_not_completed_is_free():
+    for path, command in commands():
+        for parameter in command.params:
+            if parameter.metavar and not isinstance(
+                parameter.type, _Completed
+            ):
+                what = parameter.metavar.strip("[]…,")
+                assert FREE.fullmatch(what), (path, parameter.opts)
 
 
 def test_files_and_folders_are_completed():
