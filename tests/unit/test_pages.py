@@ -660,6 +660,26 @@ def test_units_of_a_large_level_are_one_bar():
     ]
 
 
+def test_dots_of_many_families_are_told_apart():
+    """By colour and shape; bars by colour alone."""
+    runs = [
+        {
+            **{"family": f"family {n}", "model": "m", "device": "d"},
+            **{"num_devices": 8, "measured_s": 1.0 + n, "predicted_s": 1.0},
+        }
+        for n in range(20)
+    ]
+    _, dots = charts.scatter(runs)["layer"]
+    colour, shape = (
+        dots["encoding"][channel] for channel in ("color", "shape")
+    )
+    assert colour["scale"]["domain"] == shape["scale"]["domain"]
+    pairs = zip(colour["scale"]["range"], shape["scale"]["range"], strict=True)
+    assert len(set(pairs)) == 20
+    assert len({charts.colour_of(n) for n in range(33)}) == 33
+    assert [charts.colour_of(n) for n in range(11)] == [*charts.COLOURS]
+
+
 def test_a_map_of_many_replicas_shows_the_first(
     made: Any, monkeypatch: pytest.MonkeyPatch
 ):
