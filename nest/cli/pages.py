@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nest.cli.declare import Command, amount, option, positive
-from nest.cli.inputs import Restricted, flag, write_text
+from nest.cli.inputs import Restricted, flag, load_model, write_text
 from nest.cli.options import JOB, Options
 from nest.errors import InvalidOptionError
 
@@ -42,8 +42,8 @@ PRICE = option(
     "price_usd",
 )
 
-#: Settings that pins call otherwise than options of a job do.
-_PINNED = {"micro_batches": "b", "virtual_stages": "v"}
+#: What options and jobs call settings that pins call otherwise.
+_SETTING = {"b": "micro_batches", "v": "virtual_stages", "r": "replicas"}
 
 
 @dataclass(frozen=True)
@@ -216,6 +216,8 @@ def context_of(
         command_line(),
         [*restricted.notes, *notes],
         unchosen(options, restricted),
+        chosen(options, restricted),
+        _more(options, restricted),
         limits,
         ""
         if restricted.target is None
@@ -244,22 +246,59 @@ def _untargeted(options: Options, restricted: Restricted) -> Problem | None:
 def unchosen(options: Options, restricted: Restricted) -> dict[str, str]:
     """Return the options that nobody gave, by the settings they choose.
 
-    Of the problem of a model only: whether those of a file were chosen is not
-    known.
+    Those that make the problem of a model are known only there: whether
+    those of a file were chosen is not.
     """
-    if options.model is None:
-        return {}
-    given, pins = {*options.given_job}, {*restricted.pins}
-    found = {
-        name: flag(name)
-        for name in JOB
-        if name not in given and _PINNED.get(name, name) not in pins
-    }
-    for name, setting in (("replicas", "r"), ("pp", "pp"), ("dp", "dp")):
-        if setting not in pins:
-            found[name] = f"--pin {setting}="
-    if options.granularity is None:
+    asked = chosen(options, restricted)
+    found = {"target": "--target", "headroom": "--headroom"}
+    if options.model is not None:
+        found |= {name: flag(name) for name in (*JOB, "order")}
+        found |= {"replicas": "--pin r=", "pp": "--pin pp=", "dp": "--pin dp="}
         found["granularity"] = "--granularity"
+    return {name: text for name, text in found.items() if name not in asked}
+
+
+def chosen(options: Options, restricted: Restricted) -> set[str]:
+    """Return the settings that options say."""
+    narrowed = {*restricted.pins, *restricted.forbids}
+    found = {_SETTING.get(name, name) for name in narrowed}
+    found |= {*options.given_job}
+    for name in ("granularity", "target", "headroom"):
+        if getattr(options, name) is not None:
+            found.add(name)
+    return found
+
+
+def _more(
+    options: Options, restricted: Restricted
+) -> list[tuple[str, str, str]]:
+    """Return settings that no problem has: name, meaning and value."""
+    target = restricted.target
+    found = [
+        ("target", "framework", "any" if target is None else target.name),
+        ("headroom", "memory to leave free", restricted.headroom or "none"),
+    ]
+    if options.model is None:
+        return found
+    from nest.ir.graph_topology import GraphTopology
+    from nest.models.choices import layers_per_node
+
+    job = options.job
+    joined = layers_per_node(
+        load_model(options.model), job.get("layers_per_node")
+    )
+    found += [
+        ("layers_per_node", "layers that are not cut apart", str(joined)),
+        ("profile", "measured layers", job.get("profile") or "none"),
+        (
+            "calibration",
+            "what kernels reach",
+            job.get("calibration") or "as stored",
+        ),
+    ]
+    if isinstance(restricted.problem.cluster.topology, GraphTopology):
+        order = job.get("order") or "given"
+        found.append(("order", "order of the devices", order))
     return found
 
 

@@ -274,7 +274,7 @@ def choose(
         degrees=degrees,
         zero=request.zero or (0, 1, 2, 3),
         recompute=recompute,
-        layers_per_node=_layers_per_node(model, request.layers_per_node),
+        layers_per_node=layers_per_node(model, request.layers_per_node),
         sequence_parallel=sequence_parallel,
         dtype=_dtype(site, request.dtype),
         virtual_stages=virtual_stages,
@@ -343,7 +343,7 @@ def _fitting(
     return tuple(found)
 
 
-def _layers_per_node(model: Architecture, wanted: int | None) -> int:
+def layers_per_node(model: Architecture, wanted: int | None) -> int:
     """Return the user's number, or one that leaves a graph of useful size."""
     layers = gcd(*(tower.layers for tower in model.towers))
     if wanted is not None:

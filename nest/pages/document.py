@@ -8,7 +8,7 @@ that the score charges for.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
@@ -109,6 +109,10 @@ class Context:
         What narrows down the plans, for people.
     defaults
         Settings that nobody chose: their options.
+    asked
+        Settings that somebody chose, beside those of a problem's file.
+    more
+        Settings that no problem has: name, meaning and value of each.
     limits
         What solvers ran under, by what it is called.
     target, untargeted
@@ -119,6 +123,8 @@ class Context:
     command: str = ""
     notes: Sequence[str] = ()
     defaults: Mapping[str, str] = field(default_factory=dict)
+    asked: Collection[str] = ()
+    more: Sequence[tuple[str, str, str]] = ()
     limits: Mapping[str, str] = field(default_factory=dict)
     target: str = ""
     untargeted: Problem | None = None
@@ -760,12 +766,13 @@ def searched(problem: Problem, context: Context) -> Document:
     """Return which values plans could take, and which option changes them.
 
     ``default`` is whether nobody chose them; that bound the answer all the
-    same. ``target`` is the framework whose they are, if that decided.
+    same. ``asked`` is whether somebody did; what is neither comes with the
+    problem. ``target`` is the framework whose they are, if that decided.
     """
     known = context.untargeted
     free = {} if known is None else {x[0]: x[2] for x in _settings(known)}
     rows = []
-    for name, meaning, values in _settings(problem):
+    for name, meaning, values in (*_settings(problem), *context.more):
         bound = values != free.get(name, values)
         option = context.target if bound else context.defaults.get(name, "")
         rows.append(
@@ -774,6 +781,7 @@ def searched(problem: Problem, context: Context) -> Document:
                 "meaning": meaning,
                 "values": values,
                 "default": name in context.defaults and not bound,
+                "asked": name in context.asked and not bound,
                 "target": context.target if bound else "",
                 "option": option,
             }
@@ -828,8 +836,13 @@ def _settings(problem: Problem) -> list[tuple[str, str, str]]:
         (
             "optimizer",
             "optimiser",
-            f"{job.optimizer.name}, {job.optimizer.gradient_bytes} bytes of "
-            f"gradient and {job.optimizer.state_bytes} of state per weight",
+            f"{job.optimizer.name}, {job.optimizer.state_bytes} bytes of "
+            f"state per weight",
+        ),
+        (
+            "gradients",
+            "gradients",
+            f"{job.optimizer.gradient_bytes} bytes per weight",
         ),
     ]
 

@@ -838,22 +838,10 @@ def _searched(document: Document) -> Part:
     defaults = any(row["default"] for row in found["settings"])
     targeted = any(row["target"] for row in found["settings"])
     rows: tuple[tuple[str, ...], ...] = tuple(
-        (
-            row["meaning"],
-            row["values"],
-            "the target"
-            if row["target"]
-            else "default"
-            if row["default"]
-            # Whether those of a file were chosen is not known.
-            else "as asked"
-            if defaults
-            else "the problem",
-            row["option"],
-        )
+        (row["meaning"], row["values"], _chooser(row), row["option"])
         for row in found["settings"]
     )
-    named = defaults or targeted
+    named = any(_chooser(row) != "the problem" for row in found["settings"])
     if not named:
         rows = tuple(row[:2] for row in rows)
     headers = (
@@ -894,6 +882,15 @@ def _searched(document: Document) -> Part:
             ),
         ),
     )
+
+
+def _chooser(row: Document) -> str:
+    """Return who chose the values of a setting."""
+    if row["target"]:
+        return "the target"
+    if row["default"]:
+        return "default"
+    return "as asked" if row["asked"] else "the problem"
 
 
 def _repeat(document: Document) -> Part:

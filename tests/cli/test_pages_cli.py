@@ -133,6 +133,45 @@ def test_defaults_of_a_model_are_told_with_their_options(
     assert rows["pipeline stages"][1:] == ["1", "as asked", ""]
     assert rows["ZeRO stage"][2:] == ["default", "--zero"]
     assert rows["data parallel degree"][2:] == ["default", "--pin dp="]
+    assert rows["framework"][1:] == ["any", "default", "--target"]
+    assert rows["memory to leave free"][1:] == [
+        "none",
+        "default",
+        "--headroom",
+    ]
+    assert rows["layers that are not cut apart"][1:] == [
+        *("1", "default", "--layers-per-node"),
+    ]
+    assert rows["gradients"][1:] == [
+        *("2 bytes per weight", "default", "--gradients"),
+    ]
+    assert "order of the devices" not in rows
+
+
+def test_what_was_chosen_is_no_default(cli: Cli, place: Path) -> None:
+    """Every option beside the model that says what plans may be."""
+    model = ("--model", "gpt2", "--cluster", "h100x4")
+    chosen = {
+        "framework": ("--target", "any"),
+        "memory to leave free": ("--headroom", "8GB"),
+        "layers that are not cut apart": ("--layers-per-node", "2"),
+        "gradients": ("--gradients", "fp32"),
+        "order of the devices": ("--topology", "ring:4", "--order", "auto"),
+        "ZeRO stage": ("--forbid", "zero=3"),
+        "pipeline replicas": ("--forbid", "r=4"),
+        "samples per micro-batch": ("--pin", "b=1|2"),
+        "a strategy for every": ("--granularity", "stage"),
+        "data type": ("--dtype", "fp16"),
+    }
+    arguments = ("solve", "--solver", "megatron", *model)
+    given = [word for words in chosen.values() for word in words]
+    assert cli(*arguments, *given, "--html", "page.html") == 0
+    rows = rows_of(Page((place / "page.html").read_text()), 4)
+    for name in chosen:
+        assert rows[name][2:] == ["as asked", ""], name
+    assert rows["memory to leave free"][1] == "8GB"
+    assert rows["order of the devices"][1] == "auto"
+    assert rows["recomputation"][2:] == ["default", "--recompute"]
 
 
 def test_what_a_target_chose_is_told(cli: Cli, place: Path) -> None:
@@ -153,11 +192,13 @@ def test_what_a_target_chose_is_told(cli: Cli, place: Path) -> None:
     assert rows["optimiser"][2:] == ["default", "--optimizer"]
     assert cli(*arguments, "--target", "torchtitan", *choice[2:]) == 0
     rows = rows_of(Page((place / "page.html").read_text()), 4)
-    assert rows["optimiser"][2:] == ["the target", "--target torchtitan"]
+    assert rows["gradients"][2:] == ["the target", "--target torchtitan"]
+    assert rows["framework"][1:] == ["torchtitan", "as asked", ""]
     gradients = ("--gradients", "fp32", *choice[2:])
     assert cli(*arguments, "--target", "torchtitan", *gradients) == 0
     rows = rows_of(Page((place / "page.html").read_text()), 4)
     assert rows["optimiser"][2:] == ["default", "--optimizer"]
+    assert rows["gradients"][2:] == ["as asked", ""]
 
 
 def test_what_a_target_chose_of_a_file_is_told(cli: Cli, place: Path) -> None:
@@ -167,11 +208,15 @@ def test_what_a_target_chose_of_a_file_is_told(cli: Cli, place: Path) -> None:
     assert cli(*arguments, "--target", "torchtitan", *page) == 0
     rows = rows_of(Page((place / "page.html").read_text()), 4)
     chosen = ["the target", "--target torchtitan"]
-    assert rows["optimiser"][2:] == chosen
+    assert rows["gradients"][2:] == chosen
     assert rows["recomputation"][2:] == ["the problem", ""]
     assert cli(*arguments, *page) == 0
-    text = (place / "page.html").read_text()
-    assert "who chose" not in text
+    rows = rows_of(Page((place / "page.html").read_text()), 4)
+    assert rows["gradients"][2:] == ["the problem", ""]
+    assert rows["framework"][1:] == ["any", "default", "--target"]
+    assert cli(*arguments, *page, "--pin", "zero=1") == 0
+    rows = rows_of(Page((place / "page.html").read_text()), 4)
+    assert rows["ZeRO stage"][1:] == ["1", "as asked", ""]
 
 
 @pytest.mark.parametrize("command", ["solve", "compare"])
