@@ -6,11 +6,15 @@ which a test compares. Papers are those that the modules of ``baselines`` name.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from nest.errors import UnknownNameError
 from nest.versions import nest_version
+
+#: Of lines of BibTeX, which a terminal may show.
+_COLUMNS = 79
 
 
 class Work(NamedTuple):
@@ -61,7 +65,18 @@ class Work(NamedTuple):
             *self.more,
         ]
         width = max(len(name) for name, _ in fields)
-        lines = [f"  {name:<{width}} = {{{text}}}," for name, text in fields]
+        indent = " " * (width + 6)
+        lines = [
+            line
+            for name, text in fields
+            for line in textwrap.wrap(
+                f"  {name:<{width}} = {{{text}}},",
+                _COLUMNS,
+                subsequent_indent=indent,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+        ]
         return "\n".join((f"@{self.kind}{{{self.key},", *lines, "}"))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -17,25 +18,29 @@ _STYLES = {"ok": "green", "missing": "yellow", "broken": "bold red"}
 
 
 def doctor_block(findings: Sequence[Finding]) -> list[RenderableType]:
-    """Return a row per finding, and what they come to."""
+    """Return a row per finding, how to get what is missing, and a verdict.
+
+    Remedies are commands: their lines are never broken, to be copied.
+    """
     table = simple_table(
-        (
-            Column("what"),
-            Column("state"),
-            Column("found", least=20),
-            Column("to get it", rank=1, least=16),
-        ),
+        (Column("what"), Column("state"), Column("found", least=20)),
         [
             (
                 finding.what,
                 Text(_word(finding), _STYLES[finding.state]),
                 finding.found,
-                finding.remedy,
             )
             for finding in findings
         ],
     )
-    return [table, "", verdict(findings)]
+    parts: list[RenderableType] = [table, ""]
+    remedies = [(x.what, x.remedy) for x in findings if x.remedy]
+    if remedies:
+        wide = max(cell_len(what) for what, _ in remedies) + 2
+        lines = ["to get what is missing:"]
+        lines += [f"  {what.ljust(wide)}{text}" for what, text in remedies]
+        parts += [Text("\n".join(lines), no_wrap=True), ""]
+    return [*parts, verdict(findings)]
 
 
 def _word(finding: Finding) -> str:

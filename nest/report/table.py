@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from typing import IO, Any
 
 from rich.console import (
@@ -119,10 +120,10 @@ def show(file: IO[str], *parts: RenderableType) -> None:
         console.print(_Printable(item), soft_wrap=verbatim, crop=False)
     lines = [line.rstrip() for line in buffer.getvalue().splitlines()]
     if not is_terminal:
-        # A long note must not draw a long rule.
+        # A long note must not draw a long rule; headers are above it.
         lines = [
-            line[:_RULE_WIDTH] if not line.strip(" ─") else line
-            for line in lines
+            line if line.strip(" ─") else line[: max(_RULE_WIDTH, len(before))]
+            for before, line in pairwise(["", *lines])
         ]
     text = "".join(f"{line}\n" for line in lines)
     encoding = getattr(file, "encoding", None) or "utf-8"

@@ -10,11 +10,13 @@ import pytest
 import yaml
 
 from nest import citations, doctor
-from nest.report.doctor import verdict
+from nest.report.doctor import doctor_block, verdict
+from nest.report.table import show
 from nest.solvers import registry, run
 from nest.solvers.base import Status
 from nest.versions import nest_version
 from tests.inside import run_inside
+from tests.tables import Terminal
 
 ROOT = Path(__file__).parents[2]
 
@@ -177,6 +179,21 @@ def test_every_published_planner_has_a_paper():
         assert work.title.lower() in head
         assert work.authors[0].partition(",")[0].lower() in head
         assert str(work.year) in head or f"'{work.year % 100}" in head
+
+
+def test_entries_fit_a_terminal(cli):
+    assert cli("cite", "--bibtex") == 0
+    assert max(map(len, cli.out.splitlines())) < 80
+
+
+def test_commands_that_get_what_is_missing_are_whole(monkeypatch):
+    """However narrow: they are copied."""
+    monkeypatch.setenv("COLUMNS", "60")
+    file = Terminal()
+    remedy = "pip install 'nest-planner[profile]' or what it is called"
+    finding = doctor.Finding("extra profile", "missing", "no torch", remedy)
+    show(file, *doctor_block([finding]))
+    assert f"  extra profile  {remedy}\n" in file.getvalue()
 
 
 def test_citations_for_people_and_for_bibtex(cli):

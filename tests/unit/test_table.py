@@ -141,6 +141,18 @@ def test_compare_table_in_a_pipe() -> None:
     assert rows[3] == "small skipped 1.23 too [bold]big[/bold]"
 
 
+def test_a_rule_is_as_long_as_the_headers_above_it() -> None:
+    """Or 100 where a text is longer."""
+    names = [f"a column of {n:02}" for n in range(10)]
+    table = simple_table(names, [["x"] * 10])
+    header, rule, _ = text_of(table)
+    assert len(rule) == len(header) > 100
+    _, rule, _ = text_of(simple_table(["name"], [["x" * 300]]))
+    assert len(rule) == 100
+    _, rule, _ = text_of(simple_table(["name"], [["x" * 30]]))
+    assert len(rule) == 30
+
+
 def over_memory_result(**changes: Any) -> SolveResult:
     problem, plan = tiny_problem(), big_plan()
     fields: dict[str, Any] = {
