@@ -135,6 +135,7 @@ def full() -> Document:
         "objectives": ["time", "memory"],
         "proven": False,
         "price_usd_per_device_hour": 2.0,
+        "knee": None,
         "steps": 1000,
         "points": points,
         "curves": [

@@ -37,6 +37,8 @@ _CONFIG: dict[str, Any] = {
     "background": None,
     "font": "Arial, Liberation Sans, sans-serif",
     "axis": _AXIS,
+    # Fonts where a page is opened may be wider.
+    "axisQuantitative": {"labelOverlap": True, "labelSeparation": 8},
     "legend": {
         "labelColor": TEXT,
         "titleColor": TEXT,

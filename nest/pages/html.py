@@ -27,7 +27,7 @@ from nest.report.table import count
 from nest.versions import DISTRIBUTION
 
 #: Tables with more rows are shown only when asked.
-_MOST_ROWS = 24
+_MOST_ROWS = 32
 
 #: Texts with more letters may take several lines of a table.
 _LONG = 36

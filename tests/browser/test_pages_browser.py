@@ -31,6 +31,10 @@ WIDTHS = (375, 768, 1280)
 COMMANDS = {
     "frontier": ("pareto", "llama2-7b-8", "--devices", "4"),
     "validation": ("validate", "--limit", "40"),
+    "graph": (
+        *("solve", "--solver", "megatron", "--model", "gpt2"),
+        *("--cluster", "h100x8", "--topology", "ring:8", "--pin", "pp=2"),
+    ),
 }
 HOSTILE = "</title><script>document.title='x'</script><b onclick=1>\"'&"
 
@@ -113,6 +117,54 @@ def test_the_page_is_no_wider_than_the_window(
         assert wide <= width, name
 
 
+def test_tables_use_the_width_there_is(
+    driver: Any, pages: dict[str, Path]
+) -> None:
+    show(driver, pages["full"], 1280)
+    wide = driver.execute_script(
+        "return [...document.querySelectorAll('.wide:has(table)')]"
+        ".filter(x => x.scrollWidth > x.clientWidth)"
+        ".map(x => x.getAttribute('aria-label'))"
+    )
+    assert wide == []
+
+
+def test_a_chart_that_is_cut_says_so(
+    driver: Any, pages: dict[str, Path]
+) -> None:
+    cut = (
+        "return [...document.querySelectorAll('figure')].map(x => ["
+        "x.querySelector('.wide').scrollWidth"
+        " > x.querySelector('.wide').clientWidth,"
+        "getComputedStyle(x.querySelector('figcaption'), '::after')"
+        ".content.includes('scroll')])"
+    )
+    for width in WIDTHS:
+        show(driver, pages["full"], width)
+        found = driver.execute_script(cut)
+        assert found
+        assert {tuple(pair) for pair in found} == {(width == 375,) * 2}
+
+
+def test_a_graph_is_dark_where_the_page_is(
+    driver: Any, pages: dict[str, Path]
+) -> None:
+    show(driver, pages["graph"], 1280, "dark")
+    style = (
+        "const svg = document.querySelector('.graph svg');"
+        "return ['backgroundColor', 'fill'].map("
+        "x => getComputedStyle(svg)[x])"
+    )
+    assert driver.execute_script(style) == [
+        *("rgba(0, 0, 0, 0)", "rgb(232, 232, 232)"),
+    ]
+    devices = (
+        "return getComputedStyle("
+        "document.querySelector('.graph .devices text')).fill"
+    )
+    assert driver.execute_script(devices) == "rgb(26, 26, 26)"
+
+
 def test_dark_and_print_have_colours_of_their_own(
     driver: Any, pages: dict[str, Path], pictures: Path
 ) -> None:
@@ -141,6 +193,20 @@ def test_dark_and_print_have_colours_of_their_own(
         ".map(x => x.offsetWidth))"
     )
     assert 500 < driver.execute_script(widest) <= 718
+    # A word that is broken is on more than one line.
+    broken = (
+        "return [...document.querySelectorAll('thead th')].flatMap(cell => {"
+        "  const node = cell.firstChild, found = [];"
+        "  for (const word of cell.textContent.matchAll(/\\S+/g)) {"
+        "    const range = document.createRange();"
+        "    range.setStart(node, word.index);"
+        "    range.setEnd(node, word.index + word[0].length);"
+        "    if (range.getClientRects().length > 1) found.push(word[0]);"
+        "  }"
+        "  return found;"
+        "})"
+    )
+    assert driver.execute_script(broken) == []
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
