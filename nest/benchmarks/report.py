@@ -160,8 +160,11 @@ def _ordered(
 # HTML
 
 
-def to_html(document: dict[str, Any]) -> str:
-    """Return one page that needs no other file, in light and dark."""
+def to_html(document: dict[str, Any], plans: Sequence[Part] = ()) -> str:
+    """Return one page that needs no other file, in light and dark.
+
+    ``plans`` are parts about the problems, which come first.
+    """
     from nest.pages.html import page
 
     parts = sections(document)
@@ -169,7 +172,7 @@ def to_html(document: dict[str, Any]) -> str:
     return page(
         document["run"]["title"],
         headline(document),
-        [_part(part, document) for part in ordered],
+        [*plans, *(_part(part, document) for part in ordered)],
     )
 
 

@@ -247,7 +247,9 @@ def compare_several(
         [*dict.fromkeys(note for each in narrow for note in each.notes)],
     )
     running = _Running(
-        options.json_path, csv_path, html_path, report=kept is not None
+        *(options.json_path, csv_path, html_path),
+        report=kept is not None,
+        plans=True,
     )
     with ExitStack() as stack:
         place = kept
@@ -343,13 +345,15 @@ def _run(
 class _Running:
     """Shows a run and writes what was asked for beside its directory.
 
-    ``report`` is whether the directory stays, with a report in it.
+    ``report`` is whether the directory stays, with a report in it; ``plans``
+    whether the page shows the best plan of every problem.
     """
 
     json_path: str | None
     csv_path: str | None = None
     html_path: str | None = None
     report: bool = True
+    plans: bool = False
     code: int = 0
 
     def go(
@@ -416,7 +420,12 @@ class _Running:
         if self.csv_path is not None:
             write_text(self.csv_path, joint_csv(document))
         if self.html_path is not None:
-            write_text(self.html_path, to_html(document))
+            plans = []
+            if self.plans:
+                from nest.pages.several import plan_parts
+
+                plans = plan_parts(outcome)
+            write_text(self.html_path, to_html(document, plans))
         if self.json_path is not None:
             write_json(self.json_path, document)
 

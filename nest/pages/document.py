@@ -146,7 +146,8 @@ def page_document(
     Parameters
     ----------
     kind
-        What was asked: ``solve``, ``compare``, ``pareto`` or ``report``.
+        What was asked: ``solve``, ``compare``, ``pareto``, ``report``, or
+        ``several`` problems.
     problem
         The problem that plans are for, restrictions included.
     answer

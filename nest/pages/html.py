@@ -102,6 +102,10 @@ def _text(text: str) -> str:
 
 def _part(part: Part, drawn: Mapping[str, str]) -> str:
     key = _text(part.key)
+    inner = [
+        *(_chart(chart, drawn.get(chart.name)) for chart in part.charts),
+        *(_folded(table, part.folded) for table in part.tables),
+    ]
     shown = [
         f'<section id="{key}" aria-labelledby="{key}-title">',
         f'<h2 id="{key}-title">{_text(part.title)}</h2>',
@@ -109,11 +113,20 @@ def _part(part: Part, drawn: Mapping[str, str]) -> str:
         *(f'<p class="text">{_text(x)}</p>' for x in part.text),
         *([_facts(part.facts)] if part.facts else []),
         *([f"<pre><code>{_text(part.code)}</code></pre>"] * bool(part.code)),
-        *(_chart(chart, drawn.get(chart.name)) for chart in part.charts),
-        *(_folded(table, part.folded) for table in part.tables),
+        *(_closed(part, inner) if part.closed else inner),
         "</section>",
     ]
     return "\n".join(shown)
+
+
+def _closed(part: Part, shown: list[str]) -> list[str]:
+    """Return charts and tables that are shown only when asked."""
+    summary = f"Charts and tables of {_text(part.title)}"
+    return [
+        f"<details><summary>{summary}</summary>",
+        *shown,
+        "</details>",
+    ]
 
 
 def _facts(facts: Iterable[Fact]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,12 @@ from nest.report.table import TimeScale, count
 from nest.units import GIB, format_bytes
 
 Spec = dict[str, Any]
+
+#: What tells the length of a training run, by what was asked.
+_RUN = {
+    **dict.fromkeys(("solve", "compare", "report"), "--tokens"),
+    "pareto": "--steps with a price",
+}
 
 
 @dataclass(frozen=True)
@@ -87,6 +93,8 @@ class Part:
         A command to copy; empty for none.
     folded
         Whether its tables are shown only when asked.
+    closed
+        Whether its charts and tables are, all together.
     """
 
     key: str
@@ -98,6 +106,7 @@ class Part:
     warnings: tuple[str, ...] = ()
     code: str = ""
     folded: bool = False
+    closed: bool = False
 
 
 def title_of(document: Document) -> str:
@@ -128,20 +137,15 @@ def lead_of(document: Document) -> str:
     )
 
 
-def parts_of(document: Document) -> list[Part]:
-    """Return the parts of a page, empty ones left out."""
-    found = [
-        _answer(document),
-        _solvers(document),
-        _stages(document),
-        _memory(document),
-        _terms(document),
-        _timeline(document),
-        _frontier(document),
-        _network(document),
-        _searched(document),
-        _repeat(document),
-    ]
+def parts_of(
+    document: Document, keys: Collection[str] | None = None
+) -> list[Part]:
+    """Return the parts of a page, empty ones left out; all, or some."""
+    found = (
+        make(document)
+        for key, make in _PARTS.items()
+        if keys is None or key in keys
+    )
     return [part for part in found if part is not None]
 
 
@@ -208,7 +212,7 @@ def _answer(document: Document) -> Part:
     return Part(
         "answer",
         "The answer",
-        text=(_plan_sentence(document), *notes),
+        text=(_plan_sentence(document), *notes, *_could_say(document)),
         facts=tuple(facts),
         warnings=tuple(warnings),
     )
@@ -264,6 +268,19 @@ def _run_facts(run: Document) -> list[Fact]:
     if run["usd_per_run"] is not None:
         facts.append(Fact("Cost of the run", f"${run['usd_per_run']:,.0f}"))
     return facts
+
+
+def _could_say(document: Document) -> list[str]:
+    """Return which options would add what a step and a run cost."""
+    run, kind = document["answer"]["run"], document["kind"]
+    if run["tokens_per_step"] is None or kind not in _RUN:
+        return []
+    found = []
+    if run["usd_per_step"] is None:
+        found.append("--price-usd-per-device-hour what a step costs")
+    if run["days"] is None:
+        found.append(f"{_RUN[kind]} the days of a training run")
+    return [f"Options add more: {', '.join(found)}."] if found else []
 
 
 def _big(number: float) -> str:
@@ -934,3 +951,17 @@ def tables_of(parts: Iterable[Part]) -> list[Table]:
         found += [c.table for c in part.charts if c.table is not None]
         found += part.tables
     return found
+
+
+_PARTS: dict[str, Callable[[Document], Part | None]] = {
+    "answer": _answer,
+    "solvers": _solvers,
+    "stages": _stages,
+    "memory": _memory,
+    "terms": _terms,
+    "timeline": _timeline,
+    "frontier": _frontier,
+    "network": _network,
+    "searched": _searched,
+    "repeat": _repeat,
+}

@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 
 from nest.ir import write
+from nest.pages import several
 from nest.solvers import registry
 from nest.versions import num_cpus
 from tests.cli.conftest import Cli
 from tests.loopback import GOOD_NS, TARGET, tiny_problem
+from tests.pages import Page
 
 
 @pytest.fixture(autouse=True)
@@ -356,9 +358,25 @@ def test_several_problems_as_a_page(
     arguments = ("compare", "one.json", "two.json", "--solvers", "brute")
     assert cli(*arguments, "--html", "page.html") == 0
     assert "2 of 2 cells finished" in cli.out
-    page = (place / "page.html").read_text()
-    assert page.startswith("<!DOCTYPE html>")
-    assert "<svg" in page
+    text = (place / "page.html").read_text()
+    assert text.startswith("<!DOCTYPE html>")
+    assert len(text) < 2_000_000
+    # Each with its figures, and when asked with its map and its memory.
+    page = Page(text)
+    assert page.text.count("Step time 90.0000 ns proven: no plan is") == 2
+    assert text.count("<summary>Charts and tables of ") == 2
+    for name in ("map", "memory"):
+        assert text.count(f'aria-labelledby="{name}-1-caption"') == 1
+        assert text.count(f'aria-labelledby="{name}-2-caption"') == 1
+    ids = re.findall(r' id="([^"]+)"', re.sub("<svg.*?</svg>", "", text))
+    assert len(ids) == len(set(ids))
+    # Of many problems the last have tables.
+    monkeypatch.setattr(several, "MOST_CHARTED", 1)
+    assert cli(*arguments, "--html", "page.html") == 0
+    text = (place / "page.html").read_text()
+    assert 'aria-labelledby="memory-2-caption"' not in text
+    assert Page(text).text.count("Memory of a device, in GiB") > 1
+    assert "could not be drawn" not in text
 
 
 @pytest.mark.parametrize(

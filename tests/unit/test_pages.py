@@ -108,6 +108,19 @@ def test_what_a_step_and_a_run_cost(made: Any):
     assert run["days"] == pytest.approx(float(238_419 * hours / 24))
 
 
+def test_options_that_add_figures_are_named(made: Any):
+    def said(**wish: float) -> str:
+        (part,) = parts_of(document(wish=Wish(**wish)), {"answer"})
+        return " ".join(part.text)
+
+    assert (
+        "Options add more: --price-usd-per-device-hour what a step " in said()
+    )
+    assert "costs, --tokens the days of a training run." in said()
+    assert "more: --tokens the days" in said(price_usd_per_hour=2.0)
+    assert "Options add more" not in said(tokens=1e12, price_usd_per_hour=2.0)
+
+
 def test_prices_of_the_problem_count_where_none_is_given():
     device = replace(problem().cluster.device, price_usd_per_hour=3.0)
     whole = replace(
