@@ -36,11 +36,11 @@ def deferred() -> Iterator[None]:
     arrived: list[int] = []
     previous: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for heard in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             # What is ignored stays so, and what ends a process ends it.
-            if callable(signal.getsignal(number)):
-                previous[number] = signal.signal(
-                    number, lambda caught, _: arrived.append(caught)
+            if callable(signal.getsignal(heard)):
+                previous[heard] = signal.signal(
+                    heard, lambda number, _: arrived.append(number)
                 )
     try:
         yield
