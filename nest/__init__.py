@@ -14,11 +14,15 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from importlib.util import find_spec
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+
+#: That of typing, whose import takes longer than all else here: until it is
+#: through, the command does not hear Ctrl-C.
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from nest.api import (
         compare,
         explain,
@@ -106,6 +110,8 @@ def __getattr__(name: str) -> Any:
 
         return nest_version()
     if name not in _PLACES:
+        from importlib.util import find_spec
+
         if not name.startswith("_") and find_spec(f"nest.{name}"):
             return import_module(f"nest.{name}")
         raise AttributeError(f"module 'nest' has no attribute {name!r}")

@@ -9,8 +9,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from types import FrameType
-from typing import NoReturn
+
+TYPE_CHECKING = False  # see nest
+
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import NoReturn
 
 
 def main() -> NoReturn:

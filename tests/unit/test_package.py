@@ -65,6 +65,22 @@ def test_public_names_exist() -> None:
         nest.nonsense  # noqa: B018
 
 
+def test_the_command_hears_interrupts_early() -> None:
+    """What takes long to import comes after the handler of signals."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-I", "-S", "-c"),
+            f"import sys; sys.path.append({str(ROOT.parent)!r}); "
+            "import nest.__main__; "
+            "print(*{'typing', 're', 'click', 'msgspec'} & {*sys.modules})",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == []
+
+
 def imports_of(path: Path) -> set[str]:
     """Return the top-level packages that a module names in its imports."""
     found = set()
