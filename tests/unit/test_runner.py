@@ -867,6 +867,21 @@ def test_an_interrupt_of_a_start_or_an_end_is_not_lost(
         os.waitpid(-1, os.WNOHANG)
 
 
+def test_an_interrupt_before_the_process_is_a_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such as while the solver is imported: a page has a row of it."""
+
+    def check_request(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("nest.solvers.run.check_request", check_request)
+    with pytest.raises(CellInterrupted) as caught:
+        solve("optimal")
+    result = caught.value.result
+    assert (result.outcome, result.plan) == (Outcome.INTERRUPTED, None)
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_no_process_survives_its_parent(
     tmp_path: Path, number: signal.Signals
