@@ -255,8 +255,8 @@ def test_progress_in_a_pipe_is_a_line_now_and_then() -> None:
     progress(running(1.5, "milp"))
     progress.clear()
     assert file.getvalue().splitlines() == [
-        "dp: 1 s, has a plan",
-        "dp: 6 s, has a plan",
-        "dp: 11 s, has a plan",
-        "milp: 2 s, has a plan",
+        "dp: 1 s, no time limit, has a plan",
+        "dp: 6 s, no time limit, has a plan",
+        "dp: 11 s, no time limit, has a plan",
+        "milp: 2 s, no time limit, has a plan",
     ]
