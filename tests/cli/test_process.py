@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -131,7 +132,7 @@ def test_interrupt(
     process.send_signal(number)
     out, err = process.communicate(timeout=30)
     assert process.returncode == code
-    assert err == text
+    assert told(err.encode()) == [text.strip()]
     assert "baseline" in out
     assert "interrupted by the user" in out
     cells = json.loads(document.read_text())["cells"]
@@ -184,7 +185,7 @@ def test_tables_without_unicode(problem: str) -> None:
         *("solve", problem, "--solver", "loopback"),
         PYTHONIOENCODING="ascii",
     )
-    assert (code, err) == (0, b"")
+    assert (code, told(err)) == (0, [])
     text = out.decode("ascii")
     assert "1 replica x 2 stages" in text
     assert "-----" in text
@@ -197,7 +198,7 @@ def test_piped_tables_do_not_wrap(problem: str) -> None:
         *("--option", "loopback.act=big-plan"),
         COLUMNS="40",
     )
-    assert (code, err) == (1, b"")
+    assert (code, told(err)) == (1, [])
     row = out.decode().splitlines()[2]
     assert row.startswith("loopback  ")
     assert row.endswith("60.0 % too much)")
@@ -208,7 +209,7 @@ def test_terminal(problem: str) -> None:
     controller, terminal = pty.openpty()
     process = subprocess.Popen(
         command(
-            *("solve", problem, "--solver", "loopback", "--time-limit", "2"),
+            *("solve", problem, "--solver", "loopback", "--time-limit", "8"),
             *("--option", "loopback.act=wait"),
             *("--option", "loopback.report=good"),
         ),
@@ -228,10 +229,19 @@ def test_terminal(problem: str) -> None:
     os.close(controller)
     assert process.wait() == 0
     text = b"".join(chunks).decode()
-    assert "\r\x1b[2Kloopback: 1 s, at most 1 s left, best 9e-08 s, " in text
+    assert re.search(r"\d s, at most \d s left, best 9e-08 s, ", text)
     assert "bound 6e-08 s, gap 33.33 %" in text
     assert "found one" in text
     assert "step time" in text
+
+
+def told(err: bytes) -> list[str]:
+    """Return lines of standard error without progress of a busy machine."""
+    return [
+        line
+        for line in err.decode().splitlines()
+        if not re.search(r": \d+ s, (no time limit|at most)", line)
+    ]
 
 
 def running(elapsed_s: float, solver: str = "dp") -> Running:
