@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from nest.errors import InvalidPlanError
 from nest.feasible import least_memory
+from nest.fit import with_memory
 from nest.ir.io import problem_hash
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
@@ -99,8 +100,10 @@ def plan_by_settings(
         least = least_memory(
             narrow, problem.cluster.memory_bytes(), time_limit_s, SOLVER
         )
-        if least.trial is not None:
-            plan = least.trial.result.plan
+        if least.plan is not None and least.memory_bytes is not None:
+            lean = with_memory(narrow, least.memory_bytes)
+            fastest = run_solver(lean, SOLVER, options, on_progress)
+            plan = fastest.plan or least.plan
         known = "" if least.proven else " known"
         how = f"the one that needs least memory{known} with {said}, none fits"
     if plan is not None:

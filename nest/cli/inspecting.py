@@ -71,6 +71,7 @@ def check_command(options: Options) -> int:
     plan is invalid.
     """
     from nest.cost.score import score
+    from nest.feasible import why_no_split
     from nest.report.table import key_lines, show
 
     options.check_problem_choice()
@@ -85,39 +86,10 @@ def check_command(options: Options) -> int:
         rows += [("violation", text) for text in violations]
         code = int(bool(violations))
     show(sys.stdout, key_lines(rows))
-    why = _why_no_plan(problem)
+    why = why_no_split(problem)
     if why:
         say(f"nest: warning: no plan is possible: {why}", err=True)
     return code
-
-
-def _why_no_plan(problem: Problem) -> str:
-    """Return why no replicas and micro-batch are allowed; empty if some are.
-
-    Those that divide the global batch come closest.
-    """
-    from nest.cost.space import batch_splits, fills_batches, why_not_split
-
-    if batch_splits(problem):
-        return ""
-    job = problem.job
-    every = job.replicas or range(1, problem.cluster.num_devices + 1)
-    counts = [count for count in every if fills_batches(job, count)]
-    sizes = [size for size in job.micro_batches if fills_batches(job, size)]
-    closest = [
-        (count, size)
-        for count in counts
-        for size in sizes
-        if fills_batches(job, count * size)
-    ]
-    if not closest:
-        return (
-            f"job: expected replicas * micro_batch to divide the global batch "
-            f"{job.global_batch}, got none that does with micro-batches "
-            f"{_join(job.micro_batches)}; change either"
-        )
-    reason = why_not_split(problem, *closest[0])
-    return f"job: {reason}; change the job or the cluster"
 
 
 @click.command("solvers")

@@ -275,7 +275,7 @@ class FrontierSearch:
                 runtimes=leading_runtimes(self.model.problem),
             )
             splits = [
-                Split(item, _least_bytes(item.options))
+                Split(item, least_bytes(item.options))
                 for item in sorted(items, key=lambda item: item.bound)
             ]
             if not splits or not self._find_least(splits):
@@ -535,7 +535,7 @@ def _near(memory_bytes: int) -> int:
     return memory_bytes - 1 - memory_bytes // NEAR
 
 
-def _least_bytes(options: StageOptions) -> int:
+def least_bytes(options: StageOptions) -> int:
     """Return a lower bound on what the fullest device of a split holds.
 
     The layers take ``Σ min n (static + kept)`` device-bytes, so some device

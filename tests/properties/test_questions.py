@@ -23,6 +23,7 @@ from nest.fit import (
 )
 from nest.ir import Plan, Problem
 from nest.neighbours import neighbours
+from nest.search.least import covers, least_memory
 from nest.solvers.base import Deadline, SolveOptions, Status
 from nest.solvers.registry import get_solver
 from tests.inside import run_inside
@@ -36,6 +37,32 @@ def draw_target(draw: Draw, times: list[int]) -> int:
     """Draw a target: a time that some plan takes, or close to it."""
     times = sorted(set(times)) or [100]
     return max(0, draw(st.sampled_from(times)) + draw(st.integers(-1, 1)))
+
+
+# The least memory
+
+
+@examples(60, full=2000)
+@given(
+    st.one_of(
+        problems(), problems(graphs=True), problems(overlapping=True)
+    ).filter(covers)
+)
+def test_the_least_memory_has_a_plan_and_a_byte_less_has_none(problem):
+    unlimited = with_memory(problem, most_memory_bytes(problem))
+    found = least_memory(unlimited, Deadline(None))
+    if found.impossible:
+        assert found.plan is None
+        assert solve("brute", unlimited).status is Status.INFEASIBLE
+        return
+    assert found.plan is not None
+    assert found.memory_bytes is not None
+    assert found.refuted_bytes == found.memory_bytes - 1
+    lean = with_memory(problem, found.memory_bytes)
+    assert score(lean, found.plan).feasible
+    if found.refuted_bytes > problem.cluster.reserve_bytes():
+        less = with_memory(problem, found.refuted_bytes)
+        assert solve("brute", less).status is Status.INFEASIBLE
 
 
 # dp up to a target

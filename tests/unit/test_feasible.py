@@ -93,17 +93,23 @@ def test_on_a_graph_devices_would_do_however_they_are_joined() -> None:
 
 def test_without_time_nothing_is_claimed() -> None:
     found = least_memory(chain(GIB), GIB, time_limit_s=0)
-    assert found.trial is None
+    assert found.plan is None
     assert not found.impossible
     assert remedies(chain(GIB), time_limit_s=0).lines == []
 
 
 def test_no_memory_makes_a_batch_divide() -> None:
     """Two samples a step on one replica, of micro-batches of four."""
-    found = remedies(chain(9 * GIB, micro_batches=(4,), global_batch=2))
+    problem = chain(9 * GIB, micro_batches=(4,), global_batch=2)
+    found = remedies(problem)
     assert found.memory.impossible
-    assert found.lines[0].startswith("why: no plan exists, whatever the mem")
+    assert found.lines[0] == (
+        "why: job: expected replicas * micro_batch to divide the global "
+        "batch 2, got none that does with micro-batches 4; change either, "
+        "for example to a batch of 4"
+    )
     assert found.num_devices is None
+    assert found.refuted_devices == 64
 
 
 def test_of_several_types_it_says_that_memory_is_short() -> None:
@@ -144,19 +150,27 @@ def test_the_least_memory_may_be_where_settings_are_not_lean() -> None:
     found = least_memory(problem, GIB)
     assert found.memory_bytes == 4 * GIB
     assert found.proven
-    assert found.trial is not None
-    assert found.trial.problem.job == problem.job
-    # A plan of the lean settings alone needs more, and is where it begins.
-    lean = feasible._lean(problem)
-    assert lean.job.recompute == ("full",)
-    assert lean.job.micro_batches == (1,)
-    assert least_memory(lean, GIB).memory_bytes == 13 * GIB
 
 
+@pytest.fixture
+def _asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nothing be searched for the least memory: all is asked of dp."""
+    monkeypatch.setattr("nest.search.least.covers", lambda problem: False)
+
+
+@pytest.mark.usefixtures("_asked")
+def test_asked_of_a_solver_it_is_as_exact() -> None:
+    found = remedies(chain(3 * GIB // 2), time_limit_s=60)
+    assert found.memory.memory_bytes == 4 * GIB
+    assert found.memory.proven
+    assert (found.num_devices, found.refuted_devices) == (4, 2)
+
+
+@pytest.mark.usefixtures("_asked")
 def test_an_open_answer_refutes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """After the first plan nothing is known any more."""
+    """After the first plan nothing is known any more, and bounds are said."""
     asked: list[int] = []
     real = feasible._ask
 
@@ -168,8 +182,62 @@ def test_an_open_answer_refutes_nothing(
         return replace(trial, answer="open")
 
     monkeypatch.setattr(feasible, "_ask", ask)
-    found = least_memory(chain(GIB), GIB)
+    problem = chain(GIB)
+    found = least_memory(problem, GIB)
     assert found.memory_bytes == 4 * GIB
     assert found.refuted_bytes == GIB
     assert not found.proven
     assert len(asked) == 2
+    assert feasible.Remedies(problem, found, None, 1).lines == [
+        "why: memory is short by at most 3.00 GiB per device; the fullest "
+        "device then holds activations 4.00 GiB",
+        "would do: 4.00 GiB per device instead of 1.00 GiB",
+    ]
+    found = replace(found, refuted_bytes=2 * GIB)
+    assert (
+        feasible.Remedies(problem, found, None, 1)
+        .lines[0]
+        .startswith(
+            "why: memory is short by at least 1.00 GiB and at most 3.00 GiB per"
+        )
+    )
+
+
+def test_a_strategy_per_layer_may_need_less() -> None:
+    """Kept 4 + 4 GiB, computed again 1 + 1 and 9 for a; per layer 4 + 1."""
+    kept = Activations(kept_bytes=4 * GIB)
+    costs = {
+        name: make_cost(
+            *(10, 20),
+            weight_bytes=0,
+            activations=(
+                kept,
+                Activations(
+                    recompute="full", kept_bytes=GIB, working_bytes=size
+                ),
+            ),
+        )
+        for name, size in (("a", 9 * GIB), ("b", 0))
+    }
+    fields: dict[str, Any] = {
+        "edges": (("a", "b", 0),),
+        "devices": 1,
+        "recompute": ("none", "full"),
+    }
+    for granularity, size in (("stage", 8), ("layer", 5)):
+        problem = make_problem(costs, granularity=granularity, **fields)
+        found = least_memory(problem, GIB)
+        assert found.memory_bytes == size * GIB
+        assert found.proven
+
+
+def test_a_graph_with_too_many_sets_is_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from nest.errors import UnsupportedProblemError
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise UnsupportedProblemError("too many")
+
+    monkeypatch.setattr("nest.search.least.closed_sets", refuse)
+    assert remedies(chain(GIB)).lines == []
