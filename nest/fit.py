@@ -108,8 +108,8 @@ class Fit(Tabular):
         The smallest candidate that keeps the target, with the best plan for
         it in the result; ``None`` if none is known.
     proven
-        Whether it is proven that nothing smaller does; without an answer,
-        that no candidate does.
+        Whether it is proven that nothing smaller does, among the numbers of
+        devices tried; without an answer, that no candidate does.
     fastest
         Without an answer: the candidate with the least step time, its plan
         in the result; ``None`` if no candidate has a plan.
@@ -130,10 +130,26 @@ class Fit(Tabular):
                 f"{self.best.num_devices} devices of "
                 f"{format_bytes(self.best.memory_bytes)}"
             )
-        proven = "proven" if self.proven else "not proven"
+        proven = f"proven{self.among}" if self.proven else "not proven"
         return f"<Fit of {self.question} for {self.target.text}: {text}, " + (
             f"{proven}>"
         )
+
+    @property
+    def among(self) -> str:
+        """What a proof is about, for people; empty if about everything."""
+        if self.question == "memory":
+            return ""
+        if self.question == "devices" and self.best is not None:
+            tried = {trial.num_devices for trial in self.trials}
+            if len(tried) == self.best.num_devices:
+                return ""
+        return " among the counts tried"
+
+    @property
+    def without_plan(self) -> bool:
+        """Whether it is proven that no candidate has any plan."""
+        return self.proven and self.best is None and self.fastest is None
 
     def to_rows(self) -> list[Row]:
         """Return a row per candidate."""
@@ -574,6 +590,7 @@ def to_document(problem: Problem, fit: Fit, solver: str) -> dict[str, Any]:
         "question": fit.question,
         "target": {"text": fit.target.text, "step_ns": target_ns},
         "proven": fit.proven,
+        "proven_among_tried": bool(fit.proven and fit.among),
         "answer": with_plan(fit.best),
         "fastest": with_plan(fit.fastest),
         "candidates": [candidate(trial) for trial in fit.trials],

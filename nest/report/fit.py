@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import RenderableType
 from rich.padding import Padding
 
@@ -22,9 +24,12 @@ from nest.units import format_bytes
 
 
 def fit_block(
-    problem: Problem, fit: Fit, restrictions: str
+    problem: Problem, fit: Fit, restrictions: str, why: Sequence[str] = ()
 ) -> list[RenderableType]:
-    """Return the answer, the candidates, and the plan."""
+    """Return the answer, the candidates, and the plan.
+
+    ``why`` is why there is no plan at all, in lines, and what would do.
+    """
     if fit.question in ("fastest", "cheapest"):
         return _offer_block(problem, fit, restrictions)
     what = "devices" if fit.question == "devices" else "memory per device"
@@ -51,12 +56,14 @@ def fit_block(
     if restrictions:
         rows.append(("under", restrictions))
     if fit.best is not None:
-        proof = "proven: nothing smaller keeps the target"
+        proof = f"proven{fit.among}: nothing smaller keeps the target"
         if not fit.proven:
             proof = "not proven: some smaller ones are open"
         rows.append((f"least {what}", f"{size(fit.best)} ({proof})"))
     else:
-        proof = "proven" if fit.proven else "not proven: some are open"
+        proof = "not proven: some are open"
+        if fit.proven:
+            proof = f"proven{fit.among}"
         rows.append((f"least {what}", f"none keeps the target ({proof})"))
         text = "no plan at all was found"
         if fit.fastest is not None:
@@ -89,7 +96,7 @@ def fit_block(
             for trial in fit.trials
         ],
     )
-    parts = [key_lines(rows), Padding(table, (1, 0, 1, 0))]
+    parts = [key_lines(rows), *why, Padding(table, (1, 0, 1, 0))]
     shown = fit.best or fit.fastest
     if shown is not None:
         assert shown.result.plan is not None

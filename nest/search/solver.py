@@ -147,6 +147,7 @@ def _solve_within(task: SearchTask, target: int) -> SolverOutput:
     without a plan, with a lower bound above the target.
     """
     found = Progress(plan=task.plan, claimed_quanta=task.upper)
+    within = _target_text(task.model.problem, target)
 
     def stop(progress: Progress) -> None:
         nonlocal found
@@ -168,13 +169,13 @@ def _solve_within(task: SearchTask, target: int) -> SolverOutput:
             status=Status.FEASIBLE,
             plan=found.plan,
             claimed_quanta=found.claimed_quanta,
-            detail=f"stopped at a plan within {target} quanta",
+            detail=f"stopped at a plan{within}",
         )
-    within = output.lower_bound_quanta
+    bound = output.lower_bound_quanta
     if (
         output.plan is not None
         or output.limit is not None
-        or (within is not None and within <= target)
+        or (bound is not None and bound <= target)
     ):
         return output
     return SolverOutput(
@@ -182,10 +183,16 @@ def _solve_within(task: SearchTask, target: int) -> SolverOutput:
         plan=task.plan,
         claimed_quanta=task.upper,
         lower_bound_quanta=target + 1,
-        detail="; ".join(
-            filter(None, (f"no plan within {target} quanta", output.detail))
-        ),
+        detail="; ".join(filter(None, (f"no plan{within}", output.detail))),
     )
+
+
+def _target_text(problem: Problem, quanta: int) -> str:
+    """Return a target for people; nothing of one that every plan keeps."""
+    if quanta >= MAX_TOTAL:
+        return ""
+    time = quanta * problem.quantum_ps / 1e12
+    return f" within {time:.9g} {problem.time_unit}"
 
 
 def _read_number(options: SolveOptions, name: str, lowest: int) -> int | None:

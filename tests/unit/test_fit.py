@@ -76,6 +76,23 @@ def test_the_fewest_devices_within_a_time(quanta, answers, solver):
     assert fit.best.result.step_quanta == 240 - 60 * len(answers)
 
 
+def test_a_proof_is_about_the_counts_tried():
+    """Two devices would do for 120, but only one and three are tried."""
+    fit = fewest_devices(chain(), at_most(120), [1, 3])
+    assert fit.best is not None
+    assert (fit.best.num_devices, fit.proven) == (3, True)
+    assert fit.among == " among the counts tried"
+    assert repr(fit).endswith("GiB, proven among the counts tried>")
+    assert to_document(chain(), fit, "dp")["proven_among_tried"] is True
+    every = fewest_devices(chain(), at_most(120), [1, 2, 3])
+    assert every.among == ""
+    assert repr(every).endswith("GiB, proven>")
+    none = fewest_devices(chain(), at_most(59), [1, 3])
+    assert none.among == " among the counts tried"
+    assert not none.without_plan
+    assert smallest_memory(chain(), at_most(180)).among == ""
+
+
 def test_more_devices_may_be_slower():
     """Two replicas of one layer of 30 ns and 10 bytes of gradients.
 
@@ -115,6 +132,7 @@ def test_without_any_plan_there_is_no_best_possible():
     problem = chain(memory_bytes=5)
     fit = fewest_devices(problem, at_most(1000), [1, 2])
     assert (fit.best, fit.fastest, fit.proven) == (None, None, True)
+    assert fit.without_plan
 
 
 def test_what_is_not_decided_is_open(monkeypatch):
@@ -394,14 +412,14 @@ def test_dp_stops_at_a_target_or_refutes_it():
     found = solve(10**9)
     assert found.status is Status.FEASIBLE
     assert found.plan is not None
-    assert re.fullmatch(
-        "stopped at a plan within 1000000000 quanta", found.detail
-    )
+    assert found.detail == "stopped at a plan within 1 s"
     none = solve(59)
     assert none.status is Status.NO_SOLUTION
     assert (none.plan, none.claimed_quanta) == (None, None)
     assert none.lower_bound_quanta == 60
-    assert none.detail == "no plan within 59 quanta"
+    assert none.detail == "no plan within 5.9e-08 s"
+    # A target that every plan keeps is none to speak of.
+    assert solve(MAX_TOTAL).detail == "stopped at a plan"
     # A known plan is an answer, or stays one.
     start = solve(180).plan
     assert solve(180, warm_start=start).plan == start
