@@ -107,6 +107,7 @@ def fit_command(
     the best possible step time is.
     """
     from nest import offers
+    from nest.feasible import remedies_within
     from nest.fit import fewest_devices, smallest_memory, to_document
     from nest.report.fit import fit_block
     from nest.report.table import show
@@ -176,12 +177,22 @@ def fit_command(
             fit = answer(progress)
         except Interrupted as interrupt:
             fit, stop = interrupt.found, interrupt
-    parts = fit_block(problem, fit, restricted.text)
+        remedied = None
+        if not asked and stop is None and fit.without_plan:
+            remedied = remedies_within(
+                fit.trials[-1].problem, limit_s, progress
+            )
+    parts = fit_block(
+        *(problem, fit, restricted.text),
+        () if remedied is None else remedied.lines,
+    )
     unsaid = options.unsaid(restricted)
     if unsaid:
         parts.append(f"defaults: {unsaid}")
     show(options.people, *parts)
     document = to_document(problem, fit, solver)
+    if remedied is not None:
+        document["infeasible"] = remedied.to_json()
     if asked:
         document = offers.to_document(document, fit)
     options.write_json(document | restricted.document())

@@ -150,15 +150,30 @@ class SolveResult(Verdict, Tabular):
         return ", ".join([*parts, f"{self.wall_s:.2f} s>"])
 
     def to_rows(self) -> list[Row]:
-        """Return a row per stage of the plan with its score; none without."""
+        """Return a row per stage of the plan with its score.
+
+        Without a plan it is one row, which says why.
+        """
         if self.plan is None or self.score is None:
-            return []
+            said = str(self.status or self.outcome)
+            return [{"status": said, "reason": self._why_no_plan}]
         return [
             stage | terms
             for stage, terms in zip(
                 self.plan.to_rows(), self.score.to_rows(), strict=True
             )
         ]
+
+    @property
+    def _why_no_plan(self) -> str:
+        reason = self.detail
+        if self.status is Status.INFEASIBLE:
+            known = (
+                "proven: no plan fits; nest.feasible.remedies(problem) "
+                + ("says by how much, and what would do")
+            )
+            reason = "; ".join(filter(None, (known, reason)))
+        return reason or "no plan was found"
 
     def plot_timeline(self, axes: Axes | None = None) -> Axes:
         """Draw when every block does what, see :mod:`nest.plots`.

@@ -125,6 +125,25 @@ def test_fit_finds_the_fewest_devices(
     assert len(read_plan(output).stages) == 2
 
 
+def test_fit_says_why_there_is_no_plan_at_all(
+    cli: Cli, tmp_path: Path
+) -> None:
+    """A layer keeps 10 bytes."""
+    path = tmp_path / "tight.json"
+    write(path, chain(memory_bytes=5))
+    code = cli(
+        *("fit", str(path), "--within", "1", "--devices-list", "1,2"),
+        *("--json", str(tmp_path / "fit.json")),
+    )
+    assert code == 1
+    assert "least devices  none keeps the target (proven among" in cli.out
+    assert "best possible  no plan at all was found" in cli.out
+    assert "\nwhy: memory is short by" in cli.out
+    assert "\nwould do: " in cli.out
+    document = json.loads((tmp_path / "fit.json").read_text())
+    assert document["infeasible"]["memory_bytes"] > 5
+
+
 def test_fit_finds_the_smallest_memory(cli: Cli, problem: str) -> None:
     code = cli("fit", problem, "--memory", "--within", "60e-9", "--json", "-")
     assert code == 0
@@ -159,7 +178,7 @@ def test_fit_says_no_and_what_is_possible(
         *("-o", output),
     )
     assert code == 1
-    assert "none keeps the target (proven)" in cli.out
+    assert "none keeps the target (proven among the counts" in cli.out
     assert "best possible  60.0000 ns with 3 devices" in cli.out
     assert f"nest: {output} not written: no plan" in cli.err
     assert not Path(output).exists()

@@ -101,7 +101,16 @@ def test_rows_of_a_plan_and_its_score() -> None:
     assert (first["forward_ns"], first["backward_ns"]) == (10, 20)
     assert first["kept_bytes"] == 14
     assert (second["first_device"], second["forward_ns"]) == (1, 30)
-    assert result("one", solved=False).to_rows() == []
+    (row,) = result("one", solved=False).to_rows()
+    assert row == {"status": "skipped", "reason": "cannot"}
+    none = replace(
+        result("one", solved=False),
+        outcome=Outcome.SOLVED,
+        status=Status.INFEASIBLE,
+        exact=True,
+        detail="",
+    )
+    assert "proven: no plan fits; nest.feasible" in none._repr_html_()
 
 
 def test_rows_of_a_comparison() -> None:
