@@ -360,7 +360,8 @@ class CommandSolver:
 def _decode(data: bytes) -> Answer:
     """Return an answer; a plan alone claims nothing."""
     schema = None
-    with contextlib.suppress(msgspec.MsgspecError, RecursionError):
+    # Not text at all is a ValueError.
+    with contextlib.suppress(ValueError, RecursionError):
         # Nothing else of it is read here, so nothing else can hide it.
         schema = msgspec.json.decode(data, type=_Tagged).schema
     if schema == "nest-answer/1":

@@ -122,6 +122,11 @@ def test_a_command_gets_all_options(tmp_path: Path) -> None:
             InvalidPlanError,
             "expected `object`, got `array`",
         ),
+        (
+            'printf \'{"schema": "\\217"}\' > $2',
+            InvalidPlanError,
+            "plan file: line 1: expected a plan in JSON in UTF-8, got",
+        ),
         ("mkdir $2", InvalidPlanError, "expected a plan, got a directory"),
         (
             'echo \'{"schema": "nest-answer/1"}\' > $2',
