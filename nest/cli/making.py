@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -12,17 +12,51 @@ from typing import Any
 
 import click
 
-from nest.cli.declare import integer, option, output_option, positive, reader
-from nest.cli.inputs import Group, check_output, write_record, write_text
+from nest.cli.declare import (
+    integer,
+    one_of,
+    option,
+    output_option,
+    reader,
+)
+from nest.cli.inputs import (
+    Group,
+    check_output,
+    load_model,
+    write_record,
+    write_text,
+)
 from nest.cli.options import MODEL, Options, takes
+from nest.cli.progress import hint
+from nest.cli.saying import say
 from nest.errors import InvalidOptionError, NestError, UnknownNameError
+from nest.ir.cluster import MAX_DEVICES
+from nest.targets import names
+from nest.text import closest
 
-_TFLOPS = positive("TFLOP/s", "for example 989")
+
+def _within(
+    least: float, most: float, what: str, remedy: str
+) -> Callable[[Any], float]:
+    """Return a reader of numbers from a range."""
+    return reader(
+        float,
+        lambda value: least <= value <= most,
+        f"from {least:g} to {most:g} {what}",
+        remedy,
+    )
+
+
+_TFLOPS = _within(1e-3, 1e9, "TFLOP/s", "for example 989")
 
 #: Whose kernels those of an unknown device are like, unless it is said.
 LIKE = "h100"
 
-_RATE = positive("gigabytes per second", "data-sheet figures are fine")
+_RATE = _within(
+    *(1e-3, 1e9, "gigabytes per second", "data-sheet figures are fine")
+)
+
+_DEVICES = integer(1, MAX_DEVICES)
 
 
 @click.group("new", cls=Group)
@@ -40,8 +74,8 @@ def new_group() -> None:
     "Machine that it is, or whose kernels those of --name are like; see "
     "'nest problems --clusters'.",
 )
-@option("--devices N", "Number of devices.", integer())
-@option("--node-size N", "Devices of a node.", integer())
+@option("--devices N", "Number of devices.", _DEVICES)
+@option("--node-size N", "Devices of a node.", _DEVICES)
 @option(
     "--network-gb-per-s X",
     "Bandwidth between nodes: GB/s per device, one direction, data sheet.",
@@ -50,7 +84,7 @@ def new_group() -> None:
 @option(
     "--price USD",
     "Price of a device per hour.",
-    positive("dollars", "for example 2.5"),
+    _within(1e-9, 1e9, "dollars", "for example 2.5"),
 )
 @option(
     "--node-gb-per-s X",
@@ -91,7 +125,7 @@ def cluster_command(
 
     check_output(output, "-o")
     asked = machine is None
-    machine = _answer("--machine", machine, "Machine", "h100")
+    machine = _answer("--machine", machine, "Machine", "h100", _machine)
     try:
         site = find(machine)
     except UnknownNameError:
@@ -99,16 +133,17 @@ def cluster_command(
             raise
         # Somebody at a terminal has devices that are no known ones.
         name, site = machine, find(LIKE)
-        memory = _answer("", memory, "Memory, such as 80GB", "80GB")
+        text = "Memory, such as 80GB"
+        memory = _answer("", memory, text, "80GB", _memory)
         text = "TFLOP/s in 16 bits, dense"
         tflops = _answer("", tflops, text, "1000", _TFLOPS)
         text = "GB/s of its memory"
         hbm_gb_per_s = _answer("", hbm_gb_per_s, text, "3350", _RATE)
-    devices = _answer("--devices", devices, "Devices", "64", integer())
+    devices = _answer("--devices", devices, "Devices", "64", _DEVICES)
     node, port = site.node, site.network
     if _asking():
         own = str(node.fan_out)
-        size = _answer("", node_size, "Devices of a node", own, integer())
+        size = _answer("", node_size, "Devices of a node", own, _DEVICES)
         node_size = None if size == node.fan_out else size
         own = f"{port.bandwidth_bytes_per_s / 1e9:g}"
         rate = _answer(
@@ -140,8 +175,30 @@ def cluster_command(
         hbm_bytes_per_s=_giga(hbm_gb_per_s),
         peak_flops=None if tflops is None else tflops * 1e12,
     )
-    write_text(output, cluster_text(site, wanted))
+    _write_cluster(output, cluster_text(site, wanted))
     return 0
+
+
+def _write_cluster(output: str, text: str) -> None:
+    """Write a cluster file that can be read again, and no other."""
+    from nest.hardware.cluster_file import decode_cluster
+
+    try:
+        decode_cluster(text.encode(), "file.yaml")
+    except NestError as error:
+        reason = str(error).removeprefix("file.yaml: ")
+        raise InvalidOptionError(
+            f"nest new cluster: expected options of a cluster that can be "
+            f"read, got one with {reason}"
+        ) from None
+    _say_if_there(output)
+    write_text(output, text)
+
+
+def _say_if_there(output: str) -> None:
+    """Say that a file takes the place of another."""
+    if output != "-" and os.path.exists(output):
+        hint(f"nest: {output}: written over the file of that name")
 
 
 @new_group.command("problem")
@@ -165,11 +222,14 @@ def problem_command(options: Options) -> int:
         )
     check_output(options.output, "-o")
     job = dict(options.job)
-    for name, text, default in (
-        ("model", "Model ('nest problems --models')", "llama3-8b"),
-        ("cluster", "Cluster: <machine>x<devices>, or a file", "h100x64"),
+    for name, text, default, read in (
+        ("model", "Model ('nest problems --models')", "llama3-8b", _model),
+        (
+            *("cluster", "Cluster: <machine>x<devices>, or a file"),
+            *("h100x64", _cluster),
+        ),
     ):
-        job[name] = _answer(f"--{name}", job[name], text, default)
+        job[name] = _answer(f"--{name}", job[name], text, default, read)
     target = options.target
     if _asking():
         for name, text in (
@@ -179,11 +239,57 @@ def problem_command(options: Options) -> int:
             number = _answer("", job[name], text, "0", integer(0))
             job[name] = number or None
         text = "Framework (any, megatron, torchtitan, deepspeed, maxtext)"
-        target = _answer("", target, text, "any")
+        target = _answer("", target, text, "any", one_of(*names()))
     options = replace(options, job=job, target=target)
     assert options.output is not None
-    write_record(options.output, options.find_problem())
+    problem = options.find_problem()
+    _say_if_there(options.output)
+    write_record(options.output, problem)
     return 0
+
+
+def _machine(text: str) -> str:
+    """Read the name of a machine; ask whether one that is new is meant."""
+    from nest.hardware import machine
+    from nest.hardware.machines import machine_specs
+
+    try:
+        machine(text)
+    except UnknownNameError:
+        known = {
+            name
+            for spec in machine_specs()
+            for name in (spec.name, *spec.aliases)
+        }
+        other = closest(text, known)
+        say(f"{text!r} is no known machine", err=True)
+        if other is None:
+            question, default = "New device, with figures of its own", "yes"
+        else:
+            question, default = f"New device, not {other!r}", "no"
+        if _answer("", None, question, default, one_of("yes", "no")) == "no":
+            raise click.BadParameter("say another name") from None
+    return text
+
+
+def _memory(text: str) -> str:
+    """Read the memory of a device, and leave it as it is."""
+    _size(text)
+    return text
+
+
+def _model(text: str) -> str:
+    """Read the name of a model that there is."""
+    load_model(text)
+    return text
+
+
+def _cluster(text: str) -> str:
+    """Read the name of a cluster that there is."""
+    from nest.hardware import find_cluster
+
+    find_cluster(text)
+    return text
 
 
 def _asking() -> bool:
@@ -206,20 +312,23 @@ def _answer(
             f"{flag}: expected a value where nobody can be asked, got none; "
             f"for example {flag} {default}"
         )
-    try:
-        return read(click.prompt(text, default=default, err=True))
-    except click.BadParameter as error:
-        raise InvalidOptionError(f"{text}: {error.message}") from None
-    except click.Abort:
-        raise KeyboardInterrupt from None
+    while True:
+        try:
+            return read(click.prompt(text, default=default, err=True))
+        except click.BadParameter as error:
+            say(f"{text}: {error.message}", err=True)
+        except NestError as error:
+            say(f"{text}: {error}", err=True)
+        except click.Abort:
+            raise KeyboardInterrupt from None
 
 
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([A-Za-z]+)")
 
 _price = reader(
     float,
-    lambda value: 0 <= value < math.inf,
-    "a finite number of dollars >= 0",
+    lambda value: 0 <= value <= 1e9,
+    "from 0 to 1e9 dollars",
     "for example 2.5",
 )
 

@@ -52,11 +52,21 @@ def read_cluster(path: str | Path) -> tuple[Cluster, list[Part]]:
     InvalidProblemError
         If the file, a machine or the cluster is not valid.
     """
-    where = str(path)
     data = read_bytes(path, InvalidProblemError, "cluster file")
+    return decode_cluster(data, str(path))
+
+
+def decode_cluster(data: bytes, where: str) -> tuple[Cluster, list[Part]]:
+    """Return the cluster that a text describes, see :func:`read_cluster`.
+
+    Raises
+    ------
+    InvalidProblemError
+        If the text, a machine or the cluster is not valid.
+    """
     document = decode(data, where, dict, "cluster", InvalidProblemError)
     sites: dict[str, Machine] = {}
-    filled = {"name": Path(path).stem, **document}
+    filled = {"name": Path(where).stem, **document}
     filled["device"] = _device(document.get("device"), f"{where}: $", sites)
     if isinstance(others := document.get("others"), list):
         filled["others"] = [

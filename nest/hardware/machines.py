@@ -13,6 +13,7 @@ from nest.hardware.devices import DeviceSpec, device_spec
 from nest.hardware.links import calibrated, link_spec
 from nest.ir.base import Count, PositiveReal, Struct
 from nest.ir.cluster import (
+    MAX_DEVICES,
     Cluster,
     Device,
     GroupFraction,
@@ -280,6 +281,11 @@ def parse_cluster(text: str) -> tuple[Machine, int]:
         raise InvalidOptionError(
             f"cluster: expected fewer devices, got {text!r}; write "
             f"<machine>x<devices> such as h100x64"
+        )
+    if count > MAX_DEVICES:
+        raise InvalidOptionError(
+            f"cluster: expected at most {MAX_DEVICES} devices, got {count} "
+            f"in {text!r}; name a part of the cluster"
         )
     if count < 1:
         raise InvalidOptionError(

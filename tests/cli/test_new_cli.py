@@ -158,7 +158,77 @@ def test_bad_calls(cli: Cli, arguments: tuple[str, ...], text: str) -> None:
     assert re.match(text, cli.refuses("new", *arguments))
 
 
-def test_a_bad_answer_is_one_line(cli: Cli, answers: dict[str, str]) -> None:
-    answers["Dollars"] = "-1"
-    said = cli.refuses("new", "cluster", "-o", "-")
-    assert said.startswith("Dollars per device and hour (0: unknown): ")
+def test_a_bad_answer_is_asked_for_again(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was answered before is not lost, and names are known at once."""
+    said = iter(
+        (
+            *("h10", "no", "h100", "x", "8", "8", "50", "-1", "2"),
+            *("llama3-8", "llama2-7b", "h100y8", "h100x8", "0", "16"),
+            *("megatrn", "any"),
+        )
+    )
+    monkeypatch.setattr(making, "_asking", lambda: True)
+    monkeypatch.setattr(click, "prompt", lambda *_, **__: next(said))
+    path, problem = str(tmp_path / "x.yaml"), str(tmp_path / "p.json")
+    assert cli("new", "cluster", "-o", path) == 0
+    (device,) = read_cluster(path)[0].types
+    assert device.price_usd_per_hour == 2
+    assert "'h10' is no known machine\n" in cli.err
+    assert "Devices: expected an integer from 1 to" in cli.err
+    assert "(0: unknown): expected from 0 to 1e9 dollars, got '-1'" in cli.err
+    assert cli("new", "problem", "-o", problem) == 0
+    assert "Model ('nest problems --models'): " in cli.err
+    assert "did you mean 'llama3-8b'?" in cli.err
+    assert "cluster: expected <machine>x<devices>" in cli.err
+    assert "got 'megatrn'" in cli.err
+    assert read_problem(problem).job.global_batch == 16
+
+
+def test_a_file_that_is_there_is_said(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    words = ("new", "cluster", "--machine", "h100", "--devices", "8")
+    path.write_text("mine")
+    assert cli(*words, "-o", str(path)) == 0
+    assert cli.err == f"nest: {path}: written over the file of that name\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "text"),
+    [
+        ("--devices", "1048577", "expected an integer from 1 to 1048576"),
+        ("--network-gb-per-s", "1e300", "expected from 0.001 to 1e+09 gigab"),
+        ("--network-gb-per-s", "1e-12", "expected from 0.001 to 1e+09 gigab"),
+        ("--tflops", "1e300", "expected from 0.001 to 1e+09 TFLOP/s, got"),
+        ("--price", "1e300", "expected from 1e-09 to 1e+09 dollars, got"),
+    ],
+)
+def test_figures_that_no_cluster_has(
+    cli: Cli, tmp_path: Path, option: str, value: str, text: str
+) -> None:
+    path = tmp_path / "x.yaml"
+    words = ("new", "cluster", "--machine", "h100", "--devices", "8")
+    said = cli.refuses(*words, option, value, "-o", str(path))
+    assert said.startswith(f"{option}: {text}")
+    assert not path.exists()
+
+
+def test_what_cannot_be_read_is_not_written(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "nest.hardware.template.cluster_text", lambda *_: "num_devices: 0"
+    )
+    path = tmp_path / "x.yaml"
+    words = ("new", "cluster", "--machine", "h100", "--devices", "8")
+    said = cli.refuses(*words, "-o", str(path))
+    assert said.startswith("nest new cluster: expected options of a cluster")
+    assert not path.exists()
+
+
+def test_too_many_devices_are_the_clusters_fault(cli: Cli) -> None:
+    words = ("--model", "llama2-7b", "--cluster", "h100x2147483647")
+    assert cli.refuses("new", "problem", *words, "-o", "-").startswith(
+        "--cluster: expected at most 1048576 devices, got 2147483647 in"
+    )
