@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nest.cli.inputs import Restricted, warn_if_foreign
+from nest.cli.inputs import Restricted, fill_in, warn_if_foreign
 from nest.cli.options import MODEL, RESTRICTIONS, Options, takes
 from nest.cli.pages import (
     PRICE,
@@ -34,7 +34,7 @@ _DEFAULT = "report.html"
 @TOKENS
 @PRICE
 @takes(
-    *("output", "solver", "time_limit", "gap", "workers", "seed"),
+    *("plan", "output", "solver", "time_limit", "gap", "workers", "seed"),
     *("granularity", "json_path", *RESTRICTIONS, *MODEL),
     output=f"Where to write the page.  [default: {_DEFAULT}]",
 )
@@ -48,8 +48,8 @@ def report_command(
 
     The fastest of the plans is shown in full: its figures, where its stages
     run, their memory, where the time goes, the pipeline pass by pass, the
-    network. Without PLAN, --solver finds one. With --model and --cluster there
-    is no PROBLEM.
+    network. PLAN is a file, or settings as of --plan. Without PLAN, --solver
+    finds one. With --model and --cluster there is no PROBLEM.
 
     Exits with 1 if a plan does not fit, or the solver failed.
     """
@@ -59,10 +59,12 @@ def report_command(
     if not options.given_job:
         options = replace(options, problem_text=texts[0] if texts else None)
         plans = texts[1:]
-    options = replace(options.limited(), output=page.path)
+    if options.plan is not None:
+        plans = (*plans, options.plan)
+    options = replace(options.limited(), output=page.path, plan=None)
     options.check_problem_choice()
     options.check_files(
-        {f"PLAN {number}": path for number, path in enumerate(plans, 1)}
+        {f"PLAN {number}": text for number, text in enumerate(plans, 1)}
     )
     restricted = options.restricted()
     if plans:
@@ -105,10 +107,14 @@ def _end(options: Options, page: Paging, document: Document) -> None:
 
 
 def _answer(restricted: Restricted, path: str) -> Answer:
+    from nest.by_settings import are_settings
     from nest.cost.score import score
     from nest.ir.io import read_plan
     from nest.pages.document import Answer
 
+    if are_settings(path):
+        plan = fill_in(path, restricted.problem, "PLAN")
+        return Answer(plan, score(restricted.problem, plan), path)
     plan = read_plan(path)
     warn_if_foreign(restricted.whole, plan)
     try:

@@ -272,6 +272,16 @@ def test_a_report_of_plans_shows_the_fastest_that_fits(
     assert f"Plan of {files['plan']}: 1 replica × 2 stages" in page.text
 
 
+def test_a_report_takes_plans_by_their_settings(
+    cli: Cli, files: dict[str, str], place: Path
+) -> None:
+    for words in (("pp=2",), ("--plan", "pp=2")):
+        assert cli("report", files["problem"], *words) == 0
+        assert "nest: PLAN is the fastest with pp=2: " in cli.err
+        page = Page((place / "report.html").read_text())
+        assert "Plan of pp=2: 1 replica × 2 stages" in page.text
+
+
 def test_a_report_of_a_plan_that_does_not_fit_says_so(
     cli: Cli, files: dict[str, str], place: Path
 ) -> None:
