@@ -34,6 +34,7 @@ from nest.cli.options import (
 )
 from nest.cli.pages import Paging, Traces, paged
 from nest.cli.progress import ProgressLine
+from nest.cli.saying import say
 from nest.errors import (
     InvalidOptionError,
     NestError,
@@ -209,8 +210,9 @@ def solve_command(
 
     The problem is PROBLEM, or --model on --cluster.
 
-    Exits with 1 if the solver failed, the plan does not fit, or -o asks for
-    a plan and there is none; a file of that name is removed then.
+    Exits with 1 if the solver failed, the plan does not fit, or -o or
+    --launch asks for a plan and there is none; the file of -o is removed
+    then.
     """
     options.check_problem_choice()
     if robust and target_loss:
@@ -228,7 +230,9 @@ def solve_command(
     (result,) = run.results
     # Nobody can run a plan that does not fit the memory, or cannot be said.
     unfit = result.over_memory_bytes is not None or run.unsaid is not None
-    missing = options.output is not None and result.plan is None
+    missing = result.plan is None and (
+        options.output is not None or launched is not None
+    )
     return int(result.outcome.failed or unfit or missing)
 
 
@@ -582,6 +586,9 @@ def _show_answer(session: _Session) -> None:
         show(session.given.people, *parts)
         plan = result.plan
         session.given.write_plan(plan and restricted.adopt(plan))
+        folder = session.launching and session.launching.folder
+        if folder is not None and session.files is None:
+            say(f"nest: {folder} not written: no plan to launch", err=True)
 
 
 def _csv(session: _Session) -> str:

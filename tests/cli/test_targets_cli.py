@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from nest.hardware import machine
 from nest.ir import read_plan, read_problem, write
 from nest.ir.problem import Problem
 from tests.builders import make_cost, make_levels, make_problem
@@ -385,6 +386,20 @@ def test_what_cannot_be_launched(
         f"--launch-dir {full}: expected a new or empty directory, got one "
         f"with files in it; choose another path"
     )
+
+
+def test_without_a_plan_there_is_nothing_to_launch(
+    cli: Cli, config: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "launch"
+    device = machine("h100").device
+    usable_bytes = device.memory_bytes - device.reserve_bytes
+    size = f"{(usable_bytes - 1) / 1000:.3f}kB"
+    words = ("--headroom", size, "--launch-dir", str(folder))
+    assert launched(cli, config, *words) == 1
+    assert cli.err.endswith(f"nest: {folder} not written: no plan to launch\n")
+    assert not folder.exists()
+    assert launched(cli, config, *words[:2], "--launch") == 1
 
 
 def test_a_plan_that_the_export_refuses(cli: Cli, config: str) -> None:
