@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -12,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from nest.cli.saying import say, say_data
+from nest.cli.saying import say_data
 from nest.errors import (
     InvalidOptionError,
     InvalidPlanError,
@@ -91,14 +92,14 @@ def load_plan(path: str, problem: Problem | None = None) -> Plan:
 def fill_in(settings: str, problem: Problem, option: str) -> Plan:
     """Return the plan that settings stand for, and say which it is."""
     from nest.by_settings import plan_by_settings
-    from nest.cli.progress import ProgressLine
+    from nest.cli.progress import ProgressLine, hint
     from nest.report.table import plan_text
 
     with ProgressLine(problem.time_unit) as progress:
         found = plan_by_settings(
             problem, settings, option, on_progress=progress
         )
-    say(f"nest: {option} is {found.how}: {plan_text(found.plan)}", err=True)
+    hint(f"nest: {option} is {found.how}: {plan_text(found.plan)}")
     return found.plan
 
 
@@ -310,8 +311,15 @@ def write_record(path: str, record: Problem | Plan | CalibrationFile) -> None:
 
 
 def people(*outputs: str | None) -> IO[str]:
-    """Return where to talk to people: standard error if data takes ``-``."""
-    return sys.stderr if "-" in outputs else sys.stdout
+    """Return where to talk to people: standard error if data takes ``-``.
+
+    With ``--quiet`` nowhere then, as that is for errors.
+    """
+    from nest.report.verbosity import QUIET
+
+    if "-" not in outputs:
+        return sys.stdout
+    return io.StringIO() if QUIET.get() else sys.stderr
 
 
 @dataclass(frozen=True)

@@ -124,6 +124,18 @@ def test_quiet_leaves_warnings_out(cli, files, tmp_path):
     assert cli.err
 
 
+def test_quiet_says_nothing_beside_documents(cli, files):
+    arguments = ("simulate", files["problem"], "--plan", "pp=2")
+    assert cli(*arguments) == 0
+    assert "nest: --plan is the fastest with pp=2" in cli.err
+    assert cli(*arguments, "-q") == 0
+    assert cli.out
+    assert cli.err == ""
+    assert cli("solve", files["problem"], "--json", "-", "-q") == 0
+    assert cli.out.startswith("{")
+    assert cli.err == ""
+
+
 def test_one_cannot_be_quiet_and_verbose(cli):
     assert cli.refuses("problems", "--quiet", "--verbose") == (
         "--quiet: expected either it or --verbose, got both; remove one"
