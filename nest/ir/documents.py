@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,10 +101,19 @@ def read_file(path: str | Path) -> bytes:
     Raises
     ------
     MalformedError
-        If it is too large.
+        If it is too large, or a pipe with a name: nobody may ever write to
+        it. Those of a shell, such as /dev/stdin, are read.
     OSError
         If it cannot be read.
     """
+    if stat.S_ISFIFO(os.stat(path).st_mode):
+        place = os.path.realpath(path)
+        if not place.startswith(("/dev/", "/proc/")):
+            raise MalformedError(
+                "a file",
+                "a named pipe",
+                "name a file, or '-' for standard input",
+            )
     with open(path, "rb") as file:
         return read_limited(file)
 

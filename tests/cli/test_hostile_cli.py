@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 import nest.cli
 from nest.ir import problem_hash, write
+from nest.ir.io import encode
 from tests.cli.conftest import Cli
 from tests.loopback import foreign_plan, tiny_problem
 
@@ -179,7 +180,9 @@ def test_check_says_why_no_plan_is_possible(cli: Cli, tmp_path: Path) -> None:
     assert cli.err == (
         f"nest: warning: no plan is possible: job: expected replicas * "
         f"micro_batch to divide the global batch {batch}, got none that does "
-        f"with micro-batches {batch + 1}; change either\n"
+        f"with micro-batches {batch + 1}; change either, for example to a "
+        f"batch of "
+        f"{batch + 1}\n"
     )
     job = replace(problem.job, replicas=(4,), global_batch=4)
     write(path, replace(problem, job=job))
@@ -211,3 +214,18 @@ def test_matplotlib_says_nothing_of_its_own(
     )
     assert plot.is_file()
     assert done.stderr == ""
+
+
+def test_a_named_pipe_is_no_file(cli: Cli, tmp_path: Path) -> None:
+    """Nobody writes to it; one of a shell is read."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    assert cli.refuses("check", str(path)) == (
+        f"{path}: expected a file, got a named pipe; name a file, or '-' for "
+        f"standard input"
+    )
+    read, write_end = os.pipe()
+    os.write(write_end, encode(tiny_problem()))
+    os.close(write_end)
+    assert cli("check", f"/dev/fd/{read}") == 0
+    os.close(read)
