@@ -25,11 +25,15 @@ FOLDER = "reports"
 
 
 class Report(NamedTuple):
-    """A page: its file, what it shows, and the command without the file."""
+    """A page: its file, what it shows, and the command without the file.
+
+    ``says`` has to be on it, as what it shows is true then.
+    """
 
     file: str
     shows: str
     command: str
+    says: str
 
 
 #: What ``make report`` writes.
@@ -38,6 +42,7 @@ MAKE_REPORT = Report(
     "Llama-3-70B on 64 H100: the plan, and how far others are from it.",
     "compare --model llama3-70b --cluster h100x64 --solvers "
     "dp,alpa,galvatron,megatron --html",
+    "galvatron",
 )
 
 REPORTS = (
@@ -46,28 +51,33 @@ REPORTS = (
         "comparison.html",
         "Four planners, one problem: who is how far from the optimum.",
         "compare llama2-7b-8 --solvers dp,alpa,galvatron,megatron --html",
+        "galvatron",
     ),
     Report(
         "mixed.html",
         "Two types of devices, and what a run of 2 T tokens takes.",
         "solve --model llama2-7b --cluster h100x8+a100x8 --tokens 2e12 "
         "--price-usd-per-device-hour 2 --html",
+        "Cost of the run",
     ),
     Report(
         "infeasible.html",
         "No plan fits: by how much, and what would do.",
-        "solve --model llama3-8b --cluster a100x2 --html",
+        "solve --model llama3-8b --cluster a100-40gbx2 --html",
+        "memory is short by",
     ),
     Report(
         "frontier.html",
         "Every trade-off of time and memory without tensor parallelism.",
         "pareto llama2-7b-8 --pin tp=1 --html",
+        "The frontier",
     ),
     Report(
         "benchmark.html",
         "Statistics of a small benchmark: two problems, three solvers.",
         "bench llama2-7b-8 llama2-7b-16 --solvers dp,megatron,random -o run "
         "--html",
+        "random",
     ),
 )
 
@@ -96,6 +106,12 @@ def write_page(report: Report, folder: Path) -> Path:
             f"gallery: expected 'nest {report.command}' to write a page "
             f"and exit with 0, got {done.returncode}: "
             f"{done.stderr.strip()}"
+        )
+    if report.says not in page.read_text():
+        raise RuntimeError(
+            f"gallery: expected the page of 'nest {report.command}' to say "
+            f"{report.says!r}, got none of it; correct the command, or what "
+            f"it is said to show ({report.shows})"
         )
     return page
 

@@ -182,3 +182,19 @@ def test_corners_of_tables_head_nothing() -> None:
     context = {"body": '<tr><th class="head"><p></p></th><th>a</th></tr>'}
     load("conf")._page(None, "index", "page.html", context, None)
     assert context["body"] == "<tr><td></td><th>a</th></tr>"
+
+
+def test_a_page_of_the_gallery_has_to_say_what_it_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two devices of 40 GB do not hold the model; of 80 GB they do."""
+    pytest.importorskip("sphinx", reason="part of the site's own packages")
+    monkeypatch.syspath_prepend(DOCS)
+    gallery = load("gallery")
+    (short,) = (x for x in gallery.REPORTS if x.file == "infeasible.html")
+    text = gallery.write_page(short, tmp_path).read_text()
+    assert "There is no plan that fits: this is proven." in text
+    assert "would do: 4 such devices" in text
+    fits = short._replace(command="solve llama2-7b-8 --html")
+    with pytest.raises(RuntimeError, match="to say 'memory is short by', got"):
+        gallery.write_page(fits, tmp_path)
