@@ -11,8 +11,9 @@ from unittest import mock
 
 import pytest
 
+from nest.fit import with_memory
 from nest.interrupts import Interrupted
-from nest.ir import write
+from nest.ir import read_problem, write
 from nest.pages import draw
 from nest.pages.html import to_html
 from nest.pareto import frontier
@@ -246,6 +247,19 @@ def test_a_benchmark_has_no_run_to_price(
     text = cli.refuses(*arguments, "--tokens", "1e9", "--resume", "kept")
     assert text.startswith("--tokens: expected one PROBLEM without --resume")
     assert text.endswith("got --resume; leave it out")
+
+
+def test_a_page_without_a_plan_says_why_and_what_would_do(
+    cli: Cli, files: dict[str, str], place: Path
+) -> None:
+    problem = read_problem(files["problem"])
+    write(files["problem"], with_memory(problem, 90))
+    for command, *solver in (("solve", "--solver", "brute"), ("pareto",)):
+        words = (command, files["problem"], *solver, "--html", "page.html")
+        assert cli(*words) == 0
+        page = Page((place / "page.html").read_text())
+        assert "There is no plan that fits: this is proven." in page.text
+        assert "why: memory is short by" in page.text
 
 
 # nest report
