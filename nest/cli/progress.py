@@ -207,9 +207,9 @@ class ProgressLine(StatusLine):
             parts.append(f"best {self._time(best, running)}")
         elif running.has_plan:
             parts.append("has a plan")
-        if bound is not None:
+        if bound:
             parts.append(f"bound {self._time(bound, running)}")
-        if best and bound is not None:
+        if best and bound:
             from nest.report.table import percent
 
             gap = max(Fraction(best - bound, best), Fraction(0))

@@ -181,10 +181,12 @@ class TimeScale:
         return f"{time_ns / self.unit_ns:.{self.decimals}f} {self.unit}"
 
     def bound(self, time_ns: float | None) -> str:
-        """Return a lower bound with its unit; one of 0 says nothing.
+        """Return a lower bound with its unit, or that there is none yet.
 
-        It may be far below what the scale is for.
+        It may be far below what the scale is for. One of 0 says nothing.
         """
+        if time_ns == 0:
+            return "no bound yet"
         text = self(time_ns)
         if time_ns is None or float(text.split()[0]):
             return text

@@ -413,7 +413,8 @@ class BestSearch:
             if item.bound <= self.best and item.bound < INFINITE
         ]
         proven = self._proven()
-        self.report(Progress(lower_bound_quanta=proven))
+        if proven < INFINITE:
+            self.report(Progress(lower_bound_quanta=proven))
         if self.options.reached(
             None if self.plan is None else self.best, proven
         ):

@@ -61,6 +61,14 @@ def test_what_runs_beyond_the_cells_is_not_counted():
     )
 
 
+def test_a_bound_of_nothing_is_not_said():
+    file = Terminal()
+    progress = ProgressLine("s", file)
+    progress(running(8.0, best_quanta=10, lower_bound_quanta=0))
+    assert "best" in file.getvalue()
+    assert "bound" not in file.getvalue()
+
+
 def test_a_bound_above_a_claim_is_no_gap_below_zero():
     file = io.StringIO()
     progress = ProgressLine("s", file)
