@@ -253,7 +253,7 @@ def test_a_page_without_a_plan_says_why_and_what_would_do(
     cli: Cli, files: dict[str, str], place: Path
 ) -> None:
     problem = read_problem(files["problem"])
-    write(files["problem"], with_memory(problem, 90))
+    write(files["problem"], with_memory(problem, 1))
     for command, *solver in (("solve", "--solver", "brute"), ("pareto",)):
         words = (command, files["problem"], *solver, "--html", "page.html")
         assert cli(*words) == 0
