@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
-from nest.errors import InvalidOptionError, UnknownNameError
+from nest.errors import (
+    InvalidOptionError,
+    InvalidProblemError,
+    UnknownNameError,
+)
 
 if TYPE_CHECKING:
     from nest.ir.problem import Problem
@@ -22,7 +27,8 @@ def find_network(
     ----------
     text
         A file in one of the formats of :mod:`nest.topology.files`, or a name
-        such as ``torus:4x4x4``, see :mod:`nest.topology.generators`.
+        such as ``torus:4x4x4``, see :mod:`nest.topology.generators`; or a
+        cluster, by its file or as ``h100x64``, whose network it is.
     beside
         What the file does not say, as ``key=value``.
     order
@@ -49,9 +55,41 @@ def find_network(
                 f"{text!r}; leave it out, or write it into the name"
             )
         graph = generate(text)
+    elif not said and (found := _of_cluster(text)) is not None:
+        graph = found
     else:
         graph = _read(text, said)
     return in_order(graph, order)
+
+
+def _of_cluster(text: str) -> Any:
+    """Return the network of a cluster file or name; ``None`` for others."""
+    from nest.hardware.cluster_file import SUFFIXES, find_cluster
+    from nest.hardware.fabric import mixed_cluster
+    from nest.ir.cluster import Hierarchy
+    from nest.ir.io import decode, read_bytes
+    from nest.topology.graph.convert import graph_of, networkx_of
+
+    if os.path.exists(text):
+        if not text.endswith(SUFFIXES):
+            return None
+        try:
+            data = read_bytes(text, InvalidProblemError)
+            keys = decode(data, text, dict, "network", InvalidProblemError)
+        except InvalidProblemError:
+            return None  # the reader of networks says what is wrong
+        if not {"num_devices", "device"} <= keys.keys():
+            return None
+    elif not re.fullmatch(r"[\w.+-]+[x×]\d+", text):
+        return None
+    parts, cluster = find_cluster(text)
+    if cluster is None:
+        (site, count), *rest = parts
+        cluster = mixed_cluster(parts) if rest else site.cluster(count)
+    network = cluster.topology
+    if isinstance(network, Hierarchy):
+        network = graph_of(network)
+    return networkx_of(network)
 
 
 def _read(text: str, said: Mapping[str, Any]) -> Any:

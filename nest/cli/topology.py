@@ -54,7 +54,8 @@ def show_command(
     """Say what a network is like: levels, ports, bisection, order.
 
     NETWORK is a file (docs/topologies.md lists the formats) or a name such as
-    torus:4x4x4 or leaf-spine:leaves=4,hosts=8 (docs/topologies-generators.md).
+    torus:4x4x4 or leaf-spine:leaves=4,hosts=8 (docs/topologies-generators.md),
+    or a cluster: its file (docs/files.md) or a name such as h100x64.
     """
     from nest.ir.io import read_plan, write_atomically
     from nest.report.network import facts_block, facts_document

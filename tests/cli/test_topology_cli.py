@@ -174,3 +174,17 @@ def test_half_a_file_is_one_line(cli: Cli, tmp_path: Path):
         "expected one of bench, order, price, show; got 'rate'"
         in cli.refuses("topology", "rate")
     )
+
+
+def test_a_cluster_has_a_network(cli: Cli, tmp_path: Path):
+    """16 devices in two nodes: a switch each and one above."""
+    path = tmp_path / "my.yaml"
+    words = ("--machine", "h100", "--devices", "16", "-o", str(path))
+    assert cli("new", "cluster", *words) == 0
+    for text in (str(path), "h100x16"):
+        assert cli("topology", "show", text) == 0
+        assert "16 devices, 3 switches, 18 links" in cli.out
+        assert cli("topology", "bench", text) == 0
+        assert f"{text}, 16 devices" in cli.out
+    path.write_text("num_devices: 2\ndevice: {machine: h1000}\n")
+    assert "machine: expected" in cli.refuses("topology", "show", str(path))
