@@ -126,7 +126,13 @@ def __dir__() -> list[str]:
 
 
 class _Called(ModuleType):
-    """A module that can be called as the function of its name."""
+    # A module that can be called as the function of its name.
+
+    @property
+    def __doc__(self) -> str | None:  # type: ignore[override]
+        """The text of the function; that of the module is in ``__dict__``."""
+        text: str | None = self.__wrapped__.__doc__
+        return text
 
     @property
     def __wrapped__(self) -> Any:

@@ -15,10 +15,15 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from nest.errors import InvalidOptionError, InvalidPlanError
+from nest.errors import (
+    InvalidOptionError,
+    InvalidPlanError,
+    InvalidProblemError,
+)
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -64,7 +69,7 @@ def load(source: Text) -> Problem:
     """
     from nest.cli.inputs import load_problem
 
-    return load_problem(os.fspath(source))
+    return load_problem(_path(source, "nest.load"))
 
 
 def problem(source: Problem | Text | None = None, **words: Any) -> Problem:
@@ -181,7 +186,7 @@ def compare(
     from nest.compare import Comparison
     from nest.compare import compare as run
 
-    text = solvers if isinstance(solvers, str) else ",".join(solvers)
+    text = ",".join(_names(solvers, "solvers", "'dp,milp'"))
     asked = _Asked("nest.compare", _SOLVE, problem, words, slow=text == ALL)
     names = split_solvers(text)
     cells = {name: asked.limits(name, names) for name in names}
@@ -233,12 +238,10 @@ def pareto(
 
     known = ("time_limit", "workers", "granularity", *_restrictions())
     asked = _Asked("nest.pareto", known, problem, words, limited=False)
-    if isinstance(objectives, str):
-        objectives = [part.strip() for part in objectives.split(",")]
     return frontier(
         asked.narrow,
-        check_objectives(objectives),
-        devices=devices,
+        check_objectives(_names(objectives, "objectives", "'time,memory'")),
+        devices=_counts(devices, "devices"),
         price_usd_per_hour=price_usd_per_device_hour,
         time_limit_s=asked.options.time_limit,
         workers=asked.options.workers or num_cpus(),
@@ -321,13 +324,14 @@ def fit(
     if memory:
         return smallest_memory(asked.narrow, goal, solver, limits, on_progress)
     return fewest_devices(
-        asked.narrow, goal, devices_list, solver, limits, on_progress
+        *(asked.narrow, goal, _counts(devices_list, "devices_list"), solver),
+        *(limits, on_progress),
     )
 
 
 def score(
     problem: Problem | Text,
-    plan: Plan | SolveResult | Text,
+    plan: Plan | SolveResult | Text | Mapping[str, Any],
 ) -> Score:
     """Return what a plan costs, see :class:`nest.cost.verdict.Score`.
 
@@ -336,7 +340,7 @@ def score(
     problem
         A problem, a name or a file.
     plan
-        A plan, a file, settings, or a result.
+        A plan, a file, settings (a text or a mapping), or a result.
 
     Raises
     ------
@@ -458,6 +462,7 @@ def export(
     output: Text | None = None,
     gpus_per_node: int | None = None,
     flavor: str | None = None,
+    nearest: bool = False,
     **words: Any,
 ) -> dict[str, str]:
     """Return the files that start a plan, by name, as ``nest export`` does.
@@ -474,6 +479,9 @@ def export(
         New or empty directory to write them to.
     gpus_per_node, flavor
         As the command's options.
+    nearest
+        Whether to write the nearest plan that the framework can run instead
+        of one that it cannot; it is among the files then.
     words
         Those of :func:`problem`. With a problem that does not name its model
         ``model`` does.
@@ -509,7 +517,15 @@ def export(
         modules = placement_of(asked.problem.graph).mtp
         shape = load_model(named, mtp=modules > 0)
     settings = Settings(shape, gpus_per_node, flavor)
-    files = write(asked.problem, asked.plan(plan), to, settings)
+    known = asked.plan(plan)
+    if nearest:
+        from nest.export.nearest import nearest as find_nearest
+        from nest.ir.io import encode
+
+        found = find_nearest(asked.problem, known, to, settings)
+        files = {**found.files, "plan.json": encode(found.plan).decode()}
+    else:
+        files = write(asked.problem, known, to, settings)
     if folder is not None:
         write_folder(folder, files)
     return files
@@ -571,7 +587,7 @@ class _Asked:
             known = source
             options = replace(options, problem_text=known.name)
         elif source is not None:
-            options = replace(options, problem_text=os.fspath(source))
+            options = replace(options, problem_text=_path(source, command))
         try:
             options.check_problem_choice()
         except InvalidOptionError as error:
@@ -589,12 +605,16 @@ class _Asked:
         """The problem that is solved."""
         return self.restricted.problem
 
-    def plan(self, plan: Plan | SolveResult | Text | None) -> Plan:
+    def plan(
+        self, plan: Plan | SolveResult | Text | Mapping[str, Any] | None
+    ) -> Plan:
         """Return the plan that is asked about."""
         from nest.ir.plan import Plan
 
         if isinstance(plan, Plan):
             return plan
+        if isinstance(plan, Mapping):
+            plan = _text(plan)
         if isinstance(plan, str | os.PathLike):
             from nest.by_settings import are_settings, plan_by_settings
             from nest.cli.inputs import load_plan
@@ -607,7 +627,8 @@ class _Asked:
         if not isinstance(found, Plan):
             raise InvalidPlanError(
                 f"plan: expected a plan, a file, settings such as "
-                f"'tp=8,pp=4' or a result with a plan, got {plan!r}; pass one"
+                f"'tp=8,pp=4' or a result with a plan, got {_shown(plan)}; "
+                f"pass one"
             )
         return found
 
@@ -615,6 +636,12 @@ class _Asked:
         """Return the keyword of a solver that a text names."""
         from nest.cli.inputs import solver_keyword
 
+        if not isinstance(text, str | os.PathLike):
+            raise InvalidOptionError(
+                f"solver: expected a keyword such as 'dp', or a file, got "
+                f"{_shown(text)}; see nest.solver_names()"
+            )
+        text = os.fspath(text)
         return solver_keyword(text)
 
     def limits(self, solver: str, solvers: Sequence[str]) -> SolveOptions:
@@ -705,6 +732,51 @@ def _read(read: Any, name: str, value: Any) -> Any:
         return read(str(value))
     except click.BadParameter as error:
         raise InvalidOptionError(f"{flag(name)}: {error.message}") from None
+
+
+def _shown(value: Any) -> str:
+    """Return a wrong value for a message; long ones by their type."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"a {type(value).__name__}"
+
+
+def _path(source: Any, command: str) -> str:
+    """Return the name or the file that stands for a problem."""
+    text = os.fspath(source) if isinstance(source, os.PathLike) else source
+    if isinstance(text, str):
+        return text
+    raise InvalidProblemError(
+        f"{command}: expected a problem, a name or a file, got "
+        f"{_shown(source)}; pass one, the problem before a plan"
+    )
+
+
+def _names(value: Any, name: str, example: str) -> list[str]:
+    """Return names, which come in one text with commas or apart."""
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",")]
+    if isinstance(value, Sequence | AbstractSet) and all(
+        isinstance(part, str) for part in value
+    ):
+        return list(value)
+    raise InvalidOptionError(
+        f"{name}: expected names in one text or apart, got {_shown(value)}; "
+        f"for example {example}"
+    )
+
+
+def _counts(value: Any, name: str) -> list[int] | None:
+    """Return numbers of devices, if any are said."""
+    if value is None:
+        return None
+    if isinstance(value, Sequence | AbstractSet) and all(
+        isinstance(part, int) for part in value
+    ):
+        return list(value)
+    raise InvalidOptionError(
+        f"{name}: expected numbers of devices, got {_shown(value)}; for "
+        f"example (4, 8)"
+    )
 
 
 def _texts(value: Any) -> list[str]:

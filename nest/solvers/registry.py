@@ -137,7 +137,7 @@ def register_solver(name: str, target: str) -> None:
 
 
 def register_planner(path: str | Path) -> str:
-    """Add the planner of a description file and return its keyword.
+    r"""Add the planner of a description file and return its keyword.
 
     A second call with the same name replaces it.
 
@@ -146,6 +146,23 @@ def register_planner(path: str | Path) -> str:
     InvalidOptionError
         If the file is no description, or its name is taken by a built-in
         solver or an entry point.
+
+    Examples
+    --------
+    >>> import nest, pathlib, tempfile
+    >>> from nest.solvers.registry import unregister_solver
+    >>> path = pathlib.Path(tempfile.mkdtemp(), "mine.yaml")
+    >>> _ = path.write_text(
+    ...     "schema: nest-planner/1\n"
+    ...     "name: mine\n"
+    ...     "method: what I do\n"
+    ...     "command: mine {problem} {plan}\n"
+    ... )
+    >>> nest.register_planner(path)
+    'mine'
+    >>> "mine" in nest.solver_names()
+    True
+    >>> unregister_solver("mine")
     """
     from nest.solvers.command import read_planner, target_of
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import inspect
 import json
+import pydoc
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import nest
 from nest import api
 from nest.errors import InvalidOptionError, InvalidPlanError, NestError
 from nest.ir import Problem, problem_hash, write
+from nest.solvers import registry
 from tests.builders import SINGLE, make_cost, make_plan, make_problem
 from tests.inside import PLACES, run_inside
 
@@ -37,7 +39,9 @@ def chain() -> Problem:
     )
 
 
-@pytest.mark.parametrize("module", [nest, api], ids=lambda x: x.__name__)
+@pytest.mark.parametrize(
+    "module", [nest, api, registry], ids=lambda x: x.__name__
+)
 def test_examples(module: Any) -> None:
     found = doctest.testmod(module)
     assert found.attempted > 0
@@ -63,6 +67,9 @@ def test_modules_are_functions_too() -> None:
         assert inspect.signature(module) == inspect.signature(
             getattr(api, name)
         )
+        assert module.__doc__ == getattr(api, name).__doc__
+        assert ">>> " in module.__doc__
+        assert "\n    Parameters" in pydoc.render_doc(module)
     assert nest.fit.__dict__["within"]
     assert nest.compare(chain(), "brute")["brute"].step_time_ns == 60
 
@@ -200,6 +207,53 @@ def test_answers_are_those_of_the_commands() -> None:
 def test_bad_words(call: Any, text: str) -> None:
     with pytest.raises(InvalidOptionError, match=text):
         call()
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: nest.load(3), "nest.load: expected a problem, a name or"),
+        (lambda: nest.load(None), "a file, got None; pass one"),
+        (lambda: nest.load(b"x"), "a file, got b'x'; pass one"),
+        (
+            lambda: nest.solve([chain()]),
+            r"nest.solve: expected .* got \[<Problem",
+        ),
+        (lambda: nest.score(PLAN, chain()), "got <Plan .*problem before a p"),
+        (
+            lambda: nest.compare(chain(), solvers=3),
+            "solvers: expected names in one text or apart, got 3; for exam",
+        ),
+        (lambda: nest.pareto(chain(), 3), "objectives: expected names in one"),
+        (
+            lambda: nest.pareto(chain(), devices=2),
+            r"devices: expected numbers of devices, got 2; for example \(4,",
+        ),
+        (
+            lambda: nest.fit(chain(), within=1, devices_list="8"),
+            "devices_list: expected numbers of devices, got '8'",
+        ),
+        (
+            lambda: nest.solve(chain(), solver=3),
+            "solver: expected a keyword such as 'dp', or a file, got 3; see",
+        ),
+        (lambda: nest.score(chain(), 3), "plan: expected a plan, .* got 3;"),
+    ],
+)
+def test_values_of_wrong_types(call: Any, text: str) -> None:
+    with pytest.raises(NestError, match=text) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+def test_the_nearest_plan_is_exported() -> None:
+    words = {"to": "megatron", "model": "llama2-7b"}
+    files = nest.export("llama2-7b-8", "tp=2,pp=1", nearest=True, **words)
+    assert sorted(files) == ["README", "args.sh", "hostfile", "plan.json"]
+
+
+def test_a_plan_by_a_mapping() -> None:
+    assert nest.score(chain(), {"pp": 2, "r": 1}).step_time_ns == 90
 
 
 def test_bad_plans_and_names() -> None:
