@@ -157,6 +157,29 @@ def _imported(module: str) -> set[str]:
     }
 
 
+def example_lines(epilog: str) -> list[str]:
+    """Return the examples below the help of a command as a block of code."""
+    heading, *lines = filter(str.strip, epilog.replace("\b", "").splitlines())
+    block = [
+        f"   {'  ' if line.startswith('   ') else '$ '}{line[2:]}"
+        for line in lines
+    ]
+    return [heading, "", ".. code-block:: console", "", *block, ""]
+
+
+def _examples(app: Any, context: Any, lines: list[str]) -> None:
+    if context.command.epilog:
+        lines[:] = example_lines(context.command.epilog)
+
+
+def _module(
+    app: Any, what: str, name: str, found: Any, options: Any, lines: list[str]
+) -> None:
+    """Describe modules that can be called as modules."""
+    if what == "module" and hasattr(found, "__wrapped__"):
+        lines[:] = inspect.cleandoc(vars(found)["__doc__"]).splitlines()
+
+
 def setup(app: Any) -> None:
     """Connect what is above."""
     # Pygments has none for tables.
@@ -165,3 +188,6 @@ def setup(app: Any) -> None:
     app.connect("include-read", _include)
     app.connect("html-page-context", _page)
     app.connect("missing-reference", _resolve)
+    app.connect("sphinx-click-process-epilog", _examples)
+    # Before others read the sections of a text.
+    app.connect("autodoc-process-docstring", _module, priority=100)

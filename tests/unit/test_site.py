@@ -198,3 +198,17 @@ def test_a_page_of_the_gallery_has_to_say_what_it_shows(
     fits = short._replace(command="solve llama2-7b-8 --html")
     with pytest.raises(RuntimeError, match="to say 'memory is short by', got"):
         gallery.write_page(fits, tmp_path)
+
+
+def test_examples_of_commands_are_blocks_of_code() -> None:
+    epilog = "\b\nExamples:\n  nest solve a\n  nest fit b \\\n    --memory"
+    assert load("conf").example_lines(epilog) == [
+        "Examples:",
+        "",
+        ".. code-block:: console",
+        "",
+        "   $ nest solve a",
+        "   $ nest fit b \\",
+        "       --memory",
+        "",
+    ]
