@@ -287,6 +287,9 @@ def _assess(
 
 T = TypeVar("T")
 
+#: How long the rest takes is said when one in so many rows is done.
+_SHARE_KNOWN = 10
+
 
 def _progress(assessed: Iterator[T], total: int) -> Iterator[T]:
     """Pass them on with signs of life on standard error."""
@@ -295,5 +298,7 @@ def _progress(assessed: Iterator[T], total: int) -> Iterator[T]:
         for done, assessment in enumerate(assessed, 1):
             yield assessment
             elapsed_s = time.monotonic() - start_s
-            left = share_left(elapsed_s, done, total)
+            # The first ones wait for processes to start.
+            known = done * _SHARE_KNOWN >= total
+            left = share_left(elapsed_s, done, total) if known else ""
             line.show(elapsed_s, f"{done} of {total} rows{left}")
