@@ -19,7 +19,13 @@ from nest.fit import with_memory
 from nest.ir.io import problem_hash
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
-from nest.restrictions import Restrictions, describe, parse, restrict
+from nest.restrictions import (
+    Restrictions,
+    describe,
+    looks_like_settings,
+    parse,
+    restrict,
+)
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.cell import OnProgress
 from nest.solvers.registry import default_workers
@@ -49,8 +55,9 @@ class Filled(NamedTuple):
 
 def are_settings(text: str) -> bool:
     """Whether a text means settings, not a file; a file goes first."""
+    meant = "=" in text or not text.strip() or looks_like_settings(text)
     return (
-        "=" in text
+        meant
         and os.sep not in text
         and not text.endswith((".json", ".yaml", ".yml"))
         and not os.path.exists(text)

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nest.text import clipped, did_you_mean
+from nest.text import clipped, did_you_mean, nearby
+
+#: Names that a message lists at most; of more only some.
+_MOST_NAMES = 30
 
 
 class NestError(Exception):
@@ -43,8 +46,11 @@ class UnknownNameError(NestError, LookupError):
     ) -> None:
         names = sorted(known)
         hint = did_you_mean(name, names, "choose one of them")
+        listed = ", ".join(names)
+        if len(names) > _MOST_NAMES:
+            listed = f"{len(names)} names, such as {nearby(name, names)}"
         super().__init__(
-            f"{what}: expected one of {', '.join(names)}; got {name!r}; {hint}"
+            f"{what}: expected one of {listed}; got {name!r}; {hint}"
             f"{also and '; '}{also}"
         )
 

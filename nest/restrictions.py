@@ -8,6 +8,7 @@ of the restricted problem is one of the problem itself, at the same cost.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -102,7 +103,7 @@ def parse(texts: Sequence[str], option: str) -> dict[str, tuple[Value, ...]]:
         if not (name and equals and values_text):
             raise InvalidOptionError(
                 f"{option}: expected SETTING=VALUE, several separated by "
-                f"commas, got {part!r}; for example {option} tp=8,zero=0|1"
+                f"commas, got {part!r}; {_hint(option, texts)}"
             )
         if name not in _SHORT:
             raise UnknownNameError(option, name, _SHORT)
@@ -123,6 +124,21 @@ def parse(texts: Sequence[str], option: str) -> dict[str, tuple[Value, ...]]:
             )
         found[name] = values
     return found
+
+
+def _hint(option: str, texts: Sequence[str]) -> str:
+    """Return what was meant by settings without a sign of equality."""
+    words = [word.strip() for text in texts for word in text.split(",")]
+    found = [re.fullmatch(r"([a-z]+)=?(\d+)", word) for word in words]
+    pairs = [f"{x[1]}={x[2]}" for x in found if x and x[1] in _SHORT]
+    if words and len(pairs) == len(words):
+        return f"did you mean {','.join(pairs)!r}?"
+    return f"for example {option} tp=8,zero=0|1"
+
+
+def looks_like_settings(text: str) -> bool:
+    """Whether a text was meant as settings: ``tp2,pp2``."""
+    return _hint("", [text]).startswith("did you")
 
 
 def _read(option: str, name: str, text: str) -> Value:

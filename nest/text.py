@@ -52,6 +52,15 @@ def closest(name: str, names: Iterable[str]) -> str | None:
     )
 
 
+def nearby(name: str, names: Iterable[str], count: int = 6) -> str:
+    """Return some of many names, the closest to a wrong one first."""
+    from difflib import get_close_matches
+
+    known = list(names)
+    close = get_close_matches(name, known, n=count, cutoff=0.4)
+    return ", ".join([*close, *(x for x in known if x not in close)][:count])
+
+
 def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:
     """Return the remedy for a wrong name: :func:`closest`, or another."""
     found = closest(name, names)

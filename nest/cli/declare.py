@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, TypeVar
@@ -130,6 +131,10 @@ _positive = reader(
 )
 
 
+#: A number that is not 0, however small.
+_NOT_ZERO = re.compile(r"\s*\+?[0._]*[1-9]")
+
+
 def amount(text: str) -> Fraction:
     """Read a number above 0 exactly as it is written.
 
@@ -139,7 +144,11 @@ def amount(text: str) -> Fraction:
         If it is none, or one that would take long: 1e999999999 has as many
         digits.
     """
-    value = _positive(text)
+    try:
+        tiny = float(text) == 0 and bool(_NOT_ZERO.match(text))
+    except ValueError:
+        tiny = False
+    value = 0.0 if tiny else _positive(text)
     if len(text) > _MOST_CHARACTERS or not _LEAST <= value <= 1 / _LEAST:
         raise click.BadParameter(
             f"expected a number from {_LEAST:g} to {1 / _LEAST:g} of at most "

@@ -204,6 +204,8 @@ def _say_if_there(output: str) -> None:
 @new_group.command("problem")
 @takes(
     *(*MODEL, "target", "output"),
+    model="A name, see 'nest problems --models', or a config.json of "
+    "Hugging Face.",
     target="Framework whose gradients and optimizer the problem keeps.  "
     "[default: any]",
     output="Where to write the problem; '-' is standard output.  [required]",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import stat
@@ -441,6 +442,13 @@ def _float(loader: Any, node: yaml.ScalarNode) -> float | str:
     if ":" in text or "_" in text:
         return text
     number: float = loader.construct_yaml_float(node)
+    if not math.isfinite(number):
+        raise MalformedError(
+            "a finite number",
+            text,
+            "write another one, or leave the key out",
+            _line_of(node),
+        )
     return number
 
 

@@ -21,7 +21,7 @@ def architecture(name: str) -> Architecture:
     UnknownNameError
         If there is none; the text lists all names.
     """
-    return find("architecture", name, ARCHITECTURES)
+    return find("model", name, ARCHITECTURES)
 
 
 def names() -> tuple[str, ...]:

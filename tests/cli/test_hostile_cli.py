@@ -25,6 +25,11 @@ SHORT = "999999999999… (5000 digits)"
     ("arguments", "reason"),
     [
         (
+            ("fit", "PROBLEM", "--within", "1e-999999999"),
+            "--within: expected a number from 1e-30 to 1e+30 of at most 100 "
+            "characters, got '1e-999999999'; correct the value",
+        ),
+        (
             ("fit", "PROBLEM", "--within", "1e999999999"),
             "--within: expected a number from 1e-30 to 1e+30 of at most 100 "
             "characters, got '1e999999999'; correct the value",
@@ -229,3 +234,41 @@ def test_a_named_pipe_is_no_file(cli: Cli, tmp_path: Path) -> None:
     os.close(write_end)
     assert cli("check", f"/dev/fd/{read}") == 0
     os.close(read)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--plan", ""), "got ''; for example --plan tp=8,zero=0|1"),
+        (("--plan", "tp2,pp2"), "got 'tp2'; did you mean 'tp=2,pp=2'?"),
+        (("pp2",), "got 'pp2'; did you mean 'pp=2'?"),
+    ],
+)
+def test_settings_that_are_none(
+    cli: Cli, tmp_path: Path, words: tuple[str, ...], text: str
+) -> None:
+    path = str(tmp_path / "problem.json")
+    write(path, tiny_problem())
+    said = cli.refuses("check", path, *words)
+    assert said.endswith(
+        f": expected SETTING=VALUE, several separated by commas, {text}"
+    )
+
+
+def test_of_many_names_the_closest_are_shown(cli: Cli) -> None:
+    said = cli.refuses("solve", "--model", "lama3-8b", "--cluster", "h100x8")
+    assert said.startswith("model: expected one of 48 names, such as llama3-8")
+    assert said.endswith("got 'lama3-8b'; did you mean 'llama3-8b'?")
+    assert len(said) < 200
+
+
+def test_yaml_without_a_number_says_where(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(
+        "num_devices: 2\ndevice:\n  machine: h100\n  memory_bytes: .nan\n"
+    )
+    words = ("--model", "llama2-7b", "--cluster", str(path), "-o", "-")
+    assert cli.refuses("new", "problem", *words) == (
+        f"{path}: line 4: expected a finite number, got .nan; write another "
+        f"one, or leave the key out"
+    )

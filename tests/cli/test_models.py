@@ -508,7 +508,7 @@ def test_a_configuration_is_not_overwritten(cli: Cli, config: str) -> None:
     [
         (
             ("compare", "--model", "gpt5", "--cluster", "h100x8"),
-            "architecture: expected one of ",
+            "model: expected one of 48 names, such as ",
         ),
         (
             ("compare", "--model", "gpt2", "--cluster", "h100"),
