@@ -442,7 +442,7 @@ def _float(loader: Any, node: yaml.ScalarNode) -> float | str:
     if ":" in text or "_" in text:
         return text
     number: float = loader.construct_yaml_float(node)
-    if not math.isfinite(number):
+    if math.isnan(number):
         raise MalformedError(
             "a finite number",
             text,

@@ -564,7 +564,7 @@ def test_files_of_other_families(cli: Cli, tmp_path: Path) -> None:
     said = cli.refuses(
         "import", "hf", str(path), "--cluster", "h100x8", "-o", "-"
     )
-    assert said.startswith(f"{path}: model_type: expected one of afmoe, ")
+    assert said.startswith(f"{path}: model_type: expected one of 149 names, ")
     assert "got 'xlnet'" in said
 
 

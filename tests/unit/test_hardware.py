@@ -208,7 +208,7 @@ def test_cluster_names(text, name, count):
         (
             "abacusx8",
             UnknownNameError,
-            r"machine: expected one of a100, .*; got 'abacus'",
+            r"machine: expected one of 54 names, .*; got 'abacus'",
         ),
         (
             "h100x0",
@@ -238,7 +238,8 @@ def test_bad_cluster_names(text, error, message):
 
 def test_unknown_machine():
     with pytest.raises(
-        UnknownNameError, match=r"machine: expected one of a100.*'dgx-z100'"
+        UnknownNameError,
+        match=r"machine: expected one of 54 names, .*'dgx-z100'",
     ):
         machine("dgx-z100")
 
