@@ -7,19 +7,14 @@ answer is stored by this process alone, as soon as it is there.
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
-import os
-import warnings
-from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import CancelledError
-from typing import Any
+from collections.abc import Callable
 
 import msgspec
 
 from nest.benchmarks.cells import Finished
 from nest.benchmarks.execute import Work, died, run_cell
+from nest.benchmarks.parallel import answers, dask_client
 from nest.benchmarks.store import RunFolder
 from nest.errors import InvalidOptionError, NestError
 from nest.solvers.registry import (
@@ -34,13 +29,8 @@ from nest.versions import DISTRIBUTION, num_cpus
 #: Called with every cell that is finished.
 OnFinished = Callable[[Finished], None]
 
-#: Seconds to wait for a scheduler.
-_CONNECT_S = 10.0
-
 #: Local workers that may share a CPU: enough to try a cluster out.
 MOST_SHARING = 8
-
-_DIED = "the process that ran it died"
 
 
 def check_parallel(jobs: int, workers: int, dask: str | None) -> None:
@@ -164,14 +154,16 @@ def run_missing(
 
     with contextlib.ExitStack() as stack:
         # Before the first cell is stored: a run that is refused leaves none.
-        client = dask and stack.enter_context(_client(dask))
+        client = dask and stack.enter_context(dask_client(dask))
         for work in works:
             if work.cell.solver in broken:
                 keep(died(work, broken[work.cell.solver]))
         sound = [work for work in works if work.cell.solver not in broken]
-        answers = _on_dask(sound, client, dask) if dask else _here(sound, jobs)
-        stack.enter_context(contextlib.closing(answers))
-        for data in answers:
+        found = answers(
+            sound, run_cell, died, jobs=jobs, dask=dask, client=client
+        )
+        stack.enter_context(contextlib.closing(found))
+        for data in found:
             keep(data)
 
 
@@ -180,148 +172,3 @@ def _import_trouble(name: str, limit_s: float) -> str | None:
     if is_built_in(name) or is_command(name):
         return None
     return import_trouble(solver_target(name), limit_s)
-
-
-def _here(works: Sequence[Work], jobs: int) -> Generator[bytes]:
-    """Yield answers of cells that run on this machine.
-
-    A process that dies takes the pool along. Those that were in it then run
-    one at a time, and the one that ends its process again is the culprit.
-    """
-    if jobs == 1:
-        yield from map(run_cell, works)
-        return
-    pending = deque(works)
-    while pending:
-        taken: dict[str, Work] = {}
-        try:
-            for data in _pool(_draw(pending, taken), jobs):
-                del taken[_key(data)]
-                yield data
-        except _broken_pool():
-            for work in tuple(taken.values()):
-                yield _alone(work)
-
-
-def _alone(work: Work) -> bytes:
-    try:
-        (data,) = _pool(iter([work]), 2)
-    except _broken_pool():
-        return died(work, _DIED)
-    return data
-
-
-def _draw(pending: deque[Work], taken: dict[str, Work]) -> Iterator[Work]:
-    """Yield what is left, and note what was handed out."""
-    while pending:
-        work = pending.popleft()
-        taken[work.cell.key] = work
-        yield work
-
-
-def _pool(works: Iterator[Work], jobs: int) -> Iterator[bytes]:
-    from joblib import Parallel, delayed
-
-    # No cell waits behind another one's process.
-    pool = Parallel(
-        n_jobs=jobs,
-        backend="loky",
-        batch_size=1,
-        pre_dispatch="n_jobs",
-        return_as="generator_unordered",
-    )
-    parent = os.getpid()
-    answers: Generator[bytes] = pool(
-        delayed(run_cell)(work, parent) for work in works
-    )
-    try:
-        # Not "yield from", which would close it before the line below.
-        for data in answers:  # noqa: UP028
-            yield data
-    finally:
-        with warnings.catch_warnings():
-            # Of cells that are cut off: whoever does so says why.
-            warnings.simplefilter("ignore")
-            answers.close()
-
-
-def _broken_pool() -> type[BaseException]:
-    from joblib.externals.loky import BrokenProcessPool
-
-    found: type[BaseException] = BrokenProcessPool
-    return found
-
-
-def _key(data: bytes) -> str:
-    return msgspec.json.decode(data, type=Finished).key
-
-
-@contextlib.contextmanager
-def _client(where: str) -> Iterator[Any]:
-    """Connect with a scheduler, or start a cluster on this machine."""
-    from distributed import Client, LocalCluster
-
-    for name in ("distributed", "tornado", "bokeh"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    with contextlib.ExitStack() as stack:
-        address: Any = where
-        if where.isdecimal():
-            address = stack.enter_context(
-                LocalCluster(
-                    n_workers=int(where),
-                    threads_per_worker=1,
-                    processes=True,
-                    memory_limit=0,
-                    dashboard_address=None,
-                    silence_logs=logging.CRITICAL,
-                )
-            )
-        try:
-            client = stack.enter_context(Client(address, timeout=_CONNECT_S))
-        except (OSError, ValueError) as error:
-            raise NestError(
-                f"--dask {where}: expected the address of a Dask scheduler, "
-                f"got no answer ({' '.join(str(error).split())}); start one "
-                f"with 'dask scheduler', or correct the address"
-            ) from None
-        yield client
-
-
-def _on_dask(
-    works: Sequence[Work], client: Any, where: str
-) -> Generator[bytes]:
-    """Yield answers of cells that run on a cluster.
-
-    Cells of workers that are lost run again on others; one that loses its
-    worker again and again is an error of its own.
-    """
-    from distributed import KilledWorker, as_completed
-
-    pending = deque(works)
-    running: dict[str, Work] = {}
-    done = as_completed(with_results=False)
-
-    def submit() -> None:
-        slots = sum(client.nthreads().values())
-        while pending and len(running) < max(2, 2 * slots):
-            work = pending.popleft()
-            future = client.submit(run_cell, work, key=work.cell.key)
-            running[future.key] = work
-            done.add(future)
-
-    submit()
-    while running:
-        future = next(done)
-        work = running.pop(future.key)
-        try:
-            yield future.result()
-        except KilledWorker:
-            yield died(work, _DIED)
-        except CancelledError:
-            raise NestError(
-                f"--dask {where}: expected a scheduler that stays, got "
-                f"none any more; what is finished is kept, go on with "
-                f"--resume"
-            ) from None
-        future.release()
-        submit()

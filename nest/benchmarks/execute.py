@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
-import threading
-import time
 from dataclasses import dataclass, field
 
 import msgspec
 
 from nest.benchmarks.cells import BenchCell, Finished, TracePoint
+from nest.benchmarks.parallel import follow
 from nest.compare import claimed
 from nest.errors import InvalidPlanError, NestError
 from nest.ir.plan import Plan
@@ -44,6 +42,11 @@ class Work:
     target: str
     at_once: int = 1
 
+    @property
+    def key(self) -> str:
+        """The key of its cell."""
+        return self.cell.key
+
 
 def run_cell(work: Work, parent: int | None = None) -> bytes:
     """Run a cell and return its :class:`Finished` in JSON.
@@ -63,7 +66,7 @@ def run_cell(work: Work, parent: int | None = None) -> bytes:
         If another version of the project is installed here.
     """
     if parent is not None:
-        _follow(parent)
+        follow(parent)
     version = nest_version()
     if version != work.cell.version:
         raise NestError(
@@ -188,26 +191,3 @@ def _step_quanta(problem: Problem, plan: Plan) -> int | None:
     except InvalidPlanError:
         return None
     return found.step_quanta if found.feasible else None
-
-
-_followed: set[int] = set()
-
-
-def _follow(parent: int) -> None:
-    """End this process when its parent has ended, however it did.
-
-    The processes of its solver then end by themselves. Ctrl-C is left to the
-    parent.
-    """
-    if parent in _followed:
-        return
-    _followed.add(parent)
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()

@@ -145,32 +145,52 @@ def open_run(
     path = Path(folder)
     _check_folder(path, run, resume)
     new = [each for each in (path, *path.parents) if not each.exists()]
-    begun_here = False
     try:
         (path / "cells").mkdir(parents=True, exist_ok=True)
         (path / "problems").mkdir(exist_ok=True)
-        lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
-        raise NestError(
-            f"-o {path}: expected a directory that can be written, got "
-            f"{error.strerror or error}; choose another path"
-        ) from None
-    try:
-        _take(lock, path)
+        raise _not_writable(path, error) from None
+    with taken(path):
         # Under the lock: until then another run may have written it.
         begun_here = not (path / MANIFEST).exists()
-        run = _agreed(path, run, resume)
-        for instance in instances:
-            file = path / "problems" / f"{instance.hash}.json"
-            write_atomically(file, encode(instance.problem), durable=True)
-        write_atomically(path / MANIFEST, encode(run), durable=True)
-        yield RunFolder(path, run, dict(_problems(path, run)))
-    except NestError:
-        if begun_here:
-            _clear(path, instances, new)
-        raise
+        try:
+            run = _agreed(path, run, resume)
+            for instance in instances:
+                file = path / "problems" / f"{instance.hash}.json"
+                write_atomically(file, encode(instance.problem), durable=True)
+            write_atomically(path / MANIFEST, encode(run), durable=True)
+            yield RunFolder(path, run, dict(_problems(path, run)))
+        except NestError:
+            if begun_here:
+                _clear(path, instances, new)
+            raise
+
+
+@contextlib.contextmanager
+def taken(path: Path) -> Iterator[None]:
+    """Hold a directory, for nobody else at the same time.
+
+    Raises
+    ------
+    NestError
+        If somebody else holds it, or it cannot be written.
+    """
+    try:
+        lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise _not_writable(path, error) from None
+    try:
+        _take(lock, path)
+        yield
     finally:
         os.close(lock)
+
+
+def _not_writable(path: Path, error: OSError) -> NestError:
+    return NestError(
+        f"-o {path}: expected a directory that can be written, got "
+        f"{error.strerror or error}; choose another path"
+    )
 
 
 def _clear(

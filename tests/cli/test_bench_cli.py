@@ -209,7 +209,7 @@ def test_no_scheduler(
     cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("distributed")
-    monkeypatch.setattr("nest.benchmarks.engine._CONNECT_S", 0.2)
+    monkeypatch.setattr("nest.benchmarks.parallel._CONNECT_S", 0.2)
     where = "tcp://127.0.0.1:9"
     arguments = ("bench", "one.json", "--solvers", "loopback", "-o", "run")
     text = cli.refuses(*arguments, "--dask", where)

@@ -1,0 +1,248 @@
+"""Run tasks that do not depend on each other: here, or on a Dask cluster.
+
+Every task has a ``key`` of its own and is run by one function, which returns
+bytes. What they are about is no matter here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import CancelledError
+from typing import Any, Protocol
+
+from nest.errors import NestError
+
+#: Seconds to wait for a scheduler.
+_CONNECT_S = 10.0
+
+_DIED = "the process that ran it died"
+
+
+class Task(Protocol):
+    """Something to run that can be sent to another process."""
+
+    @property
+    def key(self) -> str:
+        """What it is called: equal only for equal tasks."""
+
+
+#: Runs a task; the second argument is the process to follow into death, where
+#: this one is its own, else ``None``.
+Run = Callable[[Any, int | None], bytes]
+
+#: Returns the answer of a task that ended its process, with the reason.
+Died = Callable[[Any, str], bytes]
+
+
+def answers(
+    tasks: Sequence[Task],
+    run: Run,
+    died: Died,
+    *,
+    jobs: int = 1,
+    dask: str | None = None,
+    client: Any = None,
+) -> Generator[bytes]:
+    """Yield the answers of tasks, in the order in which they are finished.
+
+    Parameters
+    ----------
+    tasks
+        What to run.
+    run, died
+        See :data:`Run` and :data:`Died`; both are functions of a module.
+    jobs
+        Tasks that run at the same time, each in a process of its own.
+    dask, client
+        What was asked for, and the client of :func:`dask_client`; then
+        ``jobs`` does not matter.
+
+    Raises
+    ------
+    NestError
+        If the scheduler is lost.
+    """
+    if dask:
+        return _on_dask(tasks, run, died, client, dask)
+    return _here(tasks, run, died, jobs)
+
+
+def _here(
+    tasks: Sequence[Task], run: Run, died: Died, jobs: int
+) -> Generator[bytes]:
+    """Yield answers of tasks that run on this machine.
+
+    A process that dies takes the pool along. Those that were in it then run
+    one at a time, and the one that ends its process again is the culprit.
+    """
+    if jobs == 1:
+        for task in tasks:
+            yield run(task, None)
+        return
+    pending = deque(tasks)
+    while pending:
+        taken: dict[str, Task] = {}
+        try:
+            for key, data in _pool(_draw(pending, taken), run, jobs):
+                del taken[key]
+                yield data
+        except _broken_pool():
+            for task in tuple(taken.values()):
+                yield _alone(task, run, died)
+
+
+def _alone(task: Task, run: Run, died: Died) -> bytes:
+    try:
+        ((_, data),) = _pool(iter([task]), run, 2)
+    except _broken_pool():
+        return died(task, _DIED)
+    return data
+
+
+def _draw(pending: deque[Task], taken: dict[str, Task]) -> Iterator[Task]:
+    """Yield what is left, and note what was handed out."""
+    while pending:
+        task = pending.popleft()
+        taken[task.key] = task
+        yield task
+
+
+def _pool(
+    tasks: Iterator[Task], run: Run, jobs: int
+) -> Iterator[tuple[str, bytes]]:
+    from joblib import Parallel, delayed
+
+    # No task waits behind another one's process.
+    pool = Parallel(
+        n_jobs=jobs,
+        backend="loky",
+        batch_size=1,
+        pre_dispatch="n_jobs",
+        return_as="generator_unordered",
+    )
+    parent = os.getpid()
+    found: Generator[tuple[str, bytes]] = pool(
+        delayed(_keyed)(run, task, parent) for task in tasks
+    )
+    try:
+        # Not "yield from", which would close it before the line below.
+        for answer in found:  # noqa: UP028
+            yield answer
+    finally:
+        with warnings.catch_warnings():
+            # Of tasks that are cut off: whoever does so says why.
+            warnings.simplefilter("ignore")
+            found.close()
+
+
+def _keyed(run: Run, task: Task, parent: int) -> tuple[str, bytes]:
+    return task.key, run(task, parent)
+
+
+def _broken_pool() -> type[BaseException]:
+    from joblib.externals.loky import BrokenProcessPool
+
+    found: type[BaseException] = BrokenProcessPool
+    return found
+
+
+@contextlib.contextmanager
+def dask_client(where: str) -> Iterator[Any]:
+    """Connect with a scheduler, or start a cluster on this machine."""
+    from distributed import Client, LocalCluster
+
+    for name in ("distributed", "tornado", "bokeh"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    with contextlib.ExitStack() as stack:
+        address: Any = where
+        if where.isdecimal():
+            address = stack.enter_context(
+                LocalCluster(
+                    n_workers=int(where),
+                    threads_per_worker=1,
+                    processes=True,
+                    memory_limit=0,
+                    dashboard_address=None,
+                    silence_logs=logging.CRITICAL,
+                )
+            )
+        try:
+            client = stack.enter_context(Client(address, timeout=_CONNECT_S))
+        except (OSError, ValueError) as error:
+            raise NestError(
+                f"--dask {where}: expected the address of a Dask scheduler, "
+                f"got no answer ({' '.join(str(error).split())}); start one "
+                f"with 'dask scheduler', or correct the address"
+            ) from None
+        yield client
+
+
+def _on_dask(
+    tasks: Sequence[Task], run: Run, died: Died, client: Any, where: str
+) -> Generator[bytes]:
+    """Yield answers of tasks that run on a cluster.
+
+    Tasks of workers that are lost run again on others; one that loses its
+    worker again and again is an error of its own.
+    """
+    from distributed import KilledWorker, as_completed
+
+    pending = deque(tasks)
+    running: dict[str, Task] = {}
+    done = as_completed(with_results=False)
+
+    def submit() -> None:
+        slots = sum(client.nthreads().values())
+        while pending and len(running) < max(2, 2 * slots):
+            task = pending.popleft()
+            future = client.submit(run, task, None, key=task.key)
+            running[future.key] = task
+            done.add(future)
+
+    submit()
+    while running:
+        future = next(done)
+        task = running.pop(future.key)
+        try:
+            yield future.result()
+        except KilledWorker:
+            yield died(task, _DIED)
+        except CancelledError:
+            raise NestError(
+                f"--dask {where}: expected a scheduler that stays, got "
+                f"none any more; what is finished is kept, go on with "
+                f"--resume"
+            ) from None
+        future.release()
+        submit()
+
+
+_followed: set[int] = set()
+
+
+def follow(parent: int) -> None:
+    """End this process when its parent has ended, however it did.
+
+    The processes that it started then end by themselves. Ctrl-C is left to the
+    parent.
+    """
+    if parent in _followed:
+        return
+    _followed.add(parent)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
