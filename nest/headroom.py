@@ -8,7 +8,6 @@ is searched, so every solver keeps it.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -18,13 +17,8 @@ from nest.errors import InvalidOptionError
 from nest.intervals import Deviations, stored_deviations, why_none
 from nest.ir.cluster import Device
 from nest.ir.problem import Problem
+from nest.quantities import SIZES, split
 from nest.units import format_bytes
-
-#: Bytes of the units of a size.
-UNITS = {
-    **{f"{letter}B": 1000**i for i, letter in enumerate("kMGT", 1)},
-    **{f"{letter}iB": 1024**i for i, letter in enumerate("KMGT", 1)},
-}
 
 #: Of what the model predicts one run in four needs so much more: the upper end
 #: of the 50 % interval of memory.
@@ -33,8 +27,6 @@ MEMORY_ERROR = math.expm1(stored_deviations().memory.high_50)
 #: Predictions of memory are off by so much in the mean. With this head-room
 #: ``nest validate`` asks whether runs fit.
 MEAN_ERROR = math.expm1(stored_deviations().memory_error)
-
-_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,30})?)\s*(%|[A-Za-z]+)")
 
 
 def with_headroom(
@@ -58,17 +50,17 @@ def with_headroom(
         If the text is neither, or a type of devices has no more memory than
         that.
     """
-    found = _SIZE.fullmatch(text.strip())
-    if not found or found[2] not in (*UNITS, "%"):
+    found = split(text, (*SIZES, "%"))
+    if found is None:
         raise InvalidOptionError(
             f"{option}: expected a size such as 8GB or 8GiB, or a part such "
             f"as 10%, got {text!r}; correct the value"
         )
-    amount, unit = Fraction(found[1]), found[2]
+    amount, unit = found
 
     def smaller(device: Device) -> Device:
         memory = device.memory_bytes
-        part = amount * (Fraction(memory, 100) if unit == "%" else UNITS[unit])
+        part = amount * (Fraction(memory, 100) if unit == "%" else SIZES[unit])
         size_bytes = -int(-part // 1)
         usable_bytes = memory - device.reserve_bytes
         if size_bytes >= usable_bytes:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any
 
 import click
@@ -31,6 +29,7 @@ from nest.cli.progress import hint
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError, NestError, UnknownNameError
 from nest.ir.cluster import MAX_DEVICES
+from nest.quantities import SIZES, split
 from nest.targets import names
 from nest.text import closest
 
@@ -325,8 +324,6 @@ def _answer(
             raise KeyboardInterrupt from None
 
 
-_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([A-Za-z]+)")
-
 _price = reader(
     float,
     lambda value: 0 <= value <= 1e9,
@@ -341,11 +338,9 @@ def _giga(value: float | None) -> float | None:
 
 def _size(text: str) -> int:
     """Return the bytes of a size such as ``141GB``."""
-    from nest.headroom import UNITS
-
-    found = _SIZE.fullmatch(text.strip())
-    if found and found[2] in UNITS:
-        size_bytes = int(Fraction(found[1]) * UNITS[found[2]])
+    found = split(text, SIZES)
+    if found is not None:
+        size_bytes = int(found[0] * SIZES[found[1]])
         if 0 < size_bytes < 2**53:
             return size_bytes
     raise NestError(

@@ -10,9 +10,9 @@ import pytest
 
 from nest.cli import making
 from nest.hardware import machine, read_cluster
-from nest.headroom import UNITS
 from nest.ir import read_problem
 from nest.ir.cluster import Hierarchy
+from nest.quantities import SIZES
 from tests.cli.conftest import Cli
 
 
@@ -52,7 +52,7 @@ def test_what_differs_is_written(cli: Cli, tmp_path: Path) -> None:
     assert (node.fan_out, network.fan_out) == (4, 2)
     assert network.bandwidth_bytes_per_s == pytest.approx(23.4e9)
     assert cluster.device.price_usd_per_hour == 2.2
-    assert cluster.device.memory_bytes == 94 * UNITS["GB"]
+    assert cluster.device.memory_bytes == 94 * SIZES["GB"]
 
 
 def test_a_device_of_ones_own_has_a_problem(cli: Cli, tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_device_of_ones_own_has_a_problem(cli: Cli, tmp_path: Path) -> None:
     )
     device = read_cluster(path)[0].device
     assert device.name == "our: chip"
-    assert device.memory_bytes == 141 * UNITS["GB"]
+    assert device.memory_bytes == 141 * SIZES["GB"]
     assert device.hbm_bytes_per_s == 4.8e12
     assert device.peak_flops["bf16"] == 1.2e15
     words = ("--model", "llama2-7b", "--cluster", path, "--global-batch", "8")

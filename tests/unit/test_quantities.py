@@ -1,0 +1,75 @@
+"""Quantities with units."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from nest import quantities as q
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "amount"),
+    [
+        ("128 MiB", q.SIZE, 2**27),
+        ("32GB", q.SIZE, 32 * 10**9),
+        ("7 B", q.SIZE, 7),
+        ("1200 GB/s", q.RATE, 12 * 10**11),
+        ("4 GiB/s", q.RATE, 2**32),
+        ("100 Gbit/s", q.RATE, 125 * 10**8),
+        ("1.05 GHz", q.FREQUENCY, 1_050_000_000),
+        ("0.1 us", q.TIME, 100),
+        ("278.8 mm2", q.AREA, 278_800_000 * 10**6),
+        ("1 mm²", q.AREA, 10**12),
+        ("760.041386 um2", q.AREA, 760_041_386),
+        ("300 W", q.POWER, 300_000),
+        ("9000 USD", q.MONEY, 9 * 10**9),
+        ("7 USD/GB", q.MONEY_PER_SIZE, 7 * 10**6),
+        ("0.1 /cm2", q.DENSITY, 1000),
+        ("0.1/cm2", q.DENSITY, 1000),
+        ("300 mm", q.LENGTH, 300_000),
+    ],
+)
+def test_amounts_are_exact(text: str, kind: q.Kind, amount: int) -> None:
+    assert q.read_quantity(text, kind) == amount
+    assert q.read_whole(text, kind) == amount
+
+
+def test_units_may_be_parts_of_what_is_counted() -> None:
+    assert q.read_quantity("1 bit/s", q.RATE) == Fraction(1, 8)
+    with pytest.raises(
+        ValueError, match="whole number of bytes/s, got '1 bit"
+    ):
+        q.read_whole("1 bit/s", q.RATE)
+
+
+def test_what_each_kind_counts_is_one_of_its_units() -> None:
+    """So every text that is printed can be read again."""
+    for kind in (q.SIZE, q.RATE, q.FREQUENCY, q.TIME, q.LENGTH, q.POWER):
+        assert kind.units[kind.counted.replace("bytes", "B")] == 1
+        q.read_whole(kind.example, kind)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (128, r"expected a size with its unit such as '128 MiB', got 128 "),
+        (float("nan"), r"got nan without one; write a number and one of B, "),
+        (None, r"got nothing; "),
+        (True, r"got True without one"),
+        ("128", r"got '128'"),
+        ("nan MiB", r"got 'nan MiB'"),
+        ("-1 MiB", r"got '-1 MiB'"),
+        ("1e3 MiB", r"got '1e3 MiB'"),
+        ("1 MB/s", r"got '1 MB/s'"),
+        ("1 mib", r"got '1 mib'"),
+        ([], r"got \[\]"),
+        ("0.3 B", r"expected a whole number of bytes, got '0.3 B'; round it"),
+        ("0 B", r"expected 1 to 2\*\*53 bytes, got '0 B'"),
+        ("99999 TiB", r"expected 1 to 2\*\*53 bytes, got '99999 TiB'"),
+    ],
+)
+def test_what_is_refused(value: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        q.read_whole(value, q.SIZE)
