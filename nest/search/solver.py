@@ -53,6 +53,8 @@ class DpSolver:
             "(default 1000)",
             "at_most_quanta": "stop at any plan with a step time of at most "
             "so many quanta, or prove that there is none",
+            "within_quanta": "look for the best plan with a step time of at "
+            "most so many quanta alone",
         },
     )
 
@@ -85,6 +87,7 @@ class DpSolver:
 
         limit = _read_number(options, "max_closed_sets", 1)
         target = _read_number(options, "at_most_quanta", 0)
+        within = _read_number(options, "within_quanta", 0)
         model = CostModel(problem)
         plan, upper = options.warm_start, None
         if plan is not None:
@@ -95,10 +98,11 @@ class DpSolver:
             undivided(problem),
         )
         task = SearchTask(model, sets, deadline, report, upper, plan, options)
-        if target is None:
+        if target is None and within is None:
             return _solve(task)
         # No plan takes more than MAX_TOTAL.
-        return _solve_within(task, min(target, MAX_TOTAL))
+        most = min(x for x in (target, within, MAX_TOTAL) if x is not None)
+        return _solve_within(task, most, stop_at=target)
 
 
 def _solve(task: SearchTask) -> SolverOutput:
@@ -140,11 +144,14 @@ class _EnoughError(Exception):
     """A plan within the target was reported."""
 
 
-def _solve_within(task: SearchTask, target: int) -> SolverOutput:
-    """Search for any plan with a step time of at most ``target`` quanta.
+def _solve_within(
+    task: SearchTask, target: int, stop_at: int | None
+) -> SolverOutput:
+    """Search the plans with a step time of at most ``target`` quanta.
 
     Nothing slower is looked at. That there is no such plan is an answer
-    without a plan, with a lower bound above the target.
+    without a plan, with a lower bound above the target. Any plan of at most
+    ``stop_at`` quanta ends the search.
     """
     found = Progress(plan=task.plan, claimed_quanta=task.upper)
     within = _target_text(task.model.problem, target)
@@ -154,16 +161,13 @@ def _solve_within(task: SearchTask, target: int) -> SolverOutput:
         task.report(progress)
         if progress.plan is not None:
             found = progress
-        if found.claimed_quanta is not None and (
-            found.claimed_quanta <= target
-        ):
+        known = found.claimed_quanta
+        if known is not None and stop_at is not None and known <= stop_at:
             raise _EnoughError
 
     try:
         stop(found)
-        output = _solve(
-            replace(task, report=stop, upper=target + 1, plan=None)
-        )
+        output = _solve(_within(replace(task, report=stop), target))
     except _EnoughError:
         return SolverOutput(
             status=Status.FEASIBLE,
@@ -193,6 +197,13 @@ def _target_text(problem: Problem, quanta: int) -> str:
         return ""
     time = quanta * problem.quantum_ps / 1e12
     return f" within {time:.9g} {problem.time_unit}"
+
+
+def _within(task: SearchTask, target: int) -> SearchTask:
+    """Return a task without the plans of more than ``target`` quanta."""
+    if task.upper is not None and task.upper <= target:
+        return task
+    return replace(task, upper=target + 1, plan=None)
 
 
 def _read_number(options: SolveOptions, name: str, lowest: int) -> int | None:

@@ -89,8 +89,8 @@ def test_the_limit_is_a_number(value):
 def test_an_unknown_option_is_refused():
     with pytest.raises(
         InvalidOptionError,
-        match=r"dp\.speed: expected option max_closed_sets or at_most_quanta, "
-        r"got 'speed'; correct the name",
+        match=r"dp\.speed: expected option max_closed_sets or at_most_quanta "
+        r"or within_quanta, got 'speed'; correct the name",
     ):
         DpSolver().solve(wide(2), SolveOptions(extra={"speed": "1"}))
 

@@ -435,6 +435,30 @@ def test_dp_stops_at_a_target_or_refutes_it():
     assert kept.lower_bound_quanta == 60
 
 
+def test_dp_looks_for_the_best_within_a_target():
+    from nest.search.solver import DpSolver
+
+    def solve(most: int, **more: object):
+        options = SolveOptions(extra={"within_quanta": str(most)}, **more)
+        return DpSolver().solve(chain(), options)
+
+    best = DpSolver().solve(chain(), SolveOptions())
+    least = best.claimed_quanta
+    assert least is not None
+    for most in (least, least + 1, 10**9):
+        found = solve(most)
+        assert found.status is Status.OPTIMAL
+        assert found.claimed_quanta == found.lower_bound_quanta == least
+    none = solve(least - 1)
+    assert none.status is Status.NO_SOLUTION
+    assert none.lower_bound_quanta == least
+    # A known plan counts if it is within the target, else it is kept alone.
+    assert solve(10**9, warm_start=best.plan).claimed_quanta == least
+    kept = solve(least - 1, warm_start=best.plan)
+    assert (kept.status, kept.plan) == (Status.FEASIBLE, best.plan)
+    assert kept.lower_bound_quanta == least
+
+
 def test_dp_refutes_no_target_without_time():
     from nest.search.solver import DpSolver
 
