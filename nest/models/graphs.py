@@ -14,7 +14,7 @@ cannot cut inside a node.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from nest.errors import InvalidProblemError, NestError
 from nest.hardware import Machine, mixed_cluster
+from nest.ir.cluster import Cluster
 from nest.ir.graph import (
     DeviceTimes,
     Edge,
@@ -79,36 +80,16 @@ def build_problem(
     InvalidProblemError
         If the model is so large that a figure is out of range.
     """
-    count = choices.layers_per_node
-    grain = "layer" if count == 1 else f"{count} layers"
-    # Modules share one token table, so plans must not part them.
-    several = any(tower.modules > 1 for tower in model.towers)
     try:
-        return Problem(
+        return problem_of(
+            model,
+            build_graph(model, site, choices),
+            site.cluster(num_devices),
+            choices,
             name=name or f"{model.name}-{site.name}x{num_devices}",
             source=(
                 f"model: {model.source}; machine: {site.source}; costs: "
-                f"analytic operator count, one graph node per {grain}"
-            ),
-            graph=build_graph(model, site, choices),
-            cluster=site.cluster(num_devices),
-            job=Job(
-                global_batch=choices.global_batch,
-                micro_batches=choices.micro_batches,
-                sequence_length=choices.sequence_length,
-                dtype=choices.dtype,
-                optimizer=choices.optimizer,
-                zero=choices.zero,
-                recompute=choices.recompute,
-                sequence_parallel=choices.sequence_parallel,
-                virtual_stages=choices.virtual_stages,
-                schedule=choices.schedule,
-                overlap=choices.overlap,
-                distributed_optimizer=choices.distributed_optimizer,
-                one_stage=MTP_KINDS if several else (),
-                model_flops_per_sample=float(
-                    model.model_flops(choices.sequence_length)
-                ),
+                f"analytic operator count, {grain(choices)}"
             ),
         )
     except ValueError as error:
@@ -117,6 +98,56 @@ def build_problem(
         raise InvalidProblemError(
             f"{model.name}: {error}; check the shape of the model"
         ) from None
+
+
+def grain(choices: Choices) -> str:
+    """Say how many layers a graph node stands for, for sources."""
+    count = choices.layers_per_node
+    return f"one graph node per {'layer' if count == 1 else f'{count} layers'}"
+
+
+def problem_of(
+    model: Architecture,
+    graph: Graph,
+    cluster: Cluster,
+    choices: Choices,
+    *,
+    name: str,
+    source: str,
+) -> Problem:
+    """Return the problem of training a model, whose graph is known.
+
+    Raises
+    ------
+    ValueError
+        If the model is so large that a figure is out of range.
+    """
+    # Modules share one token table, so plans must not part them.
+    several = any(tower.modules > 1 for tower in model.towers)
+    return Problem(
+        name=name,
+        source=source,
+        graph=graph,
+        cluster=cluster,
+        job=Job(
+            global_batch=choices.global_batch,
+            micro_batches=choices.micro_batches,
+            sequence_length=choices.sequence_length,
+            dtype=choices.dtype,
+            optimizer=choices.optimizer,
+            zero=choices.zero,
+            recompute=choices.recompute,
+            sequence_parallel=choices.sequence_parallel,
+            virtual_stages=choices.virtual_stages,
+            schedule=choices.schedule,
+            overlap=choices.overlap,
+            distributed_optimizer=choices.distributed_optimizer,
+            one_stage=MTP_KINDS if several else (),
+            model_flops_per_sample=float(
+                model.model_flops(choices.sequence_length)
+            ),
+        ),
+    )
 
 
 def build_mixed_problem(
@@ -202,21 +233,89 @@ def build_graph(
     execution = execution or Execution(
         dtype=choices.dtype, split_backward=choices.schedule in SPLIT_BACKWARD
     )
-    kinds: dict[str, LayerKind] = {}
-    layers = []
-    edges = []
-    for node in _nodes(model, choices):
-        if node.kind not in kinds:
-            costs = _costs(node.parts, model, site, choices, execution)
-            kinds[node.kind] = LayerKind(name=node.kind, costs=costs)
-        layers.append(Layer(id=node.id, kind=node.kind))
-        edges += [
-            Edge(source=source, target=node.id, bytes_per_sample=size_bytes)
-            for source, size_bytes in node.inputs
-        ]
-    return Graph(
-        kinds=tuple(kinds.values()), layers=tuple(layers), edges=tuple(edges)
+    return graph_of(
+        model,
+        choices,
+        execution,
+        lambda counted: layer_cost(
+            counted.parts, counted.split, site, execution
+        ),
     )
+
+
+class Counted(NamedTuple):
+    """What graph nodes of a kind do on one device under one split.
+
+    Attributes
+    ----------
+    kind
+        Name of the kind.
+    split, sequence_parallel
+        The split, and what keys of costs say of sequence parallelism.
+    parts
+        Counted layers, each with how often it is repeated.
+    """
+
+    kind: str
+    split: Split
+    sequence_parallel: bool
+    parts: tuple[tuple[Node, int], ...]
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """The key of its cost, :attr:`nest.ir.graph.LayerCost.key`."""
+        split = self.split
+        return (
+            *(split.tp, split.cp, split.ep),
+            *(self.sequence_parallel, split.samples),
+        )
+
+
+def graph_of(
+    model: Architecture,
+    choices: Choices,
+    execution: Execution,
+    price: Callable[[Counted], LayerCost],
+) -> Graph:
+    """Return the graph of a model, with costs that a function says.
+
+    As :func:`build_graph`; of what ``price`` returns, the key is not read.
+    """
+    costs: dict[str, list[LayerCost]] = {}
+    for counted in count_kinds(model, choices, execution):
+        costs.setdefault(counted.kind, []).append(
+            replace(
+                price(counted), sequence_parallel=counted.sequence_parallel
+            )
+        )
+    nodes = _nodes(model, choices)
+    return Graph(
+        kinds=tuple(
+            LayerKind(name=name, costs=tuple(found))
+            for name, found in costs.items()
+        ),
+        layers=tuple(Layer(id=node.id, kind=node.kind) for node in nodes),
+        edges=tuple(
+            Edge(source=source, target=node.id, bytes_per_sample=size_bytes)
+            for node in nodes
+            for source, size_bytes in node.inputs
+        ),
+    )
+
+
+def count_kinds(
+    model: Architecture, choices: Choices, execution: Execution
+) -> Iterator[Counted]:
+    """Count every kind of graph nodes under every split that it has.
+
+    Kinds come in the order of the graph, the splits of one together, in the
+    order of its costs.
+    """
+    seen = set()
+    for node in _nodes(model, choices):
+        if node.kind not in seen:
+            seen.add(node.kind)
+            yield from _count_splits(node, model, choices, execution)
 
 
 class _Part(NamedTuple):
@@ -333,24 +432,22 @@ def _kind_name(
     return f"{tower.name}-{name}" if others & set(names) else name
 
 
-def _costs(
-    parts: tuple[_Part, ...],
+def _count_splits(
+    node: _GraphNode,
     model: Architecture,
-    site: Machine,
     choices: Choices,
     execution: Execution,
-) -> tuple[LayerCost, ...]:
-    """Return the cost table of a graph node."""
+) -> Iterator[Counted]:
+    """Count a graph node under every split."""
     lengths = model.lengths(choices.sequence_length)
-    costs = []
     for tp, cp, ep, samples in choices.degrees:
         for stated, sequence_parallel in choices.splits(tp).items():
             if stated and model.why_not_split(
                 tp, cp, ep, choices.sequence_length
             ):
                 continue
-            found = []
-            for part in parts:
+            parts = []
+            for part in node.parts:
                 reads = part.tower.reads
                 split = Split(
                     tp=tp,
@@ -361,11 +458,9 @@ def _costs(
                     sequence_parallel=sequence_parallel,
                     source_length=0 if reads is None else lengths[reads],
                 )
-                node = count_layer(part.shape, part.tower, split, execution)
-                found.append((node, part.repeat))
-            cost = layer_cost(found, split, site, execution)
-            costs.append(replace(cost, sequence_parallel=stated))
-    return tuple(costs)
+                counted = count_layer(part.shape, part.tower, split, execution)
+                parts.append((counted, part.repeat))
+            yield Counted(node.kind, split, stated, tuple(parts))
 
 
 def count_layer(

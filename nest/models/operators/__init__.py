@@ -80,6 +80,12 @@ Working memory
     input, plus the gradients of the MLP intermediates (of the logits in the
     head), plus the gradient of the score matrix where attention is unfused.
 
+What operators compute
+    Times here need FLOPs and bytes alone. Beside them operators state their
+    matrix products, elementwise operations and the operators whose results
+    they need, of which :mod:`nest.codesign` makes schedules on the cores of
+    an accelerator.
+
 fp8 (Micikevicius et al. 2022, arXiv 2209.05433): the linear layers of blocks
 multiply at the fp8 peak after casting their inputs; attention, router,
 embedding and head stay in bf16, and so do weights and kept activations.
@@ -93,8 +99,11 @@ from nest.models.operators.base import (
     Dtype,
     Execution,
     Node,
+    Operation,
     Operator,
+    Product,
     Split,
+    dependencies,
     vocabulary_rows,
 )
 from nest.models.operators.nodes import (
@@ -104,7 +113,11 @@ from nest.models.operators.nodes import (
     module_node,
     norm_node,
 )
-from nest.models.operators.timing import layer_cost, operator_ns
+from nest.models.operators.timing import (
+    layer_cost,
+    operator_ns,
+    timed_cost,
+)
 
 __all__ = [
     "BF16",
@@ -112,14 +125,18 @@ __all__ = [
     "Dtype",
     "Execution",
     "Node",
+    "Operation",
     "Operator",
+    "Product",
     "Split",
     "block_node",
+    "dependencies",
     "embedding_node",
     "head_node",
     "layer_cost",
     "module_node",
     "norm_node",
     "operator_ns",
+    "timed_cost",
     "vocabulary_rows",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from nest.models.blocks import Attention, Block
@@ -11,6 +12,7 @@ from nest.models.operators.base import (
     Execution,
     Node,
     Operator,
+    Product,
     Split,
     elementwise,
     linear,
@@ -29,10 +31,6 @@ ATTENTION_BACKWARD = 2.5
 #: Queries of one head that a thread block of a fused kernel takes (Dao 2023,
 #: §3.3).
 QUERY_BLOCK = 128
-
-#: Matrices that one thread block of Megatron-LM's fused softmax takes: a
-#: number of matrices that this does not divide runs unfused.
-SOFTMAX_BATCHES = 4
 
 
 class _Share(NamedTuple):
@@ -71,42 +69,16 @@ def attention(
     key_value = share.key + share.value
     rotated = share.query + share.key
     products = linear("attention output", tokens, share.output, hidden)
+    operators, keys, value = _entering(block, shape, split, share, execution)
     latent = 0
     if shape.key_value_rank:
-        expanded = kv_heads * (
-            shape.head_size - shape.rotary_size + value_size
-        )
-        operators = _latent(shape, split, hidden, share, expanded, execution)
         latent = shape.query_rank + shape.key_value_rank + shape.rotary_size
-    elif shape.cross:
-        operators = [
-            linear("query", tokens, hidden, share.query),
-            linear("key value", own_key_tokens, hidden, key_value),
-        ]
-    else:
-        width = shape.inputs or hidden
-        operators = [linear("qkv", tokens, width, share.query + key_value)]
     gate = shape.gate // split.tp
-    if gate:
-        operators.append(linear("gate", tokens, hidden, gate))
-    if shape.index_heads:
-        operators += _indexer(shape, split, hidden)
-    if shape.query_key_norm:
-        operators.append(norm("query key norm", tokens * rotated, execution))
-    if shape.rotary:
-        operators.append(
-            elementwise(
-                "rotary",
-                tokens * rotated,
-                4,
-                4,
-                kernels=1 if execution.fused else 6,
-            )
-        )
     if execution.flash_attention:
         core = _fused_core(shape, share, split, execution)
     else:
         core = _loose_core(shape, share, split, execution, block.dropout)
+    inner = _joined(core.operators, keys, value)
     inputs = tokens * (share.query + latent) + own_key_tokens * key_value
     if shape.query_key_norm:
         inputs += tokens * rotated
@@ -116,10 +88,15 @@ def attention(
         inputs += tokens * share.output
     if gate:
         # Gate and output are multiplied; both stay for the gradient.
-        after.append(elementwise("gated output", tokens * share.output, 6, 10))
+        after.append(
+            elementwise(
+                *("gated output", ("sigmoid", "multiply")),
+                *(tokens * share.output, 6, 10),
+            )._replace(after=((*inner, *after)[-1].name, "gate"))
+        )
         inputs += tokens * (gate + share.output)
     return Node(
-        operators=(*operators, *core.operators, *after, products),
+        operators=(*operators, *inner, *after, products),
         collectives=(
             *both_passes(split, tokens * hidden),
             *context_collectives(split, BF16 * key_tokens * key_value),
@@ -134,20 +111,93 @@ def attention(
     )
 
 
+def _entering(
+    block: Block,
+    shape: Attention,
+    split: Split,
+    share: _Share,
+    execution: Execution,
+) -> tuple[list[Operator], tuple[str, ...], str]:
+    """Count what is in front of the core.
+
+    With the names of the operators that make queries and keys, queries
+    first, and of the one that makes values.
+    """
+    tokens, hidden = split.tokens, block.hidden
+    key_value = share.key + share.value
+    rotated = tokens * (share.query + share.key)
+    keys: tuple[str, ...] = ("qkv",)
+    if shape.key_value_rank:
+        keys = ("query up" if shape.query_rank else "query", "key value up")
+        operators = _latent(shape, split, hidden, share, execution)
+    elif shape.cross:
+        keys = ("query", "key value")
+        own_key_tokens = split.samples * share.length // split.cp
+        other = linear("key value", own_key_tokens, hidden, key_value)
+        operators = [
+            linear("query", tokens, hidden, share.query),
+            # Of what another tower makes.
+            other._replace(after=()),
+        ]
+    else:
+        width = shape.inputs or hidden
+        operators = [linear("qkv", tokens, width, share.query + key_value)]
+    first, value = operators[0].name, keys[-1]
+    if shape.gate // split.tp:
+        columns = linear("gate", tokens, hidden, shape.gate // split.tp)
+        operators.append(columns._replace(beside=first))
+    if shape.query_key_norm:
+        normed = norm("query key norm", rotated, execution)
+        operators.append(normed._replace(after=keys))
+        keys = (normed.name,)
+    if shape.rotary:
+        turned = elementwise(
+            *("rotary", ("rotary",), rotated, 4, 4),
+            kernels=1 if execution.fused else 6,
+        )
+        operators.append(turned._replace(after=keys))
+        keys = (turned.name,)
+    if shape.index_heads:
+        operators += _indexer(shape, split, hidden, first)
+        keys = (*keys, operators[-1].name)
+    return operators, keys, value
+
+
+def _joined(
+    core: tuple[Operator, ...], keys: tuple[str, ...], value: str
+) -> tuple[Operator, ...]:
+    """Return a core that needs operators of these names.
+
+    ``keys`` make queries and keys, ``value`` values: the second factor of
+    the last of several operators.
+    """
+    first, *others = core
+    if not others:
+        return (first._replace(after=tuple(dict.fromkeys((*keys, value)))),)
+    *middle, last = others
+    before = (middle or [first])[-1].name
+    return (
+        first._replace(after=keys),
+        *middle,
+        last._replace(after=(before, value)),
+    )
+
+
 def _latent(
     shape: Attention,
     split: Split,
     hidden: int,
     share: _Share,
-    expanded: int,
     execution: Execution,
 ) -> list[Operator]:
     """Count the projections of latent attention.
 
-    ``expanded`` is the width of the keys, without their rotated part, and of
-    the values that a rank makes of the compressed ones.
+    A rank makes its keys, without their rotated part, and its values of the
+    compressed ones.
     """
     tokens, rank = split.tokens, shape.key_value_rank
+    kv_heads = share.key // shape.head_size
+    expanded = share.key + share.value - kv_heads * shape.rotary_size
     if shape.query_rank:
         queries = [
             linear("query down", tokens, hidden, shape.query_rank),
@@ -158,28 +208,46 @@ def _latent(
         queries = [linear("query", tokens, hidden, share.query)]
     return [
         *queries,
-        linear("key value down", tokens, hidden, rank + shape.rotary_size),
+        linear(
+            "key value down", tokens, hidden, rank + shape.rotary_size
+        )._replace(beside=queries[0].name),
         norm("key value norm", tokens * rank, execution),
         linear("key value up", tokens, rank, expanded),
     ]
 
 
-def _indexer(shape: Attention, split: Split, hidden: int) -> list[Operator]:
+def _indexer(
+    shape: Attention, split: Split, hidden: int, first: str
+) -> list[Operator]:
     """Count what scores all tokens to pick those that are attended to.
 
     DeepSeek-AI 2025, DeepSeek-V3.2-Exp, §2.1. Its heads are few, and no rank
-    shares them.
+    shares them. ``first`` has the same inputs.
     """
     tokens = split.tokens
     index = shape.index_heads * shape.index_size
     scores = 2 * tokens * split.sequence_length * index
     moved = BF16 * tokens * (index + shape.index_size + shape.window)
+    query = linear("index query", tokens, shape.query_rank or hidden, index)
+    key = linear(
+        "index key", tokens, hidden, shape.index_size + shape.index_heads
+    )
+    product = Product(
+        tokens // split.samples,
+        shape.index_size,
+        split.sequence_length,
+        split.samples * shape.index_heads,
+    )
     return [
-        linear("index query", tokens, shape.query_rank or hidden, index),
-        linear(
-            "index key", tokens, hidden, shape.index_size + shape.index_heads
+        query._replace(after=("query norm",))
+        if shape.query_rank
+        else query._replace(beside=first),
+        key._replace(beside=first),
+        Operator(
+            *("index scores", "attention", scores, moved, 0, 0),
+            products=(product,),
+            after=("index query", "index key"),
         ),
-        Operator("index scores", "attention", scores, moved, 0, 0),
     ]
 
 
@@ -202,6 +270,11 @@ def _fused_core(
     )
     kept = BF16 * tokens * share.output + FP32 * tokens * share.heads
     again = execution.repeat_attention
+    value_size = shape.value_size or shape.head_size
+    rows, columns = tokens // split.samples, math.ceil(seen)
+    batch = split.samples * share.heads
+    scores = Product(rows, shape.head_size, columns, batch)
+    context = Product(rows, columns, value_size, batch)
     return Node(
         operators=(
             Operator(
@@ -214,6 +287,15 @@ def _fused_core(
                 backward_kernels=3,
                 blocks=tokens * share.heads / QUERY_BLOCK,
                 head_size=(share.query + share.output) / (2 * share.heads),
+                products=(scores, context),
+                # The scores are computed again.
+                backward_products=(
+                    scores,
+                    *context.gradients,
+                    *scores.gradients,
+                ),
+                values=batch * rows * columns,
+                operations=("softmax",),
             ),
         ),
         kept_bytes={"none": kept, "selective": 0 if again else kept},
@@ -233,7 +315,9 @@ def _loose_core(
     rows = split.tokens // split.samples
     scores = batches * rows * share.length
     mask = 1 if dropout else 0
-    one_kernel = execution.fused_softmax and batches % SOFTMAX_BATCHES == 0
+    one_kernel = (
+        execution.fused_softmax and batches % execution.softmax_batches == 0
+    )
 
     def product(name: str, k: int, n: int) -> Operator:
         """Count a product for every sample and head, all by one kernel."""
@@ -247,10 +331,15 @@ def _loose_core(
 
     operators = [
         product("scores", shape.head_size, share.length),
-        elementwise("softmax", scores, 4, 6, kernels=1 if one_kernel else 5),
+        elementwise(
+            *("softmax", ("softmax",), scores, 4, 6),
+            kernels=1 if one_kernel else 5,
+        ),
     ]
     if dropout:
-        operators.append(elementwise("attention dropout", scores, 5, 5))
+        operators.append(
+            elementwise("attention dropout", ("dropout",), scores, 5, 5)
+        )
     value_size = shape.value_size or shape.head_size
     operators.append(product("context", share.length, value_size))
     output_bytes = BF16 * split.tokens * share.output

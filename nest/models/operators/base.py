@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import fsum
 from typing import Literal, NamedTuple
 
@@ -23,8 +24,30 @@ VOCABULARY_MULTIPLE = 128
 #: Background User's Guide, §2.1).
 ALIGNMENT = 8
 
+#: Matrices that one thread block of Megatron-LM's fused softmax takes.
+SOFTMAX_BATCHES = 4
+
 Dtype = Literal["bf16", "fp16", "fp8"]
 DTYPES: tuple[Dtype, ...] = ("bf16", "fp16", "fp8")
+
+
+#: What operators that are no products compute for each value.
+Operation = Literal[
+    "add",
+    "copy",
+    "loss",
+    "dropout",
+    "gelu",
+    "multiply",
+    "multiply-add",
+    "norm",
+    "relu",
+    "rotary",
+    "routing",
+    "sigmoid",
+    "silu",
+    "softmax",
+]
 
 
 class Split(Struct, frozen=True, kw_only=True):
@@ -79,6 +102,9 @@ class Execution(Struct, frozen=True, kw_only=True):
     fused_softmax
         Whether scale, mask and softmax of an attention that is not fused are
         one kernel.
+    softmax_batches
+        Matrices that a part of that kernel takes: where it does not divide
+        their number, they are not one kernel.
     fused_loss
         Whether softmax and gradient of the loss are one kernel each instead
         of one for every step, as in Megatron-LM up to 2023.
@@ -109,6 +135,7 @@ class Execution(Struct, frozen=True, kw_only=True):
     flash_attention: bool = True
     fused: bool = True
     fused_softmax: bool = True
+    softmax_batches: int = SOFTMAX_BATCHES
     fused_loss: bool = True
     split_backward: bool = False
     expert_tp: bool = True
@@ -121,6 +148,28 @@ class Execution(Struct, frozen=True, kw_only=True):
 
 #: bf16 with flash attention and fused elementwise operators.
 FUSED = Execution()
+
+
+class Product(NamedTuple):
+    """``batch`` matrix products, ``m × k`` by ``k × n``."""
+
+    m: int
+    k: int
+    n: int
+    batch: int = 1
+
+    @property
+    def flops(self) -> int:
+        """FLOPs of all of them."""
+        return 2 * self.m * self.k * self.n * self.batch
+
+    @property
+    def gradients(self) -> tuple[Product, Product]:
+        """The products that yield the gradients of both factors."""
+        return (
+            Product(self.m, self.n, self.k, self.batch),
+            Product(self.k, self.m, self.n, self.batch),
+        )
 
 
 class Operator(NamedTuple):
@@ -155,6 +204,19 @@ class Operator(NamedTuple):
         kernel computes apart.
     head_size
         Values of a head in such a kernel, the mean of keys and values.
+    products, backward_products
+        The matrix products that it is made of; of two backward ones the
+        first yields the gradient of the first factor. They have its FLOPs,
+        but where a group has a fraction of a row, or a mask of a column.
+    values, operations
+        What else it computes, forward, for so many values each.
+    after
+        Names of the operators listed before it whose results it needs, those
+        of its first factor first; ``None`` for the one before it. Of several
+        of a name the last one before it counts.
+    beside
+        Name of an operator listed before it that has the same inputs, which
+        stands for ``after``.
     """
 
     name: str
@@ -172,6 +234,12 @@ class Operator(NamedTuple):
     groups: int = 1
     blocks: float = 0.0
     head_size: float = 0.0
+    products: tuple[Product, ...] = ()
+    backward_products: tuple[Product, ...] = ()
+    values: int = 0
+    operations: tuple[Operation, ...] = ()
+    after: tuple[str, ...] | None = None
+    beside: str = ""
 
 
 class Node(Struct, frozen=True, kw_only=True):
@@ -210,6 +278,34 @@ class Node(Struct, frozen=True, kw_only=True):
         )
 
 
+def dependencies(operators: Sequence[Operator]) -> list[tuple[int, ...]]:
+    """Return for every operator the positions of those that it needs.
+
+    In the order in which it states them; what comes from elsewhere has none.
+    """
+    last: dict[str, int] = {}
+    found: list[tuple[int, ...]] = []
+    for position, operator in enumerate(operators):
+        if operator.beside:
+            found.append(found[last[operator.beside]])
+        elif operator.after is not None:
+            found.append(tuple(last[name] for name in operator.after))
+        else:
+            found.append((position - 1,) if position else ())
+        last[operator.name] = position
+    return found
+
+
+def results(operators: Sequence[Operator]) -> tuple[str, ...]:
+    """Return the names of the operators whose results no other one needs."""
+    needed = {x for after in dependencies(operators) for x in after}
+    return tuple(
+        operator.name
+        for position, operator in enumerate(operators)
+        if position not in needed
+    )
+
+
 def vocabulary_rows(vocabulary: int, tp: int) -> int:
     """Return the rows of one rank of a vocabulary cut over ``tp``."""
     return ceil_div(vocabulary, VOCABULARY_MULTIPLE * tp) * VOCABULARY_MULTIPLE
@@ -229,6 +325,7 @@ def matmul(
     """
     flops = 2 * m * k * n
     size = BF16 * (m * k + groups * k * n + m * n)
+    product = Product(ceil_div(m, groups), k, n, groups)
     return Operator(
         name,
         "matmul",
@@ -245,6 +342,8 @@ def matmul(
         ),
         has_weights=True,
         groups=groups,
+        products=(product,),
+        backward_products=product.gradients,
     )
 
 
@@ -264,6 +363,7 @@ def convolution(
 
 def elementwise(
     name: str,
+    operations: tuple[Operation, ...],
     values: int,
     forward_bytes: int,
     backward_bytes: int,
@@ -285,12 +385,15 @@ def elementwise(
         (backward_bytes + more) * values,
         kernels=kernels,
         backward_kernels=kernels,
+        values=values,
+        operations=operations,
     )
 
 
 def norm(name: str, values: int, execution: Execution) -> Operator:
     """Count a norm: one kernel, or five where it is not fused."""
-    return elementwise(name, values, 4, 6, kernels=1 if execution.fused else 5)
+    kernels = 1 if execution.fused else 5
+    return elementwise(name, ("norm",), values, 4, 6, kernels=kernels)
 
 
 def linear(name: str, m: int, k: int, n: int, groups: int = 1) -> Operator:

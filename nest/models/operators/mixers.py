@@ -52,6 +52,8 @@ def mixer_part(
                 2 * BF16 * convolved,
                 2 * flops,
                 4 * BF16 * convolved,
+                values=shape.kernel * convolved,
+                operations=("multiply-add",),
             )
         )
     core = tokens * (shape.core_flops // tp)
@@ -67,7 +69,9 @@ def mixer_part(
                 2 * moved,
             )
         )
-    operators.append(elementwise("gated output", inner, 6, 10))
+    operators.append(
+        elementwise("gated output", ("silu", "multiply"), inner, 6, 10)
+    )
     operators.append(_product(last, tokens, tp))
     values = made + convolved + (2 if moved else 1) * inner
     return Node(
@@ -106,7 +110,7 @@ def _convolutions(
                 part.outputs,
             ),
             norm(f"norm of {part.name}", made, execution),
-            elementwise(f"activation of {part.name}", made, 4, 6),
+            elementwise(f"activation of {part.name}", ("relu",), made, 4, 6),
         ]
         kept += BF16 * made
     names = [part.name for part in shape.linears]

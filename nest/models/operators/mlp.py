@@ -8,6 +8,7 @@ from nest.models.operators.base import (
     FP32,
     Execution,
     Node,
+    Operation,
     Operator,
     Split,
     elementwise,
@@ -97,24 +98,17 @@ def expert_mlp(
     )
     none = selective + BF16 * rows * width
     casts = not execution.fused_experts
-    products = (
-        linear("mlp up", rows, size, inner * width, experts),
-        linear("mlp down", rows, width, size, experts),
-    )
-    up, down = (product._replace(casts=casts) for product in products)
     operators = [
-        matmul("router", outer, hidden, shape.experts),
-        _moved("dispatch", routed, 4, 4, kernels=4),
-        up,
+        *_dispatching(shape, split, hidden, execution),
+        linear("mlp up", rows, size, inner * width, experts)._replace(
+            casts=casts
+        ),
         *([activation(shape, rows * width, execution)] if casts else []),
-        down,
-        _moved("combine", routed, 4, 6, kernels=2),
+        linear("mlp down", rows, width, size, experts)._replace(casts=casts),
+        _moved("combine", ("multiply", "add"), routed, 4, 6, kernels=2),
     ]
     weights = router_weights(hidden, shape)
-    if not execution.fused_router:
-        operators.insert(1, _routing(outer * shape.experts))
     if shape.latent:
-        operators.insert(1, linear("latent down", outer, hidden, size))
         operators.append(linear("latent up", outer, size, hidden))
         none += 2 * BF16 * outer * size
         selective += 2 * BF16 * outer * size
@@ -122,15 +116,17 @@ def expert_mlp(
     if shape.shared_hidden:
         part = dense_mlp(block, shared_mlp(shape), split, execution)
         operators += [
-            part.operators[0]._replace(name="shared up"),
+            part.operators[0]._replace(name="shared up", beside="router"),
             part.operators[1],
             part.operators[2]._replace(name="shared down"),
         ]
         if shape.shared_gate:
             values = outer * hidden
+            gate = matmul("shared gate", outer, hidden, 1)
+            gated = elementwise("shared gated", ("multiply",), values, 4, 6)
             operators += [
-                matmul("shared gate", outer, hidden, 1),
-                elementwise("shared gated", values, 4, 6),
+                gate._replace(beside="router"),
+                gated._replace(after=("shared down", "shared gate")),
             ]
             none += BF16 * values
             selective += BF16 * values
@@ -159,19 +155,45 @@ def expert_mlp(
     )
 
 
+def _dispatching(
+    shape: Mlp, split: Split, hidden: int, execution: Execution
+) -> list[Operator]:
+    """Count router, projection to a latent width, and dispatch of tokens."""
+    outer, size = split.outer_tokens, shape.latent or hidden
+    operators = [matmul("router", outer, hidden, shape.experts)]
+    if not execution.fused_router:
+        operators.append(_routing(outer * shape.experts))
+    # What is dispatched comes first, then to where.
+    needed: tuple[str, ...] = (operators[-1].name,)
+    if shape.latent:
+        narrow = linear("latent down", outer, hidden, size)
+        operators.append(narrow._replace(beside="router"))
+        needed = (narrow.name, *needed)
+    values = outer * shape.experts_per_token * size
+    moved = _moved("dispatch", ("copy",), values, 4, 4, kernels=4)
+    return [*operators, moved._replace(after=needed)]
+
+
 def _routing(scores: int) -> Operator:
     """Count the steps of a router that is not fused, on all its scores."""
     return elementwise(
-        "routing", scores, 4, 4, kernels=ROUTER_KERNELS
-    )._replace(backward_kernels=ROUTER_BACKWARD_KERNELS)
+        "routing", ("routing",), scores, 4, 4, kernels=ROUTER_KERNELS
+    )._replace(backward_kernels=ROUTER_BACKWARD_KERNELS, after=("router",))
 
 
 def _moved(
-    name: str, values: int, forward: int, backward: int, kernels: int
+    name: str,
+    operations: tuple[Operation, ...],
+    values: int,
+    forward: int,
+    backward: int,
+    kernels: int,
 ) -> Operator:
     """Count kernels that move routed tokens; the bytes are per value."""
     return elementwise(
-        name, values, forward, backward, kernels=kernels, least=kernels
+        *(name, operations, values, forward, backward),
+        kernels=kernels,
+        least=kernels,
     )._replace(unit="routing")
 
 
@@ -179,11 +201,13 @@ def activation(shape: Mlp, values: int, execution: Execution) -> Operator:
     """Count the activation function on ``values`` outputs.
 
     With a gate it reads two inputs and writes one output; backward it reads
-    the gradient and both inputs and writes two gradients.
+    the gradient and both inputs and writes two gradients. Shapes do not say
+    which function it is: SiLU stands for all with a gate, GELU for others.
     """
     forward, backward = (6, 10) if shape.gated else (4, 6)
     return elementwise(
         "activation function",
+        ("silu", "multiply") if shape.gated else ("gelu",),
         values,
         forward,
         backward,

@@ -13,12 +13,14 @@ from nest.models.operators.base import (
     TOKEN_ID,
     Execution,
     Node,
+    Operation,
     Operator,
     Split,
     convolution,
     elementwise,
     matmul,
     norm,
+    results,
     vocabulary_rows,
 )
 from nest.models.operators.collectives import (
@@ -63,7 +65,11 @@ def embedding_node(
     if tower.vocabulary:
         # Read and write a row; add its gradient to the row of the table.
         operators.append(
-            Operator("look-up", "memory", 0, 4 * values, 0, 6 * values)
+            Operator(
+                *("look-up", "memory", 0, 4 * values, 0, 6 * values),
+                values=values,
+                operations=("copy",),
+            )
         )
         kept += TOKEN_ID * split.tokens
     if tower.embedding_size:
@@ -87,7 +93,9 @@ def embedding_node(
                 shape.kernel,
                 shape.outputs,
             ),
-            elementwise(f"convolution activation {number + 1}", made, 4, 6),
+            elementwise(
+                f"convolution activation {number + 1}", ("gelu",), made, 4, 6
+            ),
         ]
         if shape.normed:
             operators.append(
@@ -100,12 +108,12 @@ def embedding_node(
             none += BF16 * positions * shape.inputs
         none += 2 * BF16 * made
     if tower.learned_positions or tower.token_types:
-        operators.append(elementwise("positions", outer, 6, 4))
+        operators.append(elementwise("positions", ("add",), outer, 6, 4))
     if tower.embedding_norm:
         operators.append(norm("embedding norm", outer, execution))
         none += BF16 * outer
     if block.dropout:
-        operators.append(elementwise("dropout", outer, 5, 5))
+        operators.append(elementwise("dropout", ("dropout",), outer, 5, 5))
         none += outer
     collectives: tuple[CollectiveCall, ...] = ()
     if tower.vocabulary:
@@ -143,6 +151,9 @@ def block_node(
         parts.append(count_mlp(block, block.mlp, split, execution))
 
     mask = 1 if block.dropout else 0
+    added: tuple[Operation, ...] = ("add",)
+    if block.dropout:
+        added = ("dropout", "add")
     operators: list[Operator] = []
     for number, part in enumerate(parts):
         if block.norms:
@@ -151,11 +162,12 @@ def block_node(
         operators.append(
             elementwise(
                 f"residual {number + 1}",
+                added,
                 outer,
                 6 + mask,
                 6 + mask,
                 kernels=1 if execution.fused else 2 + mask,
-            )
+            )._replace(after=results(part.operators))
         )
     more_norms = block.norms - len(parts) if block.norms else 0
     operators += [
@@ -232,8 +244,10 @@ def module_node(
         operators=(
             *table.operators,
             norm("next token norm", outer, execution),
-            norm("stream norm", outer, execution),
-            matmul("join", split.tokens, 2 * hidden, hidden // split.tp),
+            norm("stream norm", outer, execution)._replace(after=()),
+            matmul(
+                "join", split.tokens, 2 * hidden, hidden // split.tp
+            )._replace(after=("next token norm", "stream norm")),
             *inner.operators,
             norm("module norm", outer, execution),
         ),
@@ -303,7 +317,9 @@ def head_node(
         rows_in = outer // hidden
         operators += [
             matmul("transform", rows_in, hidden, width),
-            elementwise("transform activation", rows_in * width, 4, 6),
+            elementwise(
+                "transform activation", ("gelu",), rows_in * width, 4, 6
+            ),
             norm("transform norm", rows_in * width, execution),
         ]
         none += 3 * BF16 * rows_in * width
@@ -355,8 +371,14 @@ def _loss(logits: int, execution: Execution) -> Operator:
     each) and sum (4) after the cast, and two kernels more backward.
     """
     if execution.fused_loss:
-        return elementwise("loss", logits, 14, 14, kernels=2, least=2)
-    return elementwise("loss", logits, 38, 22, kernels=6, least=6)
+        size, backward, kernels = 14, 14, 2
+    else:
+        size, backward, kernels = 38, 22, 6
+    return elementwise(
+        *("loss", ("loss",), logits, size, backward),
+        kernels=kernels,
+        least=kernels,
+    )
 
 
 def norm_node(tower: Tower, split: Split) -> Node:

@@ -10,7 +10,7 @@ import msgspec
 from nest.errors import InvalidProblemError
 from nest.hardware import Machine
 from nest.hardware.calibration import Calibration
-from nest.ir.graph import Activations, LayerCost, Phase
+from nest.ir.graph import Activations, ComputeTimes, LayerCost, Phase
 from nest.ir.plan import RECOMPUTE
 from nest.models.operators.attention import ATTENTION_BACKWARD
 from nest.models.operators.base import (
@@ -154,14 +154,34 @@ def layer_cost(
             for count, times_ns in zip(counts, passes, strict=True)
         )
 
-    cost = LayerCost(
+    weights_ns = total_ns(3) if execution.split_backward else None
+    times = ComputeTimes(total_ns(0), total_ns(1), total_ns(2), weights_ns)
+    cost = timed_cost(parts, split, times)
+    if not machine.calibration.host_ns:
+        return cost
+    return _with_hosts(cost, parts, machine.calibration)
+
+
+def timed_cost(
+    parts: Sequence[tuple[Node, int]], split: Split, times: ComputeTimes
+) -> LayerCost:
+    """Return the cost of layers that take a known time.
+
+    Parameters
+    ----------
+    parts, split
+        As :func:`layer_cost` takes them.
+    times
+        What they take together, without hosts.
+    """
+    return LayerCost(
         tp=split.tp,
         cp=split.cp,
         ep=split.ep,
         samples=split.samples,
-        forward_ns=total_ns(0),
-        backward_ns=total_ns(1),
-        weight_backward_ns=total_ns(3) if execution.split_backward else None,
+        forward_ns=times.forward_ns,
+        backward_ns=times.backward_ns,
+        weight_backward_ns=times.weight_backward_ns,
         weight_bytes=BF16 * sum(n * node.weights for node, n in parts),
         expert_weight_bytes=BF16
         * sum(n * node.expert_weights for node, n in parts),
@@ -172,7 +192,7 @@ def layer_cost(
                 kept_bytes=sum(
                     n * node.kept_bytes[choice] for node, n in parts
                 ),
-                extra_ns=total_ns(2) if choice == "selective" else 0.0,
+                extra_ns=times.extra_ns if choice == "selective" else 0.0,
                 working_bytes=max(
                     node.kept_bytes["none"] - node.kept_bytes[choice]
                     for node, _ in parts
@@ -186,9 +206,6 @@ def layer_cost(
             for call in node.collectives
         ),
     )
-    if not machine.calibration.host_ns:
-        return cost
-    return _with_hosts(cost, parts, machine.calibration)
 
 
 def _with_hosts(
