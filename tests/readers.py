@@ -32,6 +32,7 @@ from nest.calibration.template import template_csv
 from nest.certificates import check as checker
 from nest.certificates.certify import certify
 from nest.cli.inspecting import check_command
+from nest.codesign.spec import read_spec
 from nest.compare import to_document
 from nest.cost.score import score
 from nest.errors import InvalidProblemError, NestError
@@ -323,6 +324,26 @@ def _set(path: Path) -> None:
         list(instances._read_any(path, ()))
 
 
+# Accelerators
+
+
+def _spaces() -> list[bytes]:
+    """Return the example that lists little, and one of points."""
+    whole = (ROOT / "examples" / "codesign" / "own.yaml").read_bytes()
+    points = (
+        b"schema: nest-codesign/1\ndevices: 8\nspace:\n"
+        b"  hbm: 1 GB\n  hbm_bandwidth: 1 GB/s\n  frequency: 1 GHz\n"
+        b"  link_bandwidth: 1 GB/s\n  network_bandwidth: 1 GB/s\n  points:\n"
+        b"  - {tensor_cores: 1, rows: 2, columns: 2, vector_cores: 1, "
+        b"sram: 1 MiB}\n"
+        b"  - {tensor_cores: 2, rows: 2, columns: 2, vector_cores: 1, "
+        b"sram: 1 MiB}\n"
+        b"objective: {base: {name: x, tensor_cores: 1, rows: 2, columns: 2, "
+        b"vector_cores: 1, sram: 1 MiB}}\n"
+    )
+    return [whole, points]
+
+
 # Models and launches
 
 
@@ -430,6 +451,7 @@ READERS: dict[str, Reader] = {
     "sweep": Reader(
         ".yaml", _blocks("benchmarks.md", "yaml", "nest-sweep/1"), read_sweep
     ),
+    "codesign": Reader(".yaml", _spaces, read_spec),
     "set": Reader(
         ".yaml",
         lambda: [

@@ -61,6 +61,8 @@ _NAMES = {
     "overlap_needs[]": OVERLAP_NEEDS,
     "micro_batch_count": MICRO_BATCH_COUNTS,
     "algorithms": ALGORITHMS,
+    # Of operators, see nest.codesign.schedule.records.
+    "engine": ("tensor", "vector", "both", "none"),
 }
 
 

@@ -1,0 +1,1 @@
+"""Accelerators searched together with the placement on them."""
