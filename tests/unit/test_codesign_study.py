@@ -1,0 +1,57 @@
+"""The study of operators against what is published."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from bench.codesign_operators import (
+    A100,
+    APPLICATIONS,
+    LIKE,
+    TPU_V1,
+    application_rows,
+    measured,
+    operator_rows,
+)
+
+
+def test_measured_operators_are_read():
+    rows = measured()
+    counts = Counter(row.operation for row in rows)
+    assert counts == {"gemm": 20, "softmax": 22, "norm": 22, "gelu": 20}
+    (square,) = [row for row in rows if row.shape == (8192, 8192, 8192)]
+    assert square.time_us == pytest.approx(3961.4)
+    (widest,) = [row for row in rows if row.shape == (1, 2**29)]
+    assert 4 * 2**29 / widest.time_us == pytest.approx(1.5613e6, rel=1e-4)
+
+
+def test_peaks_are_those_of_the_chips():
+    assert A100.peak_flops == pytest.approx(312e12, rel=0.005)
+    assert {chip.peak_flops for chip in LIKE.values()} == {A100.peak_flops}
+    assert TPU_V1.peak_flops == pytest.approx(92e12, rel=0.005)
+
+
+def test_no_operator_is_predicted_above_the_peak(capsys):
+    for row in operator_rows():
+        seconds = float(str(row["model_us"])) / 1e6
+        if row["operation"] == "gemm":
+            m, k, n = row["shape"]
+            assert 2 * m * k * n <= A100.peak_flops * seconds
+    assert "launched" in capsys.readouterr().out
+
+
+def test_applications_are_on_their_side_of_the_roofline(capsys):
+    """Four wait for memory, two for the array, under both conventions."""
+    rows = application_rows()
+    assert len(rows) == len(APPLICATIONS)
+    sides = Counter(row["roofline_binds"] for row in rows)
+    assert sides == {"memory": 4, "array": 2}
+    for row in rows:
+        assert row["tops"] < row["roofline_tops"]
+        for convention in ("in-use", "overlapped"):
+            assert row[f"{convention}_binds"] == row["roofline_binds"]
+            rate = row[f"{convention}_tops"]
+            assert rate <= row["roofline_tops"] * (1 + 1e-9)
+    assert "CNN1" in capsys.readouterr().out
