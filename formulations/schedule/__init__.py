@@ -1,0 +1,1 @@
+"""Schedules of operators on cores, as CP-SAT and as mixed-integer model."""

@@ -1,0 +1,110 @@
+"""``nest schedule``: the operators of a layer on the cores of a chip."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from nest.cli.declare import one_of, option
+from nest.cli.options import Options, takes
+from nest.errors import InvalidProblemError
+
+if TYPE_CHECKING:
+    from nest.codesign.schedule.records import Cores
+
+#: As :data:`nest.codesign.schedule.SOLVERS` names them, the default first.
+SOLVERS = ("dp", "cpsat", "milp")
+
+#: The most cores of a type.
+_MOST_CORES = 2**20
+
+
+def _cores(text: str) -> Cores:
+    """Read cores by type, such as ``tensor=8,vector=2``."""
+    from nest.codesign.schedule.records import Cores
+
+    counts: dict[str, int] = {}
+    for part in text.split(","):
+        key, _, value = (word.strip() for word in part.partition("="))
+        if (
+            key not in Cores._fields
+            or key in counts
+            or not (value.isascii() and value.isdecimal())
+            or len(value) > len(str(_MOST_CORES))
+            or int(value) > _MOST_CORES
+        ):
+            raise click.BadParameter(
+                f"expected tensor=N,vector=N with whole numbers from 0 to "
+                f"{_MOST_CORES}, got {text!r}; for example tensor=8,vector=2"
+            )
+        counts[key] = int(value)
+    return Cores(counts.get("tensor", 0), counts.get("vector", 0))
+
+
+@click.command("schedule")
+@click.argument("path", metavar="LAYER")
+@option(
+    "--cores tensor=N,vector=N",
+    "Cores of each type; one that is not named has none.",
+    _cores,
+    required=True,
+)
+@option(
+    "--solver NAME",
+    f"Of {', '.join(SOLVERS)}, for what bounds do not settle.",
+    one_of(*SOLVERS),
+    default=SOLVERS[0],
+)
+@takes(
+    *("time_limit", "workers", "seed", "json_path"),
+    time_limit="Wall-clock seconds for every pass.  [default: none]",
+    workers="Threads of an engine; with more than one schedules of equal "
+    "length may differ.  [default: 1]",
+)
+def schedule_command(
+    options: Options, path: str, cores: Cores, solver: str
+) -> int:
+    """Schedule the operators of a layer on the cores of a chip.
+
+    LAYER is a JSON or YAML file with operators, what they take on one core
+    and on the whole chip, and what they read; '-' is standard input.
+    docs/files.md describes it. The shortest schedule is shown, or the best
+    one in time.
+    """
+    from nest.codesign.schedule import schedule
+    from nest.codesign.schedule.checks import check_runs
+    from nest.codesign.schedule.layer_file import decode_layer
+    from nest.ir.documents import read_stdin
+    from nest.ir.io import read_bytes
+    from nest.report.schedule import schedule_block, schedule_document
+    from nest.report.table import show
+
+    options.check_files({"LAYER": path})
+    if path == "-":
+        where, data = "standard input", read_stdin(InvalidProblemError)
+    else:
+        where, data = path, read_bytes(path, InvalidProblemError)
+    layer = decode_layer(data, where)
+    for name, operators in layer.passes.items():
+        try:
+            check_runs(operators, cores)
+        except InvalidProblemError as error:
+            raise InvalidProblemError(
+                f"{where}: $.passes.{name}: {error}"
+            ) from None
+    found = {
+        name: schedule(
+            operators,
+            cores,
+            solver=solver,
+            time_limit_s=options.time_limit,
+            num_workers=options.workers or 1,
+            seed=options.seed,
+        )
+        for name, operators in layer.passes.items()
+    }
+    if options.json_path != "-":
+        show(options.people, *schedule_block(layer, cores, found))
+    options.write_json(schedule_document(layer, cores, found))
+    return 0

@@ -1,0 +1,122 @@
+"""Operators of a layer, the cores they run on, and when they run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from nest.ir.base import Struct
+
+#: What an operator runs on: a tensor core, a vector core, one of each at the
+#: same time, or nothing (a view).
+Engine = Literal["tensor", "vector", "both", "none"]
+
+
+class Cores(NamedTuple):
+    """The cores of an accelerator."""
+
+    tensor: int
+    vector: int
+
+
+class Operator(Struct, frozen=True, kw_only=True):
+    """An operator of one pass of a layer.
+
+    Attributes
+    ----------
+    name
+        Unique among the operators of a pass.
+    engine
+        What it runs on.
+    single_ticks
+        Ticks on one core of its type, of both types if it is fused; ``None``
+        if it cannot.
+    whole_ticks
+        Ticks on the whole chip, alone; ``None`` if it cannot.
+    single_channel_ticks, whole_channel_ticks
+        Ticks for which it has the memory channel to itself if it runs so, no
+        more than it takes.
+    after
+        Names of the operators whose results it reads.
+    """
+
+    name: str
+    engine: Engine
+    single_ticks: int | None = None
+    whole_ticks: int | None = None
+    single_channel_ticks: int = 0
+    whole_channel_ticks: int = 0
+    after: tuple[str, ...] = ()
+
+
+class Placed(NamedTuple):
+    """When and where an operator runs.
+
+    Attributes
+    ----------
+    start_tick, end_tick
+        ``[start, end)``.
+    whole
+        Whether it has the whole chip.
+    tensor_core, vector_core
+        Number of its core; ``None`` where it needs none, or all.
+    """
+
+    start_tick: int
+    end_tick: int
+    whole: bool = False
+    tensor_core: int | None = None
+    vector_core: int | None = None
+
+
+class PartOf(NamedTuple):
+    """A part of a pass: all before it is done, nothing after it has begun.
+
+    Attributes
+    ----------
+    operators
+        Names of those that run in it.
+    start_tick, end_tick
+        ``[start, end)``; operators may end earlier, and the memory channel
+        later.
+    lower_bound_ticks
+        It cannot be shorter.
+    channel_ticks
+        Ticks of the memory channel that its operators need.
+    proof
+        What proves it: ``"single"`` (it has one operator), ``"bound"`` (a
+        schedule as short as a bound), an engine's keyword, or ``"none"``.
+    """
+
+    operators: tuple[str, ...]
+    start_tick: int
+    end_tick: int
+    lower_bound_ticks: int
+    channel_ticks: int
+    proof: str
+
+
+class Schedule(NamedTuple):
+    """A schedule of one pass.
+
+    Attributes
+    ----------
+    makespan_ticks
+        Its length.
+    lower_bound_ticks
+        No schedule is shorter.
+    operators
+        When and where every operator runs, in the order they were given.
+    parts
+        What it is made of, one after the other.
+    """
+
+    makespan_ticks: int
+    lower_bound_ticks: int
+    operators: Mapping[str, Placed]
+    parts: tuple[PartOf, ...]
+
+    @property
+    def optimal(self) -> bool:
+        """Whether it is proven to be the shortest."""
+        return self.makespan_ticks == self.lower_bound_ticks
