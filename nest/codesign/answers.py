@@ -1,0 +1,698 @@
+"""What is asked of a space, and all that is answered.
+
+The order of questions is fixed: the base, the best point of every model, the
+best one of all together, then what was asked besides. Each finds what the ones
+before it solved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import random
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple, get_args
+
+import numpy as np
+from msgspec.structs import replace
+
+from nest.benchmarks.parallel import dask_client
+from nest.codesign.architecture import CATEGORIES, PARAMETERS, Architecture
+from nest.codesign.objective import NO_PLAN, Objective
+from nest.codesign.oracle import PointOracle
+from nest.codesign.phaze import phaze_order
+from nest.codesign.points import Point
+from nest.codesign.search import (
+    Listed,
+    OnWave,
+    Question,
+    Reason,
+    State,
+    best_points,
+)
+from nest.codesign.search import frontier as frontier_of
+from nest.codesign.silicon import area_e6_um2, price_micro_usd, tdp_mw
+from nest.codesign.spec import Spec
+from nest.codesign.tasks import Setting, Store, open_store
+from nest.codesign.workload import QUANTUM_PS, Workload
+from nest.cost.score import score
+from nest.errors import InvalidOptionError, InvalidProblemError, SolverError
+from nest.ir.plan import Plan
+from nest.solvers.base import SolveOptions, Status
+from nest.units import MAX_TOTAL
+
+#: Whose plan stands in where the placement is not the best one.
+PLANNER = "megatron"
+
+
+class Wanted(NamedTuple):
+    """What is asked for beside the best points.
+
+    Attributes
+    ----------
+    frontier
+        The points that none is better than in throughput, area, power and
+        price.
+    sensitivity
+        What the next listed value of every parameter changes.
+    contributions
+        What architecture, schedule and placement contribute.
+    phaze_order
+        What Phaze's order and stop rule would have found.
+    samples
+        Seeds of random samples with as many exact step times as the search
+        took; none by default.
+    """
+
+    frontier: bool = False
+    sensitivity: bool = False
+    contributions: bool = False
+    phaze_order: bool = False
+    samples: tuple[int, ...] = ()
+
+
+#: The best points alone.
+NOTHING_MORE = Wanted()
+
+
+class On(NamedTuple):
+    """A model on a point.
+
+    Attributes
+    ----------
+    model
+        Its name.
+    step_ps
+        The least step time; ``None`` if no plan fits.
+    plan
+        A plan that takes it.
+    """
+
+    model: str
+    step_ps: int | None
+    plan: Plan | None
+
+
+class Found(NamedTuple):
+    """A point with its step times.
+
+    Attributes
+    ----------
+    point
+        The point; its index is -1 if it is not in the list.
+    on
+        Every model on it.
+    relative
+        Its throughput relative to the base, 0 where a model fits no plan.
+    """
+
+    point: Point
+    on: tuple[On, ...]
+    relative: float
+
+
+class Counts(NamedTuple):
+    """How many points what settled, for one question.
+
+    ``dominance``: never looked at, as a larger point is too slow; ``bound``:
+    a bound from operators; ``together``: the placement on a point as fast as
+    any of several alike; ``placement``: the placement on the point itself,
+    which takes longer than the best; ``exact``: the step time is known.
+    """
+
+    dominance: int
+    bound: int
+    together: int
+    placement: int
+    exact: int
+
+
+class Best(NamedTuple):
+    """The best point for some models.
+
+    Attributes
+    ----------
+    models
+        Their names.
+    found
+        The point; ``None`` if none fits them all.
+    counts
+        What settled the points of the list.
+    """
+
+    models: tuple[str, ...]
+    found: Found | None
+    counts: Counts
+
+
+class Neighbour(NamedTuple):
+    """The best point with the next listed value of one parameter.
+
+    Attributes
+    ----------
+    parameter, value
+        What is another.
+    listed
+        Whether it is in the list and within the limits.
+    found
+        Its step times.
+    """
+
+    parameter: str
+    value: int
+    listed: bool
+    found: Found
+
+
+class Contribution(NamedTuple):
+    """What the three choices contribute to the throughput of a model.
+
+    Of ``base architecture, operators one after the other, Megatron's plan``
+    each may be replaced by the best one: eight throughputs. A contribution is
+    the mean, over the six orders of replacing them, of the logarithm of what
+    it multiplies the throughput by (Shapley value); they multiply to the
+    whole.
+
+    Attributes
+    ----------
+    model
+        Its name.
+    step_ps
+        Of the eight, by ``(architecture, schedule, placement)``; ``None``
+        where no plan fits or was found.
+    factors
+        Of architecture, schedule and placement; ``None`` if one of the eight
+        is.
+    """
+
+    model: str
+    step_ps: dict[tuple[bool, bool, bool], int | None]
+    factors: tuple[float, float, float] | None
+
+
+class Baseline(NamedTuple):
+    """What another search found.
+
+    Attributes
+    ----------
+    name
+        ``tpu-v4-like``, ``phaze-order``, or ``sample SEED``.
+    evaluated
+        Points that it looked at, in its order.
+    best
+        The best of them.
+    regret
+        How much more throughput the best point of the list has, as a
+        fraction.
+    """
+
+    name: str
+    evaluated: tuple[int, ...]
+    best: Found | None
+    regret: float | None
+
+
+class Answers(NamedTuple):
+    """All that is known of a space.
+
+    Attributes
+    ----------
+    spec
+        What was asked.
+    base
+        The base, on which every model has a throughput of 1.
+    best
+        Of every model; of all together last, if they are several.
+    frontier, sensitivity, contributions, baselines
+        As far as they were asked for; by rising area, in the order of
+        parameters, of models.
+    solved, stored
+        Questions about placements that were answered, and that were found in
+        the directory.
+    """
+
+    spec: Spec
+    base: Found
+    best: tuple[Best, ...]
+    frontier: tuple[Found, ...]
+    sensitivity: tuple[Neighbour, ...]
+    contributions: tuple[Contribution, ...]
+    baselines: tuple[Baseline, ...]
+    solved: int
+    stored: int
+
+
+def answer(
+    spec: Spec,
+    wanted: Wanted = NOTHING_MORE,
+    *,
+    folder: str | None = None,
+    resume: bool = False,
+    jobs: int = 1,
+    dask: str | None = None,
+    on_wave: Callable[[str, Any], None] | None = None,
+) -> Answers:
+    """Answer what is asked of a space.
+
+    Parameters
+    ----------
+    spec, wanted
+        The space, and what is asked beside the best points.
+    folder, resume
+        Where step times are kept, and whether some may be there, see
+        :func:`nest.codesign.tasks.open_store`.
+    jobs, dask
+        How many placements are solved at the same time, or where, see
+        :func:`nest.benchmarks.parallel.answers`.
+    on_wave
+        Called with what is asked and what settled how many points so far.
+
+    Raises
+    ------
+    InvalidOptionError
+        If no model is named.
+    InvalidProblemError
+        If a model has no plan on the base.
+    NestError
+        If the directory cannot be used.
+    SolverError
+        If an answer is wrong.
+    """
+    if not spec.models:
+        raise InvalidOptionError(
+            "models: expected the name of a model, got none; name one in the "
+            "file, or with --model"
+        )
+    with contextlib.ExitStack() as stack:
+        client = dask and stack.enter_context(dask_client(dask))
+        store = stack.enter_context(open_store(folder, resume))
+        study = _Study(spec, store, jobs, dask, client, on_wave)
+        return study.answers(wanted)
+
+
+class _Study:
+    """The questions about one space, in their order."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        store: Store,
+        jobs: int,
+        dask: str | None,
+        client: Any,
+        on_wave: Callable[[str, Any], None] | None,
+    ) -> None:
+        self.spec, self.store, self._on_wave = spec, store, on_wave
+        self.models = range(len(spec.models))
+        self.architectures = [p.architecture for p in spec.space.points]
+        points = listed(spec.space.points)
+        self.oracle = PointOracle(
+            self.architectures,
+            points,
+            [setting_of(spec, model) for model in spec.models],
+            store,
+            jobs=jobs,
+            dask=dask,
+            client=client,
+        )
+        self.state = State(points, len(spec.models))
+        self.base_quanta = self._base_quanta()
+        self.objective = self._objective(self.models)
+
+    def answers(self, wanted: Wanted) -> Answers:
+        """Return what is asked for."""
+        best = [self._best((model,)) for model in self.models]
+        if len(self.models) > 1:
+            best.append(self._best(tuple(self.models)))
+        top = best[-1].found
+        frontier = self._frontier() if wanted.frontier else ()
+        baselines: list[Baseline] = []
+        if top is not None:
+            baselines += self._baselines(wanted, best[-1], top)
+        return Answers(
+            spec=self.spec,
+            base=self._found(self._add(self.spec.objective.base)),
+            best=tuple(best),
+            frontier=frontier,
+            sensitivity=self._sensitivity(top) if wanted.sensitivity else (),
+            contributions=tuple(
+                self._contribution(model, found.found)
+                for model, found in zip(self.models, best, strict=False)
+                if found.found is not None
+            )
+            if wanted.contributions
+            else (),
+            baselines=tuple(baselines),
+            solved=self.store.evaluated,
+            stored=self.store.found,
+        )
+
+    def _best(self, models: tuple[int, ...]) -> Best:
+        names = tuple(self.spec.models[model] for model in models)
+        point = best_points(
+            self.state,
+            self.oracle,
+            self._objective(models),
+            models,
+            self._watch(", ".join(names)),
+        )
+        counts = self.state.reasons(models, self._everywhere())
+        return Best(
+            names,
+            None if point is None else self._found(point, models),
+            Counts(*(counts[reason] for reason in get_args(Reason))),
+        )
+
+    def _frontier(self) -> tuple[Found, ...]:
+        found = frontier_of(
+            self.state,
+            self.oracle,
+            self.objective,
+            self.models,
+            self._watch("the frontier"),
+        )
+        points = (self._found(point) for point in found)
+        return tuple(
+            sorted(points, key=lambda x: (x.point.area_e6_um2, x.point.index))
+        )
+
+    def _sensitivity(self, top: Found | None) -> tuple[Neighbour, ...]:
+        """Solve the next listed value of every parameter, both ways."""
+        if top is None:
+            return ()
+        space, here = self.spec.space, top.point.architecture
+        places = {a: i for i, a in enumerate(self.architectures)}
+        found = []
+        for parameter in PARAMETERS:
+            values = space.axes.get(parameter, ())
+            own = getattr(here, parameter)
+            if len(values) < 2 or own not in values:
+                continue
+            if parameter == "lanes" and space.lanes_are_columns:
+                continue
+            at = values.index(own)
+            for value in (*values[max(0, at - 1) : at], *values[at + 1 :][:1]):
+                other = {parameter: value}
+                if parameter == "columns" and space.lanes_are_columns:
+                    other["lanes"] = value
+                architecture = replace(here, **other)
+                place = places.get(architecture)
+                listed_there = place is not None and place < self.size
+                if place is None:
+                    place = self._add(architecture)
+                self._exact([place], self.models)
+                found.append(
+                    Neighbour(
+                        parameter, value, listed_there, self._found(place)
+                    )
+                )
+        return tuple(found)
+
+    def _contribution(self, model: int, best: Found) -> Contribution:
+        """Solve the eight ways to have the best of some and the base's."""
+        base = self.spec.objective.base
+        steps: dict[tuple[bool, bool, bool], int | None] = {}
+        for chip, schedule, placement in itertools.product(
+            (False, True), repeat=3
+        ):
+            architecture = best.point.architecture if chip else base
+            steps[chip, schedule, placement] = self._step_ps(
+                model, architecture, schedule, placement
+            )
+        return Contribution(
+            self.spec.models[model], steps, shapley_factors(steps)
+        )
+
+    def _step_ps(
+        self,
+        model: int,
+        architecture: Architecture,
+        schedule: bool,
+        placement: bool,
+    ) -> int | None:
+        from nest.codesign.evaluate import best_plan
+        from nest.solvers.run import run_solver
+
+        place = self._add(architecture)
+        if schedule and placement:
+            self._exact([place], (model,))
+            return self._on(place, model).step_ps
+        workload = self.oracle.workload(place, model)
+        times = (
+            workload.shortest(architecture)
+            if schedule
+            else workload.in_sequence(architecture)
+        )
+        problem = workload.problem(architecture, workload.entries(times))
+        if placement:
+            step, _ = best_plan(problem)
+            return None if step >= NO_PLAN else step * QUANTUM_PS
+        result = run_solver(problem, PLANNER, SolveOptions(num_workers=1))
+        if result.status is Status.OVER_MEMORY or not result.step_quanta:
+            return None
+        return result.step_quanta * QUANTUM_PS
+
+    def _baselines(
+        self, wanted: Wanted, best: Best, top: Found
+    ) -> list[Baseline]:
+        found = []
+        base = self._found(self._add(self.spec.objective.base))
+        names = [self.spec.objective.base_name]
+        runs: list[tuple[tuple[int, ...], Found | None]] = [
+            ((base.point.index,), base)
+        ]
+        if wanted.phaze_order:
+            names.append("phaze-order")
+            runs.append(self._phaze())
+        counts = best.counts
+        size = min(counts.exact + counts.placement, self.size)
+        for seed in wanted.samples:
+            names.append(f"sample {seed}")
+            runs.append(self._sample(seed, size))
+        for name, (evaluated, one) in zip(names, runs, strict=True):
+            regret = None
+            if one is not None and one.relative > 0:
+                regret = top.relative / one.relative - 1
+            found.append(Baseline(name, evaluated, one, regret))
+        return found
+
+    def _phaze(self) -> tuple[tuple[int, ...], Found | None]:
+        """Look at points as Phaze does, with the mean of throughputs."""
+
+        def throughput(point: Point) -> Fraction | None:
+            self._exact([point.index], self.models)
+            steps = [self._on(point.index, m).step_ps for m in self.models]
+            if None in steps:
+                return None
+            return sum(
+                (Fraction(1, step) for step in steps if step is not None),
+                Fraction(0),
+            )
+
+        looked = phaze_order(self.spec.space.points, throughput)
+        fits = [
+            (value, -place)
+            for place, (_, value) in enumerate(looked.evaluated)
+            if value is not None
+        ]
+        evaluated = tuple(point.index for point, _ in looked.evaluated)
+        if not fits:
+            return evaluated, None
+        _, place = max(fits)
+        return evaluated, self._found(evaluated[-place])
+
+    def _sample(
+        self, seed: int, size: int
+    ) -> tuple[tuple[int, ...], Found | None]:
+        """Find the best of a random sample."""
+        chosen = random.Random(seed).sample(range(self.size), size)
+        among = np.zeros(self.size, dtype=bool)
+        among[chosen] = True
+        point = best_points(
+            self.state,
+            self.oracle,
+            self.objective,
+            self.models,
+            self._watch(f"sample {seed}"),
+            among,
+        )
+        found = None if point is None else self._found(point)
+        return tuple(chosen), found
+
+    # What the questions share
+
+    @property
+    def size(self) -> int:
+        """Points of the list; those added come after them."""
+        return len(self.spec.space.points)
+
+    def _everywhere(self) -> Any:
+        return np.ones(self.size, dtype=bool)
+
+    def _watch(self, what: str) -> OnWave | None:
+        tell = self._on_wave
+        if tell is None:
+            return None
+        return lambda counts: tell(what, counts)
+
+    def _add(self, architecture: Architecture) -> int:
+        """Return the place of an architecture, of the list or beside it."""
+        if architecture not in self.architectures:
+            self.architectures.append(architecture)
+        return self.architectures.index(architecture)
+
+    def _base_quanta(self) -> tuple[int, ...]:
+        place = self._add(self.spec.objective.base)
+        self._exact([place], self.models)
+        found = []
+        for model in self.models:
+            step_ps = self._on(place, model).step_ps
+            if step_ps is None:
+                raise InvalidProblemError(
+                    f"$.objective.base: expected an architecture with a plan "
+                    f"of {self.spec.models[model]} on {self.spec.devices} "
+                    f"devices, got none for {self.spec.objective.base_name}; "
+                    f"name another base, or leave the model out"
+                )
+            found.append(step_ps // QUANTUM_PS)
+        return tuple(found)
+
+    def _objective(self, models: Sequence[int]) -> Objective:
+        said = self.spec.objective
+        return Objective(
+            "worst-case" if said.kind == "worst-case" else "geometric-mean",
+            tuple(said.weights.get(self.spec.models[m], 1) for m in models),
+            tuple(self.base_quanta[m] for m in models),
+        )
+
+    def _exact(self, places: Sequence[int], models: Sequence[int]) -> None:
+        """Solve step times, however long they are."""
+        questions = [
+            Question(place, model, MAX_TOTAL)
+            for place in places
+            for model in models
+        ]
+        for found in self.oracle.solve(questions):
+            if found.point < self.size:
+                self.state.take(found)
+
+    def _on(self, place: int, model: int) -> On:
+        known = self.oracle.known(place, model)
+        assert known is not None
+        assert known.exact
+        name = self.spec.models[model]
+        if known.plan is None:
+            return On(name, None, None)
+        workload = self.oracle.workload(place, model)
+        _check(workload, self.architectures[place], known.plan, known)
+        return On(name, known.lower_quanta * QUANTUM_PS, known.plan)
+
+    def _found(self, place: int, models: Sequence[int] | None = None) -> Found:
+        chosen = tuple(self.models if models is None else models)
+        self._exact([place], chosen)
+        on = tuple(self._on(place, model) for model in chosen)
+        quanta = [
+            NO_PLAN if one.step_ps is None else one.step_ps // QUANTUM_PS
+            for one in on
+        ]
+        return Found(
+            self._point(place), on, self._objective(chosen).relative(quanta)
+        )
+
+    def _point(self, place: int) -> Point:
+        if place < self.size:
+            return self.spec.space.points[place]
+        architecture = self.architectures[place]
+        process, prices = self.spec.process, self.spec.prices
+        area = area_e6_um2(architecture, process)
+        return Point(
+            -1,
+            architecture,
+            area,
+            tdp_mw(architecture, process, area),
+            price_micro_usd(architecture, area, prices) or 0,
+        )
+
+
+def listed(points: Sequence[Point]) -> Listed:
+    """Return the points of a space as arrays."""
+    names = [name for name in PARAMETERS if name not in CATEGORIES]
+
+    def value(architecture: Architecture, name: str) -> int:
+        if name == "core_buffer_bytes":  # 0 stands for a rule
+            return architecture.core_sram_bytes
+        return int(getattr(architecture, name))
+
+    return Listed(
+        np.array(
+            [[value(p.architecture, name) for name in names] for p in points],
+            dtype=np.int64,
+        ),
+        np.array(
+            [p.architecture.devices_per_node for p in points], dtype=np.int64
+        ),
+        np.array(
+            [
+                [p.area_e6_um2 for p in points],
+                [p.tdp_mw for p in points],
+                [p.price_micro_usd for p in points],
+            ],
+            dtype=object,
+        ),
+    )
+
+
+def shapley_factors(
+    steps: dict[tuple[bool, bool, bool], int | None],
+) -> tuple[float, float, float] | None:
+    """Return what three choices multiply the throughput by.
+
+    The mean of the logarithms over the six orders of making them (Shapley
+    1953). ``None`` if one of the eight step times is unknown.
+    """
+    logs = {
+        choice: -math.log(step)
+        for choice, step in steps.items()
+        if step is not None
+    }
+    if len(logs) < len(steps):
+        return None
+    totals = [0.0, 0.0, 0.0]
+    orders = list(itertools.permutations(range(3)))
+    for order in orders:
+        made = [False, False, False]
+        for which in order:
+            before = logs[made[0], made[1], made[2]]
+            made[which] = True
+            totals[which] += logs[made[0], made[1], made[2]] - before
+    first, second, third = (math.exp(total / len(orders)) for total in totals)
+    return first, second, third
+
+
+def setting_of(spec: Spec, model: str, devices_per_node: int = 1) -> Setting:
+    """Return what a model depends on with nodes of some size."""
+    return Setting(
+        model=model,
+        num_devices=spec.devices,
+        devices_per_node=devices_per_node,
+        job=spec.job,
+        convention=spec.convention,
+        attention=spec.attention,
+        link_latency_ns=spec.link_latency_ns,
+        network_latency_ns=spec.network_latency_ns,
+    )
+
+
+def _check(
+    workload: Workload, architecture: Architecture, plan: Plan, known: Any
+) -> None:
+    """Score a plan again, on a problem that is made anew."""
+    times = workload.entries(workload.shortest(architecture))
+    found = score(workload.problem(architecture, times), plan)
+    if not found.feasible or found.step_quanta != known.lower_quanta:
+        raise SolverError(
+            f"{workload.name}: expected a step of {known.lower_quanta} quanta "
+            f"on {architecture}, got {found.step_quanta}; please report it"
+        )

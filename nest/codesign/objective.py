@@ -1,0 +1,109 @@
+"""What makes one architecture better than another, in whole numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: Step time where no plan fits, in quanta; all others are below 2**61.
+NO_PLAN = 2**62
+
+Kind = Literal["geometric-mean", "worst-case"]
+
+#: Python integers in an array, which never overflow.
+Whole = NDArray[np.object_]
+
+
+class Objective(NamedTuple):
+    """How the step times of several models become one number.
+
+    ``geometric-mean``: the geometric mean of the throughputs relative to a
+    base, weighted; it is largest where ``Π T_m ** w_m`` is least, whatever the
+    base. ``worst-case``: the least of these throughputs, largest where
+    ``max_m T_m / base_m`` is least.
+
+    Attributes
+    ----------
+    kind
+        Which of the two.
+    weights
+        Whole numbers ``w_m``, one per model; they count for the mean alone.
+    base_quanta
+        Step times ``base_m`` of the base architecture, one per model.
+    """
+
+    kind: Kind
+    weights: tuple[int, ...]
+    base_quanta: tuple[int, ...]
+
+    @property
+    def worst(self) -> int:
+        """The cost where some model fits no plan."""
+        return int(NO_PLAN ** max(2, 1 + sum(self.weights)))
+
+    def costs(self, step_quanta: NDArray[np.int64]) -> Whole:
+        """Return what is to be least, for step times ``(models, points)``.
+
+        It does not decrease where a step time grows, so that lower bounds
+        give lower bounds.
+        """
+        times = step_quanta.astype(object)
+        if self.kind == "geometric-mean":
+            costs = np.multiply.reduce(
+                [
+                    each**weight
+                    for each, weight in zip(times, self.weights, strict=True)
+                ]
+            )
+        else:
+            product = math.prod(self.base_quanta)
+            costs = np.maximum.reduce(
+                [
+                    each * (product // base)
+                    for each, base in zip(times, self.base_quanta, strict=True)
+                ]
+            )
+        found = np.array(costs, dtype=object)
+        found[(step_quanta >= NO_PLAN).any(axis=0)] = self.worst
+        return found
+
+    def cost(self, step_quanta: Sequence[int]) -> int:
+        """Return what is to be least, for one architecture."""
+        column = np.array(step_quanta, dtype=np.int64)[:, None]
+        return int(self.costs(column)[0])
+
+    def target(self, step_quanta: Sequence[int], model: int, cost: int) -> int:
+        """Return the longest step of a model that keeps a cost.
+
+        ``step_quanta`` bounds the others from below; -1 if no step does.
+        """
+        low, high = -1, NO_PLAN - 1
+        times = list(step_quanta)
+        while low < high:
+            times[model] = middle = (low + high + 1) // 2
+            if self.cost(times) <= cost:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def relative(self, step_quanta: Sequence[int]) -> float:
+        """Return the throughput relative to the base, for people."""
+        ratios = [
+            base / step
+            for base, step in zip(self.base_quanta, step_quanta, strict=True)
+        ]
+        if any(step >= NO_PLAN for step in step_quanta):
+            return 0.0
+        if self.kind == "worst-case":
+            return min(ratios)
+        weights = self.weights
+        logs = math.fsum(
+            weight * math.log(ratio)
+            for ratio, weight in zip(ratios, weights, strict=True)
+        )
+        return math.exp(logs / sum(weights))

@@ -1,0 +1,161 @@
+"""Bounds from layers, tasks and their store."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from nest.codesign.evaluate import Solved, WorkBound, work_bound
+from nest.codesign.objective import NO_PLAN
+from nest.codesign.phaze import tpu_v4_like
+from nest.codesign.tasks import (
+    Setting,
+    Store,
+    Task,
+    died,
+    open_store,
+    run_task,
+)
+from nest.errors import NestError
+from nest.ir.io import encode
+from nest.models.choices import Request
+
+SETTING = Setting(
+    model="gpt2", num_devices=4, devices_per_node=1, job=Request()
+)
+TASK = Task(
+    setting=SETTING,
+    architecture=tpu_v4_like(),
+    target_quanta=10,
+    version="1",
+)
+
+
+def test_work_bound() -> None:
+    """Two layers on 4 devices, 3 micro-batches of 2 samples.
+
+    With one device a sample 2 devices take 10 + 20, so ``30 (4 + 2 * 2)`` =
+    240; with two devices a sample 4 take 9 + 9, so ``18 (4 + 2 * 4)`` = 216.
+    The bound is ``2 * 216 / 4`` = 108.
+    """
+    choices = ((0, 1, 1), (3, 2, 1))
+    bound = WorkBound((2,), (choices,), ((4, 3, 2),))
+    assert work_bound(bound, (10, 20, 5, 9, 9, 7)) == 108
+    # 19 instead of 18: 228 is less than 240 still, so 114.
+    assert work_bound(bound, (10, 20, 5, 9, 10, 7)) == 114
+    # One device a sample alone: 120; on 3 devices 2 fit, 4 do not.
+    one = WorkBound((2,), (choices[:1],), ((4, 3, 2),))
+    assert work_bound(one, (10, 20, 5)) == 120
+    small = WorkBound((2,), (choices,), ((3, 3, 2),))
+    assert work_bound(small, (10, 20, 5, 1, 1, 7)) == 140
+    # Rounded up: 2 * 30 * (3 + 4) / 3 = 140, 2 * 31 * 7 / 3 = 144.67.
+    assert work_bound(small, (11, 20, 5, 1, 1, 7)) == 145
+
+
+def test_no_strategy_for_the_samples() -> None:
+    """Batches of 3 samples are not made of pairs."""
+    bound = WorkBound((1,), (((0, 1, 2),),), ((4, 3, 3),))
+    assert work_bound(bound, (1, 1, 1)) == NO_PLAN
+
+
+def test_keys_tell_questions_apart() -> None:
+    """All that an answer depends on is in the key; a target is not."""
+    other = replace(TASK.architecture, hbm_bytes=2**30)
+    tasks = [
+        TASK,
+        replace(TASK, architecture=other),
+        replace(TASK, setting=replace(SETTING, num_devices=8)),
+        replace(TASK, entries=(1, 2, 3)),
+        replace(TASK, version="2"),
+    ]
+    assert len({task.key for task in tasks}) == len(tasks)
+    assert replace(TASK, target_quanta=11).key == TASK.key
+
+
+def test_another_version_runs_nothing() -> None:
+    with pytest.raises(NestError, match=r"^worker: expected nest 1, as where"):
+        run_task(TASK)
+
+
+def test_a_dead_process_ends_the_search() -> None:
+    with pytest.raises(
+        NestError,
+        match=r"^gpt2 on point .*: expected an answer, got none as it died; "
+        r"what is finished is kept, go on with --resume",
+    ):
+        died(TASK, "it died")
+
+
+def solved(key: str, quanta: int) -> bytes:
+    return encode(Solved(key=key, lower_quanta=quanta, exact=True))
+
+
+def test_what_is_kept_is_found(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with open_store(folder, resume=False) as store:
+        store.keep(solved("a" * 32, 5))
+        assert (store.evaluated, store.found) == (1, 0)
+    (folder / "points" / ".half").write_bytes(b"{")
+    (folder / "points" / "broken.json").write_bytes(b"{")
+    (folder / "points" / f"{'b' * 32}.json").write_bytes(solved("c" * 32, 6))
+    with open_store(folder, resume=True) as store:
+        assert (store.evaluated, store.found) == (0, 1)
+        assert store.solved["a" * 32].lower_quanta == 5
+        other, broken = store.complaints
+        assert "broken.json" in broken
+        assert "it counts as not solved" in broken
+        assert "expected the point of its name, got another" in other
+    assert not (folder / "points" / ".half").exists()
+
+
+def test_without_a_directory_nothing_is_written() -> None:
+    with open_store(None, resume=False) as store:
+        assert isinstance(store, Store)
+        store.keep(solved("a" * 32, 5))
+        assert store.solved["a" * 32].exact
+
+
+def test_directories_of_others_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with (
+        open_store(folder, resume=False),
+        pytest.raises(NestError, match="expected a directory that no run"),
+        open_store(folder, resume=True),
+    ):
+        pass
+    with (
+        pytest.raises(NestError, match="add --resume to go on with it"),
+        open_store(folder, resume=False),
+    ):
+        pass
+    manifest = folder / "codesign.json"
+    manifest.write_text(
+        json.dumps({"schema": "nest-codesign-run/1", "version": "0"})
+    )
+    with (
+        pytest.raises(NestError, match=r"expected nest 0, with which the"),
+        open_store(folder, resume=True),
+    ):
+        pass
+    manifest.unlink()
+    (folder / "other").write_text("")
+    with (
+        pytest.raises(NestError, match=r"got one with other files in it"),
+        open_store(folder, resume=True),
+    ):
+        pass
+    file = tmp_path / "file"
+    file.write_text("")
+    with (
+        pytest.raises(NestError, match="expected a directory, got a file"),
+        open_store(file, resume=False),
+    ):
+        pass
+    with (
+        pytest.raises(NestError, match="expected a directory that can be"),
+        open_store("/proc/nothing", resume=False),
+    ):
+        pass
