@@ -39,6 +39,7 @@ from nest.report import (
     audit,
     benchmark,
     calibration,
+    codesign,
     conform,
     doctor,
     explanation,
@@ -46,6 +47,7 @@ from nest.report import (
     frontier,
     launch,
     network,
+    published,
     robust,
     simulation,
     table,
@@ -61,6 +63,7 @@ from nest.studies.study import Column as StudyColumn
 from nest.studies.study import Findings, Plot, Study
 from nest.studies.study import Table as StudyTable
 from nest.topology.levels import NetworkFacts, PartitionFacts, Range
+from tests import codesigns
 from tests.builders import (
     SINGLE,
     make_cost,
@@ -679,10 +682,21 @@ def audited() -> Parts:
 
 
 #: What people see, by the name of its file.
+def codesigned() -> Parts:
+    """Return what ``nest codesign`` says, with everything there can be."""
+    document = codesigns.document()
+    return [
+        *codesign.read_block(document["spec"]),
+        "",
+        *codesign.answers_block(document),
+    ]
+
+
 TABLES: dict[str, Callable[[], Parts]] = {
     "audit": audited,
     "bench": ran,
     "calibrate": calibrated,
+    "codesign": codesigned,
     "compare": comparison,
     "conform": conforming,
     "doctor": examined,
@@ -692,6 +706,10 @@ TABLES: dict[str, Callable[[], Parts]] = {
     "lists": listed,
     "pareto": points,
     "profile": profiled,
+    "published": lambda: [
+        *published.peaks_block(),
+        *published.blocks_block(),
+    ],
     "robust": guaranteed,
     "score-interleaved": lambda: scored("gpt3-13b-dgx-a100x16-interleaved"),
     "simulate": simulated,

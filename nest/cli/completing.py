@@ -194,6 +194,7 @@ _FILES = {
     "PROBLEM": "file",
     "SET": "file",
     "GRID": "file",
+    "SPEC": "file",
     "CASE": "file",
     "RUNS": "file",
     "RESULTS": "file",

@@ -34,6 +34,10 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "nest cite",
         "nest cite alpa piper --bibtex",
     ),
+    "nest codesign": (
+        "nest codesign phaze.yaml --model bert-large --jobs 2 -o run",
+        "nest codesign own.yaml --frontier --sensitivity --html page.html",
+    ),
     "nest compare": (
         "nest compare llama2-7b-8 --solvers dp,milp,alpa",
         "nest compare --model llama3-8b --cluster h100x8 --json out.json",
@@ -147,6 +151,11 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "nest report": (
         "nest report --model llama3-70b --cluster h100x64",
         "nest report problem.json plan.json --tokens 15e12 -o report.html",
+    ),
+    "nest schedule": (
+        "nest schedule layer.json --cores tensor=8,vector=2",
+        "nest schedule layer.json --cores tensor=2,vector=1 \\\n"
+        "  --solver cpsat --json -",
     ),
     "nest score": (
         "nest score llama2-7b-8 plan.json",

@@ -23,6 +23,7 @@ from nest.cli.auditing import audit_command
 from nest.cli.benching import bench_command, sweep_command
 from nest.cli.calibrating import calibrate_command
 from nest.cli.certifying import certify_command
+from nest.cli.codesigning import codesign_command
 from nest.cli.completing import add_words, complete, completion_command
 from nest.cli.conforming import conform_command
 from nest.cli.doctoring import cite_command, doctor_command
@@ -45,6 +46,7 @@ from nest.cli.progress import add_talk
 from nest.cli.questions import explain_command, fit_command
 from nest.cli.reporting import report_command
 from nest.cli.saying import say
+from nest.cli.scheduling import schedule_command
 from nest.cli.simulating import simulate_command, trace_command
 from nest.cli.solving import compare_command, solve_command
 from nest.cli.topology import topology_group
@@ -92,6 +94,7 @@ for _command in (
     bench_command,
     sweep_command,
     audit_command,
+    codesign_command,
     solve_command,
     report_command,
     score_command,
@@ -109,6 +112,7 @@ for _command in (
     import_group,
     export_command,
     topology_group,
+    schedule_command,
     profile_command,
     validate_command,
     calibrate_command,

@@ -14,7 +14,9 @@ import pytest
 from click.testing import CliRunner
 
 from nest.cli.main import cli
+from nest.pages import codesign
 from nest.pages.html import to_html
+from tests import codesigns
 from tests.browser import driver as driver_module
 from tests.browser.driver import picture, show, violations
 from tests.pages import full, named
@@ -51,7 +53,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     made = {"full": full(), "named": named(HOSTILE)}
     for name, document in made.items():
         (folder / f"{name}.html").write_text(to_html(document), "utf-8")
-    found = {name: folder / f"{name}.html" for name in made}
+    text = codesign.to_html(codesigns.document(), "nest codesign spec.yaml")
+    (folder / "codesign.html").write_text(text, "utf-8")
+    found = {name: folder / f"{name}.html" for name in (*made, "codesign")}
     for name, arguments in COMMANDS.items():
         found[name] = folder / f"{name}.html"
         words = [*arguments, "--html", str(found[name])]
@@ -66,7 +70,7 @@ def pictures() -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", ["full", "named", *COMMANDS])
+@pytest.mark.parametrize("name", ["full", "named", "codesign", *COMMANDS])
 def test_no_error_and_nothing_fetched(
     driver: Any, pages: dict[str, Path], name: str
 ) -> None:
@@ -89,7 +93,8 @@ def test_hostile_names_are_shown(driver: Any, pages: dict[str, Path]) -> None:
     ("name", "scheme"),
     [
         *(("full", "light"), ("full", "dark"), ("named", "light")),
-        ("validation", "light"),
+        *(("validation", "light"), ("codesign", "light")),
+        ("codesign", "dark"),
     ],
 )
 def test_axe_finds_nothing_serious(

@@ -23,7 +23,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("nest.ir", "nest.hardware", "nest.units", "nest.errors"),
     ("nest.topology",),
     # What searches are written against: the protocol, and warm starts.
-    ("nest.cost", "nest.solvers.base", "nest.solvers.warm_start"),
+    (
+        *("nest.cost", "nest.solvers.base", "nest.solvers.warm_start"),
+        "nest.codesign.schedule",
+    ),
     ("nest.simulate",),
     # What becomes of a problem before anything is searched.
     ("nest.targets",),

@@ -1,0 +1,312 @@
+"""``nest codesign``: the best accelerators of a space, proven."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+from msgspec.structs import replace
+
+from nest.cli.benching import JOBS
+from nest.cli.declare import integer, option
+from nest.cli.inputs import (
+    check_distinct_files,
+    check_output,
+    people,
+    write_json,
+    write_text,
+)
+from nest.cli.options import Options, takes
+from nest.cli.pages import HTML, check_page, command_line
+from nest.cli.progress import StatusLine, hint
+from nest.cli.saying import say
+from nest.errors import InvalidOptionError
+from nest.interrupts import Interrupted
+
+if TYPE_CHECKING:
+    from nest.codesign.answers import Answers
+    from nest.codesign.spec import Spec
+
+_STOPPED = "The search was stopped: what is here is what was known by then."
+
+
+@click.command("codesign")
+@click.argument("spec_path", metavar="SPEC")
+@option(
+    "--model NAME",
+    "Model to choose an accelerator for, instead of those of SPEC; "
+    "repeatable.",
+    None,
+    "models",
+    multiple=True,
+)
+@option(
+    "--describe",
+    "Only say what SPEC lists, what its limits cut and what is asked.",
+)
+@option(
+    "--frontier",
+    "Also find the points that none beats in throughput, area, power and "
+    "price.",
+)
+@option(
+    "--sensitivity",
+    "Also solve the next listed value of every parameter.",
+)
+@option(
+    "--contributions",
+    "Also say what architecture, schedule and placement contribute.",
+)
+@option(
+    "--phaze-order",
+    "Also say what Phaze's order and stop rule would have found.",
+)
+@option(
+    "--samples N",
+    "Also draw N random samples of as many points as were solved.",
+    integer(1, 10_000),
+    default=None,
+)
+@JOBS
+@option(
+    "--dask ADDRESS|N",
+    "Solve points on a Dask cluster: the address of its scheduler, or how "
+    "many local workers to start.",
+)
+@option(
+    "-o --output DIR",
+    "Keep every solved point in a directory, which --resume goes on with.",
+    None,
+    "folder",
+)
+@option("--resume", "Go on with the search of DIR: what is solved is kept.")
+@HTML
+@option(
+    "--csv FILE",
+    "Also write a CSV line per model and point; '-' is standard output.",
+    None,
+    "csv_path",
+)
+@takes("json_path")
+def codesign_command(
+    options: Options,
+    spec_path: str,
+    models: tuple[str, ...],
+    describe: bool,
+    samples: int | None,
+    jobs: int,
+    dask: str | None,
+    folder: str | None,
+    resume: bool,
+    html_path: str | None,
+    csv_path: str | None,
+    **asked: bool,
+) -> int:
+    """Find the best accelerators of a space for models, with proofs.
+
+    SPEC is a YAML file with the space, its limits and the job, see
+    docs/codesign.md. Every point of the space is solved exactly, or proven
+    not to be the best. Figures are of an analytic model of accelerators, which
+    is not calibrated.
+
+    Exits with 1 if a model fits no point.
+    """
+    from nest.codesign.document import spec_document
+    from nest.codesign.spec import read_spec
+    from nest.report.codesign import read_block
+    from nest.report.table import show
+
+    json_path = options.json_path
+    outputs = {"--json": json_path, "--html": html_path, "--csv": csv_path}
+    check_page(html_path)
+    check_distinct_files({"SPEC": spec_path, "-o": folder, **outputs})
+    for name, path in outputs.items():
+        check_output(path, name)
+    _check_words(describe, folder, resume, dask, jobs, html_path, csv_path)
+    spec = _with_models(read_spec(spec_path), models)
+    if describe:
+        document = spec_document(spec)
+        show(people(json_path), *read_block(document))
+        if json_path is not None:
+            write_json(json_path, document)
+        return 0
+    if not spec.models:
+        raise InvalidOptionError(
+            f"{spec_path}: $.models: expected at least one model, got none; "
+            f"add one, or --model"
+        )
+    if dask is None:
+        from nest.benchmarks.engine import check_parallel
+
+        check_parallel(jobs, 1, None)
+    return _Searching(spec, json_path, html_path, csv_path).go(
+        samples=samples,
+        folder=folder,
+        resume=resume,
+        jobs=jobs,
+        dask=dask,
+        **asked,
+    )
+
+
+def _check_words(
+    describe: bool,
+    folder: str | None,
+    resume: bool,
+    dask: str | None,
+    jobs: int,
+    *pages: str | None,
+) -> None:
+    """Refuse options that contradict each other."""
+    if resume and folder is None:
+        raise InvalidOptionError(
+            "--resume: expected -o DIR too, got none; name the directory of "
+            "the search"
+        )
+    if dask is not None and jobs > 1:
+        raise InvalidOptionError(
+            f"--jobs {jobs}: expected either it or --dask, whose workers are "
+            f"as many as the cluster has, got both; remove one"
+        )
+    if describe and (folder is not None or any(pages)):
+        raise InvalidOptionError(
+            "--describe: expected neither -o, --html nor --csv beside it, as "
+            "nothing is searched, got one; remove it"
+        )
+
+
+def _with_models(spec: Spec, models: tuple[str, ...]) -> Spec:
+    """Return a specification with the models of the command line."""
+    from nest.models.zoo import architecture
+
+    for number, name in enumerate(models):
+        if name in models[:number]:
+            raise InvalidOptionError(
+                f"--model: expected every model once, got {name!r} again; "
+                f"remove one"
+            )
+    chosen = models or spec.models
+    for name in chosen:
+        architecture(name)  # refuses unknown ones
+    for name in spec.objective.weights:
+        if chosen and name not in chosen:
+            raise InvalidOptionError(
+                f"--model: expected {name!r} too, which has a weight in the "
+                f"specification, got {', '.join(chosen)}; add it, or remove "
+                f"its weight"
+            )
+    return replace(spec, models=chosen)
+
+
+class _Searching:
+    """Runs a search, shows it, and writes what was asked for."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        json_path: str | None,
+        html_path: str | None,
+        csv_path: str | None,
+    ) -> None:
+        self._spec = spec
+        self._json, self._html, self._csv = json_path, html_path, csv_path
+
+    def go(
+        self,
+        *,
+        samples: int | None,
+        folder: str | None,
+        resume: bool,
+        jobs: int,
+        dask: str | None,
+        **asked: bool,
+    ) -> int:
+        """Search and return the exit code."""
+        from nest.codesign.answers import Wanted, answer
+
+        space = self._spec.space
+        hint(
+            f"nest: {len(space.points):,} of {space.raw:,} points are within "
+            f"the limits"
+        )
+        wanted = Wanted(**asked, samples=tuple(range(samples or 0)))
+        stop: Interrupted | None = None
+        with _PointLine(len(space.points)) as line:
+            try:
+                found = answer(
+                    self._spec,
+                    wanted,
+                    folder=folder,
+                    resume=resume,
+                    jobs=jobs,
+                    dask=dask,
+                    on_wave=line,
+                )
+            except Interrupted as interrupt:
+                found, stop = interrupt.found, interrupt
+        unfinished = _STOPPED if stop is not None else ""
+        if unfinished and folder is not None:
+            unfinished += " Go on with --resume."
+        if found is not None:
+            self._write(found, unfinished)
+        if stop is not None:
+            raise stop
+        return self._judge(found)
+
+    def _write(self, found: Answers, unfinished: str) -> None:
+        from nest.codesign.document import answers_document, to_csv
+        from nest.report.codesign import answers_block, read_block
+        from nest.report.table import show
+
+        document: dict[str, Any] = answers_document(found, unfinished)
+        out = people(self._json, self._csv)
+        read = read_block(document["spec"])
+        show(out, *read, "", *answers_block(document))
+        if self._csv is not None:
+            write_text(self._csv, to_csv(document))
+        if self._html is not None:
+            from nest.pages.codesign import to_html
+
+            write_text(self._html, to_html(document, command_line()))
+        if self._json is not None:
+            write_json(self._json, document)
+
+    def _judge(self, found: Answers) -> int:
+        """Say which models fit no point; 1 if there are any."""
+        code = 0
+        for best in found.best:
+            if best.found is None:
+                code = 1
+                names = ", ".join(best.models)
+                many = len(best.models) > 1
+                say(
+                    f"nest: {names}: no point of the space fits "
+                    f"{'all of them' if many else 'a plan'}; raise the "
+                    f"limits, or list more memory or devices",
+                    err=True,
+                )
+        return code
+
+
+class _PointLine(StatusLine):
+    """Shows what is asked, and how many points what settled."""
+
+    def __init__(self, num_points: int) -> None:
+        super().__init__()
+        self._num_points = num_points
+        self._start_s = time.monotonic()
+
+    def __call__(self, what: str, counts: Mapping[str, int]) -> None:
+        """Show the counts after a wave of answers."""
+        self.show(
+            time.monotonic() - self._start_s,
+            counts_text(what, self._num_points, counts),
+        )
+
+
+def counts_text(what: str, num_points: int, counts: Mapping[str, int]) -> str:
+    """Return how far a question is, in one line."""
+    known = [f"{n:,} {name}" for name, n in counts.items() if n]
+    return f"{what}: {num_points:,} points, of which {', '.join(known)}"

@@ -1,0 +1,166 @@
+"""``nest codesign``: options, outputs, refusals, and what stops it."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nest.cli.codesigning import counts_text
+from nest.codesign import answers as answers_module
+from nest.interrupts import Interrupted
+from tests import codesigns
+from tests.cli.conftest import Cli
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "spec.yaml").write_text(codesigns.SPEC)
+    return tmp_path
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Answer by hand, and note what was asked."""
+    noted: dict[str, Any] = {}
+
+    def answer(spec: Any, wanted: Any, **settings: Any) -> Any:
+        noted.update(settings, spec=spec, wanted=wanted)
+        return codesigns.answers(spec=spec)
+
+    monkeypatch.setattr(answers_module, "answer", answer, raising=False)
+    return noted
+
+
+def test_it_says_what_was_read(cli: Cli, place: Path) -> None:
+    assert cli("codesign", "spec.yaml", "--describe") == 0
+    for text in ("16 points listed", "5 points cut by area-most", "11 points"):
+        assert text in cli.out
+    assert "not calibrated" in cli.out
+    assert cli("codesign", "spec.yaml", "--describe", "--json", "-") == 0
+    document = json.loads(cli.out)
+    assert (document["raw"], document["kept"]) == (16, 11)
+    assert document["cut"] == {"area-most": 5}
+    assert document["smallest"]["index"] == 0
+    assert document["base"]["index"] == 0
+
+
+def test_all_options_arrive(cli: Cli, place: Path, asked: Any) -> None:
+    """And a model that fits no point is said."""
+    words = ("--frontier", "--sensitivity", "--contributions", "--phaze-order")
+    code = cli(
+        *("codesign", "spec.yaml", "--model", "bert-large", "--model", "gpt2"),
+        *(*words, "--samples", "2", "-o", "run", "--resume"),
+    )
+    assert code == 1
+    assert asked["spec"].models == ("bert-large", "gpt2")
+    assert asked["wanted"] == (True, True, True, True, (0, 1))
+    assert (asked["folder"], asked["resume"]) == ("run", True)
+    assert (asked["jobs"], asked["dask"]) == (1, None)
+    assert "nest: bert-large: no point of the space fits a plan" in cli.err
+    assert "relative" in cli.out
+
+
+def test_documents_for_programs(cli: Cli, place: Path, asked: Any) -> None:
+    assert cli("codesign", "spec.yaml", "--json", "-", "--csv", "a.csv") == 1
+    document = json.loads(cli.out)
+    assert document["schema"] == "nest-codesign-answers/1"
+    assert "not calibrated" in document["costs"]
+    assert document["unfinished"] == ""
+    (first, none, both) = document["best"]
+    assert first["found"]["on"][0]["tokens_per_s"] == 16 * 128 / 0.5
+    assert none["found"] is None
+    assert both["found"]["point"]["area_mm2"] == pytest.approx(55.07, abs=0.01)
+    assert sum(both["counts"].values()) >= 11
+    with (place / "a.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["kind"] for row in rows} == {
+        *("base", "best", "frontier", "sensitivity", "baseline"),
+    }
+    (row,) = [x for x in rows if (x["kind"], x["about"]) == ("best", "gpt2")]
+    assert float(row["tokens_per_s"]) == 4096
+    assert row["tensor_cores"] == "4"
+
+
+def test_the_change_is_beside_the_best_of_all() -> None:
+    more, less = codesigns.document()["sensitivity"]
+    assert more["change"] == pytest.approx(3 / (2 * 2**0.5) - 1)
+    assert (more["listed"], less["listed"]) == (False, True)
+    assert more["text"] == "SRAM 8 MiB"
+
+
+def test_ctrl_c_writes_what_is_known(
+    cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(spec: Any, wanted: Any, **settings: Any) -> Any:
+        raise Interrupted(codesigns.answers(frontier=()))
+
+    monkeypatch.setattr(answers_module, "answer", stopped, raising=False)
+    words = ("codesign", "spec.yaml", "-o", "run", "--json", "a.json")
+    assert cli(*words) == 130
+    assert "The search was stopped" in cli.out
+    assert cli.err.splitlines()[-1] == "nest: interrupted"
+    document = json.loads((place / "a.json").read_text())
+    assert document["unfinished"].endswith("Go on with --resume.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("none.yaml",), "none.yaml: expected a readable specification"),
+        (
+            ("spec.yaml", "--model", "gpt2", "--model", "gpt2"),
+            "--model: expected every model once, got 'gpt2' again; remove one",
+        ),
+        (("spec.yaml", "--model", "gpt-none"), "architecture: "),
+        (
+            ("spec.yaml", "--resume"),
+            "--resume: expected -o DIR too, got none; name the directory of "
+            "the search",
+        ),
+        (
+            ("spec.yaml", "--describe", "--csv", "a.csv"),
+            "--describe: expected neither -o, --html nor --csv beside it",
+        ),
+        (("spec.yaml", "--html", "-"), "--html: expected a file, got '-'"),
+        (("spec.yaml", "--samples", "0"), "--samples: expected an integer"),
+        (
+            ("spec.yaml", "--json", "a", "--csv", "a"),
+            "--csv: expected another file than for --json",
+        ),
+        (("bare.yaml",), "bare.yaml: $.models: expected at least one model"),
+        (
+            ("weighted.yaml", "--model", "bert-large"),
+            "--model: expected 'gpt2' too, which has a weight in the "
+            "specification, got bert-large; add it, or remove its weight",
+        ),
+    ],
+)
+def test_what_is_refused(
+    cli: Cli, place: Path, arguments: tuple[str, ...], reason: str
+) -> None:
+    text = codesigns.SPEC
+    models = "models: [gpt2, bert-large]\n"
+    (place / "bare.yaml").write_text(text.replace(models, ""))
+    weighted = text.replace(models, "").replace(
+        "objective:\n", "objective:\n  weights: {gpt2: 2}\n"
+    )
+    (place / "weighted.yaml").write_text(weighted)
+    assert cli.refuses("codesign", *arguments).startswith(reason)
+
+
+def test_either_processes_or_a_cluster(cli: Cli, place: Path) -> None:
+    assert cli("codesign", "spec.yaml", "--jobs", "2", "--dask", "2") == 2
+    assert "--jobs 2: expected either it or --dask" in cli.err
+
+
+def test_how_far_it_is() -> None:
+    """A line with points by what settled them so far."""
+    counts = {"dominance": 1200, "bound": 0, "exact": 3}
+    assert counts_text("gpt2", 1203, counts) == (
+        "gpt2: 1,203 points, of which 1,200 dominance, 3 exact"
+    )
