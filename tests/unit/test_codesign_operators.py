@@ -22,7 +22,7 @@ from nest.codesign.operators import (
     vector_cycles,
 )
 from nest.codesign.silicon import UnitEnergies
-from nest.codesign.tables import all_ps_of
+from nest.codesign.tables import all_ps_of, compute_cycles
 from nest.errors import UnknownNameError
 
 GHZ = 10**9
@@ -128,6 +128,19 @@ def test_attention_heads_go_to_cores_of_their_own():
     """64 heads of 8 × 8 by 8 × 8 on 64 cores of 8 × 8: 2·8 + 8 + 8 - 2."""
     found = spread(Gemm(8, 8, 8, batch=64), 64, 8, 8, "in-use")
     assert found == (30, "os", 1, 8, 8)
+
+
+def test_arrays_of_cycles_try_many_folds():
+    """A number times a row of 256, a fold of ``c`` columns a cycle.
+
+    Overlapped folds take 2 + c - 2 + 1 + (F - 1) = c + F cycles with F =
+    256 / c: fewest for 16 folds of 16, where all 256 columns take 257.
+    """
+    one, width = np.array([1]), np.array([256])
+    gemm = Gemm(1, 1, 256)
+    assert spread(gemm, 1, 256, 256, "overlapped").cycles == 32
+    found = compute_cycles(gemm, one, width, width, "overlapped")
+    assert found.tolist() == [32]
 
 
 def test_energy_by_hand():
