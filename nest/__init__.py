@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nest.api import (
+        codesign,
         compare,
         explain,
         export,
@@ -58,6 +59,7 @@ __all__ = [
     "SolveOptions",
     "SolveResult",
     "__version__",
+    "codesign",
     "compare",
     "compare_solvers",
     "explain",
@@ -81,7 +83,10 @@ __all__ = [
 #: Functions of :mod:`nest.api` that have the name of a module. They are that
 #: module, which can be called: a function would turn into the module as soon
 #: as anything imports it.
-_CALLED = ("compare", "explain", "export", "fit", "pareto", "simulate")
+_CALLED = (
+    *("codesign", "compare", "explain", "export", "fit", "pareto"),
+    "simulate",
+)
 
 _PLACES = {
     "NestError": "nest.errors:NestError",

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
     from nest.cli.inputs import Restricted
     from nest.cli.options import Options
+    from nest.codesign.document import Codesign
+    from nest.codesign.spec import Spec
     from nest.compare import Comparison
     from nest.cost.verdict import Score
     from nest.explain import Explanation
@@ -327,6 +329,73 @@ def fit(
         *(asked.narrow, goal, _counts(devices_list, "devices_list"), solver),
         *(limits, on_progress),
     )
+
+
+def codesign(
+    spec: Spec | Text,
+    model: str | Sequence[str] = (),
+    *,
+    frontier: bool = False,
+    sensitivity: bool = False,
+    contributions: bool = False,
+    phaze_order: bool = False,
+    samples: int = 0,
+    output: Text | None = None,
+    resume: bool = False,
+    jobs: int = 1,
+    dask: str | None = None,
+    on_wave: Callable[[str, Mapping[str, int]], None] | None = None,
+) -> Codesign:
+    """Return the best accelerators of a space, as ``nest codesign`` does.
+
+    Parameters
+    ----------
+    spec
+        A file, see docs/codesign.md, or what :func:`nest.codesign.spec
+        .read_spec` returns.
+    model
+        Names of models, instead of those of the file.
+    frontier, sensitivity, contributions, phaze_order, samples
+        What is asked beside the best points, and how many random samples.
+    output, resume
+        Directory that keeps solved points, and whether to go on with it.
+    jobs, dask
+        Points that are solved at the same time, or where.
+    on_wave
+        Called now and then with the question and what settled points so far.
+
+    Raises
+    ------
+    NestError
+        If the request makes no sense.
+    """
+    from nest.cli.codesigning import with_models
+    from nest.cli.declare import integer
+    from nest.codesign.answers import Wanted, answer
+    from nest.codesign.document import Codesign
+    from nest.codesign.spec import Spec, read_spec
+    from nest.versions import num_cpus
+
+    if not isinstance(spec, Spec):
+        spec = read_spec(os.fspath(spec))
+    names = (model,) if isinstance(model, str) else tuple(model)
+    wanted = Wanted(
+        frontier=frontier,
+        sensitivity=sensitivity,
+        contributions=contributions,
+        phaze_order=phaze_order,
+        samples=tuple(range(_read(integer(0), "samples", samples))),
+    )
+    found = answer(
+        with_models(spec, names),
+        wanted,
+        folder=None if output is None else os.fspath(output),
+        resume=resume,
+        jobs=_read(integer(1, num_cpus()), "jobs", jobs),
+        dask=dask,
+        on_wave=on_wave,
+    )
+    return Codesign(found)
 
 
 def score(

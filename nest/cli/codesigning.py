@@ -125,7 +125,7 @@ def codesign_command(
     for name, path in outputs.items():
         check_output(path, name)
     _check_words(describe, folder, resume, dask, jobs, html_path, csv_path)
-    spec = _with_models(read_spec(spec_path), models)
+    spec = with_models(read_spec(spec_path), models)
     if describe:
         document = spec_document(spec)
         show(people(json_path), *read_block(document))
@@ -177,7 +177,7 @@ def _check_words(
         )
 
 
-def _with_models(spec: Spec, models: tuple[str, ...]) -> Spec:
+def with_models(spec: Spec, models: tuple[str, ...]) -> Spec:
     """Return a specification with the models of the command line."""
     from nest.models.zoo import architecture
 

@@ -10,6 +10,7 @@ import csv
 import io
 from collections.abc import Iterator
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -30,6 +31,7 @@ from nest.codesign.points import FIGURES, Point, figures
 from nest.codesign.problem import SOURCE
 from nest.codesign.spec import Spec
 from nest.codesign.tasks import workload_of
+from nest.ir.views import Tabular
 from nest.versions import provenance
 
 #: A JSON document.
@@ -285,35 +287,75 @@ def _baseline(each: Baseline, spec: Spec) -> Document:
     }
 
 
-# For spreadsheets
+# As tables
 
 
-_HEAD = ("kind", "about", "point", "model")
+class Codesign(Tabular):
+    """Answers about a space, as ``nest.codesign`` returns them.
+
+    Attributes
+    ----------
+    answers
+        The records.
+    """
+
+    def __init__(self, answers: Answers) -> None:
+        self.answers = answers
+
+    def __repr__(self) -> str:
+        """Return what is best in a line."""
+        best, spec = self.answers.best[-1], self.answers.spec
+        names = ", ".join(best.models)
+        if best.found is None:
+            return f"<Codesign {names}: no point fits>"
+        point = best.found.point
+        return (
+            f"<Codesign {names}: point {point.index} of "
+            f"{len(spec.space.points)}, {best.found.relative:.4g} times "
+            f"{spec.objective.base_name}, {describe(point.architecture)}>"
+        )
+
+    @cached_property
+    def document(self) -> Document:
+        """The ``nest-codesign-answers/1`` document."""
+        return answers_document(self.answers)
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """Return a row per model and point of the answers."""
+        return rows_of(self.document)
+
+
 _FIGURES = ("step_ps", "tokens_per_s", "mfu", "power_w")
 _OF_POINT = ("area_mm2", "tdp_w", "price_usd", "peak_tflops")
 
 
-def to_csv(document: Document) -> str:
+def rows_of(document: Document) -> list[dict[str, Any]]:
     """Return every model on every point of the answers, a row each."""
+    return [
+        {
+            "kind": kind,
+            "about": about,
+            "point": found["point"]["index"],
+            "model": on["model"],
+            **{name: on[name] for name in _FIGURES},
+            "relative": found["relative"],
+            **{name: found["point"][name] for name in _OF_POINT},
+            **dict.fromkeys(NAMES, 0),
+            **found["point"]["architecture"],
+            "plan": on["plan_text"],
+        }
+        for kind, about, found in _every(document)
+        for on in found["on"]
+    ]
+
+
+def to_csv(document: Document) -> str:
+    """Return the same rows as CSV."""
     buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    parameters = list(document["base"]["point"]["architecture"])
-    writer.writerow(
-        [*_HEAD, *_FIGURES, "relative", *_OF_POINT, *parameters, "plan"]
-    )
-    for kind, about, found in _every(document):
-        point = found["point"]
-        for on in found["on"]:
-            writer.writerow(
-                [
-                    *(kind, about, point["index"], on["model"]),
-                    *(on[name] for name in _FIGURES),
-                    found["relative"],
-                    *(point[name] for name in _OF_POINT),
-                    *point["architecture"].values(),
-                    on["plan_text"],
-                ]
-            )
+    rows = rows_of(document)
+    writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
     return buffer.getvalue()
 
 

@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+import nest
 from nest.cli.codesigning import counts_text
 from nest.codesign import answers as answers_module
+from nest.codesign.document import Codesign
+from nest.errors import InvalidOptionError
 from nest.interrupts import Interrupted
 from tests import codesigns
 from tests.cli.conftest import Cli
@@ -164,3 +167,24 @@ def test_how_far_it_is() -> None:
     assert counts_text("gpt2", 1203, counts) == (
         "gpt2: 1,203 points, of which 1,200 dominance, 3 exact"
     )
+
+
+def test_the_same_in_python(place: Path, asked: Any) -> None:
+    found = nest.codesign(
+        "spec.yaml", model="gpt2", frontier=True, samples=2, output="run"
+    )
+    assert asked["spec"].models == ("gpt2",)
+    assert asked["wanted"] == (True, False, False, False, (0, 1))
+    assert (asked["folder"], asked["jobs"]) == ("run", 1)
+    assert repr(found) == (
+        "<Codesign gpt2, bert-large: point 10 of 11, 2.828 times ours, 4 x "
+        "64x64 tensor, 2 x 64 vector, 2 MiB SRAM, 16 GiB HBM>"
+    )
+    rows = found.to_rows()
+    assert len(found.to_pandas()) == len(rows) == 2 + 1 + 2 + 4 + 4 + 4
+    assert "lanes" in rows[0]
+    none = codesigns.answers(best=codesigns.answers().best[1:2])
+    assert repr(Codesign(none)) == "<Codesign bert-large: no point fits>"
+    with pytest.raises(InvalidOptionError, match="--jobs: expected an int"):
+        nest.codesign("spec.yaml", jobs=0)
+    assert nest.codesign(codesigns.spec_of(), "gpt2").answers.best

@@ -61,7 +61,7 @@ def test_examples_of_the_page() -> None:
 
 def test_modules_are_functions_too() -> None:
     """Their attributes are those of the module, whoever imports it."""
-    for name in ("compare", "explain", "export", "fit", "pareto", "simulate"):
+    for name in nest._CALLED:
         module = getattr(nest, name)
         assert inspect.ismodule(module)
         assert inspect.signature(module) == inspect.signature(
