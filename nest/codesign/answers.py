@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple, get_args
 
@@ -39,6 +39,7 @@ from nest.codesign.tasks import Setting, Store, open_store
 from nest.codesign.workload import QUANTUM_PS, Workload
 from nest.cost.score import score
 from nest.errors import InvalidOptionError, InvalidProblemError, SolverError
+from nest.interrupts import Interrupted
 from nest.ir.plan import Plan
 from nest.solvers.base import SolveOptions, Status
 from nest.units import MAX_TOTAL
@@ -271,6 +272,8 @@ def answer(
 
     Raises
     ------
+    Interrupted
+        On Ctrl-C, with the answers that are known by then.
     InvalidOptionError
         If no model is named.
     InvalidProblemError
@@ -322,32 +325,49 @@ class _Study:
         self.objective = self._objective(self.models)
 
     def answers(self, wanted: Wanted) -> Answers:
-        """Return what is asked for."""
-        best = [self._best((model,)) for model in self.models]
-        if len(self.models) > 1:
-            best.append(self._best(tuple(self.models)))
+        """Return what is asked for; when it is stopped, raise what is known.
+
+        Raises
+        ------
+        Interrupted
+            On Ctrl-C.
+        """
+        base = self._found(self._add(self.spec.objective.base))
+        known = Answers(self.spec, base, (), (), (), (), (), 0, 0)
+        try:
+            for more in self._answered(wanted):
+                known = known._replace(
+                    **more,
+                    solved=self.store.evaluated,
+                    stored=self.store.found,
+                )
+        except KeyboardInterrupt as cause:
+            raise Interrupted(known) from cause
+        return known
+
+    def _answered(self, wanted: Wanted) -> Iterator[dict[str, Any]]:
+        """Yield fields of answers as they are known."""
+        best: list[Best] = []
+        questions: list[tuple[int, ...]] = [(m,) for m in self.models]
+        if len(questions) > 1:
+            questions.append(tuple(self.models))
+        for models in questions:
+            best.append(self._best(models))
+            yield {"best": tuple(best)}
         top = best[-1].found
-        frontier = self._frontier() if wanted.frontier else ()
-        baselines: list[Baseline] = []
+        if wanted.frontier:
+            yield {"frontier": self._frontier()}
         if top is not None:
-            baselines += self._baselines(wanted, best[-1], top)
-        return Answers(
-            spec=self.spec,
-            base=self._found(self._add(self.spec.objective.base)),
-            best=tuple(best),
-            frontier=frontier,
-            sensitivity=self._sensitivity(top) if wanted.sensitivity else (),
-            contributions=tuple(
+            yield {"baselines": tuple(self._baselines(wanted, best[-1], top))}
+        if wanted.sensitivity:
+            yield {"sensitivity": self._sensitivity(top)}
+        if wanted.contributions:
+            contributions = tuple(
                 self._contribution(model, found.found)
                 for model, found in zip(self.models, best, strict=False)
                 if found.found is not None
             )
-            if wanted.contributions
-            else (),
-            baselines=tuple(baselines),
-            solved=self.store.evaluated,
-            stored=self.store.found,
-        )
+            yield {"contributions": contributions}
 
     def _best(self, models: tuple[int, ...]) -> Best:
         names = tuple(self.spec.models[model] for model in models)

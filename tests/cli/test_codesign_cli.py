@@ -17,6 +17,7 @@ from nest.errors import InvalidOptionError
 from nest.interrupts import Interrupted
 from tests import codesigns
 from tests.cli.conftest import Cli
+from tests.random_spaces import known, random_spec
 
 
 @pytest.fixture
@@ -109,6 +110,27 @@ def test_ctrl_c_writes_what_is_known(
     assert cli.err.splitlines()[-1] == "nest: interrupted"
     document = json.loads((place / "a.json").read_text())
     assert document["unfinished"].endswith("Go on with --resume.")
+
+
+def test_what_is_known_when_it_is_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first model is, the second one is not."""
+    study = answers_module._Study
+    best_of = study._best
+
+    def best(self: Any, models: tuple[int, ...]) -> Any:
+        if models == (1,):
+            raise KeyboardInterrupt
+        return best_of(self, models)
+
+    monkeypatch.setattr(study, "_best", best)
+    spec, models = random_spec(1, 2)
+    with known(models), pytest.raises(Interrupted) as caught:
+        answers_module.answer(spec)
+    (one,) = caught.value.found.best
+    assert one.models == (spec.models[0],)
+    assert caught.value.found.solved > 0
 
 
 @pytest.mark.parametrize(
