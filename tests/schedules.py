@@ -5,6 +5,7 @@ Nothing here is taken from ``nest.codesign.schedule`` but its records.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import pairwise
@@ -12,7 +13,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from nest.codesign.schedule import Cores, Operator, Schedule
+from nest.codesign.schedule import (
+    SOLVERS,
+    Cores,
+    Operator,
+    Schedule,
+    schedule,
+)
 
 
 def operator(
@@ -245,3 +252,30 @@ def replay(
         now = max(now + served, *(places[x.name].end_tick for x in part))
     assert found.makespan_ticks == now
     assert found.lower_bound_ticks <= now
+
+
+def main() -> None:
+    """Compare random schedules of all solvers with brute force."""
+    from hypothesis import given, settings
+
+    number = int(sys.argv[1]) if len(sys.argv) > 1 else 500
+    count = 0
+
+    @settings(max_examples=number, deadline=None, database=None)
+    @given(drawn=passes())
+    def compare(drawn: Any) -> None:
+        nonlocal count
+        operators, cores = drawn
+        least = least_makespan(operators, cores)
+        for solver in SOLVERS:
+            found = schedule(operators, cores, solver=solver)
+            replay(operators, cores, found)
+            assert found.makespan_ticks == least, (solver, operators, cores)
+        count += 1
+
+    compare()
+    print(f"{count} DAGs: {', '.join(SOLVERS)} = brute force")
+
+
+if __name__ == "__main__":
+    main()
