@@ -31,7 +31,6 @@ LABEL = "analytic accelerator model, not calibrated"
 #: How throughputs of several models become one, for people.
 MEANS = {
     "geometric-mean": "geometric mean of relative throughputs",
-    "weighted-mean": "mean of relative throughputs",
     "worst-case": "least relative throughput",
 }
 
