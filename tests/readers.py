@@ -32,6 +32,7 @@ from nest.calibration.template import template_csv
 from nest.certificates import check as checker
 from nest.certificates.certify import certify
 from nest.cli.inspecting import check_command
+from nest.codesign.schedule.layer_file import read_layer
 from nest.codesign.spec import read_spec
 from nest.compare import to_document
 from nest.cost.score import score
@@ -327,6 +328,10 @@ def _set(path: Path) -> None:
 # Accelerators
 
 
+def _layers() -> list[bytes]:
+    return [(ROOT / "examples" / "codesign" / "layer.json").read_bytes()]
+
+
 def _spaces() -> list[bytes]:
     """Return the example that lists little, and one of points."""
     whole = (ROOT / "examples" / "codesign" / "own.yaml").read_bytes()
@@ -452,6 +457,7 @@ READERS: dict[str, Reader] = {
         ".yaml", _blocks("benchmarks.md", "yaml", "nest-sweep/1"), read_sweep
     ),
     "codesign": Reader(".yaml", _spaces, read_spec),
+    "layer": Reader(".json", _layers, read_layer),
     "set": Reader(
         ".yaml",
         lambda: [

@@ -20,6 +20,9 @@ from rich.console import RenderableType
 
 from nest import instances, offers
 from nest.cli import inspecting, profiling
+from nest.codesign.schedule import Cores
+from nest.codesign.schedule import schedule as scheduled_on_cores
+from nest.codesign.schedule.layer_file import read_layer
 from nest.conform.records import Check, Report, State
 from nest.cost.score import score
 from nest.doctor import Finding
@@ -49,6 +52,7 @@ from nest.report import (
     network,
     published,
     robust,
+    schedule,
     simulation,
     table,
     validation,
@@ -74,6 +78,7 @@ from tests.builders import (
 from tests.inside import run_inside
 
 FOLDER = Path(__file__).parent / "data" / "tables"
+ROOT = Path(__file__).parents[1]
 WIDTHS = (80, 100, 160)
 
 Parts = Sequence[RenderableType]
@@ -692,6 +697,17 @@ def codesigned() -> Parts:
     ]
 
 
+def cores_scheduled() -> Parts:
+    """Return what ``nest schedule`` says of a layer."""
+    layer = read_layer(ROOT / "examples" / "codesign" / "layer.json")
+    cores = Cores(8, 2)
+    found = {
+        name: scheduled_on_cores(operators, cores)
+        for name, operators in layer.passes.items()
+    }
+    return schedule.schedule_block(layer, cores, found)
+
+
 TABLES: dict[str, Callable[[], Parts]] = {
     "audit": audited,
     "bench": ran,
@@ -711,6 +727,7 @@ TABLES: dict[str, Callable[[], Parts]] = {
         *published.blocks_block(),
     ],
     "robust": guaranteed,
+    "schedule": cores_scheduled,
     "score-interleaved": lambda: scored("gpt3-13b-dgx-a100x16-interleaved"),
     "simulate": simulated,
     "solve": lambda: answer(EIGHT),

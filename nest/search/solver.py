@@ -177,7 +177,8 @@ def _solve_within(
         )
     bound = output.lower_bound_quanta
     if (
-        output.plan is not None
+        target >= MAX_TOTAL  # no plan takes longer: then there is none
+        or output.plan is not None
         or output.limit is not None
         or (bound is not None and bound <= target)
     ):
@@ -201,7 +202,8 @@ def _target_text(problem: Problem, quanta: int) -> str:
 
 def _within(task: SearchTask, target: int) -> SearchTask:
     """Return a task without the plans of more than ``target`` quanta."""
-    if task.upper is not None and task.upper <= target:
+    known = task.upper is not None and task.upper <= target
+    if known or target >= MAX_TOTAL:
         return task
     return replace(task, upper=target + 1, plan=None)
 

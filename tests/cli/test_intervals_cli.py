@@ -92,7 +92,7 @@ def test_of_other_costs_nothing_is_said(
 def test_compare_shows_intervals_and_equals(cli: Cli, problem: str) -> None:
     """One stage takes 6.67 % more than two: one link of 20 % of the step."""
     code = cli(
-        *("compare", problem, "--solvers", "dp,mcmc", "--json", "-", "-q"),
+        *("compare", problem, "--solvers", "dp,mcmc", "--json", "-"),
     )
     assert code == 0
     first, second = json.loads(cli.out)["cells"]

@@ -1,14 +1,12 @@
-"""``phaze``: its own objective is minimal, and its schedules are."""
+"""``phaze``: its own objective is minimal."""
 
 from __future__ import annotations
 
 import math
 
 from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from bench.phaze_schedule import Cores, Operator, schedule
 from nest.cost.model import Block, CostModel
 from nest.cost.space import batch_splits, strategies
 from nest.ir import Problem
@@ -158,115 +156,3 @@ def test_its_own_objective_is_minimal(problem):
 
 
 # The front end
-
-
-@st.composite
-def operator_graphs(draw):
-    """Draw up to five operators, cores, and what the whole chip excludes."""
-    operators = []
-    for number in range(draw(st.integers(1, 5))):
-        single = draw(st.integers(1, 9))
-        ways = draw(st.sampled_from(("single", "single", "both", "whole")))
-        operators.append(
-            Operator(
-                name=str(number),
-                engine=draw(
-                    st.sampled_from(
-                        ("tensor", "vector", "both", "both", "none")
-                    )
-                ),
-                single_cycles=None if ways == "whole" else single,
-                whole_cycles=(
-                    None if ways == "single" else draw(st.integers(1, single))
-                ),
-                after=tuple(
-                    str(before)
-                    for before in range(number)
-                    if draw(st.integers(0, 3)) == 0
-                ),
-            )
-        )
-    cores = Cores(draw(st.integers(1, 3)), draw(st.integers(1, 3)))
-    return operators, cores, draw(st.booleans())
-
-
-def least_makespan(operators, cores, simultaneous) -> int:
-    """Start operators in every order, each as early as its cores allow."""
-
-    def extend(left, ends, free):
-        if not left:
-            return max(ends.values())
-        best = 10**9
-        for operator in left:
-            if any(before not in ends for before in operator.after):
-                continue
-            ready = max((ends[x] for x in operator.after), default=0)
-            used = [
-                operator.engine in (side, "both")
-                for side in ("tensor", "vector")
-            ]
-            rest = [x for x in left if x is not operator]
-            if operator.engine == "none":
-                return extend(rest, {**ends, operator.name: ready}, free)
-            claims = []
-            if operator.single_cycles is not None:
-                number = min(len(free[side]) for side in (0, 1) if used[side])
-                claims += [
-                    (
-                        operator.single_cycles,
-                        [{core} if used[side] else set() for side in (0, 1)],
-                    )
-                    for core in range(number)
-                ]
-            if operator.whole_cycles is not None:
-                claims.append(
-                    (
-                        operator.whole_cycles,
-                        [
-                            set(range(len(free[side])))
-                            if used[side] or not simultaneous
-                            else set()
-                            for side in (0, 1)
-                        ],
-                    )
-                )
-            for cycles, claimed in claims:
-                start = max(
-                    [
-                        ready,
-                        *(
-                            free[side][core]
-                            for side in (0, 1)
-                            for core in claimed[side]
-                        ),
-                    ]
-                )
-                after = [
-                    [
-                        start + cycles if core in claimed[side] else at
-                        for core, at in enumerate(free[side])
-                    ]
-                    for side in (0, 1)
-                ]
-                best = min(
-                    best,
-                    extend(
-                        rest, {**ends, operator.name: start + cycles}, after
-                    ),
-                )
-        return best
-
-    return extend(operators, {}, [[0] * count for count in cores])
-
-
-@examples(100, full=2000)
-@given(operator_graphs())
-def test_schedules_are_as_short_as_any(drawn):
-    operators, cores, simultaneous = drawn
-    found = schedule(
-        operators, cores, simultaneous=simultaneous, num_workers=1
-    )
-    assert found.optimal
-    assert found.makespan_cycles == least_makespan(
-        operators, cores, simultaneous
-    )

@@ -433,7 +433,7 @@ BROKEN = [
     # * axes that are not all devices
     ("max", "config.yml", "per_device_batch_size: ",
      "per_device_batch_size: .nan #",
-     "config.yml: per_device_batch_size: expected whole samples on all"),
+     "config.yml: line 25: expected a finite number, got .nan"),
     ("max", "config.yml", "tensor_sequence_parallelism: 2",
      "tensor_sequence_parallelism: 3",
      "expected axes whose product is the 16 devices, got 24"),

@@ -796,10 +796,10 @@ def test_bad_configurations(fields: dict[str, Any], text: str) -> None:
 def test_unknown_families() -> None:
     with pytest.raises(UnknownNameError) as caught:
         from_hf({"model_type": "lama"}, where="c.json")
-    assert str(caught.value) == (
-        f"c.json: model_type: expected one of {KNOWN}; got 'lama'; did you "
-        f"mean 'llama'?"
-    )
+    text = str(caught.value)
+    assert text.startswith("c.json: model_type: expected one of ")
+    assert text.endswith("got 'lama'; did you mean 'llama'?")
+    assert len(text) < 250
 
 
 def test_text_models_inside_others() -> None:

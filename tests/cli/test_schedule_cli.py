@@ -1,0 +1,109 @@
+"""``nest schedule`` as a user meets it."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Cli
+
+LAYER = Path(__file__).parents[2] / "examples" / "codesign" / "layer.json"
+CORES = ("--cores", "tensor=8,vector=2")
+SCHEDULE = ("schedule", str(LAYER), *CORES)
+
+
+@pytest.mark.parametrize("solver", ["dp", "cpsat", "milp"])
+def test_a_layer_is_scheduled(cli: Cli, solver: str) -> None:
+    """Forward one after the other on all cores: 200 + 1100 + 1500 + 1100.
+
+    Backward the gradients of the weights run beside the norm: 1100 + 1800 +
+    1100 + 2500, where all alone take 7100.
+    """
+    assert (
+        cli(*SCHEDULE, "--solver", solver, "--json", "-") == 0
+    )
+    document = json.loads(cli.out)
+    assert document["schema"] == "nest-schedule/1"
+    lengths = {
+        name: (one["makespan_ticks"], one["optimal"])
+        for name, one in document["passes"].items()
+    }
+    assert lengths == {"forward": (3900, True), "backward": (6500, True)}
+    assert document["makespan_ticks"] == 10400
+
+
+def test_people_see_bars(cli: Cli) -> None:
+    assert cli(*SCHEDULE) == 0
+    assert "makespan  10400 cycles, none is shorter" in cli.out
+    assert "whole chip" in cli.out
+
+
+def test_standard_input(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = io.TextIOWrapper(io.BytesIO(LAYER.read_bytes()))
+    monkeypatch.setattr("sys.stdin", data)
+    assert cli("schedule", "-", *CORES) == 0
+    assert "10400 cycles" in cli.out
+
+
+def layer(path: Path, *operators: dict[str, object]) -> Path:
+    document = {"schema": "nest-layer/1", "passes": {"forward": operators}}
+    path.write_text(json.dumps(document))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("operators", "cores", "text"),
+    [
+        (
+            [{"name": "a", "engine": "tensor", "single_ticks": 1}],
+            "vector=2",
+            "$.passes.forward: operator 'a': expected at least one tensor "
+            "core, got none",
+        ),
+        (
+            [{"name": "a", "engine": "tensor", "single_ticks": 1.5}],
+            "tensor=1",
+            "single_ticks: expected `int | null`, got `float`",
+        ),
+        (
+            [
+                {"name": "a", "engine": "none", "after": ["b"]},
+                {"name": "b", "engine": "none", "after": ["a"]},
+            ],
+            "tensor=1",
+            "expected no cycle, got one among a, b",
+        ),
+        (
+            [{"name": "a", "engine": "none", "after": ["z"]}],
+            "tensor=1",
+            "expected names of operators in after, got 'z'",
+        ),
+        (
+            [{"name": "a", "engine": "none"}] * 2,
+            "tensor=1",
+            "expected distinct names",
+        ),
+    ],
+)
+def test_bad_layers(
+    cli: Cli,
+    tmp_path: Path,
+    operators: list[dict[str, object]],
+    cores: str,
+    text: str,
+) -> None:
+    path = layer(tmp_path / "layer.json", *operators)
+    assert cli("schedule", str(path), "--cores", cores) == 2
+    assert text in cli.err
+    assert len(cli.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "cores", ["8", "tensor=x", "tensor=1,tensor=2", "gpu=1", "tensor=1e9"]
+)
+def test_bad_cores(cli: Cli, cores: str) -> None:
+    assert cli("schedule", str(LAYER), "--cores", cores) == 2
+    assert "expected tensor=N,vector=N with whole numbers" in cli.err
