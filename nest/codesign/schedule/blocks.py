@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nest.codesign.schedule.pack import Packed, shortest_block
+from nest.codesign.schedule.pack import shortest_block
 from nest.codesign.schedule.parts import Job, Part
 from nest.codesign.schedule.reduce import ancestors
 from nest.codesign.schedule.search import How
@@ -35,6 +35,15 @@ MAX_PAIRS = 2_000_000
 
 #: Jobs that fit into the bits of a whole number.
 MAX_JOBS = 62
+
+
+#: How far from the bound to the timetable at hand shorter ones are looked
+#: for, one after the other; the last one is the whole.
+SHARES = (1, 4)
+
+
+class GivenUpError(Exception):
+    """It is too much work."""
 
 
 class _Steps(NamedTuple):
@@ -97,10 +106,18 @@ def schedule_part(
     steps = steps.where(
         before[steps.source] + steps.ticks + after[steps.target] < most
     )
-    found = _shortest_path(
-        part, masks, steps, (before, after), table, how.deadline
-    )
-    return given_up if found is None else (found, length_ticks(part, found))
+    search = _Search(part, masks, steps, (before, after), how.deadline)
+    least = int(after[0])
+    try:
+        # What is too long is seen sooner by a limit that is lower.
+        for share in SHARES:
+            limit = least + -(-(most - least) * share // SHARES[-1])
+            found = search.below(limit)
+            if found is not None:
+                return found, length_ticks(part, found)
+    except GivenUpError:
+        return given_up
+    return table, most
 
 
 def _closed_sets(jobs: tuple[Job, ...]) -> list[int] | None:
@@ -245,100 +262,110 @@ class _Reached(NamedTuple):
     ticks: int
 
 
-def _shortest_path(
-    part: Part,
-    masks: list[int],
-    steps: _Steps,
-    distances: tuple[Ints, Ints],
-    table: Timetable,
-    deadline: Deadline,
-) -> Timetable | None:
-    """Return the timetable of a path that is shorter than a timetable, or it.
+class _Search:
+    """Paths through the closed sets of a part, best first (A*).
 
-    Best first, by what a path has taken and what is left at least (A*). What
-    a block takes is found out when it would be the next to be taken.
+    In the order of what they have taken and what is left at least. What a
+    block takes is found out when it would be the next to be taken.
     """
-    most = length_ticks(part, table)
-    before, after = distances
-    rest: list[int] = after.tolist()
-    # The rest of a path takes so much at least: a block is given what is left.
-    around = before[steps.source] + after[steps.target]
-    least: dict[int, int] = {}
-    leaving: dict[int, list[tuple[int, int, int]]] = {}
-    for source, target, ticks, block, others in zip(
-        *(values.tolist() for values in (*steps, around)), strict=True
-    ):
-        leaving.setdefault(source, []).append((target, ticks, block))
-        least[block] = min(least.get(block, others), others)
-    known: dict[int, Packed] = {}
-    reached: dict[int, _Reached] = {}
-    last = len(masks) - 1
-    # Of what may take equally long first what is nearest to the end.
-    queue = [(rest[0], 0, _Reached(-1, 0, 0))]
-    while queue:
-        _, nearness, step = heappop(queue)
-        target = -nearness
-        if target in reached:
-            continue
-        if step.block not in known and step.block:
-            deadline.check()
-            found = shortest_block(
-                part, step.block, most - 1 - least[step.block]
-            )
+
+    def __init__(
+        self,
+        part: Part,
+        masks: list[int],
+        steps: _Steps,
+        distances: tuple[Ints, Ints],
+        deadline: Deadline,
+    ) -> None:
+        self._part, self._masks = part, masks
+        self._deadline = deadline
+        before, after = distances
+        self._rest: list[int] = after.tolist()
+        # What paths with a block take at least beside it, and the block.
+        self._around: dict[int, int] = {}
+        self._least: dict[int, int] = {}
+        self._leaving: dict[int, list[tuple[int, int, int]]] = {}
+        around = before[steps.source] + after[steps.target]
+        for source, target, ticks, block, others in zip(
+            *(values.tolist() for values in (*steps, around)), strict=True
+        ):
+            self._leaving.setdefault(source, []).append((target, ticks, block))
+            self._around[block] = min(self._around.get(block, others), others)
+            self._least[block] = ticks
+        self._packed: dict[int, tuple[int, ...]] = {}
+
+    def below(self, most: int) -> Timetable | None:
+        """Return the timetable of the shortest path below a number of ticks.
+
+        ``None`` if there is none.
+
+        Raises
+        ------
+        GivenUpError
+            If finding out what a block takes is too much work.
+        """
+        reached: dict[int, _Reached] = {}
+        last = len(self._masks) - 1
+        # Of what may take equally long first what is nearest to the end.
+        queue = [(self._rest[0], 0, _Reached(-1, 0, 0))]
+
+        def push(target: int, step: _Reached) -> None:
+            total = step.ticks + self._rest[target]
+            if target not in reached and total < most:
+                heappush(queue, (total, -target, step))
+
+        while queue:
+            _, nearness, step = heappop(queue)
+            target = -nearness
+            if target in reached:
+                continue
+            if step.block:
+                ticks = self._pack(step.block, most)
+                if ticks is None:
+                    continue
+                end = reached[step.source].ticks + ticks
+                if end > step.ticks:
+                    push(target, step._replace(ticks=end))
+                    continue
+            reached[target] = step
+            if target == last:
+                return self._timetable(reached)
+            for following, ticks, block in self._leaving.get(target, ()):
+                if block:
+                    ticks = self._least[block]
+                push(following, _Reached(target, block, step.ticks + ticks))
+        return None
+
+    def _pack(self, block: int, most: int) -> int | None:
+        """Return what a block takes; ``None`` if no path can be so short."""
+        limit = most - 1 - self._around[block]
+        if block not in self._packed and self._least[block] <= limit:
+            self._deadline.check()
+            found = shortest_block(self._part, block, limit)
             if found is None:
-                return None
-            known[step.block] = found
-        if step.block:
-            ticks, starts = known[step.block]
-            if starts is None:
-                continue
-            exact = reached[step.source].ticks + ticks
-            if exact > step.ticks:
-                if exact + rest[target] < most:
-                    later = step._replace(ticks=exact)
-                    entry = (exact + rest[target], nearness, later)
-                    heappush(queue, entry)
-                continue
-        reached[target] = step
-        if target == last:
-            return _timetable(part, masks, reached, known)
-        for following, ticks, block in leaving.get(target, ()):
-            if following in reached:
-                continue
-            end = step.ticks + ticks
-            if end + rest[following] < most:
-                entry = (
-                    end + rest[following],
-                    -following,
-                    _Reached(target, block, end),
-                )
-                heappush(queue, entry)
-    return table
+                raise GivenUpError
+            self._least[block] = found.ticks
+            if found.starts is not None:
+                self._packed[block] = found.starts
+        return self._least[block] if block in self._packed else None
 
-
-def _timetable(
-    part: Part,
-    masks: list[int],
-    reached: dict[int, _Reached],
-    known: dict[int, Packed],
-) -> Timetable:
-    """Return the timetable of the path to the last closed set."""
-    starts = [0] * len(part.jobs)
-    whole = [False] * len(part.jobs)
-    at = len(masks) - 1
-    while at:
-        step = reached[at]
-        now = reached[step.source].ticks
-        between = masks[step.source] ^ masks[at]
-        members = [i for i in range(len(starts)) if between >> i & 1]
-        if step.block:
-            inside = known[step.block].starts
-            assert inside is not None
-            for i, start in zip(members, inside, strict=True):
-                starts[i] = now + start
-        else:
-            (i,) = members
-            starts[i] = now
-            whole[i] = is_whole(part.jobs[i])
-        at = step.source
-    return Timetable(tuple(starts), tuple(whole))
+    def _timetable(self, reached: dict[int, _Reached]) -> Timetable:
+        """Return the timetable of the path to the last closed set."""
+        starts = [0] * len(self._part.jobs)
+        whole = [False] * len(self._part.jobs)
+        at = len(self._masks) - 1
+        while at:
+            step = reached[at]
+            now = reached[step.source].ticks
+            between = self._masks[step.source] ^ self._masks[at]
+            members = [i for i in range(len(starts)) if between >> i & 1]
+            if step.block:
+                inside = self._packed[step.block]
+                for i, start in zip(members, inside, strict=True):
+                    starts[i] = now + start
+            else:
+                (i,) = members
+                starts[i] = now
+                whole[i] = is_whole(self._part.jobs[i])
+            at = step.source
+        return Timetable(tuple(starts), tuple(whole))
