@@ -22,9 +22,7 @@ def test_a_layer_is_scheduled(cli: Cli, solver: str) -> None:
     Backward the gradients of the weights run beside the norm: 1100 + 1800 +
     1100 + 2500, where all alone take 7100.
     """
-    assert (
-        cli(*SCHEDULE, "--solver", solver, "--json", "-") == 0
-    )
+    assert cli(*SCHEDULE, "--solver", solver, "--json", "-") == 0
     document = json.loads(cli.out)
     assert document["schema"] == "nest-schedule/1"
     lengths = {
