@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +17,7 @@ from nest.cli.inputs import (
     check_output,
     people,
     write_json,
+    write_record,
     write_text,
 )
 from nest.cli.options import Options, takes
@@ -28,6 +30,20 @@ from nest.interrupts import Interrupted
 if TYPE_CHECKING:
     from nest.codesign.answers import Answers
     from nest.codesign.spec import Spec
+
+
+def _show_published(
+    context: click.Context, _: click.Parameter, asked: bool
+) -> None:
+    """Show what is published of chips, and end there."""
+    if not asked or context.resilient_parsing:
+        return
+    from nest.report.published import blocks_block, peaks_block
+    from nest.report.table import show
+
+    show(people(), *peaks_block(), "", *blocks_block())
+    context.exit()
+
 
 _STOPPED = "The search was stopped: what is here is what was known by then."
 
@@ -45,6 +61,14 @@ _STOPPED = "The search was stopped: what is here is what was known by then."
 @option(
     "--describe",
     "Only say what SPEC lists, what its limits cut and what is asked.",
+)
+@option(
+    "--published",
+    "Only compare published chips with the formulas and constants used; "
+    "needs no SPEC.",
+    is_eager=True,
+    expose_value=False,
+    callback=_show_published,
 )
 @option(
     "--frontier",
@@ -251,6 +275,8 @@ class _Searching:
             unfinished += " Go on with --resume."
         if found is not None:
             self._write(found, unfinished)
+            if folder is not None and Path(folder).is_dir():
+                _keep_best(found, Path(folder))
         if stop is not None:
             raise stop
         return self._judge(found)
@@ -288,6 +314,26 @@ class _Searching:
                     err=True,
                 )
         return code
+
+
+def _keep_best(found: Answers, folder: Path) -> None:
+    """Write the best plan of every model, and the problem that it is one of.
+
+    So everybody can score it, and let other solvers look for a better one.
+    """
+    from nest.codesign.answers import problem_on
+
+    for best in found.best:
+        if best.found is None or len(best.models) > 1:
+            continue
+        (on,) = best.found.on
+        if on.plan is None:
+            continue
+        architecture = best.found.point.architecture
+        problem = problem_on(found.spec, on.model, architecture)
+        name = on.model.replace("/", "_")
+        write_record(str(folder / f"{name}-problem.json"), problem)
+        write_record(str(folder / f"{name}-plan.json"), on.plan)
 
 
 class _PointLine(StatusLine):

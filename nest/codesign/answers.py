@@ -35,12 +35,13 @@ from nest.codesign.search import (
 from nest.codesign.search import frontier as frontier_of
 from nest.codesign.silicon import area_e6_um2, price_micro_usd, tdp_mw
 from nest.codesign.spec import Spec
-from nest.codesign.tasks import Setting, Store, open_store
+from nest.codesign.tasks import Setting, Store, open_store, workload_of
 from nest.codesign.workload import QUANTUM_PS, Workload
 from nest.cost.score import score
 from nest.errors import InvalidOptionError, InvalidProblemError, SolverError
 from nest.interrupts import Interrupted
 from nest.ir.plan import Plan
+from nest.ir.problem import Problem
 from nest.solvers.base import SolveOptions, Status
 from nest.units import MAX_TOTAL
 
@@ -689,6 +690,19 @@ def shapley_factors(
             totals[which] += logs[made[0], made[1], made[2]] - before
     first, second, third = (math.exp(total / len(orders)) for total in totals)
     return first, second, third
+
+
+def problem_on(spec: Spec, model: str, architecture: Architecture) -> Problem:
+    """Return the problem of a model on an architecture.
+
+    Its layers take what shortest schedules of their operators take; the score
+    of a plan for it is that of the plan on the architecture.
+    """
+    workload = workload_of(
+        setting_of(spec, model, architecture.devices_per_node)
+    )
+    times = workload.entries(workload.shortest(architecture))
+    return workload.problem(architecture, times)
 
 
 def setting_of(spec: Spec, model: str, devices_per_node: int = 1) -> Setting:

@@ -141,7 +141,7 @@ def test_what_is_known_when_it_is_stopped(
             ("spec.yaml", "--model", "gpt2", "--model", "gpt2"),
             "--model: expected every model once, got 'gpt2' again; remove one",
         ),
-        (("spec.yaml", "--model", "gpt-none"), "architecture: "),
+        (("spec.yaml", "--model", "gpt-none"), "model: "),
         (
             ("spec.yaml", "--resume"),
             "--resume: expected -o DIR too, got none; name the directory of "
@@ -210,3 +210,9 @@ def test_the_same_in_python(place: Path, asked: Any) -> None:
     with pytest.raises(InvalidOptionError, match="--jobs: expected an int"):
         nest.codesign("spec.yaml", jobs=0)
     assert nest.codesign(codesigns.spec_of(), "gpt2").answers.best
+
+
+def test_published_chips_need_no_specification(cli: Cli) -> None:
+    assert cli("codesign", "--published") == 0
+    assert "TPU v5p" in cli.out
+    assert "GA100, by the constants of 7nm:" in cli.out

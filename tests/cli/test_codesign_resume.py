@@ -10,6 +10,10 @@ import sys
 import time
 from pathlib import Path
 
+from nest.codesign.workload import QUANTUM_PS
+from nest.cost.score import score
+from nest.ir import read_plan, read_problem
+
 ROOT = Path(__file__).parents[2]
 
 SPEC = """\
@@ -113,3 +117,10 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
     assert written.items() <= found.items()
     assert found.keys() == expected.keys()
     assert best(last) == best(first)
+    scored = score(
+        read_problem(parts / "gpt2-problem.json"),
+        read_plan(parts / "gpt2-plan.json"),
+    )
+    (on,) = json.loads(last.read_text())["best"][0]["found"]["on"]
+    assert scored.feasible
+    assert scored.step_quanta * QUANTUM_PS == on["step_ps"]
