@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from nest.codesign.schedule.parts import Job, Part
@@ -170,12 +171,13 @@ class _Search:
         """Return when all ends at least: by paths, and by work.
 
         Jobs of a type that start late and leave much after them share the
-        cores of that type from the first of them on.
+        cores of that type from the first of them on. A core that others keep
+        busy for longer need not take any of them.
         """
         found = max(
             head + way for head, way in zip(heads, self._ways, strict=True)
         )
-        for side, count in enumerate(self._cores):
+        for side in (0, 1):
             left = [
                 (self._ways[i] - self._ticks[i], heads[i], self._ticks[i])
                 for i, job in enumerate(self._jobs)
@@ -183,11 +185,18 @@ class _Search:
             ]
             left.sort(reverse=True)
             for first in {head for _, head, _ in left}:
-                taken = sum(max(time, first) for time in free[side])
+                begins = list(
+                    accumulate(max(time, first) for time in free[side])
+                )
+                taken = 0
                 for tail, head, ticks in left:
                     if head >= first:
                         taken += ticks
-                        found = max(found, -(-taken // count) + tail)
+                        end = min(
+                            -(-(begin + taken) // count)
+                            for count, begin in enumerate(begins, 1)
+                        )
+                        found = max(found, end + tail)
         return found
 
     def _is_behind(

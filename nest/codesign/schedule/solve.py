@@ -111,6 +111,7 @@ def makespan_ticks(
     As :func:`schedule` does, of operators that are known to be fit for it:
     they are not checked.
     """
+    check_solver(solver)
     how = How(Deadline(None))
     return sum(
         solve_part(part, solver, how).length_ticks

@@ -1,0 +1,779 @@
+"""``nest.codesign.schedule`` on cases worked out by hand."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from nest.codesign.schedule import (
+    SOLVERS,
+    Cores,
+    Engine,
+    Operator,
+    PartOf,
+    bounds,
+    makespan_ticks,
+    schedule,
+    search,
+)
+from nest.codesign.schedule.blocks import schedule_part as in_blocks
+from nest.codesign.schedule.bounds import lower_bound_ticks, work_ticks
+from nest.codesign.schedule.checks import MAX_OPERATORS, MAX_TICKS
+from nest.codesign.schedule.layer_file import decode_layer, read_layer
+from nest.codesign.schedule.pack import shortest_block
+from nest.codesign.schedule.parts import Part, in_series
+from nest.codesign.schedule.reduce import (
+    in_pieces,
+    with_fewer_modes,
+    without_channel,
+)
+from nest.codesign.schedule.search import How
+from nest.codesign.schedule.timetable import Timetable, faults, length_ticks
+from nest.errors import InvalidProblemError, SolverError, UnknownNameError
+from nest.ir.io import _NAMES
+from nest.solvers.base import Deadline, OutOfTimeError
+from tests.schedules import (
+    free,
+    fused,
+    least_makespan,
+    one_by_one,
+    operator,
+    replay,
+    tensor,
+    vector,
+)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "_kept", type(search._kept)())
+
+
+def only_part(*operators: Operator, cores: tuple[int, int] = (2, 1)) -> Part:
+    ((_, part),) = in_series(operators, Cores(*cores))
+    return part
+
+
+HOW = How(Deadline(None))
+
+CASES = {
+    # two cores: side by side, or one after the other on both, 4 < 6
+    "beside": ((tensor("a", 4, 3), tensor("b", 4, 3)), (2, 0), 4),
+    "either": ((tensor("a", 4, 2), tensor("b", 4, 2)), (2, 0), 4),
+    "whole": ((tensor("a", 5, 2), tensor("b", 5, 2)), (2, 0), 4),
+    # three on two cores: two and one
+    "three": ((tensor("a", 4), tensor("b", 4), tensor("c", 4)), (2, 0), 8),
+    # alone on the whole chip: 3 + 4, or 8 beside 4
+    "alone": ((tensor("a", 8, 3), vector("b", 4)), (2, 2), 7),
+    # edges: 4 + 2 + 3, and the free view between them
+    "view": (
+        (
+            tensor("a", 4),
+            free("view", ["a"]),
+            vector("b", 2, after=["view"]),
+            fused("c", 3, after=["b"]),
+        ),
+        (1, 1),
+        9,
+    ),
+    # a fused operator keeps a core of either type busy: 3 + 3
+    "fused": ((fused("a", 3), vector("b", 3), tensor("c", 3)), (1, 1), 6),
+    # with a second core of each they run side by side
+    "rooms": ((fused("a", 3), vector("b", 3), tensor("c", 3)), (2, 2), 3),
+    # c then d on the vector core, with any tensor core: 1 + 3 beside a, b
+    "any number": (
+        (tensor("a", 4), tensor("b", 2), fused("c", 1), fused("d", 3)),
+        (2, 1),
+        5,
+    ),
+    "nothing": ((), (1, 1), 0),
+    "free": ((free("a"), free("b", ["a"])), (0, 0), 0),
+    # 3 + 4 + 3
+    "whole chain": (
+        (
+            fused("a", 5, 3),
+            tensor("b", 6, 4),
+            vector("c", 6, 3, after=["a", "b"]),
+        ),
+        (1, 3),
+        10,
+    ),
+    # side by side 4 ticks, but the memory channel serves 3 + 3
+    "channel": (
+        (
+            tensor("a", 4, channel=(3, 0)),
+            vector("b", 4, channel=(3, 0)),
+        ),
+        (1, 1),
+        6,
+    ),
+    # the channel makes the slower way the better one: 4 + 3, or 5 beside 3
+    # with 5 + 3 ticks of the channel
+    "channel chooses": (
+        (
+            tensor("a", 5, 4, channel=(5, 1)),
+            vector("b", 3, channel=(3, 0)),
+        ),
+        (2, 1),
+        7,
+    ),
+    # part by part: 4 + max(2, 2 + 2), though the first part needs none
+    "channel of a part": (
+        (
+            tensor("a", 4),
+            tensor("b", 2, after=["a"], channel=(2, 0)),
+            vector("c", 2, after=["a"], channel=(2, 0)),
+        ),
+        (1, 1),
+        8,
+    ),
+}
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("case", CASES)
+def test_makespans(case: str, solver: str) -> None:
+    operators, cores, makespan = CASES[case]
+    found = schedule(operators, Cores(*cores), solver=solver)
+    assert found.makespan_ticks == makespan
+    assert found.optimal
+    replay(operators, Cores(*cores), found)
+    assert least_makespan(operators, Cores(*cores)) == makespan
+    assert makespan_ticks(operators, Cores(*cores), solver=solver) == makespan
+    lower, upper = bounds(operators, Cores(*cores))
+    assert lower <= makespan <= upper
+
+
+@pytest.mark.parametrize("engine", ["cpsat", "milp"])
+@pytest.mark.parametrize("case", CASES)
+def test_models_find_them_without_help(case: str, engine: str) -> None:
+    """Of whole parts, with no bound, from one job after the other."""
+    operators, cores, makespan = CASES[case]
+    module = import_module(f"formulations.schedule.{engine}")
+    total = 0
+    for _, part in in_series(operators, Cores(*cores)):
+        table, bound = module.schedule_part(part, one_by_one(part), 0, HOW)
+        assert faults(part, table) is None
+        assert length_ticks(part, table) == bound
+        total += bound
+    assert total == makespan
+
+
+def test_a_schedule_says_when_and_where() -> None:
+    operators = [
+        tensor("a", 4, 2),
+        tensor("b", 3, after=["a"]),
+        vector("c", 3, after=["a"], channel=(2, 0)),
+        free("view", ["b"]),
+        fused("d", 1, after=["view", "c"]),
+    ]
+    found = schedule(operators, Cores(2, 1))
+    assert found.makespan_ticks == found.lower_bound_ticks == 6
+    assert list(found.operators) == ["a", "b", "c", "view", "d"]
+    places = found.operators
+    assert places["a"] == (0, 2, True, None, None)
+    assert places["b"] == (2, 5, False, 0, None)
+    assert places["c"] == (2, 5, False, None, 0)
+    assert places["view"] == (5, 5, False, None, None)
+    assert places["d"] == (5, 6, False, 0, 0)
+    assert found.parts == (
+        PartOf(("a",), 0, 2, 2, 0, "single"),
+        PartOf(("b", "c"), 2, 5, 3, 2, "bound"),
+        PartOf(("d",), 5, 6, 1, 0, "single"),
+    )
+
+
+def test_a_pass_is_cut_where_everything_meets() -> None:
+    """a, then b to e, then f; c and d do not meet in between."""
+    operators = [
+        tensor("a", 1),
+        tensor("b", 2, after=["a"]),
+        vector("c", 2, after=["a"]),
+        tensor("d", 3, after=["b"]),
+        vector("e", 3, after=["c"]),
+        fused("f", 1, after=["d", "e", "a"]),
+    ]
+    parts = in_series(operators[::-1], Cores(1, 1))
+    names = [
+        {operators[::-1][i].name for i in members} for members, _ in parts
+    ]
+    assert names == [{"a"}, {"b", "c", "d", "e"}, {"f"}]
+    # What is read through others is left out.
+    assert [job.after for _, part in parts for job in part.jobs] == [
+        *((), (), (), (0,), (1,), ()),
+    ]
+    found = schedule(operators, Cores(1, 1))
+    assert found.makespan_ticks == 1 + (2 + 3) + 1
+
+
+def test_free_operators_cut_as_if_they_were_not_there() -> None:
+    """a, then b: the view beside them joins nothing."""
+    operators = [tensor("a", 2), free("view"), tensor("b", 2, after=["a"])]
+    assert len(in_series(operators, Cores(1, 0))) == 2
+
+
+def test_operators_get_the_first_free_core() -> None:
+    found = schedule(
+        [tensor("a", 4), tensor("b", 4), vector("c", 4), tensor("d", 4)],
+        Cores(3, 1),
+    )
+    places = found.operators
+    assert {places[name].tensor_core for name in "abd"} == {0, 1, 2}
+    assert places["c"].vector_core == 0
+
+
+# Equal parts
+
+
+def test_equal_parts_are_scheduled_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever they are called, in whichever order they are listed."""
+    runs = []
+    engine = search._run
+
+    def counted(part: Part, *rest: Any) -> Any:
+        runs.append(part)
+        return engine(part, *rest)
+
+    monkeypatch.setattr(search, "_run", counted)
+    layer = [tensor("a", 5, 3), tensor("b", 5, 3), vector("c", 4)]
+    again = [
+        operator(f"{x.name}2", x.engine, x.single_ticks, x.whole_ticks, "abc")
+        for x in layer[::-1]
+    ]
+    found = schedule([*layer, *again], Cores(2, 1))
+    assert [len(part.operators) for part in found.parts] == [3, 3]
+    assert found.makespan_ticks == 10
+    assert len(runs) == 1
+    # More cores than can be used change nothing.
+    schedule(layer, Cores(7, 5))
+    assert len(runs) == 1
+    schedule(layer, Cores(1, 1))
+    assert len(runs) == 2
+    schedule(layer, Cores(2, 1), solver="cpsat")
+    assert len(runs) == 3
+
+
+def test_what_is_not_proven_is_not_kept() -> None:
+    operators = [tensor(f"o{i}", 5 + i % 7) for i in range(40)]
+    found = schedule(operators, Cores(3, 1), time_limit_s=0.0)
+    assert found.parts[0].proof == "none"
+    assert not search._kept
+
+
+def test_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "MAX_KEPT", 2)
+    for ticks in (1, 2, 1, 3):
+        schedule([tensor("a", ticks)], Cores(1, 0))
+    kept = [part.jobs[0].least_ticks for _, part in search._kept]
+    assert kept == [1, 3]
+
+
+# What is left out
+
+
+def test_a_mode_that_gains_nothing_is_left_out() -> None:
+    part = only_part(
+        tensor("a", 4, 4, channel=(1, 1)),
+        tensor("b", 4, 4, channel=(2, 1)),
+        tensor("c", 4, 3),
+    )
+    # In the order of their ticks: c, a, b.
+    assert [job.whole is None for job in part.jobs] == [False, True, False]
+    # Without its channel b gains nothing either.
+    bare = without_channel(part)
+    assert [job.whole is None for job in bare.jobs] == [False, True, True]
+
+
+def test_an_operator_that_holds_up_others_takes_the_chip() -> None:
+    """9 beside b and c, or 2 and both of them one by one in 4 + 3."""
+    others = (tensor("b", 4), vector("c", 3))
+    for single, kept in ((9, False), (8, True)):
+        part = only_part(tensor("a", single, 2), *others)
+        jobs = with_fewer_modes(part).jobs
+        (job,) = [job for job in jobs if job.whole is not None]
+        assert (job.single is not None) == kept
+    # One that would need more of the channel so stays as it is.
+    part = only_part(tensor("a", 9, 2, channel=(1, 2)), *others)
+    assert with_fewer_modes(part) == part
+    assert without_channel(part) != part
+
+
+def test_others_take_the_chip_only_if_the_channel_allows() -> None:
+    """b alone takes 1 with 1 tick of the channel, or 4 without."""
+    for channel, kept in (((0, 1), True), ((1, 1), False)):
+        part = only_part(tensor("a", 4, 1), tensor("b", 4, 1, channel=channel))
+        jobs = with_fewer_modes(part).jobs
+        assert sum(job.single is not None for job in jobs) == 2 * kept
+
+
+def test_an_operator_that_meets_none_runs_first_or_last() -> None:
+    """b, c may overlap; a meets nothing and follows nothing, d ends."""
+    part = only_part(
+        tensor("a", whole=1),
+        tensor("b", 4),
+        vector("c", 4),
+        tensor("d", whole=2, after=["b"]),
+        vector("e", 5, after=["a", "c", "b"]),
+        cores=(1, 1),
+    )
+    pieces = in_pieces(without_channel(part))
+    ticks = [
+        [part.jobs[i].least_ticks for i in numbers]
+        for numbers in (pieces.first, pieces.last)
+    ]
+    assert ticks == [[1], [2, 5]] or ticks == [[1], [5, 2]]
+    ((members, piece),) = pieces.between
+    assert [part.jobs[i].least_ticks for i in members] == [4, 4]
+    assert piece.cores == (1, 1)
+
+
+def test_more_cores_than_users_are_not_counted() -> None:
+    part = only_part(tensor("a", 4), tensor("b", 5, 4), cores=(9, 3))
+    assert part.cores == (2, 1)
+    # b alone is left, and has both modes.
+    part = only_part(tensor("a", whole=4), tensor("b", 5, 4), cores=(9, 3))
+    assert part.cores == (1, 1)
+
+
+# Bounds
+
+
+def test_bounds_without_an_engine() -> None:
+    """The path a, b: 5; work on two tensor cores (3 + 4 + 4) / 2."""
+    operators = [tensor("a", 3), tensor("b", 2, after=["a"]), tensor("c", 1)]
+    assert bounds(operators, Cores(2, 0)) == (5, 6)
+    operators = [tensor("a", 3), tensor("b", 4), tensor("c", 4)]
+    assert bounds(operators, Cores(2, 0)) == (6, 11)
+    # The channel serves one after the other: 2 + 3 + 1.
+    channelled = [
+        tensor(str(i), 4, channel=(ticks, 0)) for i, ticks in enumerate((2, 3))
+    ]
+    assert bounds(channelled, Cores(2, 0)) == (5, 8)
+    assert bounds([], Cores(0, 0)) == (0, 0)
+
+
+def test_whole_chip_counts_for_both_types() -> None:
+    """a on the chip takes 2 of the vector core too, which b needs for 8.
+
+    Where a's modes cost the same: an eighth of the weight is on the tensor
+    core, min(2, 16/8) + 8 * 7/8.
+    """
+    part = only_part(tensor("a", 16, 2), vector("b", 8, 8), cores=(2, 1))
+    assert work_ticks(part.jobs, part.cores, (1, 1)) == 2
+    assert work_ticks(part.jobs, part.cores, (0, 1)) == 8
+    assert work_ticks(part.jobs, part.cores, (1, 8)) == 9
+    assert lower_bound_ticks(part) == 9
+
+
+def test_weighing_both_types_is_the_better_bound() -> None:
+    """Each alone takes 6; four of them, two at a time, 12, not 6 or 8."""
+    part = only_part(
+        *(tensor(name, 8, 3) for name in "ab"),
+        *(vector(name, 8, 3) for name in "cd"),
+        cores=(1, 1),
+    )
+    # 3 + 3 + 3 + 3, or 16 beside 16, or 8 and 3 and 3
+    assert work_ticks(part.jobs, part.cores, (1, 1)) == 6
+    assert work_ticks(part.jobs, part.cores, (1, 2)) == 12
+    assert lower_bound_ticks(part) == 12
+
+
+def test_work_counts_from_the_first_start_to_the_last_end() -> None:
+    """a, then two of 4 on one core, then d: 2 + 8 + 3, not 2 + 4 + 3."""
+    operators = [
+        vector("a", 2),
+        *(tensor(name, 4, after=["a"]) for name in "bc"),
+        vector("d", 3, after=["b", "c"]),
+        tensor("e", 1),
+    ]
+    part = only_part(*operators, cores=(1, 1))
+    assert lower_bound_ticks(part) == 13
+
+
+# Blocks
+
+
+def test_a_core_that_others_keep_busy_takes_no_part() -> None:
+    """12 ticks, not 13: after b and d, 0 and 4 share two cores for 9 ticks.
+
+    While a tensor core is busy till 7 the other one alone takes five after
+    one, which ends at 9 as well; what both cores have left says nothing of it.
+    """
+    operators = [
+        tensor("0", 3, 2),
+        tensor("1", 1),
+        tensor("3", None, 1, ["1"]),
+        tensor("4", 7, 4, ["3"]),
+        tensor("5", 1, 1, ["0", "3"]),
+        vector("6", 5, 1, ["5"]),
+        tensor("7", 1, None, ["4", "5"]),
+        tensor("8", 1, None, ["6", "7"]),
+        tensor("9", 5, 1, ["5"]),
+    ]
+    found = schedule(operators, Cores(2, 1))
+    assert found.makespan_ticks == 12
+    assert found.optimal
+
+
+def test_blocks_are_packed() -> None:
+    """7 = 4 + 3 beside 5, and then 1; below 8 ticks there is no other."""
+    part = only_part(
+        tensor("a", 4), tensor("b", 3), tensor("c", 5), vector("d", 1)
+    )
+    everything = (1 << len(part.jobs)) - 1
+    found = shortest_block(part, everything, 100)
+    assert found is not None
+    assert found.ticks == 7
+    assert found.starts is not None
+    table = Timetable(found.starts, (False,) * 4)
+    assert faults(part, table) is None
+    assert shortest_block(part, everything, 7) is not None
+    assert shortest_block(part, everything, 6) == (7, None)
+
+
+def test_too_much_work_is_left_to_an_engine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    operators = [
+        *(tensor(f"t{i}", 7 + i, 5) for i in range(5)),
+        *(vector(f"v{i}", 9 + i, after=[f"t{i}"]) for i in range(5)),
+    ]
+    truth = least_makespan(operators, Cores(2, 2))
+    for module, name in (
+        ("blocks", "MAX_JOBS"),
+        ("blocks", "MAX_SETS"),
+        ("blocks", "MAX_PAIRS"),
+        ("pack", "MAX_STARTED"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"nest.codesign.schedule.{module}.{name}", 4)
+            search._kept.clear()
+            found = schedule(operators, Cores(2, 2))
+        assert found.makespan_ticks == truth
+        assert [part.proof for part in found.parts] == ["cpsat"]
+    search._kept.clear()
+    found = schedule(operators, Cores(2, 2))
+    assert [part.proof for part in found.parts] == ["dp"]
+
+
+def test_a_layer_of_many_heads_is_bounded() -> None:
+    """24 products of 64 and 16 of 32 on 8 cores: work for 256 ticks."""
+    operators = []
+    for head in range(8):
+        operators += [
+            *(tensor(f"{x}{head}", 64, 9) for x in "qkv"),
+            tensor(f"s{head}", 32, 5, [f"q{head}", f"k{head}"]),
+            vector(f"m{head}", 10, 5, [f"s{head}"]),
+            tensor(f"a{head}", 32, 5, [f"m{head}", f"v{head}"]),
+        ]
+    lower, upper = bounds(operators, Cores(8, 2))
+    assert (lower, upper) == (256, 24 * 9 + 8 * (5 + 5 + 5))
+    found = schedule(operators, Cores(8, 2), time_limit_s=0.5)
+    replay(operators, Cores(8, 2), found)
+    assert found.makespan_ticks < 280
+
+
+# Limits
+
+
+def many() -> list[Operator]:
+    return [tensor(f"o{i}", 5 + i % 7) for i in range(40)]
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_without_time_what_is_at_hand_is_returned(solver: str) -> None:
+    operators = [*many(), tensor("last", 9, 4, ["o0", "o1"])]
+    found = schedule(operators, Cores(3, 1), solver=solver, time_limit_s=0.0)
+    replay(operators, Cores(3, 1), found)
+    assert found.lower_bound_ticks < found.makespan_ticks
+    assert not found.optimal
+    assert [part.proof for part in found.parts] == ["none"]
+
+
+def test_time_that_runs_out_ends_the_search() -> None:
+    part = only_part(
+        *(tensor(f"t{i}", 7 + i, 5) for i in range(6)), cores=(3, 1)
+    )
+    with pytest.raises(OutOfTimeError):
+        in_blocks(part, one_by_one(part), 0, How(Deadline(0.0)))
+
+
+def test_the_same_schedule_every_time() -> None:
+    """Of an engine with one worker, too."""
+    operators = [
+        *(tensor(f"t{i}", 7 + i, 5) for i in range(5)),
+        *(vector(f"v{i}", 9 + i, after=[f"t{i}"]) for i in range(5)),
+    ]
+    for solver in ("dp", "cpsat"):
+        found = []
+        for _ in range(2):
+            search._kept.clear()
+            found.append(schedule(operators, Cores(2, 2), solver=solver))
+        assert found[0] == found[1]
+
+
+# Engines that err
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (
+            (Timetable((0, 0, 0), (False,) * 3), 0),
+            "cpsat: expected a schedule that keeps the rules, got one where "
+            "more cores are in use at 0 than there are; report it",
+        ),
+        (
+            (Timetable((0, 0, 5), (False, False, True)), 0),
+            "job 2 runs in a mode that it does not have",
+        ),
+        (
+            (None, 99),
+            "cpsat: expected a bound of at most 10 ticks, which a schedule "
+            "takes, got 99; report it",
+        ),
+    ],
+)
+def test_engines_are_not_believed(
+    monkeypatch: pytest.MonkeyPatch, answer: Any, text: str
+) -> None:
+    monkeypatch.setattr(
+        "formulations.schedule.cpsat.schedule_part", lambda *rest: answer
+    )
+    with pytest.raises(SolverError) as caught:
+        schedule(
+            [tensor(name, 5) for name in "abc"], Cores(2, 0), solver="cpsat"
+        )
+    assert text in str(caught.value)
+
+
+def test_jobs_wait_for_what_precedes_them() -> None:
+    part = only_part(
+        tensor("a", 2), tensor("b", 2), vector("c", 1, after=["a"])
+    )
+    assert [job.after for job in part.jobs] == [(), (), (0,)]
+    table = Timetable((0, 0, 1), (False,) * 3)
+    assert faults(part, table) == "job 2 starts before its input is there"
+    assert faults(part, Timetable((0, 0, 2), (False,) * 3)) is None
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("operators", "cores", "text"),
+    [
+        (
+            [tensor("a", 1)],
+            (-1, 1),
+            "cores.tensor: expected a whole number >= 0, got -1; correct it",
+        ),
+        (
+            [tensor("a", 1)],
+            (1, 1.0),
+            "cores.vector: expected a whole number >= 0, got 1.0; correct it",
+        ),
+        (
+            [tensor("a", 1), vector("a", 1)],
+            (1, 1),
+            "operator 'a': expected distinct names, got it 2 times; rename "
+            "one",
+        ),
+        (
+            [tensor("a", 1, after=["z"])],
+            (1, 1),
+            "operator 'a': expected names of operators in after, got 'z'; "
+            "correct it",
+        ),
+        (
+            [operator("a", "gpu", 1)],
+            (1, 1),
+            "operator 'a': engine: expected 'tensor' or 'vector' or 'both' "
+            "or 'none', got 'gpu'; correct it",
+        ),
+        *(
+            (
+                [tensor("a", ticks)],
+                (1, 1),
+                f"operator 'a': single_ticks: expected a whole number >= 1, "
+                f"got {ticks}; correct it or use engine 'none'",
+            )
+            for ticks in (0, -3, 1.5, float("nan"), True)
+        ),
+        (
+            [tensor("a", 4, channel=(5, 0))],
+            (1, 1),
+            "operator 'a': single_channel_ticks: expected a whole number "
+            "from 0 to its single_ticks, 4, got 5; correct it",
+        ),
+        (
+            [tensor("a", 4, channel=(0, 1))],
+            (1, 1),
+            "operator 'a': whole_channel_ticks: expected a whole number "
+            "from 0 to its whole_ticks, 0, got 1; correct it",
+        ),
+        (
+            [tensor("a")],
+            (1, 1),
+            "operator 'a': expected single_ticks or whole_ticks, got "
+            "neither; the layer cannot run on this accelerator",
+        ),
+        (
+            [operator("a", "none", 3)],
+            (1, 1),
+            "operator 'a': expected no ticks with engine 'none', got "
+            "single_ticks 3 and single_channel_ticks 0; remove them or name "
+            "its engine",
+        ),
+        (
+            [fused("a", 1)],
+            (1, 0),
+            "operator 'a': expected at least one vector core, got none; add "
+            "one or change its engine",
+        ),
+        (
+            [
+                tensor("a", 1, after=["b"]),
+                tensor("b", 1, after=["a"]),
+                tensor("c", 1),
+            ],
+            (1, 1),
+            "operators: expected no cycle, got one among a, b; remove an "
+            "entry of after",
+        ),
+        (
+            [tensor("a", 1, after=["a"])],
+            (1, 1),
+            "operators: expected no cycle, got one among a; remove an entry "
+            "of after",
+        ),
+        (
+            [tensor("a", MAX_TICKS), tensor("b", 1)],
+            (1, 1),
+            f"operators: expected at most {MAX_TICKS} ticks together, got "
+            f"{MAX_TICKS + 1}; count in larger units",
+        ),
+        (
+            [tensor(str(i), 1) for i in range(MAX_OPERATORS + 1)],
+            (1, 1),
+            f"operators: expected at most {MAX_OPERATORS}, got "
+            f"{MAX_OPERATORS + 1}; schedule the parts of the layer one by one",
+        ),
+    ],
+)
+def test_operators_that_cannot_be_scheduled(
+    operators: list[Operator], cores: tuple[int, int], text: str
+) -> None:
+    for function in (schedule, bounds):
+        with pytest.raises(InvalidProblemError) as caught:
+            function(operators, Cores(*cores))
+        assert str(caught.value) == text
+
+
+def test_an_unknown_solver_is_refused() -> None:
+    for function in (schedule, makespan_ticks):
+        with pytest.raises(
+            UnknownNameError,
+            match="solver: expected one of cpsat, dp, milp; got 'x'",
+        ):
+            function([], Cores(1, 1), solver="x")
+
+
+# Files
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    one = {"name": "a", "engine": "tensor", "single_ticks": 3}
+    two = {"name": "b", "engine": "none", "after": ["a"]}
+    fields = {
+        "schema": "nest-layer/1",
+        "name": "toy",
+        "unit": "cycles",
+        "passes": {"forward": [one, two]},
+    }
+    return {**fields, **changes}
+
+
+def test_layers_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "layer.json"
+    path.write_text(json.dumps(document()))
+    layer = read_layer(path)
+    assert (layer.name, layer.unit) == ("toy", "cycles")
+    assert layer.passes == {"forward": (tensor("a", 3), free("b", ["a"]))}
+    text = b"schema: nest-layer/1\npasses:\n  x: [{name: a, engine: none}]\n"
+    layer = decode_layer(text, "layer.yaml")
+    assert (layer.name, layer.unit) == ("", "ticks")
+
+
+def test_engines_are_named_in_messages() -> None:
+    assert _NAMES["engine"] == get_args(Engine)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"schema": "nest-plan/1"}, "$.schema: expected 'nest-layer/1', got"),
+        (
+            {"passes": {}},
+            "$.passes: expected at least one pass, got none; add one, such "
+            "as forward",
+        ),
+        (
+            {"passes": {"forward": []}},
+            "$.passes.forward: expected at least one operator, got none; "
+            "remove the pass",
+        ),
+        (
+            {"unit": "parsecs per fortnight"},
+            "$.unit: expected a word of at most 20 characters, got 'parsecs "
+            "per fortnight'; shorten it",
+        ),
+        ({"passes": {"x": [{"name": "a"}]}}, "expected key 'engine', got"),
+        (
+            {"passes": {"x": [{"name": "a", "engine": "gpu"}]}},
+            "$.passes[...][0].engine: expected 'tensor' or 'vector' or "
+            "'both' or 'none', got 'gpu'; correct the value",
+        ),
+        *(
+            (
+                {
+                    "passes": {
+                        "x": [
+                            {
+                                "name": "a",
+                                "engine": "tensor",
+                                "whole_ticks": ticks,
+                            }
+                        ]
+                    }
+                },
+                text,
+            )
+            for ticks, text in (
+                (1.5, "expected `int | null`, got `float`"),
+                ("3", "expected `int | null`, got `str`"),
+                (True, "expected `int | null`, got `bool`"),
+                (10**30, "expected"),
+                (
+                    -1,
+                    "$.passes.x: operator 'a': whole_ticks: expected a "
+                    "whole number >= 1, got -1",
+                ),
+                (float("nan"), "got NaN"),
+            )
+        ),
+    ],
+)
+def test_files_that_are_no_layers(changes: dict[str, Any], text: str) -> None:
+    data = json.dumps(document(**changes)).encode()
+    with pytest.raises(InvalidProblemError) as caught:
+        decode_layer(data, "layer.json")
+    assert str(caught.value).startswith("layer.json: ")
+    assert text in str(caught.value)
+    assert "\n" not in str(caught.value)
