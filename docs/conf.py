@@ -177,7 +177,9 @@ def _module(
 ) -> None:
     """Describe modules that can be called as modules."""
     if what == "module" and hasattr(found, "__wrapped__"):
-        lines[:] = inspect.cleandoc(vars(found)["__doc__"]).splitlines()
+        text = inspect.cleandoc(vars(found)["__doc__"])
+        # What comes next adds a comment behind the text.
+        lines[:] = [*text.splitlines(), ""]
 
 
 def setup(app: Any) -> None:

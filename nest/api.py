@@ -351,8 +351,8 @@ def codesign(
     Parameters
     ----------
     spec
-        A file, see docs/codesign.md, or what :func:`nest.codesign.spec
-        .read_spec` returns.
+        A file, see docs/codesign.md, or what ``read_spec`` of
+        ``nest.codesign.spec`` returns.
     model
         Names of models, instead of those of the file.
     frontier, sensitivity, contributions, phaze_order, samples
