@@ -194,6 +194,10 @@ class Intervals:
         }
 
 
+#: What problems say of costs that no measured run stands behind.
+NOT_CALIBRATED = "not calibrated"
+
+
 def why_none(problem: Problem) -> str:
     """Return why there are no intervals for a problem; empty if there are.
 
@@ -204,6 +208,8 @@ def why_none(problem: Problem) -> str:
         return f"the rules of {problem.preset}"
     if problem.job.sequence_length is None:
         return "costs of its own"
+    if NOT_CALIBRATED in problem.source:
+        return "costs that are not calibrated"
     return ""
 
 

@@ -135,7 +135,7 @@ def codesign_command(
     not to be the best. Figures are of an analytic model of accelerators, which
     is not calibrated.
 
-    Exits with 1 if a model fits no point.
+    Exits with 2 if a model fits no point.
     """
     from nest.codesign.document import spec_document
     from nest.codesign.spec import read_spec
@@ -267,6 +267,7 @@ class _Searching:
                     jobs=jobs,
                     dask=dask,
                     on_wave=line,
+                    on_complaint=lambda text: say(f"nest: {text}", err=True),
                 )
             except Interrupted as interrupt:
                 found, stop = interrupt.found, interrupt
@@ -300,11 +301,11 @@ class _Searching:
             write_json(self._json, document)
 
     def _judge(self, found: Answers) -> int:
-        """Say which models fit no point; 1 if there are any."""
+        """Say which models fit no point; 2 if there are any."""
         code = 0
         for best in found.best:
             if best.found is None:
-                code = 1
+                code = 2
                 names = ", ".join(best.models)
                 many = len(best.models) > 1
                 say(

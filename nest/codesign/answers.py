@@ -255,6 +255,7 @@ def answer(
     jobs: int = 1,
     dask: str | None = None,
     on_wave: Callable[[str, Any], None] | None = None,
+    on_complaint: Callable[[str], None] | None = None,
 ) -> Answers:
     """Answer what is asked of a space.
 
@@ -270,6 +271,8 @@ def answer(
         :func:`nest.benchmarks.parallel.answers`.
     on_wave
         Called with what is asked and what settled how many points so far.
+    on_complaint
+        Called with a line for every file of the directory that is broken.
 
     Raises
     ------
@@ -292,6 +295,9 @@ def answer(
     with contextlib.ExitStack() as stack:
         client = dask and stack.enter_context(dask_client(dask))
         store = stack.enter_context(open_store(folder, resume))
+        if on_complaint is not None:
+            for text in store.complaints:
+                on_complaint(text)
         study = _Study(spec, store, jobs, dask, client, on_wave)
         return study.answers(wanted)
 

@@ -150,7 +150,7 @@ def _point(point: Point, spec: Spec) -> Document:
     return {
         "index": None if point.index < 0 else point.index,
         "text": point_text(architecture, spec),
-        "architecture": msgspec.to_builtins(architecture),
+        "architecture": msgspec.structs.asdict(architecture),
         "area_mm2": point.area_e6_um2 / 1e12,
         "tdp_w": point.tdp_mw / 1e3,
         # A die that fits no wafer has none.

@@ -157,6 +157,8 @@ def frontier_footer(
 
 def proof_lines(found: Frontier) -> list[str]:
     """Return what is proven and what is not, a line each."""
+    if found.proven and not found.points:
+        return ["proven: there is none"]
     if found.proven:
         return ["proven: every plan is matched or beaten by one of these"]
     lines = []

@@ -24,7 +24,7 @@ from rich.text import Text
 
 from nest.compare import Beside, beside_best
 from nest.headroom import tightness
-from nest.intervals import Interval, Intervals, intervals_of
+from nest.intervals import NOT_CALIBRATED, Interval, Intervals, intervals_of
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.report.fitted import Column, FittedTable, KeyLines
@@ -544,6 +544,8 @@ def _score_rows(
     rows = [("step time", scale(document["step_time_ns"]))]
     if known is not None:
         rows += step_rows(known, scale)
+    elif NOT_CALIBRATED in problem.source:
+        rows.append(("rests on", _costs(problem)))
     if document["simulated_step_time_ns"] is not None:
         rows.append(("simulated", scale(document["simulated_step_time_ns"])))
     speed = throughput(problem, document)
@@ -585,6 +587,12 @@ def _score_rows(
         )
     warning = tightness(problem, left, needed)
     return [*rows, ("", warning)] if warning else rows
+
+
+def _costs(problem: Problem) -> str:
+    """Return what a problem says of costs that nothing measured is behind."""
+    _, _, costs = problem.source.partition("costs: ")
+    return costs or problem.source
 
 
 def step_rows(known: Intervals, scale: TimeScale) -> list[tuple[str, str]]:

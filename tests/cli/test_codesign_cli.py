@@ -60,7 +60,7 @@ def test_all_options_arrive(cli: Cli, place: Path, asked: Any) -> None:
         *("codesign", "spec.yaml", "--model", "bert-large", "--model", "gpt2"),
         *(*words, "--samples", "2", "-o", "run", "--resume"),
     )
-    assert code == 1
+    assert code == 2
     assert asked["spec"].models == ("bert-large", "gpt2")
     assert asked["wanted"] == (True, True, True, True, (0, 1))
     assert (asked["folder"], asked["resume"]) == ("run", True)
@@ -70,7 +70,7 @@ def test_all_options_arrive(cli: Cli, place: Path, asked: Any) -> None:
 
 
 def test_documents_for_programs(cli: Cli, place: Path, asked: Any) -> None:
-    assert cli("codesign", "spec.yaml", "--json", "-", "--csv", "a.csv") == 1
+    assert cli("codesign", "spec.yaml", "--json", "-", "--csv", "a.csv") == 2
     document = json.loads(cli.out)
     assert document["schema"] == "nest-codesign-answers/1"
     assert "not calibrated" in document["costs"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import signal
@@ -10,9 +12,12 @@ import sys
 import time
 from pathlib import Path
 
+from nest.codesign.answers import problem_on
+from nest.codesign.spec import read_spec
 from nest.codesign.workload import QUANTUM_PS
 from nest.cost.score import score
-from nest.ir import read_plan, read_problem
+from nest.ir import read_plan, read_problem, write
+from tests.cli.conftest import Cli
 
 ROOT = Path(__file__).parents[2]
 
@@ -122,5 +127,30 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
         read_plan(parts / "gpt2-plan.json"),
     )
     (on,) = json.loads(last.read_text())["best"][0]["found"]["on"]
+    with (parts / "points" / answers(parts)[0].name).open("w") as broken:
+        broken.write("{")
+    done = subprocess.run(
+        [*command(spec, parts, "--resume"), "--csv", "-"],
+        cwd=ROOT,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert "it counts as not solved" in done.stderr
+    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert {row["devices_per_node"] for row in rows} == {"1"}
     assert scored.feasible
     assert scored.step_quanta * QUANTUM_PS == on["step_ps"]
+
+
+def test_scores_say_what_costs_rest_on(cli: Cli, tmp_path: Path) -> None:
+    """No interval of predictions for GPUs."""
+    path = tmp_path / "problem.json"
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(SPEC)
+    asked = read_spec(spec)
+    (point, *_) = asked.space.points
+    write(path, problem_on(asked, "gpt2", point.architecture))
+    assert cli("score", str(path), "--plan", "tp=1,pp=1") == 0
+    assert "rests on     analytic accelerator model" in cli.out
+    assert "90 %" not in cli.out
