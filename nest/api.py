@@ -368,6 +368,14 @@ def codesign(
     ------
     NestError
         If the request makes no sense.
+
+    Examples
+    --------
+    >>> import nest
+    >>> found = nest.codesign(
+    ...     "examples/codesign/own.yaml", frontier=True, jobs=2
+    ... )  # doctest: +SKIP
+    >>> found.to_pandas()  # doctest: +SKIP
     """
     from nest.cli.codesigning import with_models
     from nest.cli.declare import integer

@@ -582,7 +582,7 @@ def test_import_piper(cli: Cli, tmp_path: Path) -> None:
     [
         (
             ("solv",),
-            "nest COMMAND: expected one of audit, .*, check, .*mean 'solve'",
+            r"nest COMMAND: expected one of \d+ names, such as solve, .*mean 'solve'",
         ),
         (
             ("import", "x"),
