@@ -195,6 +195,7 @@ _FILES = {
     "SET": "file",
     "GRID": "file",
     "SPEC": "file",
+    "LAYER": "file",
     "CASE": "file",
     "RUNS": "file",
     "RESULTS": "file",
