@@ -582,7 +582,7 @@ def test_import_piper(cli: Cli, tmp_path: Path) -> None:
     [
         (
             ("solv",),
-            r"nest COMMAND: expected one of \d+ names, such as solve, .*mean 'solve'",
+            r"nest COMMAND: expected one of \d+ names, .*mean 'solve'",
         ),
         (
             ("import", "x"),
