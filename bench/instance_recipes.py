@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from bench.instance_graphs import NETWORKS, graph_of
 from bench.result_files import ROOT
-from nest.cli.inputs import load_model, model_problem
+from nest.cli.inputs import model_problem
 from nest.cli.networks import find_network, with_network
 from nest.hardware import parse_clusters
 from nest.headroom import with_headroom
@@ -19,6 +19,7 @@ from nest.instances.classes import classes_of
 from nest.instances.records import Instance
 from nest.ir import Hierarchy, Job, Level, Optimizer, Problem, problem_hash
 from nest.models.choices import Request
+from nest.models.named import load_model
 from nest.targets import for_target
 
 RECIPES = ROOT / "bench" / "instances" / "recipes.yaml"

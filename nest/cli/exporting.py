@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from nest.cli.declare import integer, option
-from nest.cli.inputs import check_output, load_model
+from nest.cli.inputs import check_output
 from nest.cli.options import PLANNED, Options, takes
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError, InvalidPlanError
+from nest.models.named import load_model
 from nest.targets import ANY
 
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ from nest.cli.inputs import (
     Group,
     check_distinct_files,
     check_output,
-    load_model,
     model_problem,
     write_record,
 )
 from nest.cli.options import JOB, Options, defaults_of, takes
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError, InvalidPlanError
+from nest.models.named import load_model
 
 if TYPE_CHECKING:
     from nest.export.importing import Imported, Site

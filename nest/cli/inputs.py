@@ -166,20 +166,6 @@ def read_solver(text: str) -> str:
         raise click.BadParameter(str(error)) from None
 
 
-def load_model(text: str, mtp: bool = False) -> Architecture:
-    """Return the architecture of that name, or of a ``config.json``.
-
-    That of a file with its modules for multi-token prediction, if asked for.
-    """
-    if text.endswith(".json") or os.path.isfile(text):
-        from nest.models.hf import read_hf
-
-        return read_hf(text, mtp=mtp)
-    from nest.models.zoo import architecture
-
-    return architecture(text)
-
-
 def model_problem(model: Architecture, job: Mapping[str, Any]) -> Problem:
     """Return the problem of a model with the options of the command line.
 

@@ -20,7 +20,6 @@ from nest.cli.declare import (
 from nest.cli.inputs import (
     Group,
     check_output,
-    load_model,
     write_record,
     write_text,
 )
@@ -29,6 +28,7 @@ from nest.cli.progress import hint
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError, NestError, UnknownNameError
 from nest.ir.cluster import MAX_DEVICES
+from nest.models.named import load_model
 from nest.quantities import SIZES, split
 from nest.targets import names
 from nest.text import closest

@@ -34,7 +34,6 @@ from nest.cli.inputs import (
     check_output,
     fill_in,
     flag,
-    load_model,
     load_plan,
     load_problem,
     model_problem,
@@ -49,6 +48,7 @@ from nest.cost.axes import AXES
 from nest.errors import InvalidOptionError, NestError
 from nest.ir.job import GRANULARITIES, SCHEDULES
 from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap
+from nest.models.named import load_model
 from nest.restrictions import SETTINGS
 from nest.targets import ANY, GRADIENTS, OPTIMIZERS, names, target
 from nest.versions import num_cpus

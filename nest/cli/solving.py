@@ -20,7 +20,6 @@ from nest.cli.engines import EngineOptions, model_lines
 from nest.cli.inputs import (
     Restricted,
     check_output,
-    load_model,
     parse_extra,
     read_solver,
     write_text,
@@ -40,6 +39,7 @@ from nest.errors import (
     NestError,
     UnknownSolverError,
 )
+from nest.models.named import load_model
 
 if TYPE_CHECKING:
     from nest.export.settings import Settings

@@ -1,0 +1,28 @@
+"""Models by what users call them: a name of the zoo, or a file."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nest.models.architectures import Architecture
+
+
+def load_model(text: str, mtp: bool = False) -> Architecture:
+    """Return the architecture of that name, or of a ``config.json``.
+
+    That of a file with its modules for multi-token prediction, if asked for.
+
+    Raises
+    ------
+    NestError
+        If there is none, or the file cannot be read or is no such thing.
+    """
+    if text.endswith(".json") or os.path.isfile(text):
+        from nest.models.hf import read_hf
+
+        return read_hf(text, mtp=mtp)
+    from nest.models.zoo import architecture
+
+    return architecture(text)
