@@ -1,15 +1,16 @@
-"""Pictures for notebooks, drawn with Matplotlib where it is installed.
+"""Pictures for notebooks and files, drawn with Matplotlib where it is there.
 
-Every function draws into the axes it is given, or into new ones, and returns
-them.
+Every function that draws does so into the axes it is given, or into new ones,
+and returns them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nest.errors import NestError
+from nest.errors import InvalidOptionError, NestError
 from nest.units import GIB
 from nest.versions import DISTRIBUTION
 
@@ -28,6 +29,9 @@ _KINDS = {
     "sync": "#D55E00",
 }
 
+#: Formats of files, by how their names end.
+PLOT_SUFFIXES = (".svg", ".png", ".pdf")
+
 #: Units of time, in ns, the largest first.
 _UNITS = {"s": 1e9, "ms": 1e6, "µs": 1e3, "ns": 1.0}
 
@@ -40,6 +44,62 @@ _PARTS = {
     "working_bytes": "working memory",
     "reserve_bytes": "reserve",
 }
+
+
+def check_plot(path: str | None) -> None:
+    """Refuse a plot that cannot be drawn, before any work is done for it.
+
+    Raises
+    ------
+    InvalidOptionError
+        If the suffix names no format.
+    NestError
+        If matplotlib is missing.
+    """
+    if path is None:
+        return
+    suffix = Path(path).suffix.lower()
+    if suffix not in PLOT_SUFFIXES:
+        raise InvalidOptionError(
+            f"--plot {path}: expected a file name that ends in "
+            f"{', '.join(PLOT_SUFFIXES)}, got {suffix or 'no suffix'}; "
+            f"rename it"
+        )
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise NestError(
+            f"--plot: expected matplotlib to be installed, got no such "
+            f"package; install it with: pip install '{DISTRIBUTION}[plot]'"
+        ) from None
+
+
+def save_plot(path: str, draw: Callable[[Axes], object]) -> None:
+    """Write a picture to a file that ends in one of :data:`PLOT_SUFFIXES`.
+
+    The same picture is the same file.
+    """
+    import io
+
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    from nest.ir.io import write_atomically
+
+    # No pyplot: it would keep figures, and ask for a display.
+    with mpl.rc_context({"svg.hashsalt": "nest", "svg.fonttype": "none"}):
+        figure = Figure(figsize=(8, 5), layout="constrained")
+        draw(figure.add_subplot())
+        suffix = Path(path).suffix.lower()
+        stamp = {
+            ".svg": {"Date": None},
+            ".pdf": {"CreationDate": None},
+        }.get(suffix, {})
+        buffer = io.BytesIO()
+        figure.savefig(
+            buffer, format=suffix.removeprefix("."), dpi=150, metadata=stamp
+        )
+    write_atomically(Path(path), buffer.getvalue())
 
 
 def new_axes(width: float = 9.0, height: float = 4.0) -> Axes:
@@ -178,6 +238,72 @@ def bars(rows: Sequence[Mapping[str, Any]], axes: Axes | None = None) -> Axes:
         axes.legend(loc="lower right")
     axes.invert_yaxis()
     axes.set_xlabel(f"step time ({unit})")
+    return axes
+
+
+def accelerators(
+    document: Mapping[str, Any], axes: Axes | None = None
+) -> Axes:
+    """Draw relative throughput against area, of all points of answers.
+
+    The line is the most throughput within so much area; where the best point
+    is not proven, another one is what no point has more than.
+
+    Parameters
+    ----------
+    document
+        ``nest-codesign-answers/1``.
+    axes
+        Where to draw.
+
+    Raises
+    ------
+    NestError
+        If Matplotlib is not installed.
+    """
+    axes = axes or new_axes()
+    best = document["best"][-1] if document["best"] else None
+    others = [x["best"] for x in document["baselines"] if x["best"]]
+    marked = {
+        "frontier": (document["frontier"], "o"),
+        "other searches": (others, "s"),
+        "base": ([document["base"]], "D"),
+        "best": ([best["found"]] if best and best["found"] else [], "*"),
+    }
+    known: list[tuple[float, float]] = []
+    for label, (points, marker) in marked.items():
+        places = [(x["point"]["area_mm2"], x["relative"]) for x in points]
+        known += places
+        if places:
+            areas, throughputs = zip(*places, strict=True)
+            axes.scatter(
+                areas,
+                throughputs,
+                s=120 if label == "best" else 30,
+                marker=marker,
+                label=label,
+            )
+    widest = max(area for area, _ in known)
+    line: list[tuple[float, float]] = []
+    for area, relative in sorted(known, key=lambda x: (x[0], -x[1])):
+        if not line or relative > line[-1][1]:
+            line.append((area, relative))
+    line.append((widest, line[-1][1]))
+    areas, throughputs = zip(*line, strict=True)
+    axes.step(areas, throughputs, where="post", color="black", linewidth=0.8)
+    if best and not best["proven"] and best["most_relative"]:
+        axes.axhline(
+            best["most_relative"],
+            color="black",
+            linestyle="--",
+            label="no point has more",
+        )
+    axes.set_xlabel("area of the die (mm²)")
+    axes.set_ylabel(
+        f"throughput relative to {document['spec']['base_name']}; "
+        f"not calibrated"
+    )
+    axes.legend(loc="lower right")
     return axes
 
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nest.cli.declare import Command, amount, option, positive
-from nest.cli.inputs import Restricted, flag, load_model, write_text
+from nest.cli.declare import Command, Decorator, amount, option, positive
+from nest.cli.inputs import Restricted, flag, write_text
 from nest.cli.options import JOB, Options
 from nest.errors import InvalidOptionError
+from nest.models.named import load_model
 
 if TYPE_CHECKING:
     from nest.benchmarks.execute import Recorder
@@ -29,6 +30,18 @@ HTML = option(
     None,
     "html_path",
 )
+
+
+def plot_option(text: str) -> Decorator:
+    """Return ``--plot FILE``, which does what a text says."""
+    return option(
+        "--plot FILE",
+        f"{text}; FILE ends in .svg, .png or .pdf.",
+        None,
+        "plot_path",
+    )
+
+
 TOKENS = option(
     "--tokens N",
     "Tokens of the training run, such as 15e12: the page says how many days "

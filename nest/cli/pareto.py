@@ -12,7 +12,13 @@ import click
 from nest.cli.declare import integer, integers, option, positive
 from nest.cli.inputs import Restricted, check_output, write_record
 from nest.cli.options import MODEL, RESTRICTIONS, Options, takes
-from nest.cli.pages import HTML, Paging, check_page, context_of
+from nest.cli.pages import (
+    HTML,
+    Paging,
+    check_page,
+    context_of,
+    plot_option,
+)
 from nest.cli.progress import ProgressLine
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError
@@ -66,12 +72,7 @@ if TYPE_CHECKING:
     integers(),
     "numbers",
 )
-@option(
-    "--plot FILE",
-    "Draw time against memory; FILE ends in .svg, .png or .pdf.",
-    None,
-    "plot_path",
-)
+@plot_option("Draw time against memory")
 @HTML
 @option(
     "-o --output DIR",
@@ -111,9 +112,9 @@ def pareto_command(
     """
     from nest.feasible import remedies_within
     from nest.pareto import check_objectives, frontier, known_price
+    from nest.plots import check_plot
     from nest.prove import check_prover
     from nest.report.frontier import (
-        check_plot,
         contradictions,
         frontier_block,
         to_document,

@@ -5,15 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from nest.errors import InvalidOptionError, NestError
-from nest.ir.io import plan_to_json, problem_hash, write_atomically
+from nest.ir.io import plan_to_json, problem_hash
 from nest.pareto import (
     Curve,
     Frontier,
@@ -23,12 +21,13 @@ from nest.pareto import (
     knees,
     leave_room,
 )
+from nest.plots import save_plot
 from nest.prove import Proof
 from nest.report.fitted import Column
 from nest.report.table import TimeScale, plan_text, simple_table
 from nest.solvers.result import SolveResult
 from nest.units import GIB, format_bytes, quanta_to_ns
-from nest.versions import DISTRIBUTION, provenance
+from nest.versions import provenance
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 _WIDE_RATIO = 4
 
 #: Formats of a plot, by the end of the file's name.
-PLOT_SUFFIXES = (".svg", ".png", ".pdf")
 
 
 #: What is said of a frontier without one.
@@ -238,61 +236,14 @@ def _scale(found: Frontier) -> TimeScale:
 # Plot
 
 
-def check_plot(path: str | None) -> None:
-    """Refuse a plot that cannot be drawn, before any work is done for it.
-
-    Raises
-    ------
-    InvalidOptionError
-        If the suffix names no format.
-    NestError
-        If matplotlib is missing.
-    """
-    if path is None:
-        return
-    suffix = Path(path).suffix.lower()
-    if suffix not in PLOT_SUFFIXES:
-        raise InvalidOptionError(
-            f"--plot {path}: expected a file name that ends in "
-            f"{', '.join(PLOT_SUFFIXES)}, got {suffix or 'no suffix'}; "
-            f"rename it"
-        )
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise NestError(
-            f"--plot: expected matplotlib to be installed, got no such "
-            f"package; install it with: pip install '{DISTRIBUTION}[plot]'"
-        ) from None
-
-
 def write_plot(path: str, found: Frontier) -> None:
     """Draw step time against memory, one line per number of devices.
 
     A line says how fast a step can be with so much memory per device; it is
     dashed where that is not proven. Dots are points of the frontier in the
-    chosen objectives. The path ends in one of :data:`PLOT_SUFFIXES`.
+    chosen objectives.
     """
-    import io
-
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    # No pyplot: it would keep figures, and ask for a display. The salt makes
-    # the same frontier the same file.
-    with mpl.rc_context({"svg.hashsalt": "nest", "svg.fonttype": "none"}):
-        figure = Figure(figsize=(8, 5), layout="constrained")
-        draw(figure.add_subplot(), found)
-        suffix = Path(path).suffix.lower()
-        stamp = {
-            ".svg": {"Date": None},
-            ".pdf": {"CreationDate": None},
-        }.get(suffix, {})
-        buffer = io.BytesIO()
-        figure.savefig(
-            buffer, format=suffix.removeprefix("."), dpi=150, metadata=stamp
-        )
-    write_atomically(Path(path), buffer.getvalue())
+    save_plot(path, lambda axes: draw(axes, found))
 
 
 def draw(axes: Axes, found: Frontier) -> None:

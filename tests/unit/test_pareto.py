@@ -35,9 +35,9 @@ from nest.fit import with_devices, with_memory
 from nest.ir import Activations, Device, Problem, problem_hash
 from nest.pages.document import frontier_facts
 from nest.pareto import Curve, Frontier, bulges, frontier, knees
+from nest.plots import check_plot
 from nest.prove import check_prover, prove
 from nest.report.frontier import (
-    check_plot,
     frontier_block,
     proof_lines,
     to_document,
